@@ -1,7 +1,7 @@
-//! What every member of [`Datastore`] must do, as tests. A member's own tests expand
-//! [`conformance_tests!`](crate::conformance_tests) with a function that makes fresh stores.
+//! Conformance tests for every backend of [`Datastore`]. The tests of a backend expand
+//! [`conformance_tests!`](crate::conformance_tests) with a function that creates empty stores.
 
-#![allow(missing_docs, reason = "the tests' names say what they check")]
+#![allow(missing_docs, reason = "the names of the tests describe them")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a suite fails by panicking")]
 
 mod concurrency;
@@ -18,17 +18,21 @@ pub use watches::*;
 
 use crate::{Commit, Datastore, Key, Prefix, Revision, Transaction};
 
-/// Make every test of the suite a `#[tokio::test]` of the calling module. The argument is an async closure that gives a fresh, empty
-/// store as `Arc<dyn Datastore>`, and a value to be kept as long as it. `in real time, if CONDITION =>` before it is for members with a clock of
-/// their own, which test the model themselves and can be tested only where the condition holds.
+/// Expands every test of the suite to a `#[tokio::test]` of the calling module. The argument is an
+/// async closure that returns an empty store as `Arc<dyn Datastore>` and a value to keep alive as
+/// long as the store.
+///
+/// The prefix `in real time, if CONDITION =>` is for backends that run on a real clock and can be
+/// tested only where the condition holds. Such backends run the model test themselves.
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:expr) => {
-        // The clock is paused: it jumps to the next deadline whenever everybody waits.
+        // With a paused clock, tokio advances time to the next deadline whenever all tasks are
+        // idle.
         $crate::conformance_tests!(@all [tokio::test(start_paused = true)] {} $make);
 
         #[test]
-        fn the_store_matches_a_model() {
+        fn random_histories_match_the_model() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             $crate::conformance::matches_a_model(&runtime, $make);
         }
@@ -38,15 +42,15 @@ macro_rules! conformance_tests {
     };
     (@all $attribute:tt $guard:tt $make:expr) => {
         $crate::conformance_tests!(@each $attribute $guard $make =>
-            an_absent_key_has_no_entry, a_written_key_is_read_back, a_transaction_happens_whole_or_not_at_all,
-            every_compare_tells_its_cases_apart, a_deleted_key_appears_anew, only_effective_writes_move_the_revision,
-            one_revision_covers_a_transaction, oversize_input_is_refused, a_key_is_written_once_per_transaction,
-            listings_page_in_key_order, listings_keep_to_their_prefix, a_long_listing_is_cut_by_bytes,
-            a_watch_tells_changes_in_order, a_watch_from_the_past_misses_nothing, a_watch_of_the_forgotten_past_says_so,
-            a_watch_keeps_to_its_prefix, a_reader_that_never_reads_lags_and_slows_nobody, a_closed_store_says_so,
-            a_revoked_lease_takes_its_keys_along, a_lease_that_nobody_keeps_alive_expires, a_lease_kept_alive_lives_on,
-            a_key_leaves_its_lease_when_written_without, leases_that_are_gone_are_refused, absurd_lease_times_are_refused,
-            increments_are_never_lost, one_of_many_claims_wins, readers_see_whole_transactions,
+            absent_key_has_no_entry, written_key_reads_back, transaction_applies_all_writes_or_none,
+            every_compare_accepts_and_rejects, rewritten_key_gets_a_new_creation_revision, only_effective_writes_advance_the_revision,
+            transaction_advances_the_revision_once, oversize_input_is_rejected, duplicate_writes_in_a_transaction_are_rejected,
+            listing_pages_are_in_key_order, listing_stays_below_its_prefix, listing_page_is_limited_by_bytes,
+            watch_delivers_changes_in_order, watch_from_an_earlier_revision_misses_no_change, watch_before_the_history_reports_lag,
+            watch_stays_below_its_prefix, stalled_watch_lags_without_delaying_writers, closed_store_rejects_calls,
+            revoking_a_lease_deletes_its_keys, lease_without_keep_alive_expires, lease_with_keep_alive_does_not_expire,
+            unleased_write_detaches_the_key_from_its_lease, ended_leases_are_rejected, excessive_lease_times_are_rejected,
+            concurrent_increments_are_not_lost, exactly_one_concurrent_claim_wins, readers_never_see_partial_transactions,
         );
     };
     (@each $attribute:tt $guard:tt $make:expr => $($test:ident),* $(,)?) => {
@@ -69,12 +73,12 @@ pub(crate) fn prefix(text: &str) -> Prefix {
     Prefix::new(text).unwrap()
 }
 
-/// Write one key; the revision of it.
+/// Writes one key and returns the resulting revision.
 pub(crate) async fn put(store: &dyn Datastore, at: &str, value: &'static str) -> Revision {
     done(store.commit(Transaction::new().put(key(at), value)).await.unwrap())
 }
 
-/// Delete one key; the revision after it.
+/// Deletes one key and returns the resulting revision.
 pub(crate) async fn delete(store: &dyn Datastore, at: &str) -> Revision {
     done(store.commit(Transaction::new().delete(key(at))).await.unwrap())
 }
@@ -83,7 +87,7 @@ pub(crate) fn done(commit: Commit) -> Revision {
     commit.done().expect("the transaction conflicted")
 }
 
-/// What is at a key.
+/// The value at a key.
 pub(crate) async fn value(store: &dyn Datastore, at: &str) -> Option<String> {
     let entry = store.get(&key(at)).await.unwrap()?;
     Some(String::from_utf8(entry.value.to_vec()).unwrap())

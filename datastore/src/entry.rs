@@ -1,16 +1,17 @@
-//! What a store holds, and how old it is.
+//! Entries, revisions and listings.
 
 use crate::{Key, LIST_LIMIT_MAX, LeaseId};
 use bytes::Bytes;
 use std::fmt;
 
-/// A state of the whole store. Every commit that changes something makes the next one, and all its changes bear it. Revisions order;
-/// the distance between two means nothing.
+/// Version number of the whole store. Each commit that changes something increments the revision,
+/// and all its changes carry the new revision. Revisions are ordered; the difference between two
+/// revisions has no meaning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
 impl Revision {
-    /// The one after it.
+    /// The next revision.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -23,42 +24,43 @@ impl fmt::Display for Revision {
     }
 }
 
-/// One key and its value.
+/// A key and its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it is.
+    /// Key.
     pub key: Key,
-    /// What it holds.
+    /// Value.
     pub value: Bytes,
-    /// The revision that made the key appear. A key that is deleted and written again appears anew.
+    /// Revision that created the key. Deleting a key and writing it again creates it again.
     pub created_at: Revision,
-    /// The revision that last wrote it.
+    /// Revision that last wrote the key.
     pub modified_at: Revision,
-    /// The lease it goes away with.
+    /// Lease that the entry is attached to; the end of the lease deletes the entry.
     pub lease: Option<LeaseId>,
 }
 
-/// Some of the entries below a prefix, in key order.
+/// One page of the entries below a prefix, in key order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
-    /// The entries.
+    /// Entries.
     pub entries: Vec<Entry>,
-    /// The state they were read from: a watch after it misses nothing.
+    /// Revision that the entries were read at. A watch after this revision misses no change.
     pub revision: Revision,
-    /// The key to go on after, or none where these were the last.
+    /// Last key of the page; `None` on the last page.
     pub more_after: Option<Key>,
 }
 
-/// Bytes of values after which a listing is long enough.
+/// Total size of values at which a page ends.
 pub(crate) const LISTING_BYTES_MAX: usize = 8 << 20;
 
 impl Listing {
-    /// An empty one, of the state `revision`.
+    /// Creates an empty listing at `revision`.
     pub(crate) fn new(revision: Revision) -> Self {
         Self { entries: Vec::new(), revision, more_after: None }
     }
 
-    /// Take in entries, in key order, until there are no more, or `limit` of them, or [`LISTING_BYTES_MAX`].
+    /// Adds entries in key order, until the iterator ends or the page has `limit` entries or
+    /// [`LISTING_BYTES_MAX`] bytes.
     pub(crate) fn fill<E>(
         mut self,
         limit: usize,

@@ -1,8 +1,8 @@
-//! An etcd cluster, for the nodes of a Weir cluster to share.
+//! etcd backend, shared by the nodes of a Weir cluster.
 //!
-//! All keys lie below a root of the address's choice, so that an etcd can serve others too. A read
-//! is one of etcd's linearizable reads; a [`Transaction`] is one of its transactions; leases and
-//! revisions are its own.
+//! All keys lie below a configurable root, so that an etcd can serve other clients too. Reads are
+//! etcd's linearizable reads, a [`Transaction`] is an etcd transaction, and leases and revisions
+//! are etcd's.
 
 mod address;
 mod client;
@@ -31,32 +31,32 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::ClientTlsConfig;
 
-/// A [`Datastore`] kept by etcd.
+/// A [`Datastore`] in etcd.
 pub struct EtcdStore {
     client: Client,
     root: Root,
     closed: CancellationToken,
-    /// The tasks of watches. They end with their reader or with the store.
+    /// Tasks of the watches. A task ends when its reader or the store is dropped.
     tasks: TaskTracker,
 }
 
-/// What all keys of one store begin with in etcd. Cheap to clone.
+/// Common prefix of all keys of one store in etcd. Cheap to clone.
 #[derive(Debug, Clone)]
 struct Root(Arc<str>);
 
 impl EtcdStore {
-    /// Connect to the etcd at `address`.
+    /// Connects to the etcd at `address`.
     ///
-    /// # Errors
-    /// [`Error::Unavailable`] if none of its servers answers within some seconds, or if it does not let this user in.
+    /// # Errors [`Error::Unavailable`] if no server answers within some seconds, or if etcd rejects
+    /// the user.
     pub async fn connect(address: &EtcdAddress) -> Result<Self> {
         let mut address = address.clone();
-        // Nodes with the same address spread over the servers.
+        // Random order, so that nodes with the same address spread over the servers.
         address.endpoints.shuffle(&mut rand::rng());
         Self::connect_in_order(&address, &ClientTlsConfig::new().with_native_roots()).await
     }
 
-    /// Connect to the first of the servers that answers.
+    /// Connects to the first server that answers.
     async fn connect_in_order(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
         let store = Self {
             client: Client::new(address, tls)?,
@@ -64,12 +64,12 @@ impl EtcdStore {
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
-        // The client connects with its first request.
+        // The client connects on its first request.
         store.revision().await?;
         Ok(store)
     }
 
-    /// The newest revision.
+    /// The current revision.
     async fn revision(&self) -> Result<Revision> {
         let request =
             RangeRequest { key: self.root.of("").into(), count_only: true, ..RangeRequest::default() };
@@ -77,17 +77,18 @@ impl EtcdStore {
         Ok(revision_in(answer.header))
     }
 
-    /// The answer to `request`.
+    /// Sends `request`. Maps every failure to [`Error`].
     async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
         Ok(self.outcome(request).await??)
     }
 
-    /// The answer to `request`, or the reason why there is none, for callers to whom it matters.
+    /// Sends `request`. The inner result keeps the client's error, for callers that handle some
+    /// errors.
     async fn outcome<C: Call>(&self, request: &C) -> Result<Result<C::Answer, ClientError>> {
         self.closed.run_until_cancelled(self.client.call(request)).await.ok_or(Error::Closed)
     }
 
-    /// The answer to a request about `lease`.
+    /// Sends a request about `lease`.
     async fn call_about<C: Call>(&self, lease: LeaseId, request: &C) -> Result<C::Answer> {
         match self.outcome(request).await? {
             Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(lease)),
@@ -118,7 +119,7 @@ impl Datastore for EtcdStore {
         let seconds = time_to_live.as_nanos().div_ceil(1_000_000_000).max(1);
         let ttl = i64::try_from(seconds).unwrap_or(i64::MAX);
         let granted = self.call(&LeaseGrantRequest { ttl }).await?;
-        // At least what was asked for; etcd has a minimum that grows with its election timeout.
+        // etcd may grant more than the request: its minimum grows with its election timeout.
         Ok(Lease::new(LeaseId(granted.id.cast_unsigned()), seconds_of(granted.ttl)))
     }
 
@@ -154,21 +155,21 @@ impl std::fmt::Debug for EtcdStore {
 }
 
 impl Root {
-    /// Where `text`, a key or the beginning of one, is in etcd.
+    /// The etcd key of `text`, a key or a key prefix.
     fn of(&self, text: &str) -> String {
         format!("{}{text}", self.0)
     }
 
-    /// The keys below `prefix` that come after `after`, as etcd has them: from the first up to and
-    /// without the second.
+    /// The range of etcd keys for the keys below `prefix` after `after`: inclusive start, exclusive
+    /// end.
     fn range(&self, prefix: &Prefix, after: Option<&Key>) -> Option<(String, String)> {
         let (start, end) = prefix.range(after)?;
-        // '0' follows the '/' that the root ends with.
+        // '0' follows '/', the last character of the root.
         let all = || format!("{}0", self.0.trim_end_matches('/'));
         Some((self.of(&start), end.map_or_else(all, |end| self.of(&end))))
     }
 
-    /// The key at `found` in etcd. None, with a warning, if it is not one of Weir's.
+    /// The key at `found` in etcd. Returns `None`, with a warning, if it is not a valid key.
     fn key(&self, found: &[u8]) -> Option<Key> {
         let text = std::str::from_utf8(found).ok()?.strip_prefix(&*self.0)?;
         let key = Key::new(text);
@@ -195,7 +196,7 @@ impl From<ClientError> for Error {
     }
 }
 
-/// The revision at which a request was served.
+/// Revision at which etcd served a request.
 fn revision_in(header: Option<ResponseHeader>) -> Revision {
     revision_of(header.unwrap_or_default().revision)
 }

@@ -1,41 +1,43 @@
-//! Where an entry is: a path of printable segments, and the folders that such paths make.
+//! Keys and prefixes: paths of printable segments, and the folders that contain them.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest [`Key`], in bytes.
+/// Longest [`Key`], in bytes.
 pub const KEY_LEN_MAX: usize = 512;
 
-/// Where an entry is kept: segments of printable ASCII with single slashes between them, like `functions/default/hello/active`.
+/// Key of an entry: segments of printable ASCII separated by single slashes, like
+/// `functions/default/hello/active`.
 ///
 /// Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
-/// Every key below a folder: empty for all keys, else a key and a slash, so that `a/` does not take in `ab/c`.
+/// Prefix that selects every key below a folder: empty for all keys, otherwise a key and a slash,
+/// so that `a/` does not match `ab/c`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix(Arc<str>);
 
-/// Why a string is neither a [`Key`] nor a [`Prefix`].
+/// Reason why a string is neither a [`Key`] nor a [`Prefix`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It is longer than [`KEY_LEN_MAX`].
+    /// The string is longer than [`KEY_LEN_MAX`].
     #[error("a key has at most {KEY_LEN_MAX} bytes, this one has {0}")]
     TooLong(usize),
-    /// It is empty, starts or ends with a slash, or has two in a row.
+    /// The string is empty, starts or ends with a slash, or has two slashes in a row.
     #[error("a key is made of segments with single slashes between them, not {0:?}")]
     EmptySegment(String),
-    /// It has a character that is not printable ASCII.
+    /// The string has a character outside printable ASCII.
     #[error("a key holds only printable ASCII, not {0:?}")]
     BadCharacter(char),
-    /// A prefix that does not end at a slash.
+    /// The prefix does not end with a slash.
     #[error("a prefix is empty or ends with '/', unlike {0:?}")]
     OpenPrefix(String),
 }
 
 impl Key {
-    /// Check `text` and make it a key.
+    /// Checks `text` and creates a key.
     pub fn new(text: &str) -> Result<Self, KeyError> {
         if text.len() > KEY_LEN_MAX {
             return Err(KeyError::TooLong(text.len()));
@@ -55,26 +57,26 @@ impl Key {
         &self.0
     }
 
-    /// What follows `prefix`, or none if the key is elsewhere.
+    /// The rest of the key after `prefix`; `None` if the key does not lie below `prefix`.
     #[must_use]
     pub fn below(&self, prefix: &Prefix) -> Option<&str> {
         self.0.strip_prefix(&*prefix.0)
     }
 
-    /// A key that a member read back from where it put it.
+    /// Creates a key from text that a backend stored earlier, without checks.
     pub(crate) fn trusted(text: &str) -> Self {
         Self(text.into())
     }
 }
 
 impl Prefix {
-    /// Every key there is.
+    /// The prefix of all keys.
     #[must_use]
     pub fn all() -> Self {
         Self(Arc::from(""))
     }
 
-    /// Check `text` and make it a prefix.
+    /// Checks `text` and creates a prefix.
     pub fn new(text: &str) -> Result<Self, KeyError> {
         if text.is_empty() {
             return Ok(Self::all());
@@ -91,16 +93,17 @@ impl Prefix {
         &self.0
     }
 
-    /// Whether `key` is below it.
+    /// Whether `key` lies below the prefix.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         key.below(self).is_some()
     }
 
-    /// The keys below it that come after `after`, as strings from the first bound up to and without the second (none: no end). None
-    /// where there can be no such keys.
+    /// The string range of the keys below the prefix after `after`: inclusive start, exclusive end
+    /// (`None`: unbounded). Returns `None` if the range is empty.
     pub(crate) fn range(&self, after: Option<&Key>) -> Option<(String, Option<String>)> {
-        // '0' follows '/' in ASCII, and nothing lies between a string and the same with a NUL.
+        // '0' follows '/' in ASCII, and no string lies between a string and the same string with a
+        // NUL appended.
         let end = self.0.strip_suffix('/').map(|folder| format!("{folder}0"));
         let start = after
             .map(|after| format!("{after}\0"))
@@ -161,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_paths_are_keys() {
+    fn keys_are_validated_as_paths() {
         for bad in ["", "/a", "a/", "a//b", "a b", "a\0", "ä", &"a".repeat(513)] {
             assert!(Key::new(bad).is_err(), "{bad:?} was accepted as a key");
         }
@@ -175,9 +178,9 @@ mod tests {
     }
 
     proptest! {
-        /// Members read a prefix as a range of strings; both must mean the same keys.
+        /// Backends read a prefix as a range of strings; both must select the same keys.
         #[test]
-        fn a_prefix_is_a_range(folder in "[a-c0./]{0,3}", key in "[a-c0./]{1,4}", after in "[a-c0./]{1,4}") {
+        fn prefix_range_selects_exactly_its_keys(folder in "[a-c0./]{0,3}", key in "[a-c0./]{1,4}", after in "[a-c0./]{1,4}") {
             let (Ok(prefix), Ok(key)) = (Prefix::new(&folder), Key::new(&key)) else { return Ok(()) };
             let after = Key::new(&after).ok();
             let in_range = prefix.range(after.as_ref()).is_some_and(|(start, end)| {

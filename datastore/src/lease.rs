@@ -1,7 +1,8 @@
-//! Promises to stay in touch: entries that go away with whoever wrote them.
+//! Leases: entries attached to a lease are deleted when it ends.
 //!
-//! A lease ends when its holder revokes it, or when nobody has kept it alive for its time to live. A member that outlives its process
-//! gives every lease a whole new time to live when it starts, since nobody could keep it alive meanwhile.
+//! A lease ends when its holder revokes it, or when it is not kept alive within its time to live. A
+//! backend that outlives its process gives every lease a full new time to live on startup, since
+//! holders could not keep leases alive in between.
 
 use crate::{Error, Result};
 use std::collections::HashMap;
@@ -11,10 +12,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The longest time to live: a month, and a guard against nonsense.
+/// Longest time to live: 30 days. Rejects implausible values.
 pub const TIME_TO_LIVE_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// A lease, by number. Never given twice by one store.
+/// ID of a lease. A store never reuses an ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
 
@@ -24,33 +25,33 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// A lease as granted.
+/// A granted lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Its number.
+    /// ID.
     pub id: LeaseId,
-    /// How long it lives without being kept alive: at least what was asked for.
+    /// Time to live without a keep-alive: at least the requested time.
     pub time_to_live: Duration,
 }
 
 impl Lease {
-    /// A lease with its time rounded up to whole milliseconds.
+    /// Creates a lease, with its time to live rounded up to whole milliseconds.
     pub(crate) fn new(id: LeaseId, time_to_live: Duration) -> Self {
         let time_to_live_ms = time_to_live.as_nanos().div_ceil(1_000_000).max(1);
         Self { id, time_to_live: Duration::from_millis(u64::try_from(time_to_live_ms).unwrap_or(u64::MAX)) }
     }
 }
 
-/// Refuse a time that no lease may have.
+/// Rejects a time to live over the limit.
 pub(crate) fn check_time_to_live(time_to_live: Duration) -> Result<()> {
     if time_to_live > TIME_TO_LIVE_MAX { Err(Error::LeaseTooLong(time_to_live)) } else { Ok(()) }
 }
 
-/// When the leases of one store run out, and the wait for it. The clock is tokio's, so that tests can pause it.
+/// Deadlines of a store's leases. Uses tokio's clock, so that tests can pause it.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     leases: Mutex<HashMap<LeaseId, Deadline>>,
-    /// Rung when the next deadline may have come nearer.
+    /// Notified when the next deadline may have moved closer.
     sooner: Notify,
 }
 
@@ -60,16 +61,16 @@ struct Deadline {
     time_to_live: Duration,
 }
 
-/// How long a lease that could not be taken away waits for the next try.
+/// Delay between attempts to end an expired lease.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Deadlines {
-    /// Start the time of a new lease.
+    /// Starts the deadline of a new lease.
     pub(crate) fn insert(&self, lease: Lease) {
         self.insert_after(lease, lease.time_to_live);
     }
 
-    /// Start the time of a lease that should be gone, and could not be taken away.
+    /// Schedules another attempt to end an expired lease.
     pub(crate) fn retry(&self, lease: Lease) {
         self.insert_after(lease, RETRY_AFTER);
     }
@@ -79,11 +80,11 @@ impl Deadlines {
         self.sooner.notify_one();
     }
 
-    /// Start the time of a lease anew, and say how long it is; none if there is no such lease.
+    /// Restarts a lease's time to live and returns it; `None` if the lease does not exist.
     pub(crate) fn renew(&self, id: LeaseId) -> Option<Duration> {
         let mut leases = self.lock();
         let deadline = leases.get_mut(&id)?;
-        // Expired is expired, even while nobody has come to take it away.
+        // An expired lease stays expired, even if it was not yet removed.
         let now = Instant::now();
         if deadline.at <= now {
             return None;
@@ -92,17 +93,17 @@ impl Deadlines {
         Some(deadline.time_to_live)
     }
 
-    /// Whether the lease may be given keys.
+    /// Whether the lease exists, so that keys can be attached to it.
     pub(crate) fn contains(&self, id: LeaseId) -> bool {
         self.lock().contains_key(&id)
     }
 
-    /// Forget a lease; false if there is no such lease.
+    /// Removes a lease; false if it does not exist.
     pub(crate) fn remove(&self, id: LeaseId) -> bool {
         self.lock().remove(&id).is_some()
     }
 
-    /// Wait until leases have expired, and take them out. Cancel-safe.
+    /// Waits until leases expire, removes them and returns them. Cancel-safe.
     pub(crate) async fn expired(&self) -> Vec<Lease> {
         loop {
             let sooner = self.sooner.notified();
@@ -128,7 +129,8 @@ impl Deadlines {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Deadline>> {
-        // No invariant spans two statements in there, so a panic elsewhere leaves nothing half-done.
+        // No invariant spans two statements on the map, so a panic elsewhere leaves a consistent
+        // state.
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +142,7 @@ mod tests {
     const TTL: Duration = Duration::from_secs(10);
 
     #[tokio::test(start_paused = true)]
-    async fn a_lease_expires_unless_renewed() {
+    async fn lease_expires_unless_renewed() {
         let deadlines = Deadlines::default();
         let lease = Lease { id: LeaseId(1), time_to_live: TTL };
         deadlines.insert(lease);
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_expired_lease_cannot_be_renewed_while_it_waits_to_be_taken_away() {
+    async fn expired_lease_cannot_be_renewed_before_removal() {
         let deadlines = Deadlines::default();
         deadlines.insert(Lease { id: LeaseId(1), time_to_live: TTL });
         tokio::time::advance(TTL).await;
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sooner_deadline_shortens_a_wait_under_way() {
+    async fn earlier_deadline_shortens_a_pending_wait() {
         let deadlines = std::sync::Arc::new(Deadlines::default());
         deadlines.insert(Lease { id: LeaseId(1), time_to_live: TTL * 100 });
         let waiting = tokio::spawn({

@@ -1,9 +1,13 @@
-//! Small facts that must not be lost, and news about them: what is deployed, who is alive, who leads.
+//! Datastore for the durable metadata of a node or cluster: deployments, membership and leader
+//! election.
 //!
-//! A [`Datastore`] holds [`Entry`]s under path-like [`Key`]s. In the order data meets them: a [`Transaction`] compares and then writes,
-//! all or nothing, and moves the store to its next [`Revision`]; keys written under a lease go away with it; a [`Watch`] tells what
-//! changed after a revision. The semantics are those of etcd's v3 API, so that one node with a file and a cluster with etcd run the
-//! same code. Members: [`MemoryStore`], which forgets; [`RedbStore`], one file on this machine; and [`EtcdStore`], an etcd cluster.
+//! A [`Datastore`] holds [`Entry`]s under path-like [`Key`]s. A [`Transaction`] compares and then
+//! writes atomically, and moves the store to its next [`Revision`]. The end of a lease deletes the
+//! keys attached to it. A [`Watch`] delivers the changes after a revision. The semantics are those
+//! of etcd's v3 API, so that a single node with a file and a cluster with etcd run the same code.
+//!
+//! Backends: [`MemoryStore`], which is not durable; [`RedbStore`], one local file; and
+//! [`EtcdStore`], an etcd cluster.
 
 mod key;
 pub use key::{KEY_LEN_MAX, Key, KeyError, Prefix};

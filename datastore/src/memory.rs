@@ -1,4 +1,5 @@
-//! A store that forgets when it is dropped: for tests, and for nodes that keep nothing.
+//! In-memory backend, for tests and for nodes without durable state. Dropping the store discards
+//! its data.
 
 use crate::lease::{Deadlines, check_time_to_live};
 use crate::watch::Hub;
@@ -23,7 +24,7 @@ pub struct MemoryStore {
 
 #[derive(Debug)]
 struct Shared {
-    /// None once closed. Never held while waiting.
+    /// `None` once closed. The lock is never held across an await.
     state: Mutex<Option<State>>,
     deadlines: Deadlines,
 }
@@ -38,7 +39,7 @@ struct State {
 }
 
 impl MemoryStore {
-    /// An empty store. Its leases expire by a task of the tokio runtime that this is called in.
+    /// Creates an empty store. Lease expiry runs as a task of the current tokio runtime.
     #[must_use]
     pub fn new() -> Self {
         let state = State {
@@ -123,7 +124,7 @@ impl Datastore for MemoryStore {
     }
 }
 
-/// Take away what was written under leases that have expired. Ends by being aborted, or with the store.
+/// Ends expired leases and deletes their entries. Runs until it is aborted or the store is closed.
 async fn expire(shared: Arc<Shared>) {
     loop {
         let expired = shared.deadlines.expired().await;
@@ -169,7 +170,7 @@ impl State {
         self.write(keys.into_iter().map(Write::Delete).collect());
     }
 
-    /// Do `writes` as one revision, if they do anything.
+    /// Applies `writes` as one revision, if they change anything.
     fn write(&mut self, writes: Vec<Write>) {
         let revision = self.revision.next();
         let events: Vec<_> = writes.into_iter().filter_map(|write| self.write_one(write, revision)).collect();

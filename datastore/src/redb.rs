@@ -1,8 +1,8 @@
-//! The embedded default: one file on this machine, through the `redb` crate.
+//! Embedded backend and default: one local file, through the `redb` crate.
 //!
-//! Commits are on disk before they return. One task writes; what arrives while it waits for the disk goes into the next batch, which is
-//! one transaction of the file and one wait for the disk for all. Reads are of the latest state that is on disk. All calls into redb
-//! happen on tokio's blocking threads.
+//! Commits are durable when they return. A single task writes, with group commit: commands that
+//! arrive during a write form the next batch, which is one transaction of the file and one sync.
+//! Reads see the latest durable state. All calls into redb run on tokio's blocking threads.
 
 mod batch;
 mod tables;
@@ -24,19 +24,19 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-/// Commands that may wait for the writer; more callers wait to hand theirs in.
+/// Largest number of commands queued for the writer; further callers wait for a place.
 const COMMAND_QUEUE_LEN_MAX: usize = 256;
 
-/// Commands written with one wait for the disk.
+/// Largest number of commands in a batch.
 const BATCH_LEN_MAX: usize = 64;
 
-/// Memory for pages of the file.
+/// Size of redb's page cache.
 const CACHE_BYTES_MAX: usize = 16 << 20;
 
 /// A [`Datastore`] in a file.
 ///
-/// The file is locked while it is open. Dropping the store lets go of it once the calls under way are done; [`Datastore::close`]
-/// waits for that.
+/// The file is locked while it is open. Dropping the store unlocks the file once active calls have
+/// finished; [`Datastore::close`] waits for them.
 #[derive(Debug)]
 pub struct RedbStore {
     shared: Arc<Shared>,
@@ -47,7 +47,7 @@ pub struct RedbStore {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// None once closed. Locked on blocking threads only.
+    /// `None` once closed. Locked on blocking threads only.
     file: RwLock<Option<redb::Database>>,
     closed: AtomicBool,
     deadlines: Deadlines,
@@ -55,8 +55,9 @@ struct Shared {
 }
 
 impl RedbStore {
-    /// Open the store in the file `path`, or make it there; its folder must exist. Errors say if another process has it
-    /// ([`Error::InUse`]) and if it is damaged ([`Error::Corrupted`]).
+    /// Opens the store in the file `path`, and creates the file if it does not exist; its folder
+    /// must exist. Fails with [`Error::InUse`] if another process has the file open, and with
+    /// [`Error::Corrupted`] if the file is damaged.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let file = {
@@ -78,7 +79,7 @@ impl RedbStore {
                 Ok((file, start))
             })
         };
-        // Some kinds of damage make redb panic rather than answer.
+        // Some kinds of damage make redb panic instead of returning an error.
         let (file, start) = opening.await.unwrap_or_else(|panicked| {
             Err(Error::Corrupted { path: path.clone(), source: Arc::new(panicked) })
         })?;
@@ -89,16 +90,17 @@ impl RedbStore {
             deadlines: Deadlines::default(),
             hub: Mutex::new(Hub::new(start.revision)),
         });
-        // Nobody could keep them alive while the store was closed.
+        // Full time to live: holders could not keep leases alive while the store was closed.
         start.leases.into_iter().for_each(|lease| shared.deadlines.insert(lease));
         let (commands, queue) = mpsc::channel(COMMAND_QUEUE_LEN_MAX);
-        // The writer ends when the last sender is gone: the store's, and that of the expiry task, which ends with the store.
+        // The writer ends when all senders are dropped: the store's, and that of the expiry task,
+        // which ends with the store.
         tokio::spawn(write(shared.clone(), queue));
         let expiry = tokio::spawn(expire(shared.clone(), commands.clone()));
         Ok(Self { shared, commands, expiry })
     }
 
-    /// Run `read` on the latest state.
+    /// Runs `read` on the latest durable state.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Snapshot) -> Result<T, redb::Error> + Send + 'static,
@@ -116,7 +118,7 @@ impl RedbStore {
         })
     }
 
-    /// Hand a command to the writer and wait until it is on disk.
+    /// Sends a command to the writer and waits until the command is durable.
     async fn write<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
         send(&self.commands, command).await
     }
@@ -172,7 +174,7 @@ impl Datastore for RedbStore {
         self.expiry.abort();
         self.shared.closed.store(true, Ordering::Release);
         let shared = self.shared.clone();
-        // Waits for the batch and the reads under way; commands after that find no file.
+        // Waits for the active batch and reads; later commands find no file.
         let closing = tokio::task::spawn_blocking(move || {
             drop(shared.file.write().unwrap_or_else(PoisonError::into_inner).take());
         });
@@ -189,19 +191,19 @@ impl Shared {
     }
 }
 
-/// Write what comes in, batch by batch.
+/// Writes queued commands in batches.
 async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
     let mut commands = Vec::with_capacity(BATCH_LEN_MAX);
     while queue.recv_many(&mut commands, BATCH_LEN_MAX).await > 0 {
         let (batch, shared) = (std::mem::take(&mut commands), shared.clone());
-        // Should it panic, the replies are dropped, which their receivers take for a failure.
+        // If the batch panics, its replies are dropped, which the receivers treat as a failure.
         if let Err(error) = tokio::task::spawn_blocking(move || batch::write(&shared, batch)).await {
             warn!(%error, "a batch of writes was given up");
         }
     }
 }
 
-/// End leases that have expired. Ends by being aborted, or with the store.
+/// Ends expired leases. Runs until it is aborted or the store is closed.
 async fn expire(shared: Arc<Shared>, commands: mpsc::Sender<Command>) {
     loop {
         for lease in shared.deadlines.expired().await {
@@ -223,11 +225,11 @@ async fn send<T>(
 ) -> Result<T> {
     let (reply, answer) = oneshot::channel();
     commands.send(command(reply)).await.map_err(|_| Error::Closed)?;
-    // A reply that is dropped was that of a batch that panicked: the outcome is unknown.
+    // A dropped reply means that the batch panicked: the outcome is unknown.
     answer.await.unwrap_or_else(|dropped| Err(Error::Unavailable { source: Arc::new(dropped) }))
 }
 
-/// Open the file or make it, and see to it that a new one is still there after a power cut.
+/// Opens or creates the file. Makes the directory entry of a new file durable.
 fn create(path: &Path) -> Result<redb::Database> {
     let file =
         redb::Database::builder().set_cache_size(CACHE_BYTES_MAX).create(path).map_err(
@@ -243,7 +245,7 @@ fn create(path: &Path) -> Result<redb::Database> {
     Ok(file)
 }
 
-/// What an error of redb means.
+/// Maps an error of redb.
 fn failure(path: &Path, doing: &'static str, source: redb::Error) -> Error {
     use std::io::ErrorKind::{InvalidData, UnexpectedEof};
     let path = path.to_owned();

@@ -1,69 +1,74 @@
-//! What a commit asks for: compares, and writes that happen only if all of them hold.
+//! Transactions: compares, and writes that apply only if all compares hold.
 
 use crate::{Entry, Error, Key, LeaseId, Result, Revision};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 
-/// The largest value. Larger things belong into the blob store, under a hash that the value names.
+/// Largest value, in bytes. Larger data belongs into the blob store, with its hash in the value.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
 
-/// The most compares, and the most writes, in one transaction: etcd's own default.
+/// Largest number of compares, and of writes, in one transaction: etcd's default.
 pub const TRANSACTION_OPERATIONS_MAX: usize = 128;
 
-/// The most bytes of keys and values in one transaction, so that it fits in the 1.5 MiB that etcd takes in a request.
+/// Largest total size of keys and values in one transaction. Fits into etcd's request limit of 1.5
+/// MiB.
 pub const TRANSACTION_BYTES_MAX: usize = VALUE_BYTES_MAX + (256 << 10);
 
 /// A condition on one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compare {
-    /// There is no such key.
+    /// The key does not exist.
     Absent(Key),
-    /// There is such a key.
+    /// The key exists.
     Exists(Key),
-    /// The key appeared at this revision: the fence of an elected leader, whose own key this is.
+    /// The key was created at this revision. Serves as the fencing token of an elected leader that
+    /// owns the key.
     CreatedAt(Key, Revision),
-    /// The key was last written at this revision: nobody wrote it since it was read.
+    /// The key was last written at this revision. Detects writes since the key was read.
     ModifiedAt(Key, Revision),
-    /// The key holds exactly this.
+    /// The key has exactly this value.
     Holds(Key, Bytes),
 }
 
 /// A change to one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// Make the key hold `value` and belong to `lease`, whatever it held and belonged to.
+    /// Writes `value` at `key` and attaches the key to `lease`, replacing the previous value and
+    /// lease.
     Put {
-        /// Where.
+        /// Key.
         key: Key,
-        /// What.
+        /// Value.
         value: Bytes,
-        /// The lease it goes away with.
+        /// Lease to attach the key to.
         lease: Option<LeaseId>,
     },
-    /// Take the key away. Not having it is not an error.
+    /// Deletes the key. Deleting an absent key is not an error.
     Delete(Key),
 }
 
-/// Compares and writes that are one step: all compares hold and every write happens, or nothing does. A key is written once at most.
+/// Compares and writes that apply atomically: either all compares hold and every write is applied,
+/// or none is. A transaction writes each key at most once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Transaction {
-    /// What must hold.
+    /// Conditions.
     pub compares: Vec<Compare>,
-    /// What then happens.
+    /// Writes to apply if all conditions hold.
     pub writes: Vec<Write>,
 }
 
-/// What became of a transaction.
+/// Outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Commit {
-    /// It happened, and is as durable as the member promises. Without effective writes the revision is the current one.
+    /// The transaction was applied, with the durability of the backend. If no write changed
+    /// anything, the revision is the current one.
     Done(Revision),
-    /// A compare did not hold; nothing happened.
+    /// A compare did not hold; nothing was written.
     Conflict,
 }
 
 impl Commit {
-    /// The revision, or none after a conflict.
+    /// The revision; `None` after a conflict.
     #[must_use]
     pub fn done(self) -> Option<Revision> {
         match self {
@@ -74,32 +79,32 @@ impl Commit {
 }
 
 impl Transaction {
-    /// Nothing yet.
+    /// Creates an empty transaction.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Also require `compare`.
+    /// Adds a condition.
     #[must_use]
     pub fn when(mut self, compare: Compare) -> Self {
         self.compares.push(compare);
         self
     }
 
-    /// Also write `value` at `key`.
+    /// Adds a write of `value` at `key`.
     #[must_use]
     pub fn put(self, key: Key, value: impl Into<Bytes>) -> Self {
         self.write(Write::Put { key, value: value.into(), lease: None })
     }
 
-    /// Also write `value` at `key`, to go away with `lease`.
+    /// Adds a write of `value` at `key`, attached to `lease`.
     #[must_use]
     pub fn put_leased(self, key: Key, value: impl Into<Bytes>, lease: LeaseId) -> Self {
         self.write(Write::Put { key, value: value.into(), lease: Some(lease) })
     }
 
-    /// Also take `key` away.
+    /// Adds a deletion of `key`.
     #[must_use]
     pub fn delete(self, key: Key) -> Self {
         self.write(Write::Delete(key))
@@ -110,7 +115,8 @@ impl Transaction {
         self
     }
 
-    /// Check it against the limits that hold in every member. Every member calls this first.
+    /// Checks the transaction against the limits common to all backends. Every backend calls this
+    /// first.
     pub(crate) fn check(&self) -> Result<()> {
         let operations = self.compares.len().max(self.writes.len());
         if operations > TRANSACTION_OPERATIONS_MAX {
@@ -143,7 +149,7 @@ impl Transaction {
 }
 
 impl Compare {
-    /// The key it is about.
+    /// The key of the condition.
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
@@ -155,7 +161,7 @@ impl Compare {
         }
     }
 
-    /// Whether it holds of what is at its key now.
+    /// Whether the condition holds for the current entry of its key.
     pub(crate) fn holds(&self, current: Option<&Entry>) -> bool {
         match (self, current) {
             (Self::Absent(_), current) => current.is_none(),
@@ -169,7 +175,7 @@ impl Compare {
 }
 
 impl Write {
-    /// The key it writes.
+    /// The key of the write.
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {

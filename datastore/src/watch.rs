@@ -1,8 +1,9 @@
-//! News: what changed below a prefix, in order, without gaps.
+//! Watches: ordered and gapless changes below a prefix.
 //!
-//! A watch ends when its reader drops it, when the reader falls so far behind that its buffer is full ([`WatchEnd::Lagged`]), or when
-//! the store closes. A reader that lagged lists again and watches from there: nothing is ever skipped silently, and a slow reader never
-//! slows a writer down.
+//! A watch ends when its reader drops it, when the reader falls so far behind that the buffer is
+//! full ([`WatchEnd::Lagged`]), or when the store closes. A lagged reader lists again and watches
+//! from the revision of the listing. No change is skipped silently, and a slow reader never delays
+//! a writer.
 
 use crate::{Entry, Key, Prefix, Revision};
 use std::collections::VecDeque;
@@ -10,37 +11,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc;
 
-/// Changes that a watch buffers for its reader.
+/// Largest number of changes buffered for a reader.
 const WATCH_BUFFER_LEN_MAX: usize = 256;
 
-/// Changes that a store remembers for watches that begin in the past.
+/// Largest number of changes kept for watches that start at an earlier revision.
 const HISTORY_LEN_MAX: usize = 1_024;
 
-/// Bytes of keys and values of those changes.
+/// Largest total size of keys and values of those changes.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
 
-/// Everything that one commit changed below the watched prefix, in the order of its writes.
+/// All changes of one commit below the watched prefix, in the order of its writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The revision it made. Rises from change to change.
+    /// Revision of the commit. Increases from change to change.
     pub revision: Revision,
-    /// What it did. Never empty.
+    /// Events. Never empty.
     pub events: Vec<Event>,
 }
 
-/// What happened to one key.
+/// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// It was written.
+    /// The key was written.
     Put(Entry),
-    /// It was deleted, or its lease ended.
+    /// The key was deleted, directly or by the end of its lease.
     Delete(Key),
 }
 
-/// Why a watch has no more changes.
+/// Reason why a watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
-    /// Changes were missed: list again, and watch after that.
+    /// The watch missed changes: the reader must list again and watch from there.
     #[error("the watch fell behind and missed changes")]
     Lagged,
     /// The store was closed.
@@ -48,17 +49,18 @@ pub enum WatchEnd {
     Closed,
 }
 
-/// A stream of changes. Dropping it ends it.
+/// A stream of changes. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watch {
-    /// From before the watch began.
+    /// Changes that precede the start of the watch.
     backlog: VecDeque<Change>,
     live: mpsc::Receiver<Change>,
     lagged: Arc<AtomicBool>,
 }
 
 impl Watch {
-    /// The next change. Cancel-safe. After an end, every later call gives the same end.
+    /// The next change. Cancel-safe. After the end of the watch, every call returns the same
+    /// [`WatchEnd`].
     pub async fn next(&mut self) -> Result<Change, WatchEnd> {
         if let Some(change) = self.backlog.pop_front() {
             return Ok(change);
@@ -69,7 +71,7 @@ impl Watch {
     }
 }
 
-/// The writing end of a [`Watch`]. Dropping it ends the watch.
+/// Sending end of a [`Watch`]. Dropping it ends the watch.
 #[derive(Debug)]
 pub(crate) struct Feed {
     live: mpsc::Sender<Change>,
@@ -77,7 +79,7 @@ pub(crate) struct Feed {
 }
 
 impl Feed {
-    /// A watch and what fills it.
+    /// Creates a watch and its feed.
     pub(crate) fn new() -> (Self, Watch) {
         let (sender, live) = mpsc::channel(WATCH_BUFFER_LEN_MAX);
         let lagged = Arc::new(AtomicBool::new(false));
@@ -85,7 +87,8 @@ impl Feed {
         (Self { live: sender, lagged }, watch)
     }
 
-    /// Pass `change` on, without waiting for the reader. False if the watch is over, because the reader has gone or was too slow.
+    /// Sends `change` without waiting for the reader. Returns false if the watch has ended because
+    /// the reader is gone or too slow.
     pub(crate) fn offer(&self, change: Change) -> bool {
         match self.live.try_send(change) {
             Ok(()) => true,
@@ -97,23 +100,23 @@ impl Feed {
         }
     }
 
-    /// Changes were missed. To be called before the feed is dropped.
+    /// Marks the watch as lagged. Must be called before the feed is dropped.
     pub(crate) fn lag(&self) {
         self.lagged.store(true, Ordering::Release);
     }
 
-    /// Whether the reader has gone.
+    /// Whether the reader is gone.
     fn is_closed(&self) -> bool {
         self.live.is_closed()
     }
 
-    /// Returns once the reader has gone.
+    /// Waits until the reader is gone.
     pub(crate) async fn closed(&self) {
         self.live.closed().await;
     }
 }
 
-/// A watch on a [`Hub`].
+/// A watch that is registered with a [`Hub`].
 #[derive(Debug)]
 struct Watcher {
     prefix: Prefix,
@@ -121,29 +124,30 @@ struct Watcher {
     feed: Feed,
 }
 
-/// Hands a store's changes to its watches, and remembers the latest for watches that begin in the past.
+/// Distributes a store's changes to its watches, and keeps the latest changes for watches that
+/// start at an earlier revision.
 #[derive(Debug)]
 pub(crate) struct Hub {
     watchers: Vec<Watcher>,
     history: VecDeque<Change>,
     history_bytes: usize,
-    /// Every change after this is in the history.
+    /// The history has every change after this revision.
     floor: Revision,
 }
 
 impl Hub {
-    /// A hub that has seen nothing after `revision`.
+    /// Creates a hub whose history starts after `revision`.
     pub(crate) fn new(revision: Revision) -> Self {
         Self { watchers: Vec::new(), history: VecDeque::new(), history_bytes: 0, floor: revision }
     }
 
-    /// Tell all watches of `change`, in the order of revisions.
+    /// Publishes `change` to all watches. Calls must be in the order of revisions.
     pub(crate) fn publish(&mut self, change: Change) {
         self.watchers.retain(|watcher| watcher.offer(&change));
         self.remember(change);
     }
 
-    /// A watch of what changes below `prefix` after `after`, or from now on.
+    /// Watches the changes below `prefix` after revision `after`, or from now on.
     pub(crate) fn watch(&mut self, prefix: &Prefix, after: Option<Revision>) -> Watch {
         self.watchers.retain(|watcher| !watcher.feed.is_closed());
         let newest = self.history.back().map_or(self.floor, |change| change.revision);
@@ -159,7 +163,7 @@ impl Hub {
         watch
     }
 
-    /// End all watches.
+    /// Ends all watches.
     pub(crate) fn close(&mut self) {
         self.watchers.clear();
     }
@@ -176,7 +180,7 @@ impl Hub {
 }
 
 impl Watcher {
-    /// Pass `change` on if the watch is about it. False if the watch is over.
+    /// Sends `change` if it concerns the watch. Returns false if the watch has ended.
     fn offer(&self, change: &Change) -> bool {
         if change.revision <= self.after {
             return true;
@@ -187,7 +191,7 @@ impl Watcher {
 }
 
 impl Change {
-    /// The part of it below `prefix`, if any.
+    /// The part of the change below `prefix`, if any.
     fn below(&self, prefix: &Prefix) -> Option<Self> {
         let events: Vec<_> =
             self.events.iter().filter(|event| prefix.contains(event.key())).cloned().collect();
@@ -200,7 +204,7 @@ impl Change {
 }
 
 impl Event {
-    /// The key it is about.
+    /// The key of the event.
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_falls_behind_is_told_after_what_it_still_has() {
+    async fn lagged_watch_delivers_its_buffer_before_the_end() {
         let mut hub = Hub::new(Revision(0));
         let mut slow = hub.watch(&Prefix::all(), None);
         let mut elsewhere = hub.watch(&Prefix::new("other/").unwrap(), None);
@@ -264,14 +268,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn watches_that_nobody_reads_are_let_go_of() {
+    async fn dropped_watches_are_unregistered() {
         let mut hub = Hub::new(Revision(0));
         (0..100).for_each(|_| drop(hub.watch(&Prefix::all(), None)));
         assert_eq!(hub.watchers.len(), 1);
     }
 
     #[tokio::test]
-    async fn a_watch_may_begin_in_the_future() {
+    async fn watch_may_start_at_a_future_revision() {
         let mut hub = Hub::new(Revision(5));
         let mut watch = hub.watch(&Prefix::all(), Some(Revision(7)));
         (6..=8).for_each(|revision| hub.publish(put(revision, "a/b", 1)));

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Concurrent transactions.
 
 use super::{done, key, prefix, put, value};
 use crate::{Commit, Compare, Datastore, Transaction};
@@ -7,8 +7,9 @@ use tokio::task::JoinSet;
 
 type Store = Arc<dyn Datastore>;
 
-/// The counter is read and written back by many under a compare; a lost update would leave it short.
-pub async fn increments_are_never_lost(store: Store) {
+/// Concurrent tasks increment a counter with compare-and-set; a lost update would leave the counter
+/// short.
+pub async fn concurrent_increments_are_not_lost(store: Store) {
     const TASKS: u32 = 8;
     const EACH: u32 = 10;
     put(&*store, "counter", "0").await;
@@ -34,7 +35,7 @@ pub async fn increments_are_never_lost(store: Store) {
     assert_eq!(value(&*store, "counter").await, Some((TASKS * EACH).to_string()));
 }
 
-pub async fn one_of_many_claims_wins(store: Store) {
+pub async fn exactly_one_concurrent_claim_wins(store: Store) {
     let mut tasks = JoinSet::new();
     for claimant in 0..32 {
         let store = store.clone();
@@ -50,7 +51,7 @@ pub async fn one_of_many_claims_wins(store: Store) {
     assert_eq!(value(&*store, "leader").await, Some(winners[0].to_string()));
 }
 
-pub async fn readers_see_whole_transactions(store: Store) {
+pub async fn readers_never_see_partial_transactions(store: Store) {
     let write = |count: u32| {
         Transaction::new().put(key("pair/left"), count.to_string()).put(key("pair/right"), count.to_string())
     };

@@ -1,4 +1,4 @@
-//! Random histories, checked against the plainest store there could be.
+//! Model-based test: random histories, checked against the simplest possible store.
 
 use super::{key, prefix};
 use crate::{
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One step of a random history. Keys are few so that they meet.
+/// One step of a random history. The keys are few, so that steps often share a key.
 #[derive(Debug, Clone)]
 enum Step {
     Commit { compares: Vec<RandomCompare>, puts: BTreeMap<usize, Option<Put>> },
@@ -30,7 +30,7 @@ struct Put {
 enum RandomCompare {
     Absent(usize),
     Exists(usize),
-    /// Of the current revision of the key, or of one before it.
+    /// The creation revision of the key, or the revision before it.
     Created(usize, bool),
     Modified(usize, bool),
     Holds(usize, u8),
@@ -39,7 +39,8 @@ enum RandomCompare {
 const KEYS: [&str; 5] = ["a", "a/b", "a/c", "ab/c", "b/c/d"];
 const PREFIXES: [&str; 4] = ["", "a/", "ab/", "b/"];
 
-/// Check that `make`'s stores behave as the model does, over random histories that are shrunk when they fail.
+/// Checks that the stores of `make` behave like the model over random histories. Proptest shrinks a
+/// failing history.
 pub fn matches_a_model<Kept>(
     runtime: &tokio::runtime::Runtime,
     make: impl AsyncFn() -> (Arc<dyn Datastore>, Kept),
@@ -77,13 +78,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The plainest store: all its states, one after the other.
+/// The simplest possible store: a list of all its states.
 #[derive(Default)]
 struct Model {
     now: BTreeMap<Key, Entry>,
     revision: Revision,
     leases: Vec<LeaseId>,
-    /// The state after each revision.
+    /// State after each revision.
     states: Vec<(Revision, BTreeMap<Key, Entry>)>,
 }
 
@@ -104,7 +105,7 @@ async fn follow(store: &dyn Datastore, history: Vec<Step>) {
                 }
             }
             Step::Commit { compares, puts } => {
-                // Leases that ended are named as well: they must be refused.
+                // Also names ended leases, which the store must reject.
                 let named: Vec<_> = model.leases.iter().chain(&ended).copied().collect();
                 let transaction = transaction(&model, &named, compares, &puts);
                 let expected = model.commit(&transaction);
@@ -169,7 +170,8 @@ enum Expected {
 }
 
 impl Model {
-    /// Do `transaction`; entries it writes bear a revision that [`Model::settle`] puts right.
+    /// Applies `transaction`. Written entries get a placeholder revision that [`Model::settle`]
+    /// replaces.
     fn commit(&mut self, transaction: &Transaction) -> Expected {
         let holds = transaction.compares.iter().all(|compare| match (compare, self.now.get(compare.key())) {
             (Compare::Absent(_), entry) => entry.is_none(),
@@ -209,7 +211,7 @@ impl Model {
         self.settle(revision, self.now.len() != before);
     }
 
-    /// Take over the revision that the store gave to the latest change.
+    /// Records the revision that the store assigned to the latest change.
     fn settle(&mut self, revision: Revision, changed: bool) {
         if !changed {
             assert_eq!(revision, self.revision, "nothing changed, and yet the revision did");
@@ -228,7 +230,7 @@ impl Model {
     }
 }
 
-/// Stands for the revision that the store will give.
+/// Placeholder for the revision that the store will assign.
 const UNSETTLED: Revision = Revision(u64::MAX);
 
 async fn check_state(store: &dyn Datastore, model: &Model) {
@@ -243,7 +245,8 @@ async fn check_state(store: &dyn Datastore, model: &Model) {
     }
 }
 
-/// The changes after any revision lead from the state then to the state now, through all states between.
+/// The changes after any revision lead from the state at that revision to the current state,
+/// through all states between.
 async fn check_history(store: &dyn Datastore, model: &Model, start: Revision) {
     let mut states = vec![(start, BTreeMap::new())];
     states.extend(model.states.iter().cloned());

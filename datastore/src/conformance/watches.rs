@@ -1,4 +1,4 @@
-//! News.
+//! Watches.
 
 use super::{delete, done, key, prefix, put};
 use crate::{Change, Datastore, Error, Event, Prefix, Revision, Transaction, Watch, WatchEnd};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 type Store = Arc<dyn Datastore>;
 
-/// What a change did, in the form `+key=value` and `-key`.
+/// The events of a change, formatted as `+key=value` and `-key`.
 pub(crate) fn told(change: &Change) -> Vec<String> {
     let tell = |event: &Event| match event {
         Event::Put(entry) => format!("+{}={}", entry.key, String::from_utf8_lossy(&entry.value)),
@@ -24,7 +24,7 @@ async fn expect(watch: &mut Watch, revision: Revision, events: &[&str]) {
     );
 }
 
-pub async fn a_watch_tells_changes_in_order(store: Store) {
+pub async fn watch_delivers_changes_in_order(store: Store) {
     put(&*store, "a/before", "x").await;
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
     let first = put(&*store, "a/1", "x").await;
@@ -39,7 +39,7 @@ pub async fn a_watch_tells_changes_in_order(store: Store) {
     assert_eq!(change, Change { revision: third, events: vec![Event::Put(entry)] });
 }
 
-pub async fn a_watch_from_the_past_misses_nothing(store: Store) {
+pub async fn watch_from_an_earlier_revision_misses_no_change(store: Store) {
     let first = put(&*store, "a/1", "x").await;
     let listed = store.list(&prefix("a/"), None, 100).await.unwrap().revision;
     assert_eq!(listed, first);
@@ -50,22 +50,22 @@ pub async fn a_watch_from_the_past_misses_nothing(store: Store) {
     expect(&mut watch, third, &["+a/3=z"]).await;
 }
 
-/// Enough changes that a store with a bounded history forgets the first.
-pub async fn a_watch_of_the_forgotten_past_says_so(store: Store) {
+/// Writes so many changes that a store with a bounded history drops the first.
+pub async fn watch_before_the_history_reports_lag(store: Store) {
     let first = put(&*store, "a/first", "x").await;
     let large = "x".repeat(1 << 20);
     for _ in 0..10 {
         done(store.commit(Transaction::new().put(key("a/large"), large.clone())).await.unwrap());
     }
     let mut watch = store.watch(&prefix("a/"), Some(first)).await.unwrap();
-    // A member that remembers more than it must is fine; one that skips is not.
+    // A backend may remember more than it must, but it must not skip a change.
     match watch.next().await {
         Err(end) => assert_eq!(end, WatchEnd::Lagged),
         Ok(change) => assert_eq!(change.revision, first.next()),
     }
 }
 
-pub async fn a_watch_keeps_to_its_prefix(store: Store) {
+pub async fn watch_stays_below_its_prefix(store: Store) {
     let mut watch = store.watch(&prefix("a/"), None).await.unwrap();
     for elsewhere in ["a", "ab/c", "b/a/c"] {
         put(&*store, elsewhere, "x").await;
@@ -75,7 +75,7 @@ pub async fn a_watch_keeps_to_its_prefix(store: Store) {
     expect(&mut watch, revision, &["+a/1=y"]).await;
 }
 
-pub async fn a_reader_that_never_reads_lags_and_slows_nobody(store: Store) {
+pub async fn stalled_watch_lags_without_delaying_writers(store: Store) {
     let mut idle = store.watch(&Prefix::all(), None).await.unwrap();
     let mut eager = store.watch(&Prefix::all(), None).await.unwrap();
     let mut seen = 0;
@@ -83,7 +83,8 @@ pub async fn a_reader_that_never_reads_lags_and_slows_nobody(store: Store) {
     let writes = async {
         for _ in 0..count {
             put(&*store, "k", "x").await;
-            // A member that never waits would leave the eager reader no time to read.
+            // Without a yield, a backend that never waits would leave the fast reader no time to
+            // read.
             tokio::task::yield_now().await;
         }
     };
@@ -110,7 +111,7 @@ pub async fn a_reader_that_never_reads_lags_and_slows_nobody(store: Store) {
     assert_eq!(end, WatchEnd::Lagged);
 }
 
-pub async fn a_closed_store_says_so(store: Store) {
+pub async fn closed_store_rejects_calls(store: Store) {
     put(&*store, "k", "x").await;
     let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();

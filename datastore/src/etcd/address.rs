@@ -1,38 +1,39 @@
-//! Where an etcd is, in one line.
+//! Address of an etcd cluster.
 
 use crate::{KeyError, Prefix};
 use std::fmt;
 use std::str::FromStr;
 
-/// The port of a server that none is given for.
+/// Default port of a server.
 const PORT: u16 = 2_379;
-/// What keys begin with where the address does not say.
+/// Default root of the keys.
 const ROOT: &str = "weir/";
 
-/// `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/ROOT]`; `etcds://` for TLS with the system's certificates.
+/// Address of an etcd cluster: `etcd://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]...][/ROOT]`, or
+/// `etcds://` for TLS with the system's certificates.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdAddress {
-    /// The servers, as URLs.
+    /// URLs of the servers.
     pub(super) endpoints: Vec<String>,
-    /// What all keys begin with. Ends with a slash.
+    /// Prefix of all keys. Ends with a slash.
     pub(super) root: String,
     /// Name and password.
     pub(super) user: Option<(String, String)>,
 }
 
-/// Why a string is not an [`EtcdAddress`].
+/// Reason why a string is not an [`EtcdAddress`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdAddressError {
-    /// It has another scheme, or none.
+    /// The scheme is missing or unknown.
     #[error("the address of an etcd starts with etcd:// or etcds://")]
     Scheme,
-    /// A host is missing or has a port that is none.
+    /// A host is missing, or a port is invalid.
     #[error("{0:?} is not a host, or a host and a port")]
     Host(String),
-    /// A user without a password.
+    /// The user has no password.
     #[error("a user is given as USER:PASSWORD@")]
     User,
-    /// The root is not a folder of keys.
+    /// The root is not a valid key prefix.
     #[error("the root of the keys: {0}")]
     Root(#[from] KeyError),
 }
@@ -73,12 +74,12 @@ fn endpoint(scheme: &str, host: &str) -> Result<String, EtcdAddressError> {
         ("", _) => Err(bad()),
         (_, Some(port)) => Ok(format!("{scheme}://{name}:{port}")),
         (_, None) if authority.as_str() == name => Ok(format!("{scheme}://{name}:{PORT}")),
-        // What follows the colon is not a port.
+        // The text after the colon is not a port.
         (_, None) => Err(bad()),
     }
 }
 
-/// Without the password.
+/// Omits the password.
 impl fmt::Debug for EtcdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let user = self.user.as_ref().map(|(name, _)| name);
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_or_refused_by_what_is_wrong() {
+    fn addresses_parse_or_report_the_error() {
         let read = |text: &str| text.parse::<EtcdAddress>();
         let plain = read("etcd://localhost").unwrap();
         assert_eq!(

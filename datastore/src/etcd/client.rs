@@ -1,9 +1,8 @@
 //! A client of etcd's gRPC API: requests with a time limit, fail-over between servers and
 //! authentication.
-//!
-//! A request goes to the server in use. If that server fails, the client moves on to the next one,
-//! and sends the request again if etcd can carry it out twice without harm or the failed server
-//! never had it. A watch stays with its server until its stream breaks.
+//! A request goes to the current server. If that server fails, the client switches to the next one.
+//! It sends the request again if etcd can apply it twice without harm, or if the failed server
+//! never received it. A watch stays with its server until its stream breaks.
 
 mod calls;
 mod error;
@@ -26,7 +25,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 use tonic::transport::ClientTlsConfig;
 
-/// The time within which a request is answered, by one server or by several, or fails.
+/// Time limit of a request, over all servers that the client tries.
 pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 
 type Result<T, E = ClientError> = std::result::Result<T, E>;
@@ -43,20 +42,20 @@ struct Shared {
 }
 
 impl Client {
-    /// A client of the servers at `address`, with the first of them in use. Connects when the first
-    /// request is made.
+    /// Creates a client of the servers at `address`, starting with the first. Connects on the first
+    /// request.
     pub(super) fn new(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
         let servers = Servers::new(&address.endpoints, tls)?;
         let session = Session::new(address.user.clone());
         Ok(Self { shared: Arc::new(Shared { servers, session }) })
     }
 
-    /// The answer to `request`, of the first server that gives one in time.
+    /// Sends `request` and returns the answer of the first server that answers in time.
     pub(super) async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
         let servers = &self.shared.servers;
         let deadline = Instant::now() + REQUEST_TIME_MAX;
-        // Every server once, and the first one again: a connection that broke while it was idle
-        // says nothing about its server.
+        // Tries every server, and then the first one again: a connection that broke while idle does
+        // not mean that its server is down.
         for _ in 0..servers.len() {
             match self.attempt(request, &servers.current(), deadline).await {
                 Err(error) if error.is_of_server() && C::RESEND.allows(&error) => {}
@@ -66,7 +65,7 @@ impl Client {
         self.attempt(request, &servers.current(), deadline).await
     }
 
-    /// Sends `request` to `server`, which goes out of use if it fails.
+    /// Sends `request` to `server`. If `server` fails, the client switches to the next one.
     async fn attempt<C: Call>(&self, request: &C, server: &Server, deadline: Instant) -> Result<C::Answer> {
         let Shared { servers, session } = &*self.shared;
         let answer = timeout_at(deadline, session.call(request, &server.channel)).await;

@@ -1,4 +1,4 @@
-//! Listings, in pages that a connection can take.
+//! Listings, fetched in pages of limited size.
 
 use super::client::protocol::RangeRequest;
 use super::{EtcdStore, number_of, revision_in};
@@ -6,12 +6,12 @@ use crate::entry::LISTING_BYTES_MAX;
 use crate::{KEY_LEN_MAX, Key, LIST_LIMIT_MAX, Listing, Prefix, Result, Revision, VALUE_BYTES_MAX};
 use std::convert::Infallible;
 
-/// Entries that are asked for at a time.
+/// Entries per request.
 const PAGE_LEN: usize = 32;
-/// What as many can take, with what etcd adds to each.
+/// Largest size of a page, including etcd's metadata per entry.
 pub(super) const ANSWER_BYTES_MAX: usize = PAGE_LEN * (VALUE_BYTES_MAX + 2 * KEY_LEN_MAX);
 
-/// Entries below `prefix`, as [`Datastore::list`](crate::Datastore::list) says.
+/// Lists entries below `prefix`, with the semantics of [`Datastore::list`](crate::Datastore::list).
 pub(super) async fn list(
     store: &EtcdStore,
     prefix: &Prefix,
@@ -25,20 +25,20 @@ pub(super) async fn list(
     let mut request = RangeRequest { key: start.into(), range_end: end.into(), ..RangeRequest::default() };
     let (mut entries, mut bytes) = (Vec::new(), 0);
     loop {
-        // One more than is wanted tells whether there are more.
+        // Requests one entry more than the limit, to detect whether more entries follow.
         let is_last = bytes > LISTING_BYTES_MAX;
         let page_len = if is_last { 1 } else { (limit + 1 - entries.len()).min(PAGE_LEN) };
         request.limit = i64::try_from(page_len).unwrap_or(i64::MAX);
         let page = store.call(&request).await?;
         if request.revision == 0 {
-            // All pages are of one state: that of the first.
+            // Pins all pages to the revision of the first.
             request.revision = number_of(revision_in(page.header));
         }
         bytes += page.kvs.iter().map(|found| found.value.len()).sum::<usize>();
         let last = page.kvs.last().map(|found| found.key.clone());
         entries.extend(page.kvs.into_iter().filter_map(|found| store.root.entry(found)));
         let Some(last) = last.filter(|_| page.more && !is_last && entries.len() <= limit) else { break };
-        // The first key behind the last one.
+        // The first key after the last one.
         request.key = [&last[..], b"\0"].concat();
     }
     let entries = entries.into_iter().map(Ok::<_, Infallible>);

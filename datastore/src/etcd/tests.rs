@@ -1,4 +1,4 @@
-//! Against a real etcd, one for each test.
+//! Tests against a real etcd process, one per test.
 
 use super::*;
 use crate::conformance::{key, matches_a_model, put, value};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 use weir_tests::Etcd;
 
-/// How long an etcd may take to answer. Generous, for busy machines.
+/// Longest wait for an etcd to answer. Generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 crate::conformance_tests!(in real time, if Etcd::is_installed() => async || {
@@ -18,7 +18,7 @@ crate::conformance_tests!(in real time, if Etcd::is_installed() => async || {
 });
 
 #[test]
-fn the_store_matches_a_model() {
+fn random_histories_match_the_model() {
     if !Etcd::is_installed() {
         return;
     }
@@ -31,7 +31,7 @@ fn the_store_matches_a_model() {
 }
 
 #[tokio::test]
-async fn roots_keep_stores_apart() {
+async fn roots_isolate_stores() {
     if !Etcd::is_installed() {
         return;
     }
@@ -46,10 +46,10 @@ async fn roots_keep_stores_apart() {
     assert_eq!(value(&other, "k").await.as_deref(), Some("theirs"));
 }
 
-/// What goes on without etcd fails soon and says why; when it is back, everything goes on, and
-/// watches have missed nothing.
+/// During an outage, requests fail soon with a clear error. After the outage they succeed again,
+/// and watches have missed no change.
 #[tokio::test]
-async fn an_outage_ends_without_a_new_start() {
+async fn client_recovers_from_an_outage_without_restart() {
     if !Etcd::is_installed() {
         return;
     }
@@ -97,7 +97,7 @@ async fn store_outlives_the_server_it_uses() {
 }
 
 #[tokio::test]
-async fn a_watch_of_what_etcd_has_compacted_says_so() {
+async fn watch_of_compacted_revisions_reports_lag() {
     if !Etcd::is_installed() {
         return;
     }
@@ -132,7 +132,7 @@ async fn session_outlives_its_tokens() {
     }
     let store = connect_as("root:secret@").await.unwrap();
     let first = put(&store, "k", "1").await;
-    // etcd forgets the tokens of a user whose password is set, also to the same one.
+    // etcd invalidates a user's tokens when the password is set, even to the same value.
     etcd.call_as(&user, "auth/user/changepw", user.clone()).await;
     let second = put(&store, "k", "2").await;
     etcd.call_as(&user, "auth/user/changepw", user.clone()).await;
@@ -158,12 +158,12 @@ async fn tls_servers_are_verified() {
     let store = until_ready(async || EtcdStore::connect_in_order(&address, &trusting).await).await;
     put(&store, "k", "v").await;
     assert_eq!(value(&store, "k").await.as_deref(), Some("v"));
-    // The certificate is not one of the system's.
+    // The system's certificate store does not contain the test certificate.
     assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_reported() {
+async fn absent_server_is_reported() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("etcd://127.0.0.1:{port}").parse().unwrap();
     let began = Instant::now();
@@ -171,13 +171,13 @@ async fn a_server_that_is_not_there_is_reported() {
     assert!(began.elapsed() < 3 * client::REQUEST_TIME_MAX);
 }
 
-/// A store in it, as soon as it answers.
+/// Connects to a store in `etcd`, once etcd answers.
 async fn connect(etcd: &Etcd, root: &str) -> EtcdStore {
     let address = format!("{}/{root}", etcd.url()).parse().unwrap();
     until_ready(async || EtcdStore::connect(&address).await).await
 }
 
-/// What `attempt` gives once etcd answers.
+/// Retries `attempt` until it succeeds.
 async fn until_ready<T>(attempt: impl AsyncFn() -> Result<T>) -> T {
     let began = Instant::now();
     loop {

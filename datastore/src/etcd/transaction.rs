@@ -1,4 +1,4 @@
-//! Transactions, in etcd's words.
+//! Translation of transactions to etcd's format.
 
 use super::client::ClientError;
 use super::client::protocol::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -24,14 +24,15 @@ pub(super) async fn commit(store: &EtcdStore, transaction: Transaction) -> Resul
     }
 }
 
-/// Which of `leases` etcd does not know; it does not say so itself.
+/// The lease among `leases` that etcd does not know. etcd's error does not name the lease.
 async fn missing(store: &EtcdStore, leases: &[LeaseId]) -> Result<LeaseId> {
     for lease in leases {
         if !store.call(&LeaseTimeToLiveRequest { id: id_of(*lease) }).await? {
             return Ok(*lease);
         }
     }
-    // Gone a moment ago, and all of them there now, cannot be: numbers are not given twice.
+    // Unreachable for a real etcd: an unknown lease cannot reappear, because lease IDs are never
+    // reused.
     Ok(leases.first().copied().unwrap_or(LeaseId(0)))
 }
 
@@ -46,10 +47,11 @@ fn compare_of(root: &Root, compare: Compare) -> EtcdCompare {
     use CompareResult::{Equal, Greater, Less};
     let key = root.of(compare.key().as_str()).into();
     let (result, union) = match compare {
-        // The version of a key counts its writes since it appeared.
+        // The version of a key counts the writes since its creation.
         Compare::Absent(_) => (Equal, TargetUnion::Version(0)),
         Compare::Exists(_) => (Greater, TargetUnion::Version(0)),
-        // To etcd, what is not there was made and written at revision zero; to us, it was not.
+        // For etcd, an absent key has creation and modification revision zero; for Weir, it has
+        // none.
         Compare::CreatedAt(_, Revision(0)) | Compare::ModifiedAt(_, Revision(0)) => {
             (Less, TargetUnion::Version(0))
         }

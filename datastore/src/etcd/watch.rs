@@ -1,4 +1,4 @@
-//! Watches. Each has a stream of its own, and a task that opens a new one when the stream breaks.
+//! Watches. Each watch has its own stream, and a task that reopens the stream when it breaks.
 
 use super::client::protocol::WatchCreateRequest;
 use super::client::protocol::event::EventType;
@@ -8,11 +8,12 @@ use crate::watch::Feed;
 use crate::{Change, Event, Prefix, Result, Revision, Watch};
 use std::time::Duration;
 
-/// The first pause before a stream is opened again, doubled each time up to the longest.
+/// Pause before the first attempt to reopen a stream. Doubles with each attempt, up to
+/// [`RETRY_LONGEST`].
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(5);
 
-/// A watch below `prefix`, as [`Datastore::watch`](crate::Datastore::watch) says.
+/// Watches `prefix`, with the semantics of [`Datastore::watch`](crate::Datastore::watch).
 pub(super) async fn watch(store: &EtcdStore, prefix: &Prefix, after: Option<Revision>) -> Result<Watch> {
     let after = match after {
         Some(after) => after,
@@ -48,12 +49,12 @@ pub(super) async fn watch(store: &EtcdStore, prefix: &Prefix, after: Option<Revi
 struct Follower {
     client: Client,
     root: Root,
-    /// Starts at the first revision that has not been passed on.
+    /// Starts at the first revision that was not yet delivered.
     request: WatchCreateRequest,
 }
 
 impl Follower {
-    /// Passes changes on to `feed` until its reader is gone or changes were missed.
+    /// Delivers changes to `feed` until its reader is gone or changes were missed.
     async fn follow(mut self, mut stream: WatchStream, feed: &Feed) {
         loop {
             let failure = match stream.next().await {
@@ -70,8 +71,8 @@ impl Follower {
         }
     }
 
-    /// The watch after `failure`, as soon as etcd registers it again. None if etcd has compacted
-    /// revisions in between.
+    /// Reopens the watch after `failure`, retrying until etcd accepts it. `None` if etcd has
+    /// compacted the revisions in between.
     async fn reopen(&self, mut failure: ClientError) -> Option<WatchStream> {
         let mut pause = RETRY_FIRST;
         while !matches!(failure, ClientError::Compacted { .. }) {
@@ -86,7 +87,7 @@ impl Follower {
         None
     }
 
-    /// Whether `feed` still wants changes.
+    /// Delivers events to `feed`; false if `feed` wants no more changes.
     fn pass_on(&mut self, events: Vec<protocol::Event>, feed: &Feed) -> bool {
         changes_of(&self.root, events).into_iter().all(|change| {
             self.request.start_revision = number_of(change.revision).saturating_add(1);
@@ -95,7 +96,7 @@ impl Follower {
     }
 }
 
-/// The changes in one answer, which holds whole revisions in order.
+/// Groups the events of one response, which holds whole revisions in order, into changes.
 fn changes_of(root: &Root, events: Vec<protocol::Event>) -> Vec<Change> {
     let mut changes: Vec<Change> = Vec::new();
     for event in events {

@@ -1,4 +1,4 @@
-//! Writing: many commands, one transaction of the file, one wait for the disk.
+//! Group commit: many commands in one transaction of the file, with one sync.
 
 use super::tables::{ENTRIES, LEASED, LEASES, LEASES_GRANTED, META, REVISION, entry, number};
 use super::{Shared, failure};
@@ -9,30 +9,30 @@ use std::sync::PoisonError;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// What a store is asked to write.
+/// A command to the writer.
 pub(super) enum Command {
-    /// A transaction, already checked.
+    /// A transaction that passed its checks.
     Commit { transaction: Transaction, reply: oneshot::Sender<Result<Commit>> },
-    /// A new lease.
+    /// Grants a lease.
     Grant { time_to_live: Duration, reply: oneshot::Sender<Result<Lease>> },
-    /// The end of a lease, and of all that was written under it.
+    /// Ends a lease and deletes the entries attached to it.
     End { lease: LeaseId, reply: oneshot::Sender<Result<()>> },
 }
 
-/// The answer to a command, to be given once everything is on disk.
+/// Result of a command, sent once the batch is durable.
 enum Answer {
     Commit(oneshot::Sender<Result<Commit>>, Result<Commit>),
     Grant(oneshot::Sender<Result<Lease>>, Result<Lease>),
     End(oneshot::Sender<Result<()>>, LeaseId, Result<()>),
 }
 
-/// Write `commands`, in order, and answer them. Blocks.
+/// Applies `commands` in order and answers them. Blocks.
 pub(super) fn write(shared: &Shared, commands: Vec<Command>) {
     let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
     let Some(file) = file.as_ref() else {
         return commands.into_iter().for_each(|command| command.fail(&Error::Closed));
     };
-    // Its default durability waits for the disk.
+    // The default durability waits for the sync.
     let transaction = match file.begin_write() {
         Ok(transaction) => transaction,
         Err(source) => {
@@ -43,7 +43,8 @@ pub(super) fn write(shared: &Shared, commands: Vec<Command>) {
     let mut batch = Batch { transaction, changes: Vec::new(), wrote: false, failed: None };
     let answers: Vec<_> = commands.into_iter().map(|command| batch.run(command, &shared.path)).collect();
     let Batch { transaction, changes, wrote, mut failed } = batch;
-    // Without a write there is nothing to wait for. With a failure nothing may stay: no command was answered yet.
+    // A batch without a write needs no sync. A failed batch is rolled back: no command was answered
+    // yet.
     let ended = match &failed {
         None if wrote => transaction.commit().map_err(redb::Error::from),
         _ => transaction.abort().map_err(redb::Error::from),
@@ -60,16 +61,16 @@ pub(super) fn write(shared: &Shared, commands: Vec<Command>) {
 
 struct Batch {
     transaction: WriteTransaction,
-    /// What watches are to be told.
+    /// Changes to publish to watches.
     changes: Vec<Change>,
-    /// Whether there is anything to bring to disk.
+    /// Whether the batch wrote anything.
     wrote: bool,
-    /// The first failure of the file. It spoils the whole batch.
+    /// The first failure of the file. It fails the whole batch.
     failed: Option<Error>,
 }
 
 impl Batch {
-    /// Do one command.
+    /// Applies one command.
     fn run(&mut self, command: Command, path: &Path) -> Answer {
         match command {
             Command::Commit { transaction, reply } => {
@@ -87,7 +88,8 @@ impl Batch {
         }
     }
 
-    /// Keep a failure of the file for the others; a refusal is the command's own.
+    /// Records a failure of the file, which fails the whole batch. A rejection concerns only its
+    /// own command.
     fn note<T>(&mut self, outcome: Result<Result<T>, redb::Error>, path: &Path) -> Result<T> {
         outcome.unwrap_or_else(|source| {
             Err(self.failed.get_or_insert_with(|| failure(path, "write", source)).clone())
@@ -95,7 +97,8 @@ impl Batch {
     }
 
     fn commit(&mut self, transaction: &Transaction) -> Result<Result<Commit>, redb::Error> {
-        // Everything that can refuse the transaction comes before its first write: others in the batch go on.
+        // All checks come before the transaction's first write, so that a rejected transaction
+        // leaves the rest of the batch intact.
         {
             let entries = self.transaction.open_table(ENTRIES)?;
             for compare in &transaction.compares {
@@ -140,7 +143,7 @@ impl Batch {
         Ok(Ok(()))
     }
 
-    /// Do `writes` as one revision, if they do anything. Returns the revision after them.
+    /// Applies `writes` as one revision, if they change anything. Returns the resulting revision.
     fn write(&mut self, writes: &[Write]) -> Result<Revision, redb::Error> {
         let mut meta = self.transaction.open_table(META)?;
         let now = Revision(number(&meta, REVISION)?);
@@ -192,7 +195,7 @@ impl Batch {
 }
 
 impl Command {
-    /// Answer it with `error`. Whoever asked may be gone.
+    /// Answers the command with `error`. The caller may be gone.
     fn fail(self, error: &Error) {
         match self {
             Self::Commit { reply, .. } => drop(reply.send(Err(error.clone()))),
@@ -203,7 +206,7 @@ impl Command {
 }
 
 impl Answer {
-    /// Give it, or the failure of the whole batch. Whoever asked may be gone.
+    /// Sends the answer, or the failure of the whole batch. The caller may be gone.
     fn give(self, shared: &Shared, failed: Option<&Error>) {
         let failed = failed.cloned();
         match self {

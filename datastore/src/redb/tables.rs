@@ -1,4 +1,4 @@
-//! The layout of the file, and how to read it.
+//! Layout of the file.
 
 use super::failure;
 use crate::{Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision};
@@ -9,39 +9,39 @@ use redb::{
 use std::path::Path;
 use std::time::Duration;
 
-/// Creating revision, last writing revision, lease or 0, value.
+/// Creation revision, modification revision, lease ID or 0, value.
 pub(super) type Row = (u64, u64, u64, &'static [u8]);
 
 /// Entries by key.
 pub(super) const ENTRIES: TableDefinition<'static, &'static str, Row> = TableDefinition::new("entries");
 
-/// Times to live in milliseconds, by lease.
+/// Times to live in milliseconds, by lease ID.
 pub(super) const LEASES: TableDefinition<'static, u64, u64> = TableDefinition::new("leases");
 
-/// Keys by lease.
+/// Keys by lease ID.
 pub(super) const LEASED: MultimapTableDefinition<'static, u64, &'static str> =
     MultimapTableDefinition::new("leased");
 
-/// Numbers about the store itself.
+/// Counters of the store.
 pub(super) const META: TableDefinition<'static, &'static str, u64> = TableDefinition::new("meta");
 
-/// In [`META`]: the layout.
+/// [`META`] key of the layout version.
 const FORMAT: &str = "format";
-/// In [`META`]: the revision of the latest change.
+/// [`META`] key of the current revision.
 pub(super) const REVISION: &str = "revision";
-/// In [`META`]: the newest lease.
+/// [`META`] key of the newest lease ID.
 pub(super) const LEASES_GRANTED: &str = "leases-granted";
 
-/// The layout that this file describes.
+/// Current layout version.
 const FORMAT_NOW: u64 = 1;
 
-/// What a store has to know when it opens a file.
+/// State of a store at opening.
 pub(super) struct Start {
     pub(super) revision: Revision,
     pub(super) leases: Vec<Lease>,
 }
 
-/// Make the tables of a new file, or check that an old one has this layout.
+/// Creates the tables of a new file, or checks the layout of an existing file.
 pub(super) fn prepare(file: &Database, path: &Path) -> Result<Start> {
     let (found, start) = prepare_tables(file).map_err(|source| failure(path, "read", source))?;
     if found != FORMAT_NOW {
@@ -50,7 +50,7 @@ pub(super) fn prepare(file: &Database, path: &Path) -> Result<Start> {
     Ok(start)
 }
 
-/// The layout that the file has now, and what it holds.
+/// The layout version of the file, and the state of the store.
 fn prepare_tables(file: &Database) -> Result<(u64, Start), redb::Error> {
     let nothing = Start { revision: Revision(0), leases: Vec::new() };
     if file.begin_read()?.list_tables()?.next().is_none() {
@@ -83,7 +83,7 @@ fn prepare_tables(file: &Database) -> Result<(u64, Start), redb::Error> {
     Ok((found, Start { revision: Revision(number(&meta, REVISION)?), leases }))
 }
 
-/// A number about the store; 0 until it is first written.
+/// A counter of the store; 0 until it is first written.
 pub(super) fn number(
     meta: &impl ReadableTable<&'static str, u64>,
     name: &str,
@@ -109,14 +109,14 @@ fn decode(key: Key, (created_at, modified_at, lease, value): (u64, u64, u64, &[u
     }
 }
 
-/// One state of the store.
+/// Read snapshot of the store.
 pub(super) struct Snapshot {
     entries: ReadOnlyTable<&'static str, Row>,
     meta: ReadOnlyTable<&'static str, u64>,
 }
 
 impl Snapshot {
-    /// The latest state that is on disk.
+    /// Snapshot of the latest durable state.
     pub(super) fn of(file: &Database) -> Result<Self, redb::Error> {
         let transaction = file.begin_read()?;
         Ok(Self { entries: transaction.open_table(ENTRIES)?, meta: transaction.open_table(META)? })

@@ -14,7 +14,7 @@ crate::conformance_tests!(async || {
 });
 
 #[tokio::test]
-async fn a_reopened_store_holds_what_it_held() {
+async fn reopened_store_keeps_its_data() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     let store = RedbStore::open(&path).await.unwrap();
@@ -33,7 +33,7 @@ async fn a_reopened_store_holds_what_it_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_gets_a_new_time_to_live_when_the_store_is_reopened() {
+async fn reopening_restarts_lease_times_to_live() {
     const TIME_TO_LIVE: Duration = Duration::from_secs(10);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
@@ -53,7 +53,7 @@ async fn a_lease_gets_a_new_time_to_live_when_the_store_is_reopened() {
 }
 
 #[tokio::test]
-async fn a_file_in_use_is_refused_until_it_is_let_go_of() {
+async fn file_in_use_is_rejected_until_closed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     let store = RedbStore::open(&path).await.unwrap();
@@ -65,7 +65,7 @@ async fn a_file_in_use_is_refused_until_it_is_let_go_of() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_store_is_refused() {
+async fn file_that_is_not_a_store_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     let store = RedbStore::open(&path).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_file_that_is_no_store_is_refused() {
 }
 
 #[tokio::test]
-async fn a_file_of_another_layout_is_refused_by_number() {
+async fn file_with_another_layout_version_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     let rewrite = |format: Option<u64>| {
@@ -119,7 +119,7 @@ async fn a_file_of_another_layout_is_refused_by_number() {
 }
 
 #[tokio::test]
-async fn a_missing_folder_is_named() {
+async fn missing_folder_is_reported_by_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("none").join(FILE);
     let error = RedbStore::open(&path).await.unwrap_err();
@@ -127,9 +127,9 @@ async fn a_missing_folder_is_named() {
     assert!(error.to_string().contains("none"), "{error}");
 }
 
-/// A conflict, a refusal and good writes in one batch must not touch each other.
+/// A conflict, a rejection and valid writes in one batch must not affect each other.
 #[tokio::test]
-async fn writes_at_once_share_a_batch_and_keep_their_own_answers() {
+async fn batched_writes_get_their_own_results() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(RedbStore::open(folder.path().join(FILE)).await.unwrap());
     let mut tasks = tokio::task::JoinSet::new();

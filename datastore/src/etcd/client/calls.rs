@@ -16,18 +16,18 @@ use futures::stream;
 pub(in crate::etcd) trait Call: Clone + Sync {
     type Answer: Send;
 
-    /// When it is sent again after a server failed.
+    /// Whether to send the request again after a server failure.
     const RESEND: Resend;
 
     fn send(self, connection: Connection) -> impl Future<Output = Result<Self::Answer>> + Send;
 }
 
-/// When a request that a server failed to answer is sent again.
+/// When to send a request again after a server failed to answer it.
 #[derive(Clone, Copy)]
 pub(in crate::etcd) enum Resend {
-    /// After any failure: etcd can carry it out twice without harm.
+    /// After any failure: etcd can apply the request twice without harm.
     Always,
-    /// Only if the server never had it.
+    /// Only if the server never received the request.
     IfUnsent,
 }
 
@@ -50,7 +50,7 @@ impl Call for RangeRequest {
     }
 }
 
-/// [`ClientError::LeaseNotFound`] if a key was to get a lease that does not exist.
+/// [`ClientError::LeaseNotFound`] if a key names a lease that does not exist.
 impl Call for TxnRequest {
     type Answer = TxnResponse;
     const RESEND: Resend = Resend::IfUnsent;
@@ -62,7 +62,7 @@ impl Call for TxnRequest {
 
 impl Call for LeaseGrantRequest {
     type Answer = LeaseGrantResponse;
-    // Of a lease that was granted twice, one is never kept alive, and expires.
+    // If etcd grants the lease twice, the client keeps only one alive, and the other expires.
     const RESEND: Resend = Resend::Always;
 
     async fn send(self, connection: Connection) -> Result<LeaseGrantResponse> {
@@ -70,7 +70,7 @@ impl Call for LeaseGrantRequest {
     }
 }
 
-/// [`ClientError::LeaseNotFound`] if there is no such lease.
+/// [`ClientError::LeaseNotFound`] if the lease does not exist.
 impl Call for LeaseRevokeRequest {
     type Answer = ();
     const RESEND: Resend = Resend::IfUnsent;
@@ -81,7 +81,7 @@ impl Call for LeaseRevokeRequest {
     }
 }
 
-/// [`ClientError::LeaseNotFound`] if there is no such lease.
+/// [`ClientError::LeaseNotFound`] if the lease does not exist.
 impl Call for LeaseKeepAliveRequest {
     /// The seconds until the lease expires.
     type Answer = i64;

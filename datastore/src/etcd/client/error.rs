@@ -1,39 +1,36 @@
-//! Failures of requests to etcd, and what each of them says about the server, the token and the
-//! request.
+//! Errors of requests to etcd, classified by cause: the server, the token or the request.
 
 use std::error::Error;
 use tonic::{Code, ConnectError, Status};
 
-/// etcd's message about an unknown lease. Its code, `NotFound`, also stands for other things.
+/// etcd's message about an unknown lease. The code `NotFound` alone has other causes as well.
 const LEASE_NOT_FOUND: &str = "lease not found";
 /// etcd's message about a token that was issued before users or roles changed.
 const TOKEN_OUTDATED: &str = "revision of auth store is old";
-/// etcd's message about a watch without permission. etcd 3.4 also answers so to a token that it
-/// does not know.
+/// etcd's message about a watch without permission. etcd 3.4 also sends it for an unknown token.
 const PERMISSION_DENIED: &str = "permission denied";
-/// etcd's message about a watch with a token that it does not know, from 3.5 on.
+/// etcd's message about a watch with an unknown token, from etcd 3.5 on.
 const TOKEN_INVALID: &str = "invalid auth token";
 
-/// Why a request to etcd failed.
+/// Error of a request to etcd.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::etcd) enum ClientError {
     /// The address or the TLS settings of a server cannot be used.
     #[error("cannot use the etcd server {server}: check the address and this machine's certificates")]
     Server { server: String, source: tonic::transport::Error },
-    /// The request was not sent: there is no connection.
+    /// The request was not sent, because no connection could be made.
     #[error("cannot connect to etcd: check that it runs, and its address")]
     Connect { source: Status },
-    /// The server did not answer in time. The request may have been carried out.
+    /// The server did not answer in time. It may have applied the request.
     #[error("etcd did not answer within {seconds} s", seconds = super::REQUEST_TIME_MAX.as_secs())]
     Timeout,
     /// The server closed a stream before it answered.
     #[error("etcd closed the stream of a request")]
     StreamClosed,
-    /// Any other failure of a server or of the connection to it. The request may have been carried
-    /// out.
+    /// Any other failure of a server or of the connection. The server may have applied the request.
     #[error("etcd failed")]
     Failed { source: Status },
-    /// etcd will not carry the request out, on whichever server.
+    /// Every server of the cluster would reject the request.
     #[error("etcd refused the request")]
     Refused { source: Status },
     /// The token of this session is unknown, expired or outdated, or the user lacks permission for
@@ -55,7 +52,7 @@ pub(in crate::etcd) enum ClientError {
 }
 
 impl ClientError {
-    /// Why a watch was ended.
+    /// Classifies the reason why etcd ended a watch.
     pub(super) fn from_cancel(reason: &str, compact_revision: i64) -> Self {
         let is_about_token = reason.contains(TOKEN_INVALID)
             || reason.contains(TOKEN_OUTDATED)
@@ -67,12 +64,12 @@ impl ClientError {
         }
     }
 
-    /// Whether another server may do better.
+    /// Whether another server may succeed.
     pub(super) fn is_of_server(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Timeout | Self::StreamClosed | Self::Failed { .. })
     }
 
-    /// Whether the request is certain not to have been carried out.
+    /// Whether the server certainly did not apply the request.
     pub(super) fn is_unsent(&self) -> bool {
         matches!(self, Self::Connect { .. })
     }
@@ -94,7 +91,7 @@ impl From<Status> for ClientError {
     }
 }
 
-/// Whether `status` stands for a connection that could not be made.
+/// Whether `status` stands for a failed connection attempt.
 fn is_connect_error(status: &Status) -> bool {
     let mut cause = status.source();
     while let Some(error) = cause {
@@ -123,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn canceled_watches_tell_compaction_token_and_other_reasons_apart() {
+    fn watch_cancel_reasons_are_classified() {
         let compacted = ClientError::from_cancel("etcdserver: mvcc: required revision has been compacted", 7);
         assert!(matches!(compacted, ClientError::Compacted { oldest: 7 }));
         for reason in ["etcdserver: permission denied", "etcdserver: invalid auth token"] {

@@ -1,23 +1,23 @@
-//! The servers of an etcd cluster, one of which is in use until it fails.
+//! Servers of an etcd cluster. One of them is current until it fails.
 
 use super::{ClientError, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-/// The time within which a connection is made.
+/// Time limit of a connection attempt.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
-/// A connection is probed after so long without traffic, and dead if the probe is not answered
-/// within the same time.
+/// Keep-alive interval: the client probes a connection after this time without traffic, and closes
+/// the connection if the probe is not answered within the same time.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 pub(super) struct Servers {
     all: Vec<Server>,
-    /// The index of the server in use.
+    /// Index of the current server.
     current: AtomicUsize,
 }
 
-/// A server and the connection to it, which is made, and made again, when a request needs it.
+/// A server and its connection, which is opened or reopened on demand.
 #[derive(Clone)]
 pub(super) struct Server {
     index: usize,
@@ -26,7 +26,8 @@ pub(super) struct Server {
 }
 
 impl Servers {
-    /// The servers at `urls`, of which there is at least one. `tls` is for those with `https`.
+    /// Creates the servers at `urls`, of which there is at least one. `tls` applies to `https`
+    /// URLs.
     pub(super) fn new(urls: &[String], tls: &ClientTlsConfig) -> Result<Self> {
         let server = |(index, url): (usize, &String)| match channel(url, tls) {
             Ok(channel) => Ok(Server { index, url: url.clone(), channel }),
@@ -40,12 +41,12 @@ impl Servers {
         self.all.len()
     }
 
-    /// The server in use.
+    /// The current server.
     pub(super) fn current(&self) -> Server {
         self.all[self.current.load(Ordering::Relaxed)].clone()
     }
 
-    /// Takes the next server into use, unless another request has moved on from `failed` already.
+    /// Switches from `failed` to the next server, unless another request has already switched.
     pub(super) fn leave(&self, failed: &Server) {
         let next = (failed.index + 1) % self.all.len();
         let _ = self.current.compare_exchange(failed.index, next, Ordering::Relaxed, Ordering::Relaxed);

@@ -14,7 +14,7 @@ use tonic::{Request, Status};
 
 type Token = AsciiMetadataValue;
 
-/// A server, with the headers that requests to it carry.
+/// Connection to a server, with the headers of its requests.
 pub(in crate::etcd) type Connection = InterceptedService<Channel, Headers>;
 
 /// The headers of a request.
@@ -23,14 +23,12 @@ pub(in crate::etcd) struct Headers {
     token: Option<Token>,
 }
 
-/// A user's session, which outlives the tokens that etcd issues for it. A session without a user
-/// has no token.
+/// Session of a user, which outlives the user's tokens. A session without a user has no token.
 pub(super) struct Session {
-    /// Name and password.
+    /// User name and password.
     user: Option<(String, String)>,
     token: Mutex<Option<Token>>,
-    /// One authentication at a time: etcd spends about a tenth of a second of processor time on
-    /// each.
+    /// Serialises authentications: each costs etcd about a tenth of a second of processor time.
     authentications: Semaphore,
 }
 
@@ -39,8 +37,8 @@ impl Session {
         Self { user, token: Mutex::new(None), authentications: Semaphore::new(1) }
     }
 
-    /// Sends `request` with a token, and once more with a new token if etcd refuses the one that
-    /// the session had.
+    /// Sends `request` with the session's token. If etcd rejects the token, sends the request once
+    /// more with a new token.
     pub(super) async fn call<C: Call>(&self, request: &C, channel: &Channel) -> Result<C::Answer> {
         let token = self.token(channel).await?;
         match request.clone().send(connection(channel, token.clone())).await {
@@ -53,7 +51,7 @@ impl Session {
         }
     }
 
-    /// The session's token, issued first if need be. None without a user.
+    /// The session's token, requested from etcd if necessary; `None` without a user.
     async fn token(&self, channel: &Channel) -> Result<Option<Token>> {
         let Some((name, password)) = &self.user else { return Ok(None) };
         let issued = || self.lock().clone();
@@ -71,13 +69,13 @@ impl Session {
         Ok(Some(token))
     }
 
-    /// Gives up a token that etcd refused, unless another request has replaced it already.
+    /// Drops a rejected token, unless another request has already replaced it.
     fn forget(&self, refused: Option<&Token>) {
         self.lock().take_if(|token| Some(&*token) == refused);
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Token>> {
-        // A token is replaced whole, so that a panic elsewhere leaves nothing half-done.
+        // A token is replaced as a whole, so that a panic elsewhere leaves a consistent state.
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,8 +87,8 @@ fn connection(channel: &Channel, token: Option<Token>) -> Connection {
 impl Interceptor for Headers {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         let headers = request.metadata_mut();
-        // A server that has lost its peers refuses the request, and ends its watches, instead of
-        // leaving them waiting.
+        // With this header, a server that has lost its peers rejects the request and ends its
+        // watches, instead of letting them wait.
         headers.insert("hasleader", Token::from_static("true"));
         if let Some(token) = &self.token {
             headers.insert("token", token.clone());

@@ -1,4 +1,4 @@
-//! Fail-over: a server that fails in some way, and an etcd behind it.
+//! Fail-over from a failing server to a working etcd.
 
 use super::protocol::request_op::Request;
 use super::protocol::{
@@ -18,21 +18,21 @@ const FRAME_HEADER_BYTES: usize = 9;
 const PREFACE_BYTES: usize = 24;
 
 #[tokio::test]
-async fn unreachable_server_is_passed_over() {
+async fn unreachable_server_is_skipped() {
     if !Etcd::is_installed() {
         return;
     }
     let etcd = started().await;
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     client(&[&nobody, &etcd.host()]).call(&read("k")).await.unwrap();
-    // etcd cannot have had the write before.
+    // The write cannot have reached etcd before.
     assert!(client(&[&nobody, &etcd.host()]).call(&write("k")).await.unwrap().succeeded);
     let watch = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
     client(&[&nobody, &etcd.host()]).call(&watch).await.unwrap();
 }
 
 #[tokio::test]
-async fn write_is_not_repeated_after_its_answer_was_lost() {
+async fn write_is_not_resent_after_a_lost_answer() {
     if !Etcd::is_installed() {
         return;
     }
@@ -40,13 +40,13 @@ async fn write_is_not_repeated_after_its_answer_was_lost() {
     let client = client(&[&hangs_up(), &etcd.host()]);
     let lost = client.call(&write("k")).await;
     assert!(matches!(lost, Err(ClientError::Failed { .. })), "{lost:?}");
-    // The client has moved on, to a server that never had the write.
+    // The client has switched to a server that never received the write.
     assert!(client.call(&read("k")).await.unwrap().kvs.is_empty());
     assert!(client.call(&write("k")).await.unwrap().succeeded);
 }
 
 #[tokio::test]
-async fn harmless_requests_are_repeated_after_their_answer_was_lost() {
+async fn idempotent_requests_are_resent_after_a_lost_answer() {
     if !Etcd::is_installed() {
         return;
     }
@@ -56,7 +56,7 @@ async fn harmless_requests_are_repeated_after_their_answer_was_lost() {
 }
 
 #[tokio::test]
-async fn silent_server_is_left_after_the_time_limit() {
+async fn unresponsive_server_is_replaced_after_the_timeout() {
     if !Etcd::is_installed() {
         return;
     }
@@ -70,7 +70,7 @@ async fn silent_server_is_left_after_the_time_limit() {
     client.call(&read("k")).await.unwrap();
 }
 
-/// An etcd that answers.
+/// Starts an etcd and waits until it answers.
 async fn started() -> Etcd {
     let etcd = Etcd::start();
     let client = client(&[&etcd.host()]);
@@ -92,8 +92,8 @@ fn write(key: &str) -> TxnRequest {
     TxnRequest { compare: Vec::new(), success: vec![RequestOp { request: Some(Request::RequestPut(put)) }] }
 }
 
-/// The host and port of a server that reads a request of each connection, and hangs up instead of
-/// answering.
+/// Starts a server that reads one request per connection and closes the connection without an
+/// answer. Returns its host and port.
 fn hangs_up() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! The stream of one watch.
+//! Stream of one watch.
 
 use super::protocol::watch_client::WatchClient;
 use super::protocol::watch_request::RequestUnion;
@@ -13,7 +13,7 @@ use tonic::Streaming;
 /// A registered watch. Dropping it ends the watch.
 pub(in crate::etcd) struct WatchStream {
     responses: Streaming<WatchResponse>,
-    /// Ends the requests, and with them the watch at etcd.
+    /// Ends the request stream, and with it the watch in etcd.
     _requests_end: DropGuard,
 }
 
@@ -21,7 +21,7 @@ impl WatchStream {
     pub(super) async fn open(request: WatchCreateRequest, connection: Connection) -> Result<Self> {
         let over = CancellationToken::new();
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(request)) };
-        // etcd ends a watch once there can be no more requests.
+        // etcd ends a watch when the request stream ends.
         let requests =
             stream::iter([request]).chain(stream::pending()).take_until(over.clone().cancelled_owned());
         let requests_end = over.drop_guard();

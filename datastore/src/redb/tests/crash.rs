@@ -1,4 +1,4 @@
-//! `kill -9` while writing: a real process, a real file.
+//! Durability after SIGKILL, with a real process and a real file.
 
 use super::*;
 use rand::Rng;
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 const CHILD_PATH: &str = "WEIR_DATASTORE_CRASH_CHILD";
 
-/// Not a test: the process that is killed. Writes pairs for ever and prints the number of each once it is committed.
+/// Helper process that the test kills. Writes pairs in a loop and prints the number of each
+/// committed pair.
 #[tokio::test]
-#[ignore = "run by what_was_committed_survives_a_kill"]
+#[ignore = "run by commits_survive_sigkill"]
 async fn crash_child() {
     let Some(path) = std::env::var_os(CHILD_PATH) else { return };
     let store = RedbStore::open(PathBuf::from(path)).await.unwrap();
@@ -25,7 +26,7 @@ async fn crash_child() {
 }
 
 #[test]
-fn what_was_committed_survives_a_kill() {
+fn commits_survive_sigkill() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(FILE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -54,7 +55,7 @@ fn what_was_committed_survives_a_kill() {
             pair
         });
         assert_eq!(left, right, "half of a transaction survived");
-        // One more may be on disk than was heard of.
+        // One commit more than acknowledged may be on disk.
         let survived: u64 = left.parse().unwrap();
         assert!(
             survived == acknowledged || survived == acknowledged + 1,

@@ -1,4 +1,5 @@
-//! The power goes: what the disk was not told to keep is gone. Killing a process cannot show that, since the kernel keeps its writes.
+//! Durability after a power cut, which discards unsynced writes. Killing a process cannot test it,
+//! since the kernel keeps the writes of a killed process.
 
 use super::*;
 use rand::rngs::StdRng;
@@ -6,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use redb::StorageBackend;
 use std::io;
 
-/// A disk that remembers what it was last told to keep.
+/// A simulated disk that records its last synced state.
 #[derive(Debug, Clone, Default)]
 struct Disk(Arc<Mutex<Bytes>>);
 
@@ -18,7 +19,7 @@ struct Bytes {
 }
 
 impl Disk {
-    /// The disk after the power went: what it was told to keep, and of each later write a random part.
+    /// The disk after a power cut: the synced state, plus a random part of each later write.
     fn cut(&self, random: &mut StdRng) -> Self {
         let bytes = self.0.lock().unwrap();
         let mut after = bytes.kept.clone();
@@ -71,7 +72,7 @@ impl StorageBackend for Disk {
 }
 
 #[tokio::test]
-async fn what_was_committed_survives_a_power_cut() {
+async fn commits_survive_a_power_cut() {
     for seed in 0..40 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut disk = Disk::default();
@@ -93,7 +94,7 @@ async fn what_was_committed_survives_a_power_cut() {
 }
 
 #[tokio::test]
-async fn a_broken_disk_fails_every_write_and_tells_nobody_of_them() {
+async fn disk_failure_fails_writes_and_publishes_nothing() {
     let disk = Disk::default();
     let store = Arc::new(disk.open().await);
     put(&*store, "k", "before").await;
@@ -108,7 +109,7 @@ async fn a_broken_disk_fails_every_write_and_tells_nobody_of_them() {
     store.close().await;
     assert_eq!(watch.next().await, Err(WatchEnd::Closed), "a write that failed was told to a watch");
     let store = disk.open().await;
-    // The disk may have kept the write before it failed to say so.
+    // The disk may have kept the write although its sync failed.
     assert!(["before", "lost"].contains(&value(&store, "k").await.unwrap().as_str()));
     assert!(put(&store, "k", "after").await > Revision(1));
 }
