@@ -1,10 +1,12 @@
-//! What one `handle` costs: `cargo bench -p weir-scheduler`.
+//! Cost of one call of `handle`: `cargo bench -p weir-scheduler`.
 //!
-//! A cluster under load: devices of the size of seed 000's, all busy, a long queue over many models. Each step ends one run and lets one
-//! invocation arrive, so that the queue stays as long as it is. What is timed is one call with its actions, the carrying out of which is
-//! not. Times are of this machine, and of how busy it is. Instructions are not: `cargo bench -p weir-scheduler -- instructions` lets valgrind
-//! count those of each call, and shows how they grow with devices and queue. `cargo bench -p weir-scheduler -- slo` does so where all
-//! invocations have an SLO of 20 runs and twice as many arrive as there is time for: what admission costs.
+//! A cluster under load: all devices, of the size of seed 000's, are busy, with a long queue over
+//! many models. Each step ends one run and adds one arrival, so that the queue length is constant.
+//! The measurement covers one call with its actions, without carrying them out. Times depend on the
+//! machine and its load. Instruction counts do not: `cargo bench -p weir-scheduler -- instructions`
+//! counts the instructions of each call with valgrind, and shows how they grow with devices and
+//! queue. `cargo bench -p weir-scheduler -- slo` counts the cost of admission: all invocations have
+//! an SLO of 20 runs, and twice as many arrive as the devices can serve.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 
@@ -31,11 +33,11 @@ struct World {
     step_ns: u64,
     next: u64,
     lots: u64,
-    /// What single calls took.
+    /// Durations of single calls.
     samples: Vec<u64>,
-    /// Whether valgrind is to count.
+    /// Whether valgrind counts.
     counts: bool,
-    /// How long invocations may take, if they have an SLO.
+    /// Maximum latency of invocations, if they have an SLO.
     slo_ns: Option<u64>,
 }
 
@@ -59,7 +61,7 @@ impl World {
         let mut world =
             Self { scheduler, names, running, now_ns, step_ns, next, lots, samples, counts, slo_ns };
         (0..queue + u64::from(devices)).for_each(|_| world.arrive());
-        // Until memories are full and rates are known.
+        // Warms up until memories are full and rates are known.
         (0..2 * devices).for_each(|_| world.step());
         world.samples.clear();
         world
@@ -70,13 +72,13 @@ impl World {
         if let Some((invocation, _)) = self.running.pop_front() {
             self.tell(Event::Finished { invocation });
         }
-        // With an SLO, as many are turned away as are admitted.
+        // With an SLO, as many invocations are rejected as admitted.
         (0..if self.slo_ns.is_some() { 2 } else { 1 }).for_each(|_| self.arrive());
     }
 
     fn arrive(&mut self) {
         self.lots = self.lots.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // Few are asked for often, most of them rarely.
+        // A few functions are requested often, most of them rarely.
         let lot = (self.lots >> 40) as f64 / (1_u64 << 24) as f64;
         let (function, demand) = self.names[(lot * lot * self.names.len() as f64) as usize].clone();
         let invocation = InvocationId(self.next);
@@ -125,7 +127,7 @@ impl World {
     }
 }
 
-/// What valgrind looks for by its name.
+/// The function whose instructions valgrind counts, selected by name.
 #[inline(never)]
 fn counted_handle(scheduler: &mut Scheduler, now_ns: u64, event: Event, actions: &mut Vec<Action>) {
     scheduler.handle(now_ns, event, actions);
@@ -149,7 +151,7 @@ fn names(index: u32) -> (FunctionId, ModelDemand) {
     )
 }
 
-/// Devices and waiting requests; the first is what all policies are measured with.
+/// Devices and waiting requests. All policies are measured with the first entry.
 const SIZES: [(u32, u64); 7] = [
     (1_000, 10_000),
     (10, 10_000),
@@ -160,12 +162,12 @@ const SIZES: [(u32, u64); 7] = [
     (1_000, 100_000),
 ];
 
-/// The same for instructions, of all policies.
+/// The same for instruction counts, measured for all policies.
 const COUNTED: [(u32, u64); 4] = [(100, 1_000), (100, 10_000), (1_000, 1_000), (1_000, 10_000)];
 
 const MODELS: u32 = 2_000;
 
-/// Devices and models that admission is counted with.
+/// Devices and models for the instruction counts of admission.
 const ADMITTED: [(u32, u32); 4] = [(1, 3), (10, 30), (100, 300), (1_000, 2_000)];
 
 fn main() {
@@ -208,7 +210,7 @@ fn main() {
     }
 }
 
-/// The mean of one call, as valgrind counts.
+/// Mean instructions per call, counted by valgrind.
 fn instructions(what: &str, policy: PolicyKind, (devices, waiting, models): (u32, u64, u32)) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args([
@@ -226,7 +228,7 @@ fn instructions(what: &str, policy: PolicyKind, (devices, waiting, models): (u32
     collected / calls.trim().parse::<u64>().unwrap()
 }
 
-/// What valgrind runs: some steps are counted, and how many calls they were is printed.
+/// The program that valgrind runs: counts some steps, and prints the number of calls.
 fn count_calls(policy: PolicyKind, (devices, waiting, models): (u32, u64, u32), slo_ns: Option<u64>) {
     let mut world = World::new(policy, devices, waiting, models, slo_ns);
     world.counts = true;

@@ -1,8 +1,9 @@
-//! A cluster under virtual time, driven by the scheduler that drives the real one.
+//! Cluster simulation under virtual time, driven by the production scheduler.
 //!
-//! A [`Workload`] says what arrives when, and what models cost. [`run`] plays it against a policy on simulated devices and checks on every
-//! step that the scheduler keeps its promises; what comes out is a [`Schedule`], and [`Metrics`] sum it up. Nothing here depends on real
-//! time or on chance that is not seeded: a run can be had again from its arguments.
+//! A [`Workload`] defines the arrivals and the costs of models. [`run`] runs it under a policy on
+//! simulated devices and checks the scheduler's guarantees on every step. The result is a
+//! [`Schedule`], which [`Metrics`] summarize. A simulation depends only on its arguments: it uses
+//! no real time, and all randomness is seeded.
 
 mod workload;
 pub use workload::{Costs, SimRequest, Workload, WorkloadError};

@@ -1,6 +1,7 @@
-//! The public trace of Azure Functions, as a file that the user has.
+//! Reads the public trace of Azure Functions from a file.
 //!
-//! Columns: `HashOwner,HashApp,HashFunction,Trigger,1,2,…,1440`, the last of them invocations in each minute of a day.
+//! Columns: `HashOwner,HashApp,HashFunction,Trigger,1,2,…,1440`. The numbered columns are
+//! invocations in each minute of a day.
 
 use super::generate::{counts_of, table_models};
 use super::workload::{MB, SimRequest, Workload, WorkloadError};
@@ -8,24 +9,26 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::BTreeMap;
 
-/// What becomes of a trace: its most invoked functions, each with a model of seed 000's Table I.
+/// Turns a trace into a workload: its most invoked functions, each with a model of seed 000's Table
+/// I.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AzureRecipe {
-    /// How many functions are kept: the working set.
+    /// Number of functions kept: the working set.
     pub functions: u32,
-    /// Minutes before this one are left out. The first is 0.
+    /// Index of the first minute, from 0.
     pub first_minute: u32,
-    /// How many minutes.
+    /// Number of minutes.
     pub minutes: u32,
-    /// Invocations in each minute, shared out as they are in the trace; none keeps its numbers.
+    /// Invocations in each minute, distributed as in the trace; `None` keeps the numbers of the
+    /// trace.
     pub per_minute: Option<u32>,
-    /// Devices.
+    /// Number of devices.
     pub devices: u32,
-    /// Memory of each.
+    /// Memory of each device.
     pub capacity_mb: u64,
 }
 
-/// No workload has more arrivals.
+/// Maximum number of arrivals in a workload.
 const REQUESTS_MAX: u64 = 10_000_000;
 
 const NAMES: usize = 4;
@@ -38,10 +41,10 @@ struct Function {
 }
 
 impl AzureRecipe {
-    /// The workload of a file. Times within a minute, and which model is whose, follow from `seed`. Owners are tenants.
+    /// Reads the workload of a file. `seed` determines the times within a minute and the assignment
+    /// of models. Owners become tenants.
     ///
-    /// # Errors
-    /// If it is not such a file, or nothing is invoked in those minutes.
+    /// # Errors If the file is not such a trace, or has no invocations in those minutes.
     pub fn read(&self, csv: impl std::io::Read, seed: u64) -> Result<Workload, WorkloadError> {
         let functions = self.functions(csv)?;
         if functions.is_empty() {

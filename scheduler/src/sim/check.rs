@@ -1,4 +1,4 @@
-//! What is checked on every step.
+//! Checks of the scheduler's guarantees on every step.
 
 use super::device::Device;
 use super::layout::Layout;
@@ -7,31 +7,32 @@ use crate::{Action, Rejection, Scheduler, Slo, Why};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{Cost, DeviceId, InvocationId};
 
-/// A promise that was broken.
+/// A guarantee that was violated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{promise}: {details}")]
 pub struct Violation {
-    /// The promise.
+    /// The guarantee.
     pub promise: &'static str,
-    /// What happened instead.
+    /// The violation.
     pub details: String,
 }
 
-/// The promises, and what it takes to check them.
+/// The state needed to check the guarantees.
 pub(super) struct Checks {
     fates: Vec<Fate>,
-    /// By device: what runs on it.
+    /// Running requests by device.
     running: Vec<BTreeSet<u32>>,
-    /// What ran on nodes that went, until it is answered.
+    /// Requests that ran on lost nodes, until they are rejected.
     lost: BTreeSet<u32>,
     slots: u32,
     /// By device.
     capacity_bytes: Vec<u64>,
-    /// By tenant: what waits, for policies that start in order.
+    /// Waiting requests by tenant, for policies that start in order of arrival.
     waiting: Option<BTreeMap<u32, BTreeSet<u32>>>,
-    /// By request: what it is to keep to, and whether it was clear from the start that it would not.
+    /// By request: its SLO, and whether it was admitted on trial because it was expected to miss
+    /// the SLO.
     slos: Vec<Option<(Slo, bool)>>,
-    /// Everything takes what it is expected to take.
+    /// Whether everything takes exactly as long as expected.
     is_exact: bool,
 }
 
@@ -52,7 +53,7 @@ impl Checks {
             lost: BTreeSet::new(),
             slots: cluster.slots,
             capacity_bytes: (0..workload.devices()).map(|device| layout.capacity_bytes(device)).collect(),
-            // Those with SLOs go in the order of when they are due.
+            // Requests with SLOs start by due time instead.
             waiting: (keeps_order && cluster.slo.is_none()).then(BTreeMap::new),
             slos: vec![None; workload.requests().len()],
             is_exact: cluster.is_exact(),
@@ -67,7 +68,7 @@ impl Checks {
         }
     }
 
-    /// Started once, while it waits, on a device that has a slot.
+    /// Checks a start: once, while the request waits, on a device with a free slot.
     pub(super) fn started(
         &mut self,
         invocation: InvocationId,
@@ -113,8 +114,8 @@ impl Checks {
         Ok(())
     }
 
-    /// One is over that has not been lost. Admitted ones are over in time, and at no more than they may cost, where nothing comes as a
-    /// surprise.
+    /// Checks the end of a request that was not lost. In an exact simulation, an admitted request
+    /// ends in time and within its maximum cost.
     pub(super) fn kept(
         &self,
         request: u32,
@@ -132,7 +133,7 @@ impl Checks {
         })
     }
 
-    /// Whether it had an SLO.
+    /// Checks a rejection. Returns whether the request had an SLO.
     pub(super) fn rejected(
         &mut self,
         invocation: InvocationId,
@@ -159,19 +160,19 @@ impl Checks {
         Ok(has_slo)
     }
 
-    /// A device is gone: what ran there is to be answered.
+    /// Records the loss of a device. Returns the requests that ran there and have to be rejected.
     pub(super) fn lose(&mut self, device: u32) -> Vec<u32> {
         let gone = std::mem::take(&mut self.running[device as usize]);
         self.lost.extend(&gone);
         gone.into_iter().collect()
     }
 
-    /// After a node has gone.
+    /// Checks the state after the loss of a node.
     pub(super) fn lost(&self) -> Result<(), Violation> {
         ensure(self.lost.is_empty(), "what was lost with a node is answered", || format!("{:?}", self.lost))
     }
 
-    /// The order of arrival is kept among those of one tenant.
+    /// Checks that requests of one tenant start in the order of arrival.
     fn leaves(&mut self, number: u32, tenant: u32, starts: bool) -> Result<(), Violation> {
         let Some(waiting) = self.waiting.as_mut().and_then(|waiting| waiting.get_mut(&tenant)) else {
             return Ok(());
@@ -181,7 +182,7 @@ impl Checks {
         ensure(passed.is_none(), "the order of arrival is kept", || format!("{number} has passed {passed:?}"))
     }
 
-    /// Pins hold: what goes is there, and granted to nobody.
+    /// Checks an eviction: the victim is resident and not granted.
     pub(super) fn evicts(&self, on: u32, victim: u32, device: &Device) -> Result<(), Violation> {
         ensure(device.holds(victim), "victims are in memory", || format!("model {victim} on {on}"))?;
         ensure(!device.is_granted(victim), "what is granted stays", || format!("model {victim} on {on}"))
@@ -192,13 +193,13 @@ impl Checks {
         ensure(used <= capacity, "memory is never over", || format!("{used} of {capacity} bytes on {on}"))
     }
 
-    /// An eviction that was promised decides nothing new.
+    /// Checks that an announced eviction triggers no new decision.
     pub(super) fn silent(&self, actions: &[Action]) -> Result<(), Violation> {
         let silent = actions.iter().all(|action| matches!(action, Action::WakeAt(_)));
         ensure(silent, "what was promised changes nothing", || format!("{actions:?}"))
     }
 
-    /// After every event.
+    /// Checks the state after every event.
     pub(super) fn step(&self, scheduler: &Scheduler) -> Result<(), Violation> {
         let corrections = scheduler.corrections();
         ensure(corrections == crate::Corrections::default(), "the scheduler's view is right", || {
@@ -206,7 +207,7 @@ impl Checks {
         })
     }
 
-    /// Nothing is lost.
+    /// Checks that no request is lost.
     pub(super) fn end(&self, scheduler: &Scheduler) -> Result<(), Violation> {
         let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
         ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;

@@ -1,20 +1,21 @@
-//! A simulated device: memory, one engine that copies, one that computes.
+//! A simulated device: memory, one copy engine, one compute engine.
 //!
-//! With one invocation at a time this is seed 000's device: a run ends at its start, plus the load if the model was not there, plus the
-//! run time. With more, a load goes on while something else computes, and those of one model that are ready together can run as a batch.
+//! With one invocation at a time, this is seed 000's device: a run ends at its start, plus the load
+//! on a miss, plus the run time. With more invocations, loads overlap with computation, and runs of
+//! one model that are ready together can form a batch.
 
 use super::workload::Costs;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
 pub(super) struct Device {
-    /// Models in memory, with those that were granted them.
+    /// Models in memory, with their grants.
     residents: BTreeMap<u32, Resident>,
     used_bytes: u64,
     copying_until_ns: u64,
-    /// What has its model and waits for its turn.
+    /// Jobs whose model is loaded and that wait to run.
     ready: VecDeque<Job>,
-    /// What is computed now.
+    /// Jobs that run now.
     computing: Vec<Job>,
     pub(super) running: u32,
 }
@@ -25,18 +26,18 @@ struct Resident {
     grants: u32,
 }
 
-/// One request on a device.
+/// A request on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) request: u32,
     pub(super) model: u32,
 }
 
-/// What becomes of a start.
+/// The result of starting a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Started {
     pub(super) hit: bool,
-    /// When the model is there.
+    /// When the model is loaded.
     pub(super) ready_at_ns: u64,
 }
 
@@ -63,7 +64,7 @@ impl Device {
         self.residents.get(&model).is_some_and(|resident| resident.grants > 0)
     }
 
-    /// Drop a model. False if it is not there.
+    /// Evicts a model. Returns false if it is not in memory.
     pub(super) fn evict(&mut self, model: u32, costs: &Costs) -> bool {
         let there = self.residents.remove(&model).is_some();
         if there {
@@ -72,7 +73,7 @@ impl Device {
         there
     }
 
-    /// Begin with a request: its model is loaded unless it is there or on its way.
+    /// Starts a request: loads its model unless it is resident or loading.
     pub(super) fn start(&mut self, now_ns: u64, job: Job, costs: &Costs) -> Started {
         self.running += 1;
         if let Some(resident) = self.residents.get_mut(&job.model) {
@@ -86,12 +87,13 @@ impl Device {
         Started { hit: false, ready_at_ns }
     }
 
-    /// A request's model is there.
+    /// Adds a job whose model is loaded.
     pub(super) fn ready(&mut self, job: Job) {
         self.ready.push_back(job);
     }
 
-    /// Compute what is ready, if nothing is computed: how many run together, and the first of them.
+    /// Runs ready jobs as a batch if the compute engine is idle. Returns the size of the batch and
+    /// its first job.
     pub(super) fn compute(&mut self, batch_max: usize) -> Option<(usize, Job)> {
         if !self.computing.is_empty() {
             return None;
@@ -109,7 +111,7 @@ impl Device {
         Some((self.computing.len(), first))
     }
 
-    /// What was computed is done.
+    /// Ends the current batch.
     pub(super) fn computed(&mut self) -> Vec<Job> {
         let done = std::mem::take(&mut self.computing);
         for job in &done {

@@ -1,7 +1,8 @@
 //! Workloads and schedules as JSON.
 //!
-//! `models` are `[MB, load s, run s]`; `requests` are `[arrival s, model]`, or with the schedule `[arrival s, model, device, start s, end s,
-//! hit]`; `capacity` is a device's memory in MB, 8192 unless it is there, `gpus` their number, 12 unless it is there. Other keys are read over.
+//! `models` are `[MB, load s, run s]`; `requests` are `[arrival s, model]`, or with a schedule
+//! `[arrival s, model, device, start s, end s, hit]`; `capacity` is the memory of a device in MB
+//! (default 8192); `gpus` is the number of devices (default 12). Other keys are ignored.
 
 use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError, ns_of};
 use super::{Metrics, Placed, Schedule};
@@ -36,14 +37,13 @@ struct Dump<'a> {
 const DEVICES: u32 = 12;
 const CAPACITY_MB: f64 = 8192.0;
 
-/// No device has more memory: far beyond any, and far from where sums overflow.
+/// Upper bound on the memory of a device, far below an overflow of sums.
 const MB_MAX: f64 = 1e9;
 
 impl Workload {
-    /// Read a workload, and the schedule that comes with it, if any.
+    /// Reads a workload, with its schedule if the file has one.
     ///
-    /// # Errors
-    /// If it is not one; see [`Workload::new`].
+    /// # Errors If the workload is invalid; see [`Workload::new`].
     pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<Placed>>), WorkloadError> {
         let file: File = serde_json::from_slice(json)?;
         let bad = |what, index| move |why| WorkloadError::Bad { what, index, why };
@@ -72,10 +72,10 @@ impl Workload {
         Ok((Self::new(models, requests, file.gpus.unwrap_or(DEVICES), capacity_bytes)?, schedule))
     }
 
-    /// Write the workload with a schedule of it, in the form that [`from_json`](Self::from_json) reads.
+    /// Writes the workload with a schedule, in the format that [`from_json`](Self::from_json)
+    /// reads.
     ///
-    /// # Errors
-    /// If `out` fails.
+    /// # Errors If writing to `out` fails.
     pub fn to_json(
         &self,
         policy: &str,
@@ -119,7 +119,7 @@ fn bytes_of(mb: f64) -> Result<u64, String> {
     if !(mb > 0.0 && mb <= MB_MAX) {
         return Err(format!("{mb} is not an amount of memory in MB"));
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just now")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     let bytes = (mb * MB as f64).round() as u64;
     Ok(bytes)
 }

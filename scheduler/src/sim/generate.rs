@@ -1,4 +1,4 @@
-//! Workloads by recipe and seed.
+//! Generated workloads, determined by a recipe and a seed.
 
 use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError};
 use rand::seq::SliceRandom;
@@ -32,67 +32,71 @@ pub const TABLE_I: [(u64, u64, u64); 22] = [
     (3947, 4070, 1330),
 ];
 
-/// How a workload is made.
+/// The parameters of a generated workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recipe {
-    /// Functions, each with a model of its own. The first 22 have the costs of [`TABLE_I`] in a random order, the next ones again.
+    /// Number of functions, each with its own model. Every 22 models have the costs of [`TABLE_I`]
+    /// in a random order.
     pub functions: u32,
-    /// How unequal they are asked for.
+    /// Distribution of arrivals over functions.
     pub popularity: Popularity,
-    /// When they are asked for.
+    /// Distribution of arrivals over time.
     pub arrivals: Arrivals,
-    /// For how long.
+    /// Duration.
     pub minutes: u32,
-    /// Arrivals in a minute, on average.
+    /// Average arrivals per minute.
     pub per_minute: u32,
-    /// Devices.
+    /// Number of devices.
     pub devices: u32,
-    /// Memory of each.
+    /// Memory of each device.
     pub capacity_mb: u64,
-    /// Functions belong to this many tenants in turn.
+    /// Number of tenants that functions are assigned to in turn.
     pub tenants: u32,
 }
 
-/// What part of the arrivals each function has.
+/// The share of arrivals of each function.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Popularity {
-    /// Those of the function of rank k are in proportion to k to the power of minus this.
+    /// The share of the function of rank k is proportional to k to the power of minus this
+    /// exponent.
     Zipf(f64),
-    /// All are equal.
+    /// All functions have equal shares.
     Uniform,
 }
 
-/// How arrivals spread over time.
+/// The distribution of arrivals over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// Seed 000: the same number of each function in every minute, at random times in it.
+    /// Seed 000: each function has the same number of arrivals in every minute, at random times.
     PerMinute,
-    /// Independent of each other.
+    /// A Poisson process.
     Poisson,
-    /// Each function is silent most of the time, and then busy for about this many seconds: one in ten is, on average.
+    /// Each function alternates between idle and busy periods. Busy periods last this many seconds
+    /// on average and take a tenth of the time.
     Sporadic(f64),
-    /// Every minute begins with this many seconds in which half of its arrivals come.
+    /// Half of a minute's arrivals come in this many seconds at its start.
     Burst(f64),
-    /// As Poisson, with a rate that rises and falls once in this many seconds, down to nothing and up to twice the average.
+    /// A Poisson process whose rate oscillates between zero and twice the average, with a period of
+    /// this many seconds.
     Diurnal(f64),
 }
 
-/// Recipes with a name.
+/// Named recipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Preset {
     /// The public trace's skew: the 15 most popular of 46,413 functions have 56 % of all arrivals.
     Trace,
-    /// Flat enough, and memory short enough, to overwhelm locality in the order of arrival.
+    /// A flat distribution and little memory, which overwhelm locality under in-order dispatch.
     Overload,
-    /// All functions alike, and memory a little less short.
+    /// Equal functions, with slightly more memory than in `Overload`.
     Uniform,
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets.
     pub const ALL: [Self; 3] = [Self::Trace, Self::Overload, Self::Uniform];
 
-    /// Its name.
+    /// The preset's name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -102,7 +106,7 @@ impl Preset {
         }
     }
 
-    /// The recipe: seed 000's cluster and rate, with this working set.
+    /// The recipe: seed 000's cluster and rate, with a working set of `functions`.
     #[must_use]
     pub fn recipe(self, functions: u32) -> Recipe {
         let (popularity, capacity_mb) = match self {
@@ -136,10 +140,10 @@ impl FromStr for Preset {
 const MINUTE_NS: f64 = 60e9;
 
 impl Recipe {
-    /// The workload of this recipe and seed.
+    /// Generates the workload for a seed.
     ///
-    /// # Errors
-    /// If the recipe makes none: no functions, say, or devices too small for Table I.
+    /// # Errors If the recipe is invalid, for example without functions, or with devices too small
+    /// for Table I.
     pub fn make(&self, seed: u64) -> Result<Workload, WorkloadError> {
         if self.functions == 0 {
             return Err(WorkloadError::Missing("at least one function"));
@@ -191,7 +195,7 @@ impl Recipe {
                 times.into_iter().map(|time_ns| (at(time_ns), pick(rng))).collect()
             }
             Arrivals::Diurnal(seconds) => {
-                // Thinning a process of twice the rate.
+                // Thins out a process of twice the rate.
                 let period_ns = (seconds * 1e9).max(1.0);
                 let mut times = poisson(rng, 2.0 * rate, end_ns);
                 let chance = |time_ns: f64| 0.5 - 0.5 * (std::f64::consts::TAU * time_ns / period_ns).cos();
@@ -220,7 +224,7 @@ impl Recipe {
     }
 }
 
-/// Models with the costs of [`TABLE_I`], in a random order, and again from the start when there are more.
+/// Models with the costs of [`TABLE_I`], in a random order, repeated if there are more.
 pub(super) fn table_models(count: u32, rng: &mut Pcg64) -> Vec<Costs> {
     let mut models = Vec::new();
     while models.len() < count as usize {
@@ -236,7 +240,7 @@ pub(super) fn table_models(count: u32, rng: &mut Pcg64) -> Vec<Costs> {
     models
 }
 
-/// Whole numbers in proportion to `shares` that add up to `total`: the largest remainders are rounded up.
+/// Whole numbers proportional to `shares` that add up to `total`, by the largest remainder method.
 pub(super) fn counts_of(shares: &[f64], total: u32) -> Vec<u32> {
     let exact = shares.iter().map(|share| share * f64::from(total));
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share is at most 1")]
@@ -250,7 +254,7 @@ pub(super) fn counts_of(shares: &[f64], total: u32) -> Vec<u32> {
     counts.into_iter().map(|(count, _)| count).collect()
 }
 
-/// Every model as often as its count says.
+/// Each model, repeated by its count.
 fn every(counts: &[u32]) -> impl Iterator<Item = u32> {
     (0_u32..).zip(counts).flat_map(|(model, count)| std::iter::repeat_n(model, *count as usize))
 }
@@ -266,7 +270,8 @@ pub(super) fn poisson(rng: &mut Pcg64, per_ns: f64, end_ns: f64) -> Vec<f64> {
     times
 }
 
-/// Arrivals that come in busy times of about `busy_ns`, with ten times the rate, and silence for nine times as long in between.
+/// Arrivals in busy periods of about `busy_ns` at ten times the rate, separated by idle periods
+/// nine times as long.
 fn sporadic(rng: &mut Pcg64, per_ns: f64, busy_ns: f64, end_ns: f64, model: u32) -> Vec<(u64, u32)> {
     let mut arrivals = Vec::new();
     let mut time_ns = gap(rng, 1.0 / (5.0 * busy_ns));
@@ -279,7 +284,7 @@ fn sporadic(rng: &mut Pcg64, per_ns: f64, busy_ns: f64, end_ns: f64, model: u32)
     arrivals
 }
 
-/// The time to the next of events that come `per_ns` on average.
+/// The random time to the next event of a process with rate `per_ns`.
 fn gap(rng: &mut Pcg64, per_ns: f64) -> f64 {
     -(1.0 - rng.random::<f64>()).ln() / per_ns
 }

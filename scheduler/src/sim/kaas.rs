@@ -1,8 +1,10 @@
-//! Seed 001, chapter 6: Kernel-as-a-Service with two models. Its timesteps are seconds here.
+//! Seed 001, chapter 6: Kernel-as-a-Service with two models. The thesis' timesteps are seconds
+//! here.
 //!
-//! A request dispatched at `t` frees its device at `t` plus its run and, the first time that its model runs there, the cold start. What was
-//! loaded stays. "Next available" is a cyclic scan that starts after the device used last. The thesis orders SRTF and MLFQS beforehand, with
-//! the future known; [`Foresight`] does so too.
+//! A request dispatched at `t` frees its device at `t` plus its run time and, for the first run of
+//! its model there, the cold start. Loaded models stay. "Next available" is a cyclic scan that
+//! starts after the device used last. The thesis orders SRTF and MLFQS in advance, with knowledge
+//! of the future; [`Foresight`] reproduces that.
 
 use super::workload::{Costs, SimRequest, Workload, WorkloadError};
 use super::{Cluster, Ends, Placed, Schedule};
@@ -13,7 +15,7 @@ use rand_pcg::Pcg64;
 use std::collections::{BTreeMap, VecDeque};
 use weir_types::InvocationId;
 
-/// Cold start and run of the two models, in timesteps.
+/// Cold start and run times of the two models, in timesteps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KaasTimes {
     /// ResNet50: model 0.
@@ -25,32 +27,31 @@ pub struct KaasTimes {
 /// Whether SRTF and MLFQS know the future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Foresight {
-    /// As printed: the whole submission is in order before it begins, and its head holds up the rest.
+    /// As printed: the whole submission is ordered in advance, and its head blocks the rest.
     Printed,
-    /// What waits is in order, and something starts whenever a device is free.
+    /// Only waiting requests are ordered, and a request starts whenever a device is free.
     None,
 }
 
 impl KaasTimes {
-    /// What the printed traces follow from.
+    /// The times behind the printed traces.
     pub const TRACES: Self = Self { resnet: (4, 2), bert: (10, 8) };
-    /// What the text says.
+    /// The times in the text.
     pub const PROSE: Self = Self { resnet: (5, 5), bert: (10, 20) };
 
-    /// The example of 6.1: ResNet arrives at 0, 2 and 3, BERT at 1, and there are two devices.
+    /// The example of 6.1: ResNet arrives at 0, 2 and 3, BERT at 1, on two devices.
     ///
-    /// # Errors
-    /// None for times above 0.
+    /// # Errors None for times above 0.
     pub fn example(self) -> Result<Workload, WorkloadError> {
         let arrivals = [(0, 0), (1, 1), (2, 0), (3, 0)];
         let requests = arrivals.map(|(step, model)| request(step * STEP_NS, model));
         Workload::new(self.costs(), requests.to_vec(), 2, CAPACITY_BYTES)
     }
 
-    /// The Poisson process of 6.2: each model has half of the work, and together they offer `occupancy` of what the devices can do.
+    /// The Poisson process of 6.2: each model has half of the work, and their total load is
+    /// `occupancy` of the devices' capacity.
     ///
-    /// # Errors
-    /// If nothing arrives.
+    /// # Errors If there are no arrivals.
     pub fn poisson(
         self,
         devices: u32,
@@ -79,7 +80,7 @@ impl KaasTimes {
 
 const STEP_NS: u64 = 1_000_000_000;
 
-/// Room for both models everywhere.
+/// Memory for both models on every device.
 const CAPACITY_BYTES: u64 = 2;
 
 fn request(arrived_at_ns: u64, model: u32) -> SimRequest {
@@ -90,13 +91,15 @@ fn request(arrived_at_ns: u64, model: u32) -> SimRequest {
 pub const KAAS_POLICIES: [PolicyKind; 5] =
     [PolicyKind::RoundRobin, PolicyKind::Balance, PolicyKind::Srtf, PolicyKind::Mlfqs, PolicyKind::Exclusive];
 
-/// The devices of the thesis: one request at a time, and all that end together are free before the next is dispatched.
+/// The devices of the thesis: one request at a time. All runs that end together free their devices
+/// before the next dispatch.
 #[must_use]
 pub fn kaas_cluster() -> Cluster {
     Cluster { ends: Ends::InTurn, ..Cluster::default() }
 }
 
-/// A policy as the thesis has it. Lots follow from `seed`; devices are shared out evenly, without stealing.
+/// A policy as in the thesis. `seed` determines the random draws; devices are partitioned evenly,
+/// without stealing.
 #[must_use]
 pub fn kaas_policy(
     kind: PolicyKind,
@@ -116,7 +119,8 @@ pub fn kaas_policy(
     }
 }
 
-/// The seed of the first lots that draw from the example what the thesis prints: all of ResNet before BERT.
+/// The first seed whose draws reproduce the printed order of the example: all of ResNet before
+/// BERT.
 #[must_use]
 pub fn kaas_printed_lots(workload: &Workload) -> u64 {
     let is_printed = |seed: &u64| by_lot(workload, *seed) == shortest_first(workload);
@@ -145,23 +149,23 @@ fn by_lot(workload: &Workload, seed: u64) -> Vec<InvocationId> {
     order
 }
 
-/// What the thesis prints of a run, in timesteps.
+/// The numbers that the thesis prints for a run, in timesteps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct KaasReport {
-    /// When a device was last freed.
+    /// When the last device was freed.
     pub total: f64,
-    /// Requests whose model ran on their device for the first time.
+    /// Requests that were the first run of their model on their device.
     pub cold_starts: usize,
-    /// Average time on the queue.
+    /// Average time in the queue.
     pub wait: f64,
-    /// The same by model.
+    /// Average time in the queue, by model.
     pub wait_by_model: [f64; 2],
-    /// In the order of dispatch: arrival, model, time, device (from 1).
+    /// Dispatches in order: arrival, model, time, device (from 1).
     pub dispatches: Vec<(f64, u32, f64, u32)>,
 }
 
 impl KaasReport {
-    /// Of a schedule.
+    /// Computes the report of a schedule.
     #[must_use]
     pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
         let steps = |ns: u64| ns as f64 / STEP_NS as f64;

@@ -1,4 +1,4 @@
-//! Where simulated devices are, what they are, and when their nodes are away.
+//! Layout of simulated devices: their nodes, their kinds, and the outages of nodes.
 
 use super::Workload;
 use super::workload::Costs;
@@ -11,16 +11,16 @@ use weir_types::{DeviceId, NodeId, Platform};
 /// A kind of device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Kind {
-    /// What it is called.
+    /// The kind's name.
     pub name: &'static str,
-    /// Its memory, as a part of what the workload says.
+    /// Its memory, relative to the workload's capacity.
     pub capacity: f64,
-    /// What loads and runs take on it, as a part of what the workload says.
+    /// Its load and run times, relative to the workload's times.
     pub time: f64,
 }
 
 impl Kind {
-    /// Devices that differ: one in three is small and quick, one large and slow.
+    /// Mixed devices: one in three is small and fast, and one in three is large and slow.
     pub const MIXED: [Self; 3] = [
         Self { name: "plain", capacity: 1.0, time: 1.0 },
         Self { name: "small", capacity: 0.5, time: 0.7 },
@@ -28,18 +28,18 @@ impl Kind {
     ];
 }
 
-/// Nodes that go away, with everything that runs on them, and come back empty.
+/// Outages of nodes. A node loses everything that runs on it, and comes back empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Losses {
-    /// A node goes about this often.
+    /// Average time between outages.
     pub every_ns: u64,
-    /// And is away for about this long.
+    /// Average duration of an outage.
     pub away_ns: u64,
-    /// What chance follows from.
+    /// The random seed.
     pub seed: u64,
 }
 
-/// Devices by number: node after node, each with as many as the others, or one less.
+/// Devices by number, node after node. Nodes differ by at most one device.
 #[derive(Debug)]
 pub(super) struct Layout {
     nodes: u32,
@@ -74,7 +74,7 @@ impl Layout {
         DeviceId { node: NodeId(node), ordinal: device - self.of(node).start }
     }
 
-    /// The number of a device, if there is such a one.
+    /// The number of a device, if it exists.
     pub(super) fn number(&self, id: DeviceId) -> Option<u32> {
         (id.node.0 < self.nodes).then(|| self.of(id.node.0).nth(id.ordinal as usize)).flatten()
     }
@@ -88,7 +88,7 @@ impl Layout {
             .map_or(self.capacity_bytes, |kind| round_ns(self.capacity_bytes as f64 * kind.capacity))
     }
 
-    /// What a model costs on a device.
+    /// Costs of a model on a device.
     pub(super) fn costs(&self, device: u32, costs: Costs) -> Costs {
         let Some(kind) = self.kind(device) else { return costs };
         let time_ns = |ns: u64| round_ns(ns as f64 * kind.time);
@@ -107,7 +107,7 @@ impl Layout {
         Event::NodeUp { node: NodeId(node), devices: self.of(node).map(spec).collect() }
     }
 
-    /// When which node goes and comes back, until `end_ns`.
+    /// Outages until `end_ns`, as (node, start, end).
     pub(super) fn losses(&self, losses: Losses, end_ns: u64) -> Vec<(u32, u64, u64)> {
         let mut rng = Pcg64::seed_from_u64(losses.seed);
         let about = |rng: &mut Pcg64, ns: u64| round_ns(ns as f64 * (0.5 + rng.random::<f64>())).max(1);
@@ -125,7 +125,7 @@ impl Layout {
         all
     }
 
-    /// Kinds go round the devices.
+    /// Kinds are assigned to devices round-robin.
     fn kind(&self, device: u32) -> Option<&Kind> {
         self.kinds.get(device as usize % self.kinds.len().max(1))
     }

@@ -1,9 +1,9 @@
-//! What is reported of a schedule: seed 000's measures.
+//! Metrics of a schedule, as in seed 000.
 
 use super::{Schedule, Workload};
 use serde::{Deserialize, Serialize};
 
-/// Measures of one run. Times are in seconds.
+/// Metrics of a run. Times are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     /// Mean latency, from arrival to completion.
@@ -16,47 +16,48 @@ pub struct Metrics {
     pub p99: f64,
     /// Longest latency.
     pub max: f64,
-    /// Part of the requests whose model was not there.
+    /// Fraction of the requests whose model was not in memory.
     pub miss: f64,
-    /// Part of the misses whose model another device held.
+    /// Fraction of the misses whose model was on another device.
     pub false_miss: f64,
-    /// Part of the devices' time that they computed.
+    /// Fraction of the devices' time spent computing.
     pub sm_util: f64,
-    /// Devices that held the model that is asked for most, on average over time.
+    /// Number of devices that held the most requested model, averaged over time.
     pub dup_top: f64,
-    /// When the last request was over.
+    /// End of the last request.
     pub makespan: f64,
     /// Longest wait, from arrival to start.
     #[serde(default)]
     pub wait_max: f64,
-    /// Jain's index over the tenants' mean latencies: 1 if all are equal.
+    /// Jain's fairness index over the tenants' mean latencies: 1 if all are equal.
     #[serde(default)]
     pub fairness: f64,
-    /// Part of the requests that were rejected.
+    /// Fraction of the requests that were rejected.
     #[serde(default)]
     pub rejected: f64,
-    /// Requests that kept their SLO, per second of arrivals.
+    /// Requests that met their SLO, per second of arrivals.
     #[serde(default)]
     pub goodput: f64,
-    /// Part of the requests with an SLO that kept it.
+    /// Fraction of the requests with an SLO that met it.
     #[serde(default)]
     pub slo_met: f64,
-    /// Part of them that were turned away.
+    /// Fraction of the requests with an SLO that were rejected.
     #[serde(default)]
     pub slo_rejected: f64,
-    /// Part of them that were served, and missed it.
+    /// Fraction of the requests with an SLO that were served and missed it.
     #[serde(default)]
     pub slo_missed: f64,
-    /// Part of them that did so because they were let in on trial: an idle cluster would have been too late for them.
+    /// Fraction of the requests with an SLO that missed it after an admission on trial: even an
+    /// idle cluster would have been too late.
     #[serde(default)]
     pub slo_on_trial: f64,
-    /// What the device time of a request that was served costs, by the prices given.
+    /// Mean cost of the device time of a served request, by the given prices.
     #[serde(default)]
     pub cost: f64,
 }
 
 impl Metrics {
-    /// Measure a schedule of a workload. Times are zero if nothing ran.
+    /// Measures a schedule of a workload. Times are zero if nothing ran.
     #[must_use]
     pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
         let rows = || {
@@ -105,7 +106,7 @@ impl Metrics {
         }
     }
 
-    /// The mean of each measure.
+    /// The mean of each metric.
     #[must_use]
     pub fn mean(all: &[Self]) -> Self {
         let mean = |get: fn(&Self) -> f64| all.iter().map(get).sum::<f64>() / all.len().max(1) as f64;
@@ -133,7 +134,7 @@ impl Metrics {
     }
 }
 
-/// The value that `part` of the sorted values do not exceed.
+/// The value that a fraction `part` of the sorted values does not exceed.
 fn percentile(sorted: &[f64], part: f64) -> f64 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a length")]
     let at = (part * sorted.len() as f64) as usize;

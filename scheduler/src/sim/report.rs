@@ -1,4 +1,5 @@
-//! The papers' figures again: what they print, what an independent reference simulator got, and what comes out here.
+//! Reproduces the papers' figures: printed numbers, results of an independent reference simulator,
+//! and Weir's results.
 
 mod kaas;
 mod lalb;
@@ -7,31 +8,32 @@ use super::{Batching, Cluster, Metrics, Preset, Violation, Workload, WorkloadErr
 use crate::{PolicyKind, PolicyOptions};
 use serde::Serialize;
 
-/// A figure side by side. Numbers are as printed; none where there are none.
+/// Results of a figure side by side. Numbers have the printed precision; `None` where there is no
+/// number.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// What is measured.
+    /// The measured quantity.
     pub what: String,
-    /// As the paper prints it.
+    /// The number printed in the paper.
     pub paper: Option<f64>,
-    /// As the reference got it; see the golden schedules.
+    /// The reference simulator's result; see the golden schedules.
     pub reference: Option<f64>,
-    /// As it comes out here.
+    /// Weir's result.
     pub weir: f64,
 }
 
 /// Data of a plot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Chart {
-    /// The name of a file for it, without its ending.
+    /// The file name of the plot, without an extension.
     pub name: String,
-    /// What it shows, and which figure of which paper it mirrors.
+    /// The title: the content, and the figure of the paper that it reproduces.
     pub title: String,
-    /// What is on the axis across.
+    /// Label of the horizontal axis.
     pub x: String,
-    /// What is on the axis upwards.
+    /// Label of the vertical axis.
     pub y: String,
-    /// The points across, by name.
+    /// Names of the points on the horizontal axis.
     pub labels: Vec<String>,
     /// Lines or groups of bars: a name, and a value for each point.
     pub series: Vec<(String, Vec<f64>)>,
@@ -49,50 +51,50 @@ pub enum ChartKind {
     Lines,
 }
 
-/// A policy beside others.
+/// Metrics of a policy, for comparison.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
     /// The workload.
     pub preset: &'static str,
-    /// The policy, and what is special about its devices.
+    /// The policy, with any special properties of its devices.
     pub policy: String,
     /// Means over all seeds.
     pub metrics: Metrics,
 }
 
-/// All of it.
+/// All reproduced results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Reproduction {
     /// Seeds 000 and 001, figure by figure.
     pub figures: Vec<Figure>,
-    /// Policies side by side at a working set of 35, under seed 000's rules, and then with batches and slots.
+    /// Policies side by side at a working set of 35, under seed 000's rules, and then with batches
+    /// and slots.
     pub compared: Vec<Compared>,
     /// Figures 4 to 7 of seed 000, and 6.4 to 6.7 of seed 001.
     pub charts: Vec<Chart>,
 }
 
-/// Why a simulation did not come to its end.
+/// Why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// There was nothing to simulate.
+    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The scheduler broke a promise.
+    /// The scheduler violated a guarantee.
     #[error("seed {seed}, policy {policy}: {violation}")]
     Violation {
-        /// What replays it.
+        /// The seed that replays the violation.
         seed: u64,
-        /// With whom.
+        /// The policy.
         policy: String,
-        /// The promise.
+        /// The violated guarantee.
         violation: Violation,
     },
 }
 
-/// Run everything that the papers print. `seeds` are those of the workloads.
+/// Runs all experiments that the papers print, on workloads generated from `seeds`.
 ///
-/// # Errors
-/// If a promise is broken.
+/// # Errors If a guarantee is violated.
 pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
     let mut all = Reproduction::default();
     lalb::add(seeds, &mut all)?;
@@ -101,10 +103,9 @@ pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
     Ok(all)
 }
 
-/// The mean of a policy's measures over seeds of a preset.
+/// The mean of a policy's metrics over seeds of a preset.
 ///
-/// # Errors
-/// If a promise is broken.
+/// # Errors If a guarantee is violated.
 pub fn measure(
     preset: Preset,
     functions: u32,
@@ -132,7 +133,7 @@ fn simulate(
     Ok(Metrics::of(workload, &schedule))
 }
 
-/// The papers' rules, and what goes further.
+/// Compares the policies under the papers' rules, and with slots and batches.
 fn compare(seeds: &[u64], all: &mut Reproduction) -> Result<(), SimulationError> {
     let batching = Batching { batch_max: 8, marginal: 0.5 };
     let clusters = [

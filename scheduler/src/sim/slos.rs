@@ -1,47 +1,48 @@
-//! SLOs of simulated requests, and what became of them.
+//! SLOs of simulated requests, and their outcomes.
 
 use super::Cluster;
 use crate::{Settings, Slo};
 use serde::{Deserialize, Serialize};
 use weir_types::Cost;
 
-/// What requests are to keep to.
+/// A rule that gives SLOs to requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SloRule {
-    /// How long they may take.
+    /// Maximum latency.
     pub latency: SloLatency,
-    /// What they may cost.
+    /// Maximum cost.
     pub cost_max: Cost,
-    /// The part of the requests that have an SLO, from 0 to 1.
+    /// Fraction of the requests that have an SLO, from 0 to 1.
     pub part: f64,
 }
 
-/// How long a request may take.
+/// The maximum latency of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SloLatency {
-    /// So many times its run, loads not included.
+    /// A multiple of its run time, without loads.
     Times(f64),
-    /// So long.
+    /// A fixed time.
     Ns(u64),
 }
 
-/// What became of the requests that had an SLO.
+/// Outcomes of the requests with an SLO.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SloCounts {
-    /// How many there were.
+    /// Requests with an SLO.
     pub asked: u32,
-    /// Over in time, and at no more than they might cost.
+    /// Requests that ended in time and within their maximum cost.
     pub met: u32,
-    /// Turned away: on arrival, or when it was certain that they would be late.
+    /// Requests rejected on arrival, or once a miss was certain.
     pub rejected: u32,
-    /// Over, but late or too dear.
+    /// Requests that ended too late or cost too much.
     pub missed: u32,
-    /// Those of them that were let in on trial: an idle cluster would have been too late for them.
+    /// The missed requests that were admitted on trial: even an idle cluster would have been too
+    /// late.
     pub on_trial: u32,
 }
 
 impl SloRule {
-    /// That of one request, whose run takes this long on a device that is nothing special.
+    /// The SLO of a request whose run takes `run_time_ns` on a standard device.
     pub(super) fn of(&self, request: u32, now_ns: u64, run_time_ns: u64) -> Option<Slo> {
         let latency_ns = match self.latency {
             SloLatency::Times(times) => crate::estimate::round_ns(run_time_ns as f64 * times),
@@ -53,7 +54,8 @@ impl SloRule {
 }
 
 impl Cluster {
-    /// Whether everything takes exactly what the scheduler expects, so that no admitted request may miss its SLO.
+    /// Whether everything takes exactly as long as the scheduler expects, so that no admitted
+    /// request may miss its SLO.
     pub(super) fn is_exact(&self) -> bool {
         let is_alike = self.kinds.is_empty() && self.losses.is_none();
         let is_alone = self.slots == 1 && self.batching.batch_max == 1;
@@ -68,13 +70,13 @@ impl Cluster {
             && self.settings.slo.admission
     }
 
-    /// What a run of a request really takes.
+    /// The actual run time of a request.
     pub(super) fn jittered_ns(&self, request: u32, run_time_ns: f64) -> f64 {
         run_time_ns * (1.0 + self.jitter * (2.0 * lot(request, 2) - 1.0))
     }
 }
 
-/// A number from 0 to 1 that follows from a request.
+/// A pseudo-random number from 0 to 1, determined by a request.
 fn lot(request: u32, salt: u64) -> f64 {
     let mut bits = (u64::from(request) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt << 32);
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

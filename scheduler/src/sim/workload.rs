@@ -1,28 +1,29 @@
-//! What arrives, and what it costs.
+//! Workloads: arrivals and the costs of models.
 
-/// What a model costs on every device.
+/// Costs of a model, the same on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
-    /// Device memory that it takes.
+    /// Bytes of device memory.
     pub bytes: u64,
-    /// Time to bring it there.
+    /// Load time.
     pub load_time_ns: u64,
-    /// Time of one run.
+    /// Run time.
     pub run_time_ns: u64,
 }
 
-/// One arrival.
+/// An arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimRequest {
-    /// When.
+    /// Arrival time.
     pub arrived_at_ns: u64,
-    /// The index of its model. Every model has one function.
+    /// Index of the model. Every model has one function.
     pub model: u32,
-    /// Whose it is.
+    /// The tenant.
     pub tenant: u32,
 }
 
-/// A workload, and the devices that it is meant for. Arrivals are in order, and every model fits.
+/// A workload, and the devices that it is meant for. Arrivals are in order, and every model fits
+/// into a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     models: Vec<Costs>,
@@ -31,45 +32,44 @@ pub struct Workload {
     capacity_bytes: u64,
 }
 
-/// The bytes of the files' unit of memory.
+/// Bytes per MB, the unit of memory in files.
 pub(super) const MB: u64 = 1_000_000;
 
-/// The most devices that are simulated.
+/// Maximum number of simulated devices.
 const DEVICES_MAX: u32 = 100_000;
 
-/// Why something is not a workload.
+/// Why a workload is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// It cannot be read.
+    /// The JSON does not parse.
     #[error("this is no workload: {0}")]
     Json(#[from] serde_json::Error),
-    /// It cannot be read.
+    /// The trace does not parse.
     #[error("this is no trace of invocations: {0}")]
     Csv(String),
-    /// A number is not what it should be.
+    /// A number is invalid.
     #[error("{what} {index}: {why}")]
     Bad {
-        /// What the number belongs to.
+        /// The kind of item that the number belongs to.
         what: &'static str,
-        /// Which one.
+        /// The item's index.
         index: usize,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
-    /// There is nothing to place, or nowhere to place it.
+    /// There are no requests to place, or no devices.
     #[error("a workload needs {0}")]
     Missing(&'static str),
-    /// More than can be simulated.
+    /// There are more devices than can be simulated.
     #[error("at most {DEVICES_MAX} devices can be simulated, not {0}")]
     TooManyDevices(u32),
 }
 
 impl Workload {
-    /// Check what was put together.
+    /// Creates a workload and checks it.
     ///
-    /// # Errors
-    /// If arrivals are not in order or name a model that is not there, if a model is larger than a device or takes no time at all, or if
-    /// there is nothing.
+    /// # Errors If arrivals are out of order or name an unknown model, if a model is larger than a
+    /// device or has a run time of 0, or if there is no device.
     pub fn new(
         models: Vec<Costs>,
         requests: Vec<SimRequest>,
@@ -105,47 +105,47 @@ impl Workload {
         Ok(Self { models, requests, devices, capacity_bytes })
     }
 
-    /// The same for another number of devices, or with another memory of each.
+    /// The same workload on another number of devices, or with another capacity.
     ///
-    /// # Errors
-    /// If it does not fit there.
+    /// # Errors If a model does not fit into a device.
     pub fn on(self, devices: Option<u32>, capacity_mb: Option<u64>) -> Result<Self, WorkloadError> {
         let capacity_bytes = capacity_mb.map_or(self.capacity_bytes, |mb| mb.saturating_mul(MB));
         Self::new(self.models, self.requests, devices.unwrap_or(self.devices), capacity_bytes)
     }
 
-    /// What its models cost.
+    /// Costs of its models.
     #[must_use]
     pub fn models(&self) -> &[Costs] {
         &self.models
     }
 
-    /// What arrives, in order.
+    /// Its arrivals, in order.
     #[must_use]
     pub fn requests(&self) -> &[SimRequest] {
         &self.requests
     }
 
-    /// How many devices there are.
+    /// Number of devices.
     #[must_use]
     pub fn devices(&self) -> u32 {
         self.devices
     }
 
-    /// The memory of each.
+    /// Memory of each device.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity_bytes
     }
 }
 
-/// Seconds of a file as nanoseconds, rounded up so that nothing can start before it arrived.
+/// Converts seconds of a file to nanoseconds, rounded up so that no request starts before its
+/// arrival.
 pub(super) fn ns_of(seconds: f64) -> Result<u64, String> {
-    // A century: no sum of such times overflows.
+    // At most a century, so that sums of such times do not overflow.
     if !(0.0..3.2e9).contains(&seconds) {
         return Err(format!("{seconds} is not a time in seconds"));
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked just now")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
     let ns = (seconds * 1e9 - 1e-3).ceil() as u64;
     Ok(ns)
 }

@@ -1,4 +1,4 @@
-//! The loop: arrivals and devices on one side, the scheduler on the other.
+//! The simulation loop: arrivals and devices on one side, the scheduler on the other.
 
 use super::check::{Checks, Violation};
 use super::device::{Device, Job};
@@ -10,49 +10,52 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use weir_types::{Cost, FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, TenantId, Version};
 
-/// How devices work, and what the scheduler is told.
+/// The simulated devices, and the inputs of the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
-    /// Invocations at once on a device. 1 is seed 000's rule.
+    /// Concurrent invocations per device. 1 is seed 000's rule.
     pub slots: u32,
-    /// Nodes that the devices are shared out to.
+    /// Number of nodes that the devices are distributed over.
     pub nodes: u32,
-    /// What the devices are, in turn. None: all are alike, as the workload says.
+    /// Kinds of the devices, in turn. If empty, all devices are as the workload defines.
     pub kinds: Vec<Kind>,
-    /// Nodes that go away and come back.
+    /// Outages of nodes.
     pub losses: Option<Losses>,
-    /// Runs of one model that are ready at the same time.
+    /// Batching of runs of one model that are ready at the same time.
     pub batching: Batching,
-    /// Whether the scheduler is told what models cost, as a profile would. If not, it has to learn.
+    /// Whether the scheduler gets the costs of models, as from a profile. If not, it has to learn
+    /// them.
     pub tells_costs: bool,
-    /// Of several runs that end at one instant, which the scheduler hears of first.
+    /// The order in which the scheduler learns of runs that end at the same instant.
     pub ends: Ends,
-    /// Time after which a request is of no use.
+    /// Time after which a request expires.
     pub deadline_ns: Option<u64>,
-    /// What requests are to keep to, if anything.
+    /// SLOs of requests, if any.
     pub slo: Option<SloRule>,
-    /// By how much runs differ from what they are expected to take: by chance up to this part more or less.
+    /// Maximum relative deviation of run times from their expected values, at random in both
+    /// directions.
     pub jitter: f64,
-    /// The scheduler's limits.
+    /// The scheduler's settings.
     pub settings: Settings,
 }
 
 /// An order of devices whose runs end at the same time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Ends {
-    /// By their numbers.
+    /// By device number.
     #[default]
     InOrder,
-    /// In turn, from the one after the last that was started on: to a policy that goes in turn, as if all had ended before it was asked.
+    /// In turn, starting after the device used last. A policy that takes devices in turn then
+    /// decides as if all runs had ended before.
     InTurn,
 }
 
-/// How runs of one model go together.
+/// Batching of runs of one model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Batching {
-    /// Runs in one batch. 1 is no batching.
+    /// Maximum number of runs in a batch. 1 disables batching.
     pub batch_max: u32,
-    /// What each after the first adds, as a part of the time of one.
+    /// Time added by each run after the first, relative to the time of one run.
     pub marginal: f64,
 }
 
@@ -75,48 +78,48 @@ impl Default for Cluster {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
     /// The device.
     pub device: u32,
-    /// When it was started there.
+    /// When the request was started.
     pub started_at_ns: u64,
-    /// When it was over.
+    /// When the request ended.
     pub ended_at_ns: u64,
-    /// Whether its model was there.
+    /// Whether its model was in memory.
     pub hit: bool,
 }
 
-/// What became of a workload.
+/// The outcome of a workload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Schedule {
-    /// By request; none for those that were rejected, or lost with their node.
+    /// By request; `None` for requests that were rejected or lost with their node.
     pub placed: Vec<Option<Placed>>,
-    /// Misses of a model that another device held.
+    /// Misses of a model that was on another device.
     pub false_misses: u32,
-    /// Time that devices computed, all together.
+    /// Total computing time of all devices.
     pub computed_ns: u64,
-    /// Devices that held the model that is asked for most, times the time they did.
+    /// The number of devices that held the most requested model, integrated over time.
     pub top_held_ns: u128,
-    /// Calls of `handle`.
+    /// Calls of [`Scheduler::handle`].
     pub decisions: u64,
-    /// What became of those that had an SLO.
+    /// Outcomes of the requests with an SLO.
     pub slos: SloCounts,
-    /// What the time costs that devices were taken, all together.
+    /// Total cost of the device time used.
     pub cost: Cost,
 }
 
-/// Play a workload against a policy.
+/// Runs a workload under a policy.
 ///
-/// # Errors
-/// If the scheduler breaks one of its promises.
+/// # Errors If the scheduler violates one of its guarantees.
 pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> Result<Schedule, Violation> {
     World::new(workload, cluster, policy).run()
 }
 
-/// At one instant, loads end first, then runs, then nodes go and come, then requests arrive. A device that went takes what it was doing with
-/// it: its next life is another.
+/// Simulation events. At one instant, loads end first, then runs, then nodes go down and up, then
+/// requests arrive. `life` tells apart the states of a device before and after an outage: events of
+/// an earlier life are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Ready { device: u32, life: u32, request: u32, missed: bool },
@@ -134,18 +137,18 @@ struct World<'a> {
     names: Vec<(FunctionId, ModelId)>,
     numbers: BTreeMap<ModelId, u32>,
     devices: Vec<Device>,
-    /// By device: how often it went away.
+    /// Number of outages by device.
     lives: Vec<u32>,
     happenings: BinaryHeap<Reverse<(u64, Happening)>>,
     checks: Checks,
     schedule: Schedule,
     now_ns: u64,
-    /// The model that is asked for most, the devices that hold it, and since when.
+    /// The most requested model, the number of devices that hold it, and since when.
     top: (u32, u32, u64),
-    /// By model: devices that hold it.
+    /// Number of devices that hold a model, by model.
     copies: Vec<u32>,
     actions: Vec<Action>,
-    /// The device that was started on last.
+    /// The device used last.
     started_last: u32,
 }
 
@@ -313,7 +316,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A node is gone, with what was in its memory and what it was doing.
+    /// Takes a node down, with the contents of its memory and its running requests.
     fn lose(&mut self, node: u32) -> Result<(), Violation> {
         for device in self.layout.of(node) {
             self.lives[device as usize] += 1;
@@ -395,7 +398,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The scheduler hears of it between two decisions, never in the middle of one.
+    /// Reports the eviction to the scheduler between two decisions, never during one.
     fn evicted_later(&mut self, device: u32, model: u32) -> Result<(), Violation> {
         let mut actions = Vec::new();
         let event =
@@ -418,7 +421,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// One device more or less holds a model.
+    /// Changes the number of devices that hold a model.
     fn copy(&mut self, model: u32, change: i32) {
         let copies = &mut self.copies[model as usize];
         *copies = copies.saturating_add_signed(change);

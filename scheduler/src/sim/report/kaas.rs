@@ -113,7 +113,7 @@ fn poisson(seeds: &[u64], all: &mut Reproduction) -> Result<(), SimulationError>
     Ok(())
 }
 
-/// 6.3: the average time on the queue, by policy.
+/// 6.3: average time in the queue, by policy.
 fn sweep(
     seeds: &[u64],
     (name, title, x): (&str, &str, &str),
