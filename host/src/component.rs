@@ -1,4 +1,5 @@
-//! Components on this node: compiled once, at deploy; loaded when first called; kept while there is room.
+//! Components on this node: compiled once, at deployment; loaded at the first call; kept in a
+//! size-limited cache.
 
 pub(crate) mod compile;
 mod engine;
@@ -24,13 +25,14 @@ use weir_types::{ContentHash, FunctionKind, Hasher};
 use crate::blobs::InUse;
 use crate::instance::State;
 
-/// Machine code kept mapped, over all components. It is file-backed: the kernel drops what is not used.
+/// The limit of mapped machine code, over all components. The mappings are file-backed, so the
+/// kernel drops unused pages.
 const LOADED_BYTES_MAX: u64 = 4 << 30;
 
-/// Why a deployed component cannot be started.
+/// The reason why a deployed component cannot be started.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
-    /// There is no artefact for this build of Weir; compile the component again.
+    /// There is no artefact for this build of Weir: the component has to be recompiled.
     #[error("the component has not been compiled for this build of Weir")]
     Missing,
     #[error("cannot load the compiled component: {0:#}")]
@@ -43,7 +45,7 @@ impl LoadError {
     }
 }
 
-/// The artefacts of one data folder, and those that are loaded.
+/// The artefacts of one data folder, and the loaded components.
 pub(crate) struct Components {
     engines: Arc<Engines>,
     linkers: [Linker<State>; 2],
@@ -54,7 +56,8 @@ pub(crate) struct Components {
 }
 
 impl Components {
-    /// Open the artefacts under `folder`, making it if need be. They go by the digests of their components, of which those `in_use` stay.
+    /// Opens the artefacts under `folder`, which is created if necessary. Artefacts are named by
+    /// the digests of their components; those `in_use` are not removed.
     pub(crate) fn open(
         folder: &Path,
         engines: Arc<Engines>,
@@ -82,14 +85,15 @@ impl Components {
         &self.engines
     }
 
-    /// Compile the component in `blob` (a file) and keep the artefact. Durable when it returns; dropping the future ends the compiler.
-    /// The caller bounds how many do so at once.
+    /// Compiles the component in the file `blob` and stores the artefact. Durable on return;
+    /// dropping the future kills the compiler. The caller bounds the number of concurrent
+    /// compilations.
     pub(crate) async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
         let internal = |error: std::io::Error| CompileError {
             code: weir_types::ErrorCode::Internal,
             text: format!("cannot keep the artefact: {error}"),
         };
-        // Both generations share a file system, so either folder does for the name that is not final yet.
+        // Both folders are on one file system, so the temporary file may be in either one.
         let staged = tempfile::Builder::new()
             .prefix(crate::blobs::STAGED_PREFIX)
             .tempfile_in(&self.folders[0])
@@ -104,12 +108,13 @@ impl Components {
         Ok(compiled)
     }
 
-    /// The component if it is loaded: the way of nearly every call.
+    /// The component, if it is loaded: the fast path of nearly every call.
     pub(crate) fn loaded(&self, digest: ContentHash) -> Option<Arc<Entry>> {
         self.loaded.get(&digest)
     }
 
-    /// Load the component from its artefact. Blocks on the disk; concurrent calls for one component load it once.
+    /// Loads the component from its artefact. Blocks on the disk; concurrent calls for one
+    /// component load it once.
     pub(crate) fn load(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
         self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(
             |error: Arc<LoadError>| match error.as_ref() {
@@ -119,7 +124,8 @@ impl Components {
         )
     }
 
-    /// Try whether the component can be started from its artefact, without keeping it loaded, and tell what it needs.
+    /// Checks that the component can be started from its artefact, without keeping it loaded.
+    /// Returns its needs.
     pub(crate) async fn try_out(
         self: &Arc<Self>,
         digest: ContentHash,
@@ -143,7 +149,7 @@ impl Components {
         entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
     }
 
-    /// Remove the artefacts, and forget the loaded components, that are neither in use nor `wanted`.
+    /// Removes artefacts and unloads components that are neither in use nor `wanted`.
     pub(crate) async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) {
         let (folders, loaded, sweep) = (self.folders.clone(), self.loaded.clone(), self.in_use.sweep(wanted));
         let swept = tokio::task::spawn_blocking(move || {
@@ -155,11 +161,11 @@ impl Components {
                 let Some(digest) = digest else { continue };
                 let removed = sweep.remove(digest, || {
                     loaded.invalidate(&digest);
-                    // Loaded code stays mapped for calls under way.
+                    // Loaded code stays mapped for running calls.
                     std::fs::remove_file(entry.path())
                 });
                 if let Err(error) = removed {
-                    // Tried again next time.
+                    // The next sweep tries again.
                     tracing::warn!(%error, %digest, "cannot remove an artefact");
                 }
             }
@@ -176,12 +182,14 @@ impl Components {
 
 #[allow(unsafe_code, reason = "loading a precompiled component")]
 fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Component> {
-    // SAFETY: artefacts are machine code and must come from wasmtime unchanged. Only `Components::compile` writes them, into the node's own
-    // data folder, by rename after fsync; whoever can write there can replace the node's binary as well.
+    // SAFETY: artefacts are machine code and must come from wasmtime unchanged. Only
+    // `Components::compile` writes them, into the node's own data folder, by rename after fsync. A
+    // process that can write there can replace the node's binary as well.
     unsafe { Component::deserialize_file(engine, path) }
 }
 
-/// What an artefact's machine code depends on besides the component: the version and settings of wasmtime.
+/// The compatibility of an artefact's machine code besides the component: the version and settings
+/// of wasmtime.
 fn compatibility_hash(engine: &wasmtime::Engine) -> String {
     /// Feeds `std::hash` into a hash that is the same in every run.
     #[derive(Default)]

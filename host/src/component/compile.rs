@@ -1,4 +1,5 @@
-//! Compiling a component in a child process that can be limited and killed: `weir __compile`. It writes the artefact where it is told.
+//! Compiles a component in a child process with resource limits: `weir __compile`. The child writes
+//! the artefact to the requested path.
 
 use super::LoadError;
 use super::engine::{Generation, compiling_engine};
@@ -17,15 +18,15 @@ use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
 /// The hidden subcommand that [`main`] serves.
 pub(crate) const SUBCOMMAND: &str = "__compile";
 
-/// What the child is asked to do.
+/// A compilation request to the child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) component: PathBuf,
-    /// Where to write the artefact.
+    /// The path to write the artefact to.
     pub(crate) artefact: PathBuf,
 }
 
-/// What the child found.
+/// The child's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Compiled {
     pub(crate) kind: FunctionKind,
@@ -33,7 +34,7 @@ pub(crate) struct Compiled {
     pub(crate) compile_time_ms: u64,
 }
 
-/// Why a component cannot be deployed.
+/// The reason why a component cannot be deployed.
 #[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct CompileError {
@@ -46,7 +47,7 @@ impl CompileError {
         Self { code, text: text.into() }
     }
 
-    /// Compiling took more than the node allows.
+    /// Compiling exceeded the node's limits.
     fn over(limits: Limits, what: &str) -> Self {
         let text = format!(
             "compiling the component took more {what} than the node allows ({} MiB, {} s); is it stripped and optimised?",
@@ -56,7 +57,7 @@ impl CompileError {
         Self::new(ErrorCode::CompileLimit, text)
     }
 
-    /// The node's engine does not take what was compiled.
+    /// The node's engine does not accept the compiled component.
     pub(crate) fn unfit(error: &LoadError) -> Self {
         let text = format!(
             "the component compiles, but does not fit this node: {error}; make it smaller, or raise the node's limit_caps"
@@ -65,7 +66,7 @@ impl CompileError {
     }
 }
 
-/// Compile in a child process. Dropping the future kills it.
+/// Compiles in a child process. Dropping the future kills it.
 pub(crate) async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
     Command::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
         Failure::OverTime => CompileError::over(limits, "time"),
@@ -124,7 +125,7 @@ fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, Co
             format!("the component does not compile: {error:#}"),
         ),
     })?;
-    // Link it here, so that nothing gets deployed that the node could not start.
+    // Linking here rejects components that the node could not start.
     let linker = linker(&engine, generation).map_err(internal)?;
     Entry::link(&linker, &component, kind).map_err(|error| {
         let code = match error {

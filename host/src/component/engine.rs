@@ -1,8 +1,10 @@
-//! The two wasmtime engines of a node, and the clock that interrupts their guests.
+//! The two wasmtime engines of a node, and the epoch ticker that interrupts their guests.
 //!
-//! WASI 0.2 components run faster in an engine without concurrency support, and WASI 0.3 components need it; each engine rejects the
-//! other's artefacts. Both share one epoch ticker. The same configuration, with the on-demand allocator, serves the compiling child: a
-//! pooling engine reserves terabytes of address space and cannot start under a memory limit, yet loads what the other compiled.
+//! WASI 0.2 components run faster in an engine without concurrency support, and WASI 0.3 components
+//! need concurrency support; each engine rejects the other's artefacts. Both engines share one
+//! epoch ticker. The compiling child uses the same configuration with the on-demand allocator: a
+//! pooling engine reserves terabytes of address space and cannot start under a memory limit, yet it
+//! loads artefacts that the child compiled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -11,27 +13,30 @@ use std::time::Duration;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 use weir_types::{FunctionKind, Limits};
 
-/// How often a running guest can be interrupted, from the first tick that finds one running.
+/// The interval at which a running guest can be interrupted, from the first tick that finds a
+/// running guest.
 const EPOCH_TICK: Duration = Duration::from_millis(1);
-/// How far apart ticks get that find none: each costs a wake-up, and whoever finds nothing to interrupt did not have to come.
+/// The longest interval between ticks that find no running guest: each tick costs a wake-up, which
+/// is wasted without a guest to interrupt.
 const EPOCH_TICK_MAX: Duration = Duration::from_millis(4);
 
-/// Memory of an instance slot that stays mapped between invocations: most requests touch less, and page faults cost more than the
-/// clearing does.
+/// The memory of an instance slot that stays mapped between invocations. Most requests touch less,
+/// and page faults cost more than clearing this memory.
 const MEMORY_KEEP_RESIDENT_BYTES: usize = 2 << 20;
 const TABLE_KEEP_RESIDENT_BYTES: usize = 64 << 10;
 const STACK_KEEP_RESIDENT_BYTES: usize = 64 << 10;
-/// Core instances, memories and tables that one component may be made of.
+/// The limits of core instances, memories and tables in one component.
 const CORE_INSTANCES_PER_COMPONENT_MAX: u32 = 40;
 const MEMORIES_PER_COMPONENT_MAX: u32 = 8;
 const TABLES_PER_COMPONENT_MAX: u32 = 40;
-/// Slots kept warm for components that are not running now; bounds the memory of an idle node.
+/// The number of slots kept warm for components that are not running; bounds the memory of an idle
+/// node.
 const WARM_SLOTS_MAX: u32 = 100;
 
-/// Which of the two engines.
+/// Selects one of the two engines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Generation {
-    /// WASI 0.2 and components without WASI.
+    /// WASI 0.2, and components without WASI.
     P2,
     /// WASI 0.3: asynchronous component functions.
     P3,
@@ -45,7 +50,7 @@ impl Generation {
         }
     }
 
-    /// The name it has in file names.
+    /// The name used in file names.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::P2 => "p2",
@@ -54,7 +59,7 @@ impl Generation {
     }
 }
 
-/// An engine for the compiling child: same code as the node's, no pool.
+/// An engine for the compiling child: generates the same code as the node's engine, without a pool.
 pub(crate) fn compiling_engine(generation: Generation) -> wasmtime::Result<Engine> {
     Engine::new(&config(generation))
 }
@@ -74,7 +79,7 @@ fn config(generation: Generation) -> Config {
     config
 }
 
-/// The node's engines. Dropping it stops the ticker.
+/// The node's engines. Dropping this stops the ticker.
 pub(crate) struct Engines {
     p2: Engine,
     p3: Engine,
@@ -82,7 +87,7 @@ pub(crate) struct Engines {
 }
 
 impl Engines {
-    /// Reserve the pools: address space, not memory.
+    /// Reserves the pools: address space, not memory.
     pub(crate) fn new(instances_max: u32, caps: &Limits) -> wasmtime::Result<Self> {
         let pooled = |generation| {
             let mut config = config(generation);
@@ -101,7 +106,8 @@ impl Engines {
         }
     }
 
-    /// Have the epochs tick for as long as the guard lives: on the threads where guests run, while they do.
+    /// Keeps the epoch ticking until the guard is dropped. Held by the threads that run guests,
+    /// while they run them.
     pub(crate) fn ticking(&self) -> Ticking<'_> {
         self.ticker.begin()
     }
@@ -124,13 +130,14 @@ fn pool(instances_max: u32, caps: &Limits) -> PoolingAllocationConfig {
         .linear_memory_keep_resident(MEMORY_KEEP_RESIDENT_BYTES)
         .table_keep_resident(TABLE_KEEP_RESIDENT_BYTES)
         .async_stack_keep_resident(STACK_KEEP_RESIDENT_BYTES)
-        // Linux 6.7 and later tell which pages a guest wrote, so that only those are cleared.
+        // Linux 6.7 and later can report the pages that a guest wrote, so that only those are
+        // cleared.
         .pagemap_scan(Enabled::Auto);
     pool
 }
 
-/// Raises the epoch every [`EPOCH_TICK`] while guests run, less often while they mostly wait, and not at all once none has begun for a while:
-/// guests that wait for a model need no clock.
+/// Raises the epoch every [`EPOCH_TICK`] while guests run, less often while they mostly wait, and
+/// stops once no guest has started to run for a while: guests that wait for a model need no ticks.
 struct EpochTicker {
     shared: Arc<Ticks>,
     thread: Option<JoinHandle<()>>,
@@ -138,18 +145,19 @@ struct EpochTicker {
 
 #[derive(Default)]
 struct Ticks {
-    /// Guests that are being polled.
+    /// The number of guests that are being polled.
     running: AtomicU32,
-    /// How often one began to be, so that the ticker sees whether any did since the last tick.
+    /// The number of polls started, by which the ticker notices polls between two ticks.
     begun: AtomicU64,
     parked: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Ticks in a row without a guest after which the ticker sleeps: waking it costs as much as some ticks do.
+/// The number of successive ticks without a guest after which the ticker sleeps: waking it costs as
+/// much as several ticks.
 const IDLE_TICKS_MAX: u32 = 3;
 
-/// A guest that runs.
+/// A running guest.
 pub(crate) struct Ticking<'a>(&'a Ticks);
 
 impl EpochTicker {
@@ -187,7 +195,8 @@ fn tick(engines: &[Engine], ticks: &Ticks) {
         let begun = ticks.begun.load(Ordering::SeqCst);
         pace.ticked(begun, ticks.running.load(Ordering::Relaxed));
         if pace.idle_ticks >= IDLE_TICKS_MAX {
-            // Of a guest that begins between the store and the load below, one of the two sides hears: either it unparks us, or we do not park.
+            // A guest that begins between the store and the load below is never missed: either it
+            // unparks this thread, or this thread does not park.
             ticks.parked.store(true, Ordering::SeqCst);
             if ticks.begun.load(Ordering::SeqCst) == begun && !ticks.stop.load(Ordering::SeqCst) {
                 std::thread::park();
@@ -198,10 +207,10 @@ fn tick(engines: &[Engine], ticks: &Ticks) {
     }
 }
 
-/// When the next tick is due.
+/// The schedule of ticks.
 struct Pace {
     interval: Duration,
-    /// Ticks in a row since a guest ran or began to.
+    /// The number of successive ticks since a guest ran or began to run.
     idle_ticks: u32,
     begun: u64,
 }
@@ -213,10 +222,12 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Count a tick, at which `running` guests ran and `begun` had begun to in all.
+    /// Records a tick. `running` is the number of running guests, `begun` the total number of polls
+    /// started.
     fn ticked(&mut self, begun: u64, running: u32) {
         self.interval = if running > 0 { EPOCH_TICK } else { (self.interval * 2).min(EPOCH_TICK_MAX) };
-        // A guest may run without beginning anew, as in a long host call, and compute after that.
+        // A guest may run without a new poll, for example in a long host call, and compute after
+        // that.
         let is_idle = begun == self.begun && running == 0;
         self.idle_ticks = if is_idle { self.idle_ticks + 1 } else { 0 };
         self.begun = begun;
@@ -240,21 +251,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clock_stops_for_guests_that_wait_and_not_for_one_that_runs() {
+    fn ticker_stops_while_guests_wait_and_ticks_while_one_runs() {
         let mut pace = Pace::default();
         let mut idle = |begun, running| {
             pace.ticked(begun, running);
             pace.idle_ticks
         };
         assert_eq!([idle(1, 0), idle(1, 0), idle(1, 0), idle(1, 0)], [0, 1, 2, IDLE_TICKS_MAX]);
-        // It has begun anew, and is in a host call for long.
+        // A new poll, which spends long in a host call.
         assert_eq!([idle(2, 1), idle(2, 1), idle(2, 1), idle(2, 1)], [0; 4]);
-        // One after the other, each over before the tick.
+        // Successive polls, each over before the next tick.
         assert_eq!([idle(3, 0), idle(4, 0), idle(5, 0), idle(6, 0)], [0; 4]);
     }
 
     #[test]
-    fn the_clock_is_slow_while_ticks_find_no_guest_and_fast_once_one_does() {
+    fn ticker_slows_down_without_guests_and_speeds_up_with_one() {
         let mut pace = Pace::default();
         let mut interval = |begun, running| {
             pace.ticked(begun, running);
@@ -265,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_wakes_the_clock_that_has_stopped() {
+    fn guest_wakes_the_parked_ticker() {
         let ticker = EpochTicker::spawn(Vec::new()).unwrap();
         let is_parked = || ticker.shared.parked.load(Ordering::SeqCst);
         let until = |parked| {

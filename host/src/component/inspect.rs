@@ -1,18 +1,18 @@
-//! What a component says about itself on the outside: its imports, and which kind of function its exports make it.
+//! Reads the imports of a component, and its kind of function from its exports.
 
 use wasmparser::{Encoding, Parser, Payload};
 use weir_types::{ErrorCode, FunctionKind};
 
-/// The outside of a component.
+/// The imports and the kind of a component.
 #[derive(Debug)]
 pub(crate) struct Outline {
-    /// The interfaces it imports, like `wasi:http/types@0.2.4`.
+    /// The imported interfaces, such as `wasi:http/types@0.2.4`.
     pub(crate) imports: Vec<String>,
-    /// How it is invoked.
+    /// The kind of function, which determines how it is called.
     pub(crate) kind: FunctionKind,
 }
 
-/// Read the outline of `bytes` without compiling them.
+/// Reads the outline of `bytes` without compiling them.
 pub(crate) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
     if !bytes.starts_with(b"\0asm") {
         let text = if bytes.starts_with(b"(module") || bytes.starts_with(b"(component") {
@@ -48,7 +48,7 @@ pub(crate) fn outline(bytes: &[u8]) -> Result<Outline, (ErrorCode, String)> {
 
 fn kind_of(exports: &[String]) -> Option<FunctionKind> {
     let has = |prefix: &str| exports.iter().any(|name| name.starts_with(prefix));
-    // A component with both generations runs in the faster engine.
+    // A component that exports both generations runs in the faster engine.
     if has("wasi:http/incoming-handler@0.2.") {
         Some(FunctionKind::Http02)
     } else if has("wasi:http/handler@0.3.") {

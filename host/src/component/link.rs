@@ -1,4 +1,5 @@
-//! Everything a guest can import, linked once per engine, and the typed ways to call what it exports.
+//! Links everything that a guest can import, once per engine, and provides typed calls of its
+//! exports.
 
 use super::engine::Generation;
 use crate::hostcalls;
@@ -9,10 +10,10 @@ use wasmtime_wasi_http::p2::bindings::ProxyPre;
 use wasmtime_wasi_http::p3::bindings::ServicePre;
 use weir_types::FunctionKind;
 
-/// A page of linear memory.
+/// The size of a page of linear memory.
 const PAGE_BYTES: u64 = 64 << 10;
 
-/// A component that is ready to be instantiated.
+/// A linked component, ready to be instantiated.
 pub(crate) enum Entry {
     /// `wasi:http/incoming-handler@0.2`.
     Http02(ProxyPre<State>),
@@ -22,19 +23,19 @@ pub(crate) enum Entry {
     Tensor(hostcalls::StagePre<State>),
 }
 
-/// Why a component does not fit this node.
+/// The reason why a component does not fit this node.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
-    /// An import is missing, or has another type.
+    /// An import is missing or has another type.
     #[error("{0:#}")]
     Import(wasmtime::Error),
-    /// What it exports is not what its name says.
+    /// An export does not have the type of the interface that it names.
     #[error("{0:#}")]
     Export(wasmtime::Error),
 }
 
 impl Entry {
-    /// Link `component`.
+    /// Links `component`.
     pub(crate) fn link(
         linker: &Linker<State>,
         component: &Component,
@@ -49,12 +50,13 @@ impl Entry {
     }
 }
 
-/// What every instance of a component begins with, as far as the component says.
+/// The resources that every instance of a component needs at its start, as declared by the
+/// component.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// Its largest linear memory.
+    /// The size of its largest linear memory.
     pub(crate) memory_bytes: u64,
-    /// Its largest table.
+    /// The size of its largest table.
     pub(crate) table_elements: u64,
 }
 
@@ -65,7 +67,7 @@ impl Entry {
         (image.end as usize).saturating_sub(image.start as usize)
     }
 
-    /// What every instance begins with.
+    /// The resources that every instance needs at its start.
     pub(crate) fn needs(&self) -> Needs {
         let required = self.component().resources_required();
         let largest = |of: fn(&ResourcesRequired) -> Option<u64>| required.as_ref().and_then(of).unwrap_or(0);
@@ -84,7 +86,7 @@ impl Entry {
     }
 }
 
-/// All the interfaces that guests of `generation` may import.
+/// Links all interfaces that guests of `generation` may import.
 pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;

@@ -1,23 +1,25 @@
-//! Which interfaces a component may import.
+//! The policy for a component's imports.
 //!
-//! An interface Weir does not have is refused at deploy, by name. One that it has but that needs a grant is linked as denying: it may be
-//! imported (toolchains import much that a program never calls), and calling it fails with the interface's own "denied" error.
+//! Deployment rejects an interface that Weir does not have, with its name. An interface that Weir
+//! has, but that requires a missing grant, is linked and denies calls: it may be imported
+//! (toolchains import much that a program never calls), and calling it fails with the interface's
+//! own "denied" error.
 
 use crate::hostcalls::NN_VERSION;
 use weir_types::FunctionManifest;
 
-/// What becomes of one import.
+/// The decision about one import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Usable by every function, or granted by the manifest.
     Granted,
-    /// Linked, but calling it fails.
+    /// Linked, but calls fail.
     Denied,
     /// Not part of Weir.
     Unknown,
 }
 
-/// Judge the import `name`, like `wasi:http/types@0.2.4`.
+/// Decides about the import `name`, such as `wasi:http/types@0.2.4`.
 pub(crate) fn verdict(name: &str, manifest: &FunctionManifest) -> Verdict {
     let Some((interface, version)) = name.split_once('@') else { return Verdict::Unknown };
     let Some((package, _)) = interface.split_once('/') else { return Verdict::Unknown };
@@ -45,7 +47,7 @@ pub(crate) fn verdict(name: &str, manifest: &FunctionManifest) -> Verdict {
     }
 }
 
-/// How to put right that `name` is unknown.
+/// Advice for the unknown import `name`.
 pub(crate) fn hint(name: &str) -> &'static str {
     if name.starts_with("wasi:http/") && name.contains("-rc") {
         "this is a pre-release of WASI 0.3; rebuild with a toolchain that targets wasi:http@0.3.0"
@@ -66,7 +68,7 @@ mod tests {
     use weir_types::Limits;
 
     #[test]
-    fn what_is_not_granted_is_denied_and_what_is_unknown_is_refused() {
+    fn ungranted_imports_are_denied_and_unknown_imports_are_rejected() {
         let none = FunctionManifest::default();
         let open = FunctionManifest { outbound_hosts: vec!["*".into()], ..FunctionManifest::default() };
         assert_eq!(verdict("wasi:clocks/wall-clock@0.2.0", &none), Verdict::Granted);

@@ -1,7 +1,8 @@
-//! Compiling anew what calls wait for: after an upgrade of Weir, or where the disk has lost an artefact.
+//! Recompiles components for waiting calls, after an upgrade of Weir or the loss of an artefact.
 //!
-//! A component is compiled once, however many wait for it. The compilation goes on when those who wait run out of time, so that a later
-//! call finds it done; what ends it is its limits, or the node's end. One that failed is not tried again for a while.
+//! A component is compiled once, even if many calls wait for it. The compilation continues when the
+//! waiting calls run out of time, so that a later call finds the artefact. It ends at its limits or
+//! with the node. A failed compilation is not retried for a while.
 
 use super::Components;
 use super::compile::CompileError;
@@ -15,12 +16,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use weir_types::{ContentHash, ErrorCode, FunctionKind};
 
-/// How long a component that could not be compiled is left alone.
+/// The time before a failed compilation is retried.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
-/// Failures remembered at once.
+/// The number of failures remembered.
 const FAILURES_MAX: u64 = 10_000;
 
-/// Compiles for calls. Dropping it ends the compilations.
+/// Compiles components on behalf of calls. Dropping this aborts the compilations.
 pub(crate) struct Recompiler {
     shared: Arc<Shared>,
     _stop: DropGuard,
@@ -30,7 +31,7 @@ struct Shared {
     components: Arc<Components>,
     blobs: Blobs,
     metrics: Arc<Metrics>,
-    /// Bounds the compilations at once.
+    /// Bounds the number of concurrent compilations.
     turns: Semaphore,
     under_way: Mutex<HashMap<ContentHash, watch::Receiver<Option<Outcome>>>>,
     failed: Cache<ContentHash, CompileError>,
@@ -59,7 +60,8 @@ impl Recompiler {
         Self { shared, _stop: stop.drop_guard() }
     }
 
-    /// Have the artefact of a deployed component made, and wait for it. Dropping the future does not stop that.
+    /// Compiles a deployed component and waits for the artefact. Dropping the future does not stop
+    /// the compilation.
     pub(crate) async fn compile(&self, digest: ContentHash, kind: FunctionKind) -> Outcome {
         let shared = &self.shared;
         let mut end = {
@@ -82,13 +84,14 @@ impl Recompiler {
         outcome.unwrap_or_else(|| Err(CompileError::new(ErrorCode::Internal, "the compilation was cut off")))
     }
 
-    /// The component was deployed again: what kept it from being compiled may be gone.
+    /// Clears a remembered failure: the component was deployed again, which may have removed the
+    /// cause.
     pub(crate) fn forgive(&self, digest: ContentHash) {
         self.shared.failed.invalidate(&digest);
     }
 }
 
-/// One compilation. It is under way until this drops.
+/// One compilation, in progress until this is dropped.
 struct Flight {
     shared: Arc<Shared>,
     digest: ContentHash,
@@ -112,7 +115,7 @@ impl Flight {
     async fn compile(&self, kind: FunctionKind) -> Outcome {
         let Shared { components, blobs, metrics, turns, .. } = &*self.shared;
         let _turn = turns.acquire().await;
-        // Who comes late finds what the one before has made.
+        // An earlier compilation may have made the artefact meanwhile.
         if components.try_out(self.digest, kind).await.is_ok() {
             return Ok(());
         }
