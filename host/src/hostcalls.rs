@@ -1,4 +1,5 @@
-//! `weir:inference` as guests call it, and `wasi:nn` on the same models. One file per interface; the contract itself is in `wit/`.
+//! Implements `weir:inference` for guests, and `wasi:nn` on the same models. One file per
+//! interface; the contract is in `wit/`.
 
 mod error;
 mod io_error;
@@ -64,7 +65,7 @@ mod stage {
 
 pub(crate) use stage::{TensorFunction as Stage, TensorFunctionPre as StagePre};
 
-/// What an invocation's inference calls work on.
+/// The context of an invocation's inference calls.
 #[derive(Clone)]
 pub(crate) struct InferenceCtx {
     pub(crate) models: ModelAccess,
@@ -74,23 +75,23 @@ pub(crate) struct InferenceCtx {
     pub(crate) trace: Trace,
     /// The invocation's deadline: no model run outlives it.
     pub(crate) deadline: std::time::Instant,
-    /// The invocation's priority: that of its model runs, unless the guest gives them one.
+    /// The invocation's priority: the default for its model runs.
     pub(crate) priority: u32,
-    /// Bytes of tensors that the guest may hold still.
+    /// The remaining bytes of tensors that the guest may hold.
     pub(crate) tensor_bytes_left: u64,
     pub(crate) tensor_bytes_max: u64,
-    /// Bytes of models that the guest may load from its own memory still.
+    /// The remaining bytes of models that the guest may load from its own memory.
     pub(crate) loaded_model_bytes_left: u64,
     pub(crate) request_body_bytes_max: u64,
 }
 
 impl InferenceCtx {
-    /// Bytes of tensors that the guest holds.
+    /// The bytes of tensors that the guest holds.
     pub(crate) fn tensor_bytes_held(&self) -> u64 {
         self.tensor_bytes_max.saturating_sub(self.tensor_bytes_left)
     }
 
-    /// Take `bytes` from what the guest may load as models.
+    /// Deducts `bytes` from the limit for loaded models.
     fn charge_load(&mut self, bytes: u64) -> Result<(), CallError> {
         let max = self.models.loaded_model_bytes_max();
         if max == 0 {
@@ -106,29 +107,29 @@ impl InferenceCtx {
         Ok(())
     }
 
-    /// The invocation is over: let go of what it was given.
+    /// Drops the state of an invocation that is over.
     pub(crate) fn rest(&mut self) {
         self.request = RequestCell::default();
         self.trace = Trace::none();
     }
 }
 
-/// One host call's view of the store.
+/// The part of the store that a host call uses.
 pub(crate) struct InferenceView<'a> {
     pub(crate) ctx: &'a mut InferenceCtx,
     pub(crate) table: &'a mut ResourceTable,
-    /// Where the function's log hears of what is not granted.
+    /// The function's log, for denied requests.
     pub(crate) sink: &'a CurrentSink,
 }
 
-/// Tells wasmtime what a host call borrows.
+/// The type that declares to wasmtime which data a host call borrows.
 pub(crate) struct Inference;
 
 impl HasData for Inference {
     type Data<'a> = InferenceView<'a>;
 }
 
-/// Link all of `weir:inference` and `wasi:nn`, and what is said of errors, behind all of WASI.
+/// Links `weir:inference`, `wasi:nn` and the error interface. To be called after WASI is linked.
 pub(crate) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::weir::inference;
     inference::tensors::add_to_linker::<_, Inference>(linker, State::inference)?;

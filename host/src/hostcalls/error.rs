@@ -1,13 +1,14 @@
-//! A host call's two ways to fail: an error that the guest is given, and a fault of the host that traps it.
+//! The two ways in which a host call fails: an error for the guest, or a fault of the host that
+//! traps the guest.
 
 use super::InferenceView;
 use super::bindings::weir::inference::tensors::Error as GuestError;
 use weir_inference::InferenceError;
 
-/// Why a host call failed.
+/// The reason why a host call failed.
 #[derive(Debug)]
 pub(crate) enum CallError {
-    /// The guest is told, and decides what to do.
+    /// The guest receives the error and decides how to continue.
     Guest(GuestError),
     /// The invocation ends.
     Trap(wasmtime::Error),
@@ -33,7 +34,8 @@ impl From<GuestError> for CallError {
 
 impl From<wasmtime::component::ResourceTableError> for CallError {
     fn from(error: wasmtime::component::ResourceTableError) -> Self {
-        // A full table is the handle limit: the invocation's end, not something a guest can handle half-way through a call.
+        // A full table means the handle limit: it ends the invocation, since a guest cannot handle
+        // it midway through a call.
         Self::Trap(error.into())
     }
 }
@@ -59,7 +61,8 @@ impl From<InferenceError> for CallError {
 }
 
 impl InferenceView<'_> {
-    /// Called by the generated bindings on every failed call. What is not granted is also told to the function's log: guests tend to keep it to themselves.
+    /// Converts the error of a failed call, for the generated bindings. Also logs missing grants to
+    /// the function's log, since guests often hide them.
     pub(super) fn convert(&self, error: CallError) -> wasmtime::Result<GuestError> {
         match error {
             CallError::Guest(error) => {

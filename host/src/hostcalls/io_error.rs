@@ -1,4 +1,5 @@
-//! `wasi:io/error` for guests: what failed, in words, and nothing of the node's own stack, which `RUST_BACKTRACE` would have wasmtime's write as well.
+//! `wasi:io/error` for guests: describes the error without the node's own stack, which wasmtime's
+//! implementation includes if `RUST_BACKTRACE` is set.
 
 use super::{Inference, InferenceView};
 use crate::instance::State;
@@ -6,7 +7,7 @@ use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi_io::bindings::wasi::io::error::{self, Host, HostError};
 use wasmtime_wasi_io::streams::Error;
 
-/// Link it, in the place of wasmtime's.
+/// Links this implementation in place of wasmtime's.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     error::add_to_linker::<_, Inference>(linker, State::inference)?;

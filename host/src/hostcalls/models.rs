@@ -1,4 +1,4 @@
-//! `weir:inference/models`.
+//! Implements `weir:inference/models`.
 
 use super::bindings::weir::inference::models::{Description, Host, HostModel, HostPending, Options, Port};
 use super::bindings::weir::inference::tensors::Error as GuestError;
@@ -14,13 +14,14 @@ use wasmtime::component::Resource;
 use weir_inference::{InferenceError, RunRequest, Tensor};
 use weir_types::{ModelId, ModelRef, Name, Signature};
 
-/// A model that a guest holds: resident for as long as it does, but for the time between two invocations.
+/// A model that a guest holds. Resident while the guest holds it, except between two invocations.
 #[derive(Clone)]
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct OpenModel {
     id: ModelId,
     signature: Signature,
-    /// What keeps it resident; none since an invocation ended, until the next runs it.
+    /// Keeps the model resident. `None` from the end of an invocation until the next one runs the
+    /// model.
     in_use: Option<Arc<Opened>>,
 }
 
@@ -29,12 +30,12 @@ impl OpenModel {
         &self.signature
     }
 
-    /// The invocation is over: the model may be evicted, whoever holds handles to it.
+    /// Makes the model evictable at the end of an invocation, whichever handles remain.
     pub(crate) fn park(&mut self) {
         self.in_use = None;
     }
 
-    /// Start a run on its device thread and hand back its end.
+    /// Starts a run on its device thread and returns a future of its outputs.
     pub(super) async fn run(
         &mut self,
         request: RunRequest,
@@ -58,13 +59,13 @@ impl OpenModel {
         Ok(timed.instrument(ctx.trace.phase(Phase::ModelRun)).boxed())
     }
 
-    /// The model in device memory, where an earlier invocation may have left it to be evicted.
+    /// The model in device memory. Reopens it if it was parked since an earlier invocation.
     async fn in_use(&mut self, ctx: &InferenceCtx) -> Result<&Arc<Opened>, CallError> {
         if self.in_use.is_none() {
             let wanted = ModelRef { name: self.id.name.clone(), version: Some(self.id.version) };
             *self = ctx.models.open(&wanted, &ctx.trace).await?.into();
         }
-        // It was opened just now, if it was not before.
+        // Opened above, unless it was open before.
         self.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
     }
 }
@@ -78,19 +79,20 @@ impl From<Opened> for OpenModel {
 /// A run that a guest has started.
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct PendingRun {
-    /// Finished or not; shared so that waiting for readiness does not take the outputs away.
+    /// The run, finished or not. Shared, so that waiting for readiness does not consume the
+    /// outputs.
     pub(super) run: Shared<BoxFuture<'static, RunResult>>,
     taken: bool,
 }
 
-/// Cloned to every waiter, hence without the error's source.
+/// Cloned for every waiter, hence without the error's source.
 pub(super) type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
 
 type Inputs = Vec<(String, Resource<Tensor>)>;
 type Outputs = Vec<(String, Resource<Tensor>)>;
 
 impl InferenceView<'_> {
-    /// Start the run on its device thread and hand back its end.
+    /// Starts a run on its device thread and returns a future of its outputs.
     async fn start(
         &mut self,
         model: &Resource<OpenModel>,
@@ -113,7 +115,7 @@ impl InferenceView<'_> {
         self.table.get_mut(model)?.run(request, self.ctx).await
     }
 
-    /// A handle to a model that the function is granted.
+    /// Opens a model that the function is granted.
     pub(super) async fn open_model(&mut self, name: &str) -> Result<Resource<OpenModel>, CallError> {
         let wanted = name.parse().map_err(CallError::invalid)?;
         let opened = self.ctx.models.open(&wanted, &self.ctx.trace).await?;
@@ -182,7 +184,7 @@ impl HostPending for InferenceView<'_> {
     fn cancel(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
         let entry = self.table.get_mut(&pending)?;
         if entry.run.peek().is_none() {
-            // Letting go of the run is what stops it.
+            // Dropping the run stops it.
             entry.run = ready(Err(InferenceError::Cancelled)).boxed().shared();
         }
         Ok(())

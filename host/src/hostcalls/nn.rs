@@ -1,5 +1,5 @@
-//! `wasi:nn` as of 2024-10-28, for components that were built for it: the same models, tensors and runs as `weir:inference` has. One file per
-//! interface; the contract itself is in `wit/deps/nn.wit`.
+//! Implements `wasi:nn` as of 2024-10-28, for components built for it, on the same models, tensors
+//! and runs as `weir:inference`. One file per interface; the contract is in `wit/deps/nn.wit`.
 
 mod errors;
 mod graph;
@@ -34,10 +34,10 @@ mod bindings {
     });
 }
 
-/// The version that there is. It never became a stable one.
+/// The supported version, which never became stable.
 pub(crate) const VERSION: &str = "0.2.0-rc-2024-10-28";
 
-/// Link all of it.
+/// Links all interfaces of `wasi:nn`.
 pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
     use bindings::wasi::nn;
     nn::errors::add_to_linker::<_, Inference>(linker, State::inference)?;

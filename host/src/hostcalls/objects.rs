@@ -1,4 +1,4 @@
-//! `weir:inference/objects`.
+//! Implements `weir:inference/objects`.
 
 use super::bindings::weir::inference::objects::Host;
 use super::bindings::weir::inference::tensors::Error as GuestError;
@@ -34,7 +34,7 @@ impl Host for InferenceView<'_> {
     }
 }
 
-/// What is done by the invocation's deadline.
+/// Limits an operation to the invocation's deadline.
 async fn in_time<T>(
     deadline: Instant,
     asked: impl Future<Output = Result<T, AccessError>>,

@@ -1,4 +1,4 @@
-//! `weir:inference/readiness`.
+//! Implements `weir:inference/readiness`.
 
 use super::InferenceView;
 use super::bindings::weir::inference::readiness::Host;
@@ -15,7 +15,7 @@ impl Host for InferenceView<'_> {
 #[wasmtime_wasi::async_trait]
 impl Pollable for PendingRun {
     async fn ready(&mut self) {
-        // Its outcome stays for `wait`.
+        // The outcome stays for `wait`.
         let _ = self.run.clone().await;
     }
 }

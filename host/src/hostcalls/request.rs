@@ -1,4 +1,4 @@
-//! `weir:inference/request`.
+//! Implements `weir:inference/request`.
 
 use super::bindings::weir::inference::request::Host;
 use super::bindings::weir::inference::tensors::ElementType as GuestType;
@@ -12,7 +12,7 @@ use weir_device::{Arena, Buffer};
 use weir_inference::Tensor;
 use weir_types::{ElementType, Shape};
 
-/// The dimension that stands for "whatever the body's length makes it".
+/// The dimension that stands for "computed from the body's length".
 const INFERRED: u32 = u32::MAX;
 
 impl Host for InferenceView<'_> {
@@ -40,7 +40,7 @@ impl Host for InferenceView<'_> {
     }
 }
 
-/// Receive all of `body` into the arena.
+/// Receives all of `body` into the arena.
 async fn collect(
     arena: &Arena,
     body: Body,
@@ -65,7 +65,7 @@ async fn collect(
     Ok(buffer.freeze())
 }
 
-/// Fill in the one dimension that the guest left open.
+/// Fills in the one dimension that the guest left open.
 fn infer_dimension(shape: &[u32], element_type: ElementType, bytes: usize) -> Result<Shape, CallError> {
     let mut open =
         shape.iter().enumerate().filter(|(_, dimension)| **dimension == INFERRED).map(|(at, _)| at);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_open_dimension_follows_from_the_length() {
+    fn open_dimension_is_computed_from_the_length() {
         let infer =
             |shape: &[u32], bytes| infer_dimension(shape, ElementType::Fp32, bytes).ok().map(Vec::from);
         assert_eq!(infer(&[INFERRED, 2], 24), Some(vec![3, 2]));

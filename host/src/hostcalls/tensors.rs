@@ -1,4 +1,4 @@
-//! `weir:inference/tensors`.
+//! Implements `weir:inference/tensors`.
 
 use super::bindings::weir::inference::tensors::{
     ElementType as GuestType, Error as GuestError, Host, HostTensor,
@@ -25,7 +25,7 @@ macro_rules! element_types {
 
 element_types!(Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, Fp16, Bf16, Fp32, Fp64, Bytes);
 
-/// Give the guest a handle to `tensor`, charging it against the invocation's tensor bytes.
+/// Adds `tensor` to the guest's handles, and charges it against the invocation's tensor bytes.
 pub(super) fn push(
     ctx: &mut InferenceCtx,
     table: &mut ResourceTable,
@@ -36,7 +36,7 @@ pub(super) fn push(
 }
 
 impl InferenceCtx {
-    /// Take `bytes` from what the guest may hold.
+    /// Deducts `bytes` from the guest's limit.
     pub(super) fn charge(&mut self, bytes: u64) -> Result<(), CallError> {
         self.tensor_bytes_left = self.tensor_bytes_left.checked_sub(bytes).ok_or_else(|| {
             CallError::exhausted(format!(

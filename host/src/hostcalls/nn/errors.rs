@@ -1,4 +1,4 @@
-//! `wasi:nn/errors`.
+//! Implements `wasi:nn/errors`.
 
 use super::bindings::wasi::nn::errors::{ErrorCode, Host, HostError};
 use crate::hostcalls::bindings::weir::inference::tensors::Error as GuestError;
@@ -13,13 +13,13 @@ pub struct NnError {
     text: String,
 }
 
-/// Why a call failed: as in [`CallError`], in the words of `wasi:nn`.
+/// The reason why a call failed: like [`CallError`], with the errors of `wasi:nn`.
 pub(super) enum Failure {
     Guest(NnError),
     Trap(wasmtime::Error),
 }
 
-/// What a call that can fail gives.
+/// The result of a call that can fail.
 pub(super) type Answer<T> = wasmtime::Result<Result<T, Resource<NnError>>>;
 
 impl NnError {
@@ -60,7 +60,7 @@ impl From<CallError> for Failure {
 }
 
 impl InferenceView<'_> {
-    /// What the guest is given: the failure, where there is one, as a resource.
+    /// Converts the result of a call for the guest: a failure becomes a resource.
     pub(super) fn answer<T>(&mut self, done: Result<T, Failure>) -> Answer<T> {
         match done {
             Ok(value) => Ok(Ok(value)),

@@ -1,4 +1,4 @@
-//! `wasi:nn/graph`.
+//! Implements `wasi:nn/graph`.
 
 use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::graph::{ExecutionTarget, GraphEncoding, Host, HostGraph};
@@ -11,7 +11,7 @@ use weir_inference::{InferenceError, PrepareError, Refusal};
 use weir_types::{Platform, Platforms};
 
 impl InferenceView<'_> {
-    /// Bring a model that the guest has the bytes of into device memory.
+    /// Loads a model from the guest's bytes into device memory.
     async fn load_bytes(
         &mut self,
         builders: Vec<Vec<u8>>,
@@ -29,7 +29,7 @@ impl InferenceView<'_> {
     }
 }
 
-/// What graphs of this kind are to run on, if the node takes them.
+/// The platforms that run such graphs, if the node supports their encoding.
 fn platforms(encoding: GraphEncoding, target: ExecutionTarget) -> Result<Platforms, NnError> {
     if !matches!(encoding, GraphEncoding::Onnx | GraphEncoding::Autodetect) {
         let text = "this node runs ONNX, and no other encoding; convert the model";

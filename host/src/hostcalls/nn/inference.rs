@@ -1,4 +1,4 @@
-//! `wasi:nn/inference`.
+//! Implements `wasi:nn/inference`.
 
 use super::NnTensor;
 use super::bindings::wasi::nn::errors::ErrorCode;
@@ -10,14 +10,14 @@ use wasmtime::component::Resource;
 use weir_inference::{RunRequest, Tensor};
 use weir_types::{Port, Signature};
 
-/// A graph that can be run. It goes on when the guest lets go of the graph that it was made of.
+/// A graph that can be run. Remains usable when the guest drops the graph that it was created from.
 #[expect(unreachable_pub, reason = "the generated bindings re-export it")]
 pub struct ExecutionContext(pub(crate) OpenModel);
 
 type NamedTensor = (String, Resource<NnTensor>);
 
 impl InferenceView<'_> {
-    /// Run the graph. The inputs are the guest's no more, whatever comes of it.
+    /// Runs the graph. Consumes the inputs, even if the run fails.
     async fn compute_on(
         &mut self,
         context: &Resource<ExecutionContext>,
@@ -47,7 +47,7 @@ impl InferenceView<'_> {
     }
 }
 
-/// The model must give nothing that a guest cannot be given.
+/// Rejects a model with outputs of types that `wasi:nn` does not have.
 fn check_outputs(signature: &Signature) -> Result<(), NnError> {
     let unknown = |port: &&Port| tensor_type(port.datatype).is_none();
     signature.outputs.iter().find(unknown).map_or(Ok(()), |port| {
@@ -56,7 +56,8 @@ fn check_outputs(signature: &Signature) -> Result<(), NnError> {
     })
 }
 
-/// The input that a guest means: by its name, or else, as in earlier versions of wasi-nn, by its position.
+/// The name of the input that the guest means: given by name or, as in earlier versions of wasi-nn,
+/// by position.
 fn name_of(given: String, signature: &Signature) -> String {
     let inputs = &signature.inputs;
     if inputs.iter().any(|port| port.name == given) {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_named_or_counted() {
+    fn input_is_given_by_name_or_position() {
         let inputs = ["a", "0"].map(|name| port(name, ElementType::Fp32)).into();
         let signature = Signature { inputs, outputs: Vec::new() };
         let of = |given: &str| name_of(given.to_owned(), &signature);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_given_is_an_error_before_the_run() {
+    fn unsupported_output_type_fails_before_the_run() {
         let of = |datatype| Signature { inputs: Vec::new(), outputs: vec![port("out", datatype)] };
         assert!(check_outputs(&of(ElementType::Int64)).is_ok());
         assert_eq!(check_outputs(&of(ElementType::Bool)).unwrap_err().code, ErrorCode::UnsupportedOperation);

@@ -1,4 +1,4 @@
-//! `wasi:nn/tensor`.
+//! Implements `wasi:nn/tensor`.
 
 use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::tensor::{Host, HostTensor, TensorType};
@@ -13,12 +13,13 @@ use weir_types::{ElementType, Shape};
 pub struct NnTensor {
     dimensions: Vec<u32>,
     element_type: TensorType,
-    /// Why it is no tensor: its constructor cannot say so, and whoever uses it does.
+    /// The tensor, or why it is invalid: the constructor cannot fail, so the first use reports the
+    /// error.
     content: Result<Tensor, NnError>,
 }
 
 impl NnTensor {
-    /// A tensor that the model's signature says is `element_type`, charged against the invocation's tensor bytes.
+    /// Wraps an output of a model, and charges it against the invocation's tensor bytes.
     pub(super) fn of(tensor: Tensor, ctx: &mut InferenceCtx) -> Result<Self, Failure> {
         let element_type = tensor_type(tensor.element_type()).ok_or_else(|| {
             let text = format!("wasi:nn has no tensors of {}", tensor.element_type());
@@ -28,7 +29,7 @@ impl NnTensor {
         Ok(Self { dimensions: tensor.shape().dimensions().to_vec(), element_type, content: Ok(tensor) })
     }
 
-    /// The tensor, which the guest does not hold any more.
+    /// Takes the tensor from the guest.
     pub(super) fn take(self, ctx: &mut InferenceCtx) -> Result<Tensor, NnError> {
         let tensor = self.content?;
         ctx.tensor_bytes_left += tensor.data().len() as u64;
@@ -76,7 +77,7 @@ fn element_type_of(of: TensorType) -> ElementType {
     }
 }
 
-/// What `wasi:nn` calls a type, if it has it.
+/// The `wasi:nn` name of a type, if it has one.
 pub(super) fn tensor_type(of: ElementType) -> Option<TensorType> {
     Some(match of {
         ElementType::Fp16 => TensorType::Fp16,
@@ -111,14 +112,14 @@ impl HostTensor for InferenceView<'_> {
         Ok(self.table.get(&tensor)?.element_type)
     }
 
-    /// Nothing, where the tensor is none.
+    /// The tensor's bytes; empty if the tensor is invalid.
     fn data(&mut self, tensor: Resource<NnTensor>) -> wasmtime::Result<Vec<u8>> {
         let content = &self.table.get(&tensor)?.content;
         Ok(content.as_ref().map(|tensor| tensor.data().to_vec()).unwrap_or_default())
     }
 
     fn drop(&mut self, tensor: Resource<NnTensor>) -> wasmtime::Result<()> {
-        // What it was not is of no more interest.
+        // An error of an invalid tensor no longer matters.
         let _ = self.table.delete(tensor)?.take(self.ctx);
         Ok(())
     }
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_of_wasi_nn_is_a_type_of_the_nodes() {
+    fn wasi_nn_types_convert_to_element_types_and_back() {
         use TensorType as T;
         for of in [T::Fp16, T::Fp32, T::Fp64, T::Bf16, T::U8, T::I32, T::I64] {
             assert_eq!(tensor_type(element_type_of(of)), Some(of));
