@@ -1,8 +1,10 @@
-//! Named objects: tensors that functions, inferences and clients leave for each other under a name (the data layer of Kernel-as-a-Service).
+//! Named objects: tensors that functions, inferences and clients share under a name (the data layer
+//! of Kernel-as-a-Service).
 //!
-//! What an object is lies in the datastore, and its bytes are a blob: it outlives the call that made it, and the node, until it expires.
-//! [`known`] is what every node has of all records, by following the datastore; [`memory`] keeps bytes that were used lately in a share of the
-//! memory for tensors that nobody needs. An object is replaced as a whole: whoever reads one has the old bytes or the new ones.
+//! An object has a record in the datastore, and its bytes are a blob: until it expires, it outlives
+//! the call that created it, and the node. [`known`] holds all records on every node, by following
+//! the datastore. [`memory`] caches recently used bytes in a share of the unused tensor memory. An
+//! object is replaced as a whole: a reader gets either the old bytes or the new ones.
 
 mod access;
 mod known;
@@ -40,16 +42,16 @@ pub(crate) struct Objects {
     blobs: Blobs,
     changes: Changes,
     metrics: Arc<Metrics>,
-    /// Changed only by what the datastore tells.
+    /// Changed only by events of the datastore.
     known: RwLock<Known>,
-    /// The state of the datastore that `known` is as of.
+    /// The revision of the datastore that `known` reflects.
     heard: Heard,
     memory: Memory,
     /// Whether blobs have lost their records since the last sweep.
     has_leftovers: AtomicBool,
 }
 
-/// What the objects of a node are made from.
+/// The dependencies of a node's objects.
 pub(crate) struct Parts {
     pub(crate) config: ObjectsConfig,
     pub(crate) datastore: Arc<dyn Datastore>,
@@ -59,7 +61,7 @@ pub(crate) struct Parts {
     pub(crate) arena: Arena,
 }
 
-/// Why an object was not kept, or cannot be had.
+/// The reason why an object was not stored or cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectError {
     #[error("there is no object {0}")]
@@ -89,7 +91,7 @@ pub(crate) enum ObjectError {
 }
 
 impl ObjectError {
-    /// What a client is told that it is.
+    /// The error code for clients.
     pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::NotFound(_) => ErrorCode::ObjectNotFound,
@@ -105,7 +107,7 @@ impl ObjectError {
 }
 
 impl Objects {
-    /// Read what there is, and as of when.
+    /// Reads all objects. Also returns the revision that was read.
     pub(crate) async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), ObjectError> {
         let Parts { config, datastore, blobs, changes, metrics, arena } = parts;
         let objects = Self {
@@ -123,13 +125,14 @@ impl Objects {
         Ok((Arc::new(objects), revision))
     }
 
-    /// The most bytes of one object.
+    /// The size limit of one object.
     pub(crate) fn object_bytes_max(&self) -> u64 {
         self.config.object_bytes_max
     }
 
-    /// Keep `tensor` under `name`, in the place of what was there, for `ttl_ms`; none for the time that the node's settings say. It is durable,
-    /// and found by every node's next [`get`](Self::get), when this returns.
+    /// Stores `tensor` under `name` for `ttl_ms` and replaces an earlier object; without `ttl_ms`,
+    /// the node's settings apply. On return, the object is durable and found by every node's next
+    /// [`get`](Self::get).
     pub(crate) async fn put(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -168,7 +171,7 @@ impl Objects {
                 objects.heard.wait(revision).await;
             }
             objects.memory.keep_copy(digest, &data);
-            // From here on the record keeps the blob, and takes the room.
+            // From here on the record protects the blob and counts against the limits.
             drop((hold, room));
             Ok::<_, ObjectError>(())
         };
@@ -177,11 +180,12 @@ impl Objects {
         Ok(described)
     }
 
-    /// What is kept under `name`, and the tensor itself.
+    /// Returns the description and the tensor of the object `name`.
     pub(crate) async fn get(&self, tenant: &TenantId, name: &Name) -> Result<(Object, Tensor), ObjectError> {
         let record = self.record(tenant, name).await?;
         let Record { digest, bytes, .. } = record;
-        // Against sweeps: on a node that has not heard of it yet, nothing refers to it.
+        // Protects the blob from sweeps: on a node that has not received the record yet, no record
+        // refers to it.
         let _hold = self.blobs.in_use().hold([digest]);
         let (data, was_in_memory) = self.memory.get(digest, bytes, &self.blobs).await?;
         self.metrics.objects.got(tenant, was_in_memory);
@@ -190,17 +194,17 @@ impl Objects {
         Ok((record.describe(name), tensor))
     }
 
-    /// What is kept under `name`.
+    /// Describes the object `name`.
     pub(crate) async fn describe(&self, tenant: &TenantId, name: &Name) -> Result<Object, ObjectError> {
         Ok(self.record(tenant, name).await?.describe(name))
     }
 
-    /// Everything of `tenant`, by name.
+    /// All objects of `tenant`, sorted by name.
     pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Object> {
         self.read_known().list(tenant, now_ms()).map(|(name, record)| record.describe(name)).collect()
     }
 
-    /// Let nobody find `name` any more. Whoever reads it goes on.
+    /// Removes the object `name`. Reads in progress continue.
     pub(crate) async fn remove(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ObjectError> {
         let key = object_key(tenant, name)?;
         let there = self.datastore.get(&key).await?.ok_or_else(|| ObjectError::NotFound(name.clone()))?;
@@ -216,7 +220,7 @@ impl Objects {
         if is_over { Err(ObjectError::NotFound(name.clone())) } else { Ok(()) }
     }
 
-    /// Its record, which another node may have written just now.
+    /// The record of an object; read from the datastore if another node has only just written it.
     async fn record(&self, tenant: &TenantId, name: &Name) -> Result<Record, ObjectError> {
         let known = self.read_known().get(tenant, name).cloned();
         let record = match known {
@@ -229,7 +233,7 @@ impl Objects {
         record.filter(|record| !record.is_over(now_ms())).ok_or_else(|| ObjectError::NotFound(name.clone()))
     }
 
-    /// Take room for an object that is about to be put.
+    /// Reserves room for an object that is about to be stored.
     fn reserve(self: &Arc<Self>, tenant: &TenantId, name: &Name, bytes: u64) -> Result<Room, ObjectError> {
         let ObjectsConfig { tenant_len_max, tenant_bytes_max, .. } = self.config;
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
@@ -237,7 +241,7 @@ impl Objects {
         Ok(Room { objects: self.clone(), tenant: tenant.clone(), bytes })
     }
 
-    /// Forget an object that nobody has put anew since.
+    /// Removes an expired object, unless it was stored again since.
     async fn forget(&self, key: Key, seen: Revision) -> Result<(), ObjectError> {
         let delete = Transaction::new().when(Compare::ModifiedAt(key.clone(), seen)).delete(key);
         if let Some(revision) = self.datastore.commit(delete).await?.done() {
@@ -255,7 +259,7 @@ impl Objects {
     }
 }
 
-/// Room for an object that is being put, until the record takes it.
+/// Room reserved for an object that is being stored, until its record counts.
 struct Room {
     objects: Arc<Objects>,
     tenant: TenantId,

@@ -1,21 +1,22 @@
-//! What of the objects one function may use.
+//! A function's access to objects.
 
 use super::{ObjectError, Objects};
 use std::sync::Arc;
 use weir_inference::Tensor;
 use weir_types::{Name, NamePattern, ObjectGrants, TenantId};
 
-/// The objects of a function's tenant, as far as its manifest grants them.
+/// The objects of a function's tenant, limited to the grants in its manifest.
 pub(crate) struct ObjectAccess<'a> {
     pub(crate) objects: &'a Arc<Objects>,
     pub(crate) tenant: &'a TenantId,
     pub(crate) grants: &'a ObjectGrants,
 }
 
-/// Why a function was not given what it asked for.
+/// The reason why a function's access failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AccessError {
-    /// The same whether or not it exists: what is not granted is not told about.
+    /// The same error whether or not the object exists: its existence must not leak without a
+    /// grant.
     #[error("object {0} is not granted to this function (to {1}); add it to objects.{1} in the manifest")]
     NotGranted(Name, &'static str),
     #[error(transparent)]

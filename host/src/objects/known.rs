@@ -1,15 +1,15 @@
-//! What a node knows of all objects: plain data, without clock or I/O.
+//! The in-memory index of all objects: plain data, without clock or I/O.
 
 use super::record::Record;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use weir_datastore::Revision;
 use weir_types::{ContentHash, Name, TenantId};
 
-/// Every object there is, and the room for those that are being put.
+/// All objects, and the room reserved for objects that are being stored.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     tenants: BTreeMap<TenantId, Tenant>,
-    /// When each expires.
+    /// All objects, sorted by expiry.
     expiries: BTreeSet<(u64, TenantId, Name)>,
 }
 
@@ -17,12 +17,12 @@ pub(super) struct Known {
 struct Tenant {
     objects: BTreeMap<Name, (Record, Revision)>,
     bytes: u64,
-    /// Objects that are being put.
+    /// The number of objects that are being stored.
     coming_len: usize,
     coming_bytes: u64,
 }
 
-/// A tenant has as many objects, or as many bytes of them, as it may have.
+/// A tenant has reached its limit of objects or bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
     #[error(
@@ -36,7 +36,7 @@ pub(crate) enum Full {
 }
 
 impl Known {
-    /// An object is there, or is another one. Whether one was there before.
+    /// Adds or replaces an object. Returns whether one existed before.
     pub(super) fn put(&mut self, tenant: TenantId, name: Name, record: Record, revision: Revision) -> bool {
         let was_there = self.remove(&tenant, &name);
         self.expiries.insert((record.expires_at_ms, tenant.clone(), name.clone()));
@@ -46,7 +46,7 @@ impl Known {
         was_there
     }
 
-    /// An object is not there any more. Whether it was.
+    /// Removes an object. Returns whether it existed.
     pub(super) fn remove(&mut self, tenant: &TenantId, name: &Name) -> bool {
         let Some(of) = self.tenants.get_mut(tenant) else { return false };
         let Some((record, _)) = of.objects.remove(name) else { return false };
@@ -56,7 +56,7 @@ impl Known {
         true
     }
 
-    /// What there is, in the place of all that was known. What is being put stays so.
+    /// Replaces all objects by `all`. Reservations are kept.
     pub(super) fn load(&mut self, all: impl IntoIterator<Item = (TenantId, Name, Record, Revision)>) {
         self.expiries.clear();
         for of in self.tenants.values_mut() {
@@ -72,13 +72,14 @@ impl Known {
         self.tenants.get(tenant)?.objects.get(name).map(|(record, _)| record)
     }
 
-    /// What has not expired of `tenant`, by name.
+    /// The unexpired objects of `tenant`, sorted by name.
     pub(super) fn list(&self, tenant: &TenantId, now_ms: u64) -> impl Iterator<Item = (&Name, &Record)> {
         let objects = self.tenants.get(tenant).into_iter().flat_map(|of| &of.objects);
         objects.map(|(name, (record, _))| (name, record)).filter(move |(_, record)| !record.is_over(now_ms))
     }
 
-    /// Up to `len_max` of those that have expired, longest ago first, as they were seen.
+    /// Up to `len_max` expired objects, the first to expire first, with the revisions of their
+    /// records.
     pub(super) fn expired(&self, now_ms: u64, len_max: usize) -> Vec<(TenantId, Name, Revision)> {
         let expired = self.expiries.iter().take_while(|(at_ms, ..)| *at_ms <= now_ms).take(len_max);
         let seen = |(_, tenant, name): &(u64, TenantId, Name)| {
@@ -88,7 +89,8 @@ impl Known {
         expired.filter_map(seen).collect()
     }
 
-    /// Take room for an object that is about to be put, beside the one that it replaces. To be [released](Self::release) once it is there.
+    /// Reserves room for an object that is about to be stored, in addition to the object that it
+    /// replaces. To be [released](Self::release) once the object is stored.
     pub(super) fn reserve(
         &mut self,
         tenant: &TenantId,
@@ -114,7 +116,7 @@ impl Known {
         full.map_or(Ok(()), Err)
     }
 
-    /// The object is there, or will not be.
+    /// Releases the room of an object that was stored, or that will not be stored.
     pub(super) fn release(&mut self, tenant: &TenantId, bytes: u64) {
         let Some(of) = self.tenants.get_mut(tenant) else { return };
         of.coming_len = of.coming_len.saturating_sub(1);
@@ -122,18 +124,18 @@ impl Known {
         self.tidy(tenant);
     }
 
-    /// Every blob that belongs to an object.
+    /// The blobs of all objects.
     pub(super) fn digests(&self) -> HashSet<ContentHash> {
         self.tenants.values().flat_map(|of| of.objects.values()).map(|(record, _)| record.digest).collect()
     }
 
-    /// How many objects there are, and their bytes.
+    /// The number of objects, and their bytes.
     pub(super) fn usage(&self) -> (usize, u64) {
         let each = self.tenants.values().map(|of| (of.objects.len(), of.bytes));
         each.fold((0, 0), |(len, bytes), of| (len + of.0, bytes + of.1))
     }
 
-    /// Nothing is kept about tenants who have nothing here.
+    /// Removes the entry of a tenant without objects and reservations.
     fn tidy(&mut self, tenant: &TenantId) {
         let is_empty = |of: &Tenant| of.objects.is_empty() && of.coming_len == 0;
         if self.tenants.get(tenant).is_some_and(is_empty) {
@@ -164,9 +166,10 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, the books agree with what is there, and nobody has more than allowed.
+        /// After any sequence of operations, the totals match the objects, and no tenant exceeds
+        /// its limits.
         #[test]
-        fn the_books_are_what_is_there(
+        fn totals_match_the_objects(
             steps in prop::collection::vec((0_u8..5, 0_u8..2, 0_u8..4, 1_u64..6, 1_u64..20), 1..120),
         ) {
             let (len_max, bytes_max) = (3, 9);
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_that_is_full_may_replace_what_it_has() {
+    fn full_tenant_may_replace_an_object() {
         let mut known = Known::default();
         let (tenant, name) = of(0, 0);
         known.put(tenant.clone(), name.clone(), record(8, 10), Revision(1));

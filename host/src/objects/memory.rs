@@ -1,7 +1,8 @@
-//! Bytes of objects in memory, so that what is used often is not read from disk each time.
+//! An in-memory cache of object bytes, so that frequent reads do not go to disk.
 //!
-//! They take a share of the memory for tensors that is *free* ([`share_of_free_bytes`]), and give way early: requests that need it must not run
-//! into them. What a call holds is its own, whatever becomes of it here.
+//! The cache takes a share of the *free* tensor memory ([`share_of_free_bytes`]) and shrinks early:
+//! requests must not run out of memory because of it. Bytes that a call holds stay valid after
+//! their eviction from the cache.
 
 use super::ObjectError;
 use crate::blobs::{BlobError, Blobs};
@@ -13,19 +14,19 @@ use tokio::sync::{Notify, OnceCell};
 use weir_device::{Arena, Buffer, share_of_free_bytes};
 use weir_types::{ContentHash, Hasher};
 
-/// What is read from disk at once.
+/// The number of bytes read from disk at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Bytes by their hash.
+/// Cached bytes by their hash.
 pub(super) struct Memory {
     arena: Arena,
     free_percent_max: u64,
     state: Mutex<State>,
-    /// Rung when bytes come.
+    /// Notified when bytes are added.
     filled: Notify,
 }
 
-/// Somebody who reads bytes, or waits for them to be read.
+/// A caller that reads bytes, or waits for another caller's read.
 struct Reading<'a> {
     memory: &'a Memory,
     digest: ContentHash,
@@ -36,9 +37,9 @@ struct Reading<'a> {
 struct State {
     kept: HashMap<ContentHash, Kept>,
     bytes: u64,
-    /// Counts uses: the one used last has the highest.
+    /// Counts uses: the most recent use has the highest number.
     uses: u64,
-    /// What is being read, by those who wait for it.
+    /// Reads in progress, shared by the callers that wait for them.
     reading: HashMap<ContentHash, Arc<OnceCell<Buffer>>>,
 }
 
@@ -48,13 +49,14 @@ struct Kept {
 }
 
 impl Memory {
-    /// Bytes in `arena`, of whose free memory they take `free_percent_max` per cent at most.
+    /// Creates an empty cache in `arena`, limited to `free_percent_max` per cent of the arena's
+    /// free memory.
     pub(super) fn new(arena: Arena, free_percent_max: u64) -> Self {
         Self { arena, free_percent_max, state: Mutex::default(), filled: Notify::new() }
     }
 
-    /// The `bytes` that are called `digest`: as they are here, or from their file, which is fetched if need be. Also whether they were here.
-    /// However many ask at once, they are read once.
+    /// Returns the `bytes` with this `digest` from the cache, or from their file, which is fetched
+    /// if necessary. Also returns whether they were cached. Concurrent callers share one read.
     pub(super) async fn get(
         &self,
         digest: ContentHash,
@@ -79,14 +81,15 @@ impl Memory {
         Ok((data, false))
     }
 
-    /// Keep a copy of `data` here if there is room for it: what it is a part of may be much larger.
+    /// Caches a copy of `data` if there is room. A copy, because `data` may be a slice of a much
+    /// larger buffer.
     pub(super) fn keep_copy(&self, digest: ContentHash, data: &[u8]) {
         if let Ok(copy) = self.arena.copy_of(data) {
             self.keep(digest, copy);
         }
     }
 
-    /// Keep `data` here if there is room for it.
+    /// Caches `data` if there is room.
     fn keep(&self, digest: ContentHash, data: Buffer) {
         let bytes = data.len() as u64;
         let mut state = self.lock();
@@ -101,14 +104,15 @@ impl Memory {
         self.filled.notify_one();
     }
 
-    /// Wait until there is something here.
+    /// Waits until the cache is not empty.
     pub(super) async fn filled(&self) {
         while self.bytes() == 0 {
             self.filled.notified().await;
         }
     }
 
-    /// Give up what is more than the share of what is free now: what was not used for longest goes first. Call it often.
+    /// Shrinks the cache to its current share of the free memory, least recently used bytes first.
+    /// To be called often.
     pub(super) fn relieve(&self) {
         let gone = {
             let mut state = self.lock();
@@ -118,7 +122,7 @@ impl Memory {
         drop(gone);
     }
 
-    /// Bytes here.
+    /// The number of cached bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -128,7 +132,7 @@ impl Memory {
         self.lock().reading.is_empty()
     }
 
-    /// What may be here, as things are.
+    /// The current size limit.
     fn share(&self, state: &State) -> u64 {
         let arena = &self.arena;
         share_of_free_bytes(arena.bytes_max(), arena.used_bytes(), state.bytes, self.free_percent_max)
@@ -141,7 +145,8 @@ impl Memory {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        // Those who wait still have the cell; who comes later finds the bytes, or reads them anew.
+        // Waiting callers keep the cell; later callers find the bytes in the cache, or read them
+        // again.
         let mut state = self.memory.lock();
         if state.reading.get(&self.digest).is_some_and(|reading| Arc::ptr_eq(reading, &self.cell)) {
             state.reading.remove(&self.digest);
@@ -157,7 +162,7 @@ impl State {
         Some(kept.data.clone())
     }
 
-    /// Take out what is too much.
+    /// Removes entries until `bytes_max` is met.
     fn shrink(&mut self, bytes_max: u64) -> Vec<Kept> {
         let mut gone = Vec::new();
         while self.bytes > bytes_max {
@@ -170,7 +175,7 @@ impl State {
     }
 }
 
-/// Read a file of `bytes` and check that it is what its name says. Blocks.
+/// Reads a file of `bytes` and verifies its hash. Blocks.
 fn read(
     path: &std::path::Path,
     digest: ContentHash,
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_a_share_of_what_is_free_and_gives_way_to_others() {
+    fn cache_keeps_to_its_share_of_free_memory() {
         let arena = Arena::new(1 << 20);
         let memory = Memory::new(arena.clone(), 50);
         let buffer = |kib: u64| arena.buffer((kib * KIB) as usize).unwrap().freeze();
@@ -215,12 +220,12 @@ mod tests {
             memory.keep(digest(of), buffer(128));
         }
         assert_eq!((memory.bytes(), is_here(0)), (384 * KIB, true));
-        // The first is used again, so the second goes when two more come.
+        // The first is used again, so the second is evicted when two more are added.
         assert!(memory.lock().find(digest(0)).is_some());
         memory.keep(digest(3), buffer(128));
         memory.keep(digest(4), buffer(128));
         assert_eq!([0, 1, 2, 3, 4].map(is_here), [true, false, true, true, true]);
-        // Somebody needs three quarters of the memory: half of what is left is an eighth.
+        // Other buffers take three quarters of the memory: half of the rest is an eighth.
         let needed = buffer(512);
         memory.relieve();
         assert_eq!(memory.bytes(), 256 * KIB, "half of what 512 KiB leave");

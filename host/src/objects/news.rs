@@ -1,4 +1,4 @@
-//! Keeping what is known of objects in step with the datastore.
+//! Keeps the index of objects in step with the datastore.
 
 use super::record::{Record, object_of, objects};
 use super::{ObjectError, Objects};
@@ -7,12 +7,12 @@ use std::sync::{Arc, PoisonError};
 use weir_datastore::{Change, Entry, Event, Prefix, Revision};
 
 impl Objects {
-    /// Follow what is written after `revision`, for as long as the future lives.
+    /// Follows changes after `revision`, until the future is dropped.
     pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
         follow(self.datastore.clone(), Follower(self.clone()), revision)
     }
 
-    /// Read everything, and tell as of when.
+    /// Reads all records. Returns the revision that was read.
     pub(super) async fn load(&self) -> Result<Revision, ObjectError> {
         let (all, revision) = self.datastore.read_all(&objects()?).await?;
         let read = |entry: &Entry| {
@@ -41,7 +41,7 @@ impl Objects {
                 };
             }
         }
-        // Its blob has lost its record.
+        // The blob of the earlier object has lost its record.
         if was_there {
             self.leave_behind();
         }
@@ -55,7 +55,7 @@ impl Objects {
     }
 }
 
-/// What was read, or a word about it in the log: what cannot be read is left alone.
+/// Decodes a record. Logs and skips a damaged one.
 fn told(entry: &Entry) -> Option<Record> {
     Record::decode(entry).inspect_err(|error| tracing::error!(%error, "an object is left alone")).ok()
 }

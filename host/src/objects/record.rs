@@ -1,4 +1,4 @@
-//! What the datastore holds about objects.
+//! The datastore's records about objects.
 
 use super::ObjectError;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn encode(&self) -> Vec<u8> {
-        // A plain struct of strings and numbers: writing it cannot fail.
+        // A struct of strings and numbers: serialising it cannot fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 
@@ -46,7 +46,7 @@ pub(super) fn object_key(tenant: &TenantId, name: &Name) -> Result<Key, KeyError
     Key::new(&format!("objects/{tenant}/{name}"))
 }
 
-/// Which object a key is about; none if it is not that of one.
+/// The object of a key; `None` for other keys.
 pub(super) fn object_of(key: &Key) -> Option<(TenantId, Name)> {
     let path: Vec<_> = key.as_str().split('/').collect();
     let [_, tenant, name] = path[..] else { return None };

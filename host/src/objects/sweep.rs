@@ -1,4 +1,4 @@
-//! Forgetting what has expired, and giving memory back.
+//! Removes expired objects, and shrinks the object cache.
 
 use super::record::{Record, object_key, objects};
 use super::{ObjectError, Objects};
@@ -10,15 +10,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weir_types::ContentHash;
 
-/// How often is looked whether requests need the memory that objects are in.
+/// The interval at which the cache is shrunk, so that requests get the memory that they need.
 const RELIEVE_EVERY: Duration = Duration::from_millis(100);
-/// How often is looked for what has expired. Nobody finds it from then on, whenever its record goes.
+/// The interval of sweeps for expired objects. Reads ignore an expired object even before its
+/// record is removed.
 const FORGET_EVERY: Duration = Duration::from_secs(1);
-/// Objects that are forgotten at once; the rest is for the next time.
+/// The number of objects removed per sweep; the rest follows in later sweeps.
 const FORGOTTEN_AT_ONCE: usize = 1_000;
 
 impl Objects {
-    /// Give memory back to whoever needs it, again and again, for as long as the future lives.
+    /// Shrinks the cache periodically, until the future is dropped.
     pub(crate) async fn relieve(self: Arc<Self>) {
         let mut tick = tokio::time::interval(RELIEVE_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -30,8 +31,8 @@ impl Objects {
         }
     }
 
-    /// Forget what has expired, for as long as the future lives. Of a cluster's nodes, the one that `leads` does so for all; each removes its
-    /// own files.
+    /// Removes expired objects periodically, until the future is dropped. The node that `leads`
+    /// removes the records for the whole cluster; each node removes its own files.
     pub(crate) async fn sweep(self: Arc<Self>, leads: impl Fn() -> bool + Send + 'static) {
         let mut tick = tokio::time::interval(FORGET_EVERY);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -58,12 +59,13 @@ impl Objects {
         Ok(())
     }
 
-    /// The files of objects.
+    /// The blobs of objects.
     pub(crate) fn blobs(&self) -> &Blobs {
         &self.blobs
     }
 
-    /// Every blob that a record refers to, read from the datastore now; none where a record cannot be read.
+    /// The blobs that the datastore's current records refer to; `None` if some record cannot be
+    /// read.
     pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ObjectError> {
         let (all, _) = self.datastore.read_all(&objects()?).await?;
         let digest = |entry| Record::decode(entry).map(|record| record.digest);

@@ -1,4 +1,4 @@
-//! What is put is what others get, until it expires; and nobody takes more room than allowed.
+//! Stored objects are visible on all nodes until they expire, and no tenant exceeds its limits.
 
 use super::*;
 use crate::blobs::SharedBlobs;
@@ -7,7 +7,7 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::MemoryStore;
 use weir_types::{ElementType, Shape};
 
-/// One node's objects, and what keeps them in step.
+/// One node's objects, with the task that follows the datastore.
 struct TestNode {
     objects: Arc<Objects>,
     arena: Arena,
@@ -41,7 +41,7 @@ fn tensor(arena: &Arena, values: &[f32]) -> Tensor {
 }
 
 #[tokio::test]
-async fn what_one_node_puts_every_node_gets_and_a_tenant_only_its_own() {
+async fn object_is_visible_on_all_nodes_to_its_tenant_only() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
@@ -57,7 +57,7 @@ async fn what_one_node_puts_every_node_gets_and_a_tenant_only_its_own() {
     let got = theirs.objects.get(&other, &name).await;
     assert!(matches!(got, Err(ObjectError::NotFound(_))), "{got:?}");
     assert_eq!(theirs.objects.list(&other), []);
-    // Another tensor takes its place, on all nodes.
+    // Another tensor replaces it, on all nodes.
     let newer = tensor(&theirs.arena, &[4.0]);
     theirs.objects.put(&tenant, &name, &newer, None).await.unwrap();
     while ours.objects.get(&tenant, &name).await.unwrap().1 != newer {
@@ -69,7 +69,7 @@ async fn what_one_node_puts_every_node_gets_and_a_tenant_only_its_own() {
 }
 
 #[tokio::test]
-async fn what_was_put_is_there_after_a_restart_and_files_without_a_record_go() {
+async fn object_survives_a_restart_and_orphaned_files_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
@@ -93,7 +93,7 @@ async fn what_was_put_is_there_after_a_restart_and_files_without_a_record_go() {
 }
 
 #[tokio::test]
-async fn what_has_expired_is_not_found_and_then_forgotten() {
+async fn expired_object_is_not_found_and_then_removed() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
@@ -113,7 +113,7 @@ async fn what_has_expired_is_not_found_and_then_forgotten() {
 }
 
 #[tokio::test]
-async fn what_is_too_much_is_refused_and_leaves_nothing() {
+async fn put_over_a_limit_is_rejected_without_leftovers() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
@@ -144,7 +144,7 @@ async fn what_is_too_much_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_what_it_was_is_never_given() {
+async fn damaged_file_is_reported_and_never_returned() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
@@ -162,7 +162,7 @@ async fn a_file_that_is_not_what_it_was_is_never_given() {
 }
 
 #[tokio::test]
-async fn an_object_takes_no_more_memory_than_it_has_bytes_and_is_read_once_for_all() {
+async fn object_takes_only_its_own_bytes_and_concurrent_reads_share_one_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
     let (tenant, name) = names();
