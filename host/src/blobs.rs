@@ -1,5 +1,6 @@
-//! Files named by the hash of their contents, whole or not there at all. In a cluster they are what this node has of a store that all
-//! nodes share: a blob is in that store before anything refers to it, and is fetched once by each node that wants it.
+//! Files named by the hash of their contents, stored atomically. In a cluster, they are a node's
+//! cache of a shared store: a blob is in the shared store before any record refers to it, and each
+//! node that needs it fetches it once.
 
 mod fetch;
 mod files;
@@ -36,7 +37,7 @@ pub(crate) struct Blobs {
 
 type Fetching = BoxFuture<'static, Result<(), BlobError>>;
 
-/// Why a blob was not kept, or cannot be had.
+/// The reason why a blob was not stored or cannot be read.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum BlobError {
     #[error("its file {0} is missing")]
@@ -61,7 +62,7 @@ impl From<object_store::Error> for BlobError {
     }
 }
 
-/// Why bytes did not become a blob.
+/// The reason why bytes did not become a blob.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PutError {
     #[error("more than {bytes_max} bytes")]
@@ -72,7 +73,8 @@ pub(crate) enum PutError {
     Io(#[from] std::io::Error),
 }
 
-/// Bytes received in full but not yet kept: dropped, they are gone. No sweep touches what goes by their digest meanwhile.
+/// Bytes received in full but not stored yet: dropping this discards them. Sweeps ignore their
+/// digest meanwhile.
 pub(crate) struct Staged {
     file: NamedTempFile,
     pub(crate) digest: ContentHash,
@@ -81,21 +83,22 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Where the bytes are for now.
+    /// The temporary path of the bytes.
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 }
 
 impl Blobs {
-    /// Open the blobs in `folder`, making it if need be, and remove what an interrupted run left half-written. Blocks.
+    /// Opens the blobs in `folder`, which is created if necessary, and removes partial files of an
+    /// interrupted run. Blocks.
     pub(crate) fn open(folder: PathBuf, shared: Option<SharedBlobs>) -> std::io::Result<Self> {
         create_folder(&folder)?;
         remove_staged(&folder)?;
         Ok(Self { folder, in_use: InUse::default(), shared, fetching: Arc::default() })
     }
 
-    /// Receive `source` into a file, hashing it on the way.
+    /// Receives `source` into a file and hashes it on the way.
     pub(crate) async fn stage<S, E>(&self, mut source: S, bytes_max: u64) -> Result<Staged, PutError>
     where
         S: Stream<Item = Result<Bytes, E>> + Unpin,
@@ -107,7 +110,7 @@ impl Blobs {
             Ok(Staging { file, hasher: Hasher::default(), bytes: 0 })
         })
         .await?;
-        // Pieces are gathered so that a large upload costs few trips to the blocking threads.
+        // Chunks are collected, so that a large upload takes few trips to the blocking threads.
         let mut pieces = Vec::new();
         let mut pending_bytes = 0;
         while let Some(piece) = source.next().await {
@@ -132,7 +135,8 @@ impl Blobs {
         Ok(staged.await?)
     }
 
-    /// Make a staged blob durable under its digest, in the place of one that is damaged. To be held until a record refers to it.
+    /// Makes a staged blob durable under its digest, and replaces a damaged one. The caller keeps
+    /// the hold until a record refers to the blob.
     pub(crate) async fn keep(&self, staged: Staged) -> Result<Hold, BlobError> {
         let digest = staged.digest;
         let hold = self.keep_here(staged).await?;
@@ -151,7 +155,8 @@ impl Blobs {
         .await
     }
 
-    /// Have other nodes find blobs that are here, if there are other nodes. Called before anything refers to them.
+    /// Uploads local blobs to the shared store, if there is one. To be called before any record
+    /// refers to them.
     pub(crate) async fn share(
         &self,
         digests: impl IntoIterator<Item = ContentHash>,
@@ -163,7 +168,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Have no node find these any more. What nodes keep of them is theirs to sweep.
+    /// Removes blobs from the shared store. Each node's local copies remain until its own sweep.
     pub(crate) async fn remove_shared(
         &self,
         digests: impl IntoIterator<Item = ContentHash>,
@@ -175,7 +180,7 @@ impl Blobs {
         Ok(())
     }
 
-    /// Those that other nodes could find already before a time, up to a number.
+    /// Some of the blobs that were in the shared store before `time`, up to a limit.
     pub(crate) async fn shared_before(&self, time: SystemTime) -> Result<Vec<ContentHash>, BlobError> {
         match &self.shared {
             Some(shared) => Ok(shared.kept_before(time).await?),
@@ -183,27 +188,27 @@ impl Blobs {
         }
     }
 
-    /// Whether other nodes have a part in them.
+    /// Whether there is a shared store.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// Where the blob with this digest is, if it is here.
+    /// The path of the local blob with this digest, whether or not it exists.
     pub(crate) fn path(&self, digest: ContentHash) -> PathBuf {
         self.folder.join(digest.to_string())
     }
 
-    /// The folder they are in.
+    /// The folder of the blobs.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Which digests sweeps have to leave alone.
+    /// The digests that sweeps must not remove.
     pub(crate) fn in_use(&self) -> &InUse {
         &self.in_use
     }
 
-    /// Remove every blob that is neither held nor `wanted`.
+    /// Removes every local blob that is neither held nor `wanted`.
     pub(crate) async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
         let (folder, sweep) = (self.folder.clone(), self.in_use.sweep(wanted));
         blocking(move || {

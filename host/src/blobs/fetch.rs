@@ -1,4 +1,4 @@
-//! Fetching blobs from the store that all nodes share: once each, checked, and no more of them than there is room for.
+//! Fetches blobs from the shared store: once each, verified, and within the cache's size limit.
 
 use super::files::{blocking, is_there};
 use super::{BlobError, Blobs, Fetching, PutError, SharedBlobs};
@@ -10,7 +10,8 @@ use std::sync::PoisonError;
 use weir_types::ContentHash;
 
 impl Blobs {
-    /// Make sure that a blob is here, fetching it if need be: once, however many ask for it.
+    /// Returns the path of a blob, which is fetched if it is not local. Concurrent callers share
+    /// one fetch.
     pub(crate) async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
         let path = self.path(digest);
         let found = path.clone();
@@ -24,7 +25,7 @@ impl Blobs {
 
     fn flight(&self, shared: &SharedBlobs, digest: ContentHash) -> Shared<Fetching> {
         let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that nobody waits for any more are over.
+        // Fetches without waiting callers are over.
         fetching.retain(|_, flight| flight.upgrade().is_some());
         if let Some(flight) = fetching.get(&digest).and_then(WeakShared::upgrade) {
             return flight;
@@ -60,7 +61,8 @@ impl Blobs {
         Ok(())
     }
 
-    /// Remove those that nobody has asked for longest until the rest take `bytes_max` or less: they can be fetched again.
+    /// Removes the least recently requested blobs until the rest takes at most `bytes_max`: they
+    /// can be fetched again.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
         let (folder, sweep) = (self.folder.clone(), self.in_use.sweep(HashSet::new));
         blocking(move || {
@@ -69,7 +71,7 @@ impl Blobs {
                 let entry = entry?;
                 let digest: Option<ContentHash> =
                     entry.file_name().to_str().and_then(|name| name.parse().ok());
-                // One that has gone meanwhile takes no room.
+                // A blob that was removed meanwhile takes no room.
                 let (Some(digest), Ok(about)) = (digest, entry.metadata()) else { continue };
                 blobs.push((about.modified()?, about.len(), digest, entry.path()));
             }
@@ -79,7 +81,7 @@ impl Blobs {
                 if bytes <= bytes_max {
                     break;
                 }
-                // What is mapped stays readable for those who have it.
+                // A mapped file stays readable for its users.
                 sweep.remove(digest, || {
                     bytes -= blob_bytes;
                     std::fs::remove_file(path)

@@ -1,4 +1,4 @@
-//! Files that are there whole or not at all, also after a crash.
+//! Atomic and durable files: after a crash, a file is either complete or absent.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
 
-/// What the names of unfinished files start with.
+/// The name prefix of unfinished files.
 pub(crate) const STAGED_PREFIX: &str = ".staged-";
-/// How exactly it is known when a blob was asked for last.
+/// The precision of the time of a blob's last request.
 const ASKED_EVERY: Duration = Duration::from_secs(60);
 
-/// Remove what an interrupted run left half-written in `folder`. Blocks.
+/// Removes the partial files of an interrupted run from `folder`. Blocks.
 pub(crate) fn remove_staged(folder: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -26,7 +26,7 @@ pub(crate) fn remove_staged(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Make `folder`, and those above it that are missing, so that a crash does not lose them. Blocks.
+/// Creates `folder` and its missing parents durably. Blocks.
 pub(crate) fn create_folder(folder: &Path) -> std::io::Result<()> {
     let missing: Vec<_> =
         folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
@@ -34,7 +34,7 @@ pub(crate) fn create_folder(folder: &Path) -> std::io::Result<()> {
     missing.into_iter().try_for_each(sync_entry)
 }
 
-/// Whether the file at `path` is there and holds what its name says. Blocks.
+/// Whether the file at `path` exists and matches its digest. Blocks.
 pub(crate) fn is_intact(path: &Path, digest: ContentHash) -> std::io::Result<bool> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -50,14 +50,15 @@ pub(crate) fn is_intact(path: &Path, digest: ContentHash) -> std::io::Result<boo
     }
 }
 
-/// Give `staged` its final name so that after a crash it is there whole or not at all. Blocks.
+/// Renames `staged` to its final name: after a crash, the file is either complete or absent.
+/// Blocks.
 pub(crate) fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()> {
     staged.as_file().sync_all()?;
     staged.persist(path).map_err(|error| error.error)?;
     sync_entry(path)
 }
 
-/// Make the name that `path` has durable, which is a matter of the folder it is in. Blocks.
+/// Makes the name of `path` durable by syncing its folder. Blocks.
 pub(crate) fn sync_entry(path: &Path) -> std::io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
@@ -69,7 +70,7 @@ pub(super) async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }
 
-/// Whether a blob is at `path`. It counts as asked for now. Blocks.
+/// Whether a blob exists at `path`. Records the request. Blocks.
 pub(super) fn is_there(path: &Path) -> std::io::Result<bool> {
     let about = match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
@@ -77,7 +78,7 @@ pub(super) fn is_there(path: &Path) -> std::io::Result<bool> {
     };
     let now = SystemTime::now();
     if now.duration_since(about.modified()?).is_ok_and(|age| age > ASKED_EVERY) {
-        // Only the order suffers where that cannot be written down.
+        // A failure only affects the order of eviction.
         let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(now));
     }
     Ok(true)

@@ -1,12 +1,15 @@
-//! Blobs in the store that all nodes share, to which nothing refers any more.
+//! Garbage collection of the shared blob store.
 //!
-//! They go in two steps, each a grace period long, which is longer than any deploy takes. A blob that nothing refers to is set aside first; one
-//! that has been aside for the whole period, and to which nothing refers then either, is removed. What is wanted again meanwhile is brought
-//! back: by whoever fetches it, or by the next look.
+//! A blob is removed in two steps, each a grace period long; the grace period must be longer than
+//! any deployment takes. First, an unreferenced blob is set aside. Second, a blob that has been
+//! aside for the whole period, and is still unreferenced then, is removed. A blob that is needed
+//! again meanwhile is brought back: by a node that fetches it, or by the next collection.
 //!
-//! So a deploy on another node loses nothing, wherever it is overtaken. One that finds a blob there, relies on it, and commits its record after
-//! the blob was set aside, has committed a grace period later; the look that would remove the blob reads the record before. Two nodes that do
-//! this at once do each other no harm. Where a blob has been aside since is in its name there, by the clock of the node that set it aside.
+//! This is safe for deployments on other nodes. Suppose a deployment finds a blob in the store,
+//! relies on it, and commits its record after the blob was set aside: it commits within the grace
+//! period, so the collection that would remove the blob reads the record first. Two nodes that
+//! collect at once do not harm each other. The time at which a blob was set aside is part of its
+//! name there, by the clock of the node that set it aside.
 
 use super::Blobs;
 use super::shared::SharedBlobs;
@@ -17,10 +20,10 @@ use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 use weir_types::ContentHash;
 
-/// The folder of what is aside.
+/// The folder of blobs that were set aside.
 const ASIDE: &str = "aside";
 
-/// What one look has done.
+/// The result of one collection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Collected {
     pub(crate) set_aside: usize,
@@ -29,7 +32,8 @@ pub(crate) struct Collected {
 }
 
 impl Blobs {
-    /// Look through the store that all nodes share. `wanted` is everything that records refer to, read a moment ago.
+    /// Collects garbage in the shared store. `wanted` has all blobs that records refer to, read
+    /// just before.
     pub(crate) async fn collect(
         &self,
         wanted: &HashSet<ContentHash>,
@@ -73,7 +77,7 @@ impl SharedBlobs {
         Ok(collected)
     }
 
-    /// Bring a blob back that was set aside. False if it was not.
+    /// Brings back a blob that was set aside. Returns false if it was not aside.
     pub(super) async fn recover(&self, digest: ContentHash) -> Result<bool, Error> {
         let mut places = self.store.list(Some(&self.aside_folder().join(digest.to_string())));
         let Some(place) = places.try_next().await? else { return Ok(false) };
@@ -89,12 +93,12 @@ impl SharedBlobs {
     }
 
     async fn bring_back(&self, from: &ObjectPath, digest: ContentHash) -> Result<(), Error> {
-        // Where it was put anew meanwhile, it is the same.
+        // If it was uploaded again meanwhile, the contents are the same.
         gone_is_fine(self.store.copy(from, &self.path(digest)).await)?;
         gone_is_fine(self.store.delete(from).await)
     }
 
-    /// Everything that is aside.
+    /// All blobs that are aside.
     async fn aside(&self) -> Result<Vec<Aside>, Error> {
         let folder = self.aside_folder();
         let found: Vec<ObjectMeta> = self.store.list(Some(&folder)).try_collect().await?;
@@ -120,7 +124,7 @@ struct Aside {
     since: SystemTime,
 }
 
-/// Another node may have come first.
+/// Ignores a missing object, since another node may have removed it first.
 fn gone_is_fine(done: Result<(), Error>) -> Result<(), Error> {
     match done {
         Err(Error::NotFound { .. }) => Ok(()),
@@ -155,7 +159,7 @@ mod tests {
             digest
         }
 
-        /// A look so many grace periods from now: [set aside, brought back, removed].
+        /// A collection at `periods` grace periods from now: [set aside, brought back, removed].
         async fn look(&self, wanted: &[ContentHash], periods: u32) -> [usize; 3] {
             let (wanted, now) = (wanted.iter().copied().collect(), SystemTime::now() + GRACE * periods);
             let Collected { set_aside, brought_back, removed } =
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nothing_refers_to_goes_after_two_grace_periods() {
+    async fn unreferenced_blob_is_removed_after_two_grace_periods() {
         let store = Store::new();
         let (kept, garbage) = (store.put("kept").await, store.put("garbage").await);
         assert_eq!(store.look(&[kept], 0).await, [0, 0, 0], "it may be of a deploy under way");
@@ -188,9 +192,9 @@ mod tests {
         assert_eq!((store.files(), store.is_there(kept)), (1, true));
     }
 
-    /// A deploy on another node that found the blob there before it was set aside.
+    /// Simulates a deployment on another node that found the blob before it was set aside.
     #[tokio::test]
-    async fn what_is_wanted_again_is_brought_back_by_whoever_comes_first() {
+    async fn needed_blob_is_brought_back_by_fetch_or_collection() {
         let store = Store::new();
         let (one, other) = (store.put("one").await, store.put("other").await);
         assert_eq!(store.look(&[], 1).await, [2, 0, 0]);
@@ -198,7 +202,7 @@ mod tests {
         assert!(store.is_there(one) && !store.is_there(other));
         assert_eq!(store.look(&[one, other], 9).await, [0, 1, 0]);
         assert!(store.is_there(one) && store.is_there(other) && store.files() == 2);
-        // Put anew while it was aside, it is there once in the end.
+        // Uploaded again while it was aside, it exists once in the end.
         assert_eq!(store.look(&[one], 1).await[0], 1);
         store.put("other").await;
         assert_eq!(store.look(&[one, other], 1).await, [0, 1, 0]);
@@ -206,12 +210,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_blob_of_the_right_size_with_something_else_in_it_is_replaced() {
+    async fn damaged_shared_blob_is_replaced() {
         let store = Store::new();
         let digest = store.put("right").await;
         let path = store.folder.path().join("blobs").join(digest.to_string());
         for wrong in ["wrong", "short", "too long"] {
-            // As if before this node had seen it, and after.
+            // Before this node has seen the blob, and after.
             std::fs::write(&path, wrong).unwrap();
             store.put("right").await;
             assert_eq!(std::fs::read(&path).unwrap(), b"right");

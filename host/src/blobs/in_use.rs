@@ -1,34 +1,36 @@
-//! Which files a sweep has to leave alone although no record refers to them: those that somebody is about to refer to.
+//! Protects files from sweeps while no record refers to them yet.
 //!
-//! A sweep removes what is neither wanted by a record nor held. Holding ends only once the record is there, and a sweep spares what was
-//! held at any time since before it looked at the records, so that no file falls between the two. Nobody waits for a sweep, or it for
-//! them, except for the removal of the very file they want.
+//! A sweep removes files that are neither referenced by a record nor held. A hold ends only after
+//! the record is written, and a sweep spares every file that was held at any time since before the
+//! sweep read the records. So no file falls between the two. Holders and sweeps do not wait for
+//! each other, with one exception: a holder waits for the removal of the very file that it needs.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use weir_types::ContentHash;
 
-/// The digests in use in a folder, or in several that go by the same digests. Cheap to clone.
+/// The digests in use in one folder, or in several folders with the same digests. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InUse(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told whenever a removal has ended.
+    /// Notified whenever a removal has ended.
     removed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// How many hold each digest. While a sweep goes on, those that nobody holds any more stay.
+    /// The number of holders of each digest. During a sweep, digests without holders stay in the
+    /// map.
     holders: HashMap<ContentHash, usize>,
     removing: HashSet<ContentHash>,
     sweeps: usize,
 }
 
-/// Keeps sweeps from some digests until it drops.
+/// Protects digests from sweeps until dropped.
 #[derive(Debug)]
 #[must_use = "a sweep may remove what nobody holds"]
 pub(crate) struct Hold {
@@ -36,14 +38,14 @@ pub(crate) struct Hold {
     shared: Arc<Shared>,
 }
 
-/// A sweep under way.
+/// A sweep in progress.
 pub(crate) struct Sweep {
     shared: Arc<Shared>,
     wanted: HashSet<ContentHash>,
 }
 
 impl InUse {
-    /// Keep sweeps from `digests`. Blocks while one of them is being removed.
+    /// Protects `digests` from sweeps. Blocks while one of them is being removed.
     pub(crate) fn hold(&self, digests: impl IntoIterator<Item = ContentHash>) -> Hold {
         let digests: Vec<_> = digests.into_iter().collect();
         let mut state = self.0.lock();
@@ -57,7 +59,8 @@ impl InUse {
         Hold { digests, shared: self.0.clone() }
     }
 
-    /// Begin a sweep of everything but what is `wanted`, which is asked once no hold can be missed.
+    /// Starts a sweep of everything that is not in `wanted`. Calls `wanted` once holds are tracked,
+    /// so that the sweep misses no hold.
     pub(crate) fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> Sweep {
         self.0.lock().sweeps += 1;
         let mut sweep = Sweep { shared: self.0.clone(), wanted: HashSet::new() };
@@ -67,7 +70,7 @@ impl InUse {
 }
 
 impl Sweep {
-    /// Call `remove` unless `digest` is wanted or held. Blocks for as long as `remove` does.
+    /// Calls `remove` unless `digest` is wanted or held. Blocks while `remove` runs.
     pub(crate) fn remove(
         &self,
         digest: ContentHash,
@@ -111,7 +114,7 @@ impl Drop for Hold {
     }
 }
 
-/// Ends the removal of a digest on drop.
+/// Ends the removal of a digest when dropped.
 struct Removing<'a> {
     shared: &'a Shared,
     digest: ContentHash,
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_or_held_stays() {
+    fn sweep_spares_wanted_and_held_files() {
         let in_use = InUse::default();
         let [wanted, held, neither] = [b"a", b"b", b"c"].map(|bytes| ContentHash::of(bytes));
         let twice = [in_use.hold([held]), in_use.hold([held, wanted])];
@@ -160,9 +163,9 @@ mod tests {
         assert_eq!(in_use.0.lock().holders.len(), 0);
     }
 
-    /// The sweep has looked at the records; then a record is written and its file let go of.
+    /// After the sweep has read the records, a record is written and the hold on its file ends.
     #[test]
-    fn a_file_that_gets_its_record_during_a_sweep_stays() {
+    fn sweep_spares_file_whose_record_is_written_meanwhile() {
         let in_use = InUse::default();
         let digest = ContentHash::of(b"new");
         let hold = in_use.hold([digest]);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_a_file_that_is_being_removed_waits_until_it_is_gone() {
+    fn hold_waits_for_the_removal_of_its_file() {
         let in_use = InUse::default();
         let digest = ContentHash::of(b"old");
         let (began, begun) = std::sync::mpsc::channel();
