@@ -1,4 +1,4 @@
-//! What all models on a device share.
+//! Device state shared by all models on the device.
 
 use super::chains::{Chains, CompilerConfig};
 use super::kernels::Kernels;
@@ -15,45 +15,49 @@ use weir_device::cuda::{
 };
 use weir_kernels::Target;
 
-/// Blocks of pinned memory that copies of weights go through: for all copy threads, and as many with the device.
+/// Number of pinned staging blocks for copies of weights: enough for all copy threads, and as many
+/// again in transfer to the device.
 const RING_BLOCKS: usize = 24;
 
-/// The share of a device's memory that stays mapped for loads when weights have left it.
+/// Share of device memory that stays mapped for the next loads after weights are evicted, as a
+/// divisor.
 const SPARE_SHARE: u64 = 16;
 
-/// Memory that is mapped ahead of the next load, within that share.
+/// Memory mapped in advance for the next load within that share, in bytes.
 const MAPPED_AHEAD_BYTES: u64 = 256 << 20;
 
-/// The share of a device's memory that is kept at hand for tensors that runs leave there, beyond those that there are.
+/// Share of device memory kept idle for new intermediates, as a divisor.
 const IDLE_SHARE: u64 = 64;
 
-/// How a device is held.
+/// Configuration of an opened device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GpuConfig {
-    /// Which of the driver's.
+    /// CUDA driver ordinal of the device.
     pub(super) ordinal: u32,
-    /// Memory for weights and for what runs work in, together.
+    /// Device memory for weights and run memory together, in bytes.
     pub(super) memory_bytes_max: u64,
-    /// Runs at once.
+    /// Number of concurrent runs.
     pub(super) slots: usize,
-    /// What runs may leave there for others.
+    /// Limits of the intermediates that runs keep on the device.
     pub(super) intermediates: IntermediateLimits,
-    /// Memory of the host that is pinned for copies of weights, so that models that come back are copied straight from there; 0 for none.
+    /// Pinned host memory for copies of weights, in bytes, from which evicted models are reloaded;
+    /// 0 disables the cache.
     pub(super) pinned_cache_bytes_max: u64,
-    /// None where Weir's own kernels are to compute all products of matrices.
+    /// `None`: Weir's own kernels compute all matrix products.
     pub(super) library: Option<LibraryConfig>,
-    /// None where all chains of elementwise operations are to be interpreted.
+    /// `None`: all chains of elementwise operations are interpreted.
     pub(super) compiler: Option<CompilerConfig>,
 }
 
-/// How much tensors may take that runs leave on a device for other runs there.
+/// Limits of the intermediates that runs keep on a device for later runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntermediateLimits {
-    /// The share of the device's *free* memory that they may take, in per cent. At 0 none stays.
+    /// Maximum share of the device's *free* memory, in per cent. 0 disables device-resident
+    /// intermediates.
     pub free_percent_max: u64,
-    /// The most of them.
+    /// Maximum number of intermediates.
     pub len_max: usize,
-    /// Memory of the host, in the worker of the device, for those that had to make room.
+    /// Host memory for spilled intermediates in the device's worker, in bytes.
     pub spilled_bytes_max: u64,
 }
 
@@ -63,22 +67,23 @@ impl Default for IntermediateLimits {
     }
 }
 
-/// What is given up where the driver has no room for something of its own, which does not say how much it takes: modules and graphs take less.
+/// Memory to free when the driver runs out of memory for its own allocations, in bytes. The driver
+/// does not report the required size; modules and graphs need less than this.
 const OUTSIDE_BYTES: u64 = 64 << 20;
 
-/// A device that is held.
+/// Opened device.
 pub(super) struct Gpu {
-    /// Before what lies in their memory.
+    /// Dropped before the memory that the slots use.
     pub(super) slots: Slots,
-    /// What runs have left for others.
+    /// Intermediates that runs keep for later runs.
     pub(super) intermediates: CommStore,
     pub(super) tensors: TensorStore,
-    /// Pinned copies of weights that were loaded.
+    /// Pinned copies of loaded weights.
     pub(super) pinned: PinnedCache,
-    /// What goes to the host besides outputs.
+    /// Transfers to the host other than outputs.
     pub(super) transfers: Arc<TransferEngine>,
     pub(super) kernels: Kernels,
-    /// Files of weights that are known to be what they are named by.
+    /// Weight files whose hash has been verified.
     pub(super) verified: Verified,
     pub(super) products: ProductLibrary,
     pub(super) chains: Chains,
@@ -86,7 +91,7 @@ pub(super) struct Gpu {
     pub(super) context: Arc<Context>,
     pub(super) target: Target,
     pub(super) arena: Arena,
-    /// By the last measurement.
+    /// Result of the last measurement.
     measured: Mutex<Measured>,
     began: Instant,
 }
@@ -121,7 +126,7 @@ impl Gpu {
         let products = ProductLibrary::open(library.as_ref(), &context, capacity_bytes);
         let chains = Chains::open(compiler.as_ref(), &context, target.compute_capability);
         let slots = Slots::new(&pool, config.slots)?;
-        // What the libraries take they have by now.
+        // The libraries have allocated their memory by now.
         let measured = Mutex::new(pool.measure()?);
         Ok(Self {
             slots,
@@ -142,32 +147,34 @@ impl Gpu {
         })
     }
 
-    /// Nanoseconds since the device was opened.
+    /// Returns the nanoseconds since the device was opened.
     pub(super) fn now_ns(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What the device has for weights and runs, and what others have of it, by the last measurement.
+    /// Returns the device memory available to the pool and the memory used outside the pool, from
+    /// the last measurement.
     pub(super) fn measured(&self) -> Measured {
         *self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Measure that anew, since memory outside of the pool has been taken or may have been.
+    /// Repeats the measurement. Call it after memory outside the pool may have been allocated.
     pub(super) fn measure(&self) -> Result<(), CudaError> {
         let measured = self.pool.measure()?;
         *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
         Ok(())
     }
 
-    /// The same when there was no room. Gives whether there is more than was known.
+    /// Repeats the measurement after an allocation failed. Returns whether the available memory has
+    /// grown.
     fn has_grown(&self) -> Result<bool, CudaError> {
         let before_bytes = self.measured().capacity_bytes;
         self.measure()?;
         Ok(self.measured().capacity_bytes > before_bytes)
     }
 
-    /// Have the driver make something that takes memory outside of the pool: once more, if there is none, after the pool has given back what is idle
-    /// or not needed.
+    /// Runs a driver call that allocates memory outside the pool. If memory runs out, frees unused
+    /// pool memory and retries once.
     pub(super) fn outside_pool<T>(
         &self,
         mut make: impl FnMut() -> Result<T, CudaError>,
@@ -182,7 +189,7 @@ impl Gpu {
         }
     }
 
-    /// Do what takes memory, once more if there is none and something that nobody needs can make way.
+    /// Runs an allocation. If memory runs out, frees unused memory and retries once.
     pub(super) fn make_room<T>(
         &self,
         mut take: impl FnMut() -> Result<T, CudaError>,
@@ -199,7 +206,8 @@ impl Gpu {
         }
     }
 
-    /// Give up what nobody needs; and, where that is not enough, move what runs have left for others to the host. Gives whether that was anything.
+    /// Frees unused weights and, if that is not enough, spills intermediates to the host. Returns
+    /// whether any memory was freed.
     pub(super) fn give_up(&self, bytes: u64) -> bool {
         let reclaimed = self.tensors.reclaim(bytes);
         let lacking = bytes.saturating_sub(reclaimed);
@@ -213,14 +221,14 @@ impl Gpu {
         reclaimed > 0 || relieved > 0
     }
 
-    /// Map memory for the next load, where that may be spare.
+    /// Maps memory in advance for the next load, within the spare share.
     pub(super) fn map_ahead(&self) {
         if let Err(error) = self.tensors.map_ahead(MAPPED_AHEAD_BYTES) {
             tracing::warn!(%error, "no memory is mapped ahead of the next load");
         }
     }
 
-    /// Let go of what nobody needs. Memory for the next load stays mapped.
+    /// Frees unused memory. Memory mapped for the next load stays mapped.
     pub(super) fn trim(&self) {
         self.tensors.trim();
         self.intermediates.trim();

@@ -1,4 +1,5 @@
-//! The form of a model that GPUs load: the graph as it was pushed, and its large weights in files of their own, in the type that they are computed with.
+//! GPU form of a model: the pushed graph without its large weights, which are separate files in the
+//! element type of the computation.
 
 use super::program::{CompileError, ProductTier, Program};
 use crate::prepare::{Content, PrepareError, Variant, Weight};
@@ -9,7 +10,8 @@ use weir_graph::{GraphError, Model};
 use weir_kernels::{Precision, Target};
 use weir_types::{ContentHash, ElementType, Platform, Shape};
 
-/// Write the files of an upload's form for GPUs, which computes in `precision` there, to `out`, by hash; or say why it cannot run on one.
+/// Writes the files of an upload's GPU form to `out`, named by hash, with weights stored for
+/// `precision`. Returns the reason if the model cannot run on a GPU.
 pub(crate) fn form(
     upload: Bytes,
     precision: Precision,
@@ -56,7 +58,7 @@ pub(crate) fn form(
     }))
 }
 
-/// The model, if GPUs can run it as far as can be told without knowing the shapes of its inputs.
+/// Reads the model, and checks that GPUs support it, to the extent possible without input shapes.
 fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     let model = Model::read(upload).map_err(|error| error.to_string())?;
     let model = stored_for(model, precision).map_err(|error| error.to_string())?;
@@ -69,7 +71,8 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
             format!("{first} (and {others} other nodes)")
         });
     }
-    // What varies may be 1, though that need not be a size that the model can take.
+    // Variable dimensions are set to 1, which the model need not support. Therefore only errors
+    // that are independent of the shapes count.
     let nominal =
         |shape: &[Option<u32>]| Shape::new(&shape.iter().map(|dim| dim.unwrap_or(1)).collect::<Vec<_>>());
     let shapes: Result<Vec<_>, _> =
@@ -83,7 +86,7 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     }
 }
 
-/// The model with its weights as runs in `precision` read them.
+/// Converts the weights of a model to the type in which runs in `precision` read them.
 pub(super) fn stored_for(model: Model, precision: Precision) -> Result<Model, GraphError> {
     match precision.storage() {
         ElementType::Fp32 => Ok(model),
@@ -93,7 +96,7 @@ pub(super) fn stored_for(model: Model, precision: Precision) -> Result<Model, Gr
 
 fn write(out: &Path, hash: ContentHash, bytes: &[u8]) -> Result<(), PrepareError> {
     let path = out.join(hash.to_string());
-    // Equal weights are written once, in whichever form they are found.
+    // Equal weights of several forms are written once.
     if path.exists() {
         return Ok(());
     }

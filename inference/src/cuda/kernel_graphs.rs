@@ -1,14 +1,15 @@
-//! Kernels that users bring, run in processes of their own.
+//! Kernel graphs: user-supplied kernels, run in separate worker processes.
 //!
 //! ```text
-//!   upload ──Preparer──► PTX, checked             NVRTC, in a limited child, where there is CUDA C
-//!   a graph in the cache of the device ──► its tenant's Worker: a process with a context of its own
-//!   run ──socket──► plan, copies, launches        tensors in memory that both processes have
+//!   upload ──Preparer──► checked PTX                  NVRTC compiles CUDA C in a limited child
+//!   graph in the device's cache ──► tenant's Worker   a process with a separate context
+//!   run ──socket──► plan, copies, launches            tensors in memory shared by both processes
 //! ```
 //!
-//! A kernel may do anything with what is in its context: so each tenant has one of its own on each device, in a process that is killed when a
-//! kernel faults or does not end, and started anew by the next call. What ends a worker besides: nobody holds one of its graphs any more (they are
-//! unloaded when nobody has called them for a while), or the node ends. A tenant's runs on a device are one after the other.
+//! A kernel can access everything in its context. Therefore each tenant has a separate context on
+//! each device, in a process that is killed when a kernel faults or times out. The next call
+//! restarts the process. A worker also ends when its last graph is unloaded (graphs are unloaded
+//! when idle), or when the node ends. A tenant's runs on a device are sequential.
 
 mod message;
 mod process;
@@ -44,20 +45,20 @@ use std::time::Duration;
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, TenantId};
 
-/// How users' kernels run on a device.
+/// Configuration of kernel graphs on a device.
 #[derive(Debug, Clone)]
 pub struct KernelGraphConfig {
-    /// The memory of a device that the buffers of one tenant's runs may take.
+    /// Maximum device memory for the buffers of one tenant's runs, in bytes.
     pub memory_bytes_max: u64,
-    /// What the context of a worker takes of the device, for the account of its tenant.
+    /// Device memory of a worker's context in bytes, which is charged to its tenant.
     pub context_bytes: u64,
-    /// How long a run may take.
+    /// Maximum time of a run.
     pub run_time_max: Duration,
-    /// The program that is a worker, and its arguments; none for this same program with [`WORKER_COMMAND`].
+    /// Worker program and its arguments. `None`: this executable with [`WORKER_COMMAND`].
     pub command: Option<(PathBuf, Vec<OsString>)>,
 }
 
-/// The workers of one device, by tenant.
+/// Workers of one device, by tenant.
 pub(super) struct KernelGraphs {
     config: Arc<KernelGraphConfig>,
     driver: PathBuf,
@@ -68,27 +69,29 @@ pub(super) struct KernelGraphs {
 }
 
 impl KernelGraphs {
-    /// For a device of that driver. Nothing is started.
+    /// Creates the table for a device of this driver. Starts no process.
     pub(super) fn new(config: KernelGraphConfig, driver: PathBuf, ordinal: u32, arena: Arena) -> Self {
         let capture_failures = CaptureFailures::new(Device::Cuda { ordinal });
         Self { config: Arc::new(config), driver, ordinal, arena, capture_failures, workers: Mutex::default() }
     }
 
-    /// Have a graph at hand. Its worker is started by its first run.
+    /// Loads a graph. Its first run starts the worker.
     pub(super) fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let worker = self.worker(&source.id().tenant);
         let (arena, failures) = (self.arena.clone(), self.capture_failures.clone());
         Ok(Box::new(KernelGraphModel::load(worker, source, self.footprint(source), arena, failures)?))
     }
 
-    /// What a graph takes of the device: its constants and code, and what its tenant's worker takes, once for all of its graphs.
+    /// Returns the device memory of a graph: its constants and code, and the tenant's worker, which
+    /// all graphs of the tenant share.
     pub(super) fn footprint(&self, source: &ModelSource) -> Footprint {
         let tenant = &source.id().tenant;
         let hash = ContentHash::of(format!("the worker for kernels of {tenant}").as_bytes());
         Footprint::new(source.prepared.weight_bytes, [(Part { hash, family: None }, self.worker_bytes())])
     }
 
-    /// What the workers of tenants that have graphs here take, by their graphs' footprints.
+    /// Returns the device memory of the workers of all tenants with loaded graphs, as in the
+    /// graphs' footprints.
     pub(super) fn workers_bytes(&self) -> u64 {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let count = workers.values().filter(|worker| worker.strong_count() > 0).count();
@@ -99,7 +102,7 @@ impl KernelGraphs {
         self.config.context_bytes.saturating_add(self.config.memory_bytes_max)
     }
 
-    /// Runs that were to be captured as CUDA graphs, and were not.
+    /// Returns the number of runs that could not be captured as CUDA graphs.
     pub(super) fn capture_failures(&self) -> u64 {
         self.capture_failures.count()
     }

@@ -1,4 +1,4 @@
-//! The kernels of a device: loaded ahead, or by their first user.
+//! Kernels of a device, loaded in advance or on first use.
 
 mod ahead;
 mod modules;
@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{Context, CudaError, Function};
 use weir_kernels::Kernel;
 
-/// Shared memory that every function may have; more has to be asked for.
+/// Shared memory per block that needs no opt-in, in bytes.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// The functions that were asked for, and their modules.
+/// Requested functions and their modules.
 pub(super) struct Kernels {
     modules: Arc<Modules>,
-    /// With the shared memory that each is allowed. Held for single calls of the driver, and never while a module is loaded.
+    /// Functions with their shared memory limits. The lock is held for single driver calls, never
+    /// while a module is loaded.
     functions: Mutex<HashMap<Kernel, (Function, u32)>>,
     ahead: Option<Ahead>,
 }
@@ -27,12 +28,12 @@ impl Kernels {
         Self { modules, functions: Mutex::default(), ahead: None }
     }
 
-    /// Load all modules in the background, from now on.
+    /// Starts loading all modules in the background.
     pub(super) fn load_ahead(&mut self) {
         self.ahead = Ahead::start(&self.modules);
     }
 
-    /// Wait for what [`Self::load_ahead`] has begun.
+    /// Waits for the end of [`Self::load_ahead`].
     #[cfg(test)]
     pub(super) fn wait_until_loaded(&mut self) {
         if let Some(ahead) = self.ahead.take() {
@@ -40,7 +41,8 @@ impl Kernels {
         }
     }
 
-    /// The function of a kernel, allowed so much shared memory. Waits for its module, and for no other.
+    /// Returns the function of a kernel, with this limit of shared memory. Waits only for the
+    /// module of the kernel.
     pub(super) fn function(&self, kernel: &Kernel, shared_bytes: u32) -> Result<Function, CudaError> {
         if let Some(found) = self.known(kernel, shared_bytes) {
             return found;
@@ -50,7 +52,7 @@ impl Kernels {
         self.known(kernel, shared_bytes).unwrap_or(Ok(function))
     }
 
-    /// A function that was asked for before, allowed so much shared memory.
+    /// Returns a function that was requested before, with its limit raised to `shared_bytes`.
     fn known(&self, kernel: &Kernel, shared_bytes: u32) -> Option<Result<Function, CudaError>> {
         let mut functions = self.functions();
         let (function, allowed_bytes) = functions.get_mut(kernel)?;
@@ -61,7 +63,7 @@ impl Kernels {
         self.functions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The modules, for measuring how long each takes to load.
+    /// Returns the modules, for measuring their load times.
     pub(super) fn modules(&self) -> &Modules {
         &self.modules
     }

@@ -1,23 +1,23 @@
-//! What becomes of NVIDIA's libraries on a device.
+//! State of NVIDIA's libraries on a device.
 
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 use weir_device::Device;
 
-/// What became of one.
+/// State of a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LibraryState {
-    /// There is none to use.
+    /// No library is configured.
     None,
-    /// It is used, in this version.
+    /// The library is in use, in this version.
     Used(String),
-    /// It cannot be used; why not.
+    /// The library is unusable for this reason.
     Unusable(String),
 }
 
 impl LibraryState {
-    /// Say of cuBLASLt in the log what became of it.
+    /// Logs the state of cuBLASLt.
     pub(super) fn tell_of_products(&self, device: Device) {
         match self {
             Self::None => {}
@@ -28,7 +28,7 @@ impl LibraryState {
         }
     }
 
-    /// The same of NVRTC.
+    /// Logs the state of NVRTC.
     pub(super) fn tell_of_compiler(&self, device: Device) {
         match self {
             Self::None => {}

@@ -1,4 +1,4 @@
-//! A model in a device's memory.
+//! Model in a device's memory.
 
 use super::bound::Bound;
 use super::device::Gpu;
@@ -18,44 +18,45 @@ use weir_device::cuda::{Owner, TransferError};
 use weir_graph::WeightData;
 use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature, TenantId};
 
-/// Shapes of inputs that programs are kept for.
+/// Maximum number of cached programs, keyed by input shapes.
 const PROGRAMS_MAX: u64 = 32;
 
-/// A resident model.
+/// Resident model.
 pub(super) struct CudaModel(Arc<Shared>);
 
-/// What its sessions share. Fields drop in order: what lies in the device's memory before the device.
+/// State shared by the model's sessions. Fields drop in order: data in device memory before the
+/// device.
 pub(super) struct Shared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(super) weights: Weights,
     model: weir_graph::Model,
     precision: Precision,
-    /// For each input of the graph, which of the signature's it is.
+    /// Position in the signature of each input of the graph.
     inputs: Vec<usize>,
-    /// For each output of the signature, which of the graph's it is.
+    /// Position in the graph of each output of the signature.
     pub(super) outputs: Vec<usize>,
     pub(super) owner: Owner,
     id: ModelId,
     pub(super) gpu: Arc<Gpu>,
 }
 
-/// What loading a model takes.
+/// Description of a model for loading.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ModelFiles {
-    /// Which it is.
+    /// Identifier of the model.
     id: ModelId,
-    /// What it takes and gives.
+    /// Inputs and outputs.
     pub(super) signature: Signature,
-    /// What it computes in.
+    /// Precision of the computation.
     precision: Precision,
-    /// The file with its graph.
+    /// Hash of the file with the graph.
     skeleton: ContentHash,
-    /// The folder with that file and those of its weights.
+    /// Folder with that file and the weight files.
     blobs: PathBuf,
 }
 
 impl ModelFiles {
-    /// The form that GPUs run.
+    /// Creates the description of the model's GPU form.
     pub(super) fn of(source: &ModelSource) -> Result<Self, InferenceError> {
         let id = source.id().clone();
         let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
@@ -70,7 +71,8 @@ impl ModelFiles {
 }
 
 impl CudaModel {
-    /// Have a model brought into the memory of a device, which it takes from now on. Runs may begin at once; see [`Model::arrive`]. Blocks.
+    /// Allocates device memory for a model, and starts the transfer of its weights. Runs may start
+    /// immediately; see [`Model::arrive`]. Blocks.
     pub(super) fn load(gpu: Arc<Gpu>, files: &ModelFiles) -> Result<Self, InferenceError> {
         let ModelFiles { id, signature, precision, skeleton, blobs } = files;
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
@@ -102,7 +104,7 @@ impl CudaModel {
         Ok(Self(Arc::new(shared)))
     }
 
-    /// One more session over the same weights.
+    /// Opens a session over the same weights.
     pub(super) fn open_session(&self) -> CudaSession {
         CudaSession::new(Arc::clone(&self.0))
     }
@@ -138,12 +140,13 @@ impl Model for CudaModel {
 }
 
 impl Shared {
-    /// For each input of the graph, which of the signature's it is.
+    /// Returns the position in the signature of each input of the graph.
     pub(super) fn inputs(&self) -> &[usize] {
         &self.inputs
     }
 
-    /// What a run with inputs of these shapes does, in the order of the graph. Made when shapes are first seen: some milliseconds.
+    /// Returns the bound program for inputs of these shapes, given in the order of the graph. The
+    /// first call for a list of shapes takes some milliseconds.
     pub(super) fn bound(&self, shapes: &[Shape]) -> Result<Arc<Bound>, InferenceError> {
         let make = || {
             let program = Program::compile(
@@ -160,7 +163,7 @@ impl Shared {
         made.map_err(|error: Arc<InferenceError>| error.as_ref().clone())
     }
 
-    /// Wait until it is known that its files are what was pushed.
+    /// Waits until the hashes of the model's files are verified.
     pub(super) fn verify(&self) -> Result<(), InferenceError> {
         let verified = self.weights.verify();
         verified
@@ -169,7 +172,7 @@ impl Shared {
 
     fn refused(&self, error: &CompileError) -> InferenceError {
         match error {
-            // What the shapes are to blame for.
+            // The input shapes are at fault.
             CompileError::Graph(
                 error @ (weir_graph::GraphError::Inputs(_) | weir_graph::GraphError::Invalid { .. }),
             ) => InferenceError::Refused(error.to_string().into()),
@@ -178,7 +181,7 @@ impl Shared {
     }
 }
 
-/// Where each of `wanted` is among `ports`, by name.
+/// Returns the position of each port of `wanted` in `ports`, matched by name.
 fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
     let position = |port: &Port| {
         let found = ports.iter().position(|other| other.name == port.name);
@@ -187,13 +190,13 @@ fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
     wanted.iter().map(position).collect()
 }
 
-/// On whose behalf runs of a tenant hold memory.
+/// Returns the memory owner for a tenant's runs.
 pub(super) fn owner(tenant: &TenantId) -> Owner {
     let hash = ContentHash::of(tenant.as_str().as_bytes()).to_string();
     Owner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
 }
 
-/// The same, where it is a file that is to blame.
+/// Maps an error of loading weights, including file errors, to the error of the load.
 pub(super) fn load_failure(error: &WeightsError) -> InferenceError {
     match error {
         WeightsError::Transfer(error) => weights_failure(error),
@@ -201,7 +204,7 @@ pub(super) fn load_failure(error: &WeightsError) -> InferenceError {
     }
 }
 
-/// What it means that bytes have not arrived.
+/// Maps a transfer error to the error of the load or run.
 pub(super) fn weights_failure(error: &TransferError) -> InferenceError {
     match error {
         TransferError::Device(error) => super::failure(error),

@@ -1,8 +1,11 @@
-//! Processes of this same program that hold a device: how they are started, what they are told of the environment, and how they end.
+//! Worker processes: how they start, the environment that they see, and how they end.
 //!
-//! What both kinds of workers have in common, that of the models of a device (`worker/`) and those of users' kernels (`kernel_graphs/`):
-//! messages, which are lengths and JSON ([`send`], [`receive`]), and open files behind them ([`send_files`], [`receive_files`]); tensors, in files in memory that both sides have open ([`Part`]); and pauses between
-//! starts ([`Restarts`]).
+//! The model workers (`worker/`) and the kernel-graph workers (`kernel_graphs/`) share this module:
+//!
+//! - [`send`] and [`receive`] exchange length-prefixed JSON messages.
+//! - [`send_files`] and [`receive_files`] pass open files after a message.
+//! - [`Part`] describes a tensor in a memory file that both processes have open.
+//! - [`Restarts`] limits the rate of restarts.
 
 mod framing;
 pub(super) use framing::{receive, send};
@@ -23,23 +26,25 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// This program as it runs, whatever has become of its file since.
+/// This executable, even if its file has been replaced or deleted.
 const THIS_PROGRAM: &str = "/proc/self/exe";
-/// The variables of the environment that the driver and its compiler listen to, besides their own `CUDA_*` and `NVIDIA_*`. A worker gets no others.
+/// Environment variables that the driver and its compiler read, in addition to `CUDA_*` and
+/// `NVIDIA_*`. Workers inherit no other variables.
 const VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "WEIR_FAKE_CUDA"];
-/// How often somebody who waits for the end of a process looks.
+/// Interval at which a caller polls for the end of a process.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// How long is waited for the end of a process whose socket has closed, to tell how it ended.
+/// Maximum time to wait for the exit status of a process whose socket has closed.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(100);
 
-/// A program that is a worker, and its arguments.
+/// Worker program and its arguments.
 pub(super) type Program = (PathBuf, Vec<OsString>);
 
-/// A process that runs. Killed on drop.
+/// Running process. Killed on drop.
 pub(super) struct Process(Option<Child>);
 
-/// What starts a worker: `program`, or this same one with a hidden subcommand. Streams and more of the environment are the caller's to set.
+/// Returns the command that starts a worker: `program`, or this executable with a hidden
+/// subcommand. The caller sets the streams and further environment variables.
 pub(super) fn command(program: Option<&Program>, subcommand: &str) -> Command {
     let (program, arguments) = match program {
         Some((program, arguments)) => (program.clone(), arguments.clone()),
@@ -55,40 +60,42 @@ pub(super) fn command(program: Option<&Program>, subcommand: &str) -> Command {
     command
 }
 
-/// The first thing that a worker does: leave no image of its memory behind, and gain no rights.
+/// Disables core dumps and new privileges. A worker calls this first.
 pub(super) fn confine() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(rustix::thread::set_no_new_privs(true)?)
 }
 
-/// The last thing that a worker does: its node is gone. Not by `exit`: the driver would wait for its kernels then.
+/// Ends a worker whose node is gone. SIGKILL is required, because `exit` makes the driver wait for
+/// its kernels.
 pub(super) fn end_at_once() {
     let _ = kill_process(getpid(), Signal::KILL);
 }
 
 impl Process {
-    /// Start it.
+    /// Starts the process.
     pub(super) fn start(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(|child| Self(Some(child)))
     }
 
-    /// How it has ended, after its socket has closed.
+    /// Describes how the process ended, after its socket has closed.
     pub(super) fn last_words(&mut self) -> String {
-        // The socket closes a little before the process has ended.
+        // The socket closes shortly before the process ends.
         match self.wait(LAST_WORDS_TIME_MAX) {
             Some(status) => status.to_string(),
             None => "it closed its socket".to_owned(),
         }
     }
 
-    /// Have it end. It is waited for later.
+    /// Kills the process without waiting for its end.
     pub(super) fn kill(&mut self) {
         if let Some(child) = &mut self.0 {
             let _ = child.kill();
         }
     }
 
-    /// Kill it, and wait until what it held of the device is free again, but no longer than `time_max`: where a kernel does not end, the driver takes a while.
+    /// Kills the process, and waits until its device memory is free, but at most `time_max`. The
+    /// driver needs longer if a kernel does not end.
     pub(super) fn end(mut self, time_max: Duration) {
         self.kill();
         let _ = self.wait(time_max);
@@ -112,7 +119,8 @@ impl Drop for Process {
         if matches!(child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The driver may take a while to do away with it. Nobody waits for that; the thread ends with the process.
+        // The driver can take a while to clean up the process. A detached thread reaps the process,
+        // so that the caller does not wait.
         let reap = move || _ = child.wait();
         let _ = std::thread::Builder::new().name("weir-reap".to_owned()).stack_size(64 << 10).spawn(reap);
     }

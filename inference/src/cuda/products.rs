@@ -1,4 +1,5 @@
-//! NVIDIA's library for products of matrices, where a node has found it: a tier above Weir's own kernels. Whatever is the matter with it, models run.
+//! cuBLASLt on a device, if the node found the library: an optional tier for matrix products above
+//! Weir's own kernels. A failure of the library never prevents models from running.
 
 use super::libraries::LibraryState;
 use super::program::{Place, Product, ProductTier};
@@ -8,21 +9,24 @@ use std::sync::Arc;
 use tracing::warn;
 use weir_device::cuda::{self, Context, CublasLt, CudaError, Products};
 
-/// Memory that one product may work in, at most: what NVIDIA recommends for its largest devices. Slots have it only while they run such products.
+/// Maximum workspace of a product in bytes: NVIDIA's recommendation for its largest devices. A slot
+/// has this memory only while it runs such products.
 const WORKSPACE_BYTES_MAX: u64 = 32 << 20;
-/// The share of a device's memory that it is at most, so that on a small one no run fails for want of it.
+/// Maximum share of device memory for the workspace, as a divisor, so that the workspace cannot
+/// exhaust a small device.
 const WORKSPACE_SHARE: u64 = 256;
 
-/// The library that is to be used.
+/// Configuration of the library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LibraryConfig {
-    /// Its file. Found by the node, which has the environment that says where to look; opened by whoever holds the device.
+    /// Path of the library. The node finds the file, because only the node has the environment with
+    /// the search path; the process that owns the device opens the file.
     pub(super) path: PathBuf,
-    /// From how many operations on a product is its.
+    /// Minimum number of floating-point operations of a product for the library.
     pub(super) flops_min: u64,
 }
 
-/// The library on a device.
+/// cuBLASLt on a device.
 pub(super) struct ProductLibrary {
     products: Option<Arc<Products>>,
     tier: ProductTier,
@@ -30,7 +34,8 @@ pub(super) struct ProductLibrary {
 }
 
 impl ProductLibrary {
-    /// Set it up, if there is one. Takes some hundred milliseconds, most of it the loader's.
+    /// Opens the library, if configured. Takes several hundred milliseconds, mostly in the dynamic
+    /// loader.
     pub(super) fn open(config: Option<&LibraryConfig>, context: &Arc<Context>, capacity_bytes: u64) -> Self {
         let none = |state| Self { products: None, tier: ProductTier::Own, state };
         let Some(LibraryConfig { path, flops_min }) = config else { return none(LibraryState::None) };
@@ -55,17 +60,18 @@ impl ProductLibrary {
         }
     }
 
-    /// What computes products.
+    /// Returns the tier that computes products.
     pub(super) fn tier(&self) -> ProductTier {
         self.tier
     }
 
-    /// What became of the library.
+    /// Returns the state of the library.
     pub(super) fn state(&self) -> &LibraryState {
         &self.state
     }
 
-    /// Make a product ready; none where the library has nothing for it. An error says that the device is lost.
+    /// Prepares a product. Returns `None` if the library has no algorithm for it; returns an error
+    /// only if the device is lost.
     pub(super) fn make(&self, product: &Product<Place>) -> Result<Option<cuda::Product>, CudaError> {
         let Some(products) = &self.products else { return Ok(None) };
         match cuda::Product::new(products, product.shape, product.workspace_bytes) {

@@ -1,8 +1,9 @@
-//! What a run of a model does on a device, for inputs of one shape. Plain data: places, and no addresses yet.
+//! Program of a model's run on a device, for inputs of fixed shapes. The program is plain data:
+//! offsets instead of addresses.
 //!
 //! ```text
 //!   arena      inputs, values, outputs | workspace    the slot's memory, from its start
-//!   resident   what depends on no input               kept with the program
+//!   resident   values independent of the inputs       kept with the program
 //!   weights    of the model, by index                 in the tensor store
 //!   constants  of the program, by index               in the tensor store
 //! ```
@@ -18,67 +19,69 @@ use weir_graph::{ALIGNMENT_BYTES, Graph, GraphError, MemoryPlan, Model, Node, So
 use weir_kernels::{Cost, Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
 use weir_types::{ElementType, Shape};
 
-/// The steps of one run, in order.
+/// Steps of one run, in order.
 #[derive(Debug)]
 pub(super) struct Program {
-    /// What is done once, when the program is made ready.
+    /// Steps that run once per program.
     pub(super) prologue: Vec<Step>,
-    /// What every run does.
+    /// Steps of every run.
     pub(super) steps: Vec<Step>,
-    /// What is known before any run.
+    /// Data that is known at compile time.
     pub(super) constants: Vec<Bytes>,
-    /// The memory that a run works in.
+    /// Size of a run's working memory in bytes.
     pub(super) arena_bytes: u64,
-    /// The memory of what the prologue makes.
+    /// Size of the prologue's results in bytes.
     pub(super) resident_bytes: u64,
-    /// Where each input goes, in the order of the signature.
+    /// Locations of the inputs, in the order of the signature.
     pub(super) inputs: Vec<Port>,
-    /// Where each output is in the end, in the order of the signature.
+    /// Locations of the outputs after the run, in the order of the signature.
     pub(super) outputs: Vec<Port>,
 }
 
-/// One thing that is given to a stream.
+/// Step of a program.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// A kernel of Weir's own.
+    /// Launch of one of Weir's own kernels.
     Launch(Launch<Place>),
-    /// A product of matrices by NVIDIA's library, and what computes it should that have nothing for it.
+    /// Matrix product by cuBLASLt. `otherwise` has the fallback launches if the library has no
+    /// algorithm for the product.
     Product { product: Product<Place>, otherwise: Vec<Launch<Place>> },
 }
 
-/// An input or output.
+/// Input or output.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) place: Place,
     pub(super) tensor: TensorType,
 }
 
-/// Where a buffer is.
+/// Location of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
-    /// So many bytes from the start of the arena.
+    /// Byte offset in the arena.
     Arena(u64),
-    /// So many bytes from the start of what stays.
+    /// Byte offset in the resident memory.
     Resident(u64),
-    /// One of the model's weights.
+    /// Index of a weight of the model.
     Weight(u32),
-    /// One of the program's constants.
+    /// Index of a constant of the program.
     Constant(usize),
 }
 
-/// Why a model cannot run on a device with inputs of these shapes.
+/// Reason why a model cannot run on a device with inputs of these shapes.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum CompileError {
-    /// There is no graph of it.
+    /// The model has no valid graph for these shapes.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// There is no kernel for one of its operations.
+    /// No kernel supports one of the operations.
     #[error("node {node:?}: {why}")]
     Kernel { node: String, why: Unsupported },
 }
 
 impl Program {
-    /// The program of `model`, whose weights are stored for `precision`, for inputs of these shapes, in the order of its signature.
+    /// Compiles `model` for inputs of these shapes, given in the order of its signature. The
+    /// weights must be stored for `precision`.
     pub(super) fn compile(
         model: &Model,
         shapes: &[Shape],
@@ -94,7 +97,8 @@ impl Program {
         Self::of(&graph, precision, target, tier)
     }
 
-    /// Have all chains of elementwise operations interpreted, whatever compiler there is. For checks, which hold one against the other.
+    /// Makes all chains of elementwise operations interpreted, even if a compiler is available. For
+    /// checks that compare the two.
     pub(super) fn interpret_chains(&mut self) {
         for step in &mut self.steps {
             if let Step::Launch(launch) = step {
@@ -103,7 +107,7 @@ impl Program {
         }
     }
 
-    /// The program of a graph.
+    /// Compiles a graph.
     pub(super) fn of(
         graph: &Graph,
         precision: Precision,
@@ -118,7 +122,7 @@ impl Program {
             let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
             let plan: Plan = plan.map_err(|why| CompileError::Kernel { node: node.name.clone(), why })?;
             let is_once = index < graph.prologue_len;
-            // What is computed once may stay with the kernels.
+            // The prologue runs once, so Weir's own kernels are fast enough.
             let tier = if is_once { ProductTier::Own } else { tier };
             let product = types.with(|operands| tier.product(&node.op, operands, precision, &plan));
             let place = |slot| places.of_slot(node, slot);
@@ -157,7 +161,7 @@ impl Program {
 }
 
 impl Step {
-    /// What it has to do.
+    /// Returns the work of the step. The work of a product is the sum over its fallback launches.
     pub(super) fn cost(&self) -> Cost {
         match self {
             Self::Launch(launch) => launch.cost,
@@ -168,7 +172,7 @@ impl Step {
     }
 }
 
-/// What a node reads and writes.
+/// Types of the tensors that a node reads and writes.
 struct Types {
     inputs: Vec<Option<TensorType>>,
     outputs: Vec<Option<TensorType>>,
@@ -191,10 +195,11 @@ impl Types {
     }
 }
 
-/// Where the values of a graph are.
+/// Locations of a graph's values.
 struct Places {
     memory: MemoryPlan,
-    /// Where the operations' workspace begins in the arena: they run one after the other, and share it.
+    /// Offset of the operations' workspace in the arena. Operations run sequentially, and share the
+    /// workspace.
     workspace: u64,
     constants: Vec<Bytes>,
     constant_of: HashMap<ValueId, usize>,

@@ -1,5 +1,5 @@
-//! Runs, one at a time.
-#![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
+//! Session: sequential runs of a model.
+#![allow(unsafe_code, reason = "work is enqueued on a device, with addresses of pinned memory")]
 
 use super::bound::{Bound, Ordered};
 use super::captured::CapturedRuns;
@@ -17,50 +17,54 @@ use weir_device::Arena;
 use weir_device::cuda::{CudaError, Owner, Span, Stream};
 use weir_types::{ElementType, Shape};
 
-/// One slot's share of a model.
+/// Session of a model.
 pub(super) struct CudaSession {
-    /// Before what they use.
+    /// Dropped before the program that the captured runs use.
     captured: CapturedRuns,
-    /// Where it ran last.
+    /// Slot of the previous run.
     slot: Option<usize>,
     model: Arc<Shared>,
 }
 
-/// What is known of a run that has ended.
+/// Result of a finished run.
 #[derive(Debug, Clone)]
 pub(super) struct Ran {
-    /// How long it went on, from when there was a slot for it; of one that was cold, once the weights were there and known to be right: before that it is the
-    /// load that takes time.
+    /// Time of the run, starting when it got a slot. For a cold run, the time starts when the
+    /// weights have arrived and are verified; the time before that counts as load time.
     pub(super) time: Duration,
-    /// It has begun before the model's weights were there.
+    /// Whether the run started before the model's weights had arrived.
     pub(super) was_cold: bool,
-    /// Why it was launched kernel by kernel, where it was to be captured.
+    /// Reason of a failed capture, after which the run was launched kernel by kernel.
     pub(super) not_captured: Option<String>,
 }
 
-/// Where the inputs of a run come from, and its outputs go. Inputs go by their positions in the signature.
+/// Source of a run's inputs, and destination of its outputs. Inputs are identified by their
+/// positions in the signature.
 pub(super) trait Exchange {
-    /// The shape of an input.
+    /// Returns the shape of an input.
     fn shape(&self, input: usize) -> Option<&Shape>;
 
-    /// How long it is.
+    /// Returns the length of an input in bytes.
     fn bytes(&self, input: usize) -> usize;
 
-    /// Where the device reads it, if another run has left it there, or on a device whose memory this one reads.
+    /// Returns the device memory of an input that another run left on this device, or on a device
+    /// whose memory this device can read.
     fn on_device(&self, _input: usize) -> Option<Span> {
         None
     }
 
-    /// Make `stream` wait until it is there.
+    /// Makes `stream` wait until a device-resident input is complete.
     fn order(&self, _input: usize, _stream: &Stream) -> Result<(), CudaError> {
         Ok(())
     }
 
-    /// Write it to `place`, which is as long.
+    /// Writes an input to `place`, which has the input's length.
     fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError>;
 
-    /// Let an output stay on the device, if it may and there is room: a copy of `from`, in the order of `stream`. Gives whether it does. Outputs go by
-    /// their places among those wanted.
+    /// Keeps an output on the device if permitted and if there is room: enqueues a copy of `from`
+    /// on `stream`. Returns whether the output was kept.
+    ///
+    /// Outputs are identified by their positions among the wanted outputs.
     fn keep(
         &mut self,
         _output: usize,
@@ -71,7 +75,7 @@ pub(super) trait Exchange {
         Ok(false)
     }
 
-    /// Take an output.
+    /// Receives an output.
     fn write(
         &mut self,
         output: usize,
@@ -88,13 +92,13 @@ struct Tensors<'a> {
     arena: &'a Arena,
 }
 
-/// Where an output is on the device, and in the staging memory.
+/// Location of an output on the device and in the staging memory.
 struct Output {
     from: Span,
     offset: usize,
     element_type: ElementType,
     shape: Shape,
-    /// It does not come back.
+    /// Whether the output stays on the device.
     stays: bool,
 }
 
@@ -103,7 +107,7 @@ impl CudaSession {
         Self { captured: CapturedRuns::default(), slot: None, model }
     }
 
-    /// On whose behalf it runs.
+    /// Returns the memory owner of the session's runs.
     pub(super) fn owner(&self) -> Owner {
         self.model.owner
     }
@@ -119,8 +123,11 @@ impl Session for CudaSession {
 }
 
 impl CudaSession {
-    /// Run once, with what `exchange` has, and give it the wanted outputs in their order. Told to stop, it does not begin, or goes no further where it
-    /// waits for weights; what the device has begun it ends.
+    /// Runs the model once with the inputs of `exchange`, and passes the wanted outputs to it in
+    /// order.
+    ///
+    /// An interrupt prevents the start of the run, or stops the run while it waits for weights.
+    /// Work that the device has started runs to its end.
     pub(super) fn exchange(
         &mut self,
         exchange: &mut dyn Exchange,
@@ -142,7 +149,7 @@ impl CudaSession {
         let was_cold = !model.weights.are_usable().map_err(|error| weights_failure(&error))?;
         let ran = self.run_in(slot, &bound, exchange, wanted, interrupt);
         if ran.is_err() {
-            // Whatever was given to the device is over before anybody else gets the slot.
+            // Enqueued work must end before the slot is reused.
             let _ = slot.stream.synchronize();
         }
         let not_captured = ran?;
@@ -151,7 +158,7 @@ impl CudaSession {
         Ok(Ran { time: ended.saturating_duration_since(from), was_cold, not_captured })
     }
 
-    /// Gives why the run was not captured, where it was to be.
+    /// Runs in this slot. Returns the reason of a failed capture.
     fn run_in(
         &mut self,
         slot: &mut Slot,
@@ -168,7 +175,8 @@ impl CudaSession {
         let is_ready = bound.is_ready(&model.weights)?;
         let mut ordered = Ordered::new(&stream, interrupt);
         if !is_ready {
-            // SAFETY: the arena is the slot's, which is ours until the stream is synchronised; the session holds the model, and the caller the program.
+            // SAFETY: the arena belongs to the slot, which this run holds until the stream is
+            // synchronised. The session holds the model, and the caller holds the program.
             unsafe { bound.begin(&mut ordered, &model.weights, arena) }?;
         }
 
@@ -188,11 +196,13 @@ impl CudaSession {
             let (place, behind) = rest.split_at_mut_checked(bytes).ok_or_else(misfit)?;
             rest = behind;
             exchange.read(*input, place)?;
-            // SAFETY: the staging memory is the slot's, and is neither written nor given up before the stream is synchronised below.
+            // SAFETY: the staging memory belongs to the slot, and is neither written nor freed
+            // before the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }.map_err(|error| failure(&error))?;
         }
         let not_captured = if is_ready {
-            // SAFETY: the arena is the slot's, and the slot ours until the stream is synchronised; the session holds the model, whose weights are there.
+            // SAFETY: the arena belongs to the slot, which this run holds until the stream is
+            // synchronised. The session holds the model, whose weights have arrived.
             unsafe { self.captured.launch(bound, slot, arena, gpu) }.map_err(|error| failure(&error))?
         } else {
             // SAFETY: as above.
@@ -225,7 +235,8 @@ impl CudaSession {
         Ok(not_captured.map(|error| error.to_string()))
     }
 
-    /// Where the wanted outputs are, and where they go behind the inputs; how much staging memory that takes.
+    /// Returns the wanted outputs with their offsets after the inputs, and the size of the staging
+    /// memory.
     fn outputs(
         &self,
         bound: &Bound,
@@ -277,7 +288,7 @@ impl Exchange for Tensors<'_> {
     }
 }
 
-/// Sizes that were worked out beforehand do not agree.
+/// Error for inconsistent sizes of a run's inputs or outputs.
 pub(super) fn misfit() -> InferenceError {
     InferenceError::Run("the run's inputs or outputs are not those that it was made for".into())
 }

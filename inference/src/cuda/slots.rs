@@ -1,19 +1,21 @@
-//! Places for runs: each a stream, memory to work in, and pinned memory for what goes in and out.
+//! Run slots: a stream, working memory, and pinned staging memory for inputs and outputs.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{BlockPool, CudaError, Priority, SlotMemory, StagingBuffer, Stream};
 
-/// Pinned memory that each has before the first run: inputs and outputs of most take no more.
+/// Initial size of each slot's staging memory in bytes, which fits the inputs and outputs of most
+/// models.
 pub(super) const STAGING_BYTES: usize = 2 << 20;
 
-/// A device's places. A device thread never waits for one: there are as many as threads.
+/// Run slots of a device. Device threads never wait for a slot, because there are as many slots as
+/// threads.
 pub(super) struct Slots {
     len: usize,
     idle: Mutex<Vec<Slot>>,
     returned: Condvar,
 }
 
-/// One of them.
+/// Run slot.
 pub(super) struct Slot {
     pub(super) number: usize,
     pub(super) stream: Arc<Stream>,
@@ -21,14 +23,14 @@ pub(super) struct Slot {
     pub(super) staging: StagingBuffer,
 }
 
-/// A place that is taken, until it drops.
+/// Slot taken for a run, returned on drop.
 pub(super) struct Taken<'a> {
     slots: &'a Slots,
     slot: Option<Slot>,
 }
 
 impl Slots {
-    /// `count` of them, each with addresses for as much memory as the pool may ever have.
+    /// Creates `count` slots, each with an address range for the maximum size of the pool.
     pub(super) fn new(pool: &Arc<BlockPool>, count: usize) -> Result<Self, CudaError> {
         let bytes_max = pool.usage().limit_bytes;
         let slot = |number| {
@@ -41,7 +43,8 @@ impl Slots {
         Ok(Self { len: idle.len(), idle: Mutex::new(idle), returned: Condvar::new() })
     }
 
-    /// Take the slot of that number if it is idle, so that what was captured there can be repeated; else another.
+    /// Takes the preferred slot if it is idle, because runs captured there can be repeated;
+    /// otherwise takes another slot.
     pub(super) fn take(&self, preferred: Option<usize>) -> Taken<'_> {
         let idle = self.returned.wait_while(self.lock(), |idle| idle.is_empty());
         let mut idle = idle.unwrap_or_else(PoisonError::into_inner);
@@ -53,7 +56,7 @@ impl Slots {
         Taken { slots: self, slot }
     }
 
-    /// Give up memory that runs have not needed lately. Slots that are taken keep theirs.
+    /// Releases memory that recent runs have not needed. Taken slots keep their memory.
     pub(super) fn settle(&self, now_ns: u64) {
         for slot in self.lock().iter_mut() {
             if let Err(error) = slot.memory.settle(now_ns) {
@@ -62,12 +65,12 @@ impl Slots {
         }
     }
 
-    /// How many there are, taken or not.
+    /// Returns the number of slots, including taken slots.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Memory behind the addresses of those that are idle.
+    /// Returns the memory mapped by idle slots, in bytes.
     pub(super) fn held_bytes(&self) -> u64 {
         self.lock().iter().map(|slot| slot.memory.held_bytes()).sum()
     }
@@ -78,7 +81,7 @@ impl Slots {
 }
 
 impl Taken<'_> {
-    /// The slot itself; there is one until the drop.
+    /// Returns the slot, which is present until the drop.
     pub(super) fn slot(&mut self) -> Option<&mut Slot> {
         self.slot.as_mut()
     }

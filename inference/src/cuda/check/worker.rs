@@ -1,4 +1,5 @@
-//! Models by the way that a node runs them: in a worker, which is lost and had again. And what that way costs beside the run itself.
+//! Checks of models in a worker process, as nodes run them: recovery after the loss of the worker,
+//! and the overhead of the process boundary.
 
 use super::folder::Folder;
 use super::network::{made_up, name};
@@ -22,15 +23,15 @@ use weir_device::cuda::{Devices, Library};
 use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
 
 const STAGE: Stage = Stage::Worker;
-/// The case of the first start.
+/// Name of the case of the first start.
 const START: &str = "start";
-/// Host memory for inputs and outputs.
+/// Host memory for inputs and outputs, in bytes.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
-/// Runs at once, where several are timed.
+/// Number of concurrent runs in the concurrent measurement.
 const SLOTS: usize = 4;
-/// What the way to the worker and back may take.
+/// Maximum overhead of the round trip to the worker.
 const WAY_MAX: Duration = Duration::from_micros(30);
-/// No run takes as long.
+/// Time limit that no valid run reaches.
 const RUN_TIME_MAX: Duration = Duration::from_secs(600);
 
 pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
@@ -73,7 +74,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// A model as a node has it, and something to ask it.
+/// Model in the form in which a node stores it, with a job for it.
 struct Ready {
     source: ModelSource,
     job: Job,
@@ -107,7 +108,7 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     Ok(Ready { source: source(TenantId::default(), prepared, &blobs)?, job, _blobs: blobs })
 }
 
-/// A tenant's model of which the files are in that folder.
+/// Returns the source of a tenant's model whose files are in this folder.
 pub(super) fn source(tenant: TenantId, prepared: Prepared, blobs: &Folder) -> Result<ModelSource, String> {
     let name = Name::new("doctor").map_err(|error| error.to_string())?;
     let id = ModelId { tenant, name, version: Version(1) };
@@ -132,7 +133,7 @@ fn model(
     let model = cuda.load(source)?;
     model.arrive()?;
     let mut sessions = (0..SLOTS).map(|_| model.session(1)).collect::<Result<Vec<_>, _>>()?;
-    // Until all of them repeat a captured run.
+    // After three runs, every session repeats a captured run.
     for _ in 0..3 {
         sessions.iter_mut().try_for_each(|session| session.run(job, &Interrupt::default()).map(|_| ()))?;
     }
@@ -166,7 +167,8 @@ fn model(
     Ok(())
 }
 
-/// Time of each run less the time that the worker reports for it, in nanoseconds, after a warm-up.
+/// Returns the time of each run minus the time that the worker reports for the run, in nanoseconds,
+/// after a warm-up.
 fn overheads(session: &mut dyn Session, job: &Job, timer: &Timer) -> Result<Vec<u64>, CheckFailure> {
     let mut run = || -> Result<u64, CheckFailure> {
         let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Compiling CUDA C, in a limited child: the compiler is told nothing but the source, and its words are for the source's author.
+//! Compilation of CUDA C in a limited child process. The compiler gets only the source, and its log
+//! goes to the author of the source.
 
 use crate::prepare::{PrepareError, Refusal};
 use serde::{Deserialize, Serialize};
@@ -9,38 +10,38 @@ use std::sync::Arc;
 use weir_child::{Command, Failure, Limits};
 use weir_device::cuda::{Nvrtc, Search};
 
-/// The hidden subcommand that a node starts itself with.
+/// Hidden subcommand with which a node starts itself as a compiler.
 pub const COMPILE_COMMAND: &str = "__compile-kernels";
 
-/// What a compilation may take.
+/// Resource limits of a compilation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompileLimits {
     pub(super) memory_bytes_max: u64,
     pub(super) time_ms_max: u64,
 }
 
-/// What the child is to do.
+/// Task of the child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Task {
-    /// Where NVRTC may be.
+    /// Search path of NVRTC.
     folders: Vec<PathBuf>,
-    /// Files by name.
+    /// Sources by file name.
     sources: Vec<(String, String)>,
 }
 
-/// What came of it.
+/// Result of the child.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Answer {
-    /// The PTX of each.
+    /// PTX by file name of the source.
     Compiled(Vec<(String, String)>),
-    /// One does not compile.
+    /// A source does not compile.
     Refused { name: String, log: String },
-    /// There is no compiler.
+    /// No compiler is available.
     NoCompiler(String),
 }
 
-/// Have a child compile these files. It is killed when the future drops.
+/// Compiles these sources in a child, which is killed when the future is dropped.
 pub(super) async fn compile(
     sources: Vec<(String, String)>,
     limits: CompileLimits,
@@ -68,7 +69,7 @@ pub(super) async fn compile(
     }
 }
 
-/// Be the child that compiles kernels: the whole of what a process does that was started with [`COMPILE_COMMAND`].
+/// Entry point of a process started with [`COMPILE_COMMAND`].
 #[must_use]
 pub fn compile_main() -> ExitCode {
     weir_child::serve(|task: Task, _| compile_here(&task))

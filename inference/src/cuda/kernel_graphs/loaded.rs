@@ -1,4 +1,4 @@
-//! A graph that is loaded: its code and constants, and its plans, which are captured once they are run again.
+//! Loaded graph: its code and constants, and its plans, which are captured on their second run.
 #![allow(
     unsafe_code,
     reason = "users' kernels are launched, with addresses of this process's own memory on the device"
@@ -15,21 +15,24 @@ use weir_device::cuda::{
 use weir_kernel_graph::{Bundle, KernelGraph, Plan, PlannedLaunch, Step, Value};
 use weir_types::Shape;
 
-/// Plans of a graph that are kept, by the shapes of its inputs; all are forgotten when there are more.
+/// Maximum number of cached plans of a graph, keyed by input shapes. The cache is cleared when it
+/// is full.
 const PLANS_MAX: usize = 32;
-/// What a thread of a kernel may have in memory besides its registers: drivers set that aside for as many threads as a device runs at once.
+/// Maximum local memory per thread, in bytes. Drivers reserve local memory for the maximum number
+/// of resident threads of a device.
 const LOCAL_BYTES_MAX: u32 = 4 << 10;
-/// Shared memory that every block may have without being allowed to.
+/// Shared memory per block that needs no opt-in, in bytes.
 const SHARED_BYTES: u32 = 48 << 10;
 
-/// A graph with its code. Fields drop in order: what was captured before what it uses.
+/// Loaded graph with its code. Fields drop in order: captured graphs before the functions that they
+/// use.
 pub(super) struct Loaded {
     plans: HashMap<Vec<Shape>, Planned>,
     code: Code,
     graph: KernelGraph,
 }
 
-/// A plan, and how far it has got.
+/// Plan with its capture state.
 struct Planned {
     captured: Captured,
     captures: CaptureBackoff,
@@ -37,22 +40,22 @@ struct Planned {
 }
 
 enum Captured {
-    /// It has not run.
+    /// The plan has not run.
     Never,
-    /// It has run once, launch by launch.
+    /// The plan has run once, launch by launch.
     Once,
-    /// From now on it is repeated.
+    /// Runs launch the graph.
     Graph(GraphExec),
 }
 
-/// What launches are made of.
+/// Data for building launches.
 struct Code {
     constants: Allocation,
-    /// With the shared memory that each is allowed.
+    /// Functions by kernel name, with the shared memory limit of each function.
     functions: HashMap<String, (Function, u32)>,
 }
 
-/// A run of a plan.
+/// Run of a plan.
 pub(super) struct Run<'a> {
     planned: &'a mut Planned,
     code: &'a Code,
@@ -83,7 +86,7 @@ impl Loaded {
         Ok(Self { plans: HashMap::new(), code: Code { constants, functions }, graph })
     }
 
-    /// What a run with inputs of these shapes does, and what does it.
+    /// Returns the plan for inputs of these shapes, and a run of the plan.
     pub(super) fn plan(
         &mut self,
         shapes: &[Shape],
@@ -104,15 +107,19 @@ impl Loaded {
 }
 
 impl Run<'_> {
-    /// Give it to the stream: launch by launch the first time, and as a graph from then on. Gives why the graph failed where the run was launched launch by
-    /// launch instead; an error says that the run failed.
+    /// Enqueues the run on the stream. The first run is launched kernel by kernel; later runs
+    /// launch a graph.
+    ///
+    /// Returns the error of the graph if the run fell back to launches kernel by kernel; returns an
+    /// error if the run failed.
     ///
     /// # Safety
-    /// `arena` is as long as the plan says, is used by nobody else until the work is done, and is at the same addresses for every run; nor is the graph dropped
-    /// before.
+    /// `arena` must have the length that the plan requires, and be at the same addresses in every
+    /// run. Until the work is done, no other work may use `arena`, and the graph must not be
+    /// dropped.
     pub(super) unsafe fn launch(self, stream: &Stream, arena: Span) -> Result<Option<Failure>, Failure> {
         let Self { planned: Planned { captured, captures, plan }, code } = self;
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees the requirements of `launch`.
         let failed = match unsafe { code.launch_graph(captured, captures, plan, stream, arena) } {
             Ok(true) => return Ok(None),
             Ok(false) => None,
@@ -122,7 +129,7 @@ impl Run<'_> {
                 Some(failure)
             }
         };
-        // SAFETY: the caller's part.
+        // SAFETY: the caller guarantees the requirements of `launch`.
         unsafe { code.launch(plan, stream, arena) }?;
         *captured = Captured::Once;
         Ok(failed)
@@ -130,7 +137,7 @@ impl Run<'_> {
 }
 
 impl Code {
-    /// Have kernels allowed the shared memory that they are launched with.
+    /// Raises the shared memory limits of the kernels to the sizes in the plan.
     fn allow(&mut self, plan: &Plan) -> Result<(), CudaError> {
         for step in &plan.steps {
             let Step::Launch(launch) = step else { continue };
@@ -144,10 +151,12 @@ impl Code {
         Ok(())
     }
 
-    /// Launch the graph of a plan, which is captured if it is time for that. Gives whether there is one; on error nothing was launched.
+    /// Launches the graph of a plan, and captures the graph first if the capture is due.
+    ///
+    /// Returns whether a graph was launched. On error, no work was launched.
     ///
     /// # Safety
-    /// As for [`Run::launch`].
+    /// Same as for [`Run::launch`].
     unsafe fn launch_graph(
         &self,
         captured: &mut Captured,
@@ -157,13 +166,14 @@ impl Code {
         arena: Span,
     ) -> Result<bool, Failure> {
         match captured {
-            // SAFETY: the caller's part: it was captured from the same plan, with the same addresses.
+            // SAFETY: the caller guarantees the memory. The graph was captured from the same plan,
+            // with the same addresses.
             Captured::Graph(graph) => unsafe { graph.launch(stream) }?,
             Captured::Once if captures.is_due() => {
-                // SAFETY: the caller's part.
+                // SAFETY: the caller guarantees the requirements of `launch`.
                 let recorded = stream.capture(|stream| unsafe { self.launch(plan, stream, arena) })?;
                 let mut graph = recorded.instantiate()?;
-                // SAFETY: the caller's part.
+                // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;
                 *captured = Captured::Graph(graph);
             }
@@ -172,10 +182,10 @@ impl Code {
         Ok(true)
     }
 
-    /// Give the launches of a plan to the stream.
+    /// Enqueues the launches of a plan on the stream.
     ///
     /// # Safety
-    /// As for [`Run::launch`].
+    /// Same as for [`Run::launch`].
     unsafe fn launch(&self, plan: &Plan, stream: &Stream, arena: Span) -> Result<(), Failure> {
         let mut parameters = Parameters::default();
         for step in &plan.steps {
@@ -204,8 +214,9 @@ impl Code {
                 .get(kernel)
                 .ok_or_else(|| Failure::Other(format!("there is no kernel {kernel}")))?;
             let how = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
-            // SAFETY: the parameters are as many and as large as the kernel's, by its PTX. What it does with the addresses is its own affair: there is
-            // nothing in this context but what belongs to its tenant.
+            // SAFETY: the number and sizes of the parameters match the kernel's signature in its
+            // PTX. A kernel may access any address of this context, but the context contains only
+            // data of the kernel's tenant.
             let launched = unsafe { stream.launch(function, &how, &parameters) };
             launched.map_err(|error| match error {
                 CudaError::Failed { call, code, name: error, what } => Failure::Device(CudaError::Failed {

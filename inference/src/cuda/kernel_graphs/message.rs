@@ -1,37 +1,38 @@
-//! What a node and a worker for users' kernels say to each other.
+//! Messages between a node and a worker for kernel graphs.
 
 use crate::cuda::process::Part;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a node asks of a worker. Each is answered, one after the other.
+/// Request of a node. The worker answers every request, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Request {
-    /// Take hold of a device: the first.
+    /// Open a device. The first request.
     Open { driver: PathBuf, ordinal: u32, memory_bytes_max: u64 },
-    /// Load a graph from the file that preparing it left, to be known by a number.
+    /// Load a graph from its prepared file, under this number.
     Load { graph: u64, file: PathBuf },
-    /// Let go of a graph.
+    /// Unload a graph.
     Forget { graph: u64 },
-    /// Run a graph, and leave its outputs behind each other from a place on.
+    /// Run a graph, and write its outputs one after another, starting at `outputs_at`.
     Run { graph: u64, inputs: Vec<Part>, outputs: Vec<usize>, outputs_at: u64 },
 }
 
-/// What a worker answers.
+/// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// It has run, and has taken the device so long. Where the run was to be captured as a graph and was not, it says why.
+    /// The run is done, and took this device time. `not_captured` is the reason of a failed capture
+    /// as a CUDA graph.
     Ran { outputs: Vec<Part>, device_time_ns: u64, not_captured: Option<String> },
-    /// It cannot run with these inputs.
+    /// The graph cannot run with these inputs.
     Refused(String),
-    /// There is not enough memory for it.
+    /// There is not enough memory.
     OutOfMemory(String),
-    /// It has failed, and others may work.
+    /// The request failed; later requests can succeed.
     Failed(String),
-    /// The context is lost, and the worker with it.
+    /// The context is lost, and the worker must be replaced.
     Lost(String),
 }

@@ -1,4 +1,4 @@
-//! A kernel graph as a model: in the cache of a device, with its runs one by one.
+//! Kernel graph as a model in the cache of a device. Its runs are sequential.
 
 use super::Worker;
 use super::message::{Answer, Request};
@@ -17,17 +17,18 @@ use std::time::Duration;
 use weir_device::Arena;
 use weir_types::{ElementType, ModelId, Platform};
 
-/// A graph that can be run.
+/// Loaded kernel graph.
 pub(super) struct KernelGraphModel {
     graph: Arc<Loaded>,
     footprint: Footprint,
 }
 
-/// What its sessions share. Dropped, the worker lets go of it, and ends if it was its last.
+/// State shared by the graph's sessions. On drop, the worker unloads the graph, and ends if this
+/// was its last graph.
 struct Loaded {
     worker: Arc<Worker>,
     id: ModelId,
-    /// What the worker knows it by.
+    /// Number of the graph in the worker.
     number: u64,
     file: PathBuf,
     outputs: Vec<ElementType>,

@@ -1,4 +1,4 @@
-//! Checking a kernel graph that is pushed.
+//! Preparation of pushed kernel graphs.
 
 use super::compile::{self, CompileLimits};
 use crate::backend::Preparer;
@@ -9,21 +9,22 @@ use std::sync::Arc;
 use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
 use weir_types::{ContentHash, Platform, Precision};
 
-/// How kernel graphs are checked.
+/// Limits of the preparation.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelGraphPreparerConfig {
-    /// Memory of the process that compiles CUDA C.
+    /// Maximum memory of the process that compiles CUDA C, in bytes.
     pub compile_memory_bytes_max: u64,
-    /// Its processor time.
+    /// Maximum CPU time of the process that compiles CUDA C, in milliseconds.
     pub compile_time_ms_max: u64,
 }
 
-/// Checks kernel graphs, and compiles those of CUDA C. What comes of it is one file: the graph, with PTX for sources.
+/// Preparer that checks kernel graphs, and compiles their CUDA C sources. The result is one file:
+/// the graph with PTX sources.
 #[derive(Debug)]
 pub struct KernelGraphPreparer(KernelGraphPreparerConfig);
 
 impl KernelGraphPreparer {
-    /// One with these limits.
+    /// Creates a preparer with these limits.
     #[must_use]
     pub fn new(config: KernelGraphPreparerConfig) -> Self {
         Self(config)
@@ -44,7 +45,7 @@ impl Preparer for KernelGraphPreparer {
         if !sources.is_empty() {
             for (name, ptx) in compile::compile(sources, limits).await? {
                 bundle.sources.remove(&name);
-                // `a.cu` becomes `a.cu.ptx`, so that errors name it.
+                // `a.cu` becomes `a.cu.ptx`, so that errors name the original source.
                 bundle.sources.insert(format!("{name}.ptx"), ptx);
             }
         }
@@ -52,7 +53,7 @@ impl Preparer for KernelGraphPreparer {
     }
 }
 
-/// Plain work on what was uploaded, off the runtime.
+/// Runs blocking work on an upload outside the async runtime.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, PrepareError> + Send + 'static,
 ) -> Result<T, PrepareError> {
@@ -76,10 +77,10 @@ fn read(file: &Path) -> Result<Bundle, PrepareError> {
     Ok(bundle)
 }
 
-/// Check a graph whose kernels are PTX, and put it into the folder `out`.
+/// Checks a graph whose sources are all PTX, and writes it to the folder `out`.
 pub(in crate::cuda) fn store(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
     let json = serde_json::to_vec(&bundle).map_err(|error| refused(&error))?;
-    // With PTX in the place of CUDA C it may have grown, and is read again.
+    // The graph is checked again, because PTX in place of CUDA C can exceed the size limit.
     if json.len() > UPLOAD_BYTES_MAX {
         return Err(refused(&GraphError::TooLarge(json.len())));
     }

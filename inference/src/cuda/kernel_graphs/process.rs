@@ -1,4 +1,4 @@
-//! The process of a worker, as the node holds it.
+//! Worker process, as seen by the node.
 
 use super::message::{Answer, Request};
 use super::serve::WORKER_COMMAND;
@@ -11,40 +11,41 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// How often somebody who waits for an answer looks whether it is still wanted.
+/// Interval at which a caller that waits for an answer checks its interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a worker may take to take in a message: it reads all the time.
+/// Maximum time for a worker to receive a message: the worker reads continuously.
 const SEND_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long a run that nobody wants any more may take to end before the process is killed: most end by themselves.
+/// Grace period of a cancelled run before its process is killed. Most runs end within this time.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// The driver keeps what it compiles, for all of a user's processes: of no tenant for another.
+/// Disables the driver's compilation cache. All processes of a user share that cache, so it would
+/// share compiled code between tenants.
 const NO_CACHE: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
-/// A worker that runs. Killed on drop.
+/// Running worker. Killed on drop.
 pub(super) struct WorkerProcess {
     process: Process,
     socket: UnixStream,
-    /// What both write tensors to, and read them from.
+    /// Shared memory through which both processes exchange tensors.
     pub(super) memory: File,
 }
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// The process has ended, or makes no sense any more.
+    /// The process has ended, or sent an invalid message.
     #[error("its worker has ended: {0}")]
     Ended(#[from] io::Error),
-    /// It took too long.
+    /// The call exceeded its time limit.
     #[error("it took longer than {0:?}")]
     OverTime(Duration),
-    /// Nobody wants the answer any more.
+    /// The caller cancelled the call.
     #[error("it was cancelled")]
     Interrupted,
 }
 
 impl WorkerProcess {
-    /// Start one: this same program, or the one that is named.
+    /// Starts a worker: `program`, or this executable.
     pub(super) fn start(program: Option<&Program>) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = File::from(memfd_create("weir-kernel-graphs", MemfdFlags::CLOEXEC)?);
@@ -56,8 +57,10 @@ impl WorkerProcess {
         Ok(Self { process, socket, memory })
     }
 
-    /// Ask for something and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. After an error, the process is of no
-    /// use any more.
+    /// Sends a request and waits for the answer, at most `time_max`, and at most the grace period
+    /// after an interrupt.
+    ///
+    /// After an error, the process must not be used any more.
     pub(super) fn call(
         &mut self,
         request: &Request,
@@ -77,18 +80,18 @@ impl WorkerProcess {
     }
 }
 
-/// Reads from the socket, and gives up in time.
+/// Reader of the socket that enforces the time limit and the interrupt.
 struct Patient<'a> {
     socket: &'a UnixStream,
     began: Instant,
     time_max: Duration,
     interrupt: &'a Interrupt,
-    /// Since when nobody wants the answer.
+    /// Time at which the interrupt was noticed.
     unwanted: Option<Instant>,
 }
 
 impl Patient<'_> {
-    /// Why there is nothing more to wait for, if so.
+    /// Returns the reason to stop waiting, if any.
     fn end(&self) -> Option<CallError> {
         if self.unwanted.is_some_and(|since| since.elapsed() >= GRACE) {
             return Some(CallError::Interrupted);

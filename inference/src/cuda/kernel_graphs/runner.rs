@@ -1,5 +1,5 @@
-//! Graphs on a device, in the process of a worker.
-#![allow(unsafe_code, reason = "work is given to a device, with addresses of pinned memory")]
+//! Execution of kernel graphs on a device, in the worker process.
+#![allow(unsafe_code, reason = "work is enqueued on a device, with addresses of pinned memory")]
 
 use super::loaded::Loaded;
 use super::message::Answer;
@@ -16,10 +16,11 @@ use weir_device::cuda::{
 };
 use weir_kernel_graph::PlanError;
 
-/// All that is in this process is one tenant's.
+/// All data in this process belongs to one tenant.
 const OWNER: Owner = Owner(1);
 
-/// A device, held, and the graphs that are loaded. Fields drop in order: what lies in the device's memory before the device.
+/// Opened device and its loaded graphs. Fields drop in order: data in device memory before the
+/// device.
 pub(super) struct Runner {
     graphs: HashMap<u64, Loaded>,
     memory: SlotMemory,
@@ -32,7 +33,7 @@ pub(super) struct Runner {
     opened: Instant,
 }
 
-/// Why something was not done.
+/// Reason of a failed request.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error(transparent)]
@@ -46,7 +47,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    /// Whether the device is gone.
+    /// Returns whether the device context is lost.
     pub(super) fn is_lost(&self) -> bool {
         matches!(self, Self::Device(error) if error.is_context_lost())
     }
@@ -64,7 +65,7 @@ impl Failure {
 }
 
 impl Runner {
-    /// Take hold of a device.
+    /// Opens a device.
     pub(super) fn open(driver: PathBuf, ordinal: u32, memory_bytes_max: u64) -> Result<Self, String> {
         let search = Search { driver: Some(driver), ..Search::default() };
         let devices = Devices::discover(&search).map_err(|error| error.to_string())?;
@@ -82,7 +83,7 @@ impl Runner {
         Ok(Self { graphs, memory, staging, began, ended, stream, context, memory_bytes_max, opened })
     }
 
-    /// Load a graph and its code.
+    /// Loads a graph and its code.
     pub(super) fn load(&mut self, number: u64, file: &Path) -> Answer {
         match Loaded::read(file, &self.context, &self.stream) {
             Ok(loaded) => {
@@ -93,13 +94,13 @@ impl Runner {
         }
     }
 
-    /// Let go of a graph.
+    /// Unloads a graph.
     pub(super) fn forget(&mut self, number: u64) -> Answer {
         self.graphs.remove(&number);
         Answer::Done
     }
 
-    /// Run a graph, with tensors in `memory`.
+    /// Runs a graph, with tensors in `memory`.
     pub(super) fn run(
         &mut self,
         number: u64,
@@ -110,7 +111,7 @@ impl Runner {
     ) -> Answer {
         let ran = self.try_run(number, inputs, wanted, outputs_at, memory);
         ran.unwrap_or_else(|failure| {
-            // Whatever was given to the device is over before anything else is.
+            // Enqueued work must end before any other work starts.
             match self.stream.synchronize() {
                 Err(error) if error.is_context_lost() => Failure::Device(error).answer(),
                 _ => failure.answer(),
@@ -151,12 +152,14 @@ impl Runner {
         }
         stream.record(&self.began)?;
         for (place, to) in places {
-            // SAFETY: the staging memory is ours, and is neither written nor given up before the stream is synchronised below.
+            // SAFETY: the staging memory belongs to `self`, and is neither written nor freed before
+            // the stream is synchronised below.
             unsafe { stream.copy_from_host(place.as_ptr(), to) }?;
         }
-        // SAFETY: the arena is as long as the plan says, nobody else's, and always at the same addresses; the stream is synchronised below.
+        // SAFETY: the arena has the length that the plan requires, belongs to `self`, and is always
+        // at the same addresses. The stream is synchronised below.
         let not_captured = unsafe { run.launch(stream, arena) }?;
-        // The inputs' copies are over: their place is taken by the outputs.
+        // The copies of the inputs are done, so the outputs can reuse the staging memory.
         stream.synchronize()?;
         let (mut rest, mut parts, mut offset) =
             (&mut *staging, Vec::with_capacity(outputs.len()), outputs_at);

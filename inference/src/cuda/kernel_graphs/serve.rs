@@ -1,4 +1,4 @@
-//! What a worker does: the whole of what a process does that was started with [`WORKER_COMMAND`].
+//! Worker process for kernel graphs: the entry point of a process started with [`WORKER_COMMAND`].
 
 use super::message::{Answer, Request};
 use super::runner::Runner;
@@ -13,19 +13,20 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, sync_channel};
 use weir_child::raise_open_files;
 
-/// The hidden subcommand that a node starts itself with.
+/// Hidden subcommand with which a node starts itself as a worker.
 pub const WORKER_COMMAND: &str = "__run-kernel-graphs";
 
-/// The devices that the driver of a worker may see.
+/// Maximum number of devices that the driver of a worker can see.
 const DEVICES_MAX: u64 = 64;
 
-/// Be a worker: answer what is asked over standard input, a socket, until it closes. Tensors go through standard output, a file in memory.
+/// Runs a worker: answers requests from the socket on standard input until it closes. Tensors are
+/// exchanged through standard output, a memory file.
 #[must_use]
 pub fn worker_main() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The node's own log is what is left to say it in.
+            // Standard error, which goes to the node's log, is the only remaining channel.
             eprintln!("a worker for kernels: {error}");
             ExitCode::FAILURE
         }
@@ -64,7 +65,8 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// Read requests on a thread of its own, so that the process ends with the node whatever a kernel does.
+/// Reads requests on a dedicated thread, so that the process ends with its node even if a kernel
+/// hangs.
 fn listen(mut socket: UnixStream) -> io::Result<Receiver<Request>> {
     let (sender, requests) = sync_channel(1);
     let read = move || {

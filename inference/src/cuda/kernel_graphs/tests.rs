@@ -1,4 +1,4 @@
-//! Graphs on the fake driver, in this process.
+//! Tests of kernel graphs on the fake driver, within the test process.
 
 use super::message::Answer;
 use super::runner::Runner;
@@ -13,10 +13,11 @@ use weir_fake_cuda::{Fake, TEST_KERNELS};
 use weir_types::Shape;
 
 const MEMORY_BYTES_MAX: u64 = 8 << 20;
-/// Where outputs are put: far behind the inputs.
+/// Offset of the outputs, far after the inputs.
 const OUTPUTS_AT: u64 = 1 << 20;
 
-/// y = x, three times: each turn adds x to y, which is fed back, and is zero before it.
+/// Graph of y = x in three repetitions. Each repetition fills y with zeroes and adds x; y feeds the
+/// next x.
 fn graph(kernel: &str) -> NamedTempFile {
     let bundle = json!({
         "graph": {
@@ -60,7 +61,7 @@ fn values(memory: &File, part: &Part) -> Vec<f32> {
 }
 
 #[test]
-fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
+fn outputs_are_correct_in_any_stream_order() {
     for seed in 0..6 {
         let fake = Fake::new(seed);
         let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
@@ -71,12 +72,12 @@ fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
             let Answer::Ran { outputs, device_time_ns, .. } = run(&mut runner, &memory, &x, &[1, 0]) else {
                 panic!("it runs");
             };
-            // In the order that they are asked for.
+            // Outputs are in the requested order.
             assert_eq!(values(&memory, &outputs[0]), [0.5, -1.0, 2.0]);
             assert_eq!(values(&memory, &outputs[1]), x);
             assert!(device_time_ns > 0);
         }
-        // The last run is that of the second once more, and is captured for those to come.
+        // The last run is the second run of its shape, so it is captured for later runs.
         assert_eq!((fake.count("launches"), fake.count("graph_launches")), (4 * 4, 1));
         assert_eq!(runner.forget(1), Answer::Done);
         assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Failed(_)));
@@ -84,14 +85,15 @@ fn outputs_are_those_of_the_launches_in_whatever_order_streams_are_drained() {
 }
 
 #[test]
-fn runs_with_sizes_that_come_again_are_one_launch_and_equal_to_the_bit() {
+fn repeated_sizes_run_as_one_graph_with_identical_bits() {
     for seed in 1..5 {
         let fake = Fake::new(seed);
         let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
         assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
         let memory = memory();
         let mut first: HashMap<usize, Vec<Vec<f32>>> = HashMap::new();
-        // The third size takes more memory than there was behind the slot's addresses when the others were captured.
+        // The third size needs more memory than the slot had mapped when the other sizes were
+        // captured.
         for (at, count) in [7, 100, 7, 100, 7, 300_000, 100, 7].into_iter().enumerate() {
             let before = fake.count("launches");
             let x: Vec<f32> = (0..count).map(|at| (at % 1_000) as f32).collect();
@@ -102,7 +104,8 @@ fn runs_with_sizes_that_come_again_are_one_launch_and_equal_to_the_bit() {
             let found: Vec<_> = outputs.iter().map(|part| values(&memory, part)).collect();
             let expected = first.entry(count).or_insert_with(|| found.clone());
             assert!(found == *expected && found[0] == x, "run {at} of seed {seed}");
-            // The first is launched, the second recorded, and all others are one call.
+            // The first run of a size is launched, the second is captured, and later runs are one
+            // call.
             let launched = fake.count("launches") - before;
             assert_eq!(launched, if at >= 4 && count != 300_000 { 0 } else { 4 }, "run {at}");
         }
@@ -112,7 +115,7 @@ fn runs_with_sizes_that_come_again_are_one_launch_and_equal_to_the_bit() {
 }
 
 #[test]
-fn a_fault_of_a_captured_run_loses_the_worker_too() {
+fn fault_in_captured_run_loses_the_worker() {
     let fake = Fake::new(2);
     let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
     assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
@@ -125,7 +128,7 @@ fn a_fault_of_a_captured_run_loses_the_worker_too() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_and_the_next_run_works() {
+fn oversized_run_is_refused_and_next_run_succeeds() {
     let fake = Fake::new(1);
     let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
     let memory = memory();
@@ -139,7 +142,7 @@ fn what_does_not_fit_is_told_and_the_next_run_works() {
 }
 
 #[test]
-fn a_fault_loses_the_worker() {
+fn kernel_fault_loses_the_worker() {
     let fake = Fake::new(2);
     let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
     assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);

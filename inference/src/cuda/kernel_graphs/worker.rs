@@ -1,4 +1,5 @@
-//! The worker of one tenant on one device, as the node sees it: a process that is there when somebody runs something.
+//! Worker of one tenant on one device, as seen by the node: a process that the next run starts if
+//! it is not running.
 
 use super::KernelGraphConfig;
 use super::message::{Answer, Request};
@@ -15,36 +16,37 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_types::TenantId;
 
-/// How long a worker may take to start and to have its device, and to load a graph: the driver compiles PTX.
+/// Maximum time for a worker to start and open its device, and to load a graph, which includes the
+/// driver's compilation of PTX.
 const START_TIME_MAX: Duration = Duration::from_secs(30);
-/// How often somebody who waits for a turn looks whether it is still wanted.
+/// Interval at which a caller that waits for its turn checks its interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// A tenant's worker. Its process ends with the last who holds this.
+/// Worker of a tenant. The process ends when the last reference is dropped.
 pub(crate) struct Worker {
     config: Arc<KernelGraphConfig>,
     driver: PathBuf,
     ordinal: u32,
     tenant: TenantId,
-    /// Counts graphs, to tell them from each other.
+    /// Counter for unique graph numbers.
     graphs: AtomicU64,
-    /// Taken by whoever has the turn.
+    /// `None` while a caller holds the turn.
     state: Mutex<Option<State>>,
     returned: Condvar,
-    /// Graphs that nobody needs any more: the process hears of them with the next run.
+    /// Unloaded graphs, which the next run reports to the process.
     unneeded: Mutex<Vec<u64>>,
 }
 
-/// What is there of it.
+/// State of the worker.
 #[derive(Default)]
 struct State {
     process: Option<WorkerProcess>,
-    /// The graphs that the process has.
+    /// Graphs loaded in the process.
     loaded: HashSet<u64>,
     restarts: Restarts,
 }
 
-/// The turn to ask the worker for things. Gives it back on drop.
+/// Exclusive access to the worker, returned on drop.
 pub(super) struct Turn<'a> {
     worker: &'a Worker,
     interrupt: &'a Interrupt,
@@ -63,12 +65,12 @@ impl Worker {
         Self { config, driver, ordinal, tenant, graphs, state, returned, unneeded: Mutex::default() }
     }
 
-    /// The number of one more graph.
+    /// Returns the number for a new graph.
     pub(super) fn number(&self) -> u64 {
         self.graphs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Wait for a turn, for as long as it is wanted.
+    /// Waits for a turn, until the interrupt.
     pub(super) fn turn<'a>(&'a self, interrupt: &'a Interrupt) -> Result<Turn<'a>, InferenceError> {
         let mut state = self.lock();
         loop {
@@ -83,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Nobody needs a graph any more.
+    /// Schedules a graph for unloading.
     pub(super) fn forget(&self, graph: u64) {
         self.unneeded.lock().unwrap_or_else(PoisonError::into_inner).push(graph);
     }
@@ -98,13 +100,13 @@ impl Worker {
 }
 
 impl Turn<'_> {
-    /// The memory that tensors go through. There is one once a graph is loaded.
+    /// Returns the memory for tensors, which exists once a graph is loaded.
     pub(super) fn memory(&self) -> Result<&File, InferenceError> {
         let process = self.state.process.as_ref();
         process.map(|process| &process.memory).ok_or_else(|| unavailable("its worker is not there"))
     }
 
-    /// Have a graph ready, in a process that runs.
+    /// Loads a graph, and starts the process first if necessary.
     pub(super) fn ready(&mut self, graph: u64, file: &Path) -> Result<(), InferenceError> {
         if self.state.process.is_none() {
             self.start()?;
@@ -125,7 +127,7 @@ impl Turn<'_> {
         }
     }
 
-    /// Run a graph that is ready. Gives the answer, which is that it ran.
+    /// Runs a loaded graph, and returns the answer of a successful run.
     pub(super) fn run(&mut self, request: &Request) -> Result<Answer, InferenceError> {
         let called = self.call(request, self.worker.config.run_time_max, self.interrupt);
         let answer = called.map_err(|error| match error {
@@ -164,7 +166,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Have the worker ready for something, wanted or not: a start that is broken off would be begun anew by the next call, and never be over.
+    /// Sends a preparatory request that cannot be interrupted. If it could, the next call would
+    /// restart an interrupted start, which might then never complete.
     fn prepare(&mut self, request: &Request) -> Result<Answer, InferenceError> {
         let called = self.call(request, START_TIME_MAX, &Interrupt::default());
         called.map_err(|error| match error {
@@ -190,7 +193,7 @@ impl Turn<'_> {
         called
     }
 
-    /// What an answer means to whoever has called.
+    /// Maps an answer to the error that the caller gets.
     fn expect(&mut self, answer: Answer) -> Result<Answer, InferenceError> {
         match answer {
             Answer::Done | Answer::Ran { .. } => Ok(answer),
@@ -204,7 +207,7 @@ impl Turn<'_> {
         }
     }
 
-    /// The process is of no use any more.
+    /// Discards the process after a failure.
     fn end(&mut self, why: &str) {
         let Worker { tenant, ordinal, .. } = self.worker;
         warn!(%tenant, ordinal, why, "a worker for kernels has ended");
@@ -218,7 +221,7 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let state = std::mem::take(&mut self.state);
         if let Some(process) = &state.process {
-            // What this run has left there is of no use to the next.
+            // The data of this run is useless to the next run, so a large file is truncated.
             let is_large = process.memory.metadata().is_ok_and(|memory| memory.len() > MEMORY_BYTES_KEPT);
             if is_large {
                 let _ = process.memory.set_len(0);

@@ -1,23 +1,25 @@
-//! Loading all modules before they are asked for.
+//! Background loading of all modules.
 
 use super::modules::Modules;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 
-/// The thread that loads them. It ends with the last module, with the first that cannot be loaded, or with this, after the module that is under way.
+/// Loader thread. It ends after the last module, at the first module that fails to load, or, when
+/// this handle is dropped, after the current module.
 pub(super) struct Ahead {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Ahead {
-    /// Begin. None if the thread does not start: modules are loaded by their first users then.
+    /// Starts the thread. Returns `None` if the thread cannot start; modules are then loaded on
+    /// first use.
     pub(super) fn start(modules: &Arc<Modules>) -> Option<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (modules, over) = (Arc::clone(modules), Arc::clone(&is_over));
         let load = move || {
-            // A failure is told to whoever needs the module.
+            // The first use of the module reports the failure.
             let _ = modules
                 .all()
                 .take_while(|_| !over.load(Ordering::Relaxed))
@@ -27,7 +29,7 @@ impl Ahead {
         Some(Self { is_over, thread: Some(thread) })
     }
 
-    /// Wait for the last module.
+    /// Waits for the last module.
     #[cfg(test)]
     pub(super) fn join(mut self) {
         if let Some(thread) = self.thread.take() {

@@ -1,24 +1,25 @@
-//! The modules of one device. Each is loaded once, by its first user; users of the same module wait for that, and users of others load theirs meanwhile.
+//! Modules of one device. The first use of a module loads it. Other users of the same module wait;
+//! users of other modules load these concurrently.
 
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use weir_device::cuda::{Context, CudaError, Module};
 
-/// A module, once it was loaded.
+/// Loaded module, or `None` before its first use.
 type Cell = Mutex<Option<Arc<Module>>>;
 
-/// A module that was loaded just now.
+/// Freshly loaded module.
 pub(in crate::cuda) struct Loaded {
     module: Arc<Module>,
-    /// Size of the code that was given to the driver.
+    /// Size in bytes of the code passed to the driver.
     pub(in crate::cuda) image_bytes: usize,
 }
 
 pub(in crate::cuda) struct Modules {
     context: Arc<Context>,
     compute_capability: u32,
-    /// Held to find a cell, and not while its module is loaded.
+    /// Locked while a cell is looked up, not while its module is loaded.
     cells: Mutex<HashMap<weir_kernels::Module, Arc<Cell>>>,
     told: Once,
 }
@@ -28,14 +29,15 @@ impl Modules {
         Self { context: Arc::clone(context), compute_capability, cells: Mutex::default(), told: Once::new() }
     }
 
-    /// Those that there are for this device.
+    /// Returns the modules for this device.
     pub(super) fn all(&self) -> impl Iterator<Item = weir_kernels::Module> {
         let compute_capability = self.compute_capability;
         let all = weir_kernels::Module::ALL.into_iter();
         all.filter(move |module| module.compute_capability_min() <= compute_capability)
     }
 
-    /// A module, loaded now or before. Machine code takes some milliseconds; PTX some seconds, unless the driver has compiled it before.
+    /// Returns a module, and loads it on first use. Machine code loads in milliseconds. PTX takes
+    /// seconds, unless the driver has cached its compilation.
     pub(super) fn get(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
         let cell = {
             let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +52,8 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// Load machine code; or PTX, where there is none for this device or the driver refuses it, as one does that is older than the format.
+    /// Loads the machine code of a module. Falls back to PTX if there is no machine code for this
+    /// device, or if the driver rejects it, as a driver older than the format does.
     fn load(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
         match self.load_machine_code(module) {
             Some(Err(refused @ CudaError::Failed { .. })) if !refused.is_out_of_memory() => {
@@ -62,7 +65,8 @@ impl Modules {
         self.load_ptx(module).map(|loaded| loaded.module)
     }
 
-    /// Load the machine code of a module, whether or not the module was loaded before. None if there is none for this device.
+    /// Loads the machine code of a module, even if the module is already loaded. Returns `None` if
+    /// there is no machine code for this device.
     pub(in crate::cuda) fn load_machine_code(
         &self,
         module: weir_kernels::Module,
@@ -70,7 +74,7 @@ impl Modules {
         module.cubin(self.compute_capability).map(|cubin| self.load_image(&cubin))
     }
 
-    /// Have the driver compile and load the PTX of a module, whether or not the module was loaded before.
+    /// Compiles and loads the PTX of a module, even if the module is already loaded.
     pub(in crate::cuda) fn load_ptx(&self, module: weir_kernels::Module) -> Result<Loaded, CudaError> {
         let ptx = module.ptx(self.compute_capability).ok_or_else(|| {
             let (name, capability) = (module.name(), self.compute_capability);
@@ -85,7 +89,7 @@ impl Modules {
         Ok(Loaded { module: Module::load(&self.context, image)?, image_bytes: image.len() })
     }
 
-    /// Say once why the driver has to compile kernels. A worker has no log but what it says to its node's.
+    /// Reports once on stderr, which goes to the node's log, why the driver has to compile kernels.
     fn tell(&self, module: weir_kernels::Module, why: &dyn Display) {
         let name = module.name();
         self.told.call_once(|| {

@@ -1,4 +1,4 @@
-//! Open files over a socket, behind the message that tells how many there are.
+//! Open files over a socket, sent after a message with their number.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -10,10 +10,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Files that go at once, with a byte of their own. The kernel takes 253.
+/// Maximum number of files per packet. Each packet carries one byte of data. The kernel's limit is
+/// 253.
 const AT_ONCE_MAX: usize = 64;
 
-/// Send files. They stay the sender's, who may close them.
+/// Sends files. The sender keeps its descriptors, and may close them.
 pub(crate) fn send_files(to: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     for files in files.chunks(AT_ONCE_MAX) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE_MAX))];
@@ -30,8 +31,8 @@ pub(crate) fn send_files(to: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Resul
     Ok(())
 }
 
-/// Receive as many files as were sent. None where this process may not open so many: then those that came are closed again, and what is sent next can be
-/// received.
+/// Receives `count` files. Returns `None` if this process reached its limit of open files. In that
+/// case the received files are closed, and the next message can still be received.
 pub(crate) fn receive_files(from: &UnixStream, count: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut files = Vec::with_capacity(count);
     for _ in 0..count.div_ceil(AT_ONCE_MAX) {

@@ -1,13 +1,14 @@
-//! Messages over a socket: lengths, and JSON.
+//! Length-prefixed JSON messages over a socket.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// The longest message: names, shapes and places of tensors, and what a model takes of a device by its weights.
+/// Maximum length of a message in bytes. Messages have names, shapes and offsets of tensors, and
+/// the footprints of models by weight.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 
-/// Send a message.
+/// Sends a message.
 pub(crate) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
     let json = serde_json::to_vec(message).map_err(io::Error::other)?;
     let len = u32::try_from(json.len()).ok().filter(|len| *len <= MESSAGE_BYTES_MAX);
@@ -18,7 +19,7 @@ pub(crate) fn send(to: &mut impl Write, message: &impl Serialize) -> io::Result<
     to.write_all(&frame)
 }
 
-/// Receive a message; none if the other side has closed.
+/// Receives a message; returns `None` if the peer has closed the socket.
 pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<T>> {
     let mut len = [0; 4];
     if !fill(from, &mut len)? {
@@ -35,7 +36,7 @@ pub(crate) fn receive<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<O
     serde_json::from_slice(&json).map(Some).map_err(io::Error::other)
 }
 
-/// Read as much as there is room; false if there is nothing more at all.
+/// Fills the buffer; returns false at the end of the stream.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<bool> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_arrive_as_they_were_sent() {
+    fn messages_round_trip() {
         let mut sent = Vec::new();
         send(&mut sent, &("one", 1)).unwrap();
         send(&mut sent, &("two", 2)).unwrap();
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_an_error() {
+    fn truncated_or_oversized_messages_are_errors() {
         let mut sent = Vec::new();
         send(&mut sent, &"done").unwrap();
         for end in 1..sent.len() {

@@ -1,14 +1,14 @@
-//! When a worker that has died may be started again.
+//! Backoff between restarts of a worker.
 
 use std::time::{Duration, Instant};
 
-/// How long the first pause is; it doubles with every death in a row.
+/// First pause. It doubles with each consecutive failure.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause.
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Counts the deaths of a worker. The first is made good at once; more in a row wait longer and longer, so that kernels that always fault do
-/// not keep the driver busy with new contexts.
+/// Counter of a worker's consecutive failures. The first restart is immediate; later restarts back
+/// off exponentially, so that a faulting kernel cannot keep the driver busy with new contexts.
 #[derive(Debug, Default)]
 pub(crate) struct Restarts {
     deaths: u32,
@@ -16,13 +16,13 @@ pub(crate) struct Restarts {
 }
 
 impl Restarts {
-    /// How long to wait until the next start; none if it may be now.
+    /// Returns the time until the next permitted start; `None` if a start is permitted now.
     pub(crate) fn wait(&self, now: Instant) -> Option<Duration> {
         let wait = self.not_before?.saturating_duration_since(now);
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// A worker has died, or could not be started.
+    /// Records that a worker ended, or failed to start.
     pub(crate) fn died(&mut self, now: Instant) {
         if let Some(doublings) = self.deaths.checked_sub(1) {
             let pause = PAUSE.saturating_mul(1 << doublings.min(10)).min(PAUSE_MAX);
@@ -31,7 +31,7 @@ impl Restarts {
         self.deaths = self.deaths.saturating_add(1);
     }
 
-    /// A run has ended as it should.
+    /// Records a successful run, which resets the backoff.
     pub(crate) fn worked(&mut self) {
         *self = Self::default();
     }
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn deaths_in_a_row_wait_longer_and_longer() {
+    fn consecutive_failures_back_off_exponentially() {
         let (now, mut restarts) = (Instant::now(), Restarts::default());
         let mut waits = Vec::new();
         for _ in 0..10 {

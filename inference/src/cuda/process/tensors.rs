@@ -1,5 +1,5 @@
-//! Tensors in files in memory that a node and its worker both have open. They are written and read as files are: neither side can take memory away under the
-//! other's feet.
+//! Tensors in memory files that a node and its worker have open. Both sides use file reads and
+//! writes instead of mappings, so neither side can crash the other by truncating a file.
 
 use crate::error::InferenceError;
 use crate::tensor::Tensor;
@@ -10,20 +10,20 @@ use std::os::unix::fs::FileExt;
 use weir_device::Arena;
 use weir_types::{ElementType, Shape};
 
-/// Memory for tensors that is kept from one run to the next.
+/// Maximum size in bytes to which the memory for tensors is kept between runs.
 pub(crate) const MEMORY_BYTES_KEPT: u64 = 16 << 20;
 
-/// Which file a tensor is in.
+/// File with the data of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Home {
-    /// The connection's own memory.
+    /// Memory file of the connection.
     Connection,
-    /// The node's arena, where the tensor was made: nothing was copied.
+    /// Arena of the node, in which the tensor was created: no copy is needed.
     Arena,
 }
 
-/// A tensor in memory that both have.
+/// Tensor in memory that both processes can access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Part {
     pub(crate) shape: Shape,
@@ -32,8 +32,8 @@ pub(crate) struct Part {
     pub(crate) bytes: u64,
 }
 
-/// Put tensors behind each other from the beginning of `memory`, but for those that lie in an `arena` that the worker reads, too; gives where they
-/// are, and where those in `memory` end.
+/// Writes tensors one after another to the start of `memory`, except tensors in an `arena` that the
+/// worker reads as well. Returns the location of each tensor, and the end of the written data.
 pub(crate) fn write_tensors(
     tensors: &[Tensor],
     memory: &File,
@@ -56,7 +56,7 @@ pub(crate) fn write_tensors(
     Ok((parts, end))
 }
 
-/// Take a tensor out, into `arena`.
+/// Copies a tensor into `arena`.
 pub(crate) fn read_tensor(
     element_type: ElementType,
     part: &Part,
@@ -65,7 +65,7 @@ pub(crate) fn read_tensor(
 ) -> Result<Tensor, InferenceError> {
     let failed =
         |error: io::Error| InferenceError::Run(format!("its outputs cannot be read: {error}").into());
-    // Not more than is there, whatever the worker says.
+    // Do not allocate more than the file contains, regardless of the length in the worker's answer.
     let there = memory.metadata().map_err(failed)?.len();
     let end = part.offset.checked_add(part.bytes).filter(|end| *end <= there);
     let len = end.and_then(|_| usize::try_from(part.bytes).ok());
@@ -81,7 +81,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     #[test]
-    fn what_lies_in_the_arena_that_both_have_is_not_copied() {
+    fn tensors_in_shared_arena_are_not_copied() {
         let arena = Arena::new(8 << 20);
         let shared = arena.share().unwrap();
         let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());

@@ -1,5 +1,6 @@
-//! Biases as the library takes them: in the type of the elements. Beside elements of 16 bits they are kept as fp32, which is how Weir's own kernels add them.
-//! Those that no input changes are rounded once, at the end of the prologue.
+//! Conversion of biases to the element type, which the library requires. Weir's own kernels add
+//! fp32 biases to 16-bit elements, so biases are stored as fp32. Biases that do not depend on
+//! inputs are rounded once, at the end of the prologue.
 
 use super::{Place, Step};
 use std::collections::HashMap;
@@ -7,24 +8,26 @@ use weir_graph::{ALIGNMENT_BYTES, Elementwise, Instruction, Lane, Op, Program, T
 use weir_kernels::{Launch, Operands, Precision, Slot, Target};
 use weir_types::ElementType;
 
-/// The biases of a program that were rounded.
+/// Rounded biases of a program.
 pub(super) struct Biases<'a> {
     precision: Precision,
     target: &'a Target,
     rounded: HashMap<(Place, ElementType), Place>,
-    /// Where the next one is put among what stays.
+    /// Offset of the next bias in the resident memory.
     end: u64,
     steps: Vec<Step>,
 }
 
 impl<'a> Biases<'a> {
-    /// None yet. They are put behind so many bytes of what stays.
+    /// Creates an empty list. Rounded biases follow the first `resident_bytes` of the resident
+    /// memory.
     pub(super) fn new(resident_bytes: u64, precision: Precision, target: &'a Target) -> Self {
         let end = resident_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
         Self { precision, target, rounded: HashMap::new(), end, steps: Vec::new() }
     }
 
-    /// The place of a bias with elements of another type; none if it changes from run to run.
+    /// Returns the location of a bias converted to another element type; `None` if the bias depends
+    /// on the inputs.
     pub(super) fn rounded(&mut self, bias: Place, tensor: &TensorType, to: ElementType) -> Option<Place> {
         if tensor.element_type() == to {
             return Some(bias);
@@ -45,7 +48,7 @@ impl<'a> Biases<'a> {
         Some(place)
     }
 
-    /// What rounds them, and how many bytes stay in all.
+    /// Returns the steps that round the biases, and the total size of the resident memory in bytes.
     pub(super) fn into_steps(self) -> (Vec<Step>, u64) {
         (self.steps, self.end)
     }

@@ -1,7 +1,9 @@
-//! Which products of matrices NVIDIA's library computes, where there is one. A rule on plain data, the same in every run: nothing is timed.
+//! Selection of the matrix products that cuBLASLt computes. The rule is a function of plain data
+//! and gives the same result in every run; nothing is benchmarked.
 //!
-//! The library is given what it does as Weir's own kernels do: one stride along the batch, a bias for columns, a residual, and no activation or ReLU. The rest
-//! stays with the kernels, as do small products, whose time is that of a launch.
+//! The library computes the same operation as Weir's own kernels: one stride along the batch, a
+//! bias for columns, a residual, and no activation or ReLU. Other products stay with the kernels.
+//! So do small products, whose time is mostly launch overhead.
 
 use super::bias::Biases;
 use super::{Place, Types};
@@ -10,28 +12,30 @@ use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op, TensorType};
 use weir_kernels::{Operands, Plan, Precision, Slot};
 use weir_types::ElementType;
 
-/// From how many operations on a product is worth the library. Chosen by arithmetic, not measured yet: at 40 TFLOP/s it takes as long as a launch does.
+/// Minimum number of floating-point operations of a product for the library. The value is
+/// calculated, not measured: at 40 TFLOP/s the product takes about as long as a launch.
 pub(in crate::cuda) const FLOPS_MIN: u64 = 1 << 27;
-/// Rows up to which a product reads the right side once and computes next to nothing, which the kernels for few rows are made for.
+/// Maximum number of rows of a product for the few-row kernels. Such a product is bound by one read
+/// of the right-hand matrix.
 const FEW_ROWS: usize = 4;
-/// What every buffer begins at a multiple of.
+/// Alignment of the start of every buffer.
 const BUFFER_ALIGNMENT_BYTES: usize = 16;
 
-/// What computes products of matrices.
+/// Implementation of matrix products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) enum ProductTier {
     /// Weir's own kernels.
     Own,
-    /// cuBLASLt, those of so many operations and more.
+    /// cuBLASLt, for products of at least `flops_min` operations.
     CublasLt {
-        /// [`FLOPS_MIN`], but for tests.
+        /// [`FLOPS_MIN`], except in tests.
         flops_min: u64,
-        /// Memory that each of them may work in.
+        /// Workspace of each product.
         workspace_bytes: u64,
     },
 }
 
-/// A product for the library, on buffers `B`.
+/// Product for the library, on buffers `B`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cuda) struct Product<B> {
     pub(in crate::cuda) shape: ProductShape,
@@ -39,7 +43,7 @@ pub(in crate::cuda) struct Product<B> {
     pub(in crate::cuda) workspace_bytes: u64,
 }
 
-/// So many bytes from the beginning of a buffer.
+/// Byte offset in a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cuda) struct Operand<B> {
     pub(in crate::cuda) buffer: B,
@@ -47,7 +51,7 @@ pub(in crate::cuda) struct Operand<B> {
 }
 
 impl ProductTier {
-    /// The same for products of every size.
+    /// Returns the same tier for products of every size.
     pub(in crate::cuda) fn for_all(self) -> Self {
         match self {
             Self::Own => Self::Own,
@@ -55,7 +59,8 @@ impl ProductTier {
         }
     }
 
-    /// The product that the library is given for `op`; none where the kernels of `plan` are to compute it, which has found the operands to be right.
+    /// Returns the product for the library that computes `op`, or `None` if the kernels of `plan`
+    /// compute it. Planning has already validated the operands.
     pub(super) fn product(
         self,
         op: &Op,
@@ -70,7 +75,7 @@ impl ProductTier {
 }
 
 impl Product<Slot> {
-    /// The same in the places of its buffers.
+    /// Replaces the operand slots with locations.
     pub(super) fn with_buffers(&self, place: impl Fn(Slot) -> Place) -> Product<Place> {
         let at = |operand: &Operand<Slot>| Operand {
             buffer: place(operand.buffer),
@@ -82,7 +87,7 @@ impl Product<Slot> {
 }
 
 impl Product<Place> {
-    /// The same with a bias in the type of the elements; none where there cannot be one.
+    /// Converts the bias to the element type. Returns `None` if that is impossible.
     pub(super) fn with_bias(mut self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
         if let Some(bias) = &mut self.buffers.bias {
             let tensor = types.inputs.get(MatMul::BIAS)?.as_ref()?;
@@ -106,7 +111,7 @@ fn product(
         half @ (ElementType::Fp16 | ElementType::Bf16) => (half, 2),
         _ => return None,
     };
-    // Of another type, it is rounded first.
+    // A bias of another type is rounded first.
     let is_known = |bias: &TensorType| {
         [element_type, ElementType::Fp32].contains(&bias.element_type()) && op.bias_axis == BiasAxis::Columns
     };
@@ -123,9 +128,9 @@ fn product(
     let small = |size: usize| u32::try_from(size).ok().filter(|size| i32::try_from(*size).is_ok());
     let matrix = |matrix: &Matrix, rows: usize, columns: usize, batch_stride: usize| {
         let (count, length) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
-        // Of a single row it does not matter where the next one were.
+        // The row stride of a single row is irrelevant.
         let row_stride = if count == 1 { matrix.row_stride.max(length) } else { matrix.row_stride };
-        // Rows that lie on each other are nothing that the library knows.
+        // The library does not support overlapping rows.
         (row_stride >= length).then_some(())?;
         let offset_bytes = matrix.offset * element_bytes;
         Some(ProductMatrix {
@@ -162,7 +167,8 @@ fn product(
     Some(Product { shape, buffers, workspace_bytes })
 }
 
-/// The dimensions of the batch as one, with the strides of both sides along it; none where they do not follow each other.
+/// Merges the batch dimensions into one, and returns its size and the strides of both sides.
+/// Returns `None` if the dimensions are not contiguous.
 fn one_batch(op: &MatMul) -> Option<(usize, [usize; 2])> {
     let (mut batch, mut strides) = (1, [0, 0]);
     for (place, count) in op.batch.iter().enumerate().rev() {
@@ -180,7 +186,7 @@ fn one_batch(op: &MatMul) -> Option<(usize, [usize; 2])> {
     Some((batch, strides))
 }
 
-/// What an address is a multiple of, so far into a buffer.
+/// Returns the alignment of an address at this offset of a buffer.
 fn alignment(offset_bytes: usize) -> u32 {
     1 << (offset_bytes | BUFFER_ALIGNMENT_BYTES).trailing_zeros()
 }
