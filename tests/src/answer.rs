@@ -1,4 +1,4 @@
-//! What a node said.
+//! Responses of a node.
 
 use bytes::Bytes;
 use reqwest::header::HeaderMap;
@@ -6,36 +6,36 @@ use serde::de::DeserializeOwned;
 use weir_types::ErrorCode;
 use weir_types::api::{ERROR_CODE_HEADER, ErrorBody, REQUEST_ID_HEADER};
 
-/// An answer, with its whole body.
+/// Response with its complete body.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// The headers.
+    /// Response headers.
     pub headers: HeaderMap,
-    /// The body.
+    /// Response body.
     pub body: Bytes,
 }
 
-/// An answer that says no.
+/// Parsed error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status.
+    /// HTTP status.
     pub status: u16,
-    /// The code.
+    /// Error code.
     pub code: ErrorCode,
-    /// What it says to people.
+    /// Error message.
     pub text: String,
 }
 
 impl Answer {
-    /// Read all of `response`.
+    /// Reads a response with its whole body.
     pub(crate) async fn read(response: reqwest::Response) -> reqwest::Result<Self> {
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 
-    /// Whether the status says so.
+    /// Whether the status is 2xx.
     #[must_use]
     pub fn is_ok(&self) -> bool {
         (200..300).contains(&self.status)
@@ -60,14 +60,15 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The answer itself, which must not be an error.
+    /// Returns the response, and panics if it is an error.
     #[track_caller]
     pub fn ok(self) -> Self {
         assert!(self.is_ok(), "the node said {} {}", self.status, String::from_utf8_lossy(&self.body));
         self
     }
 
-    /// What a refusal says. Everything that every refusal must have is checked.
+    /// Parses an error response, and checks the fields and headers that every error response must
+    /// have.
     #[must_use]
     #[track_caller]
     pub fn refusal(&self) -> Refusal {
@@ -79,7 +80,7 @@ impl Answer {
         Refusal { status: self.status, code: body.code, text: body.error }
     }
 
-    /// The code of a refusal.
+    /// The code of an error response.
     #[must_use]
     #[track_caller]
     pub fn code(&self) -> ErrorCode {

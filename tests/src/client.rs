@@ -1,4 +1,4 @@
-//! A client of one node, for one tenant.
+//! HTTP client of one node, for one tenant.
 
 mod later;
 
@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use weir_types::Version;
 use weir_types::api::{Deployed, Function, FunctionVersion, LogLine, Model, ModelVersion, Rollback, Status};
 
-/// Talks to a node. Cheap to clone.
+/// Client of a node. Cheap to clone.
 ///
-/// Methods that name what they give back take a refusal for a failure of the test; those called `try_` hand it on.
+/// Methods that return a parsed result panic on an error response; `try_` methods return the error.
 #[derive(Debug, Clone)]
 pub struct Client {
     url: String,
@@ -24,30 +24,30 @@ impl Client {
         Self { url, token: None, http: http_client() }
     }
 
-    /// The same, sending a token.
+    /// Returns a client that sends a bearer token.
     #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
-    /// Call `path`, which reads its body, until the call is let go.
+    /// Calls `path` with a request body that stays open until [`Held::let_go`].
     pub fn hold(&self, path: &str) -> Held {
         Held::call(self.clone(), path.to_owned())
     }
 
-    /// Where `path` is on the node.
+    /// URL of `path` on the node.
     #[must_use]
     pub fn url(&self, path: &str) -> Url {
         format!("{}{path}", self.url).parse().unwrap_or_else(|error| panic!("{path:?}: {error}"))
     }
 
-    /// `127.0.0.1:PORT`, for tests that speak HTTP by hand.
+    /// `127.0.0.1:PORT`, for tests that use raw TCP.
     #[must_use]
     pub fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
     }
 
-    /// A request to the node.
+    /// Starts building a request to the node.
     pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.http.request(method, self.url(path));
         match &self.token {
@@ -56,43 +56,43 @@ impl Client {
         }
     }
 
-    /// `GET`.
+    /// Sends a `GET` request.
     pub async fn get(&self, path: &str) -> Answer {
         self.try_get(path).await.unwrap_or_else(|error| panic!("GET {path}: {error:?}"))
     }
 
-    /// `GET`, of a node that may be gone.
+    /// Sends a `GET` request to a node that may be unreachable.
     pub async fn try_get(&self, path: &str) -> reqwest::Result<Answer> {
         Answer::read(self.request(Method::GET, path).send().await?).await
     }
 
-    /// `POST`.
+    /// Sends a `POST` request.
     pub async fn post(&self, path: &str, body: impl Into<Body>) -> Answer {
         send(self.request(Method::POST, path).body(body)).await
     }
 
-    /// `PUT`.
+    /// Sends a `PUT` request.
     pub async fn put(&self, path: &str, body: impl Into<Body>) -> Answer {
         send(self.request(Method::PUT, path).body(body)).await
     }
 
-    /// `DELETE`.
+    /// Sends a `DELETE` request.
     pub async fn delete(&self, path: &str) -> Answer {
         send(self.request(Method::DELETE, path)).await
     }
 
-    /// Deploy a component with the default manifest.
+    /// Deploys a component with the default manifest.
     pub async fn deploy(&self, name: &str, component: impl Into<Bytes>) -> Deployed {
         self.deploy_with(name, "", component).await
     }
 
-    /// Deploy a component with a manifest in the query, such as `limits.deadline_ms=500`.
+    /// Deploys a component with a manifest in the query, such as `limits.deadline_ms=500`.
     pub async fn deploy_with(&self, name: &str, query: &str, component: impl Into<Bytes>) -> Deployed {
         let deployed = self.try_deploy(name, query, component).await;
         deployed.unwrap_or_else(|refusal| panic!("{name} was not deployed: {refusal:?}"))
     }
 
-    /// Try to deploy a component.
+    /// Deploys a component, or returns the error.
     pub async fn try_deploy(
         &self,
         name: &str,
@@ -103,30 +103,30 @@ impl Client {
         if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
     }
 
-    /// A function, or the refusal.
+    /// Returns a function, or the error.
     pub async fn function(&self, name: &str) -> Result<Function, Refusal> {
         let answer = self.get(&format!("/v1/functions/{name}")).await;
         if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
     }
 
-    /// One version of a function.
+    /// Returns one version of a function.
     pub async fn function_version(&self, name: &str, version: Version) -> FunctionVersion {
         self.get(&format!("/v1/functions/{name}/versions/{version}")).await.ok().json()
     }
 
-    /// The tenant's functions.
+    /// Lists the tenant's functions.
     pub async fn functions(&self) -> Vec<Function> {
         self.get("/v1/functions").await.ok().json()
     }
 
-    /// Roll a function back.
+    /// Rolls a function back.
     pub async fn roll_back(&self, name: &str, to: Option<u32>) -> Answer {
         let rollback = Rollback { version: to.map(Version) };
         let request = self.request(Method::POST, &format!("/v1/functions/{name}/rollback"));
         send(request.json(&rollback)).await
     }
 
-    /// What a function has logged.
+    /// Returns the log of a function.
     pub async fn logs(&self, name: &str) -> Vec<LogLine> {
         let answer = self.get(&format!("/v1/functions/{name}/logs?lines=1000")).await.ok();
         answer
@@ -136,13 +136,13 @@ impl Client {
             .collect()
     }
 
-    /// Push a version of a model.
+    /// Pushes a version of a model.
     pub async fn push_model(&self, name: &str, version: u32, onnx: impl Into<Bytes>) -> ModelVersion {
         let pushed = self.try_push_model(name, version, onnx).await;
         pushed.unwrap_or_else(|refusal| panic!("{name}:{version} was not pushed: {refusal:?}"))
     }
 
-    /// Try to push a version of a model.
+    /// Pushes a version of a model, or returns the error.
     pub async fn try_push_model(
         &self,
         name: &str,
@@ -153,17 +153,17 @@ impl Client {
         if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
     }
 
-    /// The tenant's models.
+    /// Lists the tenant's models.
     pub async fn models(&self) -> Vec<Model> {
         self.get("/v1/models").await.ok().json()
     }
 
-    /// How the node is.
+    /// Returns the node's status.
     pub async fn status(&self) -> Status {
         self.get("/v1/status").await.ok().json()
     }
 
-    /// Every sample of `/metrics`, by its name with its labels.
+    /// Returns all samples of `/metrics` by name with labels.
     pub async fn metrics(&self) -> BTreeMap<String, f64> {
         let answer = self.get("/metrics").await.ok();
         let samples = answer.text().lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
@@ -173,7 +173,7 @@ impl Client {
         samples.collect()
     }
 
-    /// The sum of all samples of the counter or gauge `name` whose labels contain `label`.
+    /// Returns the sum of all samples of the counter or gauge `name` whose labels contain `label`.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
         let is_it = |sample: &str| {
             let rest = sample.strip_prefix(name)?;
@@ -193,9 +193,9 @@ async fn send(request: RequestBuilder) -> Answer {
     Answer::read(response).await.unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-/// A client that asks loopback directly, whatever proxy the environment names.
+/// HTTP client that ignores the environment's proxy settings.
 pub(crate) fn http_client() -> reqwest::Client {
-    // Built together with a client of S3, reqwest asks for a provider of TLS, even where nothing is encrypted.
+    // With the S3 client in the same build, reqwest requires a TLS provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().no_proxy().build().expect("the client has no certificates to fail with")
 }

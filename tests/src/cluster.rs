@@ -1,21 +1,21 @@
-//! A cluster under test: several nodes on this machine, with an etcd and a bucket of their own.
+//! Local test cluster: several nodes with their own etcd and S3 bucket.
 
 use crate::{Etcd, Node, NodeBuilder, S3, eventually};
 use weir_types::api::ClusterStatus;
 
-/// A running cluster. Its nodes are whatever a test makes of them.
+/// Running cluster. Tests may add, stop and kill nodes.
 pub struct Cluster {
     /// The datastore.
     pub etcd: Etcd,
-    /// The store of blobs.
+    /// The blob store.
     pub s3: S3,
-    /// The nodes; those that a test kills or stops it takes out.
+    /// The nodes. Tests remove a node before they kill or stop it.
     pub nodes: Vec<Node>,
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
 }
 
-/// A cluster to be.
+/// Builder of a [`Cluster`].
 #[derive(Default)]
 pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
@@ -23,13 +23,13 @@ pub struct ClusterBuilder {
 }
 
 impl Cluster {
-    /// A cluster whose nodes have the default settings, but for short leases.
+    /// Returns a builder with the default settings, except for short leases.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder::default().set("cluster.lease_ms", 2_000)
     }
 
-    /// A node that is to join.
+    /// Returns a builder of a further node for this cluster.
     #[must_use]
     pub fn node(&self) -> NodeBuilder {
         let mut node = Node::builder()
@@ -49,7 +49,7 @@ impl Cluster {
         node
     }
 
-    /// Wait until every node asks one dispatcher, which is one of them. Returns its place among the nodes.
+    /// Waits until all nodes are connected to one dispatcher, and returns its index in `nodes`.
     pub async fn settle(&self) -> usize {
         eventually("one dispatcher that all nodes ask", async || {
             let mut dispatcher = None;
@@ -72,7 +72,7 @@ impl Cluster {
         .await
     }
 
-    /// The sum of a counter or gauge over all nodes.
+    /// Returns the sum of a counter or gauge over all nodes.
     pub async fn metric(&self, name: &str, label: &str) -> f64 {
         let mut sum = 0.0;
         for node in &self.nodes {
@@ -81,7 +81,7 @@ impl Cluster {
         sum
     }
 
-    /// The place among the nodes of the one that has `model` in memory.
+    /// Returns the index of the first node that has `model` in memory.
     pub async fn holder(&self, model: &str) -> Option<usize> {
         for (at, node) in self.nodes.iter().enumerate() {
             let devices = node.status().await.devices;
@@ -92,14 +92,14 @@ impl Cluster {
         None
     }
 
-    /// Wait until every node knows the function.
+    /// Waits until every node knows the function.
     pub async fn all_know(&self, function: &str) {
         for node in &self.nodes {
             eventually("the news of a deploy", async || node.function(function).await.ok()).await;
         }
     }
 
-    /// Wait until every node knows the model.
+    /// Waits until every node knows the model.
     pub async fn all_have_heard_of(&self, model: &str) {
         for node in &self.nodes {
             eventually("the news of a push", async || {
@@ -111,21 +111,21 @@ impl Cluster {
 }
 
 impl ClusterBuilder {
-    /// Set one of the settings of `[node]` on every node.
+    /// Sets a `[node]` setting on every node.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         self.settings.push((key.to_owned(), value.to_string()));
         self
     }
 
-    /// Set a variable of every node's environment.
+    /// Sets an environment variable for every node.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Start it with so many nodes, and wait until they have a dispatcher.
+    /// Starts a cluster with `nodes` nodes, and waits until it has a dispatcher.
     pub async fn start(self, nodes: usize) -> Cluster {
         let mut cluster = Cluster {
             etcd: Etcd::start(),
@@ -134,7 +134,7 @@ impl ClusterBuilder {
             settings: self.settings,
             environment: self.environment,
         };
-        // The first waits for etcd.
+        // Start the first node alone: it retries until etcd answers.
         let first =
             eventually("a node that reaches etcd", async || cluster.node().try_start().await.ok()).await;
         cluster.nodes.push(first);
@@ -146,7 +146,7 @@ impl ClusterBuilder {
     }
 }
 
-/// How a node sees its cluster.
+/// The cluster's status, as one node reports it.
 async fn status(node: &Node) -> ClusterStatus {
     node.status().await.cluster.expect("the node is one of a cluster")
 }

@@ -1,4 +1,4 @@
-//! An etcd server with nothing in it.
+//! Etcd server with an empty data folder.
 
 use crate::client::http_client;
 use serde_json::Value;
@@ -7,21 +7,21 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
-/// An etcd server, which goes with this value.
+/// Etcd server. It is killed on drop.
 pub struct Etcd {
     name: String,
     port: u16,
     peer_port: u16,
-    /// The servers of its cluster, as etcd's `--initial-cluster` takes them.
+    /// Members of its cluster, in the format of etcd's `--initial-cluster`.
     members: String,
-    /// The flags that encrypt what clients say, if that is encrypted.
+    /// TLS flags for client connections; empty without TLS.
     tls: Vec<String>,
     folder: TempDir,
     process: Option<Child>,
 }
 
 impl Etcd {
-    /// Whether etcd is installed. Prints a reason to skip a test if not; fails instead where
+    /// Whether etcd is installed. If not, prints a reason to skip a test, or panics if
     /// `WEIR_REQUIRE_ETCD` is set.
     #[must_use]
     pub fn is_installed() -> bool {
@@ -37,7 +37,7 @@ impl Etcd {
         installed
     }
 
-    /// Start one server. It answers soon.
+    /// Starts one server, without waiting until it answers.
     #[must_use]
     pub fn start() -> Self {
         let mut etcd = Self::new("one");
@@ -45,8 +45,7 @@ impl Etcd {
         etcd
     }
 
-    /// Start one server that clients reach by TLS only, with the PEM files of its certificate and
-    /// key.
+    /// Starts one server with TLS for clients, from PEM files with its certificate and key.
     #[must_use]
     pub fn start_with_tls(certificate: &Path, key: &Path) -> Self {
         let mut etcd = Self::new("one");
@@ -56,7 +55,7 @@ impl Etcd {
         etcd
     }
 
-    /// Start a cluster of so many servers.
+    /// Starts a cluster of `servers` servers.
     #[must_use]
     pub fn start_cluster(servers: usize) -> Vec<Self> {
         let mut cluster: Vec<Self> = (0..servers).map(|at| Self::new(&format!("server-{at}"))).collect();
@@ -75,25 +74,25 @@ impl Etcd {
         Self { name: name.to_owned(), port, peer_port, members, tls: Vec::new(), folder, process: None }
     }
 
-    /// Where it is, for `--datastore`.
+    /// URL for `--datastore`.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_empty() { "etcd" } else { "etcds" };
         format!("{scheme}://{}", self.host())
     }
 
-    /// Its host and port.
+    /// Host and port for clients.
     #[must_use]
     pub fn host(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Call a method of its API by JSON, as in `auth/enable`. It must answer already.
+    /// Calls a method of the JSON API, such as `auth/enable`. The server must be ready.
     pub async fn call(&self, method: &str, request: Value) -> Value {
         Self::answer(self.request(method, &request)).await
     }
 
-    /// Call a method of its API as a user, who has a `name` and a `password`.
+    /// Calls a method of the JSON API as a user with a `name` and a `password`.
     pub async fn call_as(&self, user: &Value, method: &str, request: Value) -> Value {
         let session = self.call("auth/authenticate", user.clone()).await;
         let token = session["token"].as_str().expect("etcd issues a token");
@@ -109,7 +108,7 @@ impl Etcd {
         answer.expect("etcd refuses a call").json().await.expect("etcd answers in JSON")
     }
 
-    /// Kill it as a crash would.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("etcd could not be killed");
@@ -117,7 +116,7 @@ impl Etcd {
         }
     }
 
-    /// Run it, on the data that it had.
+    /// Starts the server on its existing data.
     pub fn run(&mut self) {
         let client_scheme = if self.tls.is_empty() { "http" } else { "https" };
         let mut etcd = Command::new("etcd");
@@ -143,7 +142,7 @@ impl Drop for Etcd {
     }
 }
 
-/// A port that nobody listens on at this moment.
+/// Finds a TCP port that is free at this moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is no free port");
     listener.local_addr().expect("it is bound").port()

@@ -1,10 +1,10 @@
-//! What the tests put on nodes: components that `cargo xtask functions` built, and components and models that are checked in.
+//! Test inputs: components built by `cargo xtask functions`, and checked-in components and models.
 
 use bytes::Bytes;
 use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
-/// The component of a function in `functions/`.
+/// Reads the component of a function in `functions/`.
 #[must_use]
 pub fn function(name: &str) -> Bytes {
     let path = function_path(name);
@@ -13,27 +13,28 @@ pub fn function(name: &str) -> Bytes {
         .into()
 }
 
-/// Whether a function was built: those in other languages need tools that not every machine has.
+/// Whether a function was built. Functions in other languages need optional tools.
 #[must_use]
 pub fn has_function(name: &str) -> bool {
     function_path(name).is_file()
 }
 
-/// A component of `tests/fixtures/components-0.1.0`.
+/// Reads a component of `tests/fixtures/components-0.1.0`.
 #[must_use]
 pub fn component_of_0_1_0(name: &str) -> Bytes {
     let path = repository().join("tests/fixtures/components-0.1.0").join(name).with_extension("wasm");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
-/// A model of `tests/fixtures/models`, by its path there.
+/// Reads a model of `tests/fixtures/models`, by its path there.
 #[must_use]
 pub fn model(path: &str) -> Bytes {
     let path = model_path(path);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
-/// What ONNX Runtime in Python makes of a model and the input that [`made_up`] gives: the values of its only output.
+/// Reference output of ONNX Runtime in Python for a model and the input [`made_up`]: the values of
+/// its only output.
 #[must_use]
 pub fn output_in_python(name: &str) -> Vec<f32> {
     let path = format!("outputs/{name}.fp32");
@@ -43,20 +44,20 @@ pub fn output_in_python(name: &str) -> Vec<f32> {
         .collect()
 }
 
-/// The bytes of an fp32 tensor of `count` elements, made up as `outputs.py` does.
+/// Generates the bytes of an fp32 tensor of `count` elements, with the same values as `outputs.py`.
 #[must_use]
 pub fn made_up(count: u32) -> Vec<u8> {
     let value = |i: u32| (u64::from(i) * 7919 % 1000) as f32 / 1000.0;
     (0..count).flat_map(|i| value(i).to_le_bytes()).collect()
 }
 
-/// The model that `classify-digits` runs.
+/// Reads the model of `classify-digits`.
 #[must_use]
 pub fn digits() -> Bytes {
     model("../../../functions/classify-digits/model/digits.onnx")
 }
 
-/// A model that is too large for the repository, as `cargo xtask models` makes it.
+/// Reads a model that is too large for the repository, from the output of `cargo xtask models`.
 #[must_use]
 pub fn large_model(name: &str) -> Bytes {
     let path = repository().join(".weir/models").join(name);
@@ -65,13 +66,13 @@ pub fn large_model(name: &str) -> Bytes {
         .into()
 }
 
-/// Where a model of `tests/fixtures/models` is.
+/// Path of a model in `tests/fixtures/models`.
 #[must_use]
 pub fn model_path(path: &str) -> PathBuf {
     repository().join("tests/fixtures/models").join(path)
 }
 
-/// The models in a folder of `tests/fixtures/models`, as paths there.
+/// Lists the models in a folder of `tests/fixtures/models`, as paths relative to it.
 #[must_use]
 pub fn models(folder: &str) -> Vec<String> {
     let path = model_path(folder);
@@ -83,13 +84,13 @@ pub fn models(folder: &str) -> Vec<String> {
     models
 }
 
-/// ONNX Runtime as `cargo xtask setup` brings it.
+/// Path of the ONNX Runtime that `cargo xtask setup` installs.
 #[must_use]
 pub fn onnxruntime() -> Option<PathBuf> {
     Some(repository().join(".weir/lib/libonnxruntime.so")).filter(|path| path.is_file())
 }
 
-/// The folder of NVIDIA's compiler as `cargo xtask kernels` brings it, if it has been brought.
+/// Library folder of NVRTC, if `cargo xtask kernels` has installed it.
 #[must_use]
 pub fn nvrtc() -> Option<PathBuf> {
     let pythons = std::fs::read_dir(repository().join(".weir/nvrtc/lib")).ok()?;
@@ -97,7 +98,8 @@ pub fn nvrtc() -> Option<PathBuf> {
     pythons.flatten().map(|entry| folder(entry.path())).find(|folder| folder.is_dir())
 }
 
-/// A Python program of `tests/clients`, with the clients that `cargo xtask setup` brings.
+/// Command for a Python program of `tests/clients`, with the packages that `cargo xtask setup`
+/// installs.
 #[must_use]
 pub fn python_client(program: &str) -> Command {
     let python = repository().join(".weir/clients/bin/python");
@@ -108,7 +110,7 @@ pub fn python_client(program: &str) -> Command {
     command
 }
 
-/// The same component with one more section, which changes its digest and nothing else.
+/// Appends a custom section to a component, which changes only its digest.
 #[must_use]
 pub fn with_custom_section(component: &[u8], content: &str) -> Bytes {
     // Id 0, the size, and a name of one byte. A size below 128 is its own LEB128.

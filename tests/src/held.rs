@@ -1,4 +1,4 @@
-//! A call that lasts as long as a test wants it to.
+//! Calls of a controlled duration.
 
 use crate::{Answer, Client};
 use bytes::Bytes;
@@ -7,7 +7,8 @@ use reqwest::Body;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// A call whose body has no end until it is let go: a function that reads its body runs until then, on however slow a machine.
+/// Call with a request body that stays open until [`Held::let_go`]. A function that reads its body
+/// runs until then, regardless of the machine's speed.
 pub struct Held {
     end: oneshot::Sender<()>,
     answer: JoinHandle<Answer>,
@@ -22,14 +23,14 @@ impl Held {
         Self { end, answer: tokio::spawn(async move { client.post(&path, body).await }) }
     }
 
-    /// Whether the call has ended by itself.
+    /// Whether the call ended before [`Held::let_go`].
     pub fn has_ended(&self) -> bool {
         self.answer.is_finished()
     }
 
-    /// End the body, and wait for the answer.
+    /// Ends the body, and waits for the response.
     pub async fn let_go(self) -> Answer {
-        // A call that has ended by itself does not listen; what it was answered is what matters.
+        // A call that has ended early ignores the end of the body; its response is the result.
         let _ = self.end.send(());
         self.answer.await.expect("the call does not panic")
     }

@@ -1,5 +1,5 @@
-//! The harness of the end-to-end tests: real `weir up` processes on free ports and folders of their own, and a client that says what a
-//! test wants to know.
+//! Harness of the end-to-end tests: `weir up` processes on free ports with temporary data folders,
+//! and a client with typed results.
 //!
 //! ```no_run
 //! # async fn example() {
@@ -59,7 +59,7 @@ pub use raw::{raw, raw_cut_off};
 mod process;
 pub use process::{children, pss_bytes, rss_bytes, signal, threads};
 
-// The example in the repository's README must compile.
+// Compile the example in the repository's README.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,7 +1,8 @@
-//! A node under test: a `weir up` process with a folder of its own.
+//! Node process under test: `weir up` with a temporary folder.
 //!
-//! It ends by [`Node::stop`] (SIGTERM, drained), [`Node::kill`] (SIGKILL, a crash), or with its `Node` (SIGKILL). The folder goes with
-//! the last of the nodes that were started on it. What the node logged is printed if the test fails.
+//! The process ends with [`Node::stop`] (SIGTERM, graceful), [`Node::kill`] (SIGKILL, like a
+//! crash), or the drop of the `Node` (SIGKILL). The folder is removed with the last node that was
+//! started on it. The log is printed if the test fails.
 
 use crate::Client;
 use std::ffi::OsString;
@@ -15,20 +16,20 @@ use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// A node has to be ready, or to have drained, within this. Generous, for busy machines.
+/// Time limit for a node's start and shutdown. Generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Lines of the log that are printed when a test fails.
+/// Number of log lines printed when a test fails.
 const LOG_LINES_SHOWN: usize = 100;
 
-/// A running node. Its methods are those of its [`Client`].
+/// Running node. Dereferences to its [`Client`].
 pub struct Node {
     builder: NodeBuilder,
     child: Child,
     client: Client,
 }
 
-/// A node to be.
+/// Builder of a [`Node`].
 #[derive(Debug, Clone)]
 pub struct NodeBuilder {
     listen: String,
@@ -37,14 +38,14 @@ pub struct NodeBuilder {
     environment: Vec<(String, String)>,
     binary: PathBuf,
     folder: Arc<TempDir>,
-    /// Where it is started, if not in that.
+    /// Working directory of the process; `None`: the temporary folder.
     within: Option<PathBuf>,
-    /// The soft and the hard limit on its open files.
+    /// Soft and hard limit on open files.
     open_files: Option<(u64, u64)>,
 }
 
 impl Node {
-    /// A node with the default settings, on a free port of the loopback interface.
+    /// Returns a builder with the default settings and a free loopback port.
     #[must_use]
     pub fn builder() -> NodeBuilder {
         let folder =
@@ -61,36 +62,37 @@ impl Node {
         }
     }
 
-    /// A node with the default settings.
+    /// Starts a node with the default settings.
     pub async fn start() -> Self {
         Self::builder().start().await
     }
 
-    /// Its client.
+    /// The client of this node.
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its process.
+    /// Process ID of the node.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id().expect("the node has ended")
     }
 
-    /// Its data folder.
+    /// Data folder of the node.
     #[must_use]
     pub fn data(&self) -> &Path {
         self.builder.data()
     }
 
-    /// The `weir` that it runs.
+    /// Path of the node's `weir` binary.
     #[must_use]
     pub fn binary(&self) -> &Path {
         self.builder.binary()
     }
 
-    /// What the command line says on standard output when it talks to this node, or on standard error where it fails.
+    /// Runs the `weir` command line against this node. Returns standard output, or standard error
+    /// if the command fails.
     pub async fn weir(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new(self.binary());
         command
@@ -102,19 +104,19 @@ impl Node {
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
-    /// Everything it has logged.
+    /// The node's log so far.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.builder.log_path()).unwrap_or_default()
     }
 
-    /// Kill it as a crash or the kernel would. A new one can be started in its place.
+    /// Kills the node with SIGKILL. The returned builder starts a node on the same folder.
     pub async fn kill(mut self) -> NodeBuilder {
         self.child.kill().await.expect("the node could not be killed");
         self.builder.clone()
     }
 
-    /// Ask it to end, and wait until it has.
+    /// Stops the node with SIGTERM and waits for its exit.
     pub async fn stop(mut self) -> NodeBuilder {
         self.terminate();
         let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
@@ -123,42 +125,42 @@ impl Node {
         self.builder.clone()
     }
 
-    /// Ask it to end, without waiting.
+    /// Sends SIGTERM without waiting.
     pub fn terminate(&self) {
         crate::signal(self.pid(), "TERM");
     }
 }
 
 impl NodeBuilder {
-    /// Set one of the settings of `[node]`, as `weir up --set` does.
+    /// Sets a `[node]` setting, as `weir up --set` does.
     #[must_use]
     pub fn set(mut self, key: &str, value: impl std::fmt::Display) -> Self {
         self.arguments.extend(["--set".into(), format!("{key}={value}").into()]);
         self
     }
 
-    /// Give `weir up` one more argument.
+    /// Adds an argument of `weir up`.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
-    /// Set a variable of its environment.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.push((name.to_owned(), value.into()));
         self
     }
 
-    /// Start it with these limits on open files, the soft one and the hard one.
+    /// Sets the soft and the hard limit on open files.
     #[must_use]
     pub fn open_files(mut self, soft: u64, hard: u64) -> Self {
         self.open_files = Some((soft, hard));
         self
     }
 
-    /// Let in only who has one of these tokens, each a line of a token file.
+    /// Requires one of these tokens, each a line of a token file.
     #[must_use]
     pub fn tokens(self, lines: &[&str]) -> Self {
         let path = self.folder.path().join("tokens");
@@ -166,25 +168,25 @@ impl NodeBuilder {
         self.argument("--token-file").argument(path)
     }
 
-    /// Start it in this folder, as in a project's, which it then builds and deploys.
+    /// Starts the node in `folder`. In a project's folder the node builds and deploys the function.
     #[must_use]
     pub fn within(self, folder: &Path) -> Self {
         Self { within: Some(folder.to_owned()), ..self }
     }
 
-    /// Listen elsewhere than on the loopback interface.
+    /// Listens on `address` instead of the loopback interface.
     #[must_use]
     pub fn listen(self, address: &str) -> Self {
         Self { listen: address.to_owned(), ..self }
     }
 
-    /// Use the data folder of another node.
+    /// Uses the data folder of another node.
     #[must_use]
     pub fn data_of(self, other: &Node) -> Self {
         Self { data: other.data().to_owned(), ..self }
     }
 
-    /// Run a copy of `weir`, which the test may do away with.
+    /// Runs a copy of the `weir` binary, which the test may delete.
     #[must_use]
     pub fn copy_of_binary(self) -> Self {
         let copy = self.folder.path().join("weir");
@@ -192,24 +194,24 @@ impl NodeBuilder {
         Self { binary: copy, ..self }
     }
 
-    /// The `weir` that it runs.
+    /// Path of the `weir` binary.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Its data folder.
+    /// Data folder.
     #[must_use]
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Start it, and wait until it is ready.
+    /// Starts the node, and waits until it is ready.
     pub async fn start(self) -> Node {
         self.try_start().await.unwrap_or_else(|log| panic!("the node did not start; it said:\n{log}"))
     }
 
-    /// Start it, or say what it said instead of becoming ready.
+    /// Starts the node, or returns its log if it does not become ready.
     pub async fn try_start(self) -> Result<Node, String> {
         let log = File::options()
             .create(true)
@@ -226,7 +228,7 @@ impl NodeBuilder {
             }
         };
         command.arg("up").args(["--listen", &self.listen, "--data"]).arg(&self.data).args(&self.arguments);
-        // Settings of whoever runs the tests are not the tests'.
+        // Remove the settings of the developer's environment.
         std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("WEIR_")).for_each(
             |(name, _)| {
                 command.env_remove(name);
@@ -250,7 +252,7 @@ impl NodeBuilder {
             let _ = child.kill().await;
             return Err(std::fs::read_to_string(self.log_path()).unwrap_or_default());
         };
-        // Whatever else it prints must not fill the pipe. Ends with the node.
+        // Drain the output, so that the pipe never fills. The task ends with the node.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(Node { builder: self, child, client: Client::new(url) })
     }
@@ -278,7 +280,7 @@ impl Drop for Node {
     }
 }
 
-/// The address in the line that says the node is ready; none if it ends without.
+/// Returns the address in the node's ready line, or `None` if the node ends before.
 async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
     while let Ok(Some(line)) = lines.next_line().await {
         if let Some(url) = line.strip_prefix("weir listening on ") {
@@ -288,7 +290,7 @@ async fn ready(lines: &mut Lines<BufReader<ChildStdout>>) -> Option<String> {
     None
 }
 
-/// The `weir` to test: `WEIR_BIN`, or the one that was built beside the tests.
+/// Path of the `weir` binary under test: `WEIR_BIN`, or the binary in the tests' target folder.
 fn binary() -> PathBuf {
     if let Some(binary) = std::env::var_os("WEIR_BIN") {
         return binary.into();

@@ -1,6 +1,7 @@
-//! An ONNX model that is made for a test, of the size that it asks for: by hand, since it is too large for the repository.
+//! ONNX models generated for tests, because they are too large for the repository.
 
-/// An ONNX model with weights of so many rows of 4 KiB, all of `value`: y \[n, 32, 32\] = x \[n, 32, 32\] + weights\[row \[1\]\] + more \[32, 32\].
+/// Encodes an ONNX model whose weights have `rows` rows of 4 KiB, filled with `value`: y \[n, 32,
+/// 32\] = x \[n, 32, 32\] + weights\[row \[1\]\] + more \[32, 32\].
 #[must_use]
 pub fn model_with_rows(rows: usize, value: f32) -> Vec<u8> {
     let dims = [rows as u64, 32, 32].map(|dim| number(1, dim)).concat();
@@ -20,7 +21,7 @@ pub fn model_with_rows(rows: usize, value: f32) -> Vec<u8> {
     [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
 }
 
-/// A field of a message of protocol buffers that has a length.
+/// Encodes a length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let (mut field, mut len) = (vec![number << 3 | 2], bytes.len());
     while len >= 0x80 {
@@ -32,7 +33,7 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     field
 }
 
-/// A field that is a number.
+/// Encodes a varint protobuf field.
 fn number(field: u8, value: u64) -> Vec<u8> {
     let (mut bytes, mut value) = (vec![field << 3], value);
     while value >= 0x80 {
@@ -43,7 +44,7 @@ fn number(field: u8, value: u64) -> Vec<u8> {
     bytes
 }
 
-/// An input or output of a graph. Dimensions of 0 are any.
+/// Encodes an input or output of a graph. A dimension of 0 is dynamic.
 fn port(name: &str, element: u64, dims: &[u64]) -> Vec<u8> {
     let dim = |dim: &u64| field(1, &if *dim == 0 { field(2, b"n") } else { number(1, *dim) });
     let shape: Vec<u8> = dims.iter().flat_map(dim).collect();

@@ -1,17 +1,17 @@
-//! Waiting for what must come to pass.
+//! Waits for asynchronous conditions.
 
 use std::time::{Duration, Instant};
 
-/// How long something that must happen may take. Generous, for busy machines: a test that waits this long has failed.
+/// Time limit of [`eventually`]. Generous, for busy machines: a test that waits this long fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Wait until `check` gives something, looking again and again.
+/// Polls `check` until it returns a value.
 #[track_caller]
 pub fn eventually<T>(what: &str, check: impl AsyncFnMut() -> Option<T>) -> impl Future<Output = T> {
     eventually_within(PATIENCE, what, check)
 }
 
-/// The same for what takes its time, such as compiling.
+/// Like [`eventually`] with another time limit, for slow work such as compiling.
 #[track_caller]
 pub fn eventually_within<T>(
     patience: Duration,

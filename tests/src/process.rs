@@ -1,8 +1,8 @@
-//! What the kernel knows about a process.
+//! Process information from the kernel.
 
 use std::path::Path;
 
-/// A process's resident set: its memory that is in RAM.
+/// Resident set size of a process.
 #[must_use]
 pub fn rss_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is gone");
@@ -14,7 +14,7 @@ pub fn rss_bytes(pid: u32) -> u64 {
         * 1024
 }
 
-/// A process's part of the memory that is in RAM, where it shares some with others.
+/// Proportional set size of a process, which divides shared memory among its users.
 #[must_use]
 pub fn pss_bytes(pid: u32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process is gone");
@@ -23,7 +23,7 @@ pub fn pss_bytes(pid: u32) -> u64 {
     kib.expect("the kernel says how much") * 1024
 }
 
-/// The processes that a process has started and not waited for.
+/// Child processes, including zombies.
 #[must_use]
 pub fn children(pid: u32) -> Vec<u32> {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
@@ -34,15 +34,15 @@ pub fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The threads of a process.
+/// Number of threads of a process.
 #[must_use]
 pub fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Send a signal, such as `STOP`, to a process.
+/// Sends a signal, such as `STOP`, to a process.
 pub fn signal(pid: u32, name: &str) {
-    // The shell's own: a minimal Debian has no program of that name.
+    // Use the shell's builtin: a minimal Debian has no `kill` program.
     let kill = ["-c", r#"kill -s "$1" "$2""#, "sh", name, &pid.to_string()];
     let sent = std::process::Command::new("sh").args(kill).status();
     assert!(sent.is_ok_and(|status| status.success()), "{name} could not be sent");

@@ -1,11 +1,11 @@
-//! Projects as authors have them: `weir new`, `weir build`, `weir deploy`, in a folder of their own outside the repository.
+//! Function projects in temporary folders, driven by `weir new`, `weir build` and `weir deploy`.
 
 use crate::{Node, NodeBuilder};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A language that functions can be written in.
+/// Language of a function project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// Rust.
@@ -23,7 +23,7 @@ pub enum Language {
 }
 
 impl Language {
-    /// As `weir new --template` takes it.
+    /// The language's name for `weir new --template`.
     #[must_use]
     pub fn template(self) -> &'static str {
         match self {
@@ -36,8 +36,8 @@ impl Language {
         }
     }
 
-    /// Whether the program that its compiler comes with or runs on is there. Says so where it is not; fails where `WEIR_REQUIRE_LANGUAGES`
-    /// is set.
+    /// Whether the program that the language's compiler requires is installed. If not, prints a
+    /// note, or panics if `WEIR_REQUIRE_LANGUAGES` is set.
     #[must_use]
     pub fn is_here(self) -> bool {
         let program = match self {
@@ -58,7 +58,7 @@ impl Language {
     }
 }
 
-/// A project that `weir new` made. Its folder goes with it.
+/// Project made by `weir new`. Its folder is removed on drop.
 #[derive(Debug)]
 pub struct Project {
     /// Keeps the folder.
@@ -68,7 +68,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// Make one, with the program that `node` will run; `kind` is `http` or `tensor`.
+    /// Creates a project with the `weir` binary of `node`; `kind` is `http` or `tensor`.
     pub async fn new(node: &NodeBuilder, language: Language, kind: &str, name: &str) -> Self {
         let top = tempfile::tempdir().expect("there is no room for a folder");
         let project = Self { folder: top.path().to_owned(), _top: top, binary: node.binary().to_owned() };
@@ -76,18 +76,19 @@ impl Project {
         Self { folder: project.folder.join(name), ..project }
     }
 
-    /// Its folder.
+    /// The project's folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Run `weir` in its folder and see that it succeeds. Gives what it wrote to standard output.
+    /// Runs `weir` in the project's folder and returns standard output. Panics if the command
+    /// fails.
     pub async fn weir(&self, arguments: &[&str]) -> String {
         self.run(self.command(arguments)).await
     }
 
-    /// Run `weir deploy` against `node`.
+    /// Runs `weir deploy` against `node`.
     pub async fn deploy(&self, node: &Node) -> String {
         let mut command = self.command(&["deploy"]);
         command.env("WEIR_URL", format!("http://{}", node.address()));

@@ -1,27 +1,28 @@
-//! HTTP by hand, for requests that no client library would send.
+//! Raw HTTP requests that client libraries refuse to send.
 
 use crate::Client;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// How long an answer may take.
+/// Time limit for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Send `request` as it is, and read what comes until the node closes the connection: the status, and everything. A node that only closes
-/// it has the status 0. The request should ask for the connection to be closed.
+/// Sends `request` unchanged, and reads until the node closes the connection. Returns the status
+/// and all bytes read; the status is 0 if there is no response. The request should ask to close the
+/// connection.
 pub async fn raw(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
     talk(client, request.as_ref(), false).await
 }
 
-/// The same with a request that ends too early: the sending side is closed behind it.
+/// Like [`raw`] with a truncated request: the sending side is closed after it.
 pub async fn raw_cut_off(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
     talk(client, request.as_ref(), true).await
 }
 
 async fn talk(client: &Client, request: &[u8], cut_off: bool) -> (u16, String) {
     let mut stream = TcpStream::connect(client.address()).await.expect("the node does not listen");
-    // The node may answer, and close, before it has read everything.
+    // The node may respond and close before it has read the whole request.
     let _ = stream.write_all(request).await;
     if cut_off {
         let _ = stream.shutdown().await;

@@ -1,4 +1,4 @@
-//! A server on the loopback interface that is called by nodes, and answers as a test wants.
+//! HTTP server on loopback that nodes call in tests.
 
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -8,26 +8,27 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Takes requests, one on each connection, and remembers them. Ends when dropped.
+/// Server that accepts one request per connection and records it. It ends on drop.
 pub struct Receiver {
     address: SocketAddr,
     received: Arc<Mutex<Vec<Received>>>,
     serving: JoinHandle<()>,
 }
 
-/// A request that was received.
+/// Recorded request.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// The first line, as `POST /path HTTP/1.1`.
+    /// Request line, such as `POST /path HTTP/1.1`.
     pub line: String,
-    /// The headers; their names are in lower case.
+    /// Headers, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body.
+    /// Request body.
     pub body: Bytes,
 }
 
 impl Receiver {
-    /// A server that answers with these statuses, one after the other, and with 200 after the last. 0 answers nothing and hangs.
+    /// Starts a server that returns these statuses in turn, then 200. A status of 0 leaves the
+    /// request unanswered.
     pub async fn start(statuses: &[u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has free ports");
         let address = listener.local_addr().expect("it listens");
@@ -59,13 +60,13 @@ impl Receiver {
         self.address.to_string()
     }
 
-    /// Where `path` is.
+    /// URL of `path` on the server.
     #[must_use]
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// What has come until now.
+    /// Requests received so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -79,14 +80,14 @@ impl Drop for Receiver {
 }
 
 impl Received {
-    /// A header, by its name in lower case.
+    /// Value of a header, by its name in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(given, _)| given == name).map(|(_, value)| &**value)
     }
 }
 
-/// A request with a body of declared length.
+/// Reads a request with a declared body length.
 async fn read(stream: &mut TcpStream) -> Option<Received> {
     let mut bytes = Vec::new();
     let head_end = loop {

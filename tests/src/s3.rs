@@ -1,4 +1,4 @@
-//! An S3 server with one empty bucket.
+//! S3 server with one empty bucket.
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
@@ -14,7 +14,7 @@ const BUCKET: &str = "weir";
 const KEY: &str = "weir-test-key";
 const SECRET: &str = "weir-test-secret";
 
-/// An S3 server in this process, which goes with this value.
+/// S3 server in this process. It ends on drop.
 pub struct S3 {
     address: SocketAddr,
     folder: TempDir,
@@ -22,7 +22,7 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// Start it.
+    /// Starts the server.
     pub async fn start() -> Self {
         let folder = tempfile::tempdir().expect("there is no room for a folder");
         std::fs::create_dir(folder.path().join(BUCKET)).expect("the bucket cannot be made");
@@ -45,13 +45,13 @@ impl S3 {
         Self { address, folder, serving }
     }
 
-    /// Where the bucket is, for `--blobs`.
+    /// URL of the bucket for `--blobs`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("s3://{BUCKET}/nodes")
     }
 
-    /// What else a client of it has to know.
+    /// Environment variables for clients of the server.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 5] {
         [
@@ -63,7 +63,7 @@ impl S3 {
         ]
     }
 
-    /// The folder of the bucket, for tests that look at or spoil what is in it.
+    /// Folder of the bucket, for tests that inspect or corrupt its objects.
     #[must_use]
     pub fn folder(&self) -> std::path::PathBuf {
         self.folder.path().join(BUCKET).join("nodes")

@@ -1,4 +1,4 @@
-//! Asynchronous invocations, as a test asks for them.
+//! Client methods for asynchronous invocations.
 
 use super::{Client, send};
 use crate::{Answer, eventually};
@@ -7,17 +7,17 @@ use weir_types::AsyncId;
 use weir_types::api::{Invocation, InvocationPage, InvocationStatus};
 
 impl Client {
-    /// A request whose answer nobody waits for, to add headers and a body to.
+    /// Starts building an asynchronous request. The caller adds headers and a body.
     pub fn later(&self, method: Method, path: &str) -> RequestBuilder {
         self.request(method, path).header("prefer", "respond-async")
     }
 
-    /// `POST` something to be run later.
+    /// Starts an asynchronous `POST`.
     pub async fn post_later(&self, path: &str, body: impl Into<Body>) -> Invocation {
         self.accepted(self.later(Method::POST, path).body(body)).await
     }
 
-    /// Send a request that must be accepted. Everything that such an answer must have is checked.
+    /// Sends an asynchronous request, and checks the status and headers of the 202 response.
     pub async fn accepted(&self, request: RequestBuilder) -> Invocation {
         let answer = send(request).await;
         assert_eq!(answer.status, 202, "{answer:?}");
@@ -27,17 +27,17 @@ impl Client {
         invocation
     }
 
-    /// Send a request, whatever is answered.
+    /// Sends a request and returns any response.
     pub async fn send(&self, request: RequestBuilder) -> Answer {
         send(request).await
     }
 
-    /// How an invocation is.
+    /// Returns the state of an invocation.
     pub async fn invocation(&self, id: AsyncId) -> Invocation {
         self.get(&format!("/v1/invocations/{id}")).await.ok().json()
     }
 
-    /// How an invocation is once it has ended.
+    /// Waits for the end of an invocation and returns its final state.
     pub async fn ended(&self, id: AsyncId) -> Invocation {
         eventually("the end of an invocation", async || {
             let invocation: Invocation =
@@ -47,7 +47,7 @@ impl Client {
         .await
     }
 
-    /// How an invocation is once it has that status.
+    /// Waits until an invocation has the status.
     pub async fn until(&self, id: AsyncId, status: InvocationStatus) -> Invocation {
         eventually(&format!("the status {status}"), async || {
             let invocation = self.invocation(id).await;
@@ -56,12 +56,12 @@ impl Client {
         .await
     }
 
-    /// The answer of an invocation, or the refusal.
+    /// Returns the response of an invocation, or the error.
     pub async fn result(&self, id: AsyncId) -> Answer {
         self.get(&format!("/v1/invocations/{id}/result")).await
     }
 
-    /// All invocations that the query asks for, page by page.
+    /// Lists all invocations that match the query, over all pages.
     pub async fn invocations(&self, query: &str) -> Vec<Invocation> {
         let mut all = Vec::new();
         let mut after = String::new();

@@ -1,4 +1,4 @@
-//! A workflow that no node has room for as a whole.
+//! A workflow that fits on no single node.
 
 use super::fake;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ inputs = { x = "one.y" }
 "#;
 
 #[tokio::test]
-async fn its_steps_run_on_the_nodes_that_have_their_models() {
+async fn workflow_steps_run_on_the_nodes_with_their_models() {
     if !Etcd::is_installed() {
         return;
     }
@@ -66,9 +66,9 @@ inputs = { x = "first", row = "row", more = "more" }
 y = "second"
 "#;
 
-/// Each node has a GPU with room for one of two models, whichever node is asked.
+/// Each node has a GPU with room for one of two models. Both nodes are called.
 #[tokio::test]
-async fn what_has_stayed_on_a_gpu_goes_to_the_node_of_another() {
+async fn device_resident_intermediates_reach_the_next_steps_node() {
     if !Etcd::is_installed() {
         return;
     }
@@ -99,7 +99,7 @@ async fn what_has_stayed_on_a_gpu_goes_to_the_node_of_another() {
         let is_right = || answer.json::<Value>()["outputs"][0]["data"] == json!(vec![4.25; 16 * 1024]);
         answer.is_ok().then(is_right)
     };
-    // Before each model has its place, a device may be full of what is still arriving.
+    // Until both models are placed, a device may be full of arriving weights.
     let settled = async || {
         assert!(call(0).await?);
         let (first, second) = (cluster.holder("a:1").await?, cluster.holder("b:1").await?);
@@ -108,11 +108,12 @@ async fn what_has_stayed_on_a_gpu_goes_to_the_node_of_another() {
     let first = eventually("a node for each model", settled).await;
     let through_host =
         async || cluster.metric("weir_device_handed_over_bytes_total", "through=\"host\"").await;
-    // What the first model leaves on the device of the node that was asked has to go to the other.
+    // The first model's output is on the called node's device, and has to go to the other node.
     let before = through_host().await;
     assert_eq!(call(first).await, Some(true));
     assert_eq!(through_host().await - before, 65_536.0);
-    // The other node asks for the first model, and is left nothing on a device.
+    // When the other node requests the first model, the response has its output, and nothing stays
+    // on a device.
     assert_eq!(call(1 - first).await, Some(true));
     assert_eq!(through_host().await - before, 65_536.0);
 }

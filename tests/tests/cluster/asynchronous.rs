@@ -1,4 +1,4 @@
-//! What one node has accepted is everyone's to look at, and anyone's to finish.
+//! Asynchronous invocations in a cluster: any node can show them, and another node can finish them.
 
 use weir_tests::{Client, Cluster, Etcd, eventually, function};
 use weir_types::api::{Invocation, InvocationStatus};
@@ -13,7 +13,7 @@ async fn knows(client: &Client, name: &str, version: u32) {
 }
 
 #[tokio::test]
-async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
+async fn invocations_of_a_killed_node_finish_on_another_node() {
     if !Etcd::is_installed() {
         return;
     }
@@ -23,7 +23,7 @@ async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
     let later = cluster.nodes[1].post_later("/fn/f/sleep", "the body").await;
     let running = cluster.nodes[0].until(later.id, InvocationStatus::Running).await;
     assert_eq!(running.attempts, 1);
-    // Whoever runs it next has a version that ends.
+    // The next node to run the invocation has a version that ends.
     cluster.nodes[0].deploy("f", function("echo-http")).await;
     knows(&cluster.nodes[0], "f", 2).await;
     cluster.nodes.remove(1).kill().await;
@@ -33,7 +33,7 @@ async fn a_node_that_is_killed_leaves_what_it_has_accepted_to_another() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_stopped_gives_away_what_it_has_not_begun() {
+async fn stopping_node_releases_its_queued_invocations() {
     if !Etcd::is_installed() {
         return;
     }
@@ -59,7 +59,7 @@ async fn a_node_that_is_stopped_gives_away_what_it_has_not_begun() {
 }
 
 #[tokio::test]
-async fn any_node_answers_waits_and_cancels() {
+async fn any_node_answers_waits_and_cancels_for_others() {
     if !Etcd::is_installed() {
         return;
     }
@@ -89,7 +89,7 @@ async fn any_node_answers_waits_and_cancels() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
+async fn expired_invocations_are_deleted_from_the_blob_store() {
     if !Etcd::is_installed() {
         return;
     }
@@ -113,7 +113,7 @@ async fn what_is_forgotten_is_gone_from_the_store_of_blobs_too() {
 }
 
 #[tokio::test]
-async fn without_the_datastore_nothing_is_accepted_and_what_was_goes_on_when_it_is_back() {
+async fn invocations_are_rejected_during_a_datastore_outage_and_resume_after_it() {
     if !Etcd::is_installed() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What is lost with a node, a dispatcher or the datastore: as little as can be.
+//! Failures of nodes, dispatchers and the datastore.
 
 use crate::{INFER, one_model};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use weir_types::ErrorCode;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 
-/// Calls one after the other until told to stop.
+/// Repeated calls until [`Calls::end`].
 struct Calls {
     is_over: Arc<AtomicBool>,
     callers: Vec<JoinHandle<Vec<Answer>>>,
@@ -47,11 +47,11 @@ fn failed(answers: &[Answer]) -> Vec<&Answer> {
     answers.iter().filter(|answer| answer.status != 200).collect()
 }
 
-/// The cluster with its model on a node that is not the dispatcher, and the places of both.
+/// Returns a cluster, the dispatcher's index, and the index of a different node that has the model.
 async fn model_elsewhere(query: &str) -> (Cluster, usize, usize) {
     let cluster = one_model(3, query, 20).await;
     let dispatcher = cluster.settle().await;
-    // Where all are equal, the first to be asked about is taken; another call while that one is busy goes elsewhere.
+    // Among equal nodes the first one is chosen; a concurrent call goes to another node.
     for _ in 0..20 {
         let calls = cluster.nodes.iter().map(|node| node.post(INFER, &INPUT[..]));
         futures::future::join_all(calls).await;
@@ -68,7 +68,7 @@ async fn model_elsewhere(query: &str) -> (Cluster, usize, usize) {
 }
 
 #[tokio::test]
-async fn a_node_that_is_killed_takes_no_idempotent_call_with_it() {
+async fn idempotent_calls_survive_a_killed_node() {
     if !Etcd::is_installed() {
         return;
     }
@@ -85,7 +85,7 @@ async fn a_node_that_is_killed_takes_no_idempotent_call_with_it() {
 }
 
 #[tokio::test]
-async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() {
+async fn calls_of_a_hung_node_are_retried_or_reported_as_lost() {
     if !Etcd::is_installed() {
         return;
     }
@@ -99,7 +99,7 @@ async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() 
         let hung = cluster.nodes.remove(holder);
         let began = Instant::now();
         signal(hung.pid(), "STOP");
-        // Nobody asks the hung one; the others go on without it.
+        // The other nodes settle without the stopped node.
         cluster.settle().await;
         eventually("calls are answered again", async || {
             client.post(INFER, &INPUT[..]).await.is_ok().then_some(())
@@ -125,7 +125,7 @@ async fn a_node_that_hangs_is_given_up_and_its_calls_run_again_or_are_told_of() 
 }
 
 #[tokio::test]
-async fn another_dispatcher_takes_over_and_no_call_is_lost() {
+async fn dispatcher_failover_loses_no_idempotent_calls() {
     if !Etcd::is_installed() {
         return;
     }
@@ -147,14 +147,14 @@ async fn another_dispatcher_takes_over_and_no_call_is_lost() {
             answers.len(),
             failed(&answers)
         );
-        // One that stops gives its lease back; that of one that was killed has to run out.
+        // A stopped node returns its lease; the lease of a killed node has to expire.
         assert!(took < Duration::from_secs(10), "{how}: a dispatcher after {took:?}");
         cluster.nodes.push(builder.start().await);
     }
 }
 
 #[tokio::test]
-async fn without_the_datastore_calls_go_on_and_deploys_wait_for_it() {
+async fn calls_continue_and_deploys_fail_during_a_datastore_outage() {
     if !Etcd::is_installed() {
         return;
     }
@@ -183,12 +183,12 @@ async fn without_the_datastore_calls_go_on_and_deploys_wait_for_it() {
 }
 
 #[tokio::test]
-async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
+async fn rolling_restart_fails_no_calls() {
     if !Etcd::is_installed() {
         return;
     }
     let mut cluster = one_model(3, "", 5).await;
-    // Through a node that stays: what a load balancer does about one that goes is its business.
+    // Call a node that stays: load balancing around stopped nodes is not under test.
     let client = cluster.nodes[0].client().clone();
     let calls = Calls::start(&[&client, &client, &client, &client]);
     for _ in 0..2 {
@@ -200,15 +200,15 @@ async fn nodes_are_replaced_one_by_one_without_a_failed_call() {
     assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
 }
 
-/// Its calls on other nodes are not lost with it: it waits for them.
+/// A stopping dispatcher waits for its calls on other nodes.
 #[tokio::test]
-async fn a_dispatcher_that_is_stopped_ends_what_it_has_begun_elsewhere() {
+async fn stopping_dispatcher_waits_for_its_calls_on_other_nodes() {
     if !Etcd::is_installed() {
         return;
     }
     let mut cluster = one_model(2, "", 2_000).await;
     let dispatcher = cluster.settle().await;
-    // Through the other node, both are busy in the end; then the next to be free has the model.
+    // Calls through both nodes keep both busy, so that the next free node has the model.
     let other = cluster.nodes[1 - dispatcher].client().clone();
     let client = cluster.nodes[dispatcher].client().clone();
     let calls: Vec<_> = (0..4)

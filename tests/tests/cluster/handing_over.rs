@@ -1,14 +1,14 @@
-//! What steps that are placed by themselves give each other goes straight from the node that has it to the node that wants it.
+//! Direct transfer of intermediates between the nodes of a workflow's steps.
 
 use super::fake;
 use weir_tests::{Cluster, Etcd, eventually};
 use weir_types::ErrorCode;
 
-/// So many rows of four bytes are worth being left where they are.
+/// Number of rows of four bytes that makes an output large enough to stay on its node.
 const ROWS: usize = 32_768;
 const BYTES: f64 = ROWS as f64 * 4.0;
 
-/// Models one behind the other, each on the node that has room for it.
+/// Chain of three models, each on the only node with room for it.
 const CHAIN: &str = r#"
 inputs = { x = "FP32[n, 1]" }
 outputs = { y = "three" }
@@ -29,7 +29,8 @@ fn request(rows: usize) -> String {
     serde_json::json!({ "inputs": [input] }).to_string()
 }
 
-/// Three nodes with room for one model each, and a workflow of three. Each node has had its model. The places of the nodes, by model.
+/// Starts three nodes with room for one model each and a workflow of three models, and loads each
+/// model. Returns the node indices by model.
 async fn chain(free_percent_max: u64) -> (Cluster, [usize; 3]) {
     let cluster = Cluster::builder()
         .set("backend", "fake")
@@ -61,14 +62,14 @@ async fn metrics(cluster: &Cluster, name: &str) -> Vec<f64> {
     futures::future::join_all(metrics).await
 }
 
-/// What each node has of it more than before.
+/// Increase of the metric per node.
 async fn since(cluster: &Cluster, name: &str, before: &[f64]) -> Vec<f64> {
     let now = metrics(cluster, name).await;
     now.iter().zip(before).map(|(now, before)| now - before).collect()
 }
 
 #[tokio::test]
-async fn what_only_steps_read_does_not_pass_through_the_node_that_was_asked() {
+async fn intermediates_bypass_the_called_node() {
     if !Etcd::is_installed() {
         return;
     }
@@ -86,7 +87,8 @@ async fn what_only_steps_read_does_not_pass_through_the_node_that_was_asked() {
     let answer = cluster.nodes[c].post("/v2/models/w/infer", request(ROWS)).await.ok();
     let outputs: serde_json::Value = answer.json();
     assert_eq!(outputs["outputs"][0]["data"][ROWS - 1], serde_json::json!((ROWS - 1) as f32));
-    // The input goes to the first; the second takes what that has left, and the last, which is the asked node, what the second has.
+    // The input goes to the first node; the second fetches the first's output, and the last, which
+    // is the called node, fetches the second's.
     let expected = [[c, c, a, b], [c, c, b, c]];
     let [sent, received, kept, taken] = {
         let mut since_then = Vec::new();
@@ -107,7 +109,7 @@ async fn what_only_steps_read_does_not_pass_through_the_node_that_was_asked() {
 }
 
 #[tokio::test]
-async fn what_finds_no_room_goes_back_with_the_answer() {
+async fn intermediates_without_room_return_with_the_response() {
     if !Etcd::is_installed() {
         return;
     }
@@ -121,7 +123,7 @@ async fn what_finds_no_room_goes_back_with_the_answer() {
 }
 
 #[tokio::test]
-async fn intermediates_are_for_nodes_alone() {
+async fn clients_cannot_read_intermediates() {
     if !Etcd::is_installed() {
         return;
     }
@@ -140,7 +142,7 @@ async fn intermediates_are_for_nodes_alone() {
     for (path, status) in [(path, 503), ("/cluster/v1/intermediates/default/x", 400)] {
         assert_eq!(ask(path).send().await.unwrap().status().as_u16(), status, "{path}");
     }
-    // By name, a client reaches objects only.
+    // By name, clients reach only objects.
     node.put("/v1/models/m/versions/1", fake(1, 0, 1_000)).await.ok();
     let named =
         serde_json::json!({ "shared_memory_region": "intermediate/0-0", "shared_memory_byte_size": 4 });
@@ -149,7 +151,8 @@ async fn intermediates_are_for_nodes_alone() {
     assert_eq!((answer.status, answer.code()), (400, ErrorCode::InvalidName), "{}", answer.text());
 }
 
-/// What a step has left is lost with its node while another step runs, and a third that would read it waits for that.
+/// The node with a step's output is lost while another step runs; a third step waits to read the
+/// output.
 const LOST: &str = r#"
 inputs = { x = "FP32[n, 1]", slow = "FP32[m, 1]" }
 outputs = { y = "given" }
@@ -173,7 +176,7 @@ of = ["last", "otherwise"]
 "#;
 
 #[tokio::test]
-async fn what_is_lost_with_its_node_is_made_once_more() {
+async fn intermediates_of_a_lost_node_are_recomputed() {
     if !Etcd::is_installed() {
         return;
     }

@@ -1,10 +1,10 @@
-//! Second copies of a workflow's steps on other nodes.
+//! Hedged workflow steps on other nodes.
 
 use std::time::Duration;
 use weir_tests::{Client, Cluster, Etcd, eventually};
 use weir_types::api::Workflow;
 
-/// A workflow of one step.
+/// Workflow of one step.
 fn workflow(runs: &str, hedge: bool) -> String {
     format!(
         "outputs = {{ y = \"a\" }}\n[inputs]\nx = \"FP32[n, 1]\"\n\
@@ -19,7 +19,7 @@ async fn infer(node: &Client, rows: usize) -> weir_tests::Answer {
 }
 
 #[tokio::test]
-async fn a_second_copy_runs_on_another_node_that_has_the_model() {
+async fn hedged_step_runs_on_another_node_with_the_model() {
     if !Etcd::is_installed() {
         return;
     }
@@ -27,14 +27,15 @@ async fn a_second_copy_runs_on_another_node_that_has_the_model() {
 }
 
 #[tokio::test]
-async fn a_second_copy_of_a_workflow_runs_on_another_node_that_has_its_models() {
+async fn hedged_workflow_step_runs_on_another_node_with_its_models() {
     if !Etcd::is_installed() {
         return;
     }
     a_second_copy_runs_elsewhere("inner").await;
 }
 
-/// Eight rows take an hour on the node that is quicker with one row; the other is asked, too.
+/// Eight rows take an hour on the node that is faster with one row, so the step is hedged to the
+/// other node.
 async fn a_second_copy_runs_elsewhere(runs: &str) {
     let mut cluster =
         Cluster::builder().set("backend", "fake").set("infer_time_ms_max", 3_600_000).start(1).await;
@@ -63,7 +64,7 @@ async fn a_second_copy_runs_elsewhere(runs: &str) {
     for node in [quick, steady] {
         node.post("/v2/repository/models/m/load", "{}").await.ok();
     }
-    // Until the quicker has run it often enough, and has heard that the other has the model.
+    // Until the faster node has measured enough runs, and knows that the other node has the model.
     eventually("a time after which second copies are due", async || {
         infer(quick, 1).await.ok();
         let shown: Workflow = quick.get("/v1/workflows/w").await.ok().json();

@@ -1,4 +1,4 @@
-//! What nodes do together, and without each other.
+//! End-to-end tests of clusters.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -13,7 +13,7 @@ mod sharing;
 
 use weir_tests::{Cluster, function};
 
-/// A fake model that takes so long to load and to run.
+/// Fake model with these load and run times.
 fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
     serde_json::json!({
         "load_time_ms": load_time_ms,
@@ -27,10 +27,10 @@ fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
     .to_string()
 }
 
-/// Where [`one_model`]'s function runs its model on one number.
+/// Path that runs the model of [`one_model`]'s function on one number.
 const INFER: &str = "/fn/infer/m?shape=1,1";
 
-/// A cluster with a function that runs the model `m`, which all nodes know.
+/// Starts a cluster with a function that runs the model `m`, and waits until all nodes know both.
 async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> Cluster {
     let cluster = Cluster::builder().set("backend", "fake").start(nodes).await;
     cluster.nodes[0].push_model("m", 1, fake(5, run_time_ms, 1_000)).await;

@@ -1,4 +1,4 @@
-//! Where calls run.
+//! Placement of calls on nodes.
 
 use crate::{INFER, fake, one_model};
 use weir_tests::{Cluster, Etcd, eventually, function};
@@ -7,7 +7,7 @@ use weir_types::api::MemberStatus;
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 
 #[tokio::test]
-async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
+async fn calls_run_on_the_node_that_has_the_model() {
     if !Etcd::is_installed() {
         return;
     }
@@ -20,7 +20,7 @@ async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
     }
     assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
     assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 8.0);
-    // Each was counted once, where it ran.
+    // Each call was counted once, on the node where it ran.
     assert_eq!(cluster.metric("weir_invocations_total", "function=\"infer\"").await, 12.0);
     let holder = cluster.holder("m:1").await.unwrap();
     for node in &cluster.nodes {
@@ -36,7 +36,7 @@ async fn a_call_runs_where_its_model_is_wherever_it_comes_in() {
 }
 
 #[tokio::test]
-async fn models_that_do_not_fit_together_spread_over_the_nodes() {
+async fn models_too_large_for_one_node_spread_over_nodes() {
     if !Etcd::is_installed() {
         return;
     }
@@ -65,9 +65,9 @@ async fn models_that_do_not_fit_together_spread_over_the_nodes() {
     assert_eq!(holders, [0, 1, 2]);
 }
 
-/// What the client sent arrives as it was sent, and what it is told comes from the function.
+/// Forwarding changes neither the request nor the response.
 #[tokio::test]
-async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
+async fn forwarding_is_transparent_to_clients() {
     if !Etcd::is_installed() {
         return;
     }
@@ -90,16 +90,16 @@ async fn a_call_that_is_passed_on_looks_as_if_it_was_not() {
         };
         assert_eq!(names(&here), names(&passed_on), "{path}");
     }
-    // What is about a connection goes no further than that.
+    // Hop-by-hop headers are not forwarded.
     let request = other.request(reqwest::Method::POST, INFER).body(&INPUT[..]);
     let request = request.header("keep-alive", "300").header("te", "gzip").header("upgrade", "h2c");
     assert_eq!(request.header("proxy-connection", "x").send().await.unwrap().status(), 200);
     assert!(other.metric("weir_invocations_passed_on_total", "").await >= 5.0);
 }
 
-/// By the Open Inference Protocol too, of models by themselves and of tensor functions.
+/// Forwarding of Open Inference Protocol requests, for models and tensor functions.
 #[tokio::test]
-async fn inferences_run_where_their_model_is() {
+async fn inferences_run_on_the_node_that_has_the_model() {
     if !Etcd::is_installed() {
         return;
     }
@@ -129,9 +129,9 @@ async fn inferences_run_where_their_model_is() {
     assert_eq!(cluster.metric("nv_inference_request_success", "model=\"m\"").await, 4.0);
 }
 
-/// What a dispatcher did is told by its record: a scheduler that hears the same says the same.
+/// The recordings of the schedulers replay with equal decisions.
 #[tokio::test]
-async fn what_the_schedulers_did_can_be_played_again() {
+async fn scheduler_recordings_can_be_replayed() {
     if !Etcd::is_installed() {
         return;
     }
@@ -169,9 +169,9 @@ async fn what_the_schedulers_did_can_be_played_again() {
     assert!(records >= 3, "each node has had a scheduler");
 }
 
-/// A node that has not heard of a model yet does not run it; whoever asked does.
+/// A node that does not know the model yet does not run it; the calling node runs it.
 #[tokio::test]
-async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
+async fn model_is_callable_immediately_after_push() {
     if !Etcd::is_installed() {
         return;
     }
@@ -186,9 +186,9 @@ async fn a_model_is_asked_for_as_soon_as_it_is_pushed() {
     }
 }
 
-/// What is pushed through a node without accelerators runs on one that has some, and the device is told.
+/// A model pushed through a node without accelerators runs on a node with accelerators.
 #[tokio::test]
-async fn a_model_runs_on_the_device_of_whichever_node_has_one() {
+async fn model_runs_on_a_node_with_the_required_device() {
     if !Etcd::is_installed() {
         return;
     }
@@ -220,9 +220,9 @@ async fn a_model_runs_on_the_device_of_whichever_node_has_one() {
     .await;
 }
 
-/// A device that is lost is lost to the whole cluster, and its node goes on with the others.
+/// A lost device is lost for the whole cluster; its node continues with the other devices.
 #[tokio::test]
-async fn calls_go_past_a_device_that_another_node_has_lost() {
+async fn calls_avoid_a_device_lost_by_another_node() {
     if !Etcd::is_installed() {
         return;
     }
@@ -248,7 +248,7 @@ async fn calls_go_past_a_device_that_another_node_has_lost() {
         devices.into_iter().find(|device| device.lost.is_some()).map(|device| device.name)
     };
     let lost = eventually("the loss", lost).await;
-    // The news of it are on their way to the dispatcher, unless that is the node itself.
+    // Until the dispatcher knows about the loss, calls may still fail.
     eventually("calls that go past it", async || {
         let answer = cluster.nodes[0].post("/v2/models/m/infer", request.clone()).await;
         let device = answer.header("weir-device").filter(|_| answer.is_ok())?;

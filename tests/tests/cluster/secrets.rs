@@ -1,10 +1,10 @@
-//! Who passes for a node.
+//! Authentication between nodes.
 
 use weir_tests::{Cluster, Etcd};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn only_nodes_with_the_clusters_secret_are_listened_to() {
+async fn nodes_with_a_different_secret_are_rejected() {
     if !Etcd::is_installed() {
         return;
     }
@@ -17,7 +17,8 @@ async fn only_nodes_with_the_clusters_secret_are_listened_to() {
     for (header, value) in [("weir-grant", "{}"), ("weir-cluster-secret", "0123456789abcdef0123")] {
         let request = node.request(reqwest::Method::POST, "/cluster/v1/link").header(header, value);
         let status = request.send().await.unwrap().status();
-        // With the secret, a body that is no news ends the link; without it, nothing begins.
+        // With the secret, an invalid message ends the link; without the secret, no link is
+        // created.
         assert_eq!(status.as_u16() == 401, header == "weir-grant", "{header}");
     }
     let call = node.request(reqwest::Method::GET, "/fn/f").header("weir-grant", "{}");
@@ -26,14 +27,15 @@ async fn only_nodes_with_the_clusters_secret_are_listened_to() {
     let body: weir_types::api::ErrorBody = answer.json().await.unwrap();
     assert_eq!(body.code, ErrorCode::Unauthorized);
 
-    // One with another secret would be in the datastore, where it could become the dispatcher, and nobody would talk to it.
+    // A node with another secret could register in the datastore and become an unreachable
+    // dispatcher.
     let stranger = cluster.node().set("cluster.secret_file", theirs.display()).try_start().await;
     let Err(log) = stranger else { panic!("it started") };
     assert!(log.contains("has another secret") && log.contains("--secret-file"), "{log}");
     assert_eq!(node.status().await.cluster.unwrap().nodes.len(), 2);
 }
 
-/// Without a secret whoever reaches a node passes for another, whom no token is asked of.
+/// Without a secret, any client could pose as a node, and nodes need no tokens.
 #[tokio::test]
 async fn nodes_with_tokens_do_not_start_without_a_secret() {
     if !Etcd::is_installed() {

@@ -1,10 +1,10 @@
-//! What one node knows, all know.
+//! Replication of deployments to all nodes.
 
 use weir_tests::{Cluster, Etcd, eventually, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn what_is_deployed_on_one_node_is_called_on_all() {
+async fn deployments_replicate_to_all_nodes() {
     if !Etcd::is_installed() {
         return;
     }
@@ -15,7 +15,7 @@ async fn what_is_deployed_on_one_node_is_called_on_all() {
     for node in &cluster.nodes {
         assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
     }
-    // At once, on a node that may not have heard of the first version yet.
+    // Without waiting, on nodes that may not know the previous version yet.
     assert_eq!(b.deploy("f", function("wstd-hello")).await.function.version.0, 2);
     assert_eq!(c.deploy("f", function("echo-http")).await.function.version.0, 3);
     for node in &cluster.nodes {
@@ -40,7 +40,7 @@ async fn what_is_deployed_on_one_node_is_called_on_all() {
 }
 
 #[tokio::test]
-async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fetches_what_it_lost() {
+async fn joining_and_restarted_nodes_fetch_missing_blobs() {
     if !Etcd::is_installed() {
         return;
     }
@@ -51,7 +51,7 @@ async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fet
     assert_eq!(joined.models().await.len(), 1);
     cluster.nodes.push(joined);
     cluster.settle().await;
-    // Models and components are fetched by whoever needs them: here, by the only one that is left.
+    // The only remaining node fetches models and components on demand.
     let first = cluster.nodes.remove(0);
     let builder = first.stop().await;
     cluster.settle().await;
@@ -59,7 +59,7 @@ async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fet
     let path = "/fn/infer/m?shape=1,4";
     let answer = cluster.nodes[0].post(path, body.clone()).await;
     assert!(answer.is_ok(), "{answer:?}");
-    // A new disk.
+    // Simulate a new disk.
     std::fs::remove_dir_all(builder.data()).unwrap();
     let again = builder.start().await;
     cluster.nodes.push(again);
@@ -75,7 +75,7 @@ async fn a_node_that_joins_later_serves_everything_and_one_that_starts_again_fet
 }
 
 #[tokio::test]
-async fn a_workflow_of_one_node_is_asked_on_all() {
+async fn workflows_replicate_to_all_nodes() {
     if !Etcd::is_installed() {
         return;
     }
@@ -111,7 +111,7 @@ async fn a_workflow_of_one_node_is_asked_on_all() {
         let answer: serde_json::Value = node.post("/v2/models/mean/infer", ROW).await.ok().json();
         assert_eq!(answer["outputs"][0]["data"], serde_json::json!([14.0, 15.0, 16.0]));
     }
-    // All of it runs on the node that has the models, as a unit.
+    // The whole workflow runs as a unit on the node with the models.
     let (low, high) = (cluster.holder("low:1").await, cluster.holder("high:1").await);
     assert!(low.is_some() && low == high, "{low:?} {high:?}");
     assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
@@ -125,9 +125,9 @@ async fn a_workflow_of_one_node_is_asked_on_all() {
     }
 }
 
-/// A store that gives back something else than what was kept: nothing of it is run, and the nodes that have the right thing go on.
+/// If the blob store returns corrupt data, nodes reject it, and nodes with a local copy continue.
 #[tokio::test]
-async fn blobs_that_were_tampered_with_are_not_run() {
+async fn tampered_blobs_are_rejected() {
     if !Etcd::is_installed() {
         return;
     }
@@ -145,7 +145,7 @@ async fn blobs_that_were_tampered_with_are_not_run() {
     assert_eq!(cluster.nodes[0].get("/fn/f").await.ok().text(), "hello\n");
 }
 
-/// What is in a folder of the store, by name, and what is set aside there.
+/// Names of the blobs in a folder of the store, and the number of blobs that are set aside there.
 fn stored(cluster: &Cluster, folder: &str) -> (Vec<String>, usize) {
     let folder = cluster.s3.folder().join(folder);
     let names = |folder: &std::path::Path| -> Vec<String> {
@@ -159,7 +159,7 @@ fn stored(cluster: &Cluster, folder: &str) -> (Vec<String>, usize) {
 }
 
 #[tokio::test]
-async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
+async fn tampered_blob_is_replaced_by_the_next_deploy() {
     if !Etcd::is_installed() {
         return;
     }
@@ -170,7 +170,7 @@ async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
     let mut bytes = std::fs::read(&blob).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
-    // Of the right size, so that only its contents tell.
+    // The same length, so that only the contents differ.
     std::fs::write(&blob, bytes).unwrap();
     let joined = cluster.node().start().await;
     assert_eq!(joined.get("/fn/f").await.refusal().status, 503);
@@ -180,9 +180,9 @@ async fn a_blob_that_was_tampered_with_is_replaced_by_the_next_push() {
     cluster.nodes.push(joined);
 }
 
-/// Blobs go once nothing refers to them, and what is deployed again is there, wherever its blob was at the time.
+/// Unreferenced blobs are deleted, and a new deployment restores them at any stage of the deletion.
 #[tokio::test]
-async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
+async fn unreferenced_blobs_are_deleted_and_restored_by_the_next_deploy() {
     if !Etcd::is_installed() {
         return;
     }
@@ -199,7 +199,7 @@ async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
         assert!(a.get("/fn/f").await.is_ok(), "round {round}");
         b.delete("/v1/functions/f").await.ok();
         b.delete("/v1/models/m").await.ok();
-        // At another step of the way each time.
+        // At a different stage of the deletion in each round.
         eventually("the end of the blobs", async || {
             let (components, aside) = stored(&cluster, "components");
             let is_far_enough = [components.len() == 1, aside == 1, aside == 0][round];
@@ -212,20 +212,20 @@ async fn blobs_that_nothing_refers_to_go_and_come_back_with_the_next_deploy() {
         (there.len() == models && aside == 0).then_some(())
     })
     .await;
-    // A node with an empty disk finds what it needs.
+    // A node with an empty disk finds all blobs it needs.
     let joined = cluster.node().start().await;
     assert_eq!(joined.get("/fn/kept").await.ok().text(), "hello\n");
     assert_eq!(joined.models().await.len(), 1);
 }
 
 #[tokio::test]
-async fn an_object_that_one_node_keeps_every_node_gives_and_goes_everywhere_when_it_goes() {
+async fn objects_are_readable_and_deletable_on_all_nodes() {
     if !Etcd::is_installed() {
         return;
     }
     let cluster = Cluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
-    // At once, whether or not news of it have come.
+    // Without waiting for replication.
     assert!(a.put("/v1/objects/kept", "of a").await.is_ok());
     assert_eq!(b.get("/v1/objects/kept/data").await.ok().text(), "of a");
     a.deploy_with("objects", "objects.read=*&objects.write=*", function("objects")).await;

@@ -1,4 +1,4 @@
-//! A kit in a temporary folder, and runs of its script.
+//! GPU kit in a temporary folder, and runs of its script.
 
 use serde_json::Value;
 use std::fs;
@@ -7,19 +7,19 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use weir_tests::Node;
 
-/// Limits on the results of a step.
+/// Limits on the result files of a step.
 const FILES_MAX: usize = 8;
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// Options of the doctor on a device whose times mean nothing.
+/// Doctor options for a device whose times mean nothing.
 const DOCTOR: &str = "--repeats 1 --warm-up-ms 0";
 
-/// A kit for the digits' model, on a machine with one fake GPU.
+/// GPU kit with the digits model, for a machine with one fake GPU.
 pub(crate) struct Kit {
     folder: TempDir,
 }
 
-/// A step that has ended.
+/// Finished step.
 pub(crate) struct Step {
     pub(crate) is_ok: bool,
     pub(crate) stdout: String,
@@ -27,15 +27,15 @@ pub(crate) struct Step {
 }
 
 impl Kit {
-    /// With the program as it ships.
+    /// Creates a kit with the real program.
     pub(crate) fn new() -> Self {
         Self::packed(Node::builder().binary())
     }
 
-    /// With a program that runs the shell commands `script`, and then becomes `weir` with the
-    /// arguments that these leave. `$stage` is the stage that it is asked for.
+    /// Creates a kit whose program runs the shell commands `script`, then executes `weir` with the
+    /// remaining arguments. `$stage` is the stage argument.
     pub(crate) fn with_script(script: &str) -> Self {
-        // Replaced below: packed only since it is small.
+        // A small placeholder, replaced below.
         let kit = Self::packed(Path::new("/bin/true"));
         let weir = Node::builder().binary().display().to_string();
         let stage = r#"for word; do [ "$last" != --stage ] || stage=$word; last=$word; done"#;
@@ -58,7 +58,7 @@ impl Kit {
         self.folder.path().join(".gpu").join(name)
     }
 
-    /// A step on a machine that has nothing of earlier steps but what the kit carries.
+    /// Runs a step on a machine without results of earlier steps, except those in the kit.
     pub(crate) fn step(&self, number: &str) -> Step {
         self.step_with(number, |_| {})
     }
@@ -66,14 +66,14 @@ impl Kit {
     pub(crate) fn step_with(&self, number: &str, change: impl FnOnce(&mut Command)) -> Step {
         let (machine, out) = (self.folder.path().join("machine"), self.folder.path().join("out"));
         for folder in [&machine, &out] {
-            // None before the first step.
+            // Missing before the first step.
             let _ = fs::remove_dir_all(folder);
             fs::create_dir(folder).unwrap();
         }
         let mut script = Command::new("bash");
         script.arg(self.path("go.sh")).arg(number).current_dir(&machine);
         script.env("OUT", &out).env("WEIR_GPU_SCRATCH", machine.join("scratch"));
-        // Nothing of this machine's but the Python of the path.
+        // Hide this machine's CUDA installation; only the Python of the PATH remains.
         script.env("WEIR_GPU_ROOTS", "/nowhere").env_remove("WEIR_CUDA_LIBRARY_PATH");
         script.env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library());
         script.env("WEIR_FAKE_CUDA", "devices=1,seed=3").env("WEIR_GPU_DOCTOR", DOCTOR);
@@ -105,7 +105,7 @@ impl Step {
         self.out.join(name)
     }
 
-    /// Names of the files, in order.
+    /// Names of the result files, sorted.
     pub(crate) fn files(&self) -> Vec<String> {
         let names = fs::read_dir(&self.out).unwrap().map(|entry| entry.unwrap().file_name());
         let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -121,7 +121,7 @@ impl Step {
         serde_json::from_str(&self.text(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Stages of which the doctor's file has checks, in order.
+    /// Stages with checks in the doctor's file, in order.
     pub(crate) fn stages(&self) -> Vec<String> {
         let json = self.json("gpu.json");
         let checks = json["checks"].as_array().expect("checks");
@@ -131,7 +131,7 @@ impl Step {
         stages
     }
 
-    /// What the summary says of a part.
+    /// Verdict of the summary on a part.
     #[track_caller]
     pub(crate) fn part(&self, name: &str) -> String {
         let summary = self.text("summary.txt");
@@ -144,12 +144,12 @@ pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the top folder").to_owned()
 }
 
-/// A stub of PyTorch, to be found by `PYTHONPATH`.
+/// Folder of the PyTorch stub, for `PYTHONPATH`.
 pub(crate) fn torch_stub() -> PathBuf {
     repository().join("tests/tests/gpu_kit/stub")
 }
 
-/// Run a command that must succeed.
+/// Runs a command that must succeed.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));

@@ -1,5 +1,5 @@
-//! The folder that `cargo xtask gpu-kit` makes to carry to a machine with a GPU: each step of its
-//! script, on a fake driver and with a stub of PyTorch.
+//! Tests for the GPU kit of `cargo xtask gpu-kit`: each step of its script, on a fake driver and
+//! with a PyTorch stub.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 

@@ -1,4 +1,4 @@
-//! Models that are carried without their weights.
+//! Models without weights in the kit.
 
 use super::kit::{repository, run};
 use std::fs;
@@ -15,7 +15,7 @@ fn models(command: &str, model: &Path, out: &Path, more: &[&str]) -> Vec<u8> {
 }
 
 #[test]
-fn filled_model_has_the_size_of_the_original_and_the_same_bytes_each_time() {
+fn filled_model_has_the_original_size_and_deterministic_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let digits = repository().join("functions/classify-digits/model/digits.onnx");
@@ -27,12 +27,12 @@ fn filled_model_has_the_size_of_the_original_and_the_same_bytes_each_time() {
     assert!(filled.len() == original.len() && filled != original);
     assert!(filled == models("fill", &skeleton, &at("again"), &[]));
     assert!(filled != models("fill", &skeleton, &at("other"), &["--seed", "1"]));
-    // As a model is that has its weights already.
+    // Filling a model that already has weights gives the same file.
     assert!(filled == models("fill", &at("filled/digits.onnx"), &at("filled again"), &[]));
 }
 
 #[test]
-fn file_that_is_no_model_is_refused() {
+fn invalid_model_file_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model.onnx");
     fs::write(&model, [0x3a, 0x7f, 0x08, 0x01]).unwrap();

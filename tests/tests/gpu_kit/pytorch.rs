@@ -1,4 +1,5 @@
-//! PyTorch's side, with a stub in its place: what fails and hangs is recorded, and the rest is measured.
+//! Tests for the PyTorch benchmark with a PyTorch stub: failed and hung rows are recorded, and the
+//! other rows are measured.
 
 use super::kit::{repository, torch_stub};
 use serde_json::{Value, json};
@@ -9,19 +10,19 @@ use std::process::{Command, Output};
 struct Run {
     code: Option<i32>,
     said: String,
-    /// The rows of the file: what, whether it passed, and detail.
+    /// Rows of the file: name, whether it passed, detail.
     rows: Vec<(String, bool, String)>,
     file: Value,
 }
 
-/// Run MiniLM with one text, and keep the rows in `folder`.
+/// Runs MiniLM with one text, and keeps the rows in `folder`.
 fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> Run {
     let out = folder.join("pytorch.json");
     let mut python = Command::new("python3");
     python.arg(repository().join("bench/python/pytorch_gpu.py"));
     python.args(["--networks", "minilm", "--batches", "1", "--functions", "2", "--row-s", "2"]).args(more);
     python.arg(&out).env("PYTHONPATH", torch_stub()).env("TORCH_STUB", behaviour);
-    // With a management library that knows the stub's device.
+    // The fake library's folder has a management library (NVML) for the stub's device.
     python.env("LD_LIBRARY_PATH", weir_fake_cuda::library().parent().unwrap());
     let Output { status, stderr, .. } = python.output().unwrap();
     let said = String::from_utf8_lossy(&stderr).into_owned();
@@ -35,7 +36,7 @@ fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> Run {
     Run { code: status.code(), said, rows: rows.iter().map(row).collect(), file }
 }
 
-/// The rows that passed, and those that did not.
+/// Names of the passed and of the failed rows.
 fn split(run: &Run) -> (Vec<&str>, Vec<&str>) {
     let of = |passed| run.rows.iter().filter(move |row| row.1 == passed).map(|row| row.0.as_str()).collect();
     (of(true), of(false))
@@ -45,7 +46,7 @@ const WAYS: [&str; 5] =
     ["PyTorch, eager", "PyTorch, compiled", "PyTorch, graph", "PyTorch, 2 processes", "PyTorch, 2 streams"];
 
 #[test]
-fn rows_are_compared_with_what_the_doctor_found_so_far() {
+fn rows_are_compared_with_the_doctors_checks() {
     let folder = tempfile::tempdir().unwrap();
     let doctor = folder.path().join("gpu.json");
     let captured = "minilm, tf32, batch 1: run again, as a graph";
@@ -71,7 +72,7 @@ fn rows_are_compared_with_what_the_doctor_found_so_far() {
 }
 
 #[test]
-fn row_that_hangs_is_recorded_and_measured_the_next_time() {
+fn hung_row_is_recorded_and_repeated_by_the_next_run() {
     let folder = tempfile::tempdir().unwrap();
     let run = pytorch(folder.path(), "hang", &[]);
     assert_eq!(run.code, Some(1), "{}", run.said);
@@ -84,7 +85,7 @@ fn row_that_hangs_is_recorded_and_measured_the_next_time() {
 }
 
 #[test]
-fn row_that_faults_is_recorded_and_the_next_runs_in_a_new_process() {
+fn faulting_row_is_recorded_and_the_next_row_runs_in_a_new_process() {
     let folder = tempfile::tempdir().unwrap();
     let run = pytorch(folder.path(), "fault", &[]);
     assert_eq!(run.code, Some(1), "{}", run.said);
@@ -94,7 +95,7 @@ fn row_that_faults_is_recorded_and_the_next_runs_in_a_new_process() {
 }
 
 #[test]
-fn run_that_is_out_of_time_keeps_its_rows_and_says_what_it_left_out() {
+fn run_over_its_time_limit_keeps_rows_and_reports_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let run = pytorch(folder.path(), "hang", &["--row-s", "100", "--limit-s", "8"]);
     assert!(run.code == Some(1) && run.said.contains("3 rows were left out"), "{}", run.said);
@@ -102,7 +103,7 @@ fn run_that_is_out_of_time_keeps_its_rows_and_says_what_it_left_out() {
 }
 
 #[test]
-fn rows_of_another_torch_are_not_mixed() {
+fn rows_of_another_torch_version_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let of_another = json!({"of": {"torch": "1.0", "device": "stub", "repeats": 50}, "rows": []});
     fs::write(folder.path().join("pytorch.json"), of_another.to_string()).unwrap();

@@ -1,18 +1,18 @@
-//! The steps of the script.
+//! Tests for the steps of the script.
 
 use super::kit::{Kit, Step, torch_stub};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-/// Stages in which nothing is wrong and that take no time, in a script for the program.
+/// Script for the program: skips all stages except environment and launches.
 const ONLY_LAUNCHES: &str = r#"case $stage in environment | launches) ;; *) exit 0 ;; esac"#;
 
-/// Operations of two kinds instead of all.
+/// Script for the program: two kinds of operations instead of all.
 const FEW_OPERATIONS: &str =
     r#"[ $stage != operations ] || set -- "$@" --case "softmax, fp32" --case "top 5, fp32""#;
 
-/// Carry the results of a step to the next machine.
+/// Copies the results of a step into the kit, as for the next machine.
 fn carry(kit: &Kit, step: &Step) {
     fs::create_dir_all(kit.path("results")).unwrap();
     for name in step.files() {
@@ -21,7 +21,7 @@ fn carry(kit: &Kit, step: &Step) {
 }
 
 #[test]
-fn kit_holds_all_that_a_machine_with_a_driver_needs() {
+fn kit_is_complete_for_a_machine_with_a_driver() {
     let kit = Kit::new();
     let mut entries: Vec<_> =
         fs::read_dir(kit.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -69,7 +69,7 @@ fn whole_procedure_passes_on_a_healthy_device() {
 }
 
 #[test]
-fn case_that_faults_or_hangs_is_recorded_and_the_other_parts_run() {
+fn faulting_or_hung_case_is_recorded_and_other_parts_run() {
     let kit =
         Kit::with_script(&format!("{FEW_OPERATIONS}\ncase $stage in transfers | memory) exit 0 ;; esac"));
     for (fault, why) in [("", "ILLEGAL_ADDRESS"), (",fault=-1", "no progress for 8 s")] {
@@ -92,7 +92,7 @@ fn case_that_faults_or_hangs_is_recorded_and_the_other_parts_run() {
 }
 
 #[test]
-fn part_that_fails_or_hangs_does_not_end_the_step() {
+fn failed_or_hung_part_does_not_end_the_step() {
     let kit = Kit::with_script(
         r#"case $stage in
             operations) kill -SEGV $$ ;;
@@ -111,7 +111,7 @@ fn part_that_fails_or_hangs_does_not_end_the_step() {
 }
 
 #[test]
-fn step_ends_within_its_time() {
+fn step_ends_within_its_time_limit() {
     let kit = Kit::with_script("[ $stage = environment ] || sleep 600");
     let step = kit.step_with("1", |command| {
         command.env("WEIR_GPU_STEP_S", "12");
@@ -122,7 +122,7 @@ fn step_ends_within_its_time() {
 }
 
 #[test]
-fn step_goes_on_from_carried_results_of_the_same_device_only() {
+fn step_resumes_only_from_results_of_the_same_device() {
     let kit = Kit::with_script(ONLY_LAUNCHES);
     let first = kit.step("1");
     assert!(first.is_ok && !first.text("log.txt").contains("passed before"), "{}", first.stdout);
@@ -138,7 +138,7 @@ fn step_goes_on_from_carried_results_of_the_same_device_only() {
 }
 
 #[test]
-fn step_repeated_on_the_same_machine_goes_on() {
+fn repeated_step_on_the_same_machine_resumes() {
     let kit = Kit::with_script(ONLY_LAUNCHES);
     let scratch = tempfile::tempdir().unwrap();
     let step = || {
@@ -152,14 +152,14 @@ fn step_repeated_on_the_same_machine_goes_on() {
 }
 
 #[test]
-fn machine_without_python_and_torch_is_told_what_is_missing() {
+fn missing_python_and_torch_are_reported() {
     let kit = Kit::with_script(ONLY_LAUNCHES);
     let programs = tempfile::tempdir().unwrap();
     for entry in fs::read_dir("/usr/bin").unwrap().chain(fs::read_dir("/bin").unwrap()) {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         if !name.starts_with("python") {
-            // Most are in both folders.
+            // Most programs are in both folders.
             let _ = symlink(&path, programs.path().join(name));
         }
     }

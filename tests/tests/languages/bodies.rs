@@ -1,14 +1,15 @@
-//! Bodies in and out, through the memory of a function in every language.
+//! Request and response bodies in every language.
 
 use weir_tests::{Node, function, has_function};
 
 const ECHOES: [&str; 6] =
     ["echo-body", "echo-body-py", "echo-body-ts", "echo-body-js", "echo-body-c", "echo-body-go"];
-/// Nothing, less than a stream's first part, a picture as a model takes it, and more than is kept in memory before a function begins.
+/// An empty body, less than a stream's first chunk, the size of an image for a model, and more than
+/// the node buffers in memory before a function starts.
 const LENGTHS: [usize; 4] = [0, 16, 602_112, 9 << 20];
 
 #[tokio::test]
-async fn a_body_comes_back_whole_in_every_language() {
+async fn echo_returns_the_body_in_every_language() {
     let node = Node::start().await;
     for name in ECHOES.into_iter().filter(|name| has_function(name)) {
         node.deploy_with(name, "limits.memory_bytes=134217728", function(name)).await;
@@ -20,9 +21,9 @@ async fn a_body_comes_back_whole_in_every_language() {
     }
 }
 
-/// A function with less memory than the body has bytes.
+/// The function's memory limit is smaller than the body.
 #[tokio::test]
-async fn large_bodies_pass_through_go() {
+async fn go_streams_bodies_larger_than_its_memory() {
     let name = "echo-body-go";
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
@@ -33,7 +34,7 @@ async fn large_bodies_pass_through_go() {
     let body = bytes(24 << 20);
     let answer = node.post(&format!("/fn/{name}/"), body.clone()).await.ok();
     assert!(answer.body == body, "{} bytes came back", answer.body.len());
-    // As a tensor they pass it by.
+    // As a tensor, the body bypasses the function's memory.
     let answer = node.post(&format!("/fn/{name}/tensor"), body.clone()).await;
     let elements = (body.len() / 4).to_string();
     assert_eq!((answer.status, &answer.headers["echo-elements"]), (201, &elements.parse().unwrap()));
@@ -42,7 +43,7 @@ async fn large_bodies_pass_through_go() {
     assert_eq!(refusal.status, 400, "{}", refusal.text());
 }
 
-/// So many bytes that do not repeat soon.
+/// Generates `length` bytes with a long period.
 fn bytes(length: usize) -> Vec<u8> {
     let mixed = |at: usize| at.wrapping_mul(0x9e37_79b9) >> 13;
     (0..length).map(|at| mixed(at).to_le_bytes()[0]).collect()

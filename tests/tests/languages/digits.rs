@@ -1,11 +1,11 @@
-//! One function in every language: the answers are the same, the first time and the thousandth.
+//! The same function in every language: equal responses, and no memory leaks.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use weir_tests::{Answer, Node, function, has_function, onnxruntime, rss_bytes};
 
 const REFERENCE: &str = "classify-digits";
-/// What does the same, each with whether it reads PNGs.
+/// Equivalent functions, and whether each decodes PNGs.
 const OTHERS: [(&str, bool); 4] = [
     ("classify-digits-py", true),
     ("classify-digits-ts", true),
@@ -13,18 +13,19 @@ const OTHERS: [(&str, bool); 4] = [
     ("classify-digits-go", true),
 ];
 
-/// What a guest may have: enough for each, and soon used up by one that keeps something from call to call.
+/// Memory limit of a guest: enough for each language, and soon exhausted by a leak across calls.
 const MEMORY_BYTES: u64 = 64 << 20;
 const CALLS: usize = 1_000;
-/// Calls before a node's memory is looked at: what it allocates once, it has allocated.
+/// Warm-up calls before the memory is measured, for one-time allocations of the node.
 const CALLS_BEFORE: usize = 100;
-/// Two kilobytes for each call: far less than any of these guests takes for one, or its answer and its logs.
+/// Two kilobytes per call: far less than a guest's memory for one call, or its response and logs.
 const GROWTH_BYTES_MAX: u64 = 2_000 * CALLS as u64;
-/// A node that begins to use another slot for instances grows once, by some megabytes. What is left behind grows with every round.
+/// Rounds of the measurement. A node that starts to use another instance slot grows once, by a few
+/// megabytes; a leak grows with every round.
 const ROUNDS_MAX: usize = 4;
 
 #[tokio::test]
-async fn digits_are_read_alike_in_every_language() {
+async fn digits_are_classified_equally_in_every_language() {
     if onnxruntime().is_none() {
         return eprintln!("skipped: there is no ONNX Runtime; `cargo xtask setup` brings it");
     }
@@ -41,7 +42,8 @@ async fn digits_are_read_alike_in_every_language() {
     }
 }
 
-/// Deploys all, and pushes their model. Before that, it is not granted; then, not there.
+/// Deploys all functions, first without a grant for the model, then without the model, and then
+/// pushes the model.
 async fn a_model_that_is_not_there_is_no_fault_of_the_caller(node: &Node, all: &[&str]) {
     let limits = format!("limits.memory_bytes={MEMORY_BYTES}");
     for (models, why) in [("", "model digits is not granted"), ("&models=digits", "there is no model digits")]
@@ -122,14 +124,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../functions").join(REFERENCE)
 }
 
-/// What the model is given for a sample, as the body of a request.
+/// Request body with the model input of a sample.
 fn rows(digit: usize) -> String {
     let expected = std::fs::read(folder().join("samples/expected.json")).unwrap();
     let expected: Value = serde_json::from_slice(&expected).unwrap();
     format!("{{\"pixels\": {}}}", expected[format!("{digit}.png")]["input"])
 }
 
-/// The answer's numbers, however its language writes 1.0.
+/// Numbers of the response, independent of the language's number format.
 fn numbers(answer: &Answer) -> Vec<f64> {
     let answer: Value = answer.json();
     let all = answer["probabilities"].as_array().unwrap().iter();

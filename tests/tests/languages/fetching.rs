@@ -1,4 +1,4 @@
-//! `fetch` in JavaScript.
+//! Tests for `fetch` in JavaScript.
 
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -8,7 +8,8 @@ use weir_tests::{Answer, Node, Receiver, function, has_function};
 
 const NAME: &str = "fetch-js";
 
-/// A node with the function, which may ask `hosts`; none where it was not built.
+/// Starts a node with the function and grants it `hosts`. Returns `None` if the function is not
+/// built.
 async fn node(hosts: &[String]) -> Option<Node> {
     if !has_function(NAME) {
         eprintln!("skipped: {NAME} was not built");
@@ -25,7 +26,7 @@ async fn fetched(node: &Node, urls: &[String]) -> Answer {
 }
 
 #[tokio::test]
-async fn a_body_goes_out_and_its_answer_comes_back_as_it_is() {
+async fn fetch_transfers_bodies_unchanged() {
     let Some(node) = node(&[]).await else { return };
     let host = node.address().to_string();
     node.deploy_with(NAME, &format!("outbound_hosts={host}"), function(NAME)).await;
@@ -41,7 +42,7 @@ async fn a_body_goes_out_and_its_answer_comes_back_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_request_has_its_method_and_headers_and_follows_redirections() {
+async fn fetch_sends_method_and_headers_and_follows_redirects() {
     let receiver = Receiver::start(&[307]).await;
     let Some(node) = node(&[receiver.host()]).await else { return };
     let path = format!("/fn/{NAME}/?url={}", receiver.url("/here"));
@@ -56,9 +57,9 @@ async fn a_request_has_its_method_and_headers_and_follows_redirections() {
     }
 }
 
-/// Answers nobody before all have asked.
+/// The server responds only after all requests have arrived.
 #[tokio::test]
-async fn requests_are_under_way_at_once() {
+async fn fetch_requests_run_concurrently() {
     const AT_ONCE: usize = 3;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();
@@ -86,7 +87,7 @@ async fn requests_are_under_way_at_once() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_fetched_is_a_type_error_that_says_why() {
+async fn failed_fetch_throws_a_type_error_with_the_reason() {
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let Some(node) = node(&[gone.to_string()]).await else { return };
     for (url, why) in [

@@ -1,4 +1,4 @@
-//! Functions in every language: from an empty folder to a call, and the same answers from all of them.
+//! Functions in every language: from `weir new` to a call, with equal responses.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 

@@ -1,13 +1,14 @@
-//! One misdeed, one code, whatever the language; what went wrong is in the function's log, in the language's own words.
+//! Guest errors have the same code in every language, and the log has the language's own message.
 
 use ErrorCode::{CpuTimeLimit, GuestError, GuestTrap, MemoryLimit, NoResponse};
 use weir_tests::{Node, eventually, function, has_function};
 use weir_types::ErrorCode;
 
-/// Far less than a guest takes in a second, and more than any begins with.
+/// Memory that a guest exhausts within a second, but that suffices for its start.
 const LIMITS: &str = "limits.memory_bytes=100663296&limits.cpu_time_ms=5000";
 
-/// A path of a function, what becomes of it, and words of its log: its own message, and where it has one, where that came from.
+/// Path of the function, expected status and code, and expected words in the log: the message, and
+/// the location if the language reports it.
 type Case = (&'static str, u16, ErrorCode, &'static [&'static str]);
 
 const RUST: &[Case] = &[
@@ -21,9 +22,9 @@ const PYTHON: &[Case] = &[
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &[]),
     ("/exit", 502, NoResponse, &[]),
-    // Of no type that makes an answer; what has types cannot be built with it.
+    // A value that is no valid response; static typing rules this out in other languages.
     ("/wrong", 502, GuestError, &["can be no answer", "not JSON serializable"]),
-    // With a status that does not exist.
+    // An invalid status.
     ("/status", 502, GuestError, &["status or header is not allowed: 7"]),
 ];
 const TYPESCRIPT: &[Case] = &[
@@ -45,7 +46,7 @@ const GO: &[Case] = &[
     ("/spin", 504, CpuTimeLimit, &[]),
     ("/hoard", 507, MemoryLimit, &["out of memory", "main.hoard"]),
     ("/exit", 502, NoResponse, &[]),
-    // Where no handler could recover.
+    // Failures outside the reach of a handler's `recover`.
     ("/length", 502, GuestError, &["Content-Length: 5 is not that of the body"]),
     ("/goroutine", 500, GuestTrap, &["panic: on purpose", "main.fail", "created by main.handle"]),
     ("/status", 502, GuestError, &["the status 7 cannot be sent"]),
@@ -71,33 +72,34 @@ async fn misdeeds_have_their_codes(name: &str, cases: &[Case]) {
 }
 
 #[tokio::test]
-async fn misdeeds_in_rust() {
+async fn guest_errors_in_rust_have_their_codes() {
     misdeeds_have_their_codes("misbehave", RUST).await;
 }
 
 #[tokio::test]
-async fn misdeeds_in_python() {
+async fn guest_errors_in_python_have_their_codes() {
     misdeeds_have_their_codes("misbehave-py", PYTHON).await;
 }
 
 #[tokio::test]
-async fn misdeeds_in_c() {
+async fn guest_errors_in_c_have_their_codes() {
     misdeeds_have_their_codes("misbehave-c", C).await;
 }
 
 #[tokio::test]
-async fn misdeeds_in_go() {
+async fn guest_errors_in_go_have_their_codes() {
     misdeeds_have_their_codes("misbehave-go", GO).await;
 }
 
 #[tokio::test]
-async fn misdeeds_in_typescript() {
+async fn guest_errors_in_typescript_have_their_codes() {
     misdeeds_have_their_codes("misbehave-ts", TYPESCRIPT).await;
 }
 
-/// Ten times what a function may have, a part at a time, and calls of the node between, which must not begin a collection.
+/// Allocates ten times the memory limit in parts, with host calls between, which must not start a
+/// garbage collection.
 #[tokio::test]
-async fn garbage_in_go_is_collected() {
+async fn go_collects_garbage_within_its_memory_limit() {
     let name = "misbehave-go";
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");

@@ -1,4 +1,4 @@
-//! A picture on its way to a model, in a tensor function of a few lines.
+//! Image preprocessing for a model in a short tensor function.
 
 use serde_json::{Value, json};
 use weir_tests::{Node, function, has_function, model, onnxruntime};
@@ -17,7 +17,7 @@ async fn a_picture_is_normalised_and_seen(name: &str) {
     let node = Node::start().await;
     node.push_model("channels", 1, model("good/channels.onnx")).await;
     node.deploy_with(name, "models=channels", function(name)).await;
-    // Two rows of three pixels: channels must not be taken for columns, nor rows for columns.
+    // Two rows of three pixels, so that swapped channels, rows and columns are detected.
     let pixels: Vec<u8> = (0..18).map(|at| at * 13).collect();
     let call = async |shape: Value, data: &[u8]| {
         let image = json!({"name": "image", "datatype": "UINT8", "shape": shape, "data": data});
@@ -41,16 +41,16 @@ async fn a_picture_is_normalised_and_seen(name: &str) {
 }
 
 #[tokio::test]
-async fn a_picture_is_normalised_and_seen_in_python() {
+async fn image_is_normalised_for_a_model_in_python() {
     a_picture_is_normalised_and_seen("see-image-py").await;
 }
 
 #[tokio::test]
-async fn a_picture_is_normalised_and_seen_in_typescript() {
+async fn image_is_normalised_for_a_model_in_typescript() {
     a_picture_is_normalised_and_seen("see-image-ts").await;
 }
 
 #[tokio::test]
-async fn a_picture_is_normalised_and_seen_in_go() {
+async fn image_is_normalised_for_a_model_in_go() {
     a_picture_is_normalised_and_seen("see-image-go").await;
 }

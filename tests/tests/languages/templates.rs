@@ -1,11 +1,11 @@
-//! From `weir new` to a call, outside the repository: what is in the binary and on the language's registry is enough. Templates of one kind
-//! promise the same in every language.
+//! Projects from `weir new` to a call, outside the repository: the binary and the language's
+//! registry suffice. Templates of one kind behave the same in every language.
 
 use serde_json::{Value, json};
 use std::time::Duration;
 use weir_tests::{Language, Node, Project, eventually, eventually_within};
 
-/// How long a build and a deploy may take on a busy machine.
+/// Time limit for a build and a deployment on a busy machine.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(300);
 
 async fn http(language: Language) {
@@ -26,7 +26,7 @@ async fn http(language: Language) {
         node.logs("my.shout").await.into_iter().find(|line| line.stream == "stdout")
     });
     assert_eq!(logged.await.text, "shouted 7 bytes");
-    // What is not text is the caller's fault, and said as such.
+    // A body that is not UTF-8 is the caller's error.
     assert_eq!(node.post("/fn/my.shout/shout", vec![0xff, 0xfe]).await.status, 400);
 }
 

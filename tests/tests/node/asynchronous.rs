@@ -1,4 +1,4 @@
-//! Invocations whose answer nobody waits for.
+//! Asynchronous invocations.
 
 mod callbacks;
 mod commands;

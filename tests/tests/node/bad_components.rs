@@ -1,9 +1,9 @@
-//! Components that cannot be deployed: each is refused by its own code, and the node goes on.
+//! Invalid components: each is rejected with its own code, and the node continues.
 
 use weir_tests::{Client, Node, function};
 use weir_types::ErrorCode;
 
-/// A component in the text format, as bytes.
+/// Encodes a component in the text format.
 fn wat(text: &str) -> Vec<u8> {
     wat::parse_str(text).unwrap()
 }
@@ -37,7 +37,7 @@ async fn refused(node: &Client, what: &str, component: Vec<u8>, status: u16, cod
 }
 
 #[tokio::test]
-async fn what_is_no_component_is_refused() {
+async fn invalid_components_are_rejected() {
     let node = Node::start().await;
     let good = function("hello");
     let mut flipped = good.to_vec();
@@ -65,12 +65,12 @@ async fn what_is_no_component_is_refused() {
 }
 
 #[tokio::test]
-async fn unknown_imports_are_refused_by_name() {
+async fn unknown_imports_are_rejected_by_name() {
     let node = Node::start().await;
     for (import, unknown) in
         [("wasi:cli/stdout@0.2", "acme:cli/stdout@0.2"), ("wasi:cli/stdout@0.2", "wasi:cli/stdoux@0.2")]
     {
-        // Names are length-prefixed, so one of the same length can take another's place.
+        // Names are length-prefixed, so the replacement has the same length.
         let component = replaced(&function("wstd-hello"), import.as_bytes(), unknown.as_bytes());
         let text = refused(&node, unknown, component, 422, ErrorCode::UnknownImport).await;
         assert!(text.contains(unknown), "{unknown} is not named: {text}");
@@ -78,23 +78,23 @@ async fn unknown_imports_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_component_that_exports_nothing_to_call_is_refused() {
+async fn component_without_entry_point_is_rejected() {
     let node = Node::start().await;
     for component in ["(component)", "(component (core module (func (export \"f\"))))"] {
         refused(&node, component, wat(component), 422, ErrorCode::NoEntryPoint).await;
     }
-    // The right name with the wrong type is no entry point either.
+    // A correct name with a wrong type is no entry point.
     let imposter = "(component (component $c) (instance $i (instantiate $c)) (export \"wasi:http/incoming-handler@0.2.0\" (instance $i)))";
     let refusal = node.try_deploy("bad", "", wat(imposter)).await.unwrap_err();
     assert!([ErrorCode::NoEntryPoint, ErrorCode::InvalidComponent].contains(&refusal.code), "{refusal:?}");
 }
 
 #[tokio::test]
-async fn a_component_that_is_too_large_is_refused_before_it_is_read() {
+async fn oversized_component_is_rejected_before_reading() {
     let node = Node::builder().set("component_bytes_max", 100_000).start().await;
     let refusal = node.try_deploy("huge", "", vec![0; 200_000]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
-    // Without a length, it is cut off.
+    // Without a declared length, the upload is aborted at the limit.
     let pieces = futures::stream::iter((0..10_000).map(|_| std::io::Result::Ok(vec![0_u8; 100_000])));
     let request =
         node.request(reqwest::Method::PUT, "/v1/functions/huge").body(reqwest::Body::wrap_stream(pieces));
@@ -105,17 +105,18 @@ async fn a_component_that_is_too_large_is_refused_before_it_is_read() {
 }
 
 #[tokio::test]
-async fn compiling_is_limited() {
+async fn compilation_time_and_memory_are_limited() {
     let node = Node::builder()
         .set("compile_memory_bytes_max", 96 << 20)
         .set("compile_time_ms_max", 2_000)
         .start()
         .await;
-    // Many functions with much in them: cheap to send, dear to compile.
+    // Many long functions: small to send, expensive to compile.
     let body = "(local.set 0 (i64.mul (i64.add (local.get 0) (i64.const 7)) (i64.rotl (local.get 0) (i64.const 3))))".repeat(2_000);
     let functions = format!("(func (param i64) (result i64) {body} (local.get 0))").repeat(150);
     let module = wat(&format!("(module {functions})"));
-    // A component may hold core modules that nobody instantiates; they are compiled all the same. Section 1, its size, the module.
+    // Core modules are compiled even without an instantiation. Append one as section 1 with its
+    // size.
     let mut component = function("hello").to_vec();
     component.push(1);
     leb128(module.len(), &mut component);

@@ -1,4 +1,4 @@
-//! Requests that are wrong in themselves: each gets its 4xx, and the node goes on.
+//! Invalid requests: each is rejected with a 4xx status, and the node continues.
 
 use reqwest::Method;
 use weir_tests::{Node, function, raw, raw_cut_off};
@@ -6,7 +6,7 @@ use weir_types::ErrorCode;
 use weir_types::api::MANIFEST_HEADER;
 
 #[tokio::test]
-async fn names_that_are_no_names_are_refused() {
+async fn invalid_names_are_rejected() {
     let node = Node::start().await;
     let long = "a".repeat(10 << 10);
     let names = [
@@ -53,7 +53,7 @@ async fn names_that_are_no_names_are_refused() {
 }
 
 #[tokio::test]
-async fn manifests_that_cannot_be_meant_are_refused() {
+async fn invalid_manifests_are_rejected() {
     let node = Node::start().await;
     for (query, code) in [
         ("modles=a", ErrorCode::InvalidManifest),
@@ -80,7 +80,7 @@ async fn manifests_that_cannot_be_meant_are_refused() {
 }
 
 #[tokio::test]
-async fn forms_that_are_broken_are_refused() {
+async fn malformed_multipart_forms_are_rejected() {
     let node = Node::start().await;
     let component = "--x\r\ncontent-disposition: form-data; name=component\r\n\r\nwasm\r\n";
     for (what, body) in [
@@ -110,7 +110,7 @@ async fn forms_that_are_broken_are_refused() {
 }
 
 #[tokio::test]
-async fn bodies_that_lie_are_refused() {
+async fn bodies_with_wrong_length_are_rejected() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     for path in ["/fn/echo", "/v1/functions/f", "/v1/models/m/versions/1"] {
@@ -144,7 +144,7 @@ async fn bodies_that_lie_are_refused() {
 }
 
 #[tokio::test]
-async fn a_function_is_told_of_a_torn_body_but_nothing_of_the_nodes_own_stack() {
+async fn truncated_body_error_contains_no_backtrace() {
     let node = Node::builder().env("RUST_BACKTRACE", "1").start().await;
     node.deploy("echo", function("echo-body")).await;
     let request =
@@ -156,7 +156,7 @@ async fn a_function_is_told_of_a_torn_body_but_nothing_of_the_nodes_own_stack() 
 }
 
 #[tokio::test]
-async fn a_body_over_the_functions_limit_is_refused() {
+async fn body_over_the_functions_limit_is_rejected() {
     let node = Node::start().await;
     node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-http")).await;
     assert_eq!(node.post("/fn/echo", vec![0; 1_000]).await.ok().body.len(), 1_000);
@@ -168,7 +168,7 @@ async fn a_body_over_the_functions_limit_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_refused() {
+async fn invalid_http_is_rejected() {
     let node = Node::start().await;
     let headers = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
     let many = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(10_000));
@@ -190,7 +190,7 @@ async fn what_is_not_http_is_refused() {
 }
 
 #[tokio::test]
-async fn methods_that_a_route_does_not_have_are_named_as_such() {
+async fn unsupported_methods_return_405_with_allow() {
     let node = Node::start().await;
     for (method, path) in [
         (Method::POST, "/v1/functions"),

@@ -1,4 +1,4 @@
-//! Requests for one model that are run together: what clients, owners and dashboards see of it.
+//! Batching: effects on clients, model owners and metrics.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use weir_types::ErrorCode;
 
 const REQUESTS: usize = 40;
 
-/// A fake model that echoes x, and takes little longer for many than for one.
+/// Fake model that echoes x, with nearly constant run time over the batch size.
 fn flat() -> String {
     let port = |name: &str| json!([{ "name": name, "datatype": "FP32", "shape": [null, 1] }]);
     json!({
@@ -18,7 +18,7 @@ fn flat() -> String {
     .to_string()
 }
 
-/// One inference of `model`; gives what it answers.
+/// Runs one inference of `model` and returns the result.
 async fn echo(node: &Node, model: &str, value: f64) -> f64 {
     let body = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}]});
     let answer: Value = node.post(&format!("/v2/models/{model}/infer"), body.to_string()).await.ok().json();
@@ -30,7 +30,7 @@ async fn fake() -> Node {
 }
 
 #[tokio::test]
-async fn many_requests_are_few_runs_and_everyone_gets_their_own_answer() {
+async fn batched_requests_get_their_own_results() {
     let node = fake().await;
     for mode in ["auto", "on", "off"] {
         node.put(&format!("/v1/models/{mode}?batching.mode={mode}"), flat()).await.ok();
@@ -63,7 +63,7 @@ async fn many_requests_are_few_runs_and_everyone_gets_their_own_answer() {
 }
 
 #[tokio::test]
-async fn settings_are_checked_kept_and_shown() {
+async fn batching_settings_are_validated_stored_and_shown() {
     let node = Node::start().await;
     let query =
         "batching.mode=on&batching.size_max=16&batching.preferred_sizes=4,8&batching.queue_delay_us_max=500";

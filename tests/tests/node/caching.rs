@@ -1,4 +1,5 @@
-//! Answers that are kept for equal calls, of functions and models that have a `cache_ttl_ms`. `dice` answers anew on every run.
+//! Response caching for functions and models with `cache_ttl_ms`. `dice` returns a new value on
+//! every run.
 
 mod inferences;
 
@@ -10,7 +11,7 @@ use weir_types::ErrorCode;
 
 const KEPT: &str = "cache_ttl_ms=600000";
 
-/// A node with `dice`, whose answers are kept.
+/// Starts a node with `dice` and its response cache.
 async fn node() -> Node {
     let node = Node::start().await;
     node.deploy_with("dice", KEPT, function("dice")).await;
@@ -31,20 +32,20 @@ async fn ask(
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 
-/// What the cache had to do with it, and what was rolled.
+/// Returns the cache verdict and the rolled value.
 async fn roll(client: &Client, path: &str, headers: &[(&str, &str)]) -> (String, String) {
     let answer = ask(client, Method::GET, path, headers, "").await;
     (answer.header("weir-cache").unwrap_or("none").to_owned(), answer.text().to_owned())
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_not_kept() {
+async fn truncated_responses_are_not_cached() {
     let node = Node::start().await;
     node.deploy_with("busy", &format!("{KEPT}&limits.cpu_time_ms=20"), function("misbehave")).await;
     node.deploy_with("torn", KEPT, function("misanswer")).await;
     for path in ["/fn/busy/body", "/fn/torn/half"] {
         for _ in 0..3 {
-            // Told before the head or behind it, as far as the guest came.
+            // The error comes before or after the response head, depending on the guest's progress.
             if let Ok(response) = node.request(Method::GET, path).send().await {
                 assert!(
                     response.headers().get("weir-cache").is_none_or(|verdict| verdict != "hit"),
@@ -56,19 +57,19 @@ async fn an_answer_that_breaks_off_is_not_kept() {
         }
     }
     assert_eq!(node.metric("weir_response_cache_answers", "").await, 0.0);
-    // Nobody else's connection notices.
+    // Other connections are unaffected.
     assert_eq!(node.get("/fn/torn/behave").await.ok().text(), "ok\n");
 }
 
 #[tokio::test]
-async fn the_second_of_two_equal_calls_does_not_run() {
+async fn second_equal_call_is_a_cache_hit() {
     let node = node().await;
     let (first, rolled) = roll(&node, "/fn/dice/a?b=c", &[]).await;
     assert_eq!(first, "miss");
     let again = ask(&node, Method::GET, "/fn/dice/a?b=c", &[("user-agent", "another")], "").await.ok();
     assert_eq!((again.text(), again.header("weir-cache")), (rolled.as_str(), Some("hit")));
     assert!(again.header("age").is_some() && again.header("weir-request-id").is_some());
-    // It is a call like any other in the books, but for what it cost.
+    // A hit is counted like any other call, except for guest time.
     let count = async |name: &str, label: &str| node.metric(name, label).await;
     let counted = async || (count("weir_invocations_total", "code=\"ok\"").await == 2.0).then_some(());
     eventually("the count", counted).await;
@@ -79,7 +80,7 @@ async fn the_second_of_two_equal_calls_does_not_run() {
     assert_eq!(count("weir_response_cache_answers", "").await, 1.0);
     assert!(count("weir_response_cache_bytes", "").await > 0.0);
 
-    // Whatever tells calls apart makes another call of it.
+    // Every part of the cache key makes a different call.
     let mut all = HashSet::from([rolled]);
     let get = [
         ("/fn/dice/a?b=d", ("accept", "*/*")),
@@ -100,14 +101,14 @@ async fn the_second_of_two_equal_calls_does_not_run() {
         let again = ask(&node, method, "/fn/dice/a?b=c", &[], body).await;
         assert_eq!((again.text(), again.header("weir-cache")), (answer.text(), Some("hit")));
     }
-    // A function that does not ask for it is not kept, whatever its manifest was before.
+    // A version without `cache_ttl_ms` is not cached, regardless of earlier manifests.
     node.deploy("dice", function("dice")).await;
     let (verdict, rolled) = roll(&node, "/fn/dice/a?b=c", &[]).await;
     assert!(verdict == "none" && all.insert(rolled));
 }
 
 #[tokio::test]
-async fn what_must_not_be_kept_is_not() {
+async fn uncacheable_responses_are_not_cached() {
     let node = node().await;
     for (path, verdict, headers) in [
         ("?status=404", "miss", &[][..]),
@@ -130,9 +131,9 @@ async fn what_must_not_be_kept_is_not() {
         let answer = ask(&node, method.clone(), "/fn/dice/", &[], "x").await;
         assert_eq!(answer.header("weir-cache"), Some("bypass"), "{method}");
     }
-    // A body whose end is not known yet goes to the function as it comes.
+    // A body of unknown length is streamed to the function and bypasses the cache.
     assert_eq!(node.hold("/fn/dice/").let_go().await.ok().header("weir-cache"), Some("bypass"));
-    // Nor is what failed.
+    // Failed calls are not cached.
     node.deploy_with("bad", KEPT, function("misbehave")).await;
     for _ in 0..2 {
         let answer = node.get("/fn/bad/trap").await;
@@ -141,7 +142,7 @@ async fn what_must_not_be_kept_is_not() {
     assert_eq!(node.metric("weir_response_cache_hits_total", "").await, 0.0);
     assert_eq!(node.metric("weir_response_cache_answers", "").await, 0.0);
 
-    // What nobody wanted to be asked for is asked for anew, and kept for those who do not mind.
+    // `no-cache` runs the call and stores the new response for other callers.
     let (_, old) = roll(&node, "/fn/dice/", &[]).await;
     let (verdict, new) = roll(&node, "/fn/dice/", &[("cache-control", "no-cache")]).await;
     assert!(verdict == "miss" && new != old);
@@ -149,7 +150,7 @@ async fn what_must_not_be_kept_is_not() {
 }
 
 #[tokio::test]
-async fn answers_belong_to_a_tenant_and_a_version_and_live_no_longer_than_they_may() {
+async fn cache_entries_are_per_tenant_and_version_and_expire() {
     let (acme, other) = ("token-of-acme-0123", "token-of-other-0123");
     let node =
         Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
@@ -160,13 +161,14 @@ async fn answers_belong_to_a_tenant_and_a_version_and_live_no_longer_than_they_m
     let (_, one) = roll(&acme, "/fn/dice/", &[]).await;
     let (verdict, two) = roll(&other, "/fn/dice/", &[]).await;
     assert!(verdict == "miss" && one != two, "a tenant was given another's answer");
-    // A new version has answers of its own, and going back to the old one finds its own again.
+    // A new version has its own cache entries, and a rollback finds the old entries.
     acme.deploy_with("dice", &format!("{KEPT}&env.A=b"), function("dice")).await;
     let (verdict, three) = roll(&acme, "/fn/dice/", &[]).await;
     assert!(verdict == "miss" && three != one);
     acme.roll_back("dice", None).await.ok();
     assert_eq!(roll(&acme, "/fn/dice/", &[]).await, ("hit".to_owned(), one.clone()));
-    // Deleted and deployed again it has the same number, and is not the same.
+    // A function that is deleted and deployed again has the same version number but new cache
+    // entries.
     acme.delete("/v1/functions/dice").await.ok();
     acme.deploy_with("dice", KEPT, function("dice")).await;
     let (verdict, four) = roll(&acme, "/fn/dice/", &[]).await;
@@ -184,11 +186,11 @@ async fn answers_belong_to_a_tenant_and_a_version_and_live_no_longer_than_they_m
 }
 
 #[tokio::test]
-async fn equal_calls_at_once_run_once_and_a_caller_that_leaves_does_not_fail_the_others() {
+async fn concurrent_equal_calls_run_once_despite_a_disconnected_caller() {
     let node = Node::start().await;
     let limits = "limits.concurrency_max=1&limits.queue_len_max=1";
     node.deploy_with("f", &format!("{KEPT}&{limits}"), function("misbehave")).await;
-    // Its body has no end yet, so that the cache is not asked; it has the only turn.
+    // The open body bypasses the cache; the call occupies the only permit.
     let held = node.hold("/fn/f/wait");
     let status = async |running: u64, queued: u64| {
         eventually("the queue", async || {
@@ -204,7 +206,7 @@ async fn equal_calls_at_once_run_once_and_a_caller_that_leaves_does_not_fail_the
     };
     let first = call();
     status(1, 1).await;
-    // There is room for one in the queue: these wait for the first.
+    // The queue has room for one call: the other calls wait for the first one's response.
     let others: Vec<_> = (0..8).map(|_| call()).collect();
     let connected = async || (node.metric("weir_connections", "").await >= 10.0).then_some(());
     eventually("the calls", connected).await;
@@ -218,17 +220,18 @@ async fn equal_calls_at_once_run_once_and_a_caller_that_leaves_does_not_fail_the
     }
     verdicts.sort();
     assert_eq!(verdicts, [vec!["hit"; 7], vec!["miss"]].concat());
-    // The held one, and one of the others; counted once their guests have ended, which may be after their answers.
+    // Guests of the held call and of one other call, counted at their end, possibly after the
+    // response.
     let guests = async || node.metric("weir_phase_guest_seconds_count", "").await;
     eventually("the guests' end", async || (guests().await >= 2.0).then_some(())).await;
     assert_eq!(guests().await, 2.0);
 }
 
 #[tokio::test]
-async fn what_is_kept_stays_within_its_room() {
+async fn cache_stays_within_its_size_limit() {
     let node = Node::builder().set("response_cache_bytes_max", 256 << 10).start().await;
     node.deploy_with("dice", KEPT, function("dice")).await;
-    // A sixteenth of the room is the most that one answer takes; a longer one goes through.
+    // One response may take at most a sixteenth of the cache; larger responses are not cached.
     let large = ask(&node, Method::GET, "/fn/dice/?bytes=17000", &[], "").await.ok();
     assert_eq!((large.body.len(), large.header("weir-cache")), (17_016, Some("miss")));
     assert_eq!(roll(&node, "/fn/dice/?bytes=17000", &[]).await.0, "miss");
@@ -239,7 +242,7 @@ async fn what_is_kept_stays_within_its_room() {
     }
     assert!(node.metric("weir_response_cache_answers", "").await >= 10.0);
     assert!(node.metric("weir_response_cache_evictions_total", "").await >= 20.0);
-    // No room at all: nothing is kept, and nothing is wrong.
+    // A cache size of 0 disables caching.
     let without = Node::builder().set("response_cache_bytes_max", 0).start().await;
     without.deploy_with("dice", KEPT, function("dice")).await;
     let rolls = [roll(&without, "/fn/dice/", &[]).await, roll(&without, "/fn/dice/", &[]).await];
@@ -247,7 +250,7 @@ async fn what_is_kept_stays_within_its_room() {
 }
 
 #[tokio::test]
-async fn a_time_to_live_that_makes_no_sense_is_refused() {
+async fn invalid_cache_ttl_is_rejected() {
     let node = Node::start().await;
     for (query, code) in [
         ("cache_ttl_ms=0", ErrorCode::LimitOverCap),

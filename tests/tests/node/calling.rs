@@ -1,4 +1,4 @@
-//! `/fn/{name}/{path}`.
+//! Calls through `/fn/{name}/{path}`.
 
 use futures::stream;
 use reqwest::{Body, Method};
@@ -8,7 +8,7 @@ use weir_types::ErrorCode;
 use weir_types::api::REQUEST_ID_HEADER;
 
 #[tokio::test]
-async fn the_function_sees_its_own_part_of_the_path() {
+async fn function_sees_the_path_below_its_prefix() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     for (path, expected) in [
@@ -26,7 +26,7 @@ async fn the_function_sees_its_own_part_of_the_path() {
 }
 
 #[tokio::test]
-async fn a_request_id_is_echoed_or_made_up() {
+async fn request_id_is_echoed_or_generated() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     let request = node.request(Method::GET, "/fn/hello").header(REQUEST_ID_HEADER, "order-66");
@@ -39,7 +39,7 @@ async fn a_request_id_is_echoed_or_made_up() {
 }
 
 #[tokio::test]
-async fn bodies_come_back_whole_however_they_are_sent() {
+async fn bodies_are_echoed_with_and_without_chunking() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     for length in [0, 1, 1_000, 65_536, 600_000, 8 << 20] {
@@ -54,7 +54,7 @@ async fn bodies_come_back_whole_however_they_are_sent() {
 }
 
 #[tokio::test]
-async fn many_clients_get_their_own_answers() {
+async fn concurrent_clients_get_their_own_responses() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     let calls = (0..200).map(|i| {
@@ -72,7 +72,7 @@ async fn many_clients_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_too() {
+async fn http2_is_supported() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
@@ -85,7 +85,7 @@ async fn http2_is_spoken_too() {
 }
 
 #[tokio::test]
-async fn the_command_line_is_told_why_a_large_body_is_refused() {
+async fn command_line_reports_why_a_large_body_is_rejected() {
     let node = Node::start().await;
     node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-body")).await;
     let body = node.data().join("body");
@@ -98,7 +98,7 @@ async fn the_command_line_is_told_why_a_large_body_is_refused() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_cannot_be_read_is_told_by_its_key() {
+async fn invalid_manifest_error_names_the_key() {
     let node = Node::start().await;
     let refusal = node.try_deploy("f", "limits.deadline_ms=soon", function("hello")).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (400, ErrorCode::InvalidManifest));

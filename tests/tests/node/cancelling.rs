@@ -1,4 +1,4 @@
-//! A client that goes away takes its invocation along.
+//! Disconnected clients cancel their invocations.
 
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,18 +11,18 @@ async fn running(node: &Client, count: u64) {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_cancels_its_invocation() {
+async fn client_disconnect_cancels_its_invocation() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     running(&node, 0).await;
-    // Waiting in a host call, computing, and in the middle of an answer.
+    // In a host call, while computing, and while streaming a response.
     for (at, path) in ["sleep", "spin", "body"].into_iter().enumerate() {
         let mut stream = TcpStream::connect(node.address()).await.unwrap();
         stream.write_all(format!("GET /fn/f/{path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
         running(&node, 1).await;
         if path == "body" {
-            // The answer has begun.
+            // The response has begun.
             stream.read_exact(&mut [0; 1]).await.unwrap();
         }
         let left = Instant::now();
@@ -33,7 +33,7 @@ async fn a_client_that_goes_away_cancels_its_invocation() {
             let counts = node.metrics().await;
             let ended = counts.iter().filter(|(name, _)| name.starts_with("weir_invocations_total{"));
             let ended: Vec<_> = ended.map(|(name, count)| (name.clone(), *count)).collect();
-            // The first call of all, and one for each that was cancelled.
+            // The first call, and one per cancelled call.
             (ended.iter().map(|(_, count)| count).sum::<f64>() == (at + 2) as f64).then_some(ended)
         });
         let counts = counts.await;
@@ -43,7 +43,7 @@ async fn a_client_that_goes_away_cancels_its_invocation() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_the_queue() {
+async fn client_disconnect_removes_its_queued_call() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=1", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();

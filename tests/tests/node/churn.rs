@@ -1,4 +1,4 @@
-//! Deploys, pushes and deletes beside each other, and clients that go away in the middle of them.
+//! Concurrent deploys, pushes and deletes, with clients that disconnect.
 
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use weir_tests::{Client, Node, eventually, function, model, with_custom_section};
 use weir_types::ErrorCode;
 
-/// Send a whole `PUT`, and hang up so much later without having read the answer.
+/// Sends a complete `PUT`, and disconnects after `after` without reading the response.
 async fn put_and_hang_up(client: &Client, path: &str, body: &[u8], after: Duration) {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
     let head = format!("PUT {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -15,9 +15,9 @@ async fn put_and_hang_up(client: &Client, path: &str, body: &[u8], after: Durati
     tokio::time::sleep(after).await;
 }
 
-/// A deploy was acknowledged, and a sweep that had begun before it took its artefact.
+/// The artefact of a new deployment survives a sweep that began earlier.
 #[tokio::test]
-async fn what_was_deployed_beside_deletes_needs_no_compiling() {
+async fn deploys_concurrent_with_deletes_need_no_recompilation() {
     const DEPLOYS: usize = 12;
     let node = Node::start().await;
     let client = node.client().clone();
@@ -40,7 +40,7 @@ async fn what_was_deployed_beside_deletes_needs_no_compiling() {
 }
 
 #[tokio::test]
-async fn clients_that_hang_up_leave_functions_and_models_that_can_be_used() {
+async fn functions_and_models_stay_usable_after_client_disconnects() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     for at in 0..40_u32 {
@@ -64,9 +64,10 @@ fn row() -> Vec<u8> {
     [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A call that had looked a model up loaded it after it was deleted, under the id that another was pushed under.
+/// A call that resolved a model before its deletion must not load it under the id of a newly pushed
+/// model.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_model_pushed_anew_under_an_id_is_the_one_that_answers() {
+async fn repushed_model_replaces_the_deleted_one_under_its_id() {
     let node = Node::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     let mut answers = Vec::new();
@@ -102,7 +103,7 @@ async fn a_model_pushed_anew_under_an_id_is_the_one_that_answers() {
 }
 
 #[tokio::test]
-async fn a_delete_does_not_wait_for_those_who_use_the_model() {
+async fn model_delete_does_not_wait_for_runs() {
     let node = Node::start().await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=slow&limits.deadline_ms=60000", function("overlap")).await;
@@ -111,7 +112,7 @@ async fn a_delete_does_not_wait_for_those_who_use_the_model() {
         let path = "/fn/f/deadline/slow?after_ms=50000";
         client.post(path, i64::MAX.to_le_bytes().to_vec()).await
     });
-    // Counted once the call has its hold of the model.
+    // Counted after the call has pinned the model.
     eventually("the load of the model", async || {
         (node.metric("weir_phase_model_load_seconds_count", "").await >= 1.0).then_some(())
     })
@@ -119,7 +120,7 @@ async fn a_delete_does_not_wait_for_those_who_use_the_model() {
     node.delete("/v1/models/slow").await.ok();
     assert!(!busy.is_finished(), "the delete waited for the run");
     assert_eq!(node.delete("/v1/models/slow").await.code(), ErrorCode::ModelNotFound);
-    // Nor does who pushes it anew.
+    // A new push does not wait for the call either.
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     let short = node.post("/fn/f/deadline/slow?after_ms=100", i64::MAX.to_le_bytes().to_vec()).await;
     assert_eq!((short.status, short.text()), (504, "DeadlineExceeded\n"));

@@ -1,10 +1,10 @@
-//! Many invocations of one function: bounded, queued, and each on the version it started on.
+//! Concurrent invocations of one function: limits, queues, and version isolation.
 
 use std::time::Duration;
 use weir_tests::{Answer, Client, Node, eventually, function};
 use weir_types::{ErrorCode, Version};
 
-/// Call `path` and answer later.
+/// Calls `path` in a task.
 fn call(client: &Client, path: &str) -> tokio::task::JoinHandle<Answer> {
     let (client, path) = (client.clone(), path.to_owned());
     tokio::spawn(async move { client.get(&path).await })
@@ -15,14 +15,14 @@ async fn running(node: &Client, count: u64) {
         .await;
 }
 
-/// Load the function, and wait until nothing of that runs any more.
+/// Loads the function, and waits until the call has ended.
 async fn warm(node: &Client) {
     node.get("/fn/f/behave").await.ok();
     running(node, 0).await;
 }
 
 #[tokio::test]
-async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() {
+async fn concurrency_and_queue_limits_are_enforced() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=2&limits.queue_len_max=3", function("misbehave")).await;
     warm(&node).await;
@@ -35,7 +35,7 @@ async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() 
         assert_eq!((refused.status, refused.code()), (429, ErrorCode::QueueFull));
         assert!(refused.header("retry-after").is_some());
     }
-    // Another function has a queue of its own.
+    // Each function has its own queue.
     node.deploy("other", function("misbehave")).await;
     assert_eq!(node.get("/fn/other/behave").await.ok().text(), "ok\n");
     for call in held {
@@ -48,21 +48,21 @@ async fn a_function_runs_so_often_at_once_queues_so_many_and_refuses_the_rest() 
 }
 
 #[tokio::test]
-async fn waiting_for_a_turn_counts_against_the_deadline() {
+async fn queueing_time_counts_against_the_deadline() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.concurrency_max=1&limits.deadline_ms=700", function("misbehave")).await;
     warm(&node).await;
     let first = call(&node, "/fn/f/sleep");
     running(&node, 1).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
-    // It runs until 700 ms; this one may wait as long, and so is later.
+    // The first call runs until 700 ms; the second has a later deadline and waits.
     let second = node.get("/fn/f/sleep").await;
     assert_eq!((second.status, second.code()), (504, ErrorCode::DeadlineExceeded));
     assert_eq!(first.await.unwrap().code(), ErrorCode::DeadlineExceeded);
 }
 
 #[tokio::test]
-async fn an_invocation_ends_on_the_version_it_began_on() {
+async fn invocation_finishes_on_the_version_it_started_on() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
@@ -72,13 +72,13 @@ async fn an_invocation_ends_on_the_version_it_began_on() {
     assert_eq!(deployed.function.version, Version(2));
     assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "the new version serves at once");
     assert!(!held.has_ended());
-    // Even if the old version is removed meanwhile, and all else about it.
+    // Even if the old version is deleted meanwhile.
     node.delete("/v1/functions/f/versions/1").await.ok();
     assert_eq!(held.let_go().await.ok().text(), "let go\n");
 }
 
 #[tokio::test]
-async fn an_invocation_ends_although_its_function_is_deleted() {
+async fn invocation_finishes_after_its_function_is_deleted() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
@@ -91,7 +91,7 @@ async fn an_invocation_ends_although_its_function_is_deleted() {
 }
 
 #[tokio::test]
-async fn instances_are_bounded_over_all_functions() {
+async fn instance_limit_applies_across_functions() {
     let node = Node::builder().set("instances_max", 4).start().await;
     for name in ["a", "b", "c"] {
         node.deploy(name, function("misbehave")).await;

@@ -1,4 +1,4 @@
-//! Clients that keep connections, memory or answers waiting.
+//! Slow clients that hold connections, memory or responses.
 
 use reqwest::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -17,14 +17,14 @@ async fn connections_without_a_request_are_closed() {
         ("http/2 without a request", h2_preface),
         ("one request", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n".to_vec()),
     ] {
-        // Waits until the node closes the connection, and fails if it does not.
+        // `raw` waits until the node closes the connection, and fails after a timeout.
         let (status, answer) = raw(&node, bytes).await;
         assert!(matches!(status, 0 | 200 | 408), "{what}: {answer}");
     }
 }
 
 #[tokio::test]
-async fn bodies_that_are_only_promised_take_no_memory() {
+async fn announced_bodies_reserve_no_memory() {
     let node = Node::builder().set("arena_bytes_max", 16 << 20).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut senders = Vec::new();
@@ -40,7 +40,7 @@ async fn bodies_that_are_only_promised_take_no_memory() {
 }
 
 #[tokio::test]
-async fn a_refusal_does_not_wait_for_the_rest_of_the_request() {
+async fn rejection_does_not_wait_for_the_request_body() {
     let node = Node::start().await;
     node.deploy_with("add", "limits.deadline_ms=300", function("echo-tensor")).await;
     for (path, code) in [("/fn/none", ErrorCode::FunctionNotFound), ("/fn/add", ErrorCode::DeadlineExceeded)]
@@ -49,7 +49,7 @@ async fn a_refusal_does_not_wait_for_the_rest_of_the_request() {
         let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n");
         client.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
-        // The sending side stays open all the while.
+        // The sending side stays open.
         client.read_to_string(&mut answer).await.unwrap();
         assert!(answer.contains(code.as_str()), "{path}: {answer}");
         assert!(answer.to_lowercase().contains("connection: close"), "{path}: {answer}");
@@ -57,7 +57,7 @@ async fn a_refusal_does_not_wait_for_the_rest_of_the_request() {
 }
 
 #[tokio::test]
-async fn head_is_a_call_like_any_other() {
+async fn head_requests_count_as_calls() {
     let node = Node::start().await;
     let names = ["hello", "echo-http", "wstd-hello", "waki-hello", "spin-hello"];
     for name in names {
@@ -66,7 +66,7 @@ async fn head_is_a_call_like_any_other() {
         assert_eq!(response.status(), 200, "{name}");
     }
     let all_are_well = async || {
-        // Of one look: a second could see more.
+        // Use one snapshot: a second one could contain more calls.
         let counts = node.metrics().await;
         let of = |label: &str| {
             let samples = counts.iter().filter(|(name, _)| name.starts_with("weir_invocations_total{"));

@@ -1,10 +1,11 @@
-//! What was built against `weir:inference@0.1.0` runs on every node of 0.1.x. See `docs/compatibility.md`.
+//! Components built against `weir:inference@0.1.0` run on every 0.1.x node. See
+//! `docs/compatibility.md`.
 
 use serde_json::{Value, json};
 use weir_tests::{Node, component_of_0_1_0, model, onnxruntime};
 use weir_types::ErrorCode;
 
-/// All `old` in `bytes` made `new`, which is as long.
+/// Replaces all occurrences of `old` by `new`, which has the same length.
 fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
     assert_eq!(old.len(), new.len());
     let mut bytes = bytes.to_vec();
@@ -15,9 +16,9 @@ fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
     bytes
 }
 
-/// Their imports have the names and types of every function there was; each traps on purpose, once it runs.
+/// The components import every function of version 0.1.0 with its type, and trap when called.
 #[tokio::test]
-async fn everything_that_0_1_0_had_is_there() {
+async fn all_imports_of_0_1_0_are_provided() {
     let node = Node::start().await;
     for kind in ["http", "tensor"] {
         let name = format!("everything-{kind}");
@@ -30,7 +31,7 @@ async fn everything_that_0_1_0_had_is_there() {
 }
 
 #[tokio::test]
-async fn a_tensor_function_of_0_1_0_runs() {
+async fn tensor_function_of_0_1_0_runs() {
     let node = Node::start().await;
     node.deploy("echo", component_of_0_1_0("echo-tensor")).await;
     let input = json!({"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.5]});
@@ -39,7 +40,7 @@ async fn a_tensor_function_of_0_1_0_runs() {
 }
 
 #[tokio::test]
-async fn a_function_of_0_1_0_runs_a_model() {
+async fn function_of_0_1_0_runs_a_model() {
     if onnxruntime().is_none() {
         return eprintln!("skipped: there is no ONNX Runtime; `cargo xtask setup` brings it");
     }
@@ -49,9 +50,10 @@ async fn a_function_of_0_1_0_runs_a_model() {
     node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
 }
 
-/// Interfaces are found by what their version is compatible with. One that has grown is told from one that has not by what is used of it.
+/// Interfaces match by compatible versions. A newer interface is rejected only if the component
+/// imports an item that this node lacks.
 #[tokio::test]
-async fn a_later_0_1_is_refused_only_for_what_is_new_in_it() {
+async fn later_0_1_is_rejected_only_for_new_items() {
     let node = Node::start().await;
     let (now, later) = ("weir:inference/tensors@0.1.0", "weir:inference/tensors@0.1.7");
     let component = replaced(&component_of_0_1_0("everything-http"), now, later);

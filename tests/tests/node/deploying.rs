@@ -1,4 +1,4 @@
-//! `PUT /v1/functions/{name}` and its relatives.
+//! Tests for `PUT /v1/functions/{name}` and related routes.
 
 use reqwest::multipart::{Form, Part};
 use reqwest::{Method, StatusCode};
@@ -9,7 +9,7 @@ use weir_types::api::{Deployed, MANIFEST_HEADER};
 use weir_types::{ContentHash, ErrorCode, FunctionKind, FunctionManifest, Version};
 
 #[tokio::test]
-async fn one_curl_is_enough() {
+async fn single_curl_command_deploys_a_function() {
     let node = Node::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fn.wasm");
@@ -28,7 +28,7 @@ async fn one_curl_is_enough() {
 }
 
 #[tokio::test]
-async fn a_deployment_says_what_was_deployed() {
+async fn deploy_response_describes_the_version() {
     let node = Node::start().await;
     let component = function("hello");
     let deployed = node.deploy("hello", component.clone()).await;
@@ -52,7 +52,7 @@ async fn a_deployment_says_what_was_deployed() {
 }
 
 #[tokio::test]
-async fn the_same_again_makes_no_version() {
+async fn identical_deploy_creates_no_version() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     let again = node.deploy("hello", function("hello")).await;
@@ -63,7 +63,7 @@ async fn the_same_again_makes_no_version() {
 }
 
 #[tokio::test]
-async fn a_component_is_compiled_once_for_all_functions_with_it() {
+async fn component_is_compiled_once_for_all_functions() {
     let node = Node::start().await;
     let component = with_custom_section(&function("hello"), "compiled once");
     assert!(node.deploy("first", component.clone()).await.compile_time_ms > 0);
@@ -72,7 +72,7 @@ async fn a_component_is_compiled_once_for_all_functions_with_it() {
 }
 
 #[tokio::test]
-async fn the_manifest_comes_by_query_header_or_form() {
+async fn manifest_is_accepted_as_query_header_or_form() {
     let node = Node::start().await;
     let manifest =
         json!({ "env": { "GREETING": "1" }, "models": ["digits"], "limits": { "deadline_ms": 700 } });
@@ -96,14 +96,14 @@ async fn the_manifest_comes_by_query_header_or_form() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_not_there_yet_is_worth_a_warning() {
+async fn missing_model_causes_a_warning() {
     let node = Node::start().await;
     let deployed = node.deploy_with("hello", "models=digits", function("hello")).await;
     assert!(deployed.warnings.iter().any(|warning| warning.contains("digits")), "{:?}", deployed.warnings);
 }
 
 #[tokio::test]
-async fn grants_that_do_not_fit_the_component_are_worth_a_warning() {
+async fn unused_and_missing_grants_cause_warnings() {
     let node = Node::start().await;
     let warned =
         |deployed: &Deployed, what: &str| deployed.warnings.iter().any(|warning| warning.contains(what));
@@ -117,7 +117,7 @@ async fn grants_that_do_not_fit_the_component_are_worth_a_warning() {
 }
 
 #[tokio::test]
-async fn a_deleted_function_is_gone_and_its_name_is_free() {
+async fn deleted_function_is_gone_and_its_name_reusable() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     assert_eq!(node.delete("/v1/functions/hello").await.status, 204);
@@ -132,9 +132,9 @@ async fn a_deleted_function_is_gone_and_its_name_is_free() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_named_and_refused_when_strict() {
+async fn denied_imports_are_listed_and_rejected_by_strict() {
     let node = Node::start().await;
-    // The tokeniser's standard library opens files, or would if it ever did.
+    // The tokenizer's standard library imports file functions without calling them.
     let deployed = node.deploy("lax", function("embed-text")).await;
     let denied = deployed.denied_imports;
     assert!(denied.iter().any(|import| import.starts_with("wasi:filesystem/")), "{denied:?}");
@@ -155,11 +155,11 @@ async fn what_is_not_granted_is_named_and_refused_when_strict() {
 }
 
 #[tokio::test]
-async fn many_deploy_at_once_and_none_is_lost() {
+async fn concurrent_deploys_are_all_kept() {
     let node = Node::start().await;
     let deploys = (0..12).map(|i| {
         let (client, component) = (node.client().clone(), function("hello"));
-        // Two each to the same name, with manifests that differ.
+        // Two deploys per name, with different manifests.
         async move { client.deploy_with(&format!("f{}", i / 2), &format!("env.N={i}"), component).await }
     });
     let deployed = futures::future::join_all(deploys).await;
@@ -176,7 +176,7 @@ async fn many_deploy_at_once_and_none_is_lost() {
 }
 
 #[tokio::test]
-async fn functions_may_have_dots_in_their_names() {
+async fn function_names_may_contain_dots() {
     let node = Node::start().await;
     node.deploy("my.shout", function("hello")).await;
     assert_eq!(node.get("/fn/my.shout").await.ok().text(), "hello\n");

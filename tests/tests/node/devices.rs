@@ -1,4 +1,4 @@
-//! A node with several devices: a processor and fake accelerators.
+//! Nodes with several devices: a CPU and fake accelerators.
 
 mod falling_back;
 mod losing;
@@ -8,13 +8,13 @@ use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node, NodeBuilder};
 use weir_types::api::DeviceStatus;
 
-/// A node with these devices, each with room for so many bytes of models.
+/// Builds a node with these devices, each with `memory_bytes` for models.
 fn node(devices: &str, memory_bytes: u64) -> NodeBuilder {
     let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", memory_bytes);
     node.argument("--devices").argument(devices)
 }
 
-/// A model that takes and gives FP32[?, 1], with 1,000 bytes; `more` says what else there is to it.
+/// Fake model of 1,000 bytes from FP32[?, 1] to FP32[?, 1]; `more` adds settings.
 fn fake(more: Value) -> String {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 1]});
     let mut model = json!({
@@ -26,18 +26,18 @@ fn fake(more: Value) -> String {
     model.to_string()
 }
 
-/// Push a model with a manifest in the query.
+/// Pushes a model with a manifest in the query.
 async fn push(node: &Client, name: &str, query: &str, more: Value) -> Answer {
     node.put(&format!("/v1/models/{name}/versions/1?{query}"), fake(more)).await
 }
 
-/// Ask for so many rows.
+/// Runs an inference with `rows` rows.
 async fn infer(node: &Client, name: &str, rows: usize) -> Answer {
     let input = json!({"name": "x", "datatype": "FP32", "shape": [rows, 1], "data": vec![0.5; rows]});
     node.post(&format!("/v2/models/{name}/infer"), json!({"inputs": [input]}).to_string()).await
 }
 
-/// The device that an inference ran on.
+/// Runs an inference and returns the name of its device.
 async fn ran_on(node: &Client, name: &str) -> String {
     let answer = infer(node, name, 1).await.ok();
     answer.header("weir-device").expect("nothing says where it ran").to_owned()
@@ -48,7 +48,7 @@ async fn device(node: &Client, name: &str) -> DeviceStatus {
     devices.into_iter().find(|device| device.name == name).expect("the device is not listed")
 }
 
-/// What is in the memory of each device, by ordinal.
+/// Resident models of each device, by ordinal.
 async fn resident(node: &Client) -> Vec<Vec<String>> {
     node.status().await.devices.into_iter().map(|device| device.resident).collect()
 }

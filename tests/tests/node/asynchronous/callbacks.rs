@@ -1,4 +1,4 @@
-//! Results that are sent to who wants them.
+//! Callbacks with the results of asynchronous invocations.
 
 use reqwest::Method;
 use weir_tests::{Client, Node, NodeBuilder, Receiver, eventually, function, model};
@@ -9,7 +9,7 @@ async fn called_back(client: &Client, path: &str, body: &str, url: &str) -> Invo
     client.accepted(client.later(Method::POST, path).header("weir-callback", url).body(body.to_owned())).await
 }
 
-/// What has become of a callback that is over.
+/// Waits for the end of a callback and returns its state.
 async fn callback(client: &Client, id: AsyncId) -> CallbackState {
     eventually("the end of a callback", async || {
         client.invocation(id).await.callback.filter(|callback| callback.status != CallbackStatus::Pending)
@@ -22,7 +22,7 @@ fn quick() -> NodeBuilder {
 }
 
 #[tokio::test]
-async fn a_result_is_posted_to_a_host_that_the_function_may_reach() {
+async fn result_is_posted_to_a_granted_host() {
     let (node, receiver) = (quick().start().await, Receiver::start(&[]).await);
     node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
     let invocation = called_back(&node, "/fn/echo", "the body", &receiver.url("/hook?a=b")).await;
@@ -43,10 +43,10 @@ async fn a_result_is_posted_to_a_host_that_the_function_may_reach() {
 }
 
 #[tokio::test]
-async fn a_callback_is_tried_again_until_it_is_taken_or_given_up() {
+async fn callback_is_retried_up_to_its_attempt_limit() {
     let node =
         quick().set("async.callback_attempts_max", 3).set("async.callback_timeout_ms", 500).start().await;
-    // A redirection is not followed, and one who does not answer is not waited for.
+    // Redirects are not followed, and an unanswered callback times out.
     let receivers = [Receiver::start(&[503, 0]).await, Receiver::start(&[500, 307, 404]).await];
     let hosts = receivers.each_ref().map(Receiver::host).join(",");
     node.deploy_with("echo", &format!("outbound_hosts={hosts}"), function("echo-http")).await;
@@ -70,7 +70,7 @@ async fn a_callback_is_tried_again_until_it_is_taken_or_given_up() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_dead_invocation_is_told_of_too() {
+async fn callback_is_sent_for_a_dead_invocation() {
     let (node, receiver) = (quick().set("async.attempts_max", 1).start().await, Receiver::start(&[]).await);
     node.deploy_with("f", &format!("outbound_hosts={}", receiver.host()), function("misbehave")).await;
     let invocation = called_back(&node, "/fn/f/trap", "", &receiver.url("/")).await;
@@ -83,8 +83,8 @@ async fn the_end_of_a_dead_invocation_is_told_of_too() {
 }
 
 #[tokio::test]
-async fn a_callback_survives_a_crash() {
-    // The first try is never answered.
+async fn callback_survives_a_crash() {
+    // The first attempt gets no response.
     let (node, receiver) = (quick().start().await, Receiver::start(&[0]).await);
     node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
     let invocation = called_back(&node, "/fn/echo", "x", &receiver.url("/")).await;
@@ -97,7 +97,7 @@ async fn a_callback_survives_a_crash() {
 }
 
 #[tokio::test]
-async fn a_caller_cannot_have_the_node_talk_to_whom_it_likes() {
+async fn callbacks_to_hosts_without_a_grant_are_rejected() {
     let receiver = Receiver::start(&[]).await;
     let node = Node::builder().set("async.callback_hosts", "[\"localhost:1\"]").start().await;
     node.deploy("echo", function("echo-http")).await;
@@ -125,9 +125,9 @@ async fn a_caller_cannot_have_the_node_talk_to_whom_it_likes() {
     assert_eq!(receiver.received().len(), 0);
 }
 
-/// A grant that is taken back holds for callbacks that have not gone out.
+/// Revoking a grant also applies to callbacks that are not sent yet.
 #[tokio::test]
-async fn a_grant_is_asked_for_again_when_the_callback_goes_out() {
+async fn grant_is_checked_again_when_the_callback_is_sent() {
     let receiver = Receiver::start(&[]).await;
     let node = quick().set("async.running_max", 0).set("async.callback_attempts_max", 1).start().await;
     node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;

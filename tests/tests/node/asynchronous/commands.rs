@@ -1,4 +1,4 @@
-//! The command line's side of it.
+//! Asynchronous invocations on the command line.
 
 use serde_json::Value;
 use std::process::Output;
@@ -20,7 +20,7 @@ async fn stdout(node: &Node, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_call_is_made_looked_at_and_fetched() {
+async fn invoke_show_and_result_commands_work() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     let id = stdout(&node, &["invoke", "echo", "/x", "-d", "hello", "--async"]).await;
@@ -33,7 +33,7 @@ async fn a_call_is_made_looked_at_and_fetched() {
         serde_json::from_str(&stdout(&node, &["invocations", "list", "--status", "done", "--json"]).await)
             .unwrap();
     assert_eq!(list["invocations"][0]["id"], id);
-    // The same call with the same key is the same invocation, and --wait is a call like any other to look at.
+    // An equal call with the same key is the same invocation; `--wait` returns the response.
     let keyed = ["invoke", "echo", "-d", "once", "--async", "--idempotency-key", "k", "--json"];
     let [first, again]: [Invocation; 2] = [
         serde_json::from_str(&stdout(&node, &keyed).await).unwrap(),
@@ -52,7 +52,7 @@ async fn a_call_is_made_looked_at_and_fetched() {
 }
 
 #[tokio::test]
-async fn what_fails_is_shown_begun_anew_and_cancelled() {
+async fn failed_invocations_are_shown_retried_and_cancelled() {
     let node = Node::builder().set("async.attempts_max", 1).set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let failed = weir(&node, &["invoke", "f", "/trap", "--async", "--wait"]).await;

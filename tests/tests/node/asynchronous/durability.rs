@@ -1,11 +1,11 @@
-//! What was accepted is run, whatever happens to the node.
+//! Durability: accepted invocations run despite restarts and crashes.
 
 use weir_tests::{Node, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
 #[tokio::test]
-async fn a_crash_between_the_answer_and_the_run_loses_nothing() {
+async fn crash_before_the_run_loses_no_accepted_invocation() {
     let node = Node::builder().set("async.running_max", 0).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut accepted = Vec::new();
@@ -18,13 +18,13 @@ async fn a_crash_between_the_answer_and_the_run_loses_nothing() {
         assert_eq!((ended.status, ended.attempts), (InvocationStatus::Done, 1), "{ended:?}");
         assert_eq!(node.result(invocation.id).await.text(), format!("body {number}"));
     }
-    // And what has ended stays.
+    // Results also survive a crash.
     let node = node.kill().await.start().await;
     assert_eq!(node.result(accepted[0].id).await.text(), "body 0");
 }
 
 #[tokio::test]
-async fn a_crash_during_the_run_costs_an_attempt() {
+async fn crash_during_a_run_counts_as_an_attempt() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
@@ -39,12 +39,12 @@ async fn a_crash_during_the_run_costs_an_attempt() {
 }
 
 #[tokio::test]
-async fn a_call_that_takes_the_node_down_each_time_is_given_up() {
+async fn invocation_that_crashes_the_node_is_dead_after_the_attempt_limit() {
     let mut node = Node::builder().set("async.attempts_max", 2).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "").await;
     for attempt in 1..=2 {
-        // Until the node takes it over, it is what it was when the last one was lost.
+        // Until the node takes the invocation over, its state is that before the crash.
         eventually("the next attempt", async || {
             let found = node.invocation(later.id).await;
             assert!(found.attempts <= attempt, "{found:?}");
@@ -59,9 +59,9 @@ async fn a_call_that_takes_the_node_down_each_time_is_given_up() {
     assert_eq!((refusal.status, refusal.code), (502, ErrorCode::NodeLost), "{refusal:?}");
 }
 
-/// What runs when the node is told to end is no failed attempt: the next start has it.
+/// A shutdown during a run is no failed attempt: the invocation runs after the next start.
 #[tokio::test]
-async fn a_node_that_is_stopped_leaves_what_it_runs_to_the_next_start() {
+async fn interrupted_run_is_queued_again_on_shutdown() {
     let node = Node::builder().set("drain_timeout_ms", 200).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
@@ -76,7 +76,7 @@ async fn a_node_that_is_stopped_leaves_what_it_runs_to_the_next_start() {
 }
 
 #[tokio::test]
-async fn what_is_about_to_end_is_waited_for() {
+async fn shutdown_waits_for_running_invocations() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     let later = node.post_later("/fn/f/nap?500", "").await;

@@ -1,4 +1,4 @@
-//! Attempts that fail, and what becomes of them.
+//! Failed attempts, retries and cancellation.
 
 use std::time::Instant;
 use weir_tests::{Node, NodeBuilder, eventually, function};
@@ -10,7 +10,7 @@ fn quick() -> NodeBuilder {
 }
 
 #[tokio::test]
-async fn a_fault_is_tried_again_so_often_and_then_dead() {
+async fn failing_invocation_is_dead_after_the_attempt_limit() {
     let node = quick().start().await;
     node.deploy_with("f", "limits.deadline_ms=300", function("misbehave")).await;
     for (path, code, status) in [
@@ -31,9 +31,9 @@ async fn a_fault_is_tried_again_so_often_and_then_dead() {
     assert_eq!(node.invocations("status=done").await, []);
 }
 
-/// An answer that breaks off is none.
+/// A response that breaks off is a failed attempt.
 #[tokio::test]
-async fn an_answer_that_is_too_large_is_no_result() {
+async fn oversized_response_is_a_failed_attempt() {
     let node = quick().set("async.attempts_max", 2).start().await;
     node.deploy_with("f", "limits.response_body_bytes=3000000", function("misbehave")).await;
     for path in ["body", "declare"] {
@@ -48,7 +48,7 @@ async fn an_answer_that_is_too_large_is_no_result() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_no_result() {
+async fn truncated_response_is_a_failed_attempt() {
     let node = quick().set("async.attempts_max", 2).start().await;
     node.deploy_with("busy", "limits.cpu_time_ms=50", function("misbehave")).await;
     node.deploy("torn", function("misanswer")).await;
@@ -64,7 +64,7 @@ async fn an_answer_that_breaks_off_is_no_result() {
 }
 
 #[tokio::test]
-async fn a_callers_mistake_is_not_tried_again() {
+async fn caller_errors_are_not_retried() {
     let node = Node::builder().set("async.running_max", 0).start().await;
     node.deploy("f", function("hello")).await;
     let later = node.post_later("/fn/f", "").await;
@@ -74,7 +74,7 @@ async fn a_callers_mistake_is_not_tried_again() {
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Dead, 1));
     let refusal = node.result(later.id).await.refusal();
     assert_eq!((refusal.status, refusal.code), (404, ErrorCode::FunctionNotFound));
-    // Deployed again, it can be begun anew.
+    // After a new deployment, the invocation can be restarted.
     node.deploy("f", function("hello")).await;
     let retried = node.post(&format!("/v1/invocations/{}/retry", later.id), "").await.ok();
     let retried: weir_types::api::Invocation = retried.json();
@@ -85,9 +85,9 @@ async fn a_callers_mistake_is_not_tried_again() {
     assert_eq!((again.status, again.code()), (409, ErrorCode::Conflict));
 }
 
-/// Full queues are what asynchronous calls are for: they wait, and that is no attempt.
+/// Asynchronous calls wait while the function's queue is full, without counting attempts.
 #[tokio::test]
-async fn a_full_queue_is_waited_for() {
+async fn full_function_queue_delays_without_counting_attempts() {
     let node = quick().set("async.backoff_ms_max", 20).start().await;
     node.deploy_with(
         "f",
@@ -118,7 +118,7 @@ async fn a_full_queue_is_waited_for() {
 }
 
 #[tokio::test]
-async fn but_not_for_ever() {
+async fn full_function_queue_ends_the_invocation_after_its_maximum_age() {
     let node = quick().set("async.age_ms_max", 50).set("async.backoff_ms_max", 5).start().await;
     node.deploy_with(
         "f",
@@ -138,7 +138,7 @@ async fn but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn what_waits_or_runs_can_be_cancelled() {
+async fn queued_and_running_invocations_can_be_cancelled() {
     let node = Node::builder().set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let (running, queued) =
@@ -156,7 +156,7 @@ async fn what_waits_or_runs_can_be_cancelled() {
             "it has ended"
         );
     }
-    // The guest is gone, and its place is another's.
+    // The guest is gone, and its permit is free.
     eventually("nothing runs", async || {
         (node.metric("weir_invocations_running", "").await == 0.0).then_some(())
     })
@@ -165,7 +165,7 @@ async fn what_waits_or_runs_can_be_cancelled() {
     assert_eq!(node.ended(next.id).await.status, InvocationStatus::Done);
     assert!(began.elapsed().as_secs() < 30, "the sleepers sleep for an hour");
     assert_eq!(node.invocation(running.id).await.status, InvocationStatus::Cancelled);
-    // Once it has ended, the same forgets it.
+    // After the end, the same request deletes the invocation.
     assert_eq!(node.delete(&format!("/v1/invocations/{}", running.id)).await.status, 204);
     let gone = node.get(&format!("/v1/invocations/{}", running.id)).await;
     assert_eq!((gone.status, gone.code()), (404, ErrorCode::InvocationNotFound));

@@ -1,4 +1,4 @@
-//! The same request under the same key is accepted once.
+//! Idempotency keys.
 
 use futures::future::join_all;
 use reqwest::{Method, RequestBuilder};
@@ -14,7 +14,7 @@ fn keyed(client: &Client, path: &str, key: &str, body: &str) -> RequestBuilder {
 }
 
 #[tokio::test]
-async fn the_same_request_with_the_same_key_is_the_same_invocation() {
+async fn equal_requests_with_one_key_are_one_invocation() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("other", function("echo-http")).await;
@@ -29,12 +29,12 @@ async fn the_same_request_with_the_same_key_is_the_same_invocation() {
         assert_eq!((refusal.status, refusal.code), (422, ErrorCode::IdempotencyMismatch), "{path} {body}");
         assert!(refusal.text.contains(&first.id.to_string()), "{refusal:?}");
     }
-    // Keys are each function's own, and so are requests without one.
+    // Keys are separate per function, and requests without a key are never merged.
     assert_ne!(node.accepted(keyed(&node, "/fn/other/x", "k", "body")).await.id, first.id);
     assert_ne!(node.accepted(keyed(&node, "/fn/echo/x", "k2", "body")).await.id, first.id);
     assert_ne!(node.post_later("/fn/echo/x", "body").await.id, first.id);
     assert_eq!(node.metric("weir_async_accepted_total", "").await, 4.0);
-    // A restart forgets no key, and forgetting the invocation does.
+    // Keys survive a restart, until the invocation is deleted.
     let node = node.kill().await.start().await;
     assert_eq!(node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await.id, first.id);
     assert_eq!(node.delete(&format!("/v1/invocations/{}", first.id)).await.status, 204);
@@ -42,7 +42,7 @@ async fn the_same_request_with_the_same_key_is_the_same_invocation() {
 }
 
 #[tokio::test]
-async fn of_many_at_once_one_is_accepted() {
+async fn concurrent_requests_with_one_key_are_accepted_once() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     for round in 0..5 {
@@ -56,9 +56,9 @@ async fn of_many_at_once_one_is_accepted() {
     assert_eq!(node.invocations("").await.len(), 5);
 }
 
-/// A client that has not heard of the first answer sends the request again, and the queue is full by then.
+/// A client that missed the first response repeats the request, while the queue is full.
 #[tokio::test]
-async fn what_was_accepted_is_found_also_where_there_is_no_room() {
+async fn repeated_request_is_found_despite_a_full_queue() {
     let node = Node::builder().set("async.running_max", 0).set("async.queue_len_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     let first = node.accepted(keyed(&node, "/fn/echo", "k", "body")).await;
@@ -68,7 +68,7 @@ async fn what_was_accepted_is_found_also_where_there_is_no_room() {
 }
 
 #[tokio::test]
-async fn keys_are_each_tenants_own() {
+async fn idempotency_keys_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
     let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
@@ -81,7 +81,7 @@ async fn keys_are_each_tenants_own() {
 }
 
 #[tokio::test]
-async fn keys_that_are_none_are_refused() {
+async fn invalid_idempotency_keys_are_rejected() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     for bad in ["", &"k".repeat(256)] {

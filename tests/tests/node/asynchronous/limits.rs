@@ -1,4 +1,4 @@
-//! Nothing grows without end, and nothing stays for ever.
+//! Limits and retention of asynchronous invocations.
 
 use reqwest::Method;
 use std::path::Path;
@@ -9,13 +9,13 @@ use weir_types::api::InvocationStatus;
 const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 
-/// How many requests and answers a node keeps.
+/// Number of stored requests and results.
 fn kept(node: &Node) -> usize {
     std::fs::read_dir(Path::new(node.data()).join("invocations")).map_or(0, Iterator::count)
 }
 
 #[tokio::test]
-async fn queues_have_limits_for_the_node_and_for_each_tenant() {
+async fn queue_limits_apply_per_node_and_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder()
         .tokens(&lines)
@@ -48,7 +48,7 @@ async fn queues_have_limits_for_the_node_and_for_each_tenant() {
 }
 
 #[tokio::test]
-async fn what_has_ended_is_forgotten_after_a_time() {
+async fn ended_invocations_expire_after_the_retention_time() {
     let node = Node::builder().set("async.retention_ms", 400).start().await;
     node.deploy("echo", function("echo-http")).await;
     let keyed = || node.later(Method::POST, "/fn/echo").header("idempotency-key", "k").body("body");
@@ -65,7 +65,7 @@ async fn what_has_ended_is_forgotten_after_a_time() {
 }
 
 #[tokio::test]
-async fn of_too_many_results_the_oldest_are_forgotten_first() {
+async fn oldest_results_are_deleted_first() {
     let node =
         Node::builder().set("async.tenant_kept_max", 3).set("async.retention_ms", 60_000).start().await;
     node.deploy("echo", function("echo-http")).await;
@@ -82,7 +82,7 @@ async fn of_too_many_results_the_oldest_are_forgotten_first() {
 }
 
 #[tokio::test]
-async fn what_waits_may_take_so_much_room_and_bodies_have_their_limits() {
+async fn queued_bytes_and_bodies_are_limited() {
     let node = Node::builder().set("async.running_max", 0).set("async.tenant_bytes_max", 1_000).start().await;
     node.deploy_with("echo", "limits.request_body_bytes=800", function("echo-http")).await;
     let too_large = node.send(node.later(Method::POST, "/fn/echo").body("x".repeat(801))).await;
@@ -91,13 +91,13 @@ async fn what_waits_may_take_so_much_room_and_bodies_have_their_limits() {
     let refusal = node.send(node.later(Method::POST, "/fn/echo").body("x".repeat(800))).await;
     assert_eq!((refusal.status, refusal.code()), (429, ErrorCode::AsyncQueueFull));
     assert_eq!(node.invocations("").await.len(), 1);
-    // What was refused, or cut off, leaves nothing behind.
+    // Rejected and aborted requests leave no files.
     let node = node.kill().await.start().await;
     eventually("one request", async || (kept(&node) == 1).then_some(())).await;
 }
 
 #[tokio::test]
-async fn so_many_clients_may_wait() {
+async fn number_of_waiting_clients_is_limited() {
     let node = Node::builder().set("async.running_max", 0).set("async.waiters_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     let later = node.post_later("/fn/echo", "").await;

@@ -1,4 +1,4 @@
-//! Looking at invocations, waiting for them, and asking for what is not there.
+//! Status, lists and events of asynchronous invocations, and errors for unknown ids.
 
 use futures::StreamExt;
 use reqwest::Method;
@@ -10,7 +10,7 @@ const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 
 #[tokio::test]
-async fn tenants_do_not_see_each_others() {
+async fn tenants_cannot_access_each_others_invocations() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
     let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
@@ -37,7 +37,7 @@ async fn tenants_do_not_see_each_others() {
 }
 
 #[tokio::test]
-async fn lists_are_newest_first_by_page_and_by_status() {
+async fn lists_are_newest_first_with_paging_and_filters() {
     let node = Node::builder().set("async.attempts_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("f", function("misbehave")).await;
@@ -68,7 +68,7 @@ async fn lists_are_newest_first_by_page_and_by_status() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told_apart() {
+async fn missing_invocations_have_distinct_errors() {
     let node = Node::builder().set("async.running_max", 0).start().await;
     node.deploy("echo", function("echo-http")).await;
     let later = node.post_later("/fn/echo", "").await;
@@ -83,7 +83,7 @@ async fn what_is_not_there_is_told_apart() {
         ("x", 400, ErrorCode::InvalidRequest),
         ("ffffffffffffffffffffffffffffffff", 404, ErrorCode::InvocationNotFound),
         ("00000000000000000000000000000000", 404, ErrorCode::InvocationNotFound),
-        // Accepted in 2020, if ever.
+        // An id from 2020.
         ("fe90a19917ff00000000000000000000", 410, ErrorCode::InvocationExpired),
     ] {
         for path in ["", "/result", "/events"] {
@@ -102,7 +102,7 @@ async fn what_is_not_there_is_told_apart() {
 }
 
 #[tokio::test]
-async fn changes_come_as_server_sent_events() {
+async fn status_changes_are_server_sent_events() {
     let node = Node::builder().set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let blocking = node.post_later("/fn/f/sleep", "").await;
@@ -114,7 +114,7 @@ async fn changes_come_as_server_sent_events() {
     let mut pieces = events.bytes_stream();
     let mut text = String::new();
     let mut cancelled = false;
-    // The stream ends by itself, with the invocation.
+    // The stream ends with the invocation.
     while let Some(piece) = pieces.next().await {
         text.push_str(std::str::from_utf8(&piece.unwrap()).unwrap());
         if text.contains("event: queued") && !std::mem::replace(&mut cancelled, true) {

@@ -1,14 +1,14 @@
-//! What is run later is run like any call.
+//! Asynchronous calls behave like synchronous calls.
 
 use reqwest::Method;
 use weir_tests::{Answer, Node, eventually, function, model};
 use weir_types::ErrorCode;
 use weir_types::api::{InvocationKind, InvocationStatus};
 
-/// What is not the function's own: the request's id, and how the body was sent.
+/// Headers that differ between requests: the request's id, and the transfer of the body.
 const OF_REQUESTS: [&str; 4] = ["weir-request-id", "date", "content-length", "transfer-encoding"];
 
-/// An answer without what is the request's own.
+/// Status, headers and body of a response, without headers that differ between requests.
 fn essence(answer: &Answer) -> (u16, Vec<(String, String)>, Vec<u8>) {
     let headers = answer.headers.iter().filter(|(name, _)| !OF_REQUESTS.contains(&name.as_str()));
     let mut headers: Vec<_> = headers
@@ -21,7 +21,7 @@ fn essence(answer: &Answer) -> (u16, Vec<(String, String)>, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn the_result_is_what_a_client_would_have_been_answered() {
+async fn result_equals_the_synchronous_response() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("misbehave", function("misbehave")).await;
@@ -53,7 +53,7 @@ async fn the_result_is_what_a_client_would_have_been_answered() {
 }
 
 #[tokio::test]
-async fn inferences_can_be_asked_for_later_too() {
+async fn inferences_can_be_asynchronous() {
     let node = Node::start().await;
     node.push_model("add", 1, model("good/add.onnx")).await;
     node.deploy("echo", function("echo-tensor")).await;
@@ -73,7 +73,7 @@ async fn inferences_can_be_asked_for_later_too() {
         assert_eq!(node.ended(later.id).await.status, InvocationStatus::Done);
         assert_eq!(essence(&node.result(later.id).await), essence(&at_once), "{path}");
     }
-    // What makes no sense to the model is the caller's mistake, which is not tried again.
+    // Invalid input for the model is the caller's error and is not retried.
     let later = node.post_later("/v2/models/add/infer", "{}").await;
     let ended = node.ended(later.id).await;
     assert_eq!((ended.status, ended.attempts), (InvocationStatus::Dead, 1));
@@ -82,7 +82,7 @@ async fn inferences_can_be_asked_for_later_too() {
 }
 
 #[tokio::test]
-async fn a_name_stands_for_its_version_when_it_runs() {
+async fn version_is_resolved_when_the_invocation_runs() {
     let node = Node::builder().set("async.running_max", 0).start().await;
     node.deploy("f", function("hello")).await;
     let later = node.post_later("/fn/f/x", "body").await;
@@ -94,7 +94,7 @@ async fn a_name_stands_for_its_version_when_it_runs() {
 }
 
 #[tokio::test]
-async fn a_client_may_wait_a_little_first() {
+async fn prefer_wait_delays_the_accepted_response() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     let request =
@@ -104,9 +104,9 @@ async fn a_client_may_wait_a_little_first() {
     assert_eq!(node.result(invocation.id).await.text(), "hello");
 }
 
-/// What a function is sent has nothing of what was for the node alone, and all that was not.
+/// Only the node's own preferences are removed from the function's request.
 #[tokio::test]
-async fn other_preferences_are_the_functions_own() {
+async fn other_preferences_do_not_make_a_call_asynchronous() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     let request = node.request(Method::POST, "/fn/echo").header("prefer", "return=minimal").body("now");
@@ -115,7 +115,7 @@ async fn other_preferences_are_the_functions_own() {
 }
 
 #[tokio::test]
-async fn how_many_were_run_how_is_counted() {
+async fn asynchronous_invocations_are_counted_in_metrics() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("misbehave", function("misbehave")).await;

@@ -1,4 +1,4 @@
-//! Inferences: of models by themselves and of tensor functions, in whatever form they come.
+//! Response caching for inferences of models and tensor functions, in all request formats.
 
 use super::KEPT;
 use reqwest::Method;
@@ -8,7 +8,7 @@ use weir_types::ErrorCode;
 
 const HEADER: &str = "inference-header-content-length";
 
-/// A model of the fake backend, which gives back what it is given.
+/// Model of the fake backend that returns its inputs.
 fn fake(run_time_ms: u64) -> Vec<u8> {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 2]});
     let signature = json!({"inputs": [port("x"), port("y")], "outputs": [port("a"), port("b")]});
@@ -35,13 +35,13 @@ async fn infer(client: &Client, name: &str, asked: &Value, headers: &[(&str, &st
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 
-/// How often models have run.
+/// Total number of model runs.
 async fn runs(node: &Node) -> f64 {
     node.metric("nv_inference_exec_count", "").await
 }
 
 #[tokio::test]
-async fn an_inference_is_the_same_in_json_and_binary_and_in_any_order_and_runs_once() {
+async fn equal_inferences_in_json_and_binary_run_once() {
     let node = Node::builder().set("backend", "fake").start().await;
     push(&node, "m", KEPT, 0).await;
     let first = infer(&node, "m", &inputs(1.0), &[]).await.ok();
@@ -50,7 +50,7 @@ async fn an_inference_is_the_same_in_json_and_binary_and_in_any_order_and_runs_o
     assert_eq!((&again.body, again.header("weir-cache")), (&first.body, Some("hit")));
     assert!(again.header("age").is_some());
 
-    // The inputs in another order and as bytes, under another id: the same.
+    // Reordered inputs in binary form with another id are the same inference.
     let bytes: Vec<u8> = [1.0_f32, 0.5].iter().flat_map(|value| value.to_le_bytes()).collect();
     let input = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}});
     let json = json!({"id": "mine", "inputs": [input("y"), input("x")]}).to_string();
@@ -62,7 +62,7 @@ async fn an_inference_is_the_same_in_json_and_binary_and_in_any_order_and_runs_o
     assert_eq!((&binary["id"], &binary["outputs"]), (&json!("mine"), &first.json::<Value>()["outputs"]));
     assert_eq!(runs(&node).await, 1.0);
 
-    // Whatever makes another answer of it makes another inference.
+    // Different inputs or selected outputs make a different inference.
     let mut some = inputs(1.0);
     some["outputs"] = json!([{"name": "b"}]);
     for asked in [inputs(2.0), some] {
@@ -77,7 +77,7 @@ async fn an_inference_is_the_same_in_json_and_binary_and_in_any_order_and_runs_o
     );
     assert_eq!(runs(&node).await, 5.0);
 
-    // In the statistics, under the names of Triton.
+    // Statistics use the names of Triton.
     let stats: Value = node.get("/v2/models/m/stats").await.ok().json();
     let stats = &stats["model_stats"][0];
     assert_eq!(
@@ -90,7 +90,7 @@ async fn an_inference_is_the_same_in_json_and_binary_and_in_any_order_and_runs_o
 }
 
 #[tokio::test]
-async fn a_version_that_is_pushed_again_has_answers_of_its_own_and_errors_are_not_kept() {
+async fn repushed_version_has_new_cache_entries_and_errors_are_not_cached() {
     let node = Node::builder().set("backend", "fake").start().await;
     push(&node, "m", KEPT, 0).await;
     infer(&node, "m", &inputs(1.0), &[]).await.ok();
@@ -107,7 +107,7 @@ async fn a_version_that_is_pushed_again_has_answers_of_its_own_and_errors_are_no
 }
 
 #[tokio::test]
-async fn equal_inferences_at_once_run_once() {
+async fn concurrent_equal_inferences_run_once() {
     let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
     push(&node, "first", "", 500).await;
     push(&node, "m", KEPT, 0).await;
@@ -115,7 +115,7 @@ async fn equal_inferences_at_once_run_once() {
         let client = node.client().clone();
         tokio::spawn(async move { infer(&client, name, &inputs(1.0), &[]).await.ok() })
     };
-    // While this runs, the others come.
+    // The other calls arrive during this run.
     let first = call("first");
     eventually("the run", async || (node.status().await.running == 1).then_some(())).await;
     let others: Vec<_> = (0..8).map(|_| call("m")).collect();
@@ -128,7 +128,7 @@ async fn equal_inferences_at_once_run_once() {
 }
 
 #[tokio::test]
-async fn a_tensor_function_is_kept_whole_whatever_of_it_is_wanted() {
+async fn tensor_function_cache_serves_any_selection_of_outputs() {
     let node = Node::start().await;
     node.deploy_with("echo", KEPT, function("echo-tensor")).await;
     let first = infer(&node, "echo", &inputs(1.0), &[]).await.ok();

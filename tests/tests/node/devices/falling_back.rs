@@ -1,4 +1,4 @@
-//! What a device cannot run, the processor beside it runs, and says so.
+//! Fallback to the CPU for models and shapes that an accelerator cannot run.
 
 use super::{device, infer, node, push, ran_on, resident};
 use serde_json::json;
@@ -7,7 +7,7 @@ use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
 #[tokio::test]
-async fn a_model_without_a_form_for_the_accelerator_runs_on_the_processor() {
+async fn model_without_accelerator_support_runs_on_the_cpu() {
     let node = node("cpu,fake:x", 5_000).start().await;
     let pushed: ModelVersion = push(&node, "m", "", json!({"platforms": ["cpu"]})).await.ok().json();
     assert_eq!(
@@ -15,13 +15,13 @@ async fn a_model_without_a_form_for_the_accelerator_runs_on_the_processor() {
         (&None, &Some("it says so".to_owned()))
     );
     let answer = infer(&node, "m", 1).await.ok();
-    // It was placed there to begin with.
+    // Placed on the CPU directly, without a fallback.
     assert_eq!((answer.header("weir-device"), answer.header("weir-fallback")), (Some("cpu"), None));
     assert_eq!(node.metric("weir_device_fallbacks_total", "").await, 0.0);
 }
 
 #[tokio::test]
-async fn a_call_with_models_of_both_kinds_runs_each_where_it_can() {
+async fn call_with_cpu_and_accelerator_models_runs_each_on_its_device() {
     let node = node("cpu,fake:x", 5_000).start().await;
     push(&node, "a", "device=fake", json!({})).await.ok();
     push(&node, "c", "", json!({"platforms": ["cpu"]})).await.ok();
@@ -35,7 +35,7 @@ async fn a_call_with_models_of_both_kinds_runs_each_where_it_can() {
 }
 
 #[tokio::test]
-async fn a_run_of_shapes_that_the_accelerator_cannot_do_is_done_by_the_processor() {
+async fn shapes_unsupported_by_the_accelerator_fall_back_to_the_cpu() {
     let node = node("cpu,fake:x", 5_000).start().await;
     push(&node, "m", "", json!({"run_time_ms": {"1": 20}, "on": {"x": {"batch_max": 2}}})).await.ok();
     assert_eq!(ran_on(&node, "m").await, "fake:1");
@@ -44,13 +44,13 @@ async fn a_run_of_shapes_that_the_accelerator_cannot_do_is_done_by_the_processor
     let why = answer.header("weir-fallback").expect("nothing says why");
     assert!(why.contains("fake:1 cannot run m:1") && why.contains("a batch of 3 is too large"), "{why}");
     assert_eq!(node.metric("weir_device_fallbacks_total", "device=\"fake:1\"").await, 1.0);
-    // It goes on being run there as far as that can be done.
+    // The model stays placeable on the accelerator for other shapes.
     let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
     assert!(model.devices.iter().all(|known| known.why_not.is_none()), "{model:?}");
 }
 
 #[tokio::test]
-async fn a_model_that_turns_out_not_to_load_is_not_placed_there_again() {
+async fn model_that_fails_to_load_is_not_placed_on_that_device_again() {
     let node = node("cpu,fake:x", 5_000).start().await;
     push(&node, "m", "", json!({"run_time_ms": {"1": 20}, "on": {"x": {"batch_max": 0}}})).await.ok();
     let first = infer(&node, "m", 1).await.ok();
@@ -61,7 +61,7 @@ async fn a_model_that_turns_out_not_to_load_is_not_placed_there_again() {
     let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
     assert_eq!(model.devices[1].why_not.as_deref(), Some("it says so"));
     assert_eq!(device(&node, "fake:1").await.resident, [""; 0]);
-    // Where its owner wants it there and nowhere else, there is no other place.
+    // If the manifest requires the accelerator, there is no fallback.
     push(&node, "only", "device=fake", json!({"on": {"x": {"batch_max": 0}}})).await.ok();
     let refused = infer(&node, "only", 1).await.refusal();
     assert_eq!(refused.code, ErrorCode::ModelError, "{refused:?}");
@@ -74,7 +74,7 @@ async fn a_model_that_turns_out_not_to_load_is_not_placed_there_again() {
 }
 
 #[tokio::test]
-async fn a_model_larger_than_every_device_is_kept_and_said_not_to_be_ready() {
+async fn model_larger_than_every_device_is_stored_but_not_ready() {
     let node = node("cpu,fake:x", 999).start().await;
     let pushed: ModelVersion = push(&node, "m", "", json!({})).await.ok().json();
     let why = "it takes 1000 bytes there, and models may have 999 (model_memory_bytes_max)";

@@ -1,4 +1,5 @@
-//! A device that is lost: its calls fail as what can be tried again, the others do not notice, and it comes back.
+//! Device loss: calls on the device fail with a retryable error, other devices are unaffected, and
+//! the device comes back.
 
 use super::{device, infer, node, push, ran_on};
 use serde_json::json;
@@ -6,14 +7,14 @@ use std::time::Duration;
 use weir_tests::{Client, eventually};
 use weir_types::ErrorCode;
 
-/// A run of it takes the device away that it is on, of whatever kind, for so long.
+/// Pushes a model whose run loses its accelerator for `time_ms`.
 async fn breaks(node: &Client, time_ms: u64) {
     let loses = || json!({"loses_device_ms": time_ms});
     push(node, "breaks", "device=fake", json!({"on": {"x": loses(), "y": loses()}})).await.ok();
 }
 
 #[tokio::test]
-async fn one_device_is_lost_and_the_others_do_not_notice() {
+async fn device_loss_does_not_affect_other_devices() {
     let node = node("cpu,fake:x,fake:y", 1_500).start().await;
     breaks(&node, 3_600_000).await;
     for (name, query) in [("here", "device=cpu"), ("there", "device=fake")] {
@@ -32,7 +33,7 @@ async fn one_device_is_lost_and_the_others_do_not_notice() {
     assert!(lost[0].resident.is_empty() && lost[0].name.starts_with("fake:"), "{lost:?}");
     for _ in 0..5 {
         assert_eq!(ran_on(&node, "here").await, "cpu");
-        // Whether or not it was on the device that is lost.
+        // Even if the model was on the lost device.
         assert_ne!(ran_on(&node, "there").await, lost[0].name);
     }
     let label = format!("device=\"{}\"", lost[0].name);
@@ -43,12 +44,12 @@ async fn one_device_is_lost_and_the_others_do_not_notice() {
         (0.0, 2.0)
     );
     assert_eq!(node.get("/readyz").await.status, 200, "the node is as ready as ever");
-    // It also ends while a device is lost.
+    // The node also shuts down with a lost device.
     node.stop().await;
 }
 
 #[tokio::test]
-async fn runs_under_way_on_a_lost_device_end_and_those_elsewhere_go_on() {
+async fn device_loss_ends_only_runs_on_that_device() {
     let node = node("cpu,fake:x", 5_000).set("infer_time_ms_max", 3_600_000).start().await;
     breaks(&node, 0).await;
     push(&node, "held", "device=fake", json!({"run_time_ms": {"1": 3_600_000}})).await.ok();
@@ -66,17 +67,17 @@ async fn runs_under_way_on_a_lost_device_end_and_those_elsewhere_go_on() {
 }
 
 #[tokio::test]
-async fn a_device_that_is_back_is_used_again() {
+async fn recovered_device_is_used_again() {
     let node = node("cpu,fake:x", 5_000).start().await;
     breaks(&node, 200).await;
     push(&node, "m", "device=fake", json!({})).await.ok();
     assert_eq!(ran_on(&node, "m").await, "fake:1");
     for _ in 0..3 {
         assert_eq!(infer(&node, "breaks", 1).await.code(), ErrorCode::Unavailable);
-        // It waits for the device, which is the only one for it.
+        // The call waits for the only device that can run the model.
         let ran = tokio::time::timeout(Duration::from_secs(60), infer(&node, "m", 1)).await.unwrap();
         if !ran.is_ok() {
-            // Unless it was placed before the loss was known.
+            // The call fails if it was placed before the loss was known.
             assert_eq!(ran.code(), ErrorCode::Unavailable);
         }
         eventually("the device", async || device(&node, "fake:1").await.lost.is_none().then_some(())).await;

@@ -1,4 +1,4 @@
-//! Where models run, and what each device holds.
+//! Model placement and residency per device.
 
 use super::{device, infer, node, push, ran_on, resident};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
 #[tokio::test]
-async fn every_device_is_listed_and_the_settings_hold_for_each() {
+async fn all_devices_are_listed_with_their_settings() {
     let node = node("cpu,fake:slow,fake:fast", 5_000).set("model_slots", 3).start().await;
     let devices = node.status().await.devices;
     let listed: Vec<_> = devices.iter().map(|device| (&*device.name, &*device.kind)).collect();
@@ -15,14 +15,14 @@ async fn every_device_is_listed_and_the_settings_hold_for_each() {
     assert!(devices.iter().all(|device| (device.slots, device.capacity_bytes) == (3, 5_000)));
     assert!(devices.iter().all(|device| device.lost.is_none()));
     assert_eq!(node.metric("weir_device_up", "").await, 3.0);
-    // A node without them has its processor, as ever.
+    // Without the setting, a node has only its CPU.
     let plain = Node::builder().set("backend", "fake").start().await;
     let devices = plain.status().await.devices;
     assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["cpu"]);
 }
 
 #[tokio::test]
-async fn devices_that_cannot_be_had_are_named_when_the_node_starts() {
+async fn invalid_devices_are_reported_at_start() {
     for (devices, what) in
         [("gpu", "\"gpu\" is no device"), ("cpu,cpu", "cpu is named twice"), ("fake:x", "backend = \"fake\"")]
     {
@@ -33,7 +33,7 @@ async fn devices_that_cannot_be_had_are_named_when_the_node_starts() {
 }
 
 #[tokio::test]
-async fn a_model_comes_to_run_on_the_quickest_device() {
+async fn model_migrates_to_the_fastest_device() {
     let node = node("cpu,fake:fast,fake:slow", 5_000).start().await;
     let times = |ms: u32| json!({"load_time_ms": 5, "run_time_ms": {"1": ms}});
     let more = json!({"run_time_ms": {"1": 60}, "on": {"fast": times(2), "slow": times(30)}});
@@ -43,7 +43,7 @@ async fn a_model_comes_to_run_on_the_quickest_device() {
         places.push(ran_on(&node, "m").await);
     }
     assert!(places[20..].iter().all(|place| place == "fake:1"), "{places:?}");
-    // What was measured is told by device, and in the protocol's statistics.
+    // Measurements are reported by device, and in the protocol's statistics.
     let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
     let fast = model.devices.iter().find(|known| known.kind == "fast").unwrap();
     assert!(fast.resident && fast.why_not.is_none() && fast.profile.run_time_ns[&1].mean < 30e6, "{model:?}");
@@ -55,8 +55,8 @@ async fn a_model_comes_to_run_on_the_quickest_device() {
 }
 
 #[tokio::test]
-async fn each_device_has_memory_of_its_own() {
-    // Room for one model on each.
+async fn devices_have_separate_memory() {
+    // Room for one model per device.
     let node = node("cpu,fake:x,fake:x", 1_500).start().await;
     for (name, query) in
         [("a", "device=fake"), ("b", "device=fake"), ("c", "device=cpu"), ("d", "device=cpu")]
@@ -76,7 +76,7 @@ async fn each_device_has_memory_of_its_own() {
     let mut fakes = resident(&node).await.split_off(1);
     fakes.sort();
     assert_eq!(fakes, [["a:1"], ["b:1"]]);
-    // One more on the processor makes room there, and nowhere else.
+    // Another CPU model evicts only on the CPU.
     infer(&node, "d", 1).await.ok();
     assert_eq!(resident(&node).await[0], ["d:1"]);
     let mut fakes = resident(&node).await.split_off(1);
@@ -84,7 +84,7 @@ async fn each_device_has_memory_of_its_own() {
     assert_eq!(fakes, [["a:1"], ["b:1"]]);
     assert_eq!(node.metric("weir_model_resident_bytes", "").await, 3_000.0);
     assert_eq!(node.metric("weir_model_resident_bytes", "device=\"cpu\"").await, 1_000.0);
-    // Unloading a model empties whichever has it.
+    // Unloading a model removes it from its device.
     for name in ["a", "b"] {
         node.post(&format!("/v2/repository/models/{name}/unload"), "").await.ok();
     }
@@ -93,7 +93,7 @@ async fn each_device_has_memory_of_its_own() {
 }
 
 #[tokio::test]
-async fn functions_and_workflows_run_their_models_where_they_are_placed() {
+async fn functions_and_workflows_run_models_on_the_placed_device() {
     let node = node("cpu,fake:x", 5_000).start().await;
     push(&node, "m", "device=fake", json!({})).await.ok();
     node.deploy_with("infer", "models=m", function("infer")).await;
@@ -109,7 +109,7 @@ async fn functions_and_workflows_run_their_models_where_they_are_placed() {
 }
 
 #[tokio::test]
-async fn what_the_owner_wants_holds_and_what_cannot_be_is_refused() {
+async fn device_setting_of_a_model_is_enforced() {
     let node = node("cpu,fake:x", 5_000).start().await;
     push(
         &node,
@@ -134,7 +134,7 @@ async fn what_the_owner_wants_holds_and_what_cannot_be_is_refused() {
     );
     let unknown = push(&node, "m", "device=tpu", json!({})).await;
     assert_eq!(unknown.code(), ErrorCode::InvalidManifest);
-    // There is a form of it, but no device.
+    // The model has a form for CUDA, but the node has no such device.
     let refused = push(&node, "gpu", "device=cuda", json!({})).await;
     assert_eq!(refused.code(), ErrorCode::InvalidModel);
     assert_eq!(device(&node, "cpu").await.resident, ["here:1"]);
