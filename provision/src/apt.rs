@@ -1,15 +1,15 @@
-//! Packages of Debian and Ubuntu.
+//! Debian and Ubuntu packages.
 
 use crate::process;
 use std::process::Command;
 
-/// A Debian package that Weir installs where it is missing.
+/// A Debian package that Weir installs if it is missing.
 #[derive(Debug, Clone, Copy)]
 pub struct Package {
     /// The package's name.
     pub name: &'static str,
-    /// Files that Weir uses of the package and of the packages that it depends on, as absolute paths with `*` for any text. Packages are
-    /// installed without those that they only recommend, so every file must come without those, too.
+    /// Files of the package and of its dependencies that Weir uses, as absolute paths with `*` as a
+    /// wildcard. Weir installs without recommended packages, so all files must exist without them.
     pub files: &'static [&'static str],
 }
 
@@ -19,10 +19,10 @@ pub fn install_command(packages: &[Package]) -> String {
     format!("apt-get install {}", names(packages).join(" "))
 }
 
-/// Install `packages` and what they depend on. `on_step` is told each command before it runs.
+/// Installs `packages` and their dependencies. Calls `on_step` with each command before it runs.
 ///
-/// # Errors
-/// Says why they could not be installed: without root, which is not asked for, and with the end of what apt-get printed.
+/// # Errors Fails without root, which Weir does not request, and if apt-get fails, with the end of
+/// its output.
 pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
     let step = install_command(packages);
     if !is_root() {
@@ -34,7 +34,7 @@ pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<()
     if install().is_ok() {
         return Ok(());
     }
-    // The package lists may be missing or old.
+    // The package lists may be missing or outdated.
     on_step("apt-get update");
     process::answer(apt().arg("update")).map_err(|why| format!("apt-get update: {why}"))?;
     on_step(&step);

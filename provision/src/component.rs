@@ -1,4 +1,4 @@
-//! From core modules, which is what compilers for C and other languages make, to components.
+//! Converts core modules, the output of C and other compilers, to components.
 
 use std::path::Path;
 use wasi_preview1_component_adapter_provider::{
@@ -7,34 +7,35 @@ use wasi_preview1_component_adapter_provider::{
 use wit_component::{ComponentEncoder, StringEncoding};
 use wit_parser::Resolve;
 
-/// How a module begins, and where a component differs.
+/// Header of a core module. The header of a component has a different version field.
 const MODULE: [u8; 8] = *b"\0asm\x01\0\0\0";
 
-/// Why a module cannot be made a component.
+/// Reason why a module cannot be converted to a component.
 #[derive(Debug, thiserror::Error)]
 pub enum ComponentError {
-    /// The world is not to be had.
+    /// The world could not be loaded.
     #[error("the world {world} in {wit}: {why}", wit = .wit.display())]
     World {
-        /// Its name.
+        /// Name of the world.
         world: String,
-        /// Where it was looked for.
+        /// Folder with the WIT files.
         wit: std::path::PathBuf,
-        /// Why not.
+        /// Reason.
         why: String,
     },
-    /// The module is not of that world.
+    /// The module does not match the world.
     #[error("the module is not one of {world}: {why}")]
     Module {
-        /// Which.
+        /// Name of the world.
         world: String,
-        /// Why not.
+        /// Reason.
         why: String,
     },
 }
 
-/// Make a component of `wasm`, a module that imports and exports what `world` in the folder `wit` has, under the names of the canonical ABI
-/// and with strings in UTF-8. It may import less, and WASI as of its first preview. None where `wasm` is a component already.
+/// Converts the core module `wasm` to a component of `world`, defined in the folder `wit`. The
+/// module must use canonical ABI names and UTF-8 strings. It may import a subset of the world, and
+/// WASI preview 1. Returns `None` if `wasm` is already a component.
 pub fn component_of(wasm: &[u8], wit: &Path, world: &str) -> Result<Option<Vec<u8>>, ComponentError> {
     if !wasm.starts_with(&MODULE) {
         return Ok(None);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_of_the_world_becomes_a_component_and_stays_one() {
+    fn component_of_converts_modules_and_accepts_components() {
         let module = wat::parse_str(
             r#"(module
                 (import "wasi_snapshot_preview1" "random_get" (func (param i32 i32) (result i32)))
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named() {
+    fn mismatched_module_or_world_is_reported() {
         let module = wat::parse_str("(module (memory (export \"memory\") 1))").unwrap();
         let error = component_of(&module, &wit(), "tensor-function").unwrap_err();
         assert!(error.to_string().contains("weir:inference/stage"), "{error}");

@@ -1,8 +1,13 @@
-//! Brings what a machine lacks: [`Toolchain`] builds functions written in Rust, [`PythonEnvironment`] and [`NodeModules`] hold the compilers
-//! for other languages, [`component_of`] finishes what those make that know no components, [`OnnxRuntime`] is the library that runs models on the CPU. `weir build`, `weir doctor` and `cargo xtask setup` all
-//! ask here, so that what one of them installs the others find.
+//! Installs missing build and run dependencies. [`Toolchain`] builds Rust functions.
+//! [`PythonEnvironment`] and [`NodeModules`] hold the compilers of other languages.
+//! [`component_of`] converts the output of compilers without component support. [`OnnxRuntime`] is
+//! the library that runs models on the CPU.
 //!
-//! Everything runs other programs and waits for them: no async, and never on the way of a request.
+//! `weir build`, `weir doctor` and `cargo xtask setup` all use this crate, so that each finds the
+//! others' installations.
+//!
+//! All functions run other programs and block until they exit. The crate is not async, and no
+//! request path uses it.
 
 pub mod apt;
 mod process;

@@ -1,47 +1,47 @@
-//! ONNX Runtime's shared library, out of its wheel on PyPI.
+//! ONNX Runtime's shared library, extracted from its wheel on PyPI.
 
 use crate::process::{self, Failure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A release of ONNX Runtime for one kind of machine, pinned by its checksum.
+/// A release of ONNX Runtime for one platform, pinned by checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnnxRuntime {
     platform: &'static str,
     wheel_sha256: &'static str,
 }
 
-/// Why the library could not be brought.
+/// Error of an installation of ONNX Runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum OnnxRuntimeError {
-    /// No wheel is pinned for this kind of machine.
+    /// No wheel is pinned for the platform.
     #[error("no ONNX Runtime is pinned for {os} on {architecture}")]
     Unsupported {
-        /// The operating system.
+        /// Operating system.
         os: &'static str,
-        /// The processor.
+        /// Processor architecture.
         architecture: &'static str,
     },
-    /// Fetching or unpacking it failed.
+    /// Downloading or unpacking failed.
     #[error("{step}: {why}")]
     Step {
-        /// The command that failed.
+        /// The failed command.
         step: String,
-        /// What it said.
+        /// Output of the command.
         why: String,
     },
-    /// Files could not be written.
+    /// A file could not be written.
     #[error("cannot put ONNX Runtime into {folder}: {source}")]
     Write {
-        /// Where it was to go.
+        /// Destination folder.
         folder: PathBuf,
-        /// Why it did not.
+        /// Cause.
         source: std::io::Error,
     },
 }
 
 impl OnnxRuntimeError {
-    /// What a person can do about it.
+    /// Suggested remedy, for people.
     #[must_use]
     pub fn hint(&self) -> String {
         let manual = format!(
@@ -61,7 +61,7 @@ impl OnnxRuntimeError {
 impl OnnxRuntime {
     /// The release that Weir is tested with.
     pub const VERSION: &str = "1.31.1";
-    /// What the library is called once it is in place.
+    /// File name of the installed library.
     pub const FILE_NAME: &str = "libonnxruntime.so";
 
     /// The wheel for this machine.
@@ -80,8 +80,9 @@ impl OnnxRuntime {
         }
     }
 
-    /// Fetch the library into `folder`, through pip and whatever index pip is set up for; pip checks the checksum. Replaces a library that
-    /// is there. `on_step` hears what is about to be done. Gives the library's path.
+    /// Downloads the library into `folder` with pip, from pip's configured index; pip verifies the
+    /// checksum. Replaces an existing library. Calls `on_step` before each step. Returns the path
+    /// of the library.
     pub fn fetch(&self, folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<PathBuf, OnnxRuntimeError> {
         let write = |source| OnnxRuntimeError::Write { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(write)?;
@@ -107,7 +108,8 @@ impl OnnxRuntime {
         step(
             Command::new("python3")
                 .args(["-m", "pip", "download", "--no-input", "--disable-pip-version-check", "--quiet"])
-                // One wheel for every machine of a kind, whatever Python it has: only the library inside is wanted.
+                // Any wheel of the platform will do, for any version of Python: only the library in
+                // the wheel is used.
                 .args([
                     "--no-deps",
                     "--only-binary=:all:",

@@ -1,4 +1,5 @@
-//! Packages that build functions in other languages, each set in a folder of its project: nothing of the machine's is touched.
+//! Build packages of other languages, installed in a folder of the project without changes to the
+//! machine.
 
 mod npm;
 mod python;
@@ -10,41 +11,41 @@ use crate::process::{self, Failure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why packages are not there.
+/// Error of a package installation.
 #[derive(Debug, thiserror::Error)]
 pub enum PackagesError {
-    /// The program that installs them is not there.
+    /// The package manager could not be started.
     #[error("cannot start `{program}`: {source}")]
     NoProgram {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// What a person can do about it.
+        /// Suggested remedy, for people.
         hint: &'static str,
-        /// Why it does not start.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Installing them failed.
+    /// The installation failed.
     #[error("{step}: {why}")]
     Step {
-        /// What was being done.
+        /// The failed step.
         step: String,
-        /// What it said.
+        /// Output of the step.
         why: String,
-        /// What a person can do about it.
+        /// Suggested remedy, for people.
         hint: &'static str,
     },
     /// A file could not be read or written.
     #[error("{path}: {source}", path = .path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
 }
 
 impl PackagesError {
-    /// What a person can do about it.
+    /// Suggested remedy, for people.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -59,7 +60,7 @@ impl PackagesError {
     }
 }
 
-/// Run one step of an installation by `program`, which is told as `step`.
+/// Runs one installation step with `program`. Errors name the step as `step`.
 fn step(
     command: &mut Command,
     program: &'static str,

@@ -1,16 +1,16 @@
-//! Running a program for its answer.
+//! Runs a program and captures its output.
 
 use std::process::Command;
 
-/// How many lines of what a failing program said go into the error.
+/// Largest number of output lines of a failed program in an error.
 const LINES_MAX: usize = 3;
 
-/// Why a program's answer is not there.
+/// Reason why a program returned no output.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It did not start.
+    /// The program did not start.
     Start(std::io::Error),
-    /// It said no. The last lines of what it wrote.
+    /// The program failed. Has the relevant lines of its output.
     Exit(String),
 }
 
@@ -23,7 +23,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// Run `command` and give its standard output, trimmed.
+/// Runs `command` and returns its standard output, trimmed.
 pub(crate) fn answer(command: &mut Command) -> Result<String, Failure> {
     let output = command.stdin(std::process::Stdio::null()).output().map_err(Failure::Start)?;
     if output.status.success() {
@@ -33,7 +33,8 @@ pub(crate) fn answer(command: &mut Command) -> Result<String, Failure> {
     Err(Failure::Exit(format!("{}: {}", output.status, essence(&said))))
 }
 
-/// What a program said that matters: its lines from the first error on, or else its last ones.
+/// The relevant lines of a failed program's output: from the first error on, or else the last
+/// lines.
 fn essence(said: &str) -> String {
     let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let error = lines.iter().position(|line| line.to_ascii_lowercase().starts_with("error"));
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_found_before_its_backtrace() {
+    fn error_line_is_found_before_its_backtrace() {
         assert_eq!(
             essence("info: trying\nerror: no network\n  0: main\n 1: start\n 2: x\n"),
             "error: no network; 0: main; 1: start"

@@ -1,9 +1,9 @@
-//! Knowing whether something is installed, and for what.
+//! Stamps: records of complete installations.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A file that says for what something was installed, written once all of it is in place.
+/// A file that records the inputs of an installation. Written when the installation is complete.
 pub struct Stamp<'a> {
     subject: &'a Path,
     file: PathBuf,
@@ -11,7 +11,7 @@ pub struct Stamp<'a> {
 }
 
 impl<'a> Stamp<'a> {
-    /// The stamp of `subject`, which is what `content` stands for.
+    /// Creates the stamp of `subject`, which was installed from `content`.
     #[must_use]
     pub fn beside(subject: &'a Path, content: &'a str) -> Self {
         let mut file = subject.as_os_str().to_owned();
@@ -19,13 +19,13 @@ impl<'a> Stamp<'a> {
         Self { subject, file: file.into(), content }
     }
 
-    /// Whether it is there and was made for the same content.
+    /// Whether the subject exists and was installed from the same content.
     #[must_use]
     pub fn is_current(&self) -> bool {
         self.subject.exists() && std::fs::read_to_string(&self.file).is_ok_and(|is| is == self.content)
     }
 
-    /// Say that the subject is about to change, so that a change which is broken off leaves no stamp.
+    /// Removes the stamp before the subject changes, so that an interrupted change leaves no stamp.
     pub fn clear(&self) -> io::Result<()> {
         match std::fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -33,7 +33,7 @@ impl<'a> Stamp<'a> {
         }
     }
 
-    /// Say that all of it is in place.
+    /// Writes the stamp after the installation is complete.
     pub fn write(&self) -> io::Result<()> {
         std::fs::write(&self.file, self.content)
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_counts_only_beside_its_subject_and_with_the_same_content() {
+    fn stamp_is_current_only_with_its_subject_and_content() {
         let folder = tempfile::tempdir().unwrap();
         let subject = folder.path().join("lib.so");
         let stamp = Stamp::beside(&subject, "1.0");

@@ -1,7 +1,8 @@
-//! A way to build Rust for `wasm32-wasip2`.
+//! Rust toolchains for `wasm32-wasip2`.
 //!
-//! Routes, in order: the `rustc` of the project has the target already; rustup fetches the target; Debian's packages bring a compiler,
-//! the sources of its standard library and a C library, and cargo builds the standard library from them.
+//! Routes, in order of preference: the project's `rustc` already has the target; rustup downloads
+//! the target; Debian's packages provide a compiler, the sources of the standard library and a C
+//! library, and cargo builds the standard library.
 
 mod debian;
 mod rustc;
@@ -13,46 +14,46 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-/// The target that functions in Rust are built for.
+/// Target of Rust functions.
 pub const TARGET: &str = "wasm32-wasip2";
 
-/// A way to build for [`TARGET`] that has been seen to be there.
+/// A toolchain for [`TARGET`] that was verified to exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
     route: Route,
     env: Vec<(&'static str, OsString)>,
 }
 
-/// Where the target's standard library comes from.
+/// Source of the target's standard library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route {
-    /// The project's own `rustc` has it.
+    /// The project's `rustc` has the library.
     Rustc,
-    /// Cargo builds it from Debian's `rust-web-src`, with Debian's `rustc-web`.
+    /// Cargo builds the library from Debian's `rust-web-src`, with Debian's `rustc-web`.
     Debian,
 }
 
-/// Why there is no toolchain.
+/// Reason why there is no toolchain.
 #[derive(Debug, thiserror::Error)]
 pub enum ToolchainError {
-    /// There is no Rust at all.
+    /// Rust is not installed.
     #[error("no Rust toolchain: `rustc` does not start in {folder}: {source}")]
     NoRust {
-        /// The project's folder: a `rust-toolchain.toml` there decides which `rustc` is asked.
+        /// The project's folder, where a `rust-toolchain.toml` selects the `rustc`.
         folder: String,
-        /// What starting it came to.
+        /// Cause.
         source: std::io::Error,
     },
-    /// Rust is there, but no route to the target is.
+    /// Rust is installed, but no route to the target works.
     #[error("no Rust toolchain here can build for {TARGET}:\n{}", .tried.join("\n"))]
     NoRoute {
-        /// Each route and why it does not work, one line each.
+        /// One line per route, with the reason why it does not work.
         tried: Vec<String>,
     },
 }
 
 impl ToolchainError {
-    /// What a person can do about it.
+    /// Suggested remedy, for people.
     #[must_use]
     pub fn hint(&self) -> String {
         match self {
@@ -66,13 +67,13 @@ impl ToolchainError {
 }
 
 impl Toolchain {
-    /// Look for a toolchain for the project in `folder`. Installs nothing.
+    /// Finds a toolchain for the project in `folder`. Installs nothing.
     pub fn find(folder: &Path) -> Result<Self, ToolchainError> {
         let sysroot = rustc::sysroot(folder)?;
         look(folder, &sysroot).map_err(|tried| ToolchainError::NoRoute { tried })
     }
 
-    /// Look for a toolchain and, where there is none, install one. `on_step` hears what is about to be done, one line at a time.
+    /// Finds a toolchain, or installs one. Calls `on_step` with one line before each step.
     pub fn find_or_install(folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<Self, ToolchainError> {
         let sysroot = rustc::sysroot(folder)?;
         if let Ok(toolchain) = look(folder, &sysroot) {
@@ -94,18 +95,19 @@ impl Toolchain {
         Err(ToolchainError::NoRoute { tried })
     }
 
-    /// Debian's route alone, for machines where it is wanted although rustup's works.
+    /// Finds Debian's toolchain, even if rustup's also works.
     pub fn find_debian(folder: &Path) -> Result<Self, ToolchainError> {
         debian::find(&rustc::sysroot(folder)?).map_err(|why| ToolchainError::NoRoute { tried: vec![why] })
     }
 
-    /// Which route it is.
+    /// Source of the standard library.
     #[must_use]
     pub fn route(&self) -> Route {
         self.route
     }
 
-    /// Make `command` build with this toolchain: `cargo build --target wasm32-wasip2`, or a shell that runs it.
+    /// Configures `command` to build with this toolchain: `cargo build --target wasm32-wasip2`, or
+    /// a shell that runs it.
     pub fn configure<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.envs(self.env.iter().map(|(key, value)| (key, value)))
     }
@@ -122,7 +124,7 @@ impl std::fmt::Display for Toolchain {
 
 type Install = fn(&Path, &mut dyn FnMut(&str)) -> Result<(), String>;
 
-/// Every route in turn; where none works, why each does not.
+/// Tries the routes in order. If none works, returns the reason for each.
 fn look(folder: &Path, sysroot: &Path) -> Result<Toolchain, Vec<String>> {
     rustc::find(folder, sysroot).or_else(|first| debian::find(sysroot).map_err(|second| vec![first, second]))
 }

@@ -1,4 +1,4 @@
-//! What npm brings into a project.
+//! npm packages of a project.
 
 use super::{PackagesError, step};
 use crate::Stamp;
@@ -7,45 +7,49 @@ use std::process::Command;
 
 const HINT: &str = "see that Node.js (20 or newer, with npm) is installed, from https://nodejs.org or the system's packages, and that npm reaches its registry";
 
-/// The `node_modules` of a project with a `package.json`.
+/// The `node_modules` folder of a project with a `package.json`.
 #[derive(Debug, Clone)]
 pub struct NodeModules {
     project: PathBuf,
 }
 
 impl NodeModules {
-    /// Those of the project in `folder`.
+    /// The packages of the project in `folder`.
     #[must_use]
     pub fn of(folder: &Path) -> Self {
         Self { project: folder.to_owned() }
     }
 
-    /// The folder of their programs.
+    /// Folder of the packages' programs.
     #[must_use]
     pub fn programs(&self) -> PathBuf {
         self.folder().join(".bin")
     }
 
-    /// Install what `package-lock.json` pins by checksum, unless it is there and current; where there is no such file, or `package.json` asks
-    /// for something else, npm resolves anew and writes it. No package's own scripts are run. Gives whether there was something to do.
+    /// Installs the packages that `package-lock.json` pins by checksum, unless they are installed
+    /// and current. If the lock file is missing or does not match `package.json`, npm resolves the
+    /// packages and writes the lock file. Never runs install scripts of packages. Returns whether
+    /// anything was installed.
     pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
-        // What npm itself leaves once all is in place; a stamp in the project's own folder would wake who watches that.
+        // npm writes this file at the end of an installation. A stamp in the project folder would
+        // trigger file watchers of the project.
         let installed = self.folder().join(".package-lock.json");
         let wanted = self.wanted()?;
         if Stamp::beside(&installed, &wanted).is_current() {
             return Ok(false);
         }
         Stamp::beside(&installed, "").clear().map_err(PackagesError::file(&installed))?;
-        // With a lock file that fits, this installs what it says, and checks it.
+        // If the lock file matches, npm installs its versions and verifies the checksums.
         const LINE: &str = "npm install --ignore-scripts";
         on_step(&format!("{LINE} (checksums pinned in package-lock.json)"));
         let mut npm = Command::new("npm");
         npm.current_dir(&self.project).args(["install", "--ignore-scripts"]);
         npm.args(["--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]);
-        // Without a network it would try for minutes, and say nothing meanwhile.
+        // With npm's default retries, an installation without a network takes minutes and prints
+        // nothing.
         npm.args(["--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"]);
         step(&mut npm, "npm", LINE, HINT)?;
-        // Installing may have written the lock file.
+        // The installation may have written the lock file.
         let wanted = self.wanted()?;
         std::fs::create_dir_all(self.folder())
             .and_then(|()| Stamp::beside(&installed, &wanted).write())
@@ -70,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_project_without_packages_is_installed_once_and_after_a_change_again() {
+    fn npm_install_runs_once_and_after_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let modules = NodeModules::of(folder.path());
         assert!(matches!(modules.install(&mut |_| ()), Err(PackagesError::File { .. })));
@@ -79,7 +83,7 @@ mod tests {
             Err(error @ PackagesError::NoProgram { .. }) => return eprintln!("skipped: {error}"),
             made => assert!(made.unwrap()),
         }
-        // npm leaves no word of having installed nothing.
+        // npm writes no file if it has nothing to install.
         std::fs::write(modules.folder().join(".package-lock.json"), "{}").unwrap();
         assert!(!modules.install(&mut |_| ()).unwrap());
         std::fs::write(folder.path().join("package.json"), "{").unwrap();

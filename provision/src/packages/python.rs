@@ -1,4 +1,4 @@
-//! Python environments: how compilers that are published on PyPI come into a project, whatever language they compile.
+//! Python environments, which hold the compilers published on PyPI, for any language.
 
 use super::{PackagesError, step};
 use crate::Stamp;
@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const HINT: &str = "see that python3 (3.10 or newer) has venv and pip (Debian and Ubuntu: `apt-get install python3-venv python3-pip`) and reaches PyPI";
-/// Requirements that are named when an environment is described; of many, it says how many more there are.
+/// Largest number of requirements in a description; a description of more ends with the number of
+/// the rest.
 const PINS_SHOWN_MAX: usize = 12;
 
-/// A Python environment in a folder, and the requirement files that it is made of.
+/// A Python environment in a folder, and its requirement files.
 #[derive(Debug, Clone)]
 pub struct PythonEnvironment {
     folder: PathBuf,
@@ -18,30 +19,33 @@ pub struct PythonEnvironment {
 }
 
 impl PythonEnvironment {
-    /// The environment in `folder` of all that the requirement file `pinned` names: each with its version and checksum, nothing beside.
+    /// An environment in `folder` with exactly the packages of the requirement file `pinned`, which
+    /// gives each a version and checksum.
     #[must_use]
     pub fn new(folder: impl Into<PathBuf>, pinned: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into(), pinned: pinned.into(), packages: None }
     }
 
-    /// And of what the requirement file `packages` asks for, pinned or not, with what that needs; nothing where there is no such file.
+    /// Adds the packages of the requirement file `packages`, pinned or not, and their dependencies.
+    /// Adds nothing if the file does not exist.
     #[must_use]
     pub fn with_packages(self, packages: impl Into<PathBuf>) -> Self {
         Self { packages: Some(packages.into()).filter(|packages| packages.is_file()), ..self }
     }
 
-    /// The folder of its programs.
+    /// Folder of the environment's programs.
     #[must_use]
     pub fn programs(&self) -> PathBuf {
         self.folder.join("bin")
     }
 
-    /// What it holds, for people: the pins.
+    /// The pinned packages, for people.
     pub fn describe(&self) -> Result<String, PackagesError> {
         Ok(pins(&read(&self.pinned)?))
     }
 
-    /// Make it, unless it is there and current. `on_step` hears what is about to be done. Gives whether there was something to do.
+    /// Creates the environment, unless it exists and is current. Calls `on_step` before each step.
+    /// Returns whether anything was installed.
     pub fn install(&self, on_step: &mut dyn FnMut(&str)) -> Result<bool, PackagesError> {
         let pinned = read(&self.pinned)?;
         let packages = self.packages.as_deref().map(read).transpose()?.unwrap_or_default();
@@ -60,7 +64,8 @@ impl PythonEnvironment {
             HINT,
         )?;
         on_step(&format!("pip install {} (checksums pinned)", pins(&pinned)));
-        // The file is complete. What a package asks for beyond it (a whole deep-learning framework, in one case) is not needed here.
+        // `--no-deps`, because the file is complete. Further declared dependencies (in one case, a
+        // whole deep-learning framework) are not needed.
         self.pip(&["--require-hashes", "--no-deps", "--only-binary=:all:"], &self.pinned)?;
         if let Some(packages) = self.packages.as_deref().filter(|_| has_requirements(&packages)) {
             on_step(&format!("pip install -r {}", packages.display()));
@@ -82,7 +87,7 @@ fn read(path: &Path) -> Result<String, PackagesError> {
     std::fs::read_to_string(path).map_err(PackagesError::file(path))
 }
 
-/// `name==version` of each requirement, or of the first few of many.
+/// `name==version` of each requirement, up to [`PINS_SHOWN_MAX`].
 fn pins(requirements: &str) -> String {
     let words = requirements.lines().filter_map(|line| line.split_whitespace().next());
     let pins: Vec<_> = words.filter(|word| word.contains("==")).collect();
@@ -101,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pins_are_told_without_checksums_and_comments() {
+    fn pins_omit_checksums_and_comments() {
         let many = (0..PINS_SHOWN_MAX + 2).map(|n| format!("p{n}==1\n")).collect::<String>();
         assert!(pins(&many).ends_with("==1 and 2 more"), "{}", pins(&many));
         assert_eq!(pins("# a\nx==1.0 \\\n    --hash=sha256:ab\ny==2\n"), "x==1.0, y==2");
@@ -109,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn an_environment_is_made_once_and_again_when_its_requirements_change() {
+    fn python_environment_is_created_once_and_after_a_change() {
         let folder = tempfile::tempdir().unwrap();
         let pinned = folder.path().join("toolchain.txt");
         std::fs::write(&pinned, "# nothing\n").unwrap();
         let environment = PythonEnvironment::new(folder.path().join("python"), &pinned)
             .with_packages(folder.path().join("requirements.txt"));
         let mut steps = Vec::new();
-        // An empty file of requirements is an error to pip when it wants checksums, and must not leave a stamp behind.
+        // pip rejects an empty requirements file in hash mode. The failure must not leave a stamp.
         let made = environment.install(&mut |step| steps.push(step.to_owned()));
         if let Err(error @ PackagesError::NoProgram { .. }) = &made {
             eprintln!("skipped: {error}");

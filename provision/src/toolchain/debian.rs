@@ -1,12 +1,13 @@
-//! The route for machines that reach Debian's mirrors but not Rust's: Debian packages a compiler for the web and the sources of its
-//! standard library, and rustup's host toolchain has the linkers.
+//! Debian route, for machines that reach Debian's mirrors but not Rust's. Debian packages a
+//! compiler for the web target and the sources of its standard library; rustup's host toolchain has
+//! the linkers.
 
 use super::{Route, Toolchain};
 use crate::apt::{self, Package};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The packages that this route needs.
+/// Packages of this route.
 pub const PACKAGES: [Package; 3] = [
     Package { name: "rustc-web", files: &[RUSTC] },
     Package { name: "rust-web-src", files: &[STD_SOURCES] },
@@ -17,7 +18,7 @@ const RUSTC: &str = "/usr/bin/rustc";
 const STD_SOURCES: &str = "/usr/lib/rustlib/src/rust/library/std/Cargo.toml";
 const C_LIBRARY: &str = "/usr/lib/wasm32-wasi";
 
-/// Whether the packages are there, and the linkers in `sysroot`, that of the project's own `rustc`.
+/// Finds the packages, and the linkers in `sysroot`, the sysroot of the project's `rustc`.
 pub(crate) fn find(sysroot: &Path) -> Result<Toolchain, String> {
     let linkers = linkers(sysroot)?;
     for needed in [RUSTC, STD_SOURCES, C_LIBRARY] {
@@ -33,7 +34,7 @@ pub(crate) fn find(sysroot: &Path) -> Result<Toolchain, String> {
     flags.push(&module_linker);
     let env = vec![
         ("RUSTC", RUSTC.into()),
-        // The standard library is built from source, which cargo calls unstable.
+        // Building the standard library from source is unstable in cargo.
         ("RUSTC_BOOTSTRAP", "1".into()),
         ("CARGO_UNSTABLE_BUILD_STD", "std,panic_abort".into()),
         ("CARGO_TARGET_WASM32_WASIP2_LINKER", component_linker.into()),
@@ -42,12 +43,12 @@ pub(crate) fn find(sysroot: &Path) -> Result<Toolchain, String> {
     Ok(Toolchain { route: Route::Debian, env })
 }
 
-/// Install the packages.
+/// Installs the packages.
 pub(crate) fn install(_folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
     apt::install(&PACKAGES, on_step)
 }
 
-/// The folder of `sysroot` that holds `wasm-component-ld`, whichever host it is for.
+/// The folder in `sysroot` with `wasm-component-ld`, for any host.
 fn linkers(sysroot: &Path) -> Result<PathBuf, String> {
     let hosts = sysroot.join("lib/rustlib");
     let entries = std::fs::read_dir(&hosts)
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_linkers_are_found_under_any_host_and_their_lack_is_named() {
+    fn linkers_are_found_for_any_host_or_reported_missing() {
         let sysroot = tempfile::tempdir().unwrap();
         assert!(linkers(sysroot.path()).unwrap_err().contains("lib/rustlib"));
         let bin = sysroot.path().join("lib/rustlib/some-host/bin");

@@ -1,11 +1,11 @@
-//! The route most people have: the target's standard library beside the host's.
+//! Standard route: `rustc` has the target's standard library next to the host's.
 
 use super::{Route, TARGET, Toolchain, ToolchainError};
 use crate::process::{self, Failure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the `rustc` that builds `folder` lives.
+/// Sysroot of the `rustc` that builds `folder`.
 pub(crate) fn sysroot(folder: &Path) -> Result<PathBuf, ToolchainError> {
     let no_rust = |source| ToolchainError::NoRust { folder: folder.display().to_string(), source };
     match process::answer(rustc(folder).args(["--print", "sysroot"])) {
@@ -15,7 +15,7 @@ pub(crate) fn sysroot(folder: &Path) -> Result<PathBuf, ToolchainError> {
     }
 }
 
-/// Whether the standard library for the target is there.
+/// Finds the standard library of the target.
 pub(crate) fn find(folder: &Path, sysroot: &Path) -> Result<Toolchain, String> {
     let library = process::answer(rustc(folder).args(["--print", "target-libdir", "--target", TARGET]))
         .map_or_else(|_| sysroot.join("lib/rustlib").join(TARGET).join("lib"), PathBuf::from);
@@ -25,7 +25,7 @@ pub(crate) fn find(folder: &Path, sysroot: &Path) -> Result<Toolchain, String> {
     Err(format!("rustc: {} has no standard library", library.display()))
 }
 
-/// Have rustup fetch the target for the toolchain that builds `folder`.
+/// Adds the target with rustup, to the toolchain that builds `folder`.
 pub(crate) fn install(folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
     on_step(&format!("rustup target add {TARGET}"));
     process::answer(Command::new("rustup").current_dir(folder).args(["target", "add", TARGET]))
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_folder_without_std_is_no_toolchain() {
+    fn library_folder_without_std_is_not_a_toolchain() {
         let folder = tempfile::tempdir().unwrap();
         assert!(!has_std(folder.path()));
         assert!(!has_std(&folder.path().join("missing")));
