@@ -6,11 +6,11 @@ use std::path::Path;
 use tonic_prost_build::Builder;
 
 pub(crate) fn generate(check: bool) -> Result<()> {
-    // Tensors stay in the memory that the message arrived in.
+    // Tensors share the memory of the received message.
     let inference =
         tonic_prost_build::configure().build_client(false).codec_path("crate::BoundedCodec").bytes(".");
     compile(inference, "grpc/proto", "inference", "grpc/src/generated.rs", check)?;
-    // Values are written from the memory that the caller has them in, also when a request is sent again.
+    // Values share the caller's memory, also when a request is sent again.
     let etcd = tonic_prost_build::configure()
         .build_server(false)
         .bytes(".etcdserverpb.PutRequest.value")
@@ -18,7 +18,8 @@ pub(crate) fn generate(check: bool) -> Result<()> {
     compile(etcd, "datastore/proto", "etcd", "datastore/src/etcd/client/generated.rs", check)
 }
 
-/// Compile `name.proto` in `folder` to the Rust file `to`; both paths start at the workspace.
+/// Compiles `name.proto` in `folder` to the Rust file `to`. Both paths are relative to the
+/// workspace.
 fn compile(builder: Builder, folder: &str, name: &str, to: &str, check: bool) -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let files = protox::compile([format!("{name}.proto")], [workspace.join(folder)])?;

@@ -1,14 +1,16 @@
-//! The HTTP request being handled, as tensors. Works beside every HTTP library.
+//! Tensors as HTTP request and response bodies. Works together with any HTTP library.
 
 use crate::bindings::imports::weir::inference::request as raw;
 use crate::{Element, ElementType, Result, Tensor, element};
 
-/// A dimension that is whatever the body's length makes it, for [`take_body`].
+/// A dimension inferred from the length of the body, for [`take_body`].
 pub const OPEN: usize = u32::MAX as usize;
 
-/// Take the whole body of the request being handled as one tensor; it does not enter the function's memory.
+/// Takes the whole body of the current request as one tensor. The body stays on the node and does
+/// not enter guest memory.
 ///
-/// One dimension may be [`OPEN`]. Fails where the body is not as long as the shape needs, and where it was taken or read before.
+/// One dimension may be [`OPEN`]. Fails if the body's length does not match the shape, and if the
+/// body was already taken or read.
 ///
 /// ```no_run
 /// # use weir::{Model, Request, Response, Result};
@@ -21,16 +23,18 @@ pub fn take_body<T: Element>(shape: impl AsRef<[usize]>) -> Result<Tensor> {
     take_body_as(T::TYPE, shape)
 }
 
-/// The same, for an element type that is known only when the function runs.
+/// Same as [`take_body`], for an element type known only at run time.
 pub fn take_body_as(element_type: ElementType, shape: impl AsRef<[usize]>) -> Result<Tensor> {
     let shape = element::dimensions(shape.as_ref())?;
     Ok(Tensor(raw::take_body_as_tensor(element_type, &shape)?))
 }
 
-/// Answer the request being handled with the bytes of `tensor`; they do not enter the function's memory.
+/// Uses the bytes of `tensor` as the body of the response. They stay on the node and do not enter
+/// guest memory.
 ///
-/// For functions whose way in and out is another library: call it before that library sends its response, whose status and headers are kept
-/// and whose body is replaced. With this crate's [`Response`](crate::Response), there is [`Response::tensor`](crate::Response::tensor).
+/// For functions that use another HTTP library. Call it before the library sends its response: the
+/// response keeps its status and headers, and `tensor` replaces its body. With this crate's
+/// [`Response`](crate::Response), use [`Response::tensor`](crate::Response::tensor).
 pub fn reply_with(tensor: &Tensor) -> Result<()> {
     Ok(raw::reply_with_tensor(&tensor.0)?)
 }

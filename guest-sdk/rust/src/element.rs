@@ -1,4 +1,4 @@
-//! The types of tensors' elements, and the Rust types that stand for them.
+//! Element types of tensors, and the corresponding Rust types.
 
 use crate::{Error, Result};
 use std::fmt;
@@ -6,14 +6,16 @@ use std::fmt;
 #[doc(inline)]
 pub use crate::bindings::imports::weir::inference::tensors::ElementType;
 
-// Elements are little-endian, and so is WebAssembly: slices are copied as they are.
+// Both tensors and WebAssembly are little-endian, so slices are copied unchanged.
 const _: () = assert!(cfg!(target_endian = "little"));
 
-/// A Rust type that stands for one element type: `bool`, the integers, `f32`, `f64`, and with the feature `half` `f16` and `bf16`.
+/// A Rust type that corresponds to an element type: `bool`, the integers, `f32`, `f64`, and with
+/// the feature `half` also `f16` and `bf16`.
 ///
-/// Byte strings are apart: [`Tensor::from_strings`](crate::Tensor::from_strings) and [`Tensor::to_strings`](crate::Tensor::to_strings).
+/// For byte strings, use [`Tensor::from_strings`](crate::Tensor::from_strings) and
+/// [`Tensor::to_strings`](crate::Tensor::to_strings).
 pub trait Element: Copy + 'static + sealed::Sealed {
-    /// The element type it stands for.
+    /// The corresponding element type.
     const TYPE: ElementType;
 
     #[doc(hidden)]
@@ -39,7 +41,8 @@ macro_rules! plain {
 
             fn from_bytes(bytes: &[u8]) -> Result<Vec<Self>> {
                 whole::<Self>(bytes)?;
-                // What an allocator hands out is aligned well enough for every element.
+                // The allocator usually aligns the bytes for every element type, and the fallback
+                // copies unaligned bytes.
                 Ok(bytemuck::try_cast_slice(bytes)
                     .map_or_else(|_| bytemuck::pod_collect_to_vec(bytes), <[Self]>::to_vec))
             }
@@ -83,7 +86,7 @@ impl Element for bool {
 }
 
 impl ElementType {
-    /// The size of an element in bytes; none for byte strings, which have each their own.
+    /// Size of an element in bytes; `None` for byte strings, which vary in length.
     #[must_use]
     pub fn size_bytes(self) -> Option<usize> {
         Some(match self {
@@ -96,7 +99,7 @@ impl ElementType {
     }
 }
 
-/// As the WIT spells it.
+/// Formats the type as in WIT.
 impl fmt::Display for ElementType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -118,7 +121,7 @@ impl fmt::Display for ElementType {
     }
 }
 
-/// An error unless `T` stands for `found`.
+/// Returns an error unless `T` corresponds to `found`.
 pub(crate) fn same<T: Element>(found: ElementType) -> Result<()> {
     if found == T::TYPE {
         return Ok(());
@@ -126,9 +129,9 @@ pub(crate) fn same<T: Element>(found: ElementType) -> Result<()> {
     Err(Error::invalid(format_args!("the tensor holds {found} and not {}", T::TYPE)))
 }
 
-/// How many elements a shape has, or none past what can be counted.
+/// Number of elements of a shape; `None` on overflow.
 pub(crate) fn count(shape: &[usize]) -> Option<usize> {
-    // A zero anywhere makes it zero, even beside dimensions whose product is beyond counting.
+    // A zero dimension makes the count zero, even if the product of the other dimensions overflows.
     if shape.contains(&0) {
         Some(0)
     } else {
@@ -136,7 +139,7 @@ pub(crate) fn count(shape: &[usize]) -> Option<usize> {
     }
 }
 
-/// A shape as the node takes it.
+/// Converts a shape to the node's format.
 pub(crate) fn dimensions(shape: &[usize]) -> Result<Vec<u32>> {
     let sizes: Result<_, _> = shape.iter().map(|size| u32::try_from(*size)).collect();
     sizes.map_err(|_| Error::invalid(format_args!("a dimension of {shape:?} is 2^32 or more")))
@@ -166,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn elements_survive_as_bytes(bits: Vec<u64>, flags: Vec<bool>) {
+        fn elements_round_trip_as_bytes(bits: Vec<u64>, flags: Vec<bool>) {
             let floats: Vec<f64> = bits.iter().map(|bits| *bits as f64).collect();
             there_and_back(&flags);
             there_and_back(&bits);
@@ -181,9 +184,9 @@ mod tests {
             there_and_back(&bits.iter().map(|bits| *bits as u32).collect::<Vec<_>>());
         }
 
-        /// The bytes of a tensor come at any address.
+        /// The bytes of a tensor may have any alignment.
         #[test]
-        fn alignment_does_not_matter(bytes: Vec<u8>, skip in 0_usize..8) {
+        fn unaligned_bytes_convert(bytes: Vec<u8>, skip in 0_usize..8) {
             let bytes = &bytes[skip.min(bytes.len())..];
             let found = u64::from_bytes(bytes);
             match bytes.len() % 8 {
@@ -194,21 +197,21 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_bytes_is_little_endian() {
+    fn byte_order_is_little_endian() {
         assert_eq!(<f32 as Element>::as_bytes(&[1.0]), [0, 0, 0x80, 0x3f]);
         assert_eq!(<i16 as Element>::as_bytes(&[-2]), [0xfe, 0xff]);
     }
 
     #[cfg(feature = "half")]
     #[test]
-    fn halves_are_elements() {
+    fn half_precision_types_are_elements() {
         there_and_back(&[half::f16::from_f32(1.5), half::f16::INFINITY]);
         there_and_back(&[half::bf16::from_f32(-3.0), half::bf16::MIN_POSITIVE]);
         assert_eq!(<half::bf16 as Element>::as_bytes(&[half::bf16::ONE]), [0x80, 0x3f]);
     }
 
     #[test]
-    fn another_type_and_bad_bools_are_errors() {
+    fn mismatched_type_and_invalid_bool_are_errors() {
         let error = same::<f32>(ElementType::Int64).unwrap_err();
         assert_eq!(error, Error::InvalidArgument("the tensor holds int64 and not fp32".into()));
         assert!(bool::from_bytes(&[0, 1, 2]).is_err());
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_counted_without_overflow() {
+    fn element_count_handles_overflow() {
         assert_eq!(count(&[]), Some(1));
         assert_eq!(count(&[2, 3]), Some(6));
         assert_eq!(count(&[usize::MAX, 2]), None);

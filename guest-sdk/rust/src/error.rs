@@ -1,42 +1,44 @@
-//! What can go wrong, and how it is answered.
+//! Errors, and their HTTP responses.
 
 use crate::bindings::imports::weir::inference::tensors::Error as Raw;
 use std::fmt;
 
-/// A result whose error is this crate's.
+/// Result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why something could not be done. Returned from a function's handler, it becomes the answer; see [`Error::status`].
+/// Error of a call to the node, or of the function itself. An error returned from a handler becomes
+/// the response; see [`Error::status`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
-    /// What was asked for is wrong in itself: a shape that does not fit the data, an unknown input name, elements of another type.
+    /// An argument is invalid: a shape that does not match the data, an unknown input name, a wrong
+    /// element type.
     InvalidArgument(String),
     /// No model of that name, or no such version of it, is deployed.
     NotFound(String),
-    /// The model exists, but the function's manifest does not grant it.
+    /// The model exists, but the function's manifest does not grant access to it.
     NotGranted(String),
-    /// A limit of the function or of the node is used up.
+    /// A limit of the function or of the node is exhausted.
     ResourceExhausted(String),
-    /// The deadline of the run, or of the whole invocation, passed first.
+    /// The deadline of the run or of the invocation has passed.
     DeadlineExceeded,
-    /// The run was cancelled, by the function or because the client went away.
+    /// The run was cancelled, by the function or because the client disconnected.
     Cancelled,
-    /// It may work later; safe to try again.
+    /// A temporary failure; the call is safe to retry.
     Unavailable(String),
-    /// The model itself failed, or the node has a fault.
+    /// The model failed, or the node has an internal error.
     Internal(String),
-    /// The function's own answer.
+    /// An error response defined by the function.
     Status {
-        /// The HTTP status, from 400 up.
+        /// HTTP status, 400 or higher.
         status: u16,
-        /// The answer's body, for people.
+        /// Body of the response, for people.
         message: String,
     },
 }
 
 impl Error {
-    /// An answer of the function's own: a status from 400 up, and a text for whoever asked.
+    /// Creates an error response with a status of 400 or higher and a text for the client.
     ///
     /// ```
     /// # use weir::{Error, Request, Response, Result};
@@ -51,8 +53,8 @@ impl Error {
         Self::Status { status, message: message.into() }
     }
 
-    /// The HTTP status that answers for this error: 400 for [`Error::InvalidArgument`], 503 where it may work later, 504 for a deadline, and
-    /// 500 for what the caller can do nothing about.
+    /// HTTP status of this error: 400 for [`Error::InvalidArgument`], 503 for temporary failures,
+    /// 504 for a deadline, and 500 for failures that the client cannot avoid.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -88,9 +90,9 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Answering with a status where something failed.
+/// Conversion of any error to an error response.
 pub trait OrStatus<T> {
-    /// Turn any error into [`Error::Status`], with the error's own text.
+    /// Converts the error to [`Error::Status`] with the given status and the error's text.
     ///
     /// ```
     /// # use weir::{OrStatus as _, Request, Response, Result};
@@ -123,7 +125,7 @@ impl From<Raw> for Error {
     }
 }
 
-/// What the caller of a tensor function gets to see.
+/// Converts the error of a tensor function for its caller.
 impl From<Error> for Raw {
     fn from(error: Error) -> Self {
         match error {
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_pass_the_boundary_both_ways_unchanged() {
+    fn errors_round_trip_through_the_host_type() {
         let text = || "why".to_owned();
         for error in [
             Error::InvalidArgument(text()),
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_of_the_functions_own_is_the_callers_or_the_functions_fault() {
+    fn status_errors_map_to_invalid_argument_or_internal() {
         assert!(matches!(Raw::from(Error::new(404, "x")), Raw::InvalidArgument(text) if text == "x"));
         assert!(matches!(Raw::from(Error::new(502, "x")), Raw::Internal(text) if text == "x"));
         let parsed: Result<u8> = "x".parse::<u8>().or_status(422);

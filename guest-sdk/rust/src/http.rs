@@ -1,4 +1,4 @@
-//! HTTP in and out, over `wasi:http` 0.2, with as few calls to the node as it takes.
+//! HTTP requests and responses over `wasi:http` 0.2, with as few host calls as possible.
 
 mod request;
 mod response;
@@ -8,8 +8,8 @@ pub use response::Response;
 
 use wasip2::http::types::{IncomingRequest, ResponseOutparam};
 
-/// Make a component of a function that answers HTTP requests: a `fn(Request) -> R`, where `R` is anything that becomes a
-/// [`Response`](crate::Response), results included. Once in a crate.
+/// Exports a handler as an HTTP component. The handler is a `fn(Request) -> R`, where `R` converts
+/// into a [`Response`](crate::Response), such as a result. Use the macro once per crate.
 ///
 /// ```
 /// use weir::{Request, Response, Result};
@@ -44,7 +44,7 @@ macro_rules! http_function {
     };
 }
 
-/// What [`http_function`] expands to.
+/// Implementation of [`http_function`].
 pub fn serve<R: Into<Response>>(
     handler: impl FnOnce(Request) -> R,
     request: IncomingRequest,

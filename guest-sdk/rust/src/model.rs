@@ -1,12 +1,14 @@
-//! Models, and runs of them.
+//! Models and inference.
 
 use crate::bindings::imports::weir::inference::models as raw;
 use crate::{ElementType, Result, Tensor, Tensors};
 use std::time::Duration;
 
-/// A model that the function's manifest grants it; or a tensor function, a workflow, or a kernel graph, which run like one.
+/// A model that the function's manifest grants. Tensor functions, workflows and kernel graphs are
+/// opened and run in the same way.
 ///
-/// The node keeps it in device memory while this handle lives. Opening and dropping one that is there already costs little.
+/// The node keeps the model in device memory for the lifetime of this handle. Opening and dropping
+/// a resident model is cheap.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -26,15 +28,17 @@ use std::time::Duration;
 pub struct Model(raw::Model);
 
 impl Model {
-    /// Open the newest version of the model `name`, or one version of it with `name:version`.
+    /// Opens the newest version of the model `name`, or a specific version with `name:version`.
     ///
-    /// Fails with [`Error::NotFound`](crate::Error::NotFound), [`Error::NotGranted`](crate::Error::NotGranted), or
-    /// [`Error::ResourceExhausted`](crate::Error::ResourceExhausted) where no device has room for it.
+    /// Fails with [`Error::NotFound`](crate::Error::NotFound), with
+    /// [`Error::NotGranted`](crate::Error::NotGranted), or with
+    /// [`Error::ResourceExhausted`](crate::Error::ResourceExhausted) if no device has room for the
+    /// model.
     pub fn open(name: &str) -> Result<Self> {
         Ok(Self(raw::Model::open(name)?))
     }
 
-    /// Its name, version, inputs and outputs.
+    /// Name, version, inputs and outputs of the model.
     #[must_use]
     pub fn describe(&self) -> Description {
         let raw::Description { name, version, inputs, outputs } = self.0.describe();
@@ -42,7 +46,7 @@ impl Model {
         Description { name, version, inputs: ports(inputs), outputs: ports(outputs) }
     }
 
-    /// Run it, and wait for all of its outputs.
+    /// Runs the model and waits for all outputs.
     pub fn infer<'a, N: Into<String>>(
         &'a self,
         inputs: impl IntoIterator<Item = (N, &'a Tensor)>,
@@ -50,7 +54,7 @@ impl Model {
         self.run(inputs).infer()
     }
 
-    /// Start a run, and do something else until it is done.
+    /// Starts a run and returns without waiting for its outputs.
     pub fn submit<'a, N: Into<String>>(
         &'a self,
         inputs: impl IntoIterator<Item = (N, &'a Tensor)>,
@@ -58,7 +62,7 @@ impl Model {
         self.run(inputs).submit()
     }
 
-    /// Prepare a run, for options: nothing happens before [`Run::infer`] or [`Run::submit`].
+    /// Prepares a run with options. The run starts with [`Run::infer`] or [`Run::submit`].
     pub fn run<'a, N: Into<String>>(&'a self, inputs: impl IntoIterator<Item = (N, &'a Tensor)>) -> Run<'a> {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name.into(), &tensor.0)).collect();
         Run {
@@ -69,7 +73,7 @@ impl Model {
     }
 }
 
-/// A run that is being prepared.
+/// A run that is being configured.
 #[derive(Debug)]
 #[must_use = "nothing runs before `infer` or `submit`"]
 pub struct Run<'a> {
@@ -79,52 +83,53 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Give back these outputs only, in this order. The others need not be computed.
+    /// Selects the outputs to return, in this order. The node need not compute the others.
     pub fn outputs<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.options.outputs = Some(names.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Give up after this time, counted in whole milliseconds. The invocation's own deadline holds in any case.
+    /// Sets a time limit, in whole milliseconds. The invocation's deadline still applies.
     pub fn deadline(mut self, after: Duration) -> Self {
         self.options.deadline_ms = Some(u32::try_from(after.as_millis()).unwrap_or(u32::MAX));
         self
     }
 
-    /// How urgent the run is: 1 is the most; 0 is the invocation's own.
+    /// Sets the priority: 1 is the most urgent; 0 uses the invocation's priority.
     pub fn priority(mut self, priority: u32) -> Self {
         self.options.priority = Some(priority);
         self
     }
 
-    /// Run, and wait for the outputs.
+    /// Starts the run and waits for its outputs.
     pub fn infer(self) -> Result<Tensors> {
         Ok(wrap(self.model.0.infer(&self.inputs, Some(&self.options))?))
     }
 
-    /// Run while the function does something else. The inputs may be dropped at once.
+    /// Starts the run without waiting for its outputs. The inputs may be dropped at once.
     pub fn submit(self) -> Result<Pending> {
         Ok(Pending(self.model.0.submit(&self.inputs, Some(&self.options))?))
     }
 }
 
-/// A run under way. Dropping it cancels the run.
+/// An active run. Dropping it cancels the run.
 #[derive(Debug)]
 pub struct Pending(raw::Pending);
 
 impl Pending {
-    /// Wait for the outputs.
+    /// Waits for the outputs.
     pub fn wait(self) -> Result<Tensors> {
         Ok(wrap(self.0.wait()?))
     }
 
-    /// Stop the run, unless it is done; [`Self::wait`] then fails with [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Cancels the run, unless it is finished; [`Self::wait`] then fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn cancel(&self) {
         self.0.cancel();
     }
 }
 
-/// Wait on wstd's runtime while other tasks go on.
+/// Awaits the run on wstd's runtime, so that other tasks proceed.
 #[cfg(feature = "async")]
 impl IntoFuture for Pending {
     type Output = Result<Tensors>;
@@ -139,27 +144,27 @@ impl IntoFuture for Pending {
     }
 }
 
-/// What a model is, and what it takes and gives.
+/// Name, version and signature of a model.
 #[derive(Debug, Clone)]
 pub struct Description {
-    /// The name it is deployed under.
+    /// Name that the model is deployed under.
     pub name: String,
-    /// The version that was opened.
+    /// The opened version.
     pub version: String,
-    /// What a run must be given.
+    /// Required inputs.
     pub inputs: Vec<Port>,
-    /// What a run can give back.
+    /// Available outputs.
     pub outputs: Vec<Port>,
 }
 
 /// One input or output of a model.
 #[derive(Debug, Clone)]
 pub struct Port {
-    /// The name by which a run refers to it.
+    /// Name of the input or output.
     pub name: String,
-    /// The type of its elements.
+    /// Element type.
     pub element_type: ElementType,
-    /// The size of each dimension, outermost first; none where it may differ from run to run.
+    /// Size of each dimension, outermost first; `None` for a variable dimension.
     pub shape: Vec<Option<usize>>,
 }
 

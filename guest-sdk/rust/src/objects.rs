@@ -1,6 +1,8 @@
-//! Tensors that are kept under names, for other functions, inferences and clients to read.
+//! Named objects: tensors stored under a name, which other functions, inferences and clients can
+//! read.
 //!
-//! The function's manifest says which names it may read, and which it may put and delete:
+//! The function's manifest lists the names that the function may read, and the names that it may
+//! put and delete:
 //!
 //! ```toml
 //! [function.objects]
@@ -23,29 +25,30 @@ use crate::bindings::imports::weir::inference::objects as raw;
 use crate::{Result, Tensor};
 use std::time::Duration;
 
-/// The tensor that is kept under `name`, as it was put.
+/// Reads the tensor stored under `name`.
 ///
-/// Fails with [`Error::NotFound`](crate::Error::NotFound) where there is none, or it has expired, and with
-/// [`Error::NotGranted`](crate::Error::NotGranted).
+/// Fails with [`Error::NotFound`](crate::Error::NotFound) if the object does not exist or has
+/// expired, and with [`Error::NotGranted`](crate::Error::NotGranted).
 pub fn get(name: &str) -> Result<Tensor> {
     Ok(Tensor(raw::get(name)?))
 }
 
-/// Keep a copy of `tensor` under `name`, in the place of what was there, for as long as the node's settings say. It is durable when this
-/// returns.
+/// Stores a copy of `tensor` under `name`, replacing an existing object, with the node's default
+/// lifetime. The object is durable when the call returns.
 ///
-/// Fails with [`Error::ResourceExhausted`](crate::Error::ResourceExhausted) where there is no room for it.
+/// Fails with [`Error::ResourceExhausted`](crate::Error::ResourceExhausted) if there is no space
+/// for the object.
 pub fn put(name: &str, tensor: &Tensor) -> Result<()> {
     Ok(raw::put(name, &tensor.0, None)?)
 }
 
-/// The same, for so long, counted in whole milliseconds.
+/// Same as [`put`], with a lifetime in whole milliseconds.
 pub fn put_for(name: &str, tensor: &Tensor, time: Duration) -> Result<()> {
     let ttl_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Ok(raw::put(name, &tensor.0, Some(ttl_ms))?)
 }
 
-/// Let nobody find `name` any more.
+/// Deletes the object `name`.
 pub fn delete(name: &str) -> Result<()> {
     Ok(raw::delete(name)?)
 }

@@ -1,4 +1,4 @@
-//! Routes by method and path, with [`matchit`]'s patterns.
+//! Routes requests by method and path, with [`matchit`]'s patterns.
 
 use crate::{Error, Request, Response, Result};
 use percent_encoding::percent_decode_str;
@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 type Handler = Box<dyn Fn(Request, &Params) -> Result<Response>>;
 
-/// Sends a request to the handler of its method and path.
+/// Dispatches a request to the handler of its method and path.
 ///
-/// Patterns are those of [`matchit`](https://docs.rs/matchit): `{name}` stands for one segment, `{*rest}` for all that follow. What no pattern
-/// matches answers 404, and a method that a path does not know answers 405 with the ones it does.
+/// Patterns follow [`matchit`](https://docs.rs/matchit): `{name}` matches one segment, `{*rest}`
+/// matches all remaining segments. A path without a matching pattern is answered with 404. A method
+/// without a handler is answered with 405 and the allowed methods.
 ///
 /// ```
 /// use weir::{Request, Response, Result, Router};
@@ -29,15 +30,15 @@ type Handler = Box<dyn Fn(Request, &Params) -> Result<Response>>;
 #[derive(Default)]
 pub struct Router {
     paths: matchit::Router<usize>,
-    /// The handlers of each pattern, by method.
+    /// Handlers of each pattern, by method.
     handlers: Vec<Vec<(&'static str, Handler)>>,
-    /// The patterns, in the order of `handlers`.
+    /// Patterns, in the order of `handlers`.
     patterns: Vec<String>,
-    /// The first pattern that could not be taken, and why.
+    /// The first invalid route, with the reason.
     broken: Option<String>,
 }
 
-/// The parts of a path that a pattern names.
+/// Named parts of a path, as matched by a pattern.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Params(Vec<(String, String)>);
 
@@ -48,26 +49,26 @@ enum Found<'a> {
 }
 
 impl Router {
-    /// No routes yet.
+    /// Creates a router without routes.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A handler for GET, and for HEAD where no other is given.
+    /// Adds a handler for GET, and for HEAD unless HEAD has its own handler.
     #[must_use]
     pub fn get(self, path: &str, handler: impl Fn(Request, &Params) -> Result<Response> + 'static) -> Self {
         self.route("GET", path, handler)
     }
 
-    /// A handler for POST.
+    /// Adds a handler for POST.
     #[must_use]
     pub fn post(self, path: &str, handler: impl Fn(Request, &Params) -> Result<Response> + 'static) -> Self {
         self.route("POST", path, handler)
     }
 
-    /// A handler for any method, given in capitals. A pattern that cannot be read, or that says the same as another one, makes every request
-    /// a 500 that tells so.
+    /// Adds a handler for `method`, in capitals. After an invalid or conflicting pattern, every
+    /// request is answered with 500 and the reason.
     #[must_use]
     pub fn route(
         mut self,
@@ -99,7 +100,7 @@ impl Router {
         Ok(())
     }
 
-    /// Answer a request.
+    /// Dispatches a request and returns the response.
     pub fn handle(&self, request: Request) -> Result<Response> {
         if let Some(why) = &self.broken {
             return Err(Error::new(500, why.clone()));
@@ -135,13 +136,13 @@ impl std::fmt::Debug for Router {
 }
 
 impl Params {
-    /// The part under a name, without percent signs.
+    /// The part named `name`, percent-decoded.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The part under a name, read as a number or whatever else is asked for. What cannot be read answers 400.
+    /// The part named `name`, parsed to `T`. A parse error becomes a 400 response.
     pub fn parse<T: FromStr<Err: std::fmt::Display>>(&self, name: &str) -> Result<T> {
         let Some(text) = self.get(name) else {
             return Err(Error::new(500, format!("the route has no part called {name}")));
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_find_their_handlers_and_the_parts_of_their_paths() {
+    fn router_dispatches_and_extracts_params() {
         let router = Router::new()
             .get("/", nothing)
             .get("/users/{id}", nothing)
@@ -182,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_handler_is_told_apart() {
+    fn router_distinguishes_404_and_405() {
         let router = Router::new().get("/a", nothing).post("/a", nothing);
         assert!(matches!(router.find("PUT", "/a"), Found::Methods(methods) if methods == ["GET", "POST"]));
         assert!(matches!(router.find("GET", "/b"), Found::Nothing));
     }
 
     #[test]
-    fn routes_that_clash_are_remembered() {
+    fn conflicting_routes_answer_500() {
         assert!(Router::new().get("/a", nothing).get("/a", nothing).broken.is_some());
         assert!(Router::new().get("/{a}", nothing).get("/{b}", nothing).broken.is_some());
         assert!(Router::new().get("/{", nothing).broken.is_some());

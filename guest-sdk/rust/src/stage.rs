@@ -1,9 +1,10 @@
-//! Functions with the signature of a model.
+//! Tensor functions: functions with the signature of a model.
 
 use crate::bindings::imports::weir::inference::tensors::{Error as RawError, Tensor as RawTensor};
 use crate::{Result, Tensor, Tensors};
 
-/// Make a component of a `fn(Tensors) -> Result<Tensors>`: a function with the signature of a model. Once in a crate.
+/// Exports a `fn(Tensors) -> Result<Tensors>` as a component with the signature of a model. Use the
+/// macro once per crate.
 ///
 /// ```
 /// use weir::{Result, Tensors};
@@ -42,7 +43,7 @@ macro_rules! tensor_function {
     };
 }
 
-/// What [`tensor_function`] expands to.
+/// Implementation of [`tensor_function`].
 pub fn run(
     handler: impl FnOnce(Tensors) -> Result<Tensors>,
     inputs: Vec<(String, RawTensor)>,

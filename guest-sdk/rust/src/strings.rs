@@ -1,8 +1,9 @@
-//! Byte strings as tensors hold them: each is its length as four bytes, little-endian, then itself.
+//! Encoding of byte strings in tensors: a length of four little-endian bytes, followed by the
+//! string.
 
 use crate::{Error, Result};
 
-/// The bytes of a tensor that holds `strings`.
+/// Encodes `strings` as tensor data.
 pub(crate) fn join<S: AsRef<[u8]>>(strings: &[S]) -> Result<Vec<u8>> {
     let total = strings.iter().map(|string| 4 + string.as_ref().len()).sum();
     let mut bytes = Vec::with_capacity(total);
@@ -15,7 +16,7 @@ pub(crate) fn join<S: AsRef<[u8]>>(strings: &[S]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The strings that `bytes` of a tensor hold.
+/// Decodes the strings of tensor data.
 pub(crate) fn split(mut bytes: &[u8]) -> Result<Vec<&[u8]>> {
     let mut strings = Vec::new();
     while !bytes.is_empty() {
@@ -38,13 +39,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strings_survive(strings: Vec<Vec<u8>>) {
+        fn strings_round_trip(strings: Vec<Vec<u8>>) {
             let bytes = join(&strings).unwrap();
             prop_assert_eq!(split(&bytes).unwrap(), strings);
         }
 
         #[test]
-        fn any_bytes_are_strings_or_an_error(bytes: Vec<u8>) {
+        fn random_bytes_decode_or_fail(bytes: Vec<u8>) {
             if let Ok(strings) = split(&bytes) {
                 prop_assert_eq!(join(&strings).unwrap(), bytes);
             }
@@ -52,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_named() {
+    fn truncated_strings_are_reported() {
         assert_eq!(
             split(&[1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b']).unwrap_err(),
             Error::InvalidArgument("string 1 ends early".into())

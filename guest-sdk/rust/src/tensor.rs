@@ -1,11 +1,11 @@
-//! One tensor.
+//! Tensors on the node.
 
 use crate::bindings::imports::weir::inference::tensors::Tensor as Raw;
 use crate::element::{self, Element, ElementType};
 use crate::{Error, Result, strings};
 use std::ops::Range;
 
-/// A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
+/// A dense, row-major tensor on the node. Its data enters guest memory only when it is read.
 ///
 /// ```no_run
 /// # use weir::{Result, Tensor};
@@ -21,31 +21,35 @@ use std::ops::Range;
 pub struct Tensor(pub(crate) Raw);
 
 impl Tensor {
-    /// Copy `elements` into a new tensor. An empty shape, `[]`, is a scalar.
+    /// Creates a tensor from a copy of `elements`. An empty shape, `[]`, is a scalar.
     ///
-    /// Fails where the shape has another number of elements, and past the function's limit of tensor bytes.
+    /// Fails if the shape has a different number of elements, and above the function's limit of
+    /// tensor bytes.
     pub fn from_slice<T: Element>(elements: &[T], shape: impl AsRef<[usize]>) -> Result<Self> {
         fits(shape.as_ref(), elements.len())?;
         Self::from_bytes(T::TYPE, shape, T::as_bytes(elements))
     }
 
-    /// Copy strings, or byte strings, into a new tensor.
+    /// Creates a tensor from a copy of strings or byte strings.
     ///
-    /// Fails where the shape has another number of elements, and past the function's limit of tensor bytes.
+    /// Fails if the shape has a different number of elements, and above the function's limit of
+    /// tensor bytes.
     pub fn from_strings<S: AsRef<[u8]>>(elements: &[S], shape: impl AsRef<[usize]>) -> Result<Self> {
         fits(shape.as_ref(), elements.len())?;
         Self::from_bytes(ElementType::Bytes, shape, &strings::join(elements)?)
     }
 
-    /// Copy `data`, little-endian, into a new tensor of a type that is known only when the function runs.
+    /// Creates a tensor from a copy of little-endian `data`, for an element type known only at run
+    /// time.
     ///
-    /// Fails where the shape needs another number of bytes, and past the function's limit of tensor bytes.
+    /// Fails if the shape needs a different number of bytes, and above the function's limit of
+    /// tensor bytes.
     pub fn from_bytes(element_type: ElementType, shape: impl AsRef<[usize]>, data: &[u8]) -> Result<Self> {
         let shape = element::dimensions(shape.as_ref())?;
         Ok(Self(Raw::from_bytes(element_type, &shape, data)?))
     }
 
-    /// The type of every element.
+    /// Element type.
     #[must_use]
     pub fn element_type(&self) -> ElementType {
         self.0.element_type()
@@ -57,20 +61,21 @@ impl Tensor {
         self.0.shape().iter().map(|size| *size as usize).collect()
     }
 
-    /// How many bytes its data has.
+    /// Size of the data in bytes.
     #[must_use]
     pub fn byte_length(&self) -> u64 {
         self.0.byte_length()
     }
 
-    /// Copy all elements into the function's memory. Fails where they are of another type.
+    /// Copies all elements into guest memory. Fails if the element type differs.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         element::same::<T>(self.element_type())?;
         T::from_bytes(&self.to_bytes()?)
     }
 
-    /// Copy some elements into the function's memory, counted in row-major order: a row of a large output, say. Fails where they are of
-    /// another type, or fewer.
+    /// Copies a range of elements into guest memory, counted in row-major order: for example, one
+    /// row of a large output. Fails if the element type differs, or if the range exceeds the
+    /// tensor.
     pub fn read<T: Element>(&self, elements: Range<usize>) -> Result<Vec<T>> {
         element::same::<T>(self.element_type())?;
         let size = size_of::<T>() as u64;
@@ -78,13 +83,13 @@ impl Tensor {
         T::from_bytes(&self.0.read(elements.start as u64 * size, count * size)?)
     }
 
-    /// Copy all strings into the function's memory. Fails where the elements are no strings, or not UTF-8.
+    /// Copies all strings into guest memory. Fails if the elements are not strings, or not UTF-8.
     pub fn to_strings(&self) -> Result<Vec<String>> {
         let strings = self.to_byte_strings()?.into_iter();
         strings.map(String::from_utf8).collect::<std::result::Result<_, _>>().map_err(Error::invalid)
     }
 
-    /// Copy all byte strings into the function's memory. Fails where the elements are no byte strings.
+    /// Copies all byte strings into guest memory. Fails if the elements are not byte strings.
     pub fn to_byte_strings(&self) -> Result<Vec<Vec<u8>>> {
         match self.element_type() {
             ElementType::Bytes => {
@@ -94,7 +99,7 @@ impl Tensor {
         }
     }
 
-    /// Copy its data into the function's memory as it is: little-endian, row-major.
+    /// Copies the data into guest memory unchanged: little-endian, row-major.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         Ok(self.0.read(0, self.byte_length())?)
     }
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_that_does_not_fit_is_told_before_the_node_is_asked() {
+    fn mismatched_shape_fails_without_a_host_call() {
         let error = Tensor::from_slice(&[1.0_f32; 3], [2, 2]).unwrap_err();
         assert_eq!(error, Error::InvalidArgument("3 elements do not fill the shape [2, 2]".into()));
         assert!(Tensor::from_strings(&["a"], [0]).is_err());

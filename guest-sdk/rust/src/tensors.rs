@@ -1,19 +1,19 @@
-//! Tensors with names: what goes into a run and what comes out.
+//! Named tensors: inputs and outputs of a run.
 
 use crate::{Error, Result, Tensor};
 
-/// Named tensors, in order: the outputs of a model, or what a tensor function is given and gives.
+/// Named tensors in order: the outputs of a model, or the inputs and outputs of a tensor function.
 #[derive(Debug, Default)]
 pub struct Tensors(Vec<(String, Tensor)>);
 
 impl Tensors {
-    /// The tensor called `name`. Fails where there is none.
+    /// The tensor named `name`. Fails if there is none.
     pub fn get(&self, name: &str) -> Result<&Tensor> {
         let found = self.0.iter().find(|(is, _)| is == name);
         found.map(|(_, tensor)| tensor).ok_or_else(|| self.missing(name))
     }
 
-    /// The tensor called `name`, for good. Fails where there is none.
+    /// Removes and returns the tensor named `name`. Fails if there is none.
     pub fn take(&mut self, name: &str) -> Result<Tensor> {
         match self.0.iter().position(|(is, _)| is == name) {
             Some(at) => Ok(self.0.remove(at).1),
@@ -21,7 +21,7 @@ impl Tensors {
         }
     }
 
-    /// The only tensor there is. Fails where there are none or more.
+    /// The only tensor. Fails if there are none or several.
     pub fn only(mut self) -> Result<Tensor> {
         match (self.0.pop(), self.0.is_empty()) {
             (Some((_, tensor)), true) => Ok(tensor),
@@ -33,24 +33,24 @@ impl Tensors {
         }
     }
 
-    /// Add a tensor at the end.
+    /// Appends a tensor.
     pub fn push(&mut self, name: impl Into<String>, tensor: Tensor) {
         self.0.push((name.into(), tensor));
     }
 
-    /// How many there are.
+    /// Number of tensors.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Each with its name, in order.
+    /// The names and tensors, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.0.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_tensor_is_reported_by_name() {
         let none = Tensors::default();
         assert!(none.get("x").unwrap_err().to_string().contains("no tensor x"));
         assert!(none.only().is_err());

@@ -1,4 +1,4 @@
-//! The way in.
+//! HTTP requests.
 
 use crate::{Element, Error, Result, Tensor};
 use std::borrow::Cow;
@@ -6,10 +6,10 @@ use std::cell::OnceCell;
 use wasip2::http::types::{IncomingBody, IncomingRequest, Method};
 use wasip2::io::streams::StreamError;
 
-/// How much of a body is read at a time, in bytes.
+/// Bytes of the body to read per call.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// A request to answer. Its parts are fetched from the node when they are asked for.
+/// The request to answer. Its parts are fetched from the node on demand.
 #[derive(Debug)]
 pub struct Request {
     raw: IncomingRequest,
@@ -22,7 +22,7 @@ impl Request {
         Self { raw, method: OnceCell::new(), target: OnceCell::new() }
     }
 
-    /// The method, in capitals: `GET`, `POST`, ...
+    /// Method in capitals: `GET`, `POST`, ...
     pub fn method(&self) -> &str {
         match self.method.get_or_init(|| self.raw.method()) {
             Method::Get => "GET",
@@ -38,12 +38,13 @@ impl Request {
         }
     }
 
-    /// The path within the function, as it was sent: percent-encoded, with the slash at its start and without the query.
+    /// Path within the function, as sent: percent-encoded, with the leading slash and without the
+    /// query.
     pub fn path(&self) -> &str {
         split_target(self.target()).0
     }
 
-    /// What follows the question mark, as it was sent.
+    /// Query after the question mark, as sent.
     pub fn query(&self) -> Option<&str> {
         split_target(self.target()).1
     }
@@ -54,7 +55,7 @@ impl Request {
         pairs.find(|(is, _)| is == key).map(|(_, value)| value)
     }
 
-    /// The first value of the header `name`, whatever its case; bytes that are not UTF-8 are replaced.
+    /// The first value of the header `name`, in any case; bytes that are not UTF-8 are replaced.
     pub fn header(&self, name: &str) -> Option<String> {
         let value = self.raw.headers().get(name).into_iter().next()?;
         Some(
@@ -63,12 +64,13 @@ impl Request {
         )
     }
 
-    /// All headers, names in lower case.
+    /// All headers, with names in lower case.
     pub fn headers(&self) -> Vec<(String, Vec<u8>)> {
         self.raw.headers().entries()
     }
 
-    /// Read the whole body into the function's memory. Once: a second call fails, and so does one after [`Self::body_tensor`].
+    /// Reads the whole body into guest memory. Works once: a second call fails, as does a call
+    /// after [`Self::body_tensor`].
     pub fn body(&self) -> Result<Vec<u8>> {
         let body = self.raw.consume().map_err(|()| Error::invalid("the body was read before"))?;
         let stream = body.stream().map_err(|()| Error::invalid("the body was read before"))?;
@@ -91,13 +93,14 @@ impl Request {
         Ok(bytes)
     }
 
-    /// Read the body as text. Answers 400 where it is not UTF-8.
+    /// Reads the body as text. The error becomes a 400 response if the body is not UTF-8.
     pub fn body_text(&self) -> Result<String> {
         String::from_utf8(self.body()?)
             .map_err(|error| Error::new(400, format!("the body is no text: {error}")))
     }
 
-    /// Read the body as JSON. Answers 400 where it is not, or not of the type wanted.
+    /// Reads the body as JSON. The error becomes a 400 response if the body is not JSON or does not
+    /// match `T`.
     #[cfg(feature = "json")]
     pub fn json<T: serde::de::DeserializeOwned>(&self) -> Result<T> {
         let body = self.body()?;
@@ -105,7 +108,8 @@ impl Request {
             .map_err(|error| Error::new(400, format!("the body is not the JSON expected: {error}")))
     }
 
-    /// Take the body as a tensor, without reading it into the function's memory: see [`take_body`](crate::take_body).
+    /// Takes the body as a tensor, without reading it into guest memory: see
+    /// [`take_body`](crate::take_body).
     pub fn body_tensor<T: Element>(&self, shape: impl AsRef<[usize]>) -> Result<Tensor> {
         crate::take_body::<T>(shape)
     }
@@ -115,7 +119,7 @@ impl Request {
     }
 }
 
-/// Path and query.
+/// Splits a request target into path and query.
 fn split_target(target: &str) -> (&str, Option<&str>) {
     match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -129,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_split_at_the_first_question_mark() {
+    fn target_splits_at_the_first_question_mark() {
         assert_eq!(split_target("/a/b"), ("/a/b", None));
         assert_eq!(split_target("/a?b=?c"), ("/a", Some("b=?c")));
         assert_eq!(split_target("/?"), ("/", Some("")));

@@ -1,14 +1,14 @@
-//! The way out.
+//! HTTP responses.
 
 use crate::{Error, Tensor, reply_with};
 use std::borrow::Cow;
 use wasip2::http::types::{ErrorCode, Fields, OutgoingBody, OutgoingResponse, ResponseOutparam};
 use wasip2::io::streams::{OutputStream, StreamError};
 
-/// What `blocking-write-and-flush` takes at once.
+/// Largest write that `blocking-write-and-flush` accepts.
 const BLOCKING_WRITE_BYTES: usize = 4096;
 
-/// An answer: a status, headers and a body.
+/// A response: status, headers and body.
 ///
 /// ```
 /// # use weir::Response;
@@ -28,9 +28,10 @@ enum Body {
     OnNode(Box<dyn OnNode>),
 }
 
-/// A body that the node has. Behind a pointer, so that functions which answer with none do not import the node's tensors.
+/// A body on the node. A trait object, so that functions without tensor responses do not import the
+/// node's tensors.
 trait OnNode: std::fmt::Debug {
-    /// Have the node answer with it.
+    /// Sets the tensor as the body of the response.
     fn attach(&self) -> crate::Result<()>;
 }
 
@@ -41,13 +42,13 @@ impl OnNode for Tensor {
 }
 
 impl Response {
-    /// A status and nothing else.
+    /// Creates a response with a status and an empty body.
     #[must_use]
     pub fn new(status: u16) -> Self {
         Self { status, headers: Vec::new(), body: Body::Bytes(Cow::Borrowed(&[])) }
     }
 
-    /// Text, as UTF-8.
+    /// Creates a UTF-8 text response.
     pub fn text(text: impl Into<Cow<'static, str>>) -> Self {
         let bytes = match text.into() {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
@@ -56,12 +57,14 @@ impl Response {
         Self::with_body("text/plain; charset=utf-8", Body::Bytes(bytes))
     }
 
-    /// Bytes of no particular type, unless `content-type` is set with [`Self::with_header`].
+    /// Creates a binary response of type `application/octet-stream`. Set another `content-type`
+    /// with [`Self::with_header`].
     pub fn bytes(bytes: impl Into<Cow<'static, [u8]>>) -> Self {
         Self::with_body("application/octet-stream", Body::Bytes(bytes.into()))
     }
 
-    /// JSON. Fails where `value` cannot be written as JSON: a map whose keys are no strings, say.
+    /// Creates a JSON response. Fails if `value` cannot be serialised as JSON: for example, a map
+    /// whose keys are not strings.
     #[cfg(feature = "json")]
     pub fn json<T: serde::Serialize + ?Sized>(value: &T) -> crate::Result<Self> {
         let bytes = serde_json::to_vec(value)
@@ -69,20 +72,22 @@ impl Response {
         Ok(Self::with_body("application/json", Body::Bytes(bytes.into())))
     }
 
-    /// The bytes of a tensor, which do not enter the function's memory.
+    /// Creates a response with the bytes of a tensor, which stay on the node and do not enter guest
+    /// memory.
     #[must_use]
     pub fn tensor(tensor: Tensor) -> Self {
         Self::with_body("application/octet-stream", Body::OnNode(Box::new(tensor)))
     }
 
-    /// Another status.
+    /// Sets the status.
     #[must_use]
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// A header; it replaces those of the same name. A name or value that HTTP does not allow makes the answer a 500.
+    /// Sets a header, replacing headers of the same name. A name or value that HTTP does not allow
+    /// turns the response into a 500.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) -> Self {
         let name = name.into();
@@ -95,7 +100,8 @@ impl Response {
         Self { status: 200, headers: vec![("content-type".to_owned(), content_type.into())], body }
     }
 
-    /// Send it. Where the node refuses it, the node is told why instead; where the client is gone, nobody is.
+    /// Sends the response. If the status or headers are invalid, reports an internal error to the
+    /// node instead. Writes the reason of a failure to standard error.
     pub(crate) fn send(self, out: ResponseOutparam) {
         if let Err(why) = self.try_send(out) {
             eprintln!("the answer was not sent whole: {why}");
@@ -142,7 +148,8 @@ impl Response {
     }
 }
 
-/// One call where the body is small; else as much at a time as the node takes.
+/// Writes a small body with a single host call, and a larger one in pieces as the node accepts
+/// them.
 fn write(stream: &OutputStream, mut bytes: &[u8]) -> Result<(), StreamError> {
     if bytes.len() <= BLOCKING_WRITE_BYTES {
         return stream.blocking_write_and_flush(bytes);
@@ -161,7 +168,7 @@ fn write(stream: &OutputStream, mut bytes: &[u8]) -> Result<(), StreamError> {
 }
 
 impl From<Error> for Response {
-    /// The error's text under its status. A 503 asks to try again.
+    /// Responds with the error's status and text. A 503 asks the client to retry.
     fn from(error: Error) -> Self {
         let response = Self::text(format!("{error}\n")).with_status(error.status());
         if matches!(error, Error::Unavailable(_) | Error::ResourceExhausted(_)) {
@@ -213,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn a_header_replaces_those_of_its_name() {
+    fn with_header_replaces_headers_of_the_same_name() {
         let response = Response::text("<p>").with_header("Content-Type", "text/html").with_status(203);
         assert_eq!(parts(response), (203, vec![("Content-Type".into(), "text/html".into())], b"<p>".into()));
     }
 
     #[test]
-    fn results_become_answers() {
+    fn results_convert_to_responses() {
         let good: Result<&'static str, Error> = Ok("yes");
         assert_eq!(parts(good.into()).0, 200);
         let bad: Result<Response, Error> = Err(Error::new(418, "a teapot"));
@@ -232,7 +239,7 @@ mod tests {
 
     #[cfg(feature = "json")]
     #[test]
-    fn json_is_written_and_what_is_none_is_an_error() {
+    fn json_response_serialises_or_fails() {
         let (_, headers, body) = parts(Response::json(&[1, 2]).unwrap());
         assert_eq!((body.as_slice(), headers[0].1.as_str()), (b"[1,2]".as_slice(), "application/json"));
         assert_eq!(Response::json(&std::collections::BTreeMap::from([([1], 2)])).unwrap_err().status(), 500);
