@@ -1,11 +1,12 @@
-//! What Weir adds to a run: the same model in a bare ONNX Runtime session, and through the cache, the queue and a device thread.
+//! Overhead of Weir per run: the same model in a plain ONNX Runtime session, and through the cache,
+//! the queue and a device thread.
 //!
 //! ```sh
 //! cargo bench -p weir-inference --bench overhead -- MODEL.onnx ...
 //! ```
 //!
-//! Each way runs in processes of its own, in turns. Also measured, without a model: how long it takes to pin one that is there, and to get
-//! through an idle device and back.
+//! Each variant runs in separate processes, alternately. Two further measurements need no model:
+//! the time to pin a resident model, and the time of a round trip through an idle device.
 #![allow(clippy::unwrap_used, reason = "a measurement that cannot be set up has failed")]
 
 #[path = "../tests/support/mod.rs"]
@@ -41,7 +42,7 @@ fn main() {
     }
 }
 
-/// What one run takes: on the clock, at the median, and of the processor, on average.
+/// Cost of one run: median wall time and mean processor time.
 struct Cost {
     clock: Duration,
     processor: Duration,
@@ -76,7 +77,7 @@ fn compare(model: &str) {
     }
 }
 
-/// A run of a session as one would make it without Weir, with everything that ONNX Runtime does by itself.
+/// A run of a session as a program without Weir would create it, with ONNX Runtime's defaults.
 fn bare(model: &Path) -> Cost {
     let environment =
         ort::init_from(find_onnxruntime(None).unwrap()).unwrap().with_telemetry(false).build().unwrap();
@@ -112,7 +113,7 @@ fn weir(model: &Path) -> Cost {
     })
 }
 
-/// The path of a run without the run: a fake model that takes no time.
+/// The overhead of a run alone: a fake model that takes no time.
 fn idle_device() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! What it costs that models run in a worker: the way there and back, beside the run itself, on the fake driver. The same as `weir doctor --gpu --stage
-//! worker`, which measures it on a real one. Beside it, what no worker can do without: two wake-ups.
+//! Overhead of running models in a worker process: the round trip in addition to the run, on the
+//! fake driver. `weir doctor --gpu --stage worker` measures the same on a real driver. For
+//! comparison, the benchmark measures the minimum cost of a worker: two wake-ups.
 //!
 //! `cargo bench --package weir-inference --features cuda --bench worker`
 #![allow(
@@ -18,7 +19,7 @@ use weir_device::cuda::{Devices, Search};
 use weir_inference::gpu_check::{CaseSelection, CheckConfig, Progress, Stage, WARM_UP_MS, check};
 use weir_inference::{DEVICE_WORKER_COMMAND, device_worker_main};
 
-/// How often each is timed.
+/// Repetitions of each measurement.
 const REPEATS: u32 = 1_000;
 
 fn main() -> ExitCode {
@@ -49,7 +50,8 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Microseconds that it takes beside what the thread does, which is about as long as a run: in the median.
+/// Median time in microseconds of a round trip to another thread, without the thread's computation,
+/// which takes about as long as a run.
 fn a_byte_and_back() -> f64 {
     const COMPUTES: Duration = Duration::from_millis(2);
     let (mut ours, mut theirs) = UnixStream::pair().unwrap();

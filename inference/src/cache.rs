@@ -22,7 +22,7 @@
 //!            acquire                loaded                unload, victim
 //! (absent) ----------> Loading -----------------> Resident ------------> Unloading -----> (absent)
 //!                         |                                        freed by the loader thread
-//!                         +--- failed ---> (absent), and everyone who waits is told why
+//!                         +--- failed ---> (absent), and every waiting caller receives the error
 //! ```
 
 mod arrival;

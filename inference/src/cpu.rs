@@ -1,7 +1,9 @@
-//! ONNX Runtime on the node's processor.
+//! ONNX Runtime backend for the node's processor.
 //!
-//! At upload, a limited child process reads the untrusted file, optimises the graph, and writes it as a skeleton and weights in files
-//! named by hash ([`prepare_main`]). A resident model is those files mapped into memory once, and one session per slot over them.
+//! At upload, a child process with limits reads the untrusted file, optimises the graph, and writes
+//! a skeleton and weights in files named by their hash ([`prepare_main`]). A resident model
+//! consists of these files, each mapped into memory once, and of one session per run slot over
+//! them.
 
 mod library;
 pub use library::{LibraryError, find_onnxruntime};
@@ -42,25 +44,29 @@ use store::TensorStore;
 use weir_device::{Arena, Device};
 use weir_types::Precision;
 
-/// The argument that makes `weir` a child that prepares a model: it then calls [`prepare_main`] and nothing else.
+/// Argument that makes `weir` a child process that prepares a model: it then only calls
+/// [`prepare_main`].
 pub const PREPARE_COMMAND: &str = "__prepare-model";
 
-/// How models run, and are prepared, on the processor.
+/// Settings for preparing and running models on the processor.
 #[derive(Debug, Clone)]
 pub struct OnnxRuntimeConfig {
-    /// Where `libonnxruntime.so` is; none to look for it as [`find_onnxruntime`] does.
+    /// Path of `libonnxruntime.so`; `None`: search for it as [`find_onnxruntime`] does.
     pub library: Option<PathBuf>,
-    /// Memory that all runs together may use between their inputs and outputs. The first backend of a process sets it for all.
+    /// Limit of the memory that all runs together may use for intermediate tensors. The first
+    /// backend of a process sets it for all.
     pub run_memory_bytes_max: u64,
-    /// The program that prepares models, and its arguments: this one with [`PREPARE_COMMAND`], unless set.
+    /// Program that prepares models, and its arguments; `None`: the current program with
+    /// [`PREPARE_COMMAND`].
     pub prepare_command: Option<(PathBuf, Vec<OsString>)>,
-    /// Address space of the child that prepares a model.
+    /// Limit of the preparing child's address space.
     pub prepare_memory_bytes_max: u64,
-    /// Processor time of the child that prepares a model.
+    /// Limit of the preparing child's processor time.
     pub prepare_time_ms_max: u64,
 }
 
-/// Runs ONNX models on the processor. The library is looked for when it is first needed, and again until it is there.
+/// Runs ONNX models on the processor. The library is searched for on first use, and again on each
+/// use until it is found.
 pub struct OnnxRuntime {
     config: OnnxRuntimeConfig,
     arena: Arena,
@@ -68,13 +74,13 @@ pub struct OnnxRuntime {
 }
 
 impl OnnxRuntime {
-    /// A backend whose outputs live in `arena`.
+    /// Creates a backend whose outputs are allocated in `arena`.
     #[must_use]
     pub fn new(config: OnnxRuntimeConfig, arena: Arena) -> Self {
         Self { config, arena, store: TensorStore::default() }
     }
 
-    /// Load the library, if that has not happened yet, and say where it was found. Blocks.
+    /// Loads the library if it is not loaded yet, and returns its path. Blocks.
     pub fn library(&self) -> Result<PathBuf, LibraryError> {
         let path = find_onnxruntime(self.config.library.as_deref())?;
         Runtime::open(&path, self.config.run_memory_bytes_max)?;
@@ -109,7 +115,7 @@ impl Backend for OnnxRuntime {
         let Some(variant) = source.prepared.variant_for(&processor()) else {
             return Footprint::own(source.prepared.resident_bytes);
         };
-        // What begins a family is like no other.
+        // A model that would start a new family gets an unused family number.
         let family = self.store.family_of(&source.id().tenant, variant).unwrap_or(u64::MAX);
         variant.footprint(family)
     }

@@ -1,4 +1,4 @@
-//! Models that can be run before all of them is there: their loads are over later, and what they take is what it is.
+//! Models that run before all of their weights have arrived: completion of the load, and metering.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -17,7 +17,7 @@ use weir_types::Batching;
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
-/// How long the rest of a model takes, after runs may begin.
+/// Time until all weights have arrived, after runs may begin.
 const ARRIVES: Duration = Duration::from_millis(400);
 
 struct Stage {
@@ -27,7 +27,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With a model whose rest takes so long, or, below 0, never comes.
+    /// With a model whose weights arrive after this time, or, below 0, never arrive.
     async fn new(arrive_time_ms: i64) -> Self {
         let (arena, folder) = (Arena::new(MIB), tempfile::tempdir().unwrap());
         let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
@@ -55,7 +55,7 @@ impl Stage {
         tokio::time::timeout(LONG, self.cache.acquire(&self.source, &[])).await.unwrap().unwrap()
     }
 
-    /// Wait until the load is over.
+    /// Waits until the load has completed.
     async fn is_loaded(&self) {
         let mut loads = self.cache.loads();
         tokio::time::timeout(LONG, loads.wait_for(|loads| *loads > 0)).await.unwrap().unwrap();
@@ -67,7 +67,7 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_begins_before_the_load_is_over_and_each_counts_as_what_it_is() {
+async fn run_starts_before_load_completes_and_both_are_metered() {
     let stage = Stage::new(i64::try_from(ARRIVES.as_millis()).unwrap()).await;
     let pin = stage.acquire().await;
     let there = stage.cache.resident();
@@ -88,7 +88,7 @@ async fn a_run_begins_before_the_load_is_over_and_each_counts_as_what_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_never_arrives_is_told_to_its_runs_and_had_anew_by_the_next_who_asks() {
+async fn failed_arrival_fails_runs_and_next_acquire_reloads() {
     let stage = Stage::new(-50).await;
     for _ in 0..2 {
         let pin = stage.acquire().await;
@@ -96,7 +96,7 @@ async fn what_never_arrives_is_told_to_its_runs_and_had_anew_by_the_next_who_ask
         let error = run(&pin).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         drop(pin);
-        // It goes by itself; whoever comes before that waits for it.
+        // The model is unloaded automatically; an acquire before that waits for the unload.
         let gone = stage.cache.unload(&stage.source.key);
         if let Some(gone) = gone {
             tokio::time::timeout(LONG, gone).await.unwrap();

@@ -1,4 +1,5 @@
-//! Requests that wait for one model are run together: through the cache, the device threads, the fake backend and ONNX Runtime.
+//! Batching of waiting requests, through the cache, the device threads, the fake backend and ONNX
+//! Runtime.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +27,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 type Outcome = Result<Completion, InferenceError>;
 
-/// Fake models on a device of one slot, and one that keeps it busy.
+/// Fake models on a device with one run slot, and a model that keeps it busy.
 struct Stage {
     arena: Arena,
     backend: Arc<dyn Preparer>,
@@ -50,7 +51,8 @@ impl Stage {
         Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: Some(cpu) }
     }
 
-    /// A fake model of `x` FP32[?, 2] to `y` of the same, that takes so many milliseconds for so many items.
+    /// A fake model from `x` FP32[?, 2] to `y` of the same type, with these run times in
+    /// milliseconds by number of items.
     async fn curve(&self, name: &str, times_ms: &[(u32, f64)], batching: Batching) -> Pin {
         let times: Vec<String> =
             times_ms.iter().map(|(items, time)| format!("\"{items}\": {time}")).collect();
@@ -83,14 +85,14 @@ impl Stage {
         let mut profile = Profile::default();
         for (items, time_ms) in times_ms {
             let time = profile.run_time_ns.entry(*items).or_default();
-            // So often that what this machine takes changes little.
+            // So many samples that the machine's real times change the mean little.
             (0..100).for_each(|_| time.add((time_ms * 1e6) as u64));
         }
         self.cache.profiles().set(key, profile);
         self.cache.acquire(&Arc::new(source), &[]).await.unwrap()
     }
 
-    /// Keeps the slot taken until it is dropped.
+    /// Occupies the slot until it is dropped.
     async fn blocker(&self) -> Run {
         let endless = [(1, 3_600_000.0)];
         let pin = match &self.cpu {
@@ -102,7 +104,7 @@ impl Stage {
             Some(cpu) => ("steps", cpu.tensor(&[], &[i64::MAX])),
         };
         let run = pin.run(request(&[input]));
-        // Until it has begun, what is more urgent would go first.
+        // Until it has begun, more urgent requests would run first.
         while self.cache.queue_len() > 0 {
             tokio::task::yield_now().await;
         }
@@ -128,7 +130,7 @@ impl Stage {
             .unwrap()
     }
 
-    /// Have all of `requests` in line before the first of them can run, and wait for them.
+    /// Queues all `requests` before the first of them can run, and waits for their outcomes.
     async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<Outcome> {
         let blocker = self.blocker().await;
         let runs: Vec<Run> = requests.into_iter().map(|request| pin.run(request)).collect();
@@ -154,7 +156,7 @@ async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(LONG, future).await.expect("it hangs")
 }
 
-/// The items of each run, in the order of the requests that count them.
+/// The items of each run, in the order of the requests that carry the run.
 fn executions(outcomes: &[Outcome]) -> Vec<u32> {
     let completions = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
     completions.filter_map(|completion| completion.execution).map(|Execution { items, .. }| items).collect()
@@ -165,11 +167,11 @@ fn output<'a>(outcome: &'a Outcome, name: &str) -> &'a Tensor {
     &outputs.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no output {name}")).1
 }
 
-/// A run of eight takes about as long as one.
+/// A run of eight takes about as long as a run of one.
 const FLAT: &[(u32, f64)] = &[(1, 2.0), (2, 2.1), (4, 2.2), (8, 2.4), (32, 4.0)];
 
 #[tokio::test]
-async fn what_waits_is_run_together_and_everyone_gets_their_own() {
+async fn waiting_requests_batch_and_each_gets_its_own_outputs() {
     let stage = Stage::fake(1);
     let pin = stage.curve("flat", FLAT, on()).await;
     let sizes = [1_u32, 3, 1, 2, 1];
@@ -190,9 +192,9 @@ async fn what_waits_is_run_together_and_everyone_gets_their_own() {
 }
 
 #[tokio::test]
-async fn nothing_is_run_together_where_it_saves_nothing_or_is_switched_off() {
+async fn batching_respects_costs_mode_and_size_settings() {
     let stage = Stage::fake(1);
-    // A fifth more for each in a batch than alone.
+    // Each item costs a fifth more in a batch than alone.
     let dear: Vec<(u32, f64)> = [(1, 5.0), (2, 12.0), (4, 24.0), (8, 48.0), (16, 96.0), (32, 192.0)].to_vec();
     let requests = || (0..8).map(|n| request(&[("x", stage.row(n as f32))])).collect();
     let pin = stage.curve("dear", &dear, on()).await;
@@ -206,7 +208,7 @@ async fn nothing_is_run_together_where_it_saves_nothing_or_is_switched_off() {
 }
 
 #[tokio::test]
-async fn requests_of_other_shapes_and_more_urgent_ones_do_not_wait_for_a_batch() {
+async fn batch_does_not_delay_urgent_or_differently_shaped_requests() {
     let stage = Stage::fake(1);
     let pin = stage.curve("flat", FLAT, on()).await;
     let other = stage.curve("other", FLAT, off()).await;
@@ -226,7 +228,7 @@ async fn requests_of_other_shapes_and_more_urgent_ones_do_not_wait_for_a_batch()
 }
 
 #[tokio::test]
-async fn a_batch_is_no_larger_than_the_tightest_deadline_in_it_allows() {
+async fn batch_size_respects_tightest_deadline() {
     let stage = Stage::fake(1);
     let steep = [(1, 20.0), (2, 22.0), (8, 1_500.0), (32, 3_000.0)];
     let pin = stage.curve("steep", &steep, on()).await;
@@ -239,7 +241,7 @@ async fn a_batch_is_no_larger_than_the_tightest_deadline_in_it_allows() {
 }
 
 #[tokio::test]
-async fn one_that_is_cancelled_or_late_is_told_at_once_and_the_others_do_not_notice() {
+async fn cancelled_or_late_member_is_answered_at_once_without_affecting_others() {
     let stage = Stage::fake(1);
     let pin = stage.curve("slow", &[(1, 3_000.0), (2, 3_000.0), (4, 3_000.0), (32, 3_000.0)], on()).await;
     let blocker = stage.blocker().await;
@@ -266,7 +268,7 @@ async fn one_that_is_cancelled_or_late_is_told_at_once_and_the_others_do_not_not
 }
 
 #[tokio::test]
-async fn a_run_that_nobody_waits_for_any_more_is_stopped() {
+async fn batch_without_waiting_callers_is_stopped() {
     let stage = Stage::fake(1);
     let endless = 3_600_000.0;
     let pin = stage.curve("endless", &[(1, endless), (2, endless), (32, endless)], on()).await;
@@ -286,7 +288,7 @@ async fn a_run_that_nobody_waits_for_any_more_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_request_that_fails_fails_by_itself() {
+async fn failing_request_does_not_fail_its_batch() {
     let stage = Stage::real();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let pin = stage.pin("gather", &own_model("gather.onnx"), on(), &curve).await;
@@ -301,7 +303,7 @@ async fn a_request_that_fails_fails_by_itself() {
 }
 
 #[tokio::test]
-async fn a_model_whose_rows_change_each_other_is_left_alone() {
+async fn model_with_dependent_rows_is_not_batched() {
     let stage = Stage::real();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let rows: Vec<Vec<f32>> = (0..12).map(|n| (0..4).map(|k| (n * 4 + k) as f32).collect()).collect();
@@ -322,7 +324,7 @@ async fn a_model_whose_rows_change_each_other_is_left_alone() {
 }
 
 #[tokio::test]
-async fn texts_of_different_lengths_are_padded_behind_their_mask() {
+async fn texts_of_different_lengths_are_padded_under_their_mask() {
     let stage = Stage::real();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let lengths = [3_u32, 5, 1, 4];
@@ -338,7 +340,7 @@ async fn texts_of_different_lengths_are_padded_behind_their_mask() {
         let batching = Batching { mode, ..Batching::default() };
         let pin =
             stage.pin(&format!("masked-{mode}"), &own_model("masked_mean.onnx"), batching, &curve).await;
-        // The first of them is tried out, where the owner does not vouch for them.
+        // Without the owner's guarantee, the first run includes a trial.
         let first = stage.run_all(&pin, lengths.map(text).to_vec()).await;
         let outcomes = stage.run_all(&pin, lengths.map(text).to_vec()).await;
         assert!(executions(&outcomes).len() < lengths.len(), "{:?}", executions(&outcomes));

@@ -1,4 +1,4 @@
-//! The cache, its pins and its threads, over a backend whose every step the test controls.
+//! The cache, its pins and its threads, over a backend that the test controls step by step.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,17 +27,17 @@ use weir_types::{
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What models share that have a backbone.
+/// Bytes that models with a common backbone share.
 const BACKBONE_BYTES: u64 = 20;
 
-/// How the next load goes.
+/// Outcome of the next load.
 enum Load {
     Works,
     Fails,
     Panics,
 }
 
-/// What the next run does.
+/// Behaviour of the next run.
 #[derive(Clone, Copy)]
 enum Run {
     Ends,
@@ -45,13 +45,13 @@ enum Run {
     Panics,
 }
 
-/// Loads when it is told to, and takes note of what it does.
+/// Loads on the test's command, and records its calls.
 struct Scripted {
     loads: Mutex<Receiver<Load>>,
     run: Arc<Mutex<Run>>,
     /// Models in memory.
     loaded: Arc<AtomicUsize>,
-    /// The first output that each run was asked for, in the order in which the runs began.
+    /// The first output requested by each run, in the order in which the runs began.
     began: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -64,7 +64,7 @@ impl Backend for Scripted {
         Device::Cpu
     }
 
-    /// A model whose name has a dash shares what its name begins with: 20 bytes that are there once.
+    /// Models with a dash in their name share the part before the dash: 20 bytes, present once.
     fn footprint(&self, source: &ModelSource) -> Footprint {
         let bytes = source.prepared.resident_bytes;
         match source.id().name.as_str().split_once('-') {
@@ -145,7 +145,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Room for 100 bytes of models.
+    /// A stage with room for 100 bytes of models.
     fn new(slots: usize, run_queue_len_max: usize) -> Self {
         let (loads, waiting) = channel();
         let (run, loaded, began) = (Arc::new(Mutex::new(Run::Ends)), Arc::default(), Arc::default());
@@ -211,7 +211,7 @@ fn pushed_again(source: &ModelSource) -> Arc<ModelSource> {
     Arc::new(ModelSource { key, ..source.clone() })
 }
 
-/// Poll a future once, so that it has begun.
+/// Polls a future once, so that it has begun.
 async fn begin<F: Future>(future: &mut std::pin::Pin<&mut F>) {
     poll_fn(|context| {
         assert!(future.as_mut().poll(context).is_pending());
@@ -225,7 +225,7 @@ async fn within<F: Future>(future: F) -> F::Output {
 }
 
 #[tokio::test]
-async fn many_who_ask_at_once_share_one_load_even_if_the_first_gives_up() {
+async fn concurrent_acquires_share_one_load_even_if_the_first_gives_up() {
     let stage = Stage::new(1, 10);
     let model = source("model", 10);
     let mut first = Box::pin(stage.acquire(&model, &[]));
@@ -244,7 +244,7 @@ async fn many_who_ask_at_once_share_one_load_even_if_the_first_gives_up() {
 }
 
 #[tokio::test]
-async fn a_failed_load_is_told_to_all_and_tried_again() {
+async fn failed_load_fails_all_waiters_and_is_retried_by_next_acquire() {
     let stage = Stage::new(1, 10);
     let model = source("model", 10);
     for load in [Load::Fails, Load::Panics] {
@@ -263,7 +263,7 @@ async fn a_failed_load_is_told_to_all_and_tried_again() {
 }
 
 #[tokio::test]
-async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
+async fn unpinned_victims_are_evicted_only_if_that_makes_room() {
     let stage = Stage::new(1, 10);
     let (small, large, huge) = (source("small", 30), source("large", 60), source("huge", 90));
     let pinned = stage.load(&small, &[]).await;
@@ -285,13 +285,13 @@ async fn victims_go_if_that_makes_room_and_nobody_pins_them() {
         (stage.resident(), stage.loaded(), stage.cache.used_bytes()),
         (vec!["huge".to_owned()], 1, 90)
     );
-    // Who is there already costs nobody their place.
+    // A resident model evicts no other model.
     drop(stage.acquire(&huge, std::slice::from_ref(huge.id())).await.unwrap());
     assert_eq!(stage.resident(), ["huge"]);
 }
 
 #[tokio::test]
-async fn no_more_go_than_it_takes_and_the_first_go_first() {
+async fn victims_are_evicted_in_order_and_no_more_than_needed() {
     let stage = Stage::new(1, 10);
     let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 30));
     for model in [&a, &b, &c] {
@@ -307,20 +307,21 @@ async fn no_more_go_than_it_takes_and_the_first_go_first() {
 }
 
 #[tokio::test]
-async fn what_models_have_in_common_takes_its_room_once() {
+async fn shared_parts_count_once_against_capacity() {
     let stage = Stage::new(1, 10);
     let variants: Vec<_> = (0..9).map(|i| source(&format!("x-{i}"), BACKBONE_BYTES + 10)).collect();
-    // Room for three of them if each had a backbone of its own.
+    // Room for three of them if each had a separate backbone.
     for variant in &variants[..8] {
         drop(stage.load(variant, &[]).await);
     }
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (8, 100));
     let full = stage.acquire(&variants[8], &[]).await.unwrap_err();
     assert!(matches!(full, InferenceError::NoRoom { needed_bytes: 10, free_bytes: 0, .. }), "{full:?}");
-    // One goes, with what is its own; the backbone stays for the others.
+    // One variant is evicted with its own part; the backbone stays for the others.
     drop(stage.load(&variants[8], &[variants[0].id().clone(), variants[1].id().clone()]).await);
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (8, 100));
-    // Another model needs more than the variants have of their own: the last of them takes the backbone with it.
+    // Another model needs more than the variants' own parts: the last variant takes the backbone
+    // with it.
     let may_go: Vec<_> = variants.iter().map(|variant| variant.id().clone()).collect();
     drop(stage.load(&source("other", 75), &may_go).await);
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 75));
@@ -330,7 +331,7 @@ async fn what_models_have_in_common_takes_its_room_once() {
 }
 
 #[tokio::test]
-async fn the_resident_are_listed_from_the_one_used_longest_ago() {
+async fn resident_models_are_listed_least_recently_used_first() {
     let stage = Stage::new(1, 10);
     let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 10));
     for model in [&a, &b, &c] {
@@ -344,7 +345,7 @@ async fn the_resident_are_listed_from_the_one_used_longest_ago() {
 }
 
 #[tokio::test]
-async fn an_unload_waits_for_pins_and_a_new_acquire_waits_for_the_unload() {
+async fn unload_waits_for_pins_and_acquire_waits_for_unload() {
     let stage = Stage::new(1, 10);
     let model = source("model", 80);
     let pin = stage.load(&model, &[]).await;
@@ -364,7 +365,7 @@ async fn an_unload_waits_for_pins_and_a_new_acquire_waits_for_the_unload() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_unloaded_while_it_loads_goes_with_those_who_wait_for_it() {
+async fn model_unloaded_while_loading_is_freed_with_its_waiters() {
     let stage = Stage::new(1, 10);
     let model = source("model", 80);
     let acquire = stage.acquire(&model, &[]);
@@ -380,7 +381,7 @@ async fn a_model_that_is_unloaded_while_it_loads_goes_with_those_who_wait_for_it
     within(unload).await;
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (0, 0));
 
-    // With nobody waiting for it any more, it goes at once.
+    // Without a waiting caller, the model is freed at once.
     let mut acquire = Box::pin(stage.acquire(&model, &[]));
     begin(&mut acquire.as_mut()).await;
     drop(acquire);
@@ -391,13 +392,13 @@ async fn a_model_that_is_unloaded_while_it_loads_goes_with_those_who_wait_for_it
 }
 
 #[tokio::test]
-async fn what_is_pushed_under_an_old_id_is_another_model() {
+async fn repushed_id_is_a_different_model() {
     let stage = Stage::new(1, 10);
     let old = source("model", 30);
     let new = pushed_again(&old);
     let old_pin = stage.load(&old, &[]).await;
     let gone = stage.cache.unload(&old.key).unwrap();
-    // Nobody waits for those who still use the old one.
+    // The new model does not wait for users of the old one.
     let new_pin = stage.load(&new, &[]).await;
     assert_eq!((old_pin.key(), new_pin.key()), (&old.key, &new.key));
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (2, 60));
@@ -413,7 +414,7 @@ async fn what_is_pushed_under_an_old_id_is_another_model() {
 }
 
 #[tokio::test]
-async fn urgent_runs_go_first_and_too_many_are_refused() {
+async fn urgent_runs_go_first_and_full_queue_refuses() {
     let stage = Stage::new(1, 2);
     let pin = stage.load(&source("model", 10), &[]).await;
     stage.runs(Run::WaitsToBeStopped);
@@ -430,7 +431,7 @@ async fn urgent_runs_go_first_and_too_many_are_refused() {
     assert_eq!(stage.cache.queue_len(), 2);
     let error = wanting("first", 1).await.unwrap_err();
     assert!(matches!(error, InferenceError::QueueFull { len_max: 2 }), "{error:?}");
-    // Who withdraws makes room, and loses their place.
+    // A withdrawn run frees its place in the queue, and loses it.
     drop(later);
     let later = wanting("first", 0);
     drop(busy);
@@ -450,7 +451,7 @@ async fn a_run_past_its_deadline_is_not_started() {
 }
 
 #[tokio::test]
-async fn a_panic_in_a_run_costs_that_run_alone() {
+async fn panic_in_a_run_fails_only_that_run() {
     let stage = Stage::new(1, 10);
     let pin = stage.load(&source("model", 10), &[]).await;
     stage.runs(Run::Panics);
@@ -461,7 +462,7 @@ async fn a_panic_in_a_run_costs_that_run_alone() {
 }
 
 #[tokio::test]
-async fn ending_the_cache_stops_what_runs_and_answers_what_waits() {
+async fn dropping_cache_stops_running_and_answers_waiting_runs() {
     let stage = Stage::new(1, 10);
     let pin = stage.load(&source("model", 10), &[]).await;
     stage.runs(Run::WaitsToBeStopped);
@@ -482,7 +483,7 @@ async fn ending_the_cache_stops_what_runs_and_answers_what_waits() {
 }
 
 #[tokio::test]
-async fn a_pin_outlives_the_guard_that_it_was_cloned_from() {
+async fn cloned_pin_keeps_model_resident() {
     let stage = Stage::new(1, 10);
     let model = source("model", 60);
     let pin = stage.load(&model, &[]).await;

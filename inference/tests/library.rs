@@ -1,4 +1,5 @@
-//! What is said where there is no ONNX Runtime. A program of its own: once the library is loaded, it stays.
+//! Errors without a usable ONNX Runtime. A separate program, because a loaded library stays in the
+//! process.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -36,7 +37,7 @@ fn source(folder: &Path) -> ModelSource {
 }
 
 #[tokio::test]
-async fn a_missing_or_wrong_library_is_an_error_that_says_what_to_do() {
+async fn missing_or_wrong_library_error_names_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("libonnxruntime.so");
     let expected = LibraryError::NotWhereSet { path: missing.clone(), set_by: "the configuration" };
@@ -44,7 +45,7 @@ async fn a_missing_or_wrong_library_is_an_error_that_says_what_to_do() {
 
     let text = folder.path().join("text.so");
     std::fs::write(&text, "not a library").unwrap();
-    // A library, but another one: this test needs no compiler to have it.
+    // A valid library, but not ONNX Runtime; using libc needs no compiler.
     let other = std::fs::read_to_string("/proc/self/maps").unwrap();
     let other = other
         .lines()

@@ -1,4 +1,5 @@
-//! A device that is lost takes with it what it holds and runs, and nothing else, and can be used again once it is back.
+//! Device loss: a lost device loses its models and runs, affects no other device, and is usable
+//! again after its recovery.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -18,7 +19,7 @@ use weir_types::Batching;
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A device that is lost by a run of the model `breaks`, and is back as soon as it is asked for.
+/// A device that a run of the model `breaks` loses, and that recovers at the first attempt.
 struct Stage {
     cache: ModelCache,
     backend: Arc<FakeBackend>,
@@ -62,12 +63,12 @@ impl Stage {
         tokio::time::timeout(LONG, self.cache.acquire(source, &[])).await.unwrap()
     }
 
-    /// The models that are there, in the order in which they came or were used.
+    /// Resident models, in the order in which they were loaded or last used.
     fn there(&self) -> Vec<String> {
         self.cache.resident().into_iter().map(|model| model.id.name.to_string()).collect()
     }
 
-    /// Wait until so many models are there.
+    /// Waits until this many models are resident.
     async fn are_there(&self, count: usize) {
         let mut loads = self.cache.loads();
         let all = loads.wait_for(|_| self.cache.resident().len() == count);
@@ -86,7 +87,7 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_is_lost_with_all_that_it_holds_and_is_given_that_again() {
+async fn lost_device_loses_its_models_and_reloads_them() {
     let stage = Stage::new(2);
     let (endless, idle) = (
         stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await,
@@ -105,11 +106,12 @@ async fn a_device_is_lost_with_all_that_it_holds_and_is_given_that_again() {
     assert!(health.has_changed().unwrap(), "nobody was told");
     health.mark_unchanged();
     stage.is_up().await;
-    // What was pinned is not what is there now.
+    // Earlier pins do not refer to the reloaded models.
     for pin in [&waiting, &idle_pin, &breaks_pin] {
         assert!(matches!(run(pin).await, Err(InferenceError::DeviceLost(_))), "{pin:?}");
     }
-    // Though nobody asks for them; what is pinned as it was comes when that is let go of.
+    // The reload needs no call; a model that is still pinned from before is reloaded when that pin
+    // drops.
     drop((endless_pin, waiting, breaks_pin));
     stage.are_there(2).await;
     assert!(!stage.cache.is_resident(&idle.key));
@@ -122,7 +124,7 @@ async fn a_device_is_lost_with_all_that_it_holds_and_is_given_that_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_loaded_again_takes_room_that_whoever_needs_it_can_wait_for() {
+async fn acquire_can_wait_for_room_taken_by_reloads() {
     let stage = Stage::new(2);
     let first = stage.source_of("first", 60, r#"{ "load_time_ms": 300, "loses_device_ms": 0 }"#).await;
     let second = stage.source_of("second", 60, "{}").await;
@@ -132,7 +134,7 @@ async fn what_is_loaded_again_takes_room_that_whoever_needs_it_can_wait_for() {
     run(&pin).await.unwrap_err();
     drop(pin);
     stage.is_up().await;
-    // Once its load has begun.
+    // Once the reload has begun.
     let refused = tokio::time::timeout(LONG, async {
         while !stage.cache.is_any_loading() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -149,7 +151,7 @@ async fn what_is_loaded_again_takes_room_that_whoever_needs_it_can_wait_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn models_come_back_as_they_were_run_and_not_if_they_were_unloaded_meanwhile() {
+async fn reload_restores_run_settings_and_skips_unloaded_models() {
     let stage = Stage::new(4);
     let (sized, gone) = (stage.source("sized", "{}").await, stage.source("gone", "{}").await);
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 500 }"#).await;
@@ -161,13 +163,13 @@ async fn models_come_back_as_they_were_run_and_not_if_they_were_unloaded_meanwhi
     stage.is_up().await;
     stage.are_there(2).await;
     assert_eq!(stage.there(), ["breaks", "sized"]);
-    // What it is set to follows its load.
+    // The setting is restored after the load.
     drop(stage.acquire(&stage.source("later", "{}").await).await.unwrap());
     assert_eq!(stage.cache.run_setting(&sized.key).map(|(setting, _)| setting), Some(setting));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_device_that_is_lost_again_meanwhile_is_left_to_calls() {
+async fn second_loss_during_reload_leaves_loading_to_calls() {
     let stage = Stage::new(2);
     let slow = r#"{ "load_time_ms": 300 }"#;
     let mut first = Vec::new();
@@ -177,17 +179,17 @@ async fn a_device_that_is_lost_again_meanwhile_is_left_to_calls() {
     }
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 0 }"#).await;
     let pin = stage.acquire(&breaks).await.unwrap();
-    // Used last, and so loaded again first.
+    // Used last, and so reloaded first.
     drop(stage.cache.pin(&first[2].key));
     run(&pin).await.unwrap_err();
     drop(pin);
     stage.is_up().await;
-    // A call comes before what nobody asks for, and takes the device away again.
+    // A call's load precedes the reloads, and its run loses the device again.
     let pin = stage.acquire(&breaks).await.unwrap();
     run(&pin).await.unwrap_err();
     drop(pin);
     stage.is_up().await;
-    // Each is loaded behind all that the loader has to do by then.
+    // Each load is queued behind the loader's earlier work.
     for name in ["x", "y"] {
         drop(stage.acquire(&stage.source(name, "{}").await).await.unwrap());
     }
@@ -195,7 +197,7 @@ async fn a_device_that_is_lost_again_meanwhile_is_left_to_calls() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_a_device_is_lost_its_models_cannot_be_had_and_others_do_not_notice() {
+async fn lost_device_refuses_models_without_affecting_other_devices() {
     let (stage, other) = (Stage::new(1), Stage::new(1));
     let (breaks, idle) =
         (stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await, stage.source("idle", "{}").await);
@@ -205,12 +207,12 @@ async fn while_a_device_is_lost_its_models_cannot_be_had_and_others_do_not_notic
     assert!(matches!(stage.acquire(&idle).await, Err(InferenceError::DeviceLost(_))));
     assert!(stage.cache.pin(&breaks.key).is_none());
     run(&other.acquire(&others).await.unwrap()).await.unwrap();
-    // It also ends while it is lost.
+    // The cache can also be dropped while its device is lost.
     drop((pin, stage));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_device_cannot_run_is_told_apart_from_what_fails() {
+async fn unsupported_model_is_distinct_from_failed_run() {
     let stage = Stage::new(1);
     let never = stage.source("never", r#"{ "batch_max": 0 }"#).await;
     let refused = stage.acquire(&never).await.unwrap_err();

@@ -1,4 +1,5 @@
-//! What models leave behind. One test, so that nothing else in the process takes memory meanwhile.
+//! Memory that remains after unloads. A single test, so that no other code in the process allocates
+//! meanwhile.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +14,7 @@ use weir_inference::{Backend, Interrupt, Job, RunRequest, Session};
 
 const CYCLES: usize = 200;
 
-/// Memory of this process.
+/// Resident memory of this process.
 fn memory_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -21,9 +22,9 @@ fn memory_kib() -> u64 {
 }
 
 #[tokio::test]
-async fn sessions_share_their_weights_and_unloading_gives_them_back() {
+async fn sessions_share_weights_and_unload_frees_them() {
     let cpu = Cpu::new();
-    // 16 MiB of weights, and as much again as the kernels want them.
+    // 16 MiB of weights, and as much again for the packed copy.
     let source = cpu.source("wide", &own_model("wide.onnx")).await;
     let x = cpu.tensor(&[1, 2048], &[1.0_f32; 2048]);
     let job = Job { inputs: vec![x], outputs: vec![0] };
@@ -44,7 +45,7 @@ async fn sessions_share_their_weights_and_unloading_gives_them_back() {
     assert!(two < one + 1024, "a second session takes {} KiB more", two - one);
     drop((first, second, model));
 
-    // From here on as a node does it.
+    // The remaining cycles use the cache, as a node does.
     let cache = cpu.cache(1);
     let cycle = async || {
         let pin = cache.acquire(&source, &[]).await.unwrap();
@@ -56,7 +57,7 @@ async fn sessions_share_their_weights_and_unloading_gives_them_back() {
         cache.unload(&source.key).unwrap().await;
         loaded
     };
-    // The first cycle also brings in what is used for the first time.
+    // The first cycle includes one-time allocations.
     cycle().await;
     let start = memory_kib();
     let loaded = cycle().await;

@@ -1,4 +1,5 @@
-//! What is used of a device is counted for whom it was used: through the cache, the device threads and the fake backend.
+//! Metering of device usage per consumer, through the cache, the device threads and the fake
+//! backend.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 mod support;
@@ -19,7 +20,7 @@ use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
 
 const DEVICE: Device = Device::Fake { ordinal: 1 };
 
-/// A device of one slot.
+/// A device with one run slot.
 struct Stage {
     arena: Arena,
     backend: Arc<FakeBackend>,
@@ -36,7 +37,8 @@ impl Stage {
         Self { arena, backend, cache, folder: tempfile::tempdir().unwrap() }
     }
 
-    /// A model of 1,000 bytes that takes and gives FP32[?, 1]; `on_fast` says what it costs there.
+    /// A model of 1,000 bytes from FP32[?, 1] to FP32[?, 1]; `on_fast` declares its costs on the
+    /// device.
     async fn source(&self, name: &str, mode: BatchingMode, on_fast: Value) -> Arc<ModelSource> {
         let port = |name| json!({"name": name, "datatype": "FP32", "shape": [null, 1]});
         let signature = json!({"inputs": [port("x")], "outputs": [port("y")]});
@@ -65,7 +67,7 @@ impl Stage {
         RunRequest { inputs: vec![("x".into(), input)], meter: meter.cloned(), ..RunRequest::default() }
     }
 
-    /// The meter of a model, up to now.
+    /// Usage of a model's meter up to now.
     fn metered(&self, source: &ModelSource) -> Used {
         self.cache.meter_memory();
         used(&source.meter)
@@ -81,13 +83,13 @@ fn used(meter: &Meter) -> Used {
 }
 
 #[tokio::test]
-async fn a_run_is_borne_by_whom_it_was_for_and_a_batch_by_its_items() {
+async fn run_is_charged_to_its_meter_and_batch_is_divided_by_items() {
     let stage = Stage::new();
     let times_ms = [(1, 5_u64), (2, 6), (4, 7), (8, 8)];
     let by_items: BTreeMap<String, u64> =
         times_ms.iter().map(|(items, ms)| (items.to_string(), *ms)).collect();
     let source = stage.source("m", BatchingMode::On, json!({"run_time_ms": by_items})).await;
-    // It is known that running them together pays.
+    // A known profile in which batching pays.
     let mut profile = Profile::default();
     for (items, ms) in times_ms {
         let time = profile.run_time_ns.entry(items).or_default();
@@ -101,7 +103,7 @@ async fn a_run_is_borne_by_whom_it_was_for_and_a_batch_by_its_items() {
     assert_eq!(alone.runs, 1);
     assert!(alone.run_time_ns >= 5_000_000, "{alone:?}");
 
-    // Both are in line before either can run.
+    // Both are queued before either can run.
     let blocker = stage.source("blocker", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
     let blocker: Pin = stage.cache.acquire(&blocker, &[]).await.unwrap();
     let blocking = blocker.run(stage.request(1, None));
@@ -118,7 +120,7 @@ async fn a_run_is_borne_by_whom_it_was_for_and_a_batch_by_its_items() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_stopped_is_charged_for_as_long_as_it_ran() {
+async fn stopped_run_is_charged_for_its_time() {
     let stage = Stage::new();
     let source = stage.source("m", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
     let pin = stage.cache.acquire(&source, &[]).await.unwrap();
@@ -133,7 +135,7 @@ async fn a_run_that_is_stopped_is_charged_for_as_long_as_it_ran() {
 }
 
 #[tokio::test]
-async fn loads_and_memory_are_charged_from_the_end_of_a_load_to_the_end_of_an_unload() {
+async fn memory_is_charged_from_load_to_unload() {
     let stage = Stage::new();
     let source = stage.source("m", BatchingMode::Off, json!({"load_time_ms": 20})).await;
     let asked = Instant::now();
@@ -156,7 +158,7 @@ async fn loads_and_memory_are_charged_from_the_end_of_a_load_to_the_end_of_an_un
 }
 
 #[tokio::test]
-async fn what_is_lost_with_its_device_is_not_charged_whoever_still_pins_it() {
+async fn lost_models_are_not_charged_even_if_pinned() {
     let stage = Stage::new();
     let kept = stage.source("kept", BatchingMode::Off, json!({})).await;
     let breaks = stage.source("breaks", BatchingMode::Off, json!({"loses_device_ms": 0})).await;

@@ -1,4 +1,5 @@
-//! Models that nobody has vouched for, as they come in at upload: what is refused, as what, and what is left for loading.
+//! Preparation of untrusted uploads: refusals with their reasons, and the files that remain for
+//! loading.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -25,7 +26,7 @@ async fn refusal(cpu: &Cpu, model: &Path) -> Refusal {
     }
 }
 
-/// A model with one weight more: readers of protocol buffers merge what is appended.
+/// A model with one additional weight: protocol buffer decoders merge appended messages.
 fn with_large_weight(model: &Path, bytes: usize) -> Vec<u8> {
     fn varint(mut number: usize) -> Vec<u8> {
         let mut encoded = Vec::new();
@@ -40,7 +41,8 @@ fn with_large_weight(model: &Path, bytes: usize) -> Vec<u8> {
         [&varint(number << 3 | 2)[..], &varint(content.len()), content].concat()
     };
     let number = |number: usize, value: usize| [varint(number << 3), varint(value)].concat();
-    // A tensor's dimensions, element type (UINT8), name and data; an initialiser of the graph; the graph of the model.
+    // A tensor's dimensions, element type (UINT8), name and data; an initialiser of the graph; the
+    // graph of the model.
     let tensor = [number(1, bytes), number(2, 2), field(8, b"large"), field(9, &vec![1; bytes])].concat();
     [std::fs::read(model).unwrap(), field(7, &field(5, &tensor))].concat()
 }
@@ -57,7 +59,7 @@ async fn every_good_model_is_prepared() {
 }
 
 #[tokio::test]
-async fn every_bad_model_is_refused_for_what_it_is() {
+async fn each_bad_model_is_refused_with_its_own_reason() {
     let cpu = Cpu::new();
     type Expected = (&'static str, fn(&Refusal) -> bool, ErrorCode);
     let expected: &[Expected] = &[
@@ -104,7 +106,7 @@ async fn every_bad_model_is_refused_for_what_it_is() {
 }
 
 #[tokio::test]
-async fn ports_that_cannot_be_served_are_named() {
+async fn unsupported_ports_are_named_in_the_refusal() {
     let cpu = Cpu::new();
     assert!(
         matches!(refusal(&cpu, &own_model("sequence.onnx")).await, Refusal::UnsupportedPort { port, .. } if port == "parts")
@@ -115,8 +117,9 @@ async fn ports_that_cannot_be_served_are_named() {
 }
 
 #[tokio::test]
-async fn too_little_memory_or_time_is_told_from_a_bad_model() {
-    // ONNX Runtime takes some 60 MiB of address space, and the file 64: there is no room to read another 64 from it.
+async fn exceeded_limits_are_distinct_from_invalid_models() {
+    // ONNX Runtime takes about 60 MiB of address space, and the file 64: there is no room to read
+    // another 64 from it.
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large.onnx");
     std::fs::write(&large, with_large_weight(&shared_model("good/add.onnx"), 64 << 20)).unwrap();
@@ -132,7 +135,7 @@ async fn too_little_memory_or_time_is_told_from_a_bad_model() {
 }
 
 #[tokio::test]
-async fn every_file_is_named_by_its_hash_and_equal_weights_are_stored_once() {
+async fn files_are_named_by_hash_and_equal_weights_are_stored_once() {
     let cpu = Cpu::new();
     let prepared = cpu.prepare(&shared_model("good/slow.onnx")).await.unwrap();
     assert_eq!(prepared.variants[0].weights.len(), 2);
@@ -147,7 +150,7 @@ async fn every_file_is_named_by_its_hash_and_equal_weights_are_stored_once() {
 
     let wide = cpu.prepare(&own_model("wide.onnx")).await.unwrap();
     assert_eq!(wide.variants[0].weights[0].bytes, 16 << 20);
-    // The weights themselves, and once more as the kernels want them.
+    // The weights themselves, and one packed copy.
     assert!((16 << 20..36 << 20).contains(&wide.resident_bytes), "{}", wide.resident_bytes);
     let again = cpu.prepare(&own_model("wide.onnx")).await.unwrap();
     assert_eq!(
@@ -167,22 +170,22 @@ async fn old_files_and_defaults_do_not_turn_initialisers_into_inputs() {
 }
 
 #[tokio::test]
-async fn a_child_that_crashes_is_the_models_fault() {
+async fn crash_of_child_refuses_the_model() {
     let cpu = Cpu::with_prepare_command("/bin/sh", &["-c", "kill -SEGV $$"]);
     let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
     assert!(matches!(&found, Refusal::Crashed { how } if how.contains("SIGSEGV")), "{found:?}");
 }
 
-/// The clock is paused: it jumps to the next deadline whenever there is nothing to do but wait.
+/// The clock is paused: it jumps to the next deadline whenever all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_child_that_hangs_without_using_the_processor_runs_out_of_time() {
+async fn idle_hanging_child_times_out() {
     let cpu = Cpu::with_prepare_command("/bin/sleep", &["600"]);
     let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
     assert_eq!(found, Refusal::OverTime { time_ms_max: 60_000 });
 }
 
 #[tokio::test]
-async fn a_child_that_is_not_there_is_the_nodes_fault() {
+async fn missing_child_program_is_an_internal_error() {
     let cpu = Cpu::with_prepare_command("/no/such/program", &[]);
     let error = cpu.prepare(&shared_model("good/add.onnx")).await.unwrap_err();
     assert_eq!((matches!(error, PrepareError::Io { .. }), error.code()), (true, ErrorCode::Internal));
@@ -208,7 +211,7 @@ async fn dropping_the_future_kills_the_child() {
         pid = started => pid,
     };
     let process = Path::new("/proc").join(pid.trim()).join("stat");
-    // Gone, or dead and not yet collected.
+    // The process is gone, or a zombie.
     while std::fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
         tokio::task::yield_now().await;
     }

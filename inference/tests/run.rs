@@ -34,7 +34,7 @@ fn output<'a>(outputs: &'a [(String, Tensor)], name: &str) -> &'a Tensor {
 }
 
 #[tokio::test]
-async fn a_product_is_right_whatever_the_batch() {
+async fn matmul_is_correct_for_any_batch_size() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin =
@@ -51,7 +51,7 @@ async fn a_product_is_right_whatever_the_batch() {
         let y = output(&outputs, "y");
         assert_eq!((y.shape().dimensions(), floats(y)), (&[batch, 3][..], expected));
     }
-    // Nothing to multiply is fine too.
+    // An empty batch works as well.
     let outputs = run(&pin, &[("x", &cpu.tensor::<f32>(&[0, 4], &[]))]).await.unwrap();
     assert_eq!(output(&outputs, "y").shape().dimensions(), [0, 3]);
     let profile = cache.profiles().get(pin.key());
@@ -60,7 +60,7 @@ async fn a_product_is_right_whatever_the_batch() {
 }
 
 #[tokio::test]
-async fn every_element_type_goes_through_unharmed() {
+async fn every_element_type_round_trips() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let strings = b"\x05\0\0\0a\0b\xff\xfe\0\0\0\0\x04\0\0\0\xf0\x9f\x8c\x8a";
@@ -129,7 +129,7 @@ async fn branches_use_their_own_weights_even_under_one_name() {
 }
 
 #[tokio::test]
-async fn outputs_that_no_node_writes_are_right_too() {
+async fn passed_through_outputs_are_correct() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin =
@@ -152,7 +152,7 @@ async fn outputs_that_no_node_writes_are_right_too() {
 }
 
 #[tokio::test]
-async fn optimising_keeps_the_answer_on_this_processor_and_on_others() {
+async fn optimised_forms_keep_the_answer_on_any_processor() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let here = cpu.source("here", &own_model("old.onnx")).await;
@@ -183,7 +183,7 @@ async fn optimising_keeps_the_answer_on_this_processor_and_on_others() {
 }
 
 #[tokio::test]
-async fn a_model_that_declares_its_shapes_wrongly_still_answers() {
+async fn wrongly_declared_output_shapes_still_work() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin = cache.acquire(&cpu.source("wrong", &own_model("wrong_shapes.onnx")).await, &[]).await.unwrap();
@@ -195,7 +195,7 @@ async fn a_model_that_declares_its_shapes_wrongly_still_answers() {
 }
 
 #[tokio::test]
-async fn inputs_need_not_be_aligned() {
+async fn unaligned_inputs_are_accepted() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin = cache.acquire(&cpu.source("add", &shared_model("good/add.onnx")).await, &[]).await.unwrap();
@@ -210,7 +210,7 @@ async fn inputs_need_not_be_aligned() {
 }
 
 #[tokio::test]
-async fn only_wanted_outputs_come_in_the_order_wanted() {
+async fn only_requested_outputs_are_returned_in_requested_order() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin =
@@ -230,7 +230,7 @@ async fn only_wanted_outputs_come_in_the_order_wanted() {
 }
 
 #[tokio::test]
-async fn what_only_the_run_finds_wrong_is_the_callers_fault() {
+async fn input_error_found_by_the_run_is_invalid_argument() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin = cache.acquire(&cpu.source("gather", &own_model("gather.onnx")).await, &[]).await.unwrap();
@@ -242,14 +242,14 @@ async fn what_only_the_run_finds_wrong_is_the_callers_fault() {
 }
 
 #[tokio::test]
-async fn a_run_ends_at_its_deadline_and_the_session_is_good_for_the_next() {
+async fn run_stops_at_deadline_and_session_stays_usable() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin = cache.acquire(&cpu.source("slow", &shared_model("good/slow.onnx")).await, &[]).await.unwrap();
     let forever = cpu.tensor(&[], &[i64::MAX]);
     let deadline = Some(Instant::now() + Duration::from_millis(50));
     let late = pin.run(RunRequest { deadline, ..request(&[("steps", &forever)]) });
-    // This one waits behind it, past its own deadline, and is answered without having run.
+    // This request waits behind it past its own deadline, and is answered without a run.
     let waiting = pin.run(RunRequest { deadline, ..request(&[("steps", &forever)]) });
     let (late, waiting) =
         tokio::time::timeout(LONG, async { tokio::join!(late, waiting) }).await.expect("the run goes on");
@@ -271,24 +271,24 @@ async fn dropping_or_cancelling_a_run_frees_its_slot() {
     let outcome = tokio::time::timeout(LONG, cancelled).await.expect("the run goes on");
     assert!(matches!(outcome, Err(InferenceError::Cancelled)), "{outcome:?}");
     assert!(run(&pin, &[("steps", &brief)]).await.is_ok());
-    // The queue forgets what is withdrawn.
+    // The queue forgets withdrawn jobs.
     assert_eq!(cache.queue_len(), 0);
 }
 
 #[tokio::test]
-async fn runs_go_on_at_once_up_to_the_slots() {
+async fn runs_are_concurrent_up_to_the_slot_count() {
     let cpu = Cpu::new();
     let cache = cpu.cache(2);
     let pin = cache.acquire(&cpu.source("slow", &shared_model("good/slow.onnx")).await, &[]).await.unwrap();
     let forever = cpu.tensor(&[], &[i64::MAX]);
     let endless = pin.run(request(&[("steps", &forever)]));
-    // With the first slot taken for good, this can only end in the second.
+    // With the first slot occupied permanently, this run can only finish in the second.
     assert!(run(&pin, &[("steps", &cpu.tensor(&[], &[3_i64]))]).await.is_ok());
     drop(endless);
 }
 
 #[tokio::test]
-async fn a_model_outlives_neither_its_unload_nor_its_files_being_gone() {
+async fn unload_frees_model_and_missing_files_fail_the_next_load() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let source = cpu.source("slow", &shared_model("good/slow.onnx")).await;

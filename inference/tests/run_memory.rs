@@ -1,4 +1,5 @@
-//! The bound on what runs use between their inputs and outputs. A program of its own: the bound is one for all runs of a process.
+//! Limit on the runs' memory for intermediate tensors. A separate program, because the limit is
+//! shared by all runs of a process.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -13,7 +14,7 @@ async fn run(cpu: &Cpu, pin: &Pin, elements: i64) -> Result<Vec<(String, Tensor)
 }
 
 #[tokio::test]
-async fn a_run_that_wants_too_much_memory_fails_alone() {
+async fn run_exceeding_memory_limit_fails_alone() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin =
@@ -22,13 +23,13 @@ async fn a_run_that_wants_too_much_memory_fails_alone() {
         let error = run(&cpu, &pin, elements).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error:?}");
     }
-    // Each of these fits, but not beside what the one before it has left idle.
+    // Each of these fits, but not beside the idle memory of the run before it.
     for elements in [3_i64, 15 << 20, 25 << 20, 15 << 20] {
         let outputs = run(&cpu, &pin, elements).await.unwrap();
         let out = outputs[0].1.data();
         assert_eq!((out.len() as i64, &out[..4]), (elements * 4, &1.0_f32.to_le_bytes()[..]));
     }
-    // What one takes can be told from what was there before, where that has been given back.
+    // After a trim, the memory of one run can be measured as a difference.
     let probe = pin.probe(1);
     let before = probe.trimmed_run_memory_bytes().await.unwrap();
     let inputs = vec![("shape".to_owned(), cpu.tensor(&[1], &[15_i64 << 20]))];

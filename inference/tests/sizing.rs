@@ -1,4 +1,5 @@
-//! How many runs of a model go on at once, and with how many threads: changed while it is served, and measured beside that.
+//! Run settings of a model (concurrent runs and threads per run): changes while it is served, and
+//! measurements in the meantime.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
@@ -17,7 +18,7 @@ use weir_types::{Batching, Measured};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
-/// What a run takes with one thread; with more, it takes no time.
+/// Time of a run with one thread; with more threads, a run takes no time.
 const ALONE: Duration = Duration::from_millis(200);
 
 const SLOTS: usize = 3;
@@ -70,7 +71,7 @@ impl Stage {
         (threads, sessions, made)
     }
 
-    /// The loader thread has done what it was sent to do so far.
+    /// Waits until the loader thread has done its queued work.
     async fn settled(&self, pin: &Pin) {
         let (threads, sessions, _) = self.setting(pin);
         self.set(pin, threads, sessions).await;
@@ -91,13 +92,13 @@ async fn eventually(what: &str, check: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn runs_go_on_through_a_change_and_those_after_it_have_the_new_threads() {
+async fn runs_continue_through_a_change_and_later_runs_use_new_threads() {
     let stage = Stage::new();
     let pin = stage.model(ALONE).await;
     assert_eq!(stage.setting(&pin), (1, SLOTS, 1));
     assert!(run(&pin).await.unwrap() >= ALONE);
     let under_way = [pin.run(RunRequest::default()), pin.run(RunRequest::default())];
-    // One of them has had it made.
+    // The second run has created another session.
     eventually("a second session", || stage.setting(&pin).2 == 2).await;
     let other = pin.clone();
     let always = tokio::spawn(async move {
@@ -116,14 +117,14 @@ async fn runs_go_on_through_a_change_and_those_after_it_have_the_new_threads() {
         assert!(tokio::time::timeout(LONG, run).await.unwrap().unwrap().run_time >= ALONE);
     }
     always.await.unwrap();
-    // Within what the device has.
+    // Limited to the device's maximum.
     stage.set(&pin, 1_000, 1_000).await;
     let (threads, sessions, _) = stage.setting(&pin);
     assert_eq!((threads, sessions), (stage.cache.threads_max(), SLOTS));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn as_many_runs_go_on_at_once_as_is_set_and_more_begin_when_that_is_raised() {
+async fn concurrent_runs_follow_the_session_setting() {
     let stage = Stage::new();
     let pin = stage.model(LONG * 60).await;
     stage.set(&pin, 1, 1).await;
@@ -137,7 +138,7 @@ async fn as_many_runs_go_on_at_once_as_is_set_and_more_begin_when_that_is_raised
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sessions_that_are_left_over_end_when_they_have_been_idle_and_not_before() {
+async fn surplus_sessions_end_only_after_the_idle_time() {
     let stage = Stage::new();
     let pin = stage.model(ALONE).await;
     let key = pin.key().clone();
@@ -154,7 +155,7 @@ async fn sessions_that_are_left_over_end_when_they_have_been_idle_and_not_before
     stage.cache.retire_sessions(&key, Duration::ZERO);
     stage.settled(&pin).await;
     assert_eq!(stage.setting(&pin), (2, 1, 1));
-    // Like every other once it has left memory.
+    // After an unload, the model starts with the default setting.
     drop(stage.cache.unload(&key));
     drop(pin);
     eventually("the unloading", || stage.cache.run_setting(&key).is_none() && stage.cache.used_bytes() == 0)
@@ -165,7 +166,7 @@ async fn sessions_that_are_left_over_end_when_they_have_been_idle_and_not_before
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_measured_has_sessions_of_its_own_and_is_no_part_of_the_profile() {
+async fn probe_uses_separate_sessions_and_does_not_change_the_profile() {
     let stage = Stage::new();
     let pin = stage.model(ALONE).await;
     let (key, before) = (pin.key().clone(), stage.setting(&pin));
@@ -193,7 +194,7 @@ async fn what_is_measured_has_sessions_of_its_own_and_is_no_part_of_the_profile(
     run(&pin).await.unwrap();
     assert_eq!(*stage.cache.profiles().get(&key).measured, [measured], "kept beside what runs take");
 
-    // It keeps the model there until it is dropped.
+    // The probe keeps the model resident until it is dropped.
     let gone = stage.cache.unload(&key).unwrap();
     drop(pin);
     tokio::time::timeout(LONG, probe.run(RunRequest::default())).await.unwrap().unwrap();
@@ -203,7 +204,7 @@ async fn what_is_measured_has_sessions_of_its_own_and_is_no_part_of_the_profile(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn onnx_runtime_gives_the_same_with_more_threads() {
+async fn onnx_runtime_outputs_do_not_depend_on_thread_count() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let source = cpu.source("m", &shared_model("good/matmul.onnx")).await;

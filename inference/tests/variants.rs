@@ -1,5 +1,5 @@
-//! Many fine-tuned variants of one model: what they have in common is kept once, on disk and in memory. One test, so that nothing else in the
-//! process takes memory meanwhile.
+//! Many fine-tuned variants of one model: their common part is stored once, on disk and in memory.
+//! A single test, so that no other code in the process allocates meanwhile.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 mod support;
@@ -10,17 +10,17 @@ use support::{Cpu, MIB, floats};
 use weir_inference::{ModelCache, ModelSource, RunRequest};
 
 const VARIANTS: usize = 20;
-/// Matrices of 1 MiB, of which the last is a variant's own: 95 % are the same in all.
+/// Matrices of 1 MiB. The last one differs between variants, so 95 % of the weights are shared.
 const LAYERS: usize = 20;
 const SIZE: usize = 512;
 
-/// What the last layer of a variant makes of its input.
+/// Factor between the input and the output of a variant.
 fn factor(variant: usize) -> f32 {
     2.0 + variant as f32
 }
 
 async fn variant(cpu: &Cpu, number: usize) -> Arc<ModelSource> {
-    // No two layers are alike, and together they come to 1.
+    // All layers differ, and their product is 1.
     let backbone = (1..LAYERS).map(|i| (i as f32 + 1.0) / i as f32);
     let last = factor(number) / LAYERS as f32;
     let path = cpu.blobs().join("upload.onnx");
@@ -30,7 +30,7 @@ async fn variant(cpu: &Cpu, number: usize) -> Arc<ModelSource> {
     source
 }
 
-/// Load a variant, run it, and leave it in memory. Says how long the load took.
+/// Loads a variant, runs it, and leaves it in memory. Returns the time of the load.
 async fn load(
     cpu: &Cpu,
     cache: &ModelCache,
@@ -46,7 +46,7 @@ async fn load(
     pin.load_time().unwrap()
 }
 
-/// Memory of this process, in bytes: what is mapped, and its part of what it shares with others.
+/// Memory of this process in bytes: the mapped memory (Rss), and its proportional share (Pss).
 fn memory() -> (u64, u64) {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let kib = |name: &str| {
@@ -57,10 +57,10 @@ fn memory() -> (u64, u64) {
 }
 
 #[tokio::test]
-async fn twenty_variants_of_a_model_take_a_fifth_of_what_they_would_apart() {
+async fn twenty_variants_take_a_fifth_of_their_separate_memory() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
-    // What is used for the first time is there from now on.
+    // Warm-up, so that one-time allocations precede the measurement.
     let other = cpu.source("other", &support::own_model("wide.onnx")).await;
     drop(cache.acquire(&other, &[]).await.unwrap());
     cache.unload(&other.key).unwrap().await;
@@ -98,11 +98,11 @@ async fn twenty_variants_of_a_model_take_a_fifth_of_what_they_would_apart() {
     of_one("resident (Pss)", pss_one, pss);
     times.sort();
     println!("load of the first {first_time:?}, of the others {:?} at the median", times[times.len() / 2]);
-    // What is accounted for is what is there.
+    // The accounted memory matches the measured memory.
     let accounted = cache.used_bytes();
     assert!(accounted.abs_diff(rss) * 4 <= rss, "{accounted} bytes are accounted for, and {rss} are there");
 
-    // They go one by one, and the last takes the rest along.
+    // The variants are unloaded one by one, and the last one frees the shared part.
     for source in &sources[1..] {
         cache.unload(&source.key).unwrap().await;
     }

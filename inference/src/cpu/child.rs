@@ -1,4 +1,4 @@
-//! The child that reads what nobody has vouched for.
+//! The child process that reads an untrusted upload.
 
 use super::library::LibraryError;
 use super::optimise;
@@ -8,7 +8,8 @@ use crate::prepare::{PrepareError, Refusal};
 use std::io;
 use std::process::ExitCode;
 
-/// Be the child that prepares one model: the whole of what a process does that was started with [`PREPARE_COMMAND`](super::PREPARE_COMMAND).
+/// Main function of the child process that prepares one model: the only work of a process started
+/// with [`PREPARE_COMMAND`](super::PREPARE_COMMAND).
 #[must_use]
 pub fn prepare_main() -> ExitCode {
     weir_child::serve(|task: Task, limits| prepare(&task, limits.memory_bytes_max))

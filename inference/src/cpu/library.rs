@@ -1,49 +1,51 @@
-//! Finding ONNX Runtime, which is not linked in: a node starts without it, and says how to get it when a model needs it.
+//! Search for ONNX Runtime, which is loaded at run time. A node starts without it; when a model
+//! needs it, the error explains how to install it.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The library's file name.
+/// File name of the library.
 pub(crate) const FILE_NAME: &str = "libonnxruntime.so";
 
-/// The variable that says where the library is.
+/// Environment variable with the library's path.
 pub(crate) const VARIABLE: &str = "WEIR_ONNXRUNTIME";
 
-/// Why there is no ONNX Runtime to use.
+/// Why ONNX Runtime is not available.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// The configuration or the environment names a file that is not there.
+    /// The configuration or the environment names a missing file.
     #[error("{FILE_NAME} is not at {path}, where {set_by} says it is")]
     NotWhereSet {
-        /// Where it should be.
+        /// The configured path.
         path: PathBuf,
-        /// What says so.
+        /// The setting that names the path.
         set_by: &'static str,
     },
-    /// It is in none of the places where it is looked for.
+    /// The library is in none of the searched places.
     #[error(
         "{FILE_NAME} was not found (looked for {places}); get it with `weir doctor --fix`, or `cargo xtask setup` in the repository"
     )]
     NotFound {
-        /// Where it was looked for.
+        /// The searched places.
         places: String,
     },
-    /// The file is there, but cannot be used.
+    /// The file exists, but cannot be used.
     #[error(
         "{path} cannot be used as ONNX Runtime: {why}; get one that can with `weir doctor --fix`, or `cargo xtask setup` in the repository"
     )]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
 
-/// Find `libonnxruntime.so`: where `explicit` or `WEIR_ONNXRUNTIME` says, which are binding; else beside the executable, in `../lib` from
-/// there, in `.weir/lib` of the current folder or one above it, in `~/.local/share/weir/lib`, or where the system's loader looks.
+/// Finds `libonnxruntime.so`. A path in `explicit` or `WEIR_ONNXRUNTIME` is binding. Otherwise the
+/// search covers the executable's folder, `../lib` from there, `.weir/lib` of the current folder or
+/// one above it, `~/.local/share/weir/lib`, and the folders of the system's loader.
 ///
-/// Reads the file system, and the environment for the last two; opens nothing.
+/// Reads the file system, and the environment for the last two places; opens no file.
 pub fn find_onnxruntime(explicit: Option<&Path>) -> Result<PathBuf, LibraryError> {
     let set = explicit.map(|path| (path.to_owned(), "the configuration"));
     let set = set.or_else(|| {
@@ -72,7 +74,7 @@ fn places() -> Vec<PathBuf> {
     places.extend(env::home_dir().map(|home| home.join(".local/share/weir/lib")));
     let set = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     places.extend(env::split_paths(&set).filter(|folder| !folder.as_os_str().is_empty()));
-    // Where the loader looks without being told, on the systems that the library is built for.
+    // The loader's default folders on the systems that the library is built for.
     let usual = [
         "/usr/local/lib",
         "/lib/x86_64-linux-gnu",

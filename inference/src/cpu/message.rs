@@ -1,16 +1,16 @@
-//! What ONNX Runtime's error texts mean: its error codes alone say too little.
+//! Classification of ONNX Runtime's error texts, since its error codes are too coarse.
 
-/// Whether it got no memory.
+/// Whether an allocation failed.
 pub(super) fn is_out_of_memory(why: &str) -> bool {
     ["bad_alloc", "ailed to allocate memory", "Available memory of"].iter().any(|words| why.contains(words))
 }
 
-/// Whether an output did not have the shape of the memory that was given for it.
+/// Whether an output did not have the shape of the memory supplied for it.
 pub(super) fn is_shape_mismatch(why: &str) -> bool {
     ["shape verification failed", "pre-allocated output"].iter().any(|words| why.contains(words))
 }
 
-/// Whether the model needs something that this ONNX Runtime does not have.
+/// Whether the model needs a feature that this ONNX Runtime lacks.
 pub(super) fn is_unsupported(why: &str) -> bool {
     let unsupported = [
         "is not a registered function/op",
@@ -21,7 +21,7 @@ pub(super) fn is_unsupported(why: &str) -> bool {
     unsupported.iter().any(|words| why.contains(words))
 }
 
-/// The text without where in ONNX Runtime's own sources it comes from.
+/// The text without its origin in ONNX Runtime's sources.
 pub(super) fn plain(why: &str) -> String {
     match why.split_once(" Status Message: ") {
         Some((node, status)) => {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_an_exception_comes_from_is_left_out() {
+    fn exception_origin_is_stripped() {
         let thrown = "/src/graph/load.h:46 void ort::Validate(const std::map<char, int>&, void (*)(int), bool) const Opset 9999 is too new (9).\n";
         assert_eq!(plain(thrown), "Opset 9999 is too new (9).");
         let failed = "Non-zero status code returned while running Gather node. Name:'g' Status Message: indices element out of data bounds, idx=7";

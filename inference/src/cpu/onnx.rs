@@ -1,4 +1,5 @@
-//! The parts of `onnx.proto` that Weir looks at. Field numbers are those of the standard; everything else is skipped when read.
+//! The subset of `onnx.proto` that Weir reads. Field numbers are those of the standard; decoding
+//! skips all other fields.
 
 use bytes::Bytes;
 use prost::Message;
@@ -154,7 +155,8 @@ pub(super) struct Training {
     pub(super) algorithm: Option<Graph>,
 }
 
-/// A whole model, to be written again with another graph: messages that are only passed on stay bytes, which look the same on the wire.
+/// A whole model, for writing it with a changed graph. Messages that are passed through stay bytes,
+/// which have the same encoding.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WholeModel {
     #[prost(int64, optional, tag = "1")]
@@ -177,7 +179,7 @@ pub(super) struct WholeModel {
     functions: Vec<Bytes>,
 }
 
-/// A whole graph, likewise.
+/// A whole graph, for the same purpose.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WholeGraph {
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -199,39 +201,39 @@ pub(super) struct WholeGraph {
 }
 
 impl Attribute {
-    /// Every tensor in it, but for those in its graphs.
+    /// Every tensor in the attribute, except those in its graphs.
     pub(super) fn all_tensors(&self) -> impl Iterator<Item = &Tensor> {
         let sparse = self.sparse_tensor.iter().chain(&self.sparse_tensors).flat_map(SparseTensor::parts);
         self.tensor.iter().chain(&self.tensors).chain(sparse)
     }
 
-    /// Every graph in it.
+    /// Every graph in the attribute.
     pub(super) fn all_graphs(&self) -> impl Iterator<Item = &Graph> {
         self.graph.iter().chain(&self.graphs)
     }
 }
 
 impl SparseTensor {
-    /// The dense tensors that make it up.
+    /// The dense tensors that it consists of.
     pub(super) fn parts(&self) -> impl Iterator<Item = &Tensor> {
         self.values.iter().chain(&self.indices)
     }
 }
 
 impl Node {
-    /// Every graph in its attributes.
+    /// Every graph in the node's attributes.
     pub(super) fn graphs(&self) -> impl Iterator<Item = &Graph> {
         self.attributes.iter().flat_map(Attribute::all_graphs)
     }
 
-    /// What to call it.
+    /// Name for messages.
     pub(super) fn title(&self) -> &str {
         if self.name.is_empty() { &self.operator } else { &self.name }
     }
 }
 
 impl Tensor {
-    /// Its elements, if they are 64-bit integers: as shapes are.
+    /// Its elements, if they are 64-bit integers, as in shapes.
     pub(super) fn integers(&self) -> Option<Vec<i64>> {
         if self.data_type != INT64 {
             return None;
@@ -243,12 +245,12 @@ impl Tensor {
         rest.is_empty().then(|| numbers.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
-    /// Whether its bytes are said to be elsewhere.
+    /// Whether the tensor's bytes are in another file.
     pub(super) fn is_external(&self) -> bool {
         self.data_location == EXTERNAL || !self.external_data.is_empty()
     }
 
-    /// What its entry in `external_data` under `key` says, as a number.
+    /// The entry `key` of `external_data`, as a number.
     pub(super) fn external_number(&self, key: &str) -> Option<u64> {
         self.external_data.iter().find(|pair| pair.key == key)?.value.parse().ok()
     }

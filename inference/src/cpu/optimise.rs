@@ -1,12 +1,14 @@
-//! Turning an upload into what is loaded later. Runs in the child, under its limits.
+//! Optimisation of an upload into loadable forms. Runs in the child process, under its limits.
 //!
 //! ```text
-//! upload --scan--> --ONNX Runtime--> skeleton + weights in one file --split--> skeleton, blobs by hash --try--> Variant
+//! upload --scan--> --ONNX Runtime--> skeleton + weights in one file
+//!   --split--> skeleton, blobs by hash --try--> Variant
 //! ```
 //!
-//! This happens twice: once for any processor (EXTENDED), and once for the one at hand (ALL), which lays out the weights of convolutions as
-//! its vector registers want them and runs such networks a fifth faster. A node with another processor loads the first. Hashes are taken
-//! after the optimisation, which changes weights.
+//! The pipeline runs twice: once for any processor (EXTENDED), and once for the current processor
+//! (ALL). ALL lays out the weights of convolutions for the processor's vector registers, and runs
+//! such networks a fifth faster. A node with a different processor loads the first form. Hashes are
+//! computed after the optimisation, because it changes weights.
 
 use super::onnx;
 use super::processor::processor;
@@ -29,10 +31,11 @@ use std::fs;
 use weir_types::Platform;
 use weir_types::Signature;
 
-/// Weights from this size on are kept beside the skeleton, once for all sessions; smaller ones within it.
+/// Weights of at least this size are stored beside the skeleton, once for all sessions; smaller
+/// ones are stored inside it.
 const BESIDE_BYTES_MIN: u64 = 1 << 10;
 
-/// Check and optimise a model, and write its files.
+/// Checks and optimises a model, and writes its files.
 pub(super) fn prepare(
     runtime: &Runtime,
     task: &Task,
@@ -49,7 +52,7 @@ pub(super) fn prepare(
     drop(scanned);
 
     let files = Files { out };
-    // What comes after EXTENDED depends on the processor.
+    // Optimisations beyond EXTENDED depend on the processor.
     let (signature, everywhere) = variant(runtime, &upload, &files, GraphOptimizationLevel::Level2, None)?;
     let (weight_bytes, mut resident_bytes) = (everywhere.weight_bytes, everywhere.resident_bytes);
     let mut variants = vec![everywhere];
@@ -58,7 +61,7 @@ pub(super) fn prepare(
             resident_bytes = resident_bytes.max(here.resident_bytes);
             variants.insert(0, here);
         }
-        // It makes no difference, or cannot be done: the model runs without.
+        // If the second form is equal or impossible, the model runs in the first form.
         Ok(_) | Err(PrepareError::Refused(_)) => {}
         Err(error) => return Err(error),
     }
@@ -67,7 +70,7 @@ pub(super) fn prepare(
     Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported })
 }
 
-/// Add the form for GPUs, whether or not there are any here; or say why there is none.
+/// Adds the form for GPUs, even on a node without GPUs, or returns why it is impossible.
 #[cfg(feature = "cuda")]
 fn on_gpus(
     upload: Bytes,
@@ -88,7 +91,7 @@ fn on_gpus(_: Bytes, _: &Task, _: &mut [Variant]) -> Result<Vec<Unsupported>, Pr
     Ok(Vec::new())
 }
 
-/// Optimise the upload to a level, and try the result out.
+/// Optimises the upload to a level, and loads the result in a trial.
 fn variant(
     runtime: &Runtime,
     upload: &[u8],
@@ -99,7 +102,7 @@ fn variant(
     let signature = optimise(runtime, upload, files, level, true)?;
     let mut variant = match split(files, &signature)? {
         Some(variant) => variant,
-        // Its weights cannot be told apart by name: each session gets its own.
+        // Weights with ambiguous names cannot be shared: each session gets a copy.
         None => whole(files, &optimise(runtime, upload, files, level, false)?)?,
     };
     let tried = try_out(runtime, &variant, &signature, files)?;
@@ -109,7 +112,8 @@ fn variant(
     Ok((signature, variant))
 }
 
-/// Have ONNX Runtime write the optimised model, with its larger weights beside it or all of them within.
+/// Lets ONNX Runtime write the optimised model, with its larger weights beside it or all weights
+/// inside.
 fn optimise(
     runtime: &Runtime,
     upload: &[u8],
@@ -139,14 +143,14 @@ fn optimise(
     Ok(signature(&session)?)
 }
 
-/// What a model took.
+/// Memory of a model in the trial.
 struct Tried {
     resident_bytes: u64,
-    /// One more session.
+    /// Memory of one more session.
     session_bytes: u64,
 }
 
-/// Load the prepared model as a node would, and see what it takes.
+/// Loads the prepared model as a node would, and measures its memory.
 fn try_out(
     runtime: &Runtime,
     variant: &Variant,
@@ -163,10 +167,11 @@ fn try_out(
     let open = || session::open(runtime, &skeleton, &weights, &prepacked, 1).map_err(|error| refusal(&error));
     let first = open()?;
     check_unchanged(&first, signature)?;
-    // As a node does after making a session.
+    // As a node does after it creates a session.
     memory::release_free();
     let with_one = anonymous_bytes();
-    // The same weights, in every form: what it takes is what another model of the family would.
+    // The second session shares all weights in both layouts: its memory is that of another model of
+    // the family.
     let second = open()?;
     memory::release_free();
     let session_bytes = anonymous_bytes().saturating_sub(with_one);
@@ -175,7 +180,7 @@ fn try_out(
     Ok(Tried { resident_bytes, session_bytes })
 }
 
-/// The optimised model must take and give what the upload did.
+/// Checks that the optimised model has the same inputs and outputs as the upload.
 fn check_unchanged(session: &Session, before: &Signature) -> Result<(), Refusal> {
     let after = signature(session)?;
     let names = |signature: &Signature| -> Vec<String> {
@@ -192,7 +197,7 @@ fn has_no_rank(port: &onnx::ValueInfo) -> bool {
     tensor.is_some_and(|tensor| tensor.shape.is_none())
 }
 
-/// Memory of this process that no file stands behind.
+/// Memory of this process that is not backed by a file.
 fn anonymous_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -200,11 +205,11 @@ fn anonymous_bytes() -> u64 {
     kib.unwrap_or_default() << 10
 }
 
-/// What ONNX Runtime found wrong with the model.
+/// The refusal for an error of ONNX Runtime.
 fn refusal(error: &ort::Error) -> Refusal {
     let why = message::plain(error.message());
     if message::is_out_of_memory(&why) {
-        // The child's caller knows how many.
+        // The parent process fills in the limit.
         return Refusal::OverMemory { bytes_max: 0 };
     }
     match error.code() {

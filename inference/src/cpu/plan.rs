@@ -1,4 +1,4 @@
-//! The shapes of a run's outputs, told from those of its inputs before it starts.
+//! Shapes of a run's outputs, computed from the shapes of its inputs before the run.
 
 use super::signature::dimensions;
 use crate::tensor::Tensor;
@@ -6,7 +6,7 @@ use ort::session::Session;
 use ort::value::{Outlet, ValueType};
 use weir_types::{ElementType, Shape, Signature};
 
-/// How large each output will be, as the model declares.
+/// Size of each output, as the model declares it.
 pub(super) struct OutputPlan(Vec<Option<Planned>>);
 
 struct Planned {
@@ -14,16 +14,16 @@ struct Planned {
     sizes: Vec<Size>,
 }
 
-/// The size of one dimension.
+/// Size of one dimension.
 enum Size {
-    /// Always this.
+    /// Always this size.
     Fixed(u32),
-    /// That of a dimension of an input, by the name that both share.
+    /// The size of a dimension of an input with the same name.
     Of { input: usize, axis: usize },
 }
 
 impl OutputPlan {
-    /// Read the plan off a session of a model with this signature.
+    /// Creates the plan from a session of a model with this signature.
     pub(super) fn new(session: &Session, signature: &Signature) -> Self {
         let outlet =
             |outlets: &'_ [Outlet], name: &str| outlets.iter().position(|outlet| outlet.name() == name);
@@ -33,7 +33,7 @@ impl OutputPlan {
             .map(|port| outlet(session.inputs(), &port.name).and_then(|index| session.inputs().get(index)))
             .collect();
         let plan = signature.outputs.iter().map(|port| {
-            // An output that is an input is not written, but handed on.
+            // An output that is also an input is passed through, not written.
             if signature.inputs.iter().any(|input| input.name == port.name) {
                 return None;
             }
@@ -48,7 +48,8 @@ impl OutputPlan {
         Self(plan.collect())
     }
 
-    /// The type, shape and length in bytes of an output; none where they cannot be told, or there is nothing to write.
+    /// Type, shape and length in bytes of an output. `None` if they are not known before the run,
+    /// or if the output is empty.
     pub(super) fn output(&self, position: usize, inputs: &[Tensor]) -> Option<(ElementType, Shape, usize)> {
         let Planned { element_type, sizes } = self.0.get(position)?.as_ref()?;
         let sizes = sizes.iter().map(|size| match size {

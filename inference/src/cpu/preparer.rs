@@ -1,4 +1,4 @@
-//! The node's side of preparing a model: has a child do it, and tells what came of it.
+//! The node's side of preparing a model: starts a child process and returns its result.
 
 use super::protocol::{Answer, Task};
 use super::{LibraryError, OnnxRuntimeConfig, PREPARE_COMMAND};
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use weir_child::{Command, Failure, Limits};
 use weir_types::Precision;
 
-/// Have a child prepare the model in `file`, to compute in `precision` on GPUs. It is killed when the future drops.
+/// Prepares the model in `file` in a child process. Forms for GPUs compute in `precision`. Dropping
+/// the future kills the child.
 pub(super) async fn prepare(
     config: &OnnxRuntimeConfig,
     library: &Path,

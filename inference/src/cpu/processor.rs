@@ -1,8 +1,9 @@
-//! What a model that was optimised to the last can be loaded on.
+//! Identity of the processor that a fully optimised model can be loaded on.
 
 use weir_types::ContentHash;
 
-/// The kind of processor and of ONNX Runtime at hand. A model laid out for one kind gives wrong answers on another.
+/// Kind of the current processor and ONNX Runtime. A model laid out for one kind gives wrong
+/// answers on another.
 ///
 /// The library must be loaded.
 pub(super) fn processor() -> String {
@@ -11,7 +12,7 @@ pub(super) fn processor() -> String {
     format!("{} {} onnxruntime {build}", std::env::consts::ARCH, vectors())
 }
 
-/// The widest vector registers that there are: ONNX Runtime lays out weights by their width.
+/// The widest vector registers of the processor: ONNX Runtime lays out weights by their width.
 #[cfg(target_arch = "x86_64")]
 fn vectors() -> &'static str {
     if std::arch::is_x86_feature_detected!("avx512f") {
@@ -25,7 +26,7 @@ fn vectors() -> &'static str {
     }
 }
 
-/// Elsewhere they are all of one width.
+/// On other architectures all have the same width.
 #[cfg(not(target_arch = "x86_64"))]
 fn vectors() -> &'static str {
     "baseline"

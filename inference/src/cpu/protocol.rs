@@ -1,43 +1,43 @@
-//! What the node and the child that prepares a model say to each other.
+//! Messages between the node and the child process that prepares a model.
 
 use crate::prepare::{Prepared, Refusal};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_types::Precision;
 
-/// What the child is to do.
+/// Task for the child.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
-    /// ONNX Runtime.
+    /// Path of ONNX Runtime.
     pub(super) library: PathBuf,
-    /// The model as it was uploaded.
+    /// The uploaded model.
     pub(super) model: PathBuf,
-    /// What it is to compute in on GPUs.
+    /// Precision of the computation on GPUs.
     pub(super) precision: Precision,
-    /// The folder to write to.
+    /// Output folder.
     pub(super) out: PathBuf,
 }
 
-/// What came of it.
+/// Result of the task.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// The model is fine; its files are in the folder.
+    /// The model is valid; its files are in the folder.
     Prepared(Prepared),
     /// The model is at fault.
     Refused(Refusal),
     /// ONNX Runtime cannot be used.
     Library {
-        /// Where it is.
+        /// Path of the library.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// The node is at fault: a file could not be written.
     Failed {
-        /// What was tried.
+        /// The operation that failed.
         action: String,
-        /// Why it failed.
+        /// The cause.
         why: String,
     },
 }

@@ -1,4 +1,5 @@
-//! The one ONNX Runtime of the process.
+//! The process-wide ONNX Runtime.
+//! 2r ONNX Runtime's memory is set up through its C interface
 #![allow(unsafe_code, reason = "ONNX Runtime's memory is set up through its C interface")]
 
 use super::library::LibraryError;
@@ -16,7 +17,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::{debug, info, warn};
 
-/// ONNX Runtime, loaded. There is one in a process, and it stays until the process ends: the library cannot be unloaded safely.
+/// ONNX Runtime, loaded. Each process has at most one, and it stays until the process ends: the
+/// library cannot be unloaded safely.
 pub(super) struct Runtime {
     library: PathBuf,
     environment: Environment,
@@ -26,7 +28,8 @@ pub(super) struct Runtime {
 static RUNTIME: Mutex<Option<&'static Runtime>> = Mutex::new(None);
 
 impl Runtime {
-    /// Load ONNX Runtime from `library`, whose runs may use `run_memory_bytes_max` bytes together; or get what was loaded from there before.
+    /// Loads ONNX Runtime from `library`, with a limit of `run_memory_bytes_max` on the memory of
+    /// all runs, or returns the instance already loaded from there.
     pub(super) fn open(library: &Path, run_memory_bytes_max: u64) -> Result<&'static Self, LibraryError> {
         let unusable = |why: String| LibraryError::Unusable { path: library.to_owned(), why };
         let library = library.canonicalize().map_err(|error| unusable(error.to_string()))?;
@@ -42,17 +45,17 @@ impl Runtime {
         }
     }
 
-    /// What was loaded, if anything was.
+    /// The loaded instance, if any.
     pub(super) fn opened() -> Option<&'static Self> {
         *RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn load(library: PathBuf, run_memory_bytes_max: u64) -> Result<&'static Self, String> {
         memory::return_large_blocks();
-        // Checks the version, so that no call of `ort` can find an older interface than it knows.
+        // Checks the version, so that `ort` never calls an interface older than the one it knows.
         let builder = ort::init_from(&library).map_err(|error| error.to_string())?;
         let log: ort::logging::LoggerFunction = Arc::new(|_, category, _, place, message| {
-            // What matters comes back as an error as well.
+            // Relevant problems are also returned as errors.
             debug!(category, place, message, "onnx runtime");
         });
         let environment = builder.with_name("weir").with_telemetry(false).with_logger(log).build();
@@ -64,18 +67,19 @@ impl Runtime {
         Ok(Box::leak(Box::new(Self { library, environment, trimmer: Mutex::new(trimmer) })))
     }
 
-    /// What sessions are made in.
+    /// The environment for new sessions.
     pub(super) fn environment(&self) -> &Environment {
         &self.environment
     }
 
-    /// Memory that runs took between their inputs and outputs and that was not given back since; 0 where it cannot be told. Waits for a trim.
+    /// Memory that runs hold for intermediate tensors, in use or idle; 0 if unknown. Waits for a
+    /// trim.
     pub(super) fn run_memory_bytes(&self) -> u64 {
         let trimmer = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner);
         trimmer.arena_bytes().inspect_err(|error| debug!(%error, "run memory not known")).unwrap_or_default()
     }
 
-    /// Have the memory that runs use between their inputs and outputs given back where it lies idle.
+    /// Returns the idle part of the runs' memory to the system.
     pub(super) fn trim(&self) {
         if let Err(error) = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner).trim() {
             warn!(%error, "run memory not trimmed");
@@ -83,9 +87,10 @@ impl Runtime {
     }
 }
 
-/// An arena only gives idle memory back at the end of a run that says so: this runs a model of one node for it.
+/// Trims the arena of the runs. The arena only returns idle memory at the end of a run with that
+/// option, so this runs a model of one node.
 struct Trimmer {
-    /// The arena, as its session has it, and so before that.
+    /// The arena, as seen by its session; declared first, so that it drops before the session.
     arena: Allocator,
     session: Session,
     options: RunOptions,
@@ -106,18 +111,20 @@ impl Trimmer {
         self.session.run_with_options(ort::inputs![input], &self.options).map(drop)
     }
 
-    /// What the arena has taken, in use or not.
+    /// Bytes that the arena holds, in use or idle.
     fn arena_bytes(&self) -> Result<u64, ort::Error> {
         let (api, mut stats) = (ort::api(), ptr::null_mut());
-        // SAFETY: the arena lives as long as this, and the pairs are ours when it returns.
+        // SAFETY: the arena lives as long as `self`, and on return the pairs belong to this
+        // function.
         check(unsafe { (api.AllocatorGetStats)(self.arena.ptr().cast_mut(), &raw mut stats) })?;
-        // SAFETY: the pairs were just made, the key is text with an end, and what is found lives as long as they do: it is read before they go.
+        // SAFETY: the pairs were just created, the key is NUL-terminated, and the value lives as
+        // long as the pairs: it is read before they are released.
         let bytes = unsafe {
             let found = (api.GetKeyValue)(stats, c"TotalAllocated".as_ptr());
             let text = if found.is_null() { None } else { CStr::from_ptr(found).to_str().ok() };
             text.and_then(|text| text.parse().ok())
         };
-        // SAFETY: they are not used after this.
+        // SAFETY: the pairs are not used after this call.
         unsafe { (api.ReleaseKeyValuePairs)(stats) };
         Ok(bytes.unwrap_or_default())
     }
@@ -126,21 +133,22 @@ impl Trimmer {
 /// y = Identity(x), one fp32. Written by `tests/fixtures/generate.py`.
 const TRIMMER_MODEL: &[u8] = include_bytes!("trimmer.onnx");
 
-/// Have sessions share one arena of at most `bytes_max`: whatever a model asks for, a run then fails alone. An allocator of our own could
-/// not refuse, since ONNX Runtime does not look whether it was given memory.
+/// Registers one arena of at most `bytes_max` for all sessions, so that a run with excessive
+/// demands fails alone. A custom allocator could not refuse memory, since ONNX Runtime does not
+/// check the returned pointer.
 fn register_arena(environment: &Environment, bytes_max: u64) -> Result<(), ort::Error> {
     let keys = [c"max_mem", c"arena_extend_strategy"].map(CStr::as_ptr);
-    // As large as asked for, not as the next power of two.
+    // Extends by the requested size, not by the next power of two.
     let values = [usize::try_from(bytes_max).unwrap_or(usize::MAX), 1];
     let memory = arena_memory()?;
     let (api, mut config) = (ort::api(), ptr::null_mut());
-    // SAFETY: the keys and values are as many as it says, and the pointers are valid for the call.
+    // SAFETY: `keys` and `values` have the stated length, and the pointers are valid for the call.
     check(unsafe { (api.CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), keys.len(), &raw mut config) })?;
-    // SAFETY: environment, memory and configuration are valid; the configuration is copied.
+    // SAFETY: environment, memory and configuration are valid; the call copies the configuration.
     let registered = check(unsafe {
         (api.CreateAndRegisterAllocator)(environment.ptr().cast_mut(), memory.ptr(), config)
     });
-    // SAFETY: it was just made, and is not used after this.
+    // SAFETY: the configuration was just created, and is not used after this call.
     unsafe { (api.ReleaseArenaCfg)(config) };
     registered
 }
@@ -149,8 +157,8 @@ fn arena_memory() -> Result<MemoryInfo<'static>, ort::Error> {
     MemoryInfo::new(AllocationDevice::CPU, 0, AllocatorType::Arena, MemoryType::Default)
 }
 
-/// Take over the status that a call has just returned.
+/// Consumes the status returned by a call.
 fn check(status: sys::OrtStatusPtr) -> Result<(), ort::Error> {
-    // SAFETY: every status in this module comes straight from a call, and is given up here.
+    // SAFETY: every status in this module comes directly from a call, and is consumed here.
     unsafe { ort::Error::result_from_status(status) }
 }

@@ -1,5 +1,5 @@
-//! What is wrong with a model that can be told from the file alone. Comes before ONNX Runtime, which trusts what it reads more than it
-//! should. Plain functions of plain data.
+//! Defects of a model that are visible in the file alone. Runs before ONNX Runtime, which trusts
+//! its input too much. Pure functions of plain data.
 
 use super::onnx::{Attribute, Function, Graph, Model, Node, SparseTensor, Tensor, ValueInfo};
 use super::value::element_type_numbered;
@@ -12,13 +12,13 @@ use weir_types::ElementType;
 /// The longest file that protocol buffers can hold.
 const FILE_BYTES_MAX: usize = i32::MAX as usize;
 
-/// Elements in a byte of the densest type there is, 2 bits each, and that again for safety: more elements than this per byte of the whole
-/// file cannot be in it.
+/// The most elements per byte of the file. The densest type has 2 bits per element, 4 elements per
+/// byte; this limit is twice that.
 const ELEMENTS_PER_BYTE_MAX: u64 = 8;
 
-/// Read `file` as a model and look for what must not be in one.
+/// Decodes `file` as a model and looks for forbidden content.
 ///
-/// A tensor that alone takes more than `memory_bytes_max` bytes is too large to be real.
+/// A tensor that alone takes more than `memory_bytes_max` bytes is refused.
 pub(super) fn scan(file: Bytes, memory_bytes_max: u64) -> Result<Model, Refusal> {
     let malformed = |why: String| Refusal::Malformed { why };
     let len = file.len();
@@ -48,7 +48,7 @@ pub(super) fn scan(file: Bytes, memory_bytes_max: u64) -> Result<Model, Refusal>
     Ok(model)
 }
 
-/// What the reader says, without the path of a mistake that is hundreds of levels deep.
+/// The decoder's message, without the path of an error that is hundreds of levels deep.
 fn plainly(error: &prost::DecodeError) -> String {
     let why = error.to_string();
     if why.contains("recursion limit") { "its graphs are nested too deeply".to_owned() } else { why }
@@ -77,7 +77,7 @@ impl Scanner {
         check_order(nodes)
     }
 
-    /// A few bytes can say "a tensor of this shape, all ones": the shape must be one that can be.
+    /// A few bytes can declare a huge constant tensor, so its shape must be plausible.
     fn shapes_made(&self, graph: &Graph) -> Result<(), Refusal> {
         let initialisers = graph.initialisers.iter().map(|tensor| (tensor.name.as_str(), tensor));
         let constants = graph.nodes.iter().filter(|node| node.operator == "Constant").filter_map(|node| {
@@ -98,7 +98,7 @@ impl Scanner {
             let size_bytes = value
                 .and_then(|value| element_type_numbered(value.data_type))
                 .and_then(ElementType::size_bytes);
-            // Where no value is given, it is an fp32; where the type is not known, at least a byte.
+            // The default value is an fp32; an unknown type has at least one byte.
             let size_bytes = if node.operator == "ConstantOfShape" { size_bytes.unwrap_or(4) } else { 1 };
             check_dimensions(node.title(), &shape, self.memory_bytes_max / size_bytes as u64)?;
         }
@@ -150,7 +150,8 @@ fn check_port(port: &ValueInfo) -> Result<(), Refusal> {
     .map_err(|_| Refusal::HugeDimension { tensor: port.name.clone(), dimensions })
 }
 
-/// Every node can come after those whose outputs it needs, whatever order the file has them in.
+/// Checks that the nodes can be ordered so that each follows the nodes whose outputs it needs,
+/// whatever the order in the file.
 fn check_order(nodes: &[Node]) -> Result<(), Refusal> {
     let mut makers = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
@@ -168,7 +169,7 @@ fn check_order(nodes: &[Node]) -> Result<(), Refusal> {
     }
 }
 
-/// What a graph within a node takes from around it.
+/// Names that a nested graph takes from its surroundings.
 fn free_names(graph: &Graph) -> HashSet<&str> {
     let mut used: HashSet<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
     for node in &graph.nodes {
@@ -184,7 +185,7 @@ fn free_names(graph: &Graph) -> HashSet<&str> {
     used
 }
 
-/// No function calls itself, directly or through others.
+/// Checks that no function calls itself, directly or through others.
 fn check_calls(functions: &[Function]) -> Result<(), Refusal> {
     let names = functions.iter().enumerate();
     let known: HashMap<_, _> =
@@ -210,7 +211,7 @@ fn collect_calls(nodes: &[Node], known: &HashMap<(&str, &str), usize>, called: &
     }
 }
 
-/// Someone who needs themselves, given whom each needs.
+/// An index on a cycle of the dependency graph `needs`, if there is a cycle.
 fn on_a_cycle(needs: &[Vec<usize>]) -> Option<usize> {
     let mut missing: Vec<usize> = needs.iter().map(Vec::len).collect();
     let mut needed_by = vec![Vec::new(); needs.len()];
@@ -228,7 +229,8 @@ fn on_a_cycle(needs: &[Vec<usize>]) -> Option<usize> {
             }
         }
     }
-    // What is left is on a cycle or needs something on one; going from one to another that is left ends on a cycle.
+    // Each remaining index is on a cycle or depends on one; following dependencies among them ends
+    // on a cycle.
     let mut at = missing.iter().position(|count| *count > 0)?;
     for _ in 0..needs.len() {
         at = needs[at].iter().copied().find(|other| missing[*other] > 0)?;
@@ -242,16 +244,16 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_cycle_is_found_and_named_by_a_member() {
+    fn cycle_search_returns_a_member() {
         assert_eq!(on_a_cycle(&[vec![1], vec![2], vec![]]), None);
         assert_eq!(on_a_cycle(&[vec![0]]), Some(0));
-        // 0 only needs the cycle of 1 and 2.
+        // 0 only depends on the cycle of 1 and 2.
         let member = on_a_cycle(&[vec![1], vec![2], vec![1], vec![]]);
         assert!(member == Some(1) || member == Some(2), "{member:?}");
     }
 
     #[test]
-    fn a_cycle_through_the_inside_of_a_node_is_one_too() {
+    fn cycle_through_nested_graph_is_detected() {
         let node = |name: &str, inputs: &[&str], outputs: &[&str], inner: Option<Graph>| Node {
             name: name.to_owned(),
             inputs: inputs.iter().map(ToString::to_string).collect(),
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!(check_order(&fine), Ok(()), "the order in the file does not matter");
         let bad = [node("branch", &["x"], &["a"], Some(branch())), node("first", &["a"], &["b"], None)];
         assert!(matches!(check_order(&bad), Err(Refusal::Cyclic { .. })));
-        // A name that the branch makes itself is not what the outer graph means by it.
+        // A name defined inside the branch shadows the outer name.
         let shadow = Graph {
             nodes: vec![node("own", &["x"], &["b"], None), node("inner", &["b"], &["c"], None)],
             ..Graph::default()
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_are_bounded_by_what_can_be_there() {
+    fn implausible_dimensions_are_refused() {
         assert!(check_dimensions("w", &[2, 3], 6).is_ok());
         assert!(matches!(check_dimensions("w", &[2, 4], 6), Err(Refusal::HugeDimension { .. })));
         assert!(matches!(
@@ -292,7 +294,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_get_an_answer(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+        fn scan_does_not_panic_on_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
             let _ = scan(Bytes::from(bytes), u64::MAX);
         }
     }

@@ -1,4 +1,6 @@
-//! A model in ONNX Runtime's hands, and its runs.
+//! Models and sessions of ONNX Runtime, and their runs.
+//! 4r runs are started through ONNX Runtime's C interface, which takes values that lie in the
+//! arena's memory
 #![allow(
     unsafe_code,
     reason = "runs are started through ONNX Runtime's C interface, which takes values that lie in the arena's memory"
@@ -31,7 +33,7 @@ use tracing::{debug, info};
 use weir_device::{Arena, BufferMut};
 use weir_types::{ElementType, Platform, Port, Shape, Signature};
 
-/// A resident model: what its sessions share.
+/// A resident model: the state that its sessions share.
 pub(super) struct CpuModel(Arc<Shared>);
 
 struct Shared {
@@ -43,22 +45,22 @@ struct Shared {
     session_bytes: u64,
     inputs: Vec<CString>,
     outputs: Vec<CString>,
-    /// Cleared when the model turns out to declare the shapes of its outputs wrongly.
+    /// Cleared when the model turns out to declare wrong shapes for its outputs.
     declares_shapes: AtomicBool,
-    /// Weights in the form that the kernels want, where that is another.
+    /// Packed weights, in the layout that the kernels want.
     member: Member,
     check: Check,
     weights: Weights,
 }
 
 struct CpuSession {
-    /// Before what it uses.
+    /// Declared first, so that the session drops before the weights that it uses.
     session: OrtSession,
     plan: OutputPlan,
     shared: Arc<Shared>,
 }
 
-/// Options that every session has: those of the one that optimises a model, and those of the ones that run it.
+/// Options of every session, both for optimising and for running models.
 pub(super) fn options(
     environment: &Environment,
     level: GraphOptimizationLevel,
@@ -67,18 +69,19 @@ pub(super) fn options(
     let builder = OrtSession::builder(environment)?
         .with_auto_device(AutoDevicePolicy::PreferCPU)?
         .with_optimization_level(level)?
-        // Mostly one: the node runs as many at once as it has slots. Threads that wait for their part of a run must not spin meanwhile.
+        // Usually one thread, since the node runs as many runs at once as it has run slots. Idle
+        // threads of a run must not spin.
         .with_intra_threads(usize::try_from(threads).unwrap_or(usize::MAX))?
         .with_intra_op_spinning(false)?
         .with_inter_threads(1)?
-        // Patterns are kept for every shape that ever came.
+        // Memory patterns would be kept for every shape ever seen.
         .with_memory_pattern(false)?
         .with_env_allocators()?
         .with_execution_providers([ort::ep::CPU::default().with_arena_allocator(false).build()])?;
     Ok(builder)
 }
 
-/// A session over an optimised graph and weights that it shares with others.
+/// Opens a session over an optimised graph and shared weights.
 pub(super) fn open(
     runtime: &Runtime,
     skeleton: &Path,
@@ -95,7 +98,7 @@ pub(super) fn open(
 }
 
 impl CpuModel {
-    /// Map the model's weights. Its sessions are made later.
+    /// Maps the model's weights. Sessions are created later.
     pub(super) fn load(
         runtime: &'static Runtime,
         source: &ModelSource,
@@ -156,7 +159,8 @@ impl Model for CpuModel {
             model: shared.source.id().clone(),
             why: error.to_string().into(),
         })?;
-        // What came and went while the session was made, such as another copy of weights that the first has in place.
+        // Frees temporary memory of the session's creation, such as a second copy of weights that
+        // the first session already has packed.
         memory::release_free();
         let plan = OutputPlan::new(&session, &shared.source.prepared.signature);
         Ok(Box::new(CpuSession { session, plan, shared: Arc::clone(shared) }))
@@ -178,14 +182,15 @@ impl Session for CpuSession {
         if !short_of_memory || interrupt.reason().is_some() {
             return first.map_err(value_error);
         }
-        // The arena does not give up idle memory of the wrong sizes by itself.
+        // The arena does not release idle blocks of unsuitable sizes without a trim.
         self.shared.runtime.trim();
         self.run_as_declared(job, &options).map_err(value_error)
     }
 }
 
 impl CpuSession {
-    /// Run, relying on the shapes that the model declares until they turn out to be wrong.
+    /// Runs the job with the output shapes that the model declares, until they turn out to be
+    /// wrong.
     fn run_as_declared(
         &self,
         job: &Job,
@@ -203,7 +208,8 @@ impl CpuSession {
         self.run_once(job, options, false)
     }
 
-    /// Run with the outputs written straight into the arena where their shapes are known before, and copied there where not.
+    /// Runs the job. Outputs with known shapes are written directly into the arena; others are
+    /// copied there.
     fn run_once(
         &self,
         job: &Job,
@@ -234,7 +240,7 @@ impl CpuSession {
         targets.into_iter().zip(made).map(tensor).collect()
     }
 
-    /// Call the model; gives the outputs that had no target.
+    /// Calls the model; returns the outputs that had no target.
     fn call<'a>(
         &self,
         inputs: &[Value<'_>],
@@ -253,8 +259,8 @@ impl CpuSession {
             return Err(OrtError::new("the job does not fit the model's signature"));
         }
         let run = ort::api().Run;
-        // SAFETY: every pointer is valid for the call and the counts are theirs. One thread at a time uses a session: it was borrowed
-        // mutably to get here.
+        // SAFETY: every pointer is valid for the call and the counts match. Only one thread at a
+        // time uses the session, which is borrowed mutably on the way here.
         let status = unsafe {
             run(
                 self.session.ptr().cast_mut(),
@@ -267,18 +273,20 @@ impl CpuSession {
                 outputs.as_mut_ptr(),
             )
         };
-        // SAFETY: the status was just returned, and is taken over.
+        // SAFETY: the status was just returned, and is consumed here.
         unsafe { OrtError::result_from_status(status)? };
         let made = outputs.into_iter().zip(targets).map(|(output, target)| match target {
             Some(_) => None,
-            // SAFETY: ONNX Runtime made the value for us, in memory of its own, and keeps no claim on it.
+            // SAFETY: ONNX Runtime created the value in its own memory, and transferred its
+            // ownership to the caller.
             None => unsafe { Value::from_pointer(output) },
         });
         Ok(made.collect())
     }
 }
 
-/// Memory for an output whose shape is known before the run. Zeroes at first: whatever the run leaves out, nobody sees what was there before.
+/// Memory for an output whose shape is known before the run. Zeroed, so that a run that leaves
+/// parts unwritten does not expose earlier contents.
 struct Target {
     element_type: ElementType,
     shape: Shape,

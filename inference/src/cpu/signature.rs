@@ -1,4 +1,4 @@
-//! What a model takes and gives, as ONNX Runtime says.
+//! Signature of a model, as reported by ONNX Runtime.
 
 use super::value;
 use crate::prepare::Refusal;
@@ -7,13 +7,13 @@ use ort::sys::ONNXTensorElementDataType;
 use ort::value::{Outlet, ValueType};
 use weir_types::{Port, Signature};
 
-/// Read the signature off a session. Inputs that have a default are not among them.
+/// Reads the signature of a session. Inputs with a default value are not included.
 pub(super) fn signature(session: &Session) -> Result<Signature, Refusal> {
     let ports = |outlets: &[Outlet]| outlets.iter().map(port).collect::<Result<Vec<_>, _>>();
     Ok(Signature { inputs: ports(session.inputs())?, outputs: ports(session.outputs())? })
 }
 
-/// The declared size of each dimension; negative where it may be any.
+/// Declared size of each dimension; negative if variable.
 pub(super) fn dimensions(outlet: &Outlet) -> &[i64] {
     outlet.dtype().tensor_shape().map_or(&[], |shape| shape)
 }

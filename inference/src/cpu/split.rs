@@ -1,4 +1,4 @@
-//! What an optimised model is stored as: a skeleton, and weights in files named by hash.
+//! Stored form of an optimised model: a skeleton, and weights in files named by their hash.
 
 use super::onnx::{self, WholeModel};
 use super::value::element_type_numbered;
@@ -12,29 +12,31 @@ use std::io;
 use std::path::{Path, PathBuf};
 use weir_types::{ContentHash, Platform, Precision, Signature};
 
-/// Weights from this size on have a file of their own, to be shared with other models. Smaller ones have one together: each file takes a
-/// mapping, of which a process may have some 65,000.
+/// Weights of at least this size have separate files, in order to be shared with other models.
+/// Smaller weights of a model share one file: each file needs a mapping, and a process can have
+/// about 65,000 mappings.
 const OWN_FILE_BYTES_MIN: u64 = 64 << 10;
 
-/// Where a weight may start in a file: whatever reads it may want it aligned.
+/// Alignment of each weight in its file, since readers may need it.
 const ALIGNMENT_BYTES: usize = 64;
 
-/// The name under which ONNX Runtime first writes the skeleton.
+/// Name of the skeleton as ONNX Runtime first writes it.
 const SKELETON_DRAFT: &str = "skeleton.draft";
 
-/// The files that are written.
+/// The output folder and its files.
 pub(super) struct Files<'a> {
     pub(super) out: &'a Path,
 }
 
 impl Files<'_> {
-    /// ONNX Runtime insists that the file exists to which a skeleton refers for its weights, though it reads none of them from there. It is
-    /// empty in the end, and so named by the hash of nothing; before that, it is where ONNX Runtime writes the weights.
+    /// Path of the placeholder. ONNX Runtime requires the file that a skeleton names for its
+    /// weights to exist, although it reads nothing from it. The final file is empty, and so named
+    /// by the hash of nothing; before that, ONNX Runtime writes the weights there.
     pub(super) fn placeholder(&self) -> PathBuf {
         self.blob(placeholder_hash())
     }
 
-    /// Leave the placeholder empty, or away where no variant needs it.
+    /// Empties the placeholder, or removes it if no variant needs it.
     pub(super) fn settle_placeholder(&self, variants: &[Variant]) -> Result<(), PrepareError> {
         let path = self.placeholder();
         let settled = if variants.iter().any(|variant| variant.placeholder.is_some()) {
@@ -69,7 +71,8 @@ pub(super) fn placeholder_hash() -> ContentHash {
     ContentHash::of(b"")
 }
 
-/// Write each weight beside the skeleton to the file of its hash. None where two different weights have the same name.
+/// Writes each external weight of the draft to the file named by its hash. `None` if two different
+/// weights have the same name.
 pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<Variant>, PrepareError> {
     let draft = read_draft(files)?;
     let model = onnx::Model::decode(draft.clone()).map_err(|error| invalid(&error.to_string()))?;
@@ -84,7 +87,7 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
         let Some(found) = place_weights(files, written.bytes(), &external)? else { return Ok(None) };
         weights = found;
         drop(written);
-        // From now on, it is what its name says.
+        // The empty file now matches its name.
         fs::write(&path, b"").map_err(io)?;
         placeholder = Some(placeholder_hash());
     }
@@ -105,7 +108,7 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     }))
 }
 
-/// Write a model whose weights are all within it.
+/// Writes a model with all weights inside the skeleton.
 pub(super) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant, PrepareError> {
     let skeleton = write_skeleton(files, read_draft(files)?, signature)?;
     let weight_bytes = within_bytes(files, skeleton);
@@ -151,7 +154,7 @@ fn place_weights(
                 small.extend_from_slice(bytes);
                 start
             });
-            // The file is not whole yet: its hash follows.
+            // The file is not complete yet; its hash is set later.
             (placeholder_hash(), place)
         };
         let (name, dimensions) = (tensor.name.clone(), tensor.dimensions.clone());
@@ -172,8 +175,9 @@ fn read_draft(files: &Files<'_>) -> Result<Bytes, PrepareError> {
     fs::read(&path).map(Bytes::from).map_err(|error| PrepareError::io("read", &path, error))
 }
 
-/// Write the skeleton without inputs that only stood for initialisers: in old files every initialiser is an input too, and one that the
-/// optimisation has done away with would be left as an input that nobody knows.
+/// Writes the skeleton without inputs that only declare initialisers. In old files every
+/// initialiser is also an input; an initialiser that the optimisation removed would remain as an
+/// unknown input.
 fn write_skeleton(
     files: &Files<'_>,
     draft: Bytes,

@@ -1,10 +1,12 @@
-//! What resident models share: the files of their weights, mapped once however many models have them, and the same weights in the form that
-//! kernels want them.
+//! State that resident models share: weight files, each mapped once for all models, and packed
+//! weights, in the layout that the kernels want.
 //!
-//! A file is mapped from the first model that has it to the last. The other form is ONNX Runtime's: it finds equal weights by their contents,
-//! but gives nothing back before all of it goes. So models share it in families: those of one tenant that have most of their weights in
-//! common. A family ends with its last model; one that has outlived too many takes no more, so that what they left behind stays bounded.
-//! ONNX Runtime tells contents apart by a hash that can be led astray, which is why tenants do not share this form.
+//! A file is mapped from the first model that uses it to the last. Packed weights belong to ONNX
+//! Runtime: it finds equal weights by their contents, but frees nothing before the whole container
+//! is dropped. Models therefore share packed weights in families: models of one tenant with most of
+//! their weights in common. A family ends with its last model. A family with too many leftovers of
+//! departed models accepts no new members, which limits the leftovers. ONNX Runtime compares
+//! contents by a hash that is not collision-resistant, so tenants do not share packed weights.
 
 use crate::integrity::Verified;
 use crate::mapping::Mapping;
@@ -17,9 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_types::{ContentHash, TenantId};
 
-/// A model joins a family that has at least one part in so many of its weights.
+/// A model joins a family that has at least one part in this many of the model's weights.
 const COMMON_SHARE: u64 = 2;
-/// What members that are gone have left behind may be one part in so many of what those that are there have.
+/// The most leftovers of departed members: one part in this many of the current members' weights.
 const LEFT_SHARE: u64 = 4;
 
 /// The weights of all resident models of a backend. Cheap to clone.
@@ -34,12 +36,12 @@ struct Inner {
     verified: Verified,
 }
 
-/// Models that share weights in the form that kernels want.
+/// Models that share packed weights.
 struct Family {
     number: u64,
     tenant: TenantId,
     prepacked: PrepackedWeights,
-    /// Everything that was ever put there.
+    /// All weights that were ever packed in this family.
     weights: Mutex<HashMap<ContentHash, Packed>>,
 }
 
@@ -49,20 +51,20 @@ struct Packed {
     members: usize,
 }
 
-/// A model's place in its family.
+/// A model's membership of its family.
 pub(super) struct Member {
     family: Arc<Family>,
     weights: BTreeMap<ContentHash, u64>,
 }
 
 impl TensorStore {
-    /// The file, in memory.
+    /// The mapped file.
     pub(super) fn file(&self, path: PathBuf) -> io::Result<Arc<Mapping>> {
         let mut files = lock(&self.0.files);
         if let Some(mapped) = files.get(&path).and_then(Weak::upgrade) {
             return Ok(mapped);
         }
-        // Held while the file is read: models are loaded one at a time.
+        // The lock is held while the file is read: models are loaded one at a time.
         let mapped = Arc::new(Mapping::of(&path)?);
         if files.len() == files.capacity() {
             files.retain(|_, mapped| mapped.strong_count() > 0);
@@ -71,17 +73,17 @@ impl TensorStore {
         Ok(mapped)
     }
 
-    /// The files that are known to be what they are named by.
+    /// Files whose content is known to match their hash.
     pub(super) fn verified(&self) -> &Verified {
         &self.0.verified
     }
 
-    /// The number of the family that a model would join; none if it would begin one.
+    /// Number of the family that a model would join; `None` if it would start a new one.
     pub(super) fn family_of(&self, tenant: &TenantId, variant: &Variant) -> Option<u64> {
         self.find(tenant, &variant.weight_files()).map(|family| family.number)
     }
 
-    /// Make a model a member of its family, or of a new one.
+    /// Adds a model to its family, or to a new one.
     pub(super) fn join(&self, tenant: &TenantId, variant: &Variant) -> Member {
         let weights = variant.weight_files();
         let family = self.find(tenant, &weights).unwrap_or_else(|| self.begin(tenant));
@@ -117,7 +119,8 @@ impl TensorStore {
 }
 
 impl Family {
-    /// How much of a model's weights its members have; none if the model does not belong there.
+    /// Bytes of a model's weights that current members have; `None` if the model does not fit the
+    /// family.
     fn common_bytes(&self, weights: &BTreeMap<ContentHash, u64>) -> Option<u64> {
         let all = lock(&self.weights);
         let (there, left): (Vec<_>, Vec<_>) = all.values().partition(|packed| packed.members > 0);
@@ -130,12 +133,12 @@ impl Family {
 }
 
 impl Member {
-    /// Weights in the form that the kernels want, where that is another.
+    /// The family's packed weights.
     pub(super) fn prepacked(&self) -> &PrepackedWeights {
         &self.family.prepacked
     }
 
-    /// Which family it is.
+    /// Number of the family.
     pub(super) fn family(&self) -> u64 {
         self.family.number
     }

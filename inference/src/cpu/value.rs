@@ -1,4 +1,5 @@
-//! Tensors as ONNX Runtime sees them. Numbers are shared, not copied; strings have to be copied both ways.
+//! Tensors as ONNX Runtime values. Numeric data is shared without copying; strings are copied in
+//! both directions.
 #![allow(unsafe_code, reason = "ONNX Runtime's values are handled by pointer, over memory that Rust owns")]
 
 use crate::tensor::{Tensor, TensorError};
@@ -11,13 +12,13 @@ use std::ptr::{self, NonNull};
 use weir_device::{Arena, Buffer, BufferMut, OutOfMemory};
 use weir_types::{ElementType, Shape, ShapeError};
 
-/// A tensor in ONNX Runtime's hands, which may lie in memory borrowed for `'a`. Freed on drop.
+/// A tensor owned by ONNX Runtime, possibly over memory borrowed for `'a`. Freed on drop.
 pub(super) struct Value<'a> {
     pointer: NonNull<sys::OrtValue>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
-/// Why a value could not be made or read.
+/// Why a value could not be created or read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ValueError {
     #[error(transparent)]
@@ -37,7 +38,8 @@ impl From<ShapeError> for ValueError {
 }
 
 impl<'a> Value<'a> {
-    /// A value over the tensor's own memory, or over a copy in `moved` where that is not aligned for its type.
+    /// A value over the tensor's own memory, or over an aligned copy in `moved` if the tensor is
+    /// not aligned for its type.
     pub(super) fn input(
         tensor: &'a Tensor,
         moved: &'a mut Option<Buffer>,
@@ -52,25 +54,27 @@ impl<'a> Value<'a> {
         } else {
             moved.insert(arena.copy_of(tensor.data())?)
         };
-        // SAFETY: the memory is borrowed for as long as the value lives, and ONNX Runtime does not write to inputs.
+        // SAFETY: the memory is borrowed for the lifetime of the value, and ONNX Runtime does not
+        // write to inputs.
         unsafe { Self::over(data.as_ptr().cast_mut(), data.len(), tensor.element_type(), &dimensions) }
     }
 
-    /// A value over `data`, for ONNX Runtime to write an output to.
+    /// A value over `data`, into which ONNX Runtime writes an output.
     pub(super) fn output(
         data: &'a mut BufferMut,
         element_type: ElementType,
         shape: &Shape,
     ) -> Result<Self, ValueError> {
         let dimensions: Vec<i64> = shape.dimensions().iter().map(|size| i64::from(*size)).collect();
-        // SAFETY: the memory is borrowed mutably for as long as the value lives.
+        // SAFETY: the memory is borrowed mutably for the lifetime of the value.
         unsafe { Self::over(data.as_mut_ptr(), data.len(), element_type, &dimensions) }
     }
 
-    /// Take over a value that a run has made.
+    /// Takes ownership of a value that a run created.
     ///
     /// # Safety
-    /// The pointer is to a value that nobody else frees, and that borrows nothing shorter-lived than `'a`.
+    /// The caller owns the value at the pointer, and the value borrows no memory that lives shorter
+    /// than `'a`.
     pub(super) unsafe fn from_pointer(pointer: *mut sys::OrtValue) -> Option<Self> {
         NonNull::new(pointer).map(|pointer| Self { pointer, memory: PhantomData })
     }
@@ -78,7 +82,7 @@ impl<'a> Value<'a> {
     /// A value over `len` bytes at `start`.
     ///
     /// # Safety
-    /// They are valid for `'a`, aligned for the type, and not written to except by ONNX Runtime.
+    /// The bytes are valid for `'a`, aligned for the type, and written only by ONNX Runtime.
     pub(super) unsafe fn over(
         start: *mut u8,
         len: usize,
@@ -89,54 +93,56 @@ impl<'a> Value<'a> {
         let mut pointer = ptr::null_mut();
         let create = ort::api().CreateTensorWithDataAsOrtValue;
         let (start, rank) = (start.cast::<c_void>(), dimensions.len());
-        // SAFETY: the pointers are valid for the call, the dimensions are as many as it says, and the caller vouches for the memory.
-        // Whether the length fits the dimensions is checked by ONNX Runtime.
+        // SAFETY: the pointers are valid for the call, `rank` is the number of dimensions, and the
+        // caller guarantees the memory. ONNX Runtime checks that the length fits the dimensions.
         let status = unsafe {
             create(memory.ptr(), start, len, dimensions.as_ptr(), rank, onnx_type, &raw mut pointer)
         };
         check(status)?;
-        // SAFETY: a value that was just made is ours.
+        // SAFETY: a value that was just created belongs to this function.
         unsafe { Self::from_pointer(pointer) }.ok_or_else(|| OrtError::new("no value was made").into())
     }
 
-    /// A copy of length-prefixed strings, checked before.
+    /// A copy of length-prefixed strings that have been validated.
     fn strings(data: &[u8], dimensions: &[i64]) -> Result<Self, ValueError> {
         let mut allocator = Allocator::default();
         let mut pointer = ptr::null_mut();
         let (create, resize) =
             (ort::api().CreateTensorAsOrtValue, ort::api().GetResizedStringTensorElementBuffer);
         let (onnx_type, rank) = (onnx_type(ElementType::Bytes), dimensions.len());
-        // SAFETY: the pointers are valid for the call, and the dimensions are as many as it says.
+        // SAFETY: the pointers are valid for the call, and `rank` is the number of dimensions.
         let status =
             unsafe { create(allocator.ptr_mut(), dimensions.as_ptr(), rank, onnx_type, &raw mut pointer) };
         check(status)?;
-        // SAFETY: a value that was just made is ours.
+        // SAFETY: a value that was just created belongs to this function.
         let value =
             unsafe { Self::from_pointer(pointer) }.ok_or_else(|| OrtError::new("no value was made"))?;
         for (index, text) in split_strings(data).enumerate() {
             let mut target = ptr::null_mut();
-            // SAFETY: the value is ours, and ONNX Runtime checks the index.
+            // SAFETY: the value is owned, and ONNX Runtime checks the index.
             let status = unsafe { resize(value.pointer.as_ptr(), index, text.len(), &raw mut target) };
             check(status)?;
-            // SAFETY: the buffer was just made this long, and is not the one we read from.
+            // SAFETY: the buffer was just created with this length, and does not overlap the
+            // source.
             unsafe { ptr::copy_nonoverlapping(text.as_ptr(), target.cast(), text.len()) };
         }
         Ok(value)
     }
 
-    /// For ONNX Runtime's functions. The value keeps owning it.
+    /// The pointer for ONNX Runtime's functions. `self` keeps the ownership.
     pub(super) fn pointer(&self) -> *mut sys::OrtValue {
         self.pointer.as_ptr()
     }
 
-    /// Keep the value for good, as ONNX Runtime's own kind.
+    /// Converts the value to the type of the `ort` crate, which then owns it.
     ///
     /// # Safety
-    /// The memory it borrows outlives what is returned.
+    /// The memory that the value borrows outlives the result.
     pub(super) unsafe fn into_ort(self) -> ort::value::DynValue {
         let pointer = self.pointer;
         std::mem::forget(self);
-        // SAFETY: the value is given up here, so that only one frees it; its memory is not the allocator's.
+        // SAFETY: `self` gives up the value, so that it is freed once; its memory does not belong
+        // to the allocator.
         unsafe { ort::value::Value::from_ptr(pointer, Some(&Allocator::default())) }
     }
 
@@ -161,7 +167,7 @@ impl<'a> Value<'a> {
 
     fn type_and_shape(&self) -> Result<(OnnxType, Vec<i64>), OrtError> {
         let mut is_tensor = 0;
-        // SAFETY: the value is ours, and the pointer is valid for the call.
+        // SAFETY: the value is owned, and the pointer is valid for the call.
         check(unsafe { (ort::api().IsTensor)(self.pointer(), &raw mut is_tensor) })?;
         if is_tensor == 0 {
             return Err(OrtError::new("an output is not a tensor"));
@@ -169,36 +175,37 @@ impl<'a> Value<'a> {
         let (mut onnx_type, mut dimensions, mut rank) =
             (OnnxType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, ptr::null(), 0);
         let look = ort::api().GetTensorElementTypeAndShapeDataReference;
-        // SAFETY: the value is ours and a tensor, and the pointers are valid for the call.
+        // SAFETY: the value is owned and a tensor, and the pointers are valid for the call.
         check(unsafe { look(self.pointer(), &raw mut onnx_type, &raw mut dimensions, &raw mut rank) })?;
         if rank == 0 {
             return Ok((onnx_type, Vec::new()));
         }
-        // SAFETY: the value holds its dimensions for as long as it lives.
+        // SAFETY: the dimensions live as long as the value.
         Ok((onnx_type, unsafe { std::slice::from_raw_parts(dimensions, rank) }.to_vec()))
     }
 
     fn bytes(&self, shape: &Shape, size_bytes: usize) -> Result<&[u8], OrtError> {
         let mut start = ptr::null_mut();
-        // SAFETY: the value is ours and a tensor of numbers, and the pointer is valid for the call.
+        // SAFETY: the value is owned and a numeric tensor, and the pointer is valid for the call.
         check(unsafe { (ort::api().GetTensorMutableData)(self.pointer(), &raw mut start) })?;
         let len = usize::try_from(shape.element_count()).unwrap_or(usize::MAX).saturating_mul(size_bytes);
         if start.is_null() || len == 0 {
             return Ok(&[]);
         }
-        // SAFETY: a tensor's data is as long as its type and shape say, and it holds it for as long as it lives.
+        // SAFETY: a tensor's data has the length of its type and shape, and lives as long as the
+        // value.
         Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
     }
 
     fn copy_strings(&self, shape: &Shape, arena: &Arena) -> Result<Buffer, ValueError> {
         let count = usize::try_from(shape.element_count()).unwrap_or(usize::MAX);
         let (mut total, api) = (0, ort::api());
-        // SAFETY: the value is ours and a tensor of strings, and the pointer is valid for the call.
+        // SAFETY: the value is owned and a string tensor, and the pointer is valid for the call.
         check(unsafe { (api.GetStringTensorDataLength)(self.pointer(), &raw mut total) })?;
         let mut text = arena.buffer(total)?;
         let mut offsets = vec![0_usize; count];
         let (start, read) = (text.as_mut_ptr().cast(), api.GetStringTensorContent);
-        // SAFETY: the buffers are as long as the call is told.
+        // SAFETY: the buffers have the stated lengths.
         check(unsafe { read(self.pointer(), start, total, offsets.as_mut_ptr(), count) })?;
         offsets.push(total);
         join_strings(&text, &offsets, arena)
@@ -207,23 +214,23 @@ impl<'a> Value<'a> {
 
 impl Drop for Value<'_> {
     fn drop(&mut self) {
-        // SAFETY: the value is ours, and not used after this.
+        // SAFETY: the value is owned, and not used after this call.
         unsafe { (ort::api().ReleaseValue)(self.pointer.as_ptr()) };
     }
 }
 
-/// Take over the status that a call has just returned.
+/// Consumes the status returned by a call.
 fn check(status: sys::OrtStatusPtr) -> Result<(), OrtError> {
-    // SAFETY: every status in this module comes straight from a call, and is given up here.
+    // SAFETY: every status in this module comes directly from a call, and is consumed here.
     unsafe { OrtError::result_from_status(status) }
 }
 
-/// The protocol's name for ONNX Runtime's type, where there is one.
+/// The protocol's type for an ONNX Runtime type, if it has one.
 pub(super) fn element_type(onnx_type: OnnxType) -> Option<ElementType> {
     ElementType::ALL.iter().copied().find(|known| self::onnx_type(*known) == onnx_type)
 }
 
-/// The protocol's name for the type with this number in `onnx.proto`, where there is one.
+/// The protocol's type for a type number of `onnx.proto`, if it has one.
 pub(super) fn element_type_numbered(number: i32) -> Option<ElementType> {
     ElementType::ALL.iter().copied().find(|known| onnx_type(*known) as i32 == number)
 }
@@ -256,7 +263,8 @@ fn split_strings(mut data: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Put its length before each string; `offsets` says where each starts in `text`, and where the last one ends.
+/// Prefixes each string with its length. `offsets` holds the start of each string in `text`,
+/// followed by the end of the last one.
 fn join_strings(text: &[u8], offsets: &[usize], arena: &Arena) -> Result<Buffer, ValueError> {
     let mut data = arena.with_capacity(text.len() + offsets.len() * size_of::<u32>())?;
     for pair in offsets.windows(2) {

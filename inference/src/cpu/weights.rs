@@ -1,4 +1,5 @@
-//! The weights of a resident model: files mapped into memory once, whatever the number of sessions, and of models that have them.
+//! Weights of a resident model: files mapped into memory once for all sessions and all models that
+//! use them.
 #![allow(unsafe_code, reason = "files are mapped, and handed to ONNX Runtime by address")]
 
 use super::store::TensorStore;
@@ -13,10 +14,11 @@ use std::path::Path;
 use std::sync::Arc;
 use weir_types::ContentHash;
 
-/// The weights of one model, ready for its sessions. Fields drop in order: the values before what they lie in.
+/// Weights of one model, ready for its sessions. Fields drop in order: the values before the
+/// mappings that they point into.
 pub(super) struct Weights {
     values: Vec<(String, Arc<DynValue>)>,
-    /// With the graph's.
+    /// Includes the graph's file.
     files: Vec<(ContentHash, Arc<Mapping>)>,
 }
 
@@ -32,10 +34,12 @@ pub(super) enum WeightsError {
 }
 
 impl Weights {
-    /// Map every weight of a model, from the files named by hash in `blobs`, unless another has them mapped.
+    /// Maps every weight of a model, from the files named by hash in `blobs`, and shares mappings
+    /// with other models.
     pub(super) fn map(variant: &Variant, blobs: &Path, store: &TensorStore) -> Result<Self, WeightsError> {
         let file_error = |hash| move |source| WeightsError::File { hash, source };
-        // The graph is read by its path, and may have small weights in it.
+        // ONNX Runtime reads the graph by path; the mapping is for the integrity check, since the
+        // graph may contain small weights.
         let skeleton = Mapping::of(&blobs.join(variant.skeleton.to_string()));
         let skeleton = Arc::new(skeleton.map_err(file_error(variant.skeleton))?);
         let mut files = vec![(variant.skeleton, skeleton)];
@@ -60,22 +64,24 @@ impl Weights {
                 .ok_or_else(too_short)?;
             let bytes = files[place].1.bytes().get(start..end).ok_or_else(too_short)?;
             let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
-            // SAFETY: the mapping lives as long as the value, kept by the same struct, and nothing writes to initialisers. Where a weight starts in
-            // its file is a multiple of 64, as is the mapping.
+            // SAFETY: the same struct keeps the mapping alive as long as the value, and no code
+            // writes to initialisers. Each weight starts at a multiple of 64 bytes in its file, and
+            // mappings are aligned at least as strictly.
             let value = unsafe { Value::over(address, len, weight.element_type, &weight.dimensions) };
             let value = value.map_err(|source| WeightsError::Value { name: name.clone(), source })?;
-            // SAFETY: as above: `Weights` drops its values before its mappings, and sessions hold the `Weights`.
+            // SAFETY: as above: `Weights` drops its values before its mappings, and sessions hold
+            // the `Weights`.
             values.push((name.clone(), Arc::new(unsafe { value.into_ort() })));
         }
         Ok(Self { values, files })
     }
 
-    /// Begin to find out whether they are what was pushed.
+    /// Starts checking the files against their hashes.
     pub(super) fn check(&self, verified: &Verified) -> Result<Check, Unsound> {
         verified.check(self.files.clone())
     }
 
-    /// The weights by the names of their initialisers.
+    /// The weights, by the names of their initialisers.
     pub(super) fn values(&self) -> impl Iterator<Item = (&str, &Arc<DynValue>)> {
         self.values.iter().map(|(name, value)| (name.as_str(), value))
     }

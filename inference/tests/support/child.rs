@@ -1,4 +1,4 @@
-//! What `weir __prepare-model` does, for tests that run without the `weir` binary.
+//! The same as `weir __prepare-model`, for tests that run without the `weir` binary.
 
 fn main() -> std::process::ExitCode {
     weir_inference::prepare_main()

@@ -1,4 +1,4 @@
-//! What the tests share: a backend with the real ONNX Runtime, models, and tensors.
+//! Test support: a backend with the real ONNX Runtime, models, and tensors.
 #![allow(dead_code, unreachable_pub, reason = "each test program uses a part of it")]
 #![allow(clippy::panic, clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -16,7 +16,7 @@ use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version}
 
 pub const MIB: u64 = 1 << 20;
 
-/// A CPU backend and a folder for what it prepares.
+/// A CPU backend, with a folder for prepared models.
 pub struct Cpu {
     pub arena: Arena,
     pub backend: Arc<OnnxRuntime>,
@@ -24,7 +24,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// The real thing; fails, saying what to do, where there is no ONNX Runtime.
+    /// The real backend. Fails with instructions if there is no ONNX Runtime.
     pub fn new() -> Self {
         Self::with_config(config())
     }
@@ -88,7 +88,7 @@ impl Cpu {
     }
 }
 
-/// As a node has it, but for the program that prepares models.
+/// A node's configuration, except for the program that prepares models.
 pub fn config() -> OnnxRuntimeConfig {
     OnnxRuntimeConfig {
         library: None,
@@ -126,7 +126,7 @@ pub fn id(name: &str) -> ModelId {
     ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
 }
 
-/// A model that all crates' tests share.
+/// A model that the tests of all crates share.
 pub fn shared_model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models").join(name)
 }

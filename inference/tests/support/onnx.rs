@@ -1,6 +1,7 @@
-//! ONNX files that would be too large to check in, written field by field.
+//! ONNX files that are too large to check in, encoded field by field.
 
-/// `y = x · w1 · w2 · ...`, each weight a square matrix of `size` that is `factors[i]` times the unit matrix.
+/// `y = x · w1 · w2 · ...`. Each weight is a square matrix of `size`: `factors[i]` times the
+/// identity matrix.
 pub(crate) fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
     let weight = |i: usize| format!("w{i}");
     let value = |i: usize| if i == 0 { "x".to_owned() } else { format!("y{i}") };
@@ -35,12 +36,12 @@ fn port(name: &str, size: usize) -> Vec<u8> {
     [bytes(1, name.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()
 }
 
-/// A field of protobuf that is a number.
+/// A numeric protobuf field.
 fn number(field: u64, value: u64) -> Vec<u8> {
     [varint(field << 3), varint(value)].concat()
 }
 
-/// A field that is bytes, text or a message.
+/// A protobuf field of bytes, text or a message.
 fn bytes(field: u64, value: &[u8]) -> Vec<u8> {
     [varint(field << 3 | 2), varint(value.len() as u64), value.to_vec()].concat()
 }
