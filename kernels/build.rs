@@ -1,5 +1,5 @@
-//! Packs the PTX in `ptx/` into the crate, compressed: it is text that repeats itself, and a tenth of it is left (a fifth with zlib). The machine code in `cubin/` is
-//! compressed already.
+//! Packs the PTX in `ptx/` into the crate, compressed. PTX is repetitive text and shrinks to a
+//! tenth (to a fifth with zlib). The machine code in `cubin/` is compressed already.
 
 use lzma_rust2::{XzOptions, XzWriter};
 use std::error::Error;
@@ -22,7 +22,8 @@ fn main() -> Result<()> {
     table(&here.join("cubin"), ".cubin.xz", &out.join("cubin.rs"), |file| Ok(file.to_owned()))
 }
 
-/// Write a table of the files in `folder`: the module, the compute capability from which on it is for, and the compressed content.
+/// Write a table of the files in `folder`: the module, the lowest compute capability that the file
+/// is for, and the compressed content.
 fn table(folder: &Path, ending: &str, to: &Path, pack: impl Fn(&Path) -> Result<PathBuf>) -> Result<()> {
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut files: Vec<PathBuf> =
@@ -30,7 +31,7 @@ fn table(folder: &Path, ending: &str, to: &Path, pack: impl Fn(&Path) -> Result<
     files.sort();
     let mut table = String::from("&[\n");
     for file in files {
-        // `gemm_tensor_80.ptx`: of the module `gemm_tensor`, for compute capability 8.0.
+        // `gemm_tensor_80.ptx`: module `gemm_tensor`, for compute capability 8.0.
         let name = file.file_name().and_then(|name| name.to_str()).ok_or("a file without a name")?;
         let stem = name.strip_suffix(ending).ok_or_else(|| format!("{name} does not end in {ending}"))?;
         let (module, capability) =

@@ -1,8 +1,9 @@
-//! Kernels of single elementwise programs, as CUDA C for a compiler that is there at run time.
+//! Elementwise programs compiled to dedicated kernels: CUDA C source for a compiler at run time.
 //!
-//! The loops over elements and the arithmetic are those of the interpreter (`cuda/elementwise.cuh`, `cuda/program.cuh`): what is written out here is which instruction
-//! follows which, and the types. So there is one place that says what an instruction does, and the bits are the same. Numbers and codes are all
-//! that gets into the text.
+//! The loops over elements and the arithmetic are shared with the interpreter
+//! (`cuda/elementwise.cuh`, `cuda/program.cuh`); the generated source states only the sequence of
+//! instructions and the types. So the semantics of an instruction are defined once, and both give
+//! the same bits. The generated text contains numbers and codes only.
 
 mod examples;
 pub use examples::Example;
@@ -11,24 +12,26 @@ use crate::plan::Step;
 use std::fmt::Write as _;
 use weir_graph::Lane;
 
-/// An elementwise program with the types of what it loads and stores, whatever the sizes and strides. Two that are equal are one kernel.
+/// An elementwise program with the types of its operands, independent of sizes and strides. Equal
+/// chains share one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     pub(crate) lane: Lane,
-    /// Several neighbours at a time, as `elementwise_packed` takes them.
+    /// Whether a thread processes several neighbours at a time, as `elementwise_packed` does.
     pub(crate) packed: bool,
-    /// At least one.
+    /// Instructions, at least one.
     pub(crate) code: Vec<Step>,
-    /// By number.
+    /// Type code of each operand.
     pub(crate) input_types: Vec<u32>,
     pub(crate) output_type: u32,
 }
 
 impl Chain {
-    /// What its kernel is called, which takes what the interpreter takes. It needs no shared memory.
+    /// Name of the kernel, which takes the parameters of the interpreter. It needs no shared
+    /// memory.
     pub const KERNEL: &'static str = "elementwise_chain";
 
-    /// What the source includes, by name.
+    /// Headers that the source includes, by name.
     pub const HEADERS: [(&'static str, &'static str); 4] = [
         ("elementwise.cuh", include_str!("../cuda/elementwise.cuh")),
         ("program.cuh", include_str!("../cuda/program.cuh")),
@@ -36,17 +39,19 @@ impl Chain {
         ("instructions.cuh", include_str!("../cuda/instructions.cuh")),
     ];
 
-    /// How it is compiled, for whichever device. The interpreter was compiled so, too: without joining products and sums, which it has apart.
+    /// Compiler options for every device. The interpreter was compiled with the same options:
+    /// without contraction of products and sums, which are separate instructions in the
+    /// interpreter.
     pub const OPTIONS: [&'static str; 2] = ["--std=c++17", "--fmad=false"];
 
-    /// How many instructions it has.
+    /// Number of instructions.
     #[must_use]
-    #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
+    #[allow(clippy::len_without_is_empty, reason = "a chain is never empty")]
     pub fn len(&self) -> usize {
         self.code.len()
     }
 
-    /// The source of its kernel.
+    /// The source of the kernel.
     #[must_use]
     pub fn source(&self) -> String {
         let number = match self.lane {
@@ -90,10 +95,10 @@ KERNEL({kernel}, (threads), ELEMENTWISE_PARAMETERS) {{
         )
     }
 
-    /// The instructions, each on a variable of its own.
+    /// The instructions, with a separate variable for each result.
     fn code(&self, number: &str) -> String {
         let mut text = String::new();
-        // Which variable each register is.
+        // Variable that holds each register.
         let mut held: Vec<Option<usize>> = Vec::new();
         for input in 0..self.input_types.len() {
             let _ = writeln!(text, "            const {number} v{input} = values[{input}].of[lane];");
@@ -103,7 +108,7 @@ KERNEL({kernel}, (threads), ELEMENTWISE_PARAMETERS) {{
             let Step { code, to, a, b, c, kind, value } = *step;
             let operand = |register: u8| match held.get(usize::from(register)) {
                 Some(Some(variable)) => format!("v{variable}"),
-                // What an instruction does not take is register 0, whatever is there.
+                // Operands that an instruction does not use have register 0, which may be unset.
                 _ => format!("{number}(0)"),
             };
             let (a, b, c) = (operand(a), operand(b), operand(c));
@@ -129,7 +134,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn the_examples_have_every_instruction_kind_and_type() {
+    fn examples_cover_every_instruction_and_type() {
         let chains: Vec<_> = Example::all().iter().map(|example| example.chain().unwrap()).collect();
         let distinct: HashSet<_> = chains.iter().map(|chain| chain.source()).collect();
         assert_eq!(distinct.len(), chains.len());
@@ -138,7 +143,7 @@ mod tests {
             of_lane.flat_map(|chain| &chain.code).map(|step| (step.code, step.kind)).collect::<HashSet<_>>()
         };
         let (floats, integers) = (steps(Lane::Float), steps(Lane::Integer));
-        // As in cuda/program.cuh.
+        // The codes of `cuda/program.cuh`.
         assert!((0..=36).all(|code| floats.iter().any(|step| step.0 == code)), "{floats:?}");
         assert!((0..=23).all(|code| integers.iter().any(|step| step.0 == code)), "{integers:?}");
         assert!((1..=11).all(|activation| floats.contains(&(36, activation))), "{floats:?}");
@@ -155,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_strides_are_not_in_the_source() {
+    fn source_is_independent_of_sizes_and_strides() {
         let (small, large) = (Example::silu(&[3]), Example::silu(&[1 << 20]));
         assert_eq!(small.chain(), large.chain());
         let broadcast = Example::silu(&[3, 5]);

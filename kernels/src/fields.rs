@@ -1,6 +1,6 @@
-//! Structs as kernels see them: fields one behind the other, each at a multiple of its size.
+//! Structs in the kernels' layout: fields in sequence, each aligned to its size.
 
-/// A struct that is being written.
+/// Builder of a struct's bytes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Fields(Vec<u8>);
 
@@ -33,24 +33,25 @@ impl Fields {
         self.field(&value.to_le_bytes())
     }
 
-    /// An array of `N`: what `values` has from its end to its beginning, and then `rest`.
+    /// Append an array of `N` elements: `values` in reverse order, then `rest`.
     pub(crate) fn i64s_reversed<const N: usize>(self, values: &[i64], rest: i64) -> Self {
         (0..N).fold(self, |fields, i| fields.i64(values.iter().rev().nth(i).copied().unwrap_or(rest)))
     }
 
-    /// The same of smaller numbers.
+    /// Append an array like [`Self::i64s_reversed`], of 32-bit elements.
     pub(crate) fn u32s_reversed<const N: usize>(self, values: &[u32], rest: u32) -> Self {
         (0..N).fold(self, |fields, i| fields.u32(values.iter().rev().nth(i).copied().unwrap_or(rest)))
     }
 
-    /// A struct in the struct.
+    /// Append a nested struct.
     pub(crate) fn fields(mut self, inner: &Self) -> Self {
         self.pad(8);
         self.0.extend_from_slice(&inner.0);
         self
     }
 
-    /// All of it. A struct whose largest field has 8 bytes is a multiple of 8 long.
+    /// The bytes of the struct. The size of a struct whose largest field has 8 bytes is a multiple
+    /// of 8.
     pub(crate) fn bytes(mut self) -> Box<[u8]> {
         self.pad(8);
         self.0.into_boxed_slice()
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_lie_where_c_puts_them() {
+    fn fields_follow_c_layout() {
         let bytes = Fields::default().u16(1).u8(2).u32(3).u8(4).u64(5).u32(6).bytes();
         let expected =
             [1, 0, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0];

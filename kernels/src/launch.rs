@@ -3,30 +3,31 @@
 use crate::{Chain, Module};
 use std::sync::Arc;
 
-/// A kernel by its name.
+/// A kernel by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Kernel {
-    /// Where it is.
+    /// Module of the kernel.
     pub module: Module,
-    /// What it is called there.
+    /// Name of the kernel in its module.
     pub name: String,
 }
 
-/// A buffer that an operation works on. Every buffer begins at an address that is a multiple of 16.
+/// A buffer of an operation. The address of every buffer is a multiple of 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Slot {
-    /// The operand at this place.
+    /// The operand at this index.
     Input(usize),
-    /// The output at this place.
+    /// The output at this index.
     Output(usize),
-    /// Memory for intermediate results, [`Plan::workspace_bytes`](crate::Plan::workspace_bytes) of it. What is in it before and after is of no consequence.
+    /// Memory for intermediate results, of [`Plan::workspace_bytes`](crate::Plan::workspace_bytes).
+    /// Its contents before and after the launches are irrelevant.
     Workspace,
 }
 
-/// What a kernel is given, in the order of its parameters.
+/// An argument of a kernel.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Argument<B> {
-    /// The address of a buffer, 8 bytes.
+    /// Address of a buffer, 8 bytes.
     Address(B),
     /// No buffer: the address 0.
     Null,
@@ -36,40 +37,41 @@ pub enum Argument<B> {
     U64(u64),
     /// A number.
     F32(f32),
-    /// A struct, as it lies in memory.
+    /// A struct in its memory layout.
     Bytes(Box<[u8]>),
 }
 
-/// What a launch has to do at the least: what is read and written once, and counted once.
+/// Least work of a launch: data that is read or written repeatedly counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Operations on floating-point numbers; a multiplication and an addition are two.
+    /// Floating-point operations; a multiplication with an addition counts as two.
     pub flops: u64,
-    /// Bytes that are read or written.
+    /// Bytes read or written.
     pub bytes: u64,
 }
 
 /// One launch of a kernel on buffers `B`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launch<B> {
-    /// Which.
+    /// The kernel.
     pub kernel: Kernel,
-    /// Blocks in each direction.
+    /// Number of blocks in each direction.
     pub grid: [u32; 3],
-    /// Threads of a block in each direction.
+    /// Number of threads of a block in each direction.
     pub block: [u32; 3],
-    /// Dynamic shared memory. Where it is above 48 KiB, the function's limit must be raised before the launch.
+    /// Dynamic shared memory. Above 48 KiB, the function's limit must be raised before the launch.
     pub shared_bytes: u32,
-    /// What it is given.
+    /// Arguments in the order of the kernel's parameters.
     pub arguments: Vec<Argument<B>>,
-    /// What it has to do.
+    /// Least work of the launch.
     pub cost: Cost,
-    /// What the kernel interprets, if it does. A kernel that is compiled from this takes its place, with everything else as it is.
+    /// Program that the kernel interprets, if any. A kernel compiled from this chain can replace
+    /// the interpreter, with all other fields unchanged.
     pub chain: Option<Arc<Chain>>,
 }
 
 impl<B> Launch<B> {
-    /// The same launch on the buffers that `find` finds.
+    /// Replace each buffer with `find(buffer)`.
     pub fn with_buffers<C>(&self, mut find: impl FnMut(&B) -> C) -> Launch<C> {
         let arguments = self.arguments.iter().map(|argument| match argument {
             Argument::Address(buffer) => Argument::Address(find(buffer)),
@@ -92,7 +94,7 @@ impl<B> Launch<B> {
 }
 
 impl Argument<u64> {
-    /// The bytes that the parameter takes, little-endian.
+    /// The parameter's bytes, little-endian.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match self {

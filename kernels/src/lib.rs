@@ -1,17 +1,21 @@
-//! Kernels for NVIDIA's devices, and descriptions of how to launch them.
+//! Kernels for NVIDIA devices, and descriptions of their launches.
 //!
-//! The kernels are CUDA C++ in `cuda/`, without any header of CUDA's. `cargo xtask kernels` compiles them to PTX (`ptx/`) and assembles the PTX for each
-//! architecture (`cubin/`). Both are checked in, so that a node with nothing but a driver can run them: machine code at once, and PTX where no machine code fits, once the
-//! driver has compiled it. In the order an operation meets this crate: [`plan`] makes
-//! [`Launch`]es of an operation of [`weir_graph`] and the types of its operands, for a [`Target`] and in a [`Precision`]. A launch names its
-//! [`Kernel`] and what the kernel is given, in which buffers are only places yet ([`Slot`]); [`Launch::with_buffers`] puts addresses there. What a kernel
-//! is called in its [`Module`], and the module's code, go to the driver.
+//! The kernels are CUDA C++ in `cuda/`, without CUDA's headers. `cargo xtask kernels` compiles them
+//! to PTX (`ptx/`) and assembles the PTX for each architecture (`cubin/`). Both are checked in, so
+//! that a node needs only a driver. The driver loads machine code directly; where no machine code
+//! fits the device, the driver compiles the PTX first.
 //!
-//! Elementwise programs are interpreted by their kernel. A [`Chain`] is such a program by itself: the source of a kernel that does it alone, from the same files, for those who
-//! have a compiler.
+//! An operation passes through this crate in this order: [`plan`] turns an operation of
+//! [`weir_graph`], with the types of its operands, into [`Launch`]es for a [`Target`] and a
+//! [`Precision`]. A launch has a [`Kernel`] and its arguments, in which buffers are symbolic
+//! ([`Slot`]); [`Launch::with_buffers`] replaces them with addresses. The kernel's name in its
+//! [`Module`] and the module's code go to the driver.
 //!
-//! Nothing here needs a device. Without one the same sources run on the processor, in the emulator (`emulator/`): that is how they are
-//! tested, and how a model runs on the fake driver.
+//! A kernel interprets elementwise programs. A [`Chain`] is the source of a dedicated kernel for
+//! one such program, built from the same headers, for nodes that have a compiler.
+//!
+//! The crate does not need a device. The same sources run on the CPU in the emulator (`emulator/`),
+//! which serves tests and the fake driver.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

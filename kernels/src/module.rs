@@ -1,38 +1,38 @@
-//! The files of kernels, and what they were compiled to.
+//! Modules of kernels, and their compiled files.
 
 use lzma_rust2::XzReader;
 use std::io::Read as _;
 
-/// A file of kernels: one `.cu` file in `cuda/`, its PTX for each family of devices in `ptx/`, and its machine code for each architecture in
-/// `cubin/`.
+/// A module of kernels: one `.cu` file in `cuda/`, its PTX for each family of devices in `ptx/`,
+/// and its machine code for each architecture in `cubin/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Module {
-    /// Moving elements.
+    /// Data movement.
     Copy,
     /// Fused elementwise expressions.
     Elementwise,
-    /// Products of matrices on any device.
+    /// Matrix products on any device.
     Gemm,
-    /// Products of matrices by the units for matrices.
+    /// Matrix products on tensor cores.
     GemmTensor,
     /// Convolution on any device.
     Conv,
-    /// Convolution by the units for matrices.
+    /// Convolution on tensor cores.
     ConvTensor,
-    /// Pooling, local response normalisation, other sizes.
+    /// Pooling, local response normalisation, resizing.
     Picture,
-    /// One number of each row; selection; running sums.
+    /// Reductions, selection and cumulative sums of rows.
     Reduce,
     /// Softmax and layer normalisation.
     Normalise,
     /// Attention.
     Attention,
-    /// Elements picked by index.
+    /// Elements selected by index.
     Gather,
 }
 
 impl Module {
-    /// All of them.
+    /// All modules.
     pub const ALL: [Self; 11] = [
         Self::Copy,
         Self::Elementwise,
@@ -47,7 +47,7 @@ impl Module {
         Self::Gather,
     ];
 
-    /// The name of its file, without the ending.
+    /// Name of the module's file, without the extension.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -65,23 +65,26 @@ impl Module {
         }
     }
 
-    /// The least compute capability that it is compiled for.
+    /// Lowest compute capability that the module is compiled for.
     #[must_use]
     pub fn compute_capability_min(self) -> u32 {
         if matches!(self, Self::GemmTensor | Self::ConvTensor) { 80 } else { 75 }
     }
 }
 
-/// PTX by the name of its module and the least compute capability that it is for, compressed.
+/// Compressed PTX by the module's name and the lowest compute capability that it is for.
 const PTX: &[Packed] = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
-/// Machine code by the name of its module and the compute capability that it was assembled for, compressed.
+/// Compressed machine code by the module's name and the compute capability that it was assembled
+/// for.
 const CUBINS: &[Packed] = include!(concat!(env!("OUT_DIR"), "/cubin.rs"));
 
 type Packed = (&'static str, u32, &'static [u8]);
 
 impl Module {
-    /// The module's machine code for a device of this compute capability (90 for 9.0): assembled for the same major number and the newest minor number that is not
-    /// newer, which is what devices run. None if there is none for this generation: the driver compiles [`Self::ptx`] then. Unpacks it: call it once for a device.
+    /// The module's machine code for a device of this compute capability (90 for 9.0). It was
+    /// assembled for the same major version and the newest minor version up to the device's, as
+    /// devices require. `None` if the crate has none for this generation; the driver then compiles
+    /// [`Self::ptx`]. Decompresses the code on every call: call it once per device.
     #[must_use]
     pub fn cubin(self, compute_capability: u32) -> Option<Vec<u8>> {
         let newest = self.newest(CUBINS, compute_capability)?;
@@ -92,8 +95,9 @@ impl Module {
         Some(cubin)
     }
 
-    /// The module's PTX for a device of this compute capability: of the newest family that is not newer. None if the device is
-    /// older than all of them. Unpacks it: call it once for a device, when [`Self::cubin`] cannot be used there.
+    /// The module's PTX for a device of this compute capability, of the newest family that the
+    /// device supports. `None` if the device is older than all families. Decompresses the PTX on
+    /// every call: call it once per device, if [`Self::cubin`] cannot be used.
     #[must_use]
     pub fn ptx(self, compute_capability: u32) -> Option<String> {
         let (_, _, packed) = self.newest(PTX, compute_capability)?;
@@ -102,7 +106,7 @@ impl Module {
         Some(text)
     }
 
-    /// The module's file for the newest device that is not newer than this one.
+    /// The module's file for the newest compute capability up to this one.
     fn newest(self, files: &'static [Packed], compute_capability: u32) -> Option<Packed> {
         let mine = files.iter().filter(|(name, ..)| *name == self.name());
         let fitting = mine.filter(|(_, made_for, _)| *made_for <= compute_capability);
@@ -115,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_module_has_ptx_for_every_device_that_it_is_for() {
+    fn every_module_has_ptx_for_every_supported_device() {
         for module in Module::ALL {
             for device in [75, 80, 86, 90] {
                 let ptx = module.ptx(device);
@@ -125,7 +129,7 @@ mod tests {
                     "{module:?} on {device}"
                 );
                 let Some(ptx) = ptx else { continue };
-                // Taken by every driver from 550 on.
+                // Every driver from 550 on accepts this version.
                 assert!(ptx.contains(".version 8.4"), "{module:?}");
                 let family = if device >= 80 { "sm_80" } else { "sm_75" };
                 assert!(ptx.contains(&format!(".target {family}")), "{module:?} on {device}");
@@ -133,8 +137,9 @@ mod tests {
         }
     }
 
-    /// The compute capability that a cubin was assembled for: NVIDIA keeps it in the flags of the file's header, in the lowest byte in the format of CUDA 12,
-    /// and in the next one in that of CUDA 13.
+    /// The compute capability that a cubin was assembled for. NVIDIA stores it in the flags of the
+    /// file's header: in the lowest byte in the format of CUDA 12, and in the next byte in the
+    /// format of CUDA 13.
     fn assembled_for(cubin: &[u8]) -> u32 {
         const FORMAT_BYTE: usize = 8;
         const FLAGS_BYTE: usize = 48;
@@ -144,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_get_machine_code_of_their_own_generation() {
+    fn devices_get_machine_code_of_their_generation() {
         for (device, expected) in [
             (75, Some(75)),
             (80, Some(80)),
@@ -170,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_module_for_every_file_of_kernels() {
+    fn every_kernel_file_has_a_module() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/cuda");
         let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let mut names: Vec<_> = files

@@ -1,4 +1,4 @@
-//! From an operation of the graph to launches: one file for each kind of kernel.
+//! Planning of launches for the operations of a graph: one submodule for each kind of kernel.
 
 mod attention;
 mod conv;
@@ -21,36 +21,37 @@ use crate::{Cost, Launch, Precision, Slot, Target};
 use weir_graph::{Op, TensorType};
 use weir_types::ElementType;
 
-/// What an operation reads and writes, in the places that [`weir_graph::Op`] says. What is left out is none.
+/// Types of an operation's operands and outputs, at the indices that [`weir_graph::Op`] defines. An
+/// omitted operand is `None`.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands<'a> {
-    /// What it reads.
+    /// Types of the operands.
     pub inputs: &'a [Option<&'a TensorType>],
-    /// What it writes.
+    /// Types of the outputs.
     pub outputs: &'a [Option<&'a TensorType>],
 }
 
-/// How an operation is run: launches, one after the other on one stream.
+/// Launches of an operation, in sequence on one stream.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
-    /// What is launched, in this order. None where there is nothing to compute.
+    /// The launches in order; empty if there is nothing to compute.
     pub launches: Vec<Launch<Slot>>,
-    /// How much [`Slot::Workspace`] must have.
+    /// Required size of [`Slot::Workspace`].
     pub workspace_bytes: u64,
 }
 
-/// There is no kernel for an operation as it is.
+/// An operation with types or sizes that no kernel supports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} {why}: no kernel does that; the model can run on the CPU")]
 pub struct Unsupported {
-    /// What the operation is called.
+    /// Name of the operation.
     pub op: &'static str,
-    /// What about it.
+    /// The unsupported property.
     pub why: String,
 }
 
 impl Plan {
-    /// What all launches have to do at the least.
+    /// Least work of all launches together.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.launches.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
@@ -61,11 +62,12 @@ impl Plan {
     }
 }
 
-/// How to run `op` on operands of these types on `target`. With [`Precision::Tf32`], products of f32 use the units for matrices where the
-/// device has them; what is stored is as the operands say, whatever the precision.
+/// Plan the launches of `op` on operands of these types, for `target`. With [`Precision::Tf32`],
+/// products of f32 use tensor cores if the device has them; the precision does not affect the types
+/// of stored values.
 ///
 /// # Errors
-/// If no kernel does that: the element types, or sizes past what a launch can have.
+/// If no kernel supports the element types, or a size exceeds the limits of a launch.
 pub fn plan(
     op: &Op,
     operands: Operands<'_>,
@@ -99,23 +101,23 @@ impl<'a> Operands<'a> {
         self.inputs.get(place).copied().flatten()
     }
 
-    /// The operand that must be there.
+    /// The operand at `place`; an error if it is missing.
     fn needed(&self, place: usize) -> Result<&'a TensorType, String> {
         self.input(place).ok_or_else(|| format!("without its operand {place}"))
     }
 
-    /// The first output, which must be there.
+    /// The first output; an error if it is missing.
     fn output(&self) -> Result<&'a TensorType, String> {
         self.outputs.first().copied().flatten().ok_or_else(|| "without an output".to_owned())
     }
 
-    /// Bytes of all of them.
+    /// Total bytes of all operands and outputs.
     fn bytes(&self) -> u64 {
         self.inputs.iter().chain(self.outputs).flatten().map(|tensor| tensor.bytes() as u64).sum()
     }
 }
 
-/// The number that kernels know an element type by: `Type` in `prelude.cuh`.
+/// Code of an element type in kernels: `Type` in `prelude.cuh`.
 fn type_code(element_type: ElementType) -> Result<u32, String> {
     match element_type {
         ElementType::Fp32 => Ok(0),
@@ -131,7 +133,7 @@ fn type_code(element_type: ElementType) -> Result<u32, String> {
     }
 }
 
-/// The part of a kernel's name that says what floats it works on.
+/// Part of a kernel's name for the type of its floats.
 fn float_name(element_type: ElementType) -> Result<&'static str, String> {
     match element_type {
         ElementType::Fp32 => Ok("f32"),
@@ -141,7 +143,7 @@ fn float_name(element_type: ElementType) -> Result<&'static str, String> {
     }
 }
 
-/// That `tensor` has these elements, if it is there.
+/// Check that `tensor`, if present, has elements of this type.
 fn same_type(tensor: Option<&TensorType>, element_type: ElementType, what: &str) -> Result<(), String> {
     match tensor {
         Some(tensor) if tensor.element_type() != element_type => {
@@ -151,7 +153,7 @@ fn same_type(tensor: Option<&TensorType>, element_type: ElementType, what: &str)
     }
 }
 
-/// That a tensor that is there has as many elements as a kernel will read or write.
+/// Check that `tensor`, if present, has as many elements as a kernel reads or writes.
 fn has_elements(tensor: Option<&TensorType>, elements: usize, what: &str) -> Result<(), String> {
     match tensor {
         Some(tensor) if tensor.elements() != elements => {

@@ -1,4 +1,4 @@
-//! Builds the program that runs kernels for the tests, twice: once as it is, and once with AddressSanitizer.
+//! Builds the program that runs kernels for the tests, with and without AddressSanitizer.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     program(&out, "emulate", &[])?;
-    // Less optimised: it is compiled in half the time, and its reports name the right lines.
+    // Lower optimisation halves the compile time, and gives correct line numbers in reports.
     program(&out, "emulate-sanitised", &["-fsanitize=address", "-fno-omit-frame-pointer", "-O1"])?;
     println!("cargo::rerun-if-changed=cpp");
     Ok(())

@@ -1,11 +1,13 @@
-//! Kernels for NVIDIA's devices, compiled for the processor: for tests, and for machines that have no such device.
+//! CPU emulator of the CUDA kernels, for tests and for machines without an NVIDIA device.
 //!
-//! The sources in `../cuda/` are compiled unchanged, by a C++17 compiler, behind a header that gives CUDA's words a meaning (`cpp/cuda.h`). Threads
-//! of a block are fibers, which run one at a time until they wait for each other; memory that nobody has written is poisoned, the order of
-//! threads can be chosen, and a barrier that not all reach is reported (`cpp/block.h`). `cpp/launch.h` is what a program calls: kernels are found by
-//! name and launched with pointers to their arguments, as cuLaunchKernel takes them.
+//! A C++17 compiler compiles the sources in `../cuda/` unchanged, with a header that defines CUDA's
+//! language extensions (`cpp/cuda.h`). The threads of a block are fibers, which run one at a time
+//! until they wait for each other. Uninitialised memory is poisoned, the order of threads is
+//! configurable, and a barrier that some threads do not reach is reported (`cpp/block.h`).
+//! `cpp/launch.h` is the interface for programs: it finds kernels by name and launches them with
+//! pointers to their arguments, like `cuLaunchKernel`.
 //!
-//! A build script compiles them together with what calls them:
+//! A build script compiles the emulator and the kernels together with the calling program:
 //!
 //! ```no_run
 //! let mut build = weir_kernels_emulator::build(&out_dir()).unwrap();
@@ -17,29 +19,31 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The folder of the emulator's own sources, `launch.h` among them.
+/// Folder of the emulator's sources, including `launch.h`.
 #[must_use]
 pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("cpp")
 }
 
-/// The folder of the kernels.
+/// Folder of the kernels.
 #[must_use]
 pub fn kernels() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cuda")
 }
 
-/// Kernels whose products and sums are not joined, as on a device.
+/// Modules that are compiled without contraction of products and sums, as on a device.
 const APART: [&str; 1] = ["elementwise"];
 
-/// A build of the emulator and all kernels, to which more files can be added. `out` is a folder for a small file for each file of kernels; two builds
-/// need two. The files can include `launch.h`. Must be called in a build script: it says what to watch for changes.
+/// Create a build of the emulator and all kernels, to which more files can be added; these can
+/// include `launch.h`. The build writes one small file per module into the folder `out`, so each
+/// build needs a separate folder. Call it in a build script, since it prints the files that cargo
+/// watches for changes.
 ///
 /// # Errors
-/// If a folder cannot be read, or a file not be written.
+/// If a folder cannot be read, or a file cannot be written.
 pub fn build(out: &Path) -> io::Result<cc::Build> {
     let mut build = cc::Build::new();
-    // Optimised always: a network through kernels that are not takes minutes.
+    // Always optimised: without optimisation, the kernels of a network run for minutes.
     build
         .cpp(true)
         .std("c++17")
@@ -51,13 +55,13 @@ pub fn build(out: &Path) -> io::Result<cc::Build> {
         .include(sources());
     build.flag("-fno-strict-aliasing").flag("-ffp-contract=fast").flag("-g1");
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        // Multiplications and additions are fused, as on a device; binary16 has instructions.
+        // Products and sums are fused, as on a device, and binary16 has instructions.
         build.flag("-march=x86-64-v3");
     }
     for source in files(&sources(), "cpp")? {
         build.file(source);
     }
-    // A namespace for each: helpers of one name may differ from file to file.
+    // A namespace per module, since modules may define different helpers of the same name.
     for source in files(&kernels(), "cu")? {
         let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let how = if APART.contains(&&*name) { "#pragma GCC optimize(\"fp-contract=off\")\n" } else { "" };
@@ -76,7 +80,7 @@ pub fn build(out: &Path) -> io::Result<cc::Build> {
     Ok(build)
 }
 
-/// The files in `folder` that end so, in alphabetical order.
+/// Files in `folder` with this extension, in alphabetical order.
 fn files(folder: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder)? {

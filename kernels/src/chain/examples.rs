@@ -1,4 +1,4 @@
-//! Programs to see by that kernels of single programs do what the interpreter does.
+//! Example programs that compare compiled chains with the interpreter.
 
 use super::Chain;
 use crate::{Operands, Precision, Target, plan};
@@ -30,26 +30,29 @@ const BINARIES: [Binary; 17] = [
     Binary::Xor,
 ];
 
-/// An operation with the types of its operands, each of which has as many elements as the output. Between them, [`Example::all`] have every instruction of either lane, every activation, every type that is loaded
-/// or stored, and every loop: for tests of compilers, and for `weir doctor --gpu`.
+/// An operation with the types of its operands, each of which has as many elements as the output.
+/// Together, [`Example::all`] cover every instruction of both lanes, every activation, every type
+/// that is loaded or stored, and every loop. They serve tests of compilers, and
+/// `weir doctor --gpu`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Example {
     /// The operation.
     pub op: Elementwise,
-    /// What it loads.
+    /// Types of the operands.
     pub inputs: Vec<ElementType>,
-    /// What it stores.
+    /// Type of the output.
     pub output: ElementType,
 }
 
 impl Example {
-    /// All of them, of some hundred elements each.
+    /// All examples, of a few hundred elements each.
     #[must_use]
     pub fn all() -> Vec<Self> {
         use Instruction::{Binary as B, Constant, Load, Unary as U, Where};
         let mut examples = Vec::new();
         for packed in [true, false] {
-            // Each instruction's result is added to that of the one before, so that none is left out and some could be joined.
+            // Each instruction's result is added to the previous one, so that every result counts
+            // and a compiler could contract some of them.
             for unaries in float_unaries().chunks(9) {
                 let mut code = vec![Load(0)];
                 for unary in unaries {
@@ -91,7 +94,8 @@ impl Example {
         examples
     }
 
-    /// What networks have most: `silu(a * b + c)` of floats, of which `a` is one number for each of the last dimension, where there are several.
+    /// A typical chain of networks: `silu(a * b + c)` of floats. If there are several dimensions,
+    /// `a` has one number per element of the last.
     #[must_use]
     pub fn silu(dims: &[usize]) -> Self {
         use Instruction::{Binary as B, Load, Unary as U};
@@ -123,7 +127,7 @@ impl Example {
         output: ElementType,
         packed: bool,
     ) -> Self {
-        // Not a multiple of what a thread takes at once.
+        // Not a multiple of the elements that a thread processes at once.
         let dims: &[usize] = if packed { &[331] } else { &[7, 43] };
         let op = Elementwise {
             program: Program { lane, instructions },
@@ -133,7 +137,7 @@ impl Example {
         Self { op, inputs: inputs.to_vec(), output }
     }
 
-    /// The chain of its one launch.
+    /// The chain of the example's only launch.
     #[must_use]
     pub fn chain(&self) -> Option<Arc<Chain>> {
         let graph = self.graph().ok()?;
@@ -144,7 +148,7 @@ impl Example {
         plan.launches.into_iter().next()?.chain
     }
 
-    /// A graph of it alone.
+    /// A graph of this operation alone.
     pub fn graph(&self) -> Result<Graph, TypeError> {
         let mut graph = Graph::default();
         let mut add = |element_type, source| {
@@ -169,11 +173,12 @@ impl Example {
     }
 }
 
-/// All binary instructions, one on the result of the other and the operands in turn.
+/// All binary instructions, each on the previous result and the operands in turn.
 fn folded(binaries: &[Binary]) -> Vec<Instruction> {
     let mut code = vec![Instruction::Load(0)];
     for (place, binary) in binaries.iter().enumerate() {
-        // What was computed is mixed with an operand again, so that a comparison does not end it all.
+        // Each result is mixed with an operand again, so that a comparison does not discard the
+        // previous results.
         code.extend([Instruction::Load(1), Instruction::Binary(*binary)]);
         code.extend([Instruction::Load((place % 2) as u8), Instruction::Binary(Binary::Add)]);
     }

@@ -7,7 +7,7 @@ use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use weir_graph::{Attention, HEAD_DIM_MAX, Heads, TensorType};
 
-/// Queries and keys of a block, and its threads: `attention.cu`.
+/// Queries and keys per block, and threads per block: `attention.cu`.
 const QUERIES: u32 = 32;
 const KEYS: u32 = 32;
 const THREADS: u32 = 128;
@@ -43,7 +43,7 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
         .u32(size("key count", op.kv_len)?)
         .u32(size("head", op.head_dim)?)
         .f32(op.scale);
-    // The head's size rounded up to what there are kernels for.
+    // Kernels exist for these sizes of a head; the size is rounded up.
     let dim = (op.head_dim as u32).next_power_of_two().max(32);
     let shared_floats = (QUERIES + 2 * KEYS) * (dim + 4) + QUERIES * (KEYS + 1);
     let products = op.batch * op.heads * op.q_len * op.kv_len * op.head_dim;
@@ -62,7 +62,7 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
     }))
 }
 
-/// That all heads of a side are inside its buffer.
+/// Check that all heads of an operand are inside its buffer.
 fn check(op: &Attention, heads: &Heads, rows: usize, tensor: &TensorType) -> Result<(), String> {
     let along = [
         (op.batch, heads.batch_stride),
@@ -70,12 +70,12 @@ fn check(op: &Attention, heads: &Heads, rows: usize, tensor: &TensorType) -> Res
         (rows, heads.row_stride),
         (op.head_dim, 1),
     ];
-    // Nothing is read where one of them is 0.
+    // If one size is 0, the kernel reads nothing.
     let nothing = along.iter().any(|(size, _)| *size == 0);
     if nothing { Ok(()) } else { all_there(heads.offset, along, tensor.elements()) }
 }
 
-/// How a mask lies along batch, head, query and key.
+/// Strides of a mask along batch, head, query and key.
 fn mask_strides(op: &Attention, mask: Option<&TensorType>) -> Result<[usize; 4], String> {
     match (mask, op.mask) {
         (None, None) => Ok([0; 4]),

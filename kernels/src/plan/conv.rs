@@ -1,4 +1,4 @@
-//! Convolutions in two dimensions.
+//! Two-dimensional convolutions.
 
 use super::epilogue::{Output, vector_type};
 use super::limits::{BLOCKS_MAX, blocks, product, size};
@@ -11,11 +11,11 @@ use crate::{Module, Precision, Target};
 use weir_graph::{Conv, TensorType};
 use weir_types::ElementType;
 
-/// Sizes that places in a picture, padding included, are counted in.
+/// Largest coordinate in an image, including padding.
 const SIDE_MAX: usize = i16::MAX as usize;
-/// Output channels of a group below which tiles would be mostly empty.
+/// Smallest number of output channels per group for tiles; with fewer, tiles would be mostly empty.
 const GROUP_CHANNELS_MIN: u32 = 8;
-/// Threads of a block that computes each output by itself.
+/// Threads per block of the direct kernel, which computes each output separately.
 const DIRECT_THREADS: u32 = 128;
 
 pub(super) fn plan(
@@ -179,7 +179,7 @@ impl<'a> Shape<'a> {
         })
     }
 
-    /// Whether the pictures are the matrix, as they lie.
+    /// Whether the images are the matrix as they lie in memory.
     fn is_pointwise(&self) -> bool {
         let one = [1, 1];
         let none = [0, 0];
@@ -237,7 +237,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// How many windows there are along a direction.
+/// Number of windows along a direction.
 fn out_side(op: &Conv, along: usize, side: usize, kernel: usize) -> Option<usize> {
     let window = kernel.checked_sub(1)?.checked_mul(op.dilations[along])?.checked_add(1)?;
     let padded = side.checked_add(op.pads_begin[along])?.checked_add(op.pads_end[along])?;

@@ -1,4 +1,4 @@
-//! Moving elements: dimensions are merged, elements widened, and transpositions found.
+//! Data movement: dimensions are merged, elements widened, and transpositions detected.
 
 mod window;
 
@@ -11,7 +11,7 @@ use weir_graph::{Copy, DIMS_MAX, Part, Scalar, TensorType};
 use weir_types::ElementType;
 use window::{Transposition, Window};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
 pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
@@ -30,7 +30,7 @@ pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &Target) -> Result
     Ok(Plan { launches, workspace_bytes: 0 })
 }
 
-/// Every element of the output becomes `scalar`.
+/// Fill the output with `scalar`.
 pub(super) fn fill(scalar: Scalar, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
     let output = operands.output()?;
     let (bytes, count) = (element_bytes(output)?, product("elements", &[output.elements()])? as u64);
@@ -94,7 +94,7 @@ fn copy(
     Ok(Some(launch(format!("copy_{bytes}"), walk(count, THREADS, target), [THREADS, 1, 1], fields)))
 }
 
-/// The size of an element, of a type that kernels move.
+/// Size of an element, if kernels can move elements of the type.
 pub(super) fn element_bytes(tensor: &TensorType) -> Result<u64, String> {
     match tensor.element_type().size_bytes() {
         Some(bytes @ (1 | 2 | 4 | 8)) => Ok(bytes as u64),
@@ -125,7 +125,7 @@ fn bits(scalar: Scalar, element_type: ElementType) -> Result<u64, String> {
             Scalar::Float(number) => number != 0.0,
             Scalar::Integer(number) => number != 0,
         })),
-        // Kernels take the lowest bytes.
+        // Kernels use the lowest bytes only.
         ElementType::Bytes => Err("of strings".to_owned()),
         _ => Ok(integer.cast_unsigned()),
     }

@@ -11,9 +11,9 @@ use crate::{Chain, Module, Target};
 use registers::Registers;
 use weir_graph::{DIMS_MAX, Elementwise, INPUTS_MAX, INSTRUCTIONS_MAX, Lane};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 128;
-/// Neighbours that a thread takes at once where it can.
+/// Neighbours that a thread processes at once where possible.
 const LANES: u32 = 4;
 
 pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
@@ -85,7 +85,7 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
     }))
 }
 
-/// Whether each operand is as the output, or one number for all of it.
+/// Whether each operand is contiguous like the output, or a single number.
 fn is_packed(op: &Elementwise) -> bool {
     op.dims.len() == 1 && op.strides.iter().flatten().all(|stride| *stride <= 1)
 }

@@ -1,11 +1,12 @@
-//! What is done to the sums of a product before they are stored: `Output` and `Activation` in the kernels.
+//! Epilogue of a product, applied before its sums are stored: `Output` and `Activation` in the
+//! kernels.
 
 use super::type_code;
 use crate::fields::Fields;
 use weir_graph::{Activation, TensorType};
 use weir_types::ElementType;
 
-/// Where sums go, and what is done to them. The numbers are those of `Output` in `epilogue.cuh`.
+/// Destination and epilogue of the sums: `Output` in `epilogue.cuh`.
 #[derive(Debug, Clone)]
 pub(super) struct Output {
     pub(super) z_stride: u64,
@@ -39,7 +40,7 @@ impl Output {
     }
 }
 
-/// The number that kernels know an activation by, `ActivationKind` in `prelude.cuh`, and its two numbers.
+/// Code of an activation in kernels, `ActivationKind` in `prelude.cuh`, and its two parameters.
 pub(super) fn activation_code(activation: Option<Activation>) -> (u32, f32, f32) {
     let Some(activation) = activation else { return (0, 0.0, 0.0) };
     match activation {
@@ -57,7 +58,7 @@ pub(super) fn activation_code(activation: Option<Activation>) -> (u32, f32, f32)
     }
 }
 
-/// The type that all vectors of an epilogue have, by number.
+/// Type code that all vectors of an epilogue share.
 pub(super) fn vector_type(vectors: &[Option<&TensorType>]) -> Result<u32, String> {
     let mut types = vectors.iter().flatten().map(|vector| vector.element_type());
     let first = types.next().unwrap_or(ElementType::Fp32);

@@ -1,4 +1,4 @@
-//! Elements picked by index.
+//! Elements selected by index.
 
 use super::copy::element_bytes;
 use super::limits::{all_there, product, size, stride, walk};
@@ -9,7 +9,7 @@ use crate::{Module, Target};
 use weir_graph::{DIMS_MAX, Gather, GatherElements, TensorType};
 use weir_types::ElementType;
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
 pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
@@ -23,7 +23,7 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
         return Ok(Plan::default());
     }
     picks(op.axis)?;
-    // Blocks are moved in the largest pieces that they are whole numbers of.
+    // Blocks move in the largest pieces that divide their size.
     let mut bytes = element_bytes(output)?;
     let block_bytes = op.inner as u64 * bytes;
     while bytes < 16 && block_bytes.is_multiple_of(bytes * 2) {
@@ -99,7 +99,7 @@ pub(super) fn gather_elements(
     }))
 }
 
-/// That there is something to pick from.
+/// Check that the axis has elements to select from.
 fn picks(axis: usize) -> Result<(), String> {
     if axis == 0 { Err("from an axis of no elements".to_owned()) } else { Ok(()) }
 }

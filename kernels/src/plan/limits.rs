@@ -1,14 +1,15 @@
-//! What a launch can have, and numbers as kernels take them.
+//! Limits of a launch, and conversions to the number types of kernels.
 
 use crate::Target;
 
-/// The most blocks in the second and third directions of a grid.
+/// Largest number of blocks in the second and third directions of a grid.
 pub(super) const BLOCKS_MAX: u32 = 65_535;
 
-/// Blocks of a walk over elements for each multiprocessor: enough to fill it, few enough that each has something to do.
+/// Number of blocks per multiprocessor for a loop over elements: enough to occupy it, and few
+/// enough to give each block several elements.
 const BLOCKS_PER_MULTIPROCESSOR: u64 = 32;
 
-/// `value` as kernels take sizes: below 2^31, so that their sums of two do not wrap.
+/// `value` as a size in kernels: below 2^31, so that the sum of two sizes does not overflow.
 pub(super) fn size(what: &str, value: usize) -> Result<u32, String> {
     u32::try_from(value)
         .ok()
@@ -16,7 +17,7 @@ pub(super) fn size(what: &str, value: usize) -> Result<u32, String> {
         .ok_or_else(|| format!("with a {what} of {value}, which is over {}", i32::MAX))
 }
 
-/// The same for what a grid has in its second or third direction.
+/// `value` as the number of blocks in the second or third direction of a grid.
 pub(super) fn blocks(what: &str, value: usize) -> Result<u32, String> {
     size(what, value)?;
     u32::try_from(value)
@@ -25,12 +26,12 @@ pub(super) fn blocks(what: &str, value: usize) -> Result<u32, String> {
         .ok_or_else(|| format!("with {value} {what}, which is over {BLOCKS_MAX}"))
 }
 
-/// An offset or a distance in elements.
+/// An offset or a stride in elements.
 pub(super) fn stride(value: usize) -> Result<i64, String> {
     i64::try_from(value).map_err(|_| format!("with a stride of {value}"))
 }
 
-/// The product of sizes that a kernel counts through in 32 bits.
+/// Product of sizes that a kernel iterates over with 32-bit indices.
 pub(super) fn product(what: &str, sizes: &[usize]) -> Result<usize, String> {
     let product = sizes.iter().try_fold(1_usize, |product, size| product.checked_mul(*size));
     let product = product.ok_or_else(|| format!("with too many {what}"))?;
@@ -38,8 +39,8 @@ pub(super) fn product(what: &str, sizes: &[usize]) -> Result<usize, String> {
     Ok(product)
 }
 
-/// That all elements of a block are among `elements`: it begins at `offset`, and along each direction has a size and a distance from one
-/// to the next.
+/// Check that all elements of a block are among `elements`. The block begins at `offset`; `along`
+/// has the size and the stride of each direction.
 pub(super) fn all_there(
     offset: usize,
     along: impl IntoIterator<Item = (usize, usize)>,
@@ -54,7 +55,8 @@ pub(super) fn all_there(
     }
 }
 
-/// Blocks for threads that walk over `count` elements, each `per_block` of them at a time.
+/// Grid for threads that loop over `count` elements, with `per_block` of them per block and
+/// iteration.
 pub(super) fn walk(count: u64, per_block: u32, target: &Target) -> [u32; 3] {
     let most = u64::from(target.multiprocessors.max(1)) * BLOCKS_PER_MULTIPROCESSOR;
     let blocks = count.div_ceil(u64::from(per_block)).clamp(1, most);
@@ -66,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_past_what_kernels_count_in_are_refused() {
+    fn sizes_over_31_bits_are_rejected() {
         assert!(size("row", 1 << 31).is_err());
         assert!(blocks("groups", 65_536).is_err());
         assert_eq!(blocks("groups", 65_535), Ok(65_535));
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_element_of_a_block_must_be_there() {
+    fn block_past_end_of_buffer_is_rejected() {
         assert_eq!(all_there(3, [(2, 10), (4, 1)], 17), Ok(()));
         assert!(all_there(3, [(2, 10), (4, 1)], 16).is_err());
         assert!(all_there(0, [(0, 1)], 16).is_err());
@@ -82,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_has_no_more_blocks_than_fill_the_device() {
+    fn loop_grid_is_limited_by_multiprocessors() {
         assert_eq!(walk(1, 256, &Target::H200), [1, 1, 1]);
         assert_eq!(walk(1 << 40, 256, &Target::H200), [132 * 32, 1, 1]);
     }

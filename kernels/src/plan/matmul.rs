@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 mod shape;
 
@@ -12,11 +12,11 @@ use shape::{BATCH_DIMS_MAX, Shape};
 use weir_graph::{BiasAxis, MatMul, Matrix};
 use weir_types::ElementType;
 
-/// Rows up to which the kernel for few rows is used: `rows_max` in `gemm.cu`.
+/// Largest number of rows for the kernel for few rows: `rows_max` in `gemm.cu`.
 const FEW_ROWS: u32 = 4;
-/// Threads of a block of that kernel, and the columns they make.
+/// Threads per block of the kernel for few rows, and columns per block.
 const FEW_ROWS_THREADS: u32 = 256;
-/// Threads of a block that adds up parts.
+/// Threads per block of the kernel that adds the sums of parts.
 const FINISH_THREADS: u32 = 256;
 
 pub(super) fn plan(
@@ -125,7 +125,8 @@ pub(super) fn plan(
     Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
 }
 
-/// The launch that adds up parts. `buffers` are the output, bias, scale, shift and residual.
+/// Plan the launch that adds the sums of parts. `buffers` are the output, bias, scale, shift and
+/// residual.
 pub(super) fn finish(
     name: &str,
     buffers: impl Iterator<Item = Argument<Slot>>,
@@ -146,13 +147,13 @@ pub(super) fn finish(
         block: [FINISH_THREADS, 1, 1],
         shared_bytes: 0,
         arguments: buffers.chain(rest).collect(),
-        // What it does is part of the product.
+        // Its work is counted as part of the product.
         cost: Cost::default(),
         chain: None,
     }
 }
 
-/// That all matrices of an operand of `rows` x `columns` are inside its buffer.
+/// Check that all matrices of an operand, of `rows` x `columns`, are inside its buffer.
 fn check(
     matrix: &Matrix,
     batch: &[usize],
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_element_of_the_last_matrix_must_be_there() {
+    fn matrix_past_end_of_buffer_is_rejected() {
         let right = matrix(&[24], 4, false);
         check(&right, &[2], 6, 4, 48).unwrap();
         check(&right, &[2], 6, 4, 47).unwrap_err();

@@ -8,7 +8,8 @@ use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use weir_graph::{DIMS_MAX, LayerNorm, Mask, Softmax, TensorType};
 
-/// The longest row that waits in shared memory between passes: 48 KiB, less what the kernel declares itself.
+/// Longest row that is kept in shared memory between passes: 48 KiB, less the kernel's static
+/// shared memory.
 const KEPT_COLS_MAX: u32 = 12_000;
 
 pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, String> {

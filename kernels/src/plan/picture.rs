@@ -1,4 +1,4 @@
-//! Pictures: pooling, local response normalisation, other sizes.
+//! Image operations: pooling, local response normalisation, resizing.
 
 use super::limits::{product, size, walk};
 use super::{Operands, Plan, float_name, has_elements, same_type};
@@ -7,7 +7,7 @@ use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use crate::{Module, Target};
 use weir_graph::{Coordinates, Lrn, Nearest, Pool, PoolKind, Resize, ResizeMode, TensorType};
 
-/// Threads of a block.
+/// Threads per block.
 const THREADS: u32 = 256;
 
 pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
@@ -17,7 +17,7 @@ pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result
         PoolKind::Average { count_padding: false } => 1,
         PoolKind::Average { count_padding: true } => 2,
     };
-    // Places in a picture are counted in 31 bits, with what lies around it.
+    // Coordinates in an image, including padding, must fit 31 bits.
     let reach = |along: usize, side: u32, out: u32| {
         let window = op.kernel[along].saturating_mul(op.dilations[along]);
         let steps = (out as usize).saturating_mul(op.strides[along]);
@@ -100,7 +100,7 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<P
     }))
 }
 
-/// The sizes that pooling and resizing share: the first fields of `PoolShape` and `ResizeShape`.
+/// Sizes shared by pooling and resizing: the first fields of `PoolShape` and `ResizeShape`.
 struct Pictures {
     name: &'static str,
     count: u64,

@@ -1,4 +1,5 @@
-//! What kernels take of a multiprocessor, by the table in `resources.tsv`, beside what devices have and launches rely on.
+//! Tests of the kernels' resource use, from the table in `resources.tsv`, against the limits of
+//! devices and the assumptions of launches.
 //!
 //! `cargo xtask kernels --check` compares the table with NVIDIA's assembler.
 
@@ -6,11 +7,11 @@ use super::tile::{Tile, Units};
 use crate::Module;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The families of devices that there is PTX for.
+/// Families of devices with PTX.
 const FAMILIES: [u32; 2] = [75, 80];
 /// Registers of a multiprocessor, on every architecture.
 const REGISTERS: u32 = 64 << 10;
-/// Registers of a thread are handed out by so many.
+/// Granularity in which registers of a thread are allocated.
 const REGISTER_STEP: u32 = 8;
 /// Shared memory of a block, static and dynamic, without opting in to more.
 const SHARED_BYTES: u32 = 48 << 10;
@@ -26,7 +27,7 @@ struct Row {
     shared_bytes: u32,
 }
 
-/// How a kernel may be launched, by its PTX.
+/// Launch bounds of a kernel, from its PTX.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     threads_max: u32,
@@ -55,7 +56,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// The kernels of all modules by the families of devices that they were compiled for.
+/// Kernels of all modules by family of devices.
 struct Compiled(BTreeMap<(Module, u32), BTreeMap<String, Bounds>>);
 
 impl Compiled {
@@ -64,7 +65,7 @@ impl Compiled {
         Self(pairs.map(|(module, family)| ((module, family), entries(module, family))).collect())
     }
 
-    /// The kernels of a module that an architecture runs.
+    /// Kernels of a module that an architecture runs.
     fn kernels(&self, module: Module, architecture: u32) -> &BTreeMap<String, Bounds> {
         let family = FAMILIES.into_iter().rfind(|family| *family <= architecture).unwrap();
         &self.0[&(module, family)]
@@ -75,7 +76,7 @@ impl Compiled {
     }
 }
 
-/// The kernels in the PTX of a module.
+/// Kernels in the PTX of a module.
 fn entries(module: Module, family: u32) -> BTreeMap<String, Bounds> {
     let ptx = module.ptx(family).unwrap_or_default();
     let number_after = |text: &str, word: &str| -> Option<u32> {
@@ -91,13 +92,14 @@ fn entries(module: Module, family: u32) -> BTreeMap<String, Bounds> {
     ptx.split(".visible .entry").skip(1).map(named).collect()
 }
 
-/// The tile that a kernel computes, if it is one of those that share products of matrices among threads.
+/// Tile that a kernel computes, if it is a tiled matrix product.
 fn tile(kernel: &str) -> Option<Tile> {
     let tiles = Units::Plain.tiles(4);
     tiles.iter().find(|tile| kernel.ends_with(&format!("_{}", tile.name))).copied()
 }
 
-/// Shared memory that a block may have if its kernel opts in, by NVIDIA's table of compute capabilities.
+/// Largest shared memory of a block whose kernel opts in, from NVIDIA's table of compute
+/// capabilities.
 fn shared_bytes_max(architecture: u32) -> u32 {
     match architecture {
         75 => 64 << 10,
@@ -148,7 +150,8 @@ fn tiles_fit_shared_memory_beside_static_variables() {
         let element_bytes = if row.kernel.contains("f16") { 2 } else { 4 };
         for dynamic_bytes in [true, false].map(|along_k| tile.shared_bytes(element_bytes, along_k)) {
             let bytes = row.shared_bytes + dynamic_bytes;
-            // More than so much dynamic memory is opted in to at the launch; what is static does not count there.
+            // The launch opts in to more dynamic memory than the default; static memory does not
+            // count towards that limit.
             assert!(dynamic_bytes > SHARED_BYTES || bytes <= SHARED_BYTES, "{row:?}: {bytes} bytes");
             assert!(bytes <= shared_bytes_max(row.architecture), "{row:?}: {bytes} bytes");
         }

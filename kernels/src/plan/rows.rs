@@ -1,4 +1,4 @@
-//! Rows of a matrix: reductions, selection, running sums.
+//! Operations on rows of a matrix: reductions, selection, cumulative sums.
 
 use super::limits::{product, size};
 use super::{Operands, Plan, float_name, has_elements, same_type, type_code};
@@ -7,11 +7,11 @@ use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use weir_graph::{ArgReduce, CumSum, Reduce, ReduceKind, TensorType, TopK};
 use weir_types::ElementType;
 
-/// Rows no longer than this are a warp's each; longer ones a block's.
+/// Longest row for one warp; a block processes longer rows.
 const WARP_COLS_MAX: u32 = 1_024;
-/// Warps of a block that have a row each.
+/// Warps per block, with one row each.
 const WARPS: u32 = 4;
-/// The most elements that are taken of a row, since each takes a pass.
+/// Largest number of elements to select from a row, since each takes a pass.
 const TAKEN_MAX: usize = 1_024;
 
 pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String> {
@@ -113,7 +113,7 @@ pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<Plan, Strin
     Ok(by_warps.plan(Module::Reduce, format!("cumsum_{name}"), arguments, 0, cost))
 }
 
-/// Rows of a matrix, and who works on each.
+/// Rows of a matrix, and the assignment of threads to rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
     pub(super) count: u32,
@@ -130,7 +130,7 @@ impl Rows {
         Ok(Self { count: size("row count", rows)?, cols: size("row", cols)? })
     }
 
-    /// A warp for each row, or a block.
+    /// Plan a launch with one warp or one block per row.
     pub(super) fn plan(
         &self,
         module: Module,
@@ -158,13 +158,14 @@ impl Rows {
         })
     }
 
-    /// Threads of a block that works on a row: each has a few elements, as far as there may be so many.
+    /// Threads of a block that processes a row: one per four elements, within the limits of a
+    /// block.
     pub(super) fn threads(&self) -> u32 {
         (self.cols / 4).next_power_of_two().clamp(32, 1_024)
     }
 }
 
-/// The end of a kernel's name by what it computes in, and the type of the elements by number.
+/// Suffix of a kernel's name for the lane that it computes in, and the type code of the elements.
 fn lane(x: &TensorType) -> Result<(&'static str, u32), String> {
     let code = type_code(x.element_type())?;
     let floats = [ElementType::Fp32, ElementType::Fp16, ElementType::Bf16, ElementType::Fp64];

@@ -1,24 +1,26 @@
-//! Which tile a product of matrices is computed in, and into how many parts of k it is split so that the device is full.
+//! Choice of the tile for a matrix product, and of the number of parts of k that keeps the device
+//! busy.
 //!
-//! A model of the time decides, not measurements: blocks run in waves, one to a multiprocessor; a block takes as long as its steps of k, each
-//! of which costs its multiplications and some latency; parts have to be added up afterwards. The sums of parts are always added in the
-//! same order, so results do not differ from run to run.
+//! A time model decides, not measurements. Blocks run in waves, one per multiprocessor. A block
+//! takes as long as its steps of k; each step costs its multiplications and some latency. The sums
+//! of parts must be added afterwards. They are always added in the same order, so results are
+//! deterministic.
 
 use crate::Target;
 
-/// Whether a block uses the units for matrices.
+/// Arithmetic units of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Units {
-    /// One number at a time.
+    /// Scalar units.
     Plain,
-    /// Whole matrices.
+    /// Tensor cores.
     Tensor,
 }
 
-/// A size of tiles: `Tile` in `tile.cuh`.
+/// A tile size: `Tile` in `tile.cuh`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tile {
-    /// The end of a kernel's name.
+    /// Suffix of the kernel's name.
     pub(super) name: &'static str,
     pub(super) m: u32,
     pub(super) n: u32,
@@ -26,7 +28,7 @@ pub(super) struct Tile {
     k_bytes: u32,
     pub(super) threads: u32,
     stages: u32,
-    /// Multiplications per clock of one multiprocessor, compared to what it can do at best, in percent.
+    /// Multiplications per clock of one multiprocessor, in percent of its peak.
     efficiency: u64,
 }
 
@@ -37,7 +39,7 @@ pub(super) const MEDIUM: Tile =
 const SMALL: Tile =
     Tile { name: "small", m: 32, n: 32, k_bytes: 128, threads: 128, stages: 4, efficiency: 40 };
 
-/// The product that is to be computed, once for each of `z` matrices or groups.
+/// A product to compute, once for each of `z` matrices or groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) m: u32,
@@ -48,30 +50,31 @@ pub(super) struct Problem {
     pub(super) units: Units,
 }
 
-/// How it is computed.
+/// Chosen tile and split of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) tile: Tile,
-    /// What one block takes of k, a multiple of the tile's; `parts` of them.
+    /// Length of k per block, a multiple of the tile's step; `parts` of them cover k.
     pub(super) k_part: u32,
     pub(super) parts: u32,
 }
 
-/// Sums of parts that may wait in memory.
+/// Largest size of the workspace for sums of parts.
 const WORKSPACE_BYTES_MAX: u64 = 64 << 20;
-/// Parts that k is split into at most.
+/// Largest number of parts of k.
 const PARTS_MAX: u32 = 32;
-/// Steps of k below which a part is not worth its beginning and end.
+/// Smallest number of steps of k per part; with fewer, the overhead of a part is not worth it.
 const STEPS_MIN: u32 = 4;
-/// Clocks that a block takes besides its steps, a step besides its multiplications, and a second launch.
+/// Overhead in clocks of a block besides its steps, of a step besides its multiplications, and of a
+/// second launch.
 const BLOCK_CLOCKS: u64 = 1_500;
 const STEP_CLOCKS: u64 = 60;
 const LAUNCH_CLOCKS: u64 = 3_000;
-/// Bytes per clock that a device's memory gives to each multiprocessor.
+/// Memory bandwidth of a device per multiprocessor, in bytes per clock.
 const BYTES_PER_CLOCK: u64 = 16;
 
 impl Units {
-    /// The tiles that there are kernels for.
+    /// Tiles that kernels exist for.
     pub(super) fn tiles(self, element_bytes: u32) -> &'static [Tile] {
         match (self, element_bytes) {
             (Self::Plain, 2) => &[MEDIUM],
@@ -81,7 +84,7 @@ impl Units {
 }
 
 impl Problem {
-    /// The best of the tiles that there are, for this device.
+    /// Choose the fastest tile and split for this device.
     pub(super) fn choose(&self, tiles: &[Tile], target: &Target) -> Option<Choice> {
         let fitting = tiles
             .iter()
@@ -90,7 +93,7 @@ impl Problem {
         choices.min_by_key(|choice| self.clocks(choice, target))
     }
 
-    /// k in this many parts, if each has something to do and their sums have room.
+    /// Split k into this many parts, if each part has work and the sums fit the workspace.
     fn split(&self, tile: Tile, parts: u32) -> Option<Choice> {
         let step = tile.k(self.element_bytes);
         let steps = self.k.div_ceil(step).max(1);
@@ -103,12 +106,12 @@ impl Problem {
         worth_it.then_some(choice)
     }
 
-    /// Memory for the sums of parts.
+    /// Size of the workspace for the sums of parts.
     pub(super) fn workspace_bytes(&self, choice: &Choice) -> u64 {
         if choice.parts == 1 { 0 } else { self.outputs() * u64::from(choice.parts) * 4 }
     }
 
-    /// Elements that come out.
+    /// Number of output elements.
     pub(super) fn outputs(&self) -> u64 {
         u64::from(self.m) * u64::from(self.n) * u64::from(self.z)
     }
@@ -139,19 +142,20 @@ impl Problem {
 }
 
 impl Tile {
-    /// Elements of k in one step.
+    /// Elements of k per step.
     fn k(&self, element_bytes: u32) -> u32 {
         self.k_bytes / element_bytes
     }
 
-    /// Shared memory for the ring of tiles of A and B: `Layout` in `tile.cuh`. Lines of A run along k; those of B do or do not.
+    /// Shared memory for the ring of tiles of A and B: `Layout` in `tile.cuh`. Lines of A run along
+    /// k; lines of B run along k if `b_along_k`.
     pub(super) fn shared_bytes(&self, element_bytes: u32, b_along_k: bool) -> u32 {
         self.stages
             * (self.tile_bytes(self.m, element_bytes, true)
                 + self.tile_bytes(self.n, element_bytes, b_along_k))
     }
 
-    /// The same where lines of A run across k.
+    /// Shared memory for the ring of tiles, with lines of A across k.
     pub(super) fn shared_bytes_transposed(&self, element_bytes: u32, b_along_k: bool) -> u32 {
         self.stages
             * (self.tile_bytes(self.m, element_bytes, false)
@@ -179,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn large_products_take_large_tiles_and_no_parts() {
+    fn large_product_uses_large_tile_without_split() {
         let choice = choose(4096, 4096, 1024);
         assert_eq!((choice.tile.name, choice.parts), ("large", 1));
     }
 
     #[test]
-    fn few_outputs_of_many_products_are_split_so_that_the_device_is_full() {
+    fn product_with_few_outputs_is_split() {
         // The last 3 x 3 convolution of ResNet-50 on one image.
         let choice = choose(512, 49, 4608);
         let blocks = 512_u32.div_ceil(choice.tile.m) * 49_u32.div_ceil(choice.tile.n) * choice.parts;
@@ -194,23 +198,23 @@ mod tests {
     }
 
     #[test]
-    fn a_tile_that_does_not_fit_the_device_is_not_chosen() {
+    fn tile_over_shared_memory_limit_is_not_chosen() {
         let small = Target { shared_bytes_max: 48 << 10, ..Target::H200 };
         let problem = Problem { m: 4096, n: 4096, k: 64, z: 1, element_bytes: 4, units: Units::Plain };
         assert_eq!(problem.choose(&TILES, &small).unwrap().tile.name, "medium");
     }
 
     #[test]
-    fn shared_memory_is_what_the_kernels_declare() {
+    fn shared_memory_matches_kernel_layout() {
         // Large, f32: three stages of 128 lines of 20 and 16 lines of 136.
         assert_eq!(LARGE.shared_bytes(4, false), 3 * (128 * 20 + 16 * 136) * 4);
-        // Small, halves: four stages of 32 lines of 72 and 64 lines of 40.
+        // Small, f16 or bf16: four stages of 32 lines of 72 and 64 lines of 40.
         assert_eq!(SMALL.shared_bytes(2, false), 4 * (32 * 72 + 64 * 40) * 2);
     }
 
     proptest! {
         #[test]
-        fn parts_cover_all_of_k_once_and_fit_their_workspace(
+        fn parts_cover_k_and_fit_workspace(
             (m, n, k, z) in (1_u32..3_000, 1_u32..3_000, 1_u32..9_000, 1_u32..64),
             halves in any::<bool>(),
             multiprocessors in 1_u32..200,
@@ -218,7 +222,7 @@ mod tests {
             let problem = Problem { m, n, k, z, element_bytes: if halves { 2 } else { 4 }, units: Units::Tensor };
             let choice = problem.choose(&TILES, &Target { multiprocessors, ..Target::H200 }).unwrap();
             prop_assert!(choice.k_part * (choice.parts - 1) < k && choice.k_part * choice.parts >= k);
-            // Parts begin where 16 bytes can be read at once if lines can.
+            // Parts begin where aligned lines allow reads of 16 bytes.
             prop_assert_eq!(choice.k_part % (16 / problem.element_bytes), 0);
             prop_assert!(choice.parts <= PARTS_MAX && problem.workspace_bytes(&choice) <= WORKSPACE_BYTES_MAX);
             prop_assert!(choice.tile.shared_bytes(problem.element_bytes, true) <= Target::H200.shared_bytes_max);

@@ -1,4 +1,4 @@
-//! One operation, both ways.
+//! Comparison of one operation on the emulator with the reference.
 
 use crate::Emulator;
 use anyhow::{Context as _, Result, bail, ensure};
@@ -7,23 +7,24 @@ use weir_graph::reference::{self, Data, Tensor};
 use weir_graph::{Graph, Node, Op, Port, Source, TensorType, Value, ValueId};
 use weir_kernels::{Launch, Operands, Plan, Precision, Slot, Target, plan};
 
-/// Orders that threads run in: forwards, backwards, and two shuffled ones.
+/// Thread orders: forwards, backwards, and two shuffled ones.
 const ORDERS: [u32; 4] = [0, 1, 2, 7];
 
-/// How far results may be off: by `absolute` plus `relative` times what they should be.
+/// Tolerance of a result: `absolute` plus `relative` times the expected number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
-    /// Whatever the size of a number.
+    /// Part that is independent of the number.
     pub absolute: f32,
-    /// By its size.
+    /// Part that is proportional to the number.
     pub relative: f32,
 }
 
 impl Tolerance {
-    /// The very same.
+    /// Exact equality.
     pub const NONE: Self = Self { absolute: 0.0, relative: 0.0 };
 
-    /// For sums of `terms` products of numbers around 1, computed and stored in this precision.
+    /// Tolerance for sums of `terms` products of numbers around 1, computed and stored in this
+    /// precision.
     #[must_use]
     pub fn of_sum(precision: Precision, terms: usize) -> Self {
         let unit = match precision {
@@ -35,7 +36,7 @@ impl Tolerance {
         Self { absolute: unit * (terms as f32).sqrt().max(1.0), relative: 2.0 * unit }
     }
 
-    /// For a few steps in f32, stored in this precision.
+    /// Tolerance for a few steps in f32, stored in this precision.
     #[must_use]
     pub fn of_steps(precision: Precision) -> Self {
         match precision {
@@ -46,27 +47,28 @@ impl Tolerance {
     }
 }
 
-/// An operation, what it is given, and what it makes.
+/// An operation with its operands and outputs.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What is done.
+    /// The operation.
     pub op: Op,
-    /// To what.
+    /// The operands.
     pub inputs: Vec<Option<Tensor>>,
-    /// What comes out.
+    /// Types of the outputs.
     pub outputs: Vec<Option<TensorType>>,
-    /// In which precision.
+    /// Precision of the plan.
     pub precision: Precision,
-    /// For which device.
+    /// Device of the plan.
     pub target: Target,
-    /// How far off it may be.
+    /// Tolerance of the results.
     pub tolerance: Tolerance,
 }
 
-/// Run `case` on the emulator in several orders, once with AddressSanitizer, and compare with the reference. Gives the plan.
+/// Run `case` on the emulator in several thread orders, once with AddressSanitizer, and compare the
+/// results with the reference. Returns the plan.
 ///
 /// # Errors
-/// Where they do not agree, or what the emulator found.
+/// If results differ, or the emulator reports an error.
 pub fn check(case: &Case) -> Result<Plan> {
     let types: Vec<_> = case.inputs.iter().map(|input| input.as_ref().map(Tensor::tensor)).collect();
     let outputs: Vec<_> = case.outputs.iter().map(Option::as_ref).collect();
@@ -89,7 +91,8 @@ fn names(plan: &Plan) -> Vec<&str> {
     plan.launches.iter().map(|launch| launch.kernel.name.as_str()).collect()
 }
 
-/// What CUDA's programming guide says of compute capability 7.5 to 9.0, and of the device.
+/// Check the limits of CUDA's programming guide for compute capability 7.5 to 9.0, and of the
+/// device.
 fn within_limits<B>(launch: &Launch<B>, target: &Target) -> Result<()> {
     let [grid_x, grid_y, grid_z] = launch.grid;
     let [block_x, block_y, block_z] = launch.block;
@@ -138,7 +141,8 @@ fn reference(case: &Case) -> Result<Vec<Option<Tensor>>> {
 }
 
 fn run(case: &Case, plan: &Plan, order: u32, sanitised: bool) -> Result<Vec<Option<Tensor>>> {
-    // Inputs, then outputs, then the workspace; what is not there is empty. What nobody has written is not a number.
+    // Inputs, then outputs, then the workspace; omitted buffers are empty. Unwritten outputs are
+    // NaN.
     let mut buffers: Vec<Vec<u8>> =
         case.inputs.iter().map(|input| input.as_ref().map_or_else(Vec::new, Tensor::to_bytes)).collect();
     let first_output = buffers.len();
@@ -167,7 +171,7 @@ fn run(case: &Case, plan: &Plan, order: u32, sanitised: bool) -> Result<Vec<Opti
     case.outputs.iter().enumerate().map(read).collect()
 }
 
-/// Emulators that no test uses; starting one takes longer than most runs.
+/// Idle emulators for reuse; starting one takes longer than most runs.
 static IDLE: [Mutex<Vec<Emulator>>; 2] = [Mutex::new(Vec::new()), Mutex::new(Vec::new())];
 
 fn with_emulator<T>(sanitised: bool, work: impl FnOnce(&mut Emulator) -> Result<T>) -> Result<T> {
@@ -179,7 +183,7 @@ fn with_emulator<T>(sanitised: bool, work: impl FnOnce(&mut Emulator) -> Result<
         None => Emulator::start(sanitised)?,
     };
     let result = work(&mut emulator)?;
-    // One that failed may have ended, and is not used again.
+    // An emulator that failed may have exited, so it is not reused.
     lock().push(emulator);
     Ok(result)
 }

@@ -1,22 +1,22 @@
-//! The program that runs kernels, and what is said to it.
+//! Client of the program that runs kernels.
 
 use anyhow::{Context as _, Result, bail};
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use weir_kernels::{Argument, Launch};
 
-/// Written where an argument is no buffer.
+/// Code for an argument without a buffer.
 const NO_BUFFER: u32 = u32::MAX;
-/// Threads that it runs blocks on.
+/// Threads that run blocks.
 const WORKERS: u32 = 2;
 
-/// A running emulator; it ends when it is dropped.
+/// A running emulator; dropping it stops the program.
 pub struct Emulator {
     child: Child,
 }
 
 impl Emulator {
-    /// Start it, with AddressSanitizer if `sanitised`.
+    /// Start the program, with AddressSanitizer if `sanitised`.
     pub fn start(sanitised: bool) -> Result<Self> {
         let name = if sanitised { "emulate-sanitised" } else { "emulate" };
         let program = std::path::Path::new(env!("OUT_DIR")).join(name);
@@ -26,11 +26,12 @@ impl Emulator {
         Ok(Self { child })
     }
 
-    /// Run `launches`, one after the other, on `buffers`, and give what is in the buffers then. Threads run in the order of that number.
+    /// Run `launches` in sequence on `buffers`, and return the final contents of the buffers.
+    /// `order` selects the order of threads.
     ///
     /// # Errors
-    /// What the emulator found: a launch that does not fit its kernel, a barrier that not all threads reach, or with AddressSanitizer an access past a
-    /// buffer.
+    /// If the emulator finds a launch that does not fit its kernel, a barrier that some threads do
+    /// not reach, or, with AddressSanitizer, an access past a buffer.
     pub fn run(
         &mut self,
         launches: &[Launch<usize>],
@@ -88,7 +89,7 @@ impl Emulator {
 
 impl Drop for Emulator {
     fn drop(&mut self) {
-        // It ends with its input.
+        // The program exits at the end of its input.
         self.child.stdin = None;
         self.child.wait().ok();
     }
@@ -121,7 +122,7 @@ fn write_launch(request: &mut Vec<u8>, launch: &Launch<usize>) {
     }
 }
 
-/// The names of all kernels that were compiled.
+/// Names of all compiled kernels.
 pub fn kernels() -> Result<Vec<String>> {
     let program = std::path::Path::new(env!("OUT_DIR")).join("emulate");
     let output = Command::new(program).arg("--names").output()?;

@@ -1,8 +1,9 @@
-//! Tests of the kernels: every one of them on the emulator, beside the reference.
+//! Tests of every kernel on the emulator against the reference.
 //!
-//! An [`Emulator`] is a program of its own that runs launches on buffers, one with AddressSanitizer and one without. [`check`] runs one operation
-//! both ways: planned and on the emulator, in several orders of its threads, and by [`weir_graph::reference`], whose sums are in f64. They must
-//! agree within a [`Tolerance`].
+//! An [`Emulator`] is a child process that runs launches on buffers, with or without
+//! AddressSanitizer. [`check`] runs one operation twice: planned and on the emulator, in several
+//! thread orders, and by [`weir_graph::reference`], with sums in f64. The results must agree within
+//! a [`Tolerance`].
 
 mod emulator;
 pub use emulator::{Emulator, kernels};

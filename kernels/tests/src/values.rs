@@ -1,20 +1,20 @@
-//! Numbers to compute with, the same in every run.
+//! Pseudo-random numbers, the same in every run.
 
 use weir_graph::TensorType;
 use weir_graph::reference::Tensor;
 
-/// A source of numbers.
+/// A pseudo-random number generator.
 #[derive(Debug, Clone)]
 pub struct Values(u64);
 
 impl Values {
-    /// The numbers of a seed.
+    /// Create a generator from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// One of 24 random bits, between 0 and 1.
+    /// A uniform number of 24 random bits, between 0 and 1.
     pub fn unit(&mut self) -> f32 {
         // SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! What the emulator is there to find, it finds.
+//! Tests of the errors that the emulator detects.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use weir_kernels::{Argument, Cost, Kernel, Launch, Module};
@@ -6,7 +6,7 @@ use weir_kernels_tests::Emulator;
 
 const ELEMENTS: usize = 64;
 
-/// One block of `threads` of a kernel on one or two buffers of 64 floats.
+/// A launch of one block of `threads` on one or two buffers of 64 floats.
 fn launch(name: &str, threads: u32, buffers: usize) -> Launch<usize> {
     Launch {
         kernel: Kernel { module: Module::Copy, name: name.to_owned() },
@@ -27,7 +27,7 @@ fn run(launch: Launch<usize>, order: u32, sanitised: bool) -> Result<Vec<f32>, S
 }
 
 #[test]
-fn barriers_that_not_all_threads_reach_are_reported() {
+fn divergent_barrier_is_reported() {
     let error = run(launch("faulty_barriers", 64, 1), 0, false).unwrap_err();
     assert!(error.contains("different barriers") && error.contains("faulty.cpp:"), "{error}");
     let error = run(launch("faulty_wait", 64, 1), 0, false).unwrap_err();
@@ -35,13 +35,13 @@ fn barriers_that_not_all_threads_reach_are_reported() {
 }
 
 #[test]
-fn a_shuffle_among_lanes_that_are_gone_is_reported() {
+fn shuffle_with_exited_lanes_is_reported() {
     let error = run(launch("faulty_shuffle", 32, 1), 0, false).unwrap_err();
     assert!(error.contains("shuffle") && error.contains("ended"), "{error}");
 }
 
 #[test]
-fn a_missing_barrier_shows_in_some_order() {
+fn missing_barrier_changes_results_in_some_order() {
     let right: Vec<f32> = (0..64).rev().map(|value| value as f32).collect();
     let wrong = [0, 1, 2, 3]
         .into_iter()
@@ -54,13 +54,13 @@ fn a_missing_barrier_shows_in_some_order() {
 }
 
 #[test]
-fn what_is_not_waited_for_is_not_there() {
+fn asynchronous_copy_is_invisible_before_wait() {
     let made = run(launch("faulty_copy", 32, 2), 0, false).unwrap();
     assert!(made[..32].iter().all(|value| *value != 0.0), "the copy was of zeroes: {made:?}");
 }
 
 #[test]
-fn accesses_past_a_buffer_or_a_shared_variable_are_reported_by_the_sanitiser() {
+fn sanitiser_reports_out_of_bounds_accesses() {
     for name in ["faulty_store", "faulty_shared"] {
         let error = run(launch(name, 64, 1), 0, true).unwrap_err();
         assert!(error.contains("heap-buffer-overflow") && error.contains(name), "{error}");
@@ -68,7 +68,7 @@ fn accesses_past_a_buffer_or_a_shared_variable_are_reported_by_the_sanitiser() {
 }
 
 #[test]
-fn launches_past_the_limits_are_refused() {
+fn launch_over_limits_is_rejected() {
     let mut many = launch("faulty_race", 64, 1);
     many.block = [65, 1, 1];
     assert!(run(many, 0, false).unwrap_err().contains("launch bounds"));

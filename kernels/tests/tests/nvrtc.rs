@@ -1,12 +1,12 @@
-//! Kernels of single elementwise programs by NVIDIA's compiler, as nodes have it compile them. What they compute is seen on the fake driver, and on devices by
-//! `weir doctor --gpu`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
+//! Compilation of chains by NVIDIA's compiler, as nodes compile them. The fake driver tests the
+//! results, and `weir doctor --gpu` tests them on devices.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a failed setup fails the test")]
 
 use std::path::{Path, PathBuf};
 use weir_device::cuda::{CompileTarget, CudaSource, Nvrtc, Search};
 use weir_kernels::{Chain, Example};
 
-/// Where `cargo xtask` has put the compiler.
+/// The compiler that `cargo xtask` installed.
 fn nvrtc() -> Nvrtc {
     let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.weir/nvrtc/lib");
     let pythons = environment.read_dir().into_iter().flatten().flatten();
@@ -16,7 +16,7 @@ fn nvrtc() -> Nvrtc {
     Nvrtc::find(&search).unwrap_or_else(|error| panic!("{error}; `cargo xtask kernels --check` gets it"))
 }
 
-/// Every example compiles to machine code, and keeps its numbers in registers.
+/// Check that every example compiles to machine code and keeps its numbers in registers.
 #[track_caller]
 fn compile_all(device: u32) {
     let nvrtc = nvrtc();
@@ -54,20 +54,20 @@ fn every_instruction_compiles_for_hopper() {
 }
 
 #[test]
-fn products_and_sums_stay_apart() {
+fn products_and_sums_are_not_contracted() {
     let nvrtc = nvrtc();
     let text = Example::silu(&[8]).chain().unwrap().source();
     let source = CudaSource { name: "chain.cu", text: &text, headers: &Chain::HEADERS };
     let compiled = nvrtc.compile(&source, CompileTarget::Ptx(80), &Chain::OPTIONS).unwrap();
     let ptx = String::from_utf8(compiled.image).unwrap();
-    // Without the word for how it rounds, the driver could join them.
+    // Without the rounding modifier, the driver could contract these instructions.
     let is_loose = |line: &&str| line.contains("add.f32") || line.contains("mul.f32");
     assert_eq!(ptx.lines().find(is_loose), None);
     assert!(ptx.contains("add.rn.f32") && ptx.contains("mul.rn.f32"));
 }
 
 #[test]
-fn a_source_that_does_not_compile_is_told_with_its_line() {
+fn compile_error_reports_its_line() {
     let source =
         CudaSource { name: "wrong.cu", text: "#include \"a.cuh\"\nnonsense;", headers: &[("a.cuh", "")] };
     let log = nvrtc().compile(&source, CompileTarget::Cubin(80), &[]).unwrap_err();
@@ -75,7 +75,7 @@ fn a_source_that_does_not_compile_is_told_with_its_line() {
 }
 
 #[test]
-fn a_device_that_it_does_not_know_gets_ptx_of_the_newest_before() {
+fn unknown_device_gets_ptx_of_newest_known_architecture() {
     let nvrtc = nvrtc();
     assert_eq!(nvrtc.target(999), Some(CompileTarget::Ptx(90)));
     assert_eq!(nvrtc.target(10), None);

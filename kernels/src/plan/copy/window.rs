@@ -1,15 +1,17 @@
-//! A block of elements that moves, in as few and as large pieces as it has.
+//! A block of elements to move, in as few and as large pieces as possible.
 
 use super::super::limits::{BLOCKS_MAX, size, stride};
 use crate::fields::Fields;
 use weir_graph::Part;
 
-/// The largest piece that a kernel moves at once.
+/// Largest piece that a kernel moves at once.
 const PIECE_BYTES_MAX: u64 = 16;
-/// Below so many rows or columns, tiles of 32 x 32 would be mostly empty.
+/// Smallest number of rows and columns for tiles of 32 x 32; with fewer, tiles would be mostly
+/// empty.
 const TRANSPOSED_MIN: u32 = 8;
 
-/// Where elements are and where they go. Dimensions are the outermost first; no two neighbours could be one.
+/// Source and destination of elements. Dimensions are ordered from the outermost; no two neighbours
+/// can be merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Window {
     pub(super) sizes: Vec<u32>,
@@ -19,7 +21,8 @@ pub(super) struct Window {
     pub(super) to_offset: i64,
 }
 
-/// A window that is a batch of transposed matrices. Columns are neighbours where it comes from, rows where it goes.
+/// A window that is a batch of transposed matrices. Columns are contiguous in the source, rows in
+/// the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transposition {
     pub(super) rows: u32,
@@ -53,7 +56,7 @@ impl Window {
         Ok(window)
     }
 
-    /// A dimension inside of those that are there: as one with the last if it goes on where that ends.
+    /// Add an innermost dimension; merges it with the last one if both are contiguous.
     fn push(&mut self, size: u32, from: i64, to: i64) {
         if let (Some(last), Some(last_from), Some(last_to)) =
             (self.sizes.last_mut(), self.from.last_mut(), self.to.last_mut())
@@ -69,7 +72,7 @@ impl Window {
         self.to.push(to);
     }
 
-    /// That all of it is inside buffers of so many elements.
+    /// Check that the window is inside buffers of these sizes, in elements.
     pub(super) fn check(&self, from_elements: usize, to_elements: usize) -> Result<(), String> {
         let inside = |offset: i64, strides: &[i64], elements: usize| {
             let reach = |pick: fn(i64, i64) -> i64| {
@@ -95,7 +98,8 @@ impl Window {
         self.sizes.iter().map(|size| u64::from(*size)).product()
     }
 
-    /// The same in the largest pieces that neighbours make up, and their size in bytes.
+    /// Widen elements to the largest pieces of contiguous neighbours; returns the window of pieces,
+    /// and the size of a piece in bytes.
     pub(super) fn widened(mut self, element_bytes: u64) -> (Self, u64) {
         let outer = self.sizes.len() - 1;
         if self.from[outer] != 1 || self.to[outer] != 1 {
@@ -117,7 +121,7 @@ impl Window {
         (self, element_bytes * pieces.cast_unsigned())
     }
 
-    /// What it transposes, if it does.
+    /// The transposition that the window performs, if it is one.
     pub(super) fn transposition(&self) -> Option<Transposition> {
         let at = |strides: &[i64]| strides.iter().position(|stride| *stride == 1);
         let (row, column) = (at(&self.to)?, at(&self.from)?);
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_copy_is_one_dimension_of_large_pieces() {
+    fn contiguous_copy_is_one_dimension_of_wide_pieces() {
         let window = Window::of(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
         assert_eq!((window.sizes.as_slice(), window.count()), (&[48][..], 48));
         let (wide, bytes) = window.widened(4);
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_that_change_places_with_positions_move_in_pieces() {
+    fn swapped_heads_and_positions_move_in_wide_pieces() {
         // [positions 5, heads 3, 64] to [heads, positions, 64].
         let window = Window::of(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
         let (wide, bytes) = window.widened(2);
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transposition_is_found_and_what_is_none_is_not() {
+    fn transposition_is_detected() {
         let window = Window::of(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
         let found = window.transposition().unwrap();
         assert_eq!((found.rows, found.columns, found.batches), (50, 40, 7));
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_past_a_buffer_is_refused() {
+    fn window_past_end_of_buffer_is_rejected() {
         let backwards =
             Window::of(&Part { from: Layout { offset: 9, strides: vec![-1] }, ..part(&[10], &[1], &[1]) })
                 .unwrap();
@@ -204,7 +208,8 @@ mod tests {
         backwards.check(10, 9).unwrap_err();
     }
 
-    /// Every place that is read and where what is there goes, in bytes, by counting through all dimensions.
+    /// Every move of the window as the source and the destination in bytes, by iteration over all
+    /// dimensions.
     fn moves(sizes: &[u32], from: &[i64], to: &[i64], offsets: (i64, i64), bytes: i64) -> Vec<(i64, i64)> {
         let mut moves = vec![offsets];
         for ((size, from), to) in sizes.iter().zip(from).zip(to) {
@@ -219,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merging_and_widening_move_the_same_bytes(
+        fn merging_and_widening_preserve_moves(
             dims in prop::collection::vec((1_usize..6, -3_isize..9, 0_isize..9), 1..5),
             offsets in (40_usize..60, 0_usize..9),
             contiguous in any::<bool>(),

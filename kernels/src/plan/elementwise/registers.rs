@@ -1,4 +1,4 @@
-//! A stack machine's program as one of registers.
+//! Conversion of a stack machine's program to registers.
 
 use super::super::epilogue::activation_code;
 use super::super::type_code;
@@ -16,16 +16,16 @@ pub(crate) struct Step {
     pub(crate) value: u64,
 }
 
-/// A program on registers, the first of which have the operands.
+/// A program on registers. The first registers hold the operands.
 #[derive(Debug, Default)]
 pub(super) struct Registers {
     pub(super) code: Vec<Step>,
-    /// How many registers there are.
+    /// Number of registers.
     pub(super) count: u32,
 }
 
 impl Registers {
-    /// The program must have been checked.
+    /// Convert a program that has been checked.
     pub(super) fn of(program: &Program, inputs: usize) -> Self {
         let inputs = inputs as u8;
         let mut code = Vec::with_capacity(program.instructions.len());
@@ -43,7 +43,7 @@ impl Registers {
                 Instruction::Where => (3, (1, 0, 0)),
             };
             let from = stack.split_off(stack.len().saturating_sub(takes));
-            // The lowest register that nothing on the stack is in.
+            // The lowest register that is not on the stack.
             let to = (inputs..u8::MAX).find(|register| !stack.contains(register)).unwrap_or(inputs);
             count = count.max(to + 1);
             let operand = |place: usize| from.get(place).copied().unwrap_or(0);
@@ -60,7 +60,8 @@ impl Registers {
             stack.push(to);
         }
         if code.is_empty() {
-            // Nothing but a load: a step that changes nothing, since the kernel stores what the last one made.
+            // A program with loads only needs an instruction, since the kernel stores the last
+            // result. A cast to the lane's type leaves the number unchanged.
             let (a, to) = (stack.first().copied().unwrap_or(0), inputs);
             let (code_number, kind, value) = unary_code(Unary::Cast(match program.lane {
                 Lane::Float => weir_types::ElementType::Fp32,
@@ -80,14 +81,15 @@ fn scalar_bits(scalar: Scalar) -> u64 {
     }
 }
 
-/// The code, kind and value of an instruction.
+/// Code, kind and value of an instruction.
 fn unary_code(unary: Unary) -> (u16, u16, u64) {
     let code = match unary {
         Unary::Not => 19,
         Unary::Neg => 20,
         Unary::Abs => 21,
         Unary::Sign => 22,
-        // What has no code has been refused as the type of an operand; within a program it can only be a number that fits i64.
+        // Types without a code are rejected as operands; within a program, such a number always
+        // fits i64.
         Unary::Cast(element_type) => return (23, type_code(element_type).unwrap_or(3) as u16, 0),
         Unary::Sqrt => 24,
         Unary::Rsqrt => 25,
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registers_are_used_again_as_soon_as_nothing_needs_them() {
+    fn unused_registers_are_reused() {
         use Instruction::{Binary as B, Load};
         let program = Program {
             lane: Lane::Float,
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_only_loads_still_makes_what_is_stored() {
+    fn load_only_program_produces_a_result() {
         let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
         let registers = Registers::of(&program, 1);
         assert_eq!((registers.code.len(), registers.count), (1, 2));

@@ -1,11 +1,11 @@
-//! What kernels are told of a product of matrices.
+//! Description of a matrix product for kernels.
 
 use super::super::epilogue::Output;
 use super::super::limits::stride;
 use crate::fields::Fields;
 use weir_graph::{BiasAxis, MatMul, Matrix};
 
-/// Dimensions that a batch may have: `batch_dimensions_max` in `gemm.cuh`.
+/// Largest number of batch dimensions: `batch_dimensions_max` in `gemm.cuh`.
 pub(super) const BATCH_DIMS_MAX: usize = 4;
 
 /// `GemmShape` in `gemm.cuh`.
@@ -25,7 +25,8 @@ impl Shape<'_> {
             matrix.batch_strides.iter().map(|at| stride(*at).unwrap_or(0)).collect()
         };
         let sizes: Vec<u32> = op.batch.iter().map(|size| *size as u32).collect();
-        // Lines of A run along its columns, and of B along its rows, unless they are transposed.
+        // Lines of A run along its columns, and lines of B along its rows, unless the matrix is
+        // transposed.
         let a_length = if op.a.transposed { op.m } else { op.k };
         let b_length = if op.b.transposed { op.k } else { op.n };
         Fields::default()
@@ -60,7 +61,7 @@ impl Shape<'_> {
         }
     }
 
-    /// Whether all lines are whole numbers of 16 bytes, and begin at multiples of them.
+    /// Whether the length and the address of every line are multiples of 16 bytes.
     fn is_packed(&self, matrix: &Matrix, length: usize) -> u32 {
         let pack = 16 / self.element_bytes as usize;
         let mut distances = matrix.batch_strides.iter().chain([&matrix.offset, &matrix.row_stride]);

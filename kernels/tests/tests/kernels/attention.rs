@@ -5,7 +5,7 @@ use weir_graph::reference::Tensor;
 use weir_graph::{Attention, Heads, Op};
 use weir_kernels_tests::{Tolerance, Values};
 
-/// Heads of positions that lie one behind the other: `[batch, rows, heads, head_dim]`.
+/// Heads within contiguous positions: `[batch, rows, heads, head_dim]`.
 fn apart(rows: usize, heads: usize, head_dim: usize) -> Heads {
     Heads {
         offset: 0,
@@ -19,7 +19,7 @@ pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for precision in FLOATS {
         let storage = precision.storage();
-        // Weights add up to 1: errors are those of a sum of a few products.
+        // Weights add up to 1, so the errors are those of a sum of a few products.
         let tolerance = Tolerance::of_sum(precision, 8);
         for (batch, heads, q_len, kv_len, head_dim) in
             [(1, 2, 33, 33, 32), (2, 3, 5, 70, 20), (1, 1, 40, 64, 64), (1, 2, 37, 45, 100), (1, 1, 3, 1, 1)]
@@ -44,7 +44,7 @@ pub(super) fn cases() -> Vec<Case> {
                     let elements =
                         if strides[2] == 0 { batch * kv_len } else { batch * heads * q_len * kv_len };
                     let mut steps = Values::new(3);
-                    // The first key is never left out: a row of nothing has no weights.
+                    // The first key is never masked: a row with all keys masked has no weights.
                     let values = (0..elements)
                         .map(|at| if at % kv_len > 0 && steps.unit() < 0.3 { -1e4 } else { 0.25 });
                     Tensor::floats(tensor(storage, &[elements]), values.collect())
@@ -58,7 +58,7 @@ pub(super) fn cases() -> Vec<Case> {
                 ));
             }
         }
-        // All three in one value, as one product of matrices leaves them.
+        // Queries, keys and values interleaved in one value, as a single projection makes them.
         let (rows, heads, head_dim) = (50, 3, 16);
         let part = |which: usize| Heads {
             offset: which * heads * head_dim,

@@ -14,7 +14,7 @@ const PLAIN: Conv = Conv {
     activation: None,
 };
 
-/// With the vectors that are set in `extras`, from the bias to the residual.
+/// A convolution with the vectors that `extras` selects, from the bias to the residual.
 fn convolution(op: Conv, x: [usize; 4], w: [usize; 4], precision: Precision, extras: [bool; 4]) -> Case {
     let storage = precision.storage();
     let side = |along: usize| {
@@ -46,18 +46,19 @@ pub(super) fn cases() -> Vec<Case> {
             Conv { pads_begin: [1, 1], pads_end: [1, 1], activation: Some(Activation::Relu), ..PLAIN };
         let all = [true; 4];
         let none = [false; 4];
-        // Filters of 3 x 3 in each size of tiles.
+        // Filters of 3 x 3 in each tile size.
         add(1, padded.clone(), [2, 5, 9, 13], [140, 5, 3, 3], all);
         add(4, padded.clone(), [3, 7, 6, 7], [90, 7, 3, 3], [false, true, true, false]);
         add(132, padded.clone(), [1, 4, 7, 7], [20, 4, 3, 3], [true, false, false, true]);
-        // Pixels as the columns of a matrix: of images whose rows can and cannot be read 16 bytes at a time.
+        // Pixels as the columns of a matrix: images with and without rows that allow reads of 16
+        // bytes.
         add(1, PLAIN, [2, 24, 8, 10], [136, 24, 1, 1], all);
         add(1, PLAIN, [3, 21, 7, 7], [150, 21, 1, 1], none);
         add(4, PLAIN, [2, 40, 8, 8], [96, 40, 1, 1], [false, true, true, true]);
         add(4, PLAIN, [1, 33, 9, 10], [70, 33, 1, 1], [true, false, false, false]);
         add(132, PLAIN, [1, 19, 5, 5], [21, 19, 1, 1], none);
         add(132, PLAIN, [2, 16, 4, 4], [32, 16, 1, 1], all);
-        // Long sums are split, and what follows them is done once.
+        // Long sums are split, and the epilogue runs once.
         add(
             132,
             Conv { activation: Some(Activation::Silu), ..padded.clone() },
@@ -66,7 +67,8 @@ pub(super) fn cases() -> Vec<Case> {
             all,
         );
         add(132, PLAIN, [1, 900, 3, 3], [33, 900, 1, 1], [true, true, true, true]);
-        // Steps, dilation, and padding that differs from side to side; a filter of one direction; the first of a network.
+        // Strides, dilation, and asymmetric padding; a filter of one direction; the first
+        // convolution of a network.
         let odd = Conv { strides: [2, 3], pads_begin: [2, 0], pads_end: [1, 3], dilations: [2, 1], ..PLAIN };
         add(132, odd, [2, 3, 11, 14], [9, 3, 3, 5], [true, false, false, false]);
         add(132, Conv { pads_begin: [0, 3], pads_end: [0, 3], ..PLAIN }, [1, 8, 6, 6], [12, 8, 1, 7], none);
@@ -84,7 +86,7 @@ pub(super) fn cases() -> Vec<Case> {
             [12, 10, 1, 1],
             [false, true, true, false],
         );
-        // Groups: large ones as products of matrices, small ones each output by itself.
+        // Groups: large ones as matrix products, small ones by the direct kernel.
         add(4, Conv { groups: 3, ..padded.clone() }, [2, 12, 6, 6], [30, 4, 3, 3], all);
         add(4, Conv { groups: 2, ..PLAIN }, [1, 20, 5, 7], [24, 10, 1, 1], all);
         add(4, Conv { groups: 10, strides: [2, 2], ..padded.clone() }, [2, 10, 9, 8], [10, 1, 3, 3], all);

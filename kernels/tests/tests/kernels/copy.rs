@@ -1,4 +1,4 @@
-//! Moving elements, and picking them by index.
+//! Data movement and elements selected by index.
 
 use super::{Case, case, floats, run, tensor};
 use weir_graph::reference::Tensor;
@@ -10,7 +10,7 @@ fn layout(offset: usize, strides: &[isize]) -> Layout {
     Layout { offset, strides: strides.to_vec() }
 }
 
-/// One part from a value of `elements`, which makes up the output.
+/// A copy of one part, which makes up the output, from a value of `elements`.
 fn copy(element_type: ElementType, elements: usize, dims: &[usize], from: Layout) -> Case {
     let to = row_major(dims).into_iter().map(|stride| stride as isize).collect();
     let part = Part { input: 0, dims: dims.to_vec(), from, to: Layout { offset: 0, strides: to } };
@@ -23,12 +23,12 @@ fn copy(element_type: ElementType, elements: usize, dims: &[usize], from: Layout
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for element_type in [Int8, Fp16, Fp32, Int64] {
-        // All of it; what neighbours cannot be widened by; backwards; each one many times.
+        // Contiguous; with strides that prevent widening; reversed; repeated.
         cases.push(copy(element_type, 4_096, &[4_096], layout(0, &[1])));
         cases.push(copy(element_type, 4_097, &[13, 31], layout(3, &[300, 1])));
         cases.push(copy(element_type, 50, &[50], layout(49, &[-1])));
         cases.push(copy(element_type, 6, &[7, 6, 5], layout(0, &[0, 1, 0])));
-        // Two dimensions change places, alone and in a batch; three do.
+        // Two dimensions swapped, alone and in a batch; three dimensions permuted.
         cases.push(copy(element_type, 70 * 45, &[45, 70], layout(0, &[1, 45])));
         cases.push(copy(element_type, 3 * 33 * 40, &[3, 40, 33], layout(0, &[1320, 1, 40])));
         cases.push(copy(element_type, 6 * 10 * 12, &[12, 6, 10], layout(0, &[1, 120, 12])));
@@ -61,7 +61,7 @@ pub(super) fn cases() -> Vec<Case> {
             Tolerance::NONE,
         ));
     }
-    // Rows of every width that can be moved at once, by indices of which some are not there.
+    // Rows of every width that moves as one piece, with some indices out of range.
     for (element_type, inner) in [(Int8, 3), (Fp16, 5), (Fp32, 1), (Fp32, 2), (Fp32, 12), (Int64, 3)] {
         let x = Values::new(3).integers(&tensor(element_type, &[2, 9, inner]), -90, 90);
         for index_type in [Int64, Int32] {
@@ -75,7 +75,7 @@ pub(super) fn cases() -> Vec<Case> {
             ));
         }
     }
-    // However far away they are.
+    // Indices far out of range.
     for index_type in [Int64, Int32] {
         let ends =
             if index_type == Int64 { [i64::MIN, i64::MAX] } else { [i32::MIN, i32::MAX].map(i64::from) };

@@ -1,4 +1,4 @@
-//! Elementwise programs: every instruction, every element type, and every way that operands lie.
+//! Elementwise programs: every instruction, every element type, and every layout of operands.
 
 use super::{Case, case, floats, run, tensor};
 use weir_graph::reference::Tensor;
@@ -57,7 +57,7 @@ const BINARIES: [Binary; 17] = [
 ];
 const ROUNDED: Tolerance = Tolerance { absolute: 2e-6, relative: 4e-6 };
 
-/// A program on operands of `dims` elements each, which lie as the output does.
+/// A program on operands of `dims` elements each, contiguous like the output.
 fn flat(lane: Lane, instructions: Vec<Instruction>, inputs: Vec<Tensor>, output: ElementType) -> Case {
     let count = inputs[0].tensor().elements();
     let op = Elementwise {
@@ -97,13 +97,13 @@ pub(super) fn cases() -> Vec<Case> {
             (values.floats(&tensor(Fp32, &[257]), low, 3.0), values.floats(&tensor(Fp32, &[257]), -2.0, 3.0));
         let program = vec![Load(0), Load(1), Instruction::Binary(binary)];
         cases.push(flat(Lane::Float, program.clone(), vec![a.clone(), b], Fp32));
-        // Equal ones too.
+        // Operands with equal elements.
         cases.push(flat(Lane::Float, program.clone(), vec![a.clone(), a], Fp32));
         let (a, b) =
             (values.integers(&tensor(Int64, &[400]), -4, 5), values.integers(&tensor(Int64, &[400]), -3, 4));
         cases.push(flat(Lane::Integer, program, vec![a, b], Int64));
     }
-    // Every type is loaded and stored, in either lane.
+    // Every type is loaded and stored, in both lanes.
     for from in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
         for to in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
             let input = match Lane::of(from) {
@@ -116,7 +116,8 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(flat(lane, vec![Load(0)], vec![input], to));
         }
     }
-    // What networks have: SiLU of a sum, with a number that is the same for all, on many blocks and a few elements.
+    // A typical chain of networks: SiLU of a sum with a broadcast number, on many blocks and on a
+    // few elements.
     let silu = vec![
         Load(0),
         Load(1),
@@ -129,7 +130,7 @@ pub(super) fn cases() -> Vec<Case> {
         let inputs = vec![floats(Fp32, &[count]), floats(Fp32, &[1]), floats(Fp16, &[count])];
         cases.push(flat(Lane::Float, silu.clone(), inputs, Fp32));
     }
-    // A choice by a condition, and as deep a stack as there may be.
+    // A selection by a condition, and the deepest allowed stack.
     let choose = vec![
         Load(0),
         Load(1),
@@ -147,7 +148,7 @@ pub(super) fn cases() -> Vec<Case> {
         (0..8).map(|i| values.floats(&tensor(Fp32, &[70]), i as f32, 9.0)).collect(),
         Fp32,
     ));
-    // Broadcast along the middle, the outside, both, and all six dimensions.
+    // Broadcast along the middle dimension, the outer one, both, and all six dimensions.
     let sum = vec![Load(0), Load(1), Instruction::Binary(Binary::Add)];
     cases.push(strided(sum.clone(), &[3, 5, 7], &[(105, &[35, 7, 1]), (5, &[0, 1, 0])]));
     cases.push(strided(sum.clone(), &[40, 33], &[(33, &[0, 1]), (40, &[1, 0])]));

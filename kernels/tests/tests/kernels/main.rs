@@ -1,4 +1,5 @@
-//! Every kernel beside the reference, on odd shapes, in several orders of threads, and with AddressSanitizer.
+//! Every kernel against the reference, with odd shapes, in several thread orders, and with
+//! AddressSanitizer.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod attention;
@@ -16,12 +17,14 @@ use weir_kernels::{Operands, Precision, Target};
 use weir_kernels_tests::{Case, Tolerance, Values, check};
 use weir_types::ElementType;
 
-/// Devices that differ in what decides between kernels: how many multiprocessors there are to fill, and whether they have units for matrices.
+/// A device with the properties that select a kernel: the number of multiprocessors, and the
+/// compute capability, which decides on tensor cores.
 fn device(compute_capability: u32, multiprocessors: u32) -> Target {
     Target { compute_capability, multiprocessors, ..Target::H200 }
 }
 
-/// All precisions, and the devices without units for matrices that kernels of halves have variants for.
+/// All precisions, and devices before compute capability 8.0, for which kernels of f16 and bf16
+/// have variants.
 const PRECISIONS: [(Precision, u32); 6] = [
     (Precision::Fp32, 90),
     (Precision::Tf32, 90),
@@ -31,20 +34,20 @@ const PRECISIONS: [(Precision, u32); 6] = [
     (Precision::Bf16, 75),
 ];
 
-/// The precisions of kernels that are the same on every device.
+/// Precisions of kernels that do not depend on the device.
 const FLOATS: [Precision; 3] = [Precision::Fp32, Precision::Fp16, Precision::Bf16];
 
 fn tensor(element_type: ElementType, dims: &[usize]) -> TensorType {
     TensorType::new(element_type, dims).unwrap()
 }
 
-/// Floats from -1 to 1, the same for the same dimensions.
+/// Floats from -1 to 1, determined by the dimensions.
 fn floats(element_type: ElementType, dims: &[usize]) -> Tensor {
     let seed = dims.iter().fold(17, |seed, dim| seed * 31 + *dim as u64);
     Values::new(seed).floats(&tensor(element_type, dims), -1.0, 1.0)
 }
 
-/// A case of one output on a device of compute capability 9.0.
+/// A case with one output on a device of compute capability 9.0.
 fn case(op: Op, inputs: Vec<Option<Tensor>>, output: TensorType, tolerance: Tolerance) -> Case {
     Case {
         op,
@@ -66,7 +69,7 @@ fn run(cases: Vec<Case>) {
     }
 }
 
-/// A kernel that no case comes to has not been tested.
+/// A kernel that no case runs is untested.
 #[test]
 fn every_kernel_is_run() {
     let all = [

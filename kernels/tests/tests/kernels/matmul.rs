@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::{Case, PRECISIONS, case, device, floats, run, tensor};
 use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op};
@@ -48,7 +48,8 @@ fn product(op: MatMul, precision: Precision, bias: bool, residual: bool) -> Case
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for (precision, capability) in PRECISIONS {
-        // Sizes of tiles: large on one multiprocessor, small on many; odd in all directions, and a multiple of all that is read at once.
+        // Tile sizes: large on one multiprocessor, small on many; odd in all directions, and
+        // multiples of every read width.
         for (multiprocessors, m, n, k) in [
             (1, 150, 140, 50),
             (1, 136, 144, 48),
@@ -81,7 +82,7 @@ pub(super) fn cases() -> Vec<Case> {
             let op = MatMul { activation: Some(Activation::Tanh), ..plain(m, n, k, (false, true)) };
             cases.push(Case { target: device(capability, 132), ..product(op, precision, true, m > 1) });
         }
-        // A batch that broadcasts, of matrices that lie between others.
+        // A batch that broadcasts, of matrices interleaved with others.
         let op = MatMul {
             batch: vec![2, 3],
             a: Matrix { offset: 5, batch_strides: vec![700, 210], row_stride: 12, transposed: false },
@@ -89,7 +90,7 @@ pub(super) fn cases() -> Vec<Case> {
             ..plain(17, 19, 11, (false, false))
         };
         cases.push(Case { target: device(capability, 132), ..product(op, precision, true, true) });
-        // One right side for all of a batch.
+        // A batch that shares the right operand.
         let op = MatMul {
             batch: vec![3],
             a: Matrix { batch_strides: vec![7 * 24], ..dense(7, 24, false) },

@@ -1,4 +1,4 @@
-//! Pictures.
+//! Image operations.
 
 use super::{Case, FLOATS, case, floats, run, tensor};
 use weir_graph::{Coordinates, Lrn, Nearest, Op, Pool, PoolKind, Resize, ResizeMode};
@@ -36,7 +36,7 @@ pub(super) fn cases() -> Vec<Case> {
                     cases.push(case(op, vec![Some(floats(storage, &x))], output, tolerance));
                 };
             add([2, 3, 9, 11], [5, 6], [3, 3], [2, 2], [1, 1], [1, 1], [1, 1]);
-            // Rounded up: the last windows end beyond the padded picture.
+            // Rounded up: the last windows end beyond the padded image.
             add([1, 2, 8, 8], [4, 4], [3, 3], [2, 2], [0, 0], [0, 0], [1, 1]);
             add([1, 4, 7, 6], [5, 2], [2, 3], [1, 2], [0, 1], [1, 0], [3, 2]);
         }

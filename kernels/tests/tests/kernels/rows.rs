@@ -1,11 +1,11 @@
-//! Rows of matrices.
+//! Operations on rows of matrices.
 
 use super::{Case, FLOATS, case, floats, run, tensor};
 use weir_graph::{ArgReduce, CumSum, LayerNorm, Mask, Op, Reduce, ReduceKind, Softmax, TopK};
 use weir_kernels_tests::{Tolerance, Values};
 use weir_types::ElementType::{Fp32, Int32, Int64};
 
-/// Rows for a warp each, the last of which are not as many as a block has, and rows for a block each.
+/// Rows for one warp each, the last block of which is not full, and rows for one block each.
 const SHAPES: [[usize; 2]; 6] = [[1, 1], [5, 7], [33, 49], [3, 384], [2, 1_025], [3, 4_099]];
 const REDUCTIONS: [ReduceKind; 8] = [
     ReduceKind::Sum,
@@ -45,7 +45,7 @@ pub(super) fn cases() -> Vec<Case> {
         for largest in [true, false] {
             for last in [true, false] {
                 let op = Op::ArgReduce(ArgReduce { rows, cols, largest, last });
-                // Few values, so that there are equal ones.
+                // Few distinct values, so that some are equal.
                 let x = values.integers(&tensor(Fp32, &[rows, cols]), 0, 9);
                 cases.push(case(op.clone(), vec![Some(x)], tensor(Int64, &[rows]), Tolerance::NONE));
                 let x = values.integers(&tensor(Int32, &[rows, cols]), 0, 9);
@@ -83,19 +83,21 @@ pub(super) fn cases() -> Vec<Case> {
                     beta.then(|| floats(storage, &[cols])),
                     residual.then(|| values.floats(&all, -1.0, 1.0)),
                 ];
-                // Rows of one element have no variance: what is left of it is divided by nearly nothing.
+                // A row of one element has no variance; its rounding error is divided by nearly
+                // zero.
                 let tolerance = if cols == 1 { Tolerance { absolute: 1e-2, ..tolerance } } else { tolerance };
                 let made = case(op, inputs, all.clone(), tolerance);
                 cases.push(Case { outputs: vec![Some(all.clone()), sum.then_some(all)], ..made });
             }
         }
     }
-    // A row too long to wait in shared memory.
+    // A row too long for shared memory.
     let long = [2, 12_345];
     let op = Op::LayerNorm(LayerNorm { rows: 2, cols: 12_345, epsilon: 1e-5 });
     let tolerance = Tolerance { absolute: 1e-5, relative: 1e-5 };
     cases.push(case(op, vec![Some(floats(Fp32, &long))], tensor(Fp32, &long), tolerance));
-    // Masks: one row for all of a batch's heads and queries, with places that are left out; all dimensions; a whole row left out but for one.
+    // Masks: one row for all heads and queries of a batch, with masked positions; all dimensions; a
+    // row with a single unmasked position.
     for precision in FLOATS {
         let storage = precision.storage();
         let x = floats(storage, &[2, 3, 5, 11]);
