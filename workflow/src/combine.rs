@@ -1,27 +1,30 @@
-//! Making one tensor of several: what ensembles and cascades end in, where no function of the author's own does.
+//! Combines several tensors into one, for ensembles and cascades without a function of the author.
 
 use crate::value::View;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use weir_types::{ElementType, Shape};
 
-/// How one tensor is made of those that are there: alternatives that were not taken are left out.
+/// How present tensors are combined into one. Absent tensors, from alternatives not taken, are
+/// ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Combiner {
-    /// The first of them.
+    /// The first tensor.
     First,
     /// The mean of each element.
     Mean,
-    /// The share of them that have each element as the largest of its row: each votes for one class.
+    /// Votes: each tensor votes for the largest element of each row. The result is the share of
+    /// votes of each element.
     Vote,
-    /// Each row of the one whose largest element in that row is largest: the most confident answers.
+    /// For each row, the row of the tensor with the largest maximum in it: the most confident
+    /// prediction.
     Best,
-    /// All of them, one after another along the first dimension.
+    /// All tensors, concatenated along the first dimension.
     Concat,
 }
 
-/// Tensors that fit each other, and what they make.
+/// Compatible tensors, and the combiner for them.
 #[derive(Debug, Clone)]
 pub struct Combination<'a> {
     combiner: Combiner,
@@ -35,10 +38,10 @@ pub struct Combination<'a> {
 }
 
 impl Combiner {
-    /// Every combiner there is.
+    /// All combiners.
     pub const ALL: [Self; 5] = [Self::First, Self::Mean, Self::Vote, Self::Best, Self::Concat];
 
-    /// Whether the first of so many tensors is the result as it is.
+    /// Whether the result for this number of tensors is the first tensor, unchanged.
     #[must_use]
     pub fn passes_on(self, tensors: usize) -> bool {
         match self {
@@ -48,12 +51,12 @@ impl Combiner {
         }
     }
 
-    /// Whether it computes with elements, which then must be `FP32` or `FP64`.
+    /// Whether it computes with elements, which must then be `FP32` or `FP64`.
     pub(crate) fn computes(self) -> bool {
         matches!(self, Self::Mean | Self::Vote | Self::Best)
     }
 
-    /// Whether tensors need a dimension: the last, to have rows, or the first, to be joined.
+    /// Whether tensors need a dimension: the last for rows, or the first for concatenation.
     pub(crate) fn needs_dimension(self) -> bool {
         matches!(self, Self::Vote | Self::Best | Self::Concat)
     }
@@ -72,7 +75,7 @@ impl fmt::Display for Combiner {
 }
 
 impl<'a> Combination<'a> {
-    /// Check that the tensors fit each other. An error says what does not.
+    /// Checks that the tensors are compatible. An error describes the mismatch.
     pub fn of(combiner: Combiner, tensors: Vec<View<'a>>) -> Result<Self, String> {
         let first = *tensors.first().ok_or("there is nothing to combine")?;
         let (datatype, mut shape) = (first.datatype, first.shape.clone());
@@ -116,7 +119,7 @@ impl<'a> Combination<'a> {
         Ok(Self { combiner, tensors, datatype, shape, bytes })
     }
 
-    /// Write the result, [`bytes`](Self::bytes) of it, to the beginning of `out`.
+    /// Writes the result, of [`bytes`](Self::bytes) bytes, to the start of `out`.
     pub fn write(&self, out: &mut [u8]) {
         match (self.combiner, self.datatype) {
             (Combiner::Mean, ElementType::Fp64) => self.mean::<f64, 8>(out),
@@ -188,7 +191,8 @@ fn copy<'a>(tensors: impl Iterator<Item = &'a View<'a>>, out: &mut [u8]) {
     }
 }
 
-/// The place and value of the first largest of `len` elements from `from` on; none where all are no numbers.
+/// The index and value of the first largest among `len` elements starting at `from`; `None` if all
+/// are NaN.
 fn largest<T: Float<SIZE>, const SIZE: usize>(
     tensor: &View<'_>,
     from: usize,
@@ -213,7 +217,7 @@ pub(crate) fn is_float(datatype: ElementType) -> bool {
     matches!(datatype, ElementType::Fp32 | ElementType::Fp64)
 }
 
-/// An element that is computed with.
+/// A float element type.
 trait Float<const SIZE: usize> {
     fn value(bytes: [u8; SIZE]) -> f64;
     fn bytes(value: f64) -> [u8; SIZE];
@@ -223,7 +227,7 @@ impl Float<4> for f32 {
     fn value(bytes: [u8; 4]) -> f64 {
         Self::from_le_bytes(bytes).into()
     }
-    #[expect(clippy::cast_possible_truncation, reason = "what is computed with more is kept with less")]
+    #[expect(clippy::cast_possible_truncation, reason = "computed in f64, stored as f32")]
     fn bytes(value: f64) -> [u8; 4] {
         (value as Self).to_le_bytes()
     }

@@ -1,4 +1,4 @@
-//! The conditions of switches: `max(step.output) < 0.8`, and no more than that.
+//! Conditions of steps, such as `max(step.output) < 0.8`.
 
 use crate::document::Source;
 use crate::value::View;
@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Elements that a condition looks at, at most: it is decided between two steps.
+/// Maximum number of elements that a condition reads, since it is evaluated between two steps.
 pub const CONDITION_ELEMENTS_MAX: u64 = 65_536;
 
-/// When a step is taken.
+/// A condition of a step.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Condition {
-    /// A number made of a tensor, compared with another.
+    /// Compares a measure of a tensor with a number.
     Compare {
-        /// How the tensor becomes a number.
+        /// The measure of the tensor.
         measure: Measure,
         /// The tensor.
         source: Source,
         /// The comparison.
         comparison: Comparison,
-        /// What it is compared with.
+        /// The number to compare with.
         number: f64,
     },
-    /// It holds for this share of inferences, from 0 to 1, chosen at random.
+    /// Holds for this fraction of calls, from 0 to 1, chosen at random.
     Chance(f64),
 }
 
-/// How a tensor becomes a number.
+/// A function from a tensor to a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// Its only element.
@@ -37,11 +37,12 @@ pub enum Measure {
     Max,
     /// Its smallest element.
     Min,
-    /// The largest element of the row (the last dimension) whose largest is smallest: how sure a classifier is of what it is least sure of.
+    /// The minimum over rows (the last dimension) of the row's largest element: a classifier's
+    /// confidence in its least certain prediction.
     Confidence,
 }
 
-/// How two numbers are compared.
+/// A comparison of two numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Comparison {
     /// `<`
@@ -60,7 +61,7 @@ pub enum Comparison {
 
 const MEASURES: [(&str, Measure); 3] =
     [("max", Measure::Max), ("min", Measure::Min), ("confidence", Measure::Confidence)];
-// Those that begin others come after them.
+// An operator that is a prefix of another comes after it.
 const COMPARISONS: [(&str, Comparison); 6] = [
     ("<=", Comparison::AtMost),
     (">=", Comparison::AtLeast),
@@ -71,7 +72,8 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 ];
 
 impl Measure {
-    /// The number. What is no number counts as smaller than every other. An error says what is wrong with the tensor.
+    /// Computes the measure. NaN counts as smaller than every other number. An error describes the
+    /// problem with the tensor.
     pub fn of(self, tensor: View<'_>) -> Result<f64, String> {
         if tensor.len() > CONDITION_ELEMENTS_MAX {
             let len = tensor.len();
@@ -101,9 +103,9 @@ impl Measure {
 }
 
 impl Comparison {
-    /// Whether it holds.
+    /// Whether the comparison holds.
     #[must_use]
-    #[expect(clippy::float_cmp, reason = "that is what was asked for")]
+    #[expect(clippy::float_cmp, reason = "the workflow's author asked for an exact comparison")]
     pub fn holds(self, a: f64, b: f64) -> bool {
         match self {
             Self::Less => a < b,
@@ -127,7 +129,7 @@ impl FromStr for Condition {
             let share = share.trim().parse().ok().filter(|share| (0.0..=1.0).contains(share));
             return share.map(Self::Chance).ok_or_else(|| bad("a chance is a number from 0 to 1"));
         }
-        // Sources may have such signs in them: the last one compares.
+        // A source may contain operator characters, so the last operator counts.
         let found =
             COMPARISONS.iter().filter_map(|(sign, comparison)| Some((text.rfind(sign)?, sign, comparison)));
         let (at, sign, comparison) = found

@@ -1,4 +1,4 @@
-//! What an author writes: TOML or JSON of one shape. `docs/workflows.md` is its reference.
+//! Workflow documents: TOML or JSON of the same structure. `docs/workflows.md` is the reference.
 
 use crate::combine::Combiner;
 use crate::condition::Condition;
@@ -12,103 +12,107 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use weir_types::{Cost, ModelRef};
 
-/// The largest document.
+/// Maximum size of a document.
 pub const DOCUMENT_BYTES_MAX: usize = 64 << 10;
-/// The most steps of one workflow.
+/// Maximum number of steps of a workflow.
 pub const STEPS_MAX: usize = 64;
-/// The most inputs and the most outputs, of a workflow and of a step.
+/// Maximum number of inputs, and of outputs, of a workflow or a step.
 pub const PORTS_MAX: usize = 64;
-/// The longest name of a step, an input or an output, in bytes.
+/// Maximum length of a step, input or output name, in bytes.
 pub const NAME_LEN_MAX: usize = 128;
 
-/// A workflow as it is written. What it means is a [`Plan`](crate::Plan)'s business.
+/// A workflow as written. A [`Plan`](crate::Plan) interprets it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
-    /// What it is for, in its author's words.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
-    /// How long a call may take, in milliseconds, at least 1; one that would take longer is turned away.
+    /// Maximum duration of a call in milliseconds, at least 1; a call that would take longer is
+    /// rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo_ms: Option<NonZeroU64>,
-    /// What the device time of a call may cost.
+    /// Maximum cost of a call's device time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
-    /// What it takes.
+    /// The workflow's inputs.
     pub inputs: Table<TensorType>,
-    /// What it does, by the names of its steps. Their order follows from what each reads.
+    /// The workflow's steps, by name. Their order follows from the tensors that they read.
     pub steps: Table<Step>,
-    /// What it gives, and where that comes from.
+    /// The workflow's outputs, and the source of each.
     pub outputs: Table<Source>,
 }
 
-/// One step: exactly one of `run`, `combine` and `split` says what it does.
+/// A step. Exactly one of `run`, `combine` and `split` defines its action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
     /// A model, tensor function or workflow to run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<ModelRef>,
-    /// For `run`: what each of its inputs is given.
+    /// For `run`: the source of each input.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
     pub inputs: Table<Source>,
-    /// For `run`: what it gives. A tensor function has to say; of a model it may say more than the model does.
+    /// For `run`: the types of the outputs. Required for a tensor function; for a model, the types
+    /// may be more specific than the model's.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
     pub outputs: Table<TensorType>,
-    /// How to make one tensor of those listed in `of`.
+    /// How to combine the tensors listed in `of` into one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub combine: Option<Combiner>,
-    /// For `combine`: the tensors.
+    /// For `combine`: the tensors to combine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub of: Vec<Source>,
-    /// A tensor to take apart along its first dimension.
+    /// The tensor to split along its first dimension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub split: Option<Source>,
-    /// For `split`: into how many parts.
+    /// For `split`: the number of parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<u32>,
-    /// Take the step only if this holds.
+    /// Run the step only if this condition holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub when: Option<Condition>,
-    /// Take the step only if this does not hold.
+    /// Run the step only if this condition does not hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unless: Option<Condition>,
-    /// For `run`: start it a second time where it takes unusually long, and take the first answer.
+    /// For `run`: hedge the step. A second copy starts if the first takes unusually long, and the
+    /// first response wins.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hedge: bool,
 }
 
-/// Where a tensor comes from: `input` of the workflow, `step.output`, or `step` alone where that has one output.
+/// The source of a tensor: `input` of the workflow, `step.output`, or `step` alone if the step has
+/// one output.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Source {
-    /// The step, or the workflow's input.
+    /// The name of the step or of the workflow's input.
     pub of: String,
-    /// Which of the step's outputs.
+    /// The step's output.
     pub output: Option<String>,
 }
 
-/// Named entries, each name once: a table that has one twice is refused, in JSON as in TOML.
+/// Entries with unique names: a table with a repeated name is rejected, in JSON as in TOML.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Table<T>(BTreeMap<String, T>);
 
-/// Why bytes are no document.
+/// Why bytes are not a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    /// They are too many.
+    /// The document is too large.
     #[error("a workflow has at most {DOCUMENT_BYTES_MAX} bytes, this one has {0}")]
     TooLarge(usize),
-    /// They are not text.
+    /// The document is not UTF-8 text.
     #[error("a workflow is text in UTF-8: {0}")]
     NotText(#[from] std::str::Utf8Error),
-    /// They are neither TOML nor JSON of the right shape.
+    /// The document is neither TOML nor JSON of the right structure.
     #[error("the workflow cannot be read: {0}")]
     Malformed(String),
 }
 
 impl Document {
-    /// Read JSON, which begins with a brace, or TOML, which cannot.
+    /// Parses JSON if the text starts with a brace, else TOML, which cannot start with one.
     pub fn parse(bytes: &[u8]) -> Result<Self, DocumentError> {
         if bytes.len() > DOCUMENT_BYTES_MAX {
             return Err(DocumentError::TooLarge(bytes.len()));
@@ -124,7 +128,7 @@ impl Document {
 }
 
 impl Source {
-    /// An output of a step that goes by name.
+    /// An output of a step.
     pub(crate) fn of(step: &str, output: &str) -> Self {
         Self { of: step.to_owned(), output: Some(output.to_owned()) }
     }
@@ -165,19 +169,19 @@ impl fmt::Display for Source {
 }
 
 impl<T> Table<T> {
-    /// Whether there is nothing in it.
+    /// Whether the table has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The entry called `name`.
+    /// The entry with this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&T> {
         self.0.get(name)
@@ -281,7 +285,7 @@ mod tests {
         assert!(matches!(Document::parse(&[0xFF; 4]), Err(DocumentError::NotText(_))));
         let long = vec![b' '; DOCUMENT_BYTES_MAX + 1];
         assert_eq!(Document::parse(&long), Err(DocumentError::TooLarge(long.len())));
-        // As deep as a parser may be made to go.
+        // Deep nesting must not overflow the parser's stack.
         assert!(Document::parse("{\"inputs\":".repeat(5_000).as_bytes()).is_err());
         assert!(Document::parse(format!("a = {}", "[".repeat(20_000)).as_bytes()).is_err());
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a workflow that can be read: each with the step and the edge that it is about.
+//! Errors of workflows that parse: each names the step and the edge concerned.
 
 use crate::condition::CONDITION_ELEMENTS_MAX;
 use crate::document::{NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, Source};
@@ -6,7 +6,7 @@ use crate::plan::{CASES_MAX, DEPTH_MAX, RUNS_MAX};
 use crate::split::PARTS_MAX;
 use std::fmt;
 
-/// Where in a workflow a tensor is read.
+/// Where a workflow reads a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// An input of a `run` step.
@@ -20,7 +20,7 @@ pub enum Place {
     Of {
         /// The step.
         step: String,
-        /// Which, counted from 0.
+        /// The tensor's index, from 0.
         position: usize,
     },
     /// The tensor of a `split` step.
@@ -37,91 +37,91 @@ pub enum Place {
     Output(String),
 }
 
-/// Why a document is no workflow.
+/// Why a document is not a valid workflow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// There are no steps.
+    /// The workflow has no steps.
     #[error("a workflow has at least one step")]
     NoSteps,
-    /// There is nothing that it takes, or gives.
+    /// The workflow has no inputs or no outputs.
     #[error("a workflow has at least one of its {0}")]
     NoPorts(&'static str),
-    /// There are too many steps.
+    /// The workflow has too many steps.
     #[error("a workflow has at most {STEPS_MAX} steps, not {0}")]
     TooManySteps(usize),
     /// There are too many inputs or outputs.
     #[error("{what} are at most {PORTS_MAX}, not {len}")]
     TooManyPorts {
-        /// Of what.
+        /// The kind of item counted.
         what: String,
-        /// How many there are.
+        /// Their number.
         len: usize,
     },
-    /// A name cannot be used.
+    /// A name is invalid.
     #[error("{name:?} cannot be the name of {what}: {why}")]
     BadName {
         /// The name.
         name: String,
-        /// Of what.
+        /// The kind of item named.
         what: &'static str,
-        /// What is wrong with it.
+        /// The problem with the name.
         why: String,
     },
-    /// A step is called like an input.
+    /// A step has the same name as an input.
     #[error("{0:?} is both a step and an input of the workflow: sources could not tell them apart")]
     NameTaken(String),
-    /// A step does not do one thing.
+    /// A step does not have exactly one action.
     #[error("step {0}: exactly one of run, combine and split says what a step does")]
     NotOneThing(String),
-    /// A step has a key that goes with another kind of step.
+    /// A step has a key of another kind of step.
     #[error("step {step}: {key} goes with {of}, which the step has not")]
     StrayKey {
         /// The step.
         step: String,
         /// The key.
         key: &'static str,
-        /// What it goes with.
+        /// The kind of step that has the key.
         of: &'static str,
     },
     /// A step has two conditions.
     #[error("step {0}: it has both when and unless; a step has one condition")]
     TwoConditions(String),
-    /// What a step runs is not there.
+    /// The target of a step does not exist.
     #[error("step {step}: {why}")]
     NotFound {
         /// The step.
         step: String,
-        /// What is not there.
+        /// The reason.
         why: String,
     },
-    /// A tensor function does not say what it gives.
+    /// A tensor function does not declare its outputs.
     #[error(
         "step {0}: a tensor function's outputs have to be declared, as in outputs = {{ y = \"FP32[n, 10]\" }}"
     )]
     UndeclaredOutputs(String),
-    /// A step declares an output that the model has not.
+    /// A step declares an output that its model does not have.
     #[error("step {step}: {what} has no output {output:?} to declare; it has {have}")]
     NoOutput {
         /// The step.
         step: String,
-        /// What it runs.
+        /// The step's target.
         what: String,
         /// The output.
         output: String,
-        /// The outputs there are.
+        /// The target's outputs.
         have: String,
     },
-    /// Nothing goes by the name of a source.
+    /// A source does not exist.
     #[error("{place}: there is no {source_text}; there are {have}")]
     NoSource {
         /// Where it is read.
         place: Box<Place>,
         /// The source.
         source_text: Source,
-        /// What there is.
+        /// The existing sources.
         have: String,
     },
-    /// A step that is named alone has several outputs.
+    /// A source names a step with several outputs, without an output.
     #[error("{place}: step {step} has several outputs, say which: {have}")]
     SeveralOutputs {
         /// Where it is read.
@@ -131,127 +131,127 @@ pub enum PlanError {
         /// Its outputs.
         have: String,
     },
-    /// A step's input is not fed.
+    /// An input of a step's target has no source.
     #[error("step {step}: input {input} of {what} is fed by nothing")]
     UnfedInput {
         /// The step.
         step: String,
         /// The input.
         input: String,
-        /// What it runs.
+        /// The step's target.
         what: String,
     },
-    /// A step feeds an input that is not there.
+    /// A step has a source for an input that its target does not have.
     #[error("step {step}: {what} has no input {input:?}; it has {have}")]
     NoInput {
         /// The step.
         step: String,
-        /// What it runs.
+        /// The step's target.
         what: String,
         /// The input.
         input: String,
-        /// The inputs there are.
+        /// The target's inputs.
         have: String,
     },
-    /// A step reads nothing.
+    /// A step has no inputs.
     #[error("step {0}: it reads nothing, and so would not depend on what the workflow is given")]
     ReadsNothing(String),
-    /// A tensor is combined with itself.
+    /// A combiner lists a tensor twice.
     #[error("{place}: {source_text} is listed before")]
     ListedTwice {
-        /// The second time.
+        /// The place of the second occurrence.
         place: Box<Place>,
-        /// What is listed.
+        /// The tensor.
         source_text: Source,
     },
-    /// Steps wait for each other.
+    /// Steps depend on each other.
     #[error("the steps wait for each other: {}", .0.join(" reads "))]
     Cycle(Vec<String>),
-    /// A tensor does not fit where it is read.
+    /// A tensor does not match the type required by its reader.
     #[error("{place}: {takes} is taken, and {source_text} is {is}")]
     DoesNotFit {
         /// Where it is read.
         place: Box<Place>,
-        /// What is taken there.
+        /// The required type.
         takes: String,
-        /// What is read.
+        /// The source.
         source_text: Source,
-        /// What that is.
+        /// The source's type.
         is: String,
     },
-    /// A declared output is not what the model gives.
+    /// A declared output type does not match the model's.
     #[error("step {step}: output {output} is declared as {declared}, and is {is}")]
     NotAsDeclared {
         /// The step.
         step: String,
         /// The output.
         output: String,
-        /// What was declared.
+        /// The declared type.
         declared: String,
-        /// What it is.
+        /// The model's type.
         is: String,
     },
-    /// A condition cannot be put on its tensor.
+    /// A condition does not apply to its tensor.
     #[error("step {step}: {condition} cannot be told: {why}")]
     BadCondition {
         /// The step.
         step: String,
         /// The condition.
         condition: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A combiner or a split cannot work on its tensors.
+    /// A combiner or split does not apply to its tensors.
     #[error("step {step}: {why}")]
     BadStep {
         /// The step.
         step: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The number of parts is not one.
+    /// The number of parts is out of range.
     #[error("step {0}: parts is a number from 2 to {PARTS_MAX}")]
     BadParts(String),
-    /// An input of the workflow is not read.
+    /// No step reads an input of the workflow.
     #[error("input {0} is read by no step")]
     UnusedInput(String),
-    /// Nothing reads what a step gives.
+    /// Neither a step nor an output reads the outputs of a step.
     #[error("step {0} is of no use: nothing reads its outputs")]
     UnusedStep(String),
-    /// An output is not always there.
+    /// An output may be absent.
     #[error(
         "output {output}: {source_text} is not there {case}; join alternatives in a step with combine = \"first\""
     )]
     MayBeMissing {
         /// The output.
         output: String,
-        /// Where it comes from.
+        /// Its source.
         source_text: Source,
-        /// When it is missing.
+        /// A case in which it is absent.
         case: String,
     },
-    /// No condition lets a step run.
+    /// A step runs in no case.
     #[error("step {0} never runs: its condition rules out what it reads")]
     NeverRuns(String),
-    /// There are too many conditions and parts to look at every case.
+    /// There are too many cases of conditions and parts to check.
     #[error(
         "the conditions and parts make more than {CASES_MAX} cases; use fewer, or other workflows as steps"
     )]
     TooManyCases,
-    /// Workflows are nested too deep.
+    /// Workflows are nested too deeply.
     #[error("step {0}: workflows go at most {DEPTH_MAX} deep into each other")]
     TooDeep(String),
-    /// There are too many steps, those of workflows within it included.
+    /// There are too many steps, including those of nested workflows.
     #[error("with those of workflows in it, the workflow has {0} steps; {RUNS_MAX} are the most")]
     TooManyRuns(u64),
 }
 
-/// What is too large for a condition.
+/// The message for a tensor that is too large for a condition.
 pub(crate) fn too_large(elements: u64) -> String {
     format!("it has {elements} elements, and a condition looks at {CONDITION_ELEMENTS_MAX}")
 }
 
-/// Why a name is too long.
+/// The message for a name that is too long.
 pub(crate) fn too_long() -> String {
     format!("names have at most {NAME_LEN_MAX} bytes")
 }
@@ -268,48 +268,48 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a run cannot begin, or go on.
+/// Why a run cannot start or continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
     /// The workflow has no such input.
     #[error("the workflow has no input {name:?}; its inputs are {have}")]
     UnknownInput {
-        /// What was given.
+        /// The given name.
         name: String,
-        /// What it has.
+        /// The workflow's inputs.
         have: String,
     },
-    /// An input is given twice.
+    /// An input occurs twice.
     #[error("input {0:?} is given twice")]
     DuplicateInput(String),
     /// An input is missing.
     #[error("input {0} is missing")]
     MissingInput(String),
-    /// An input is of another type.
+    /// An input does not have the required type.
     #[error("input {name}: {takes} is given as {given}")]
     WrongInput {
         /// The input.
         name: String,
-        /// What is taken.
+        /// The required type.
         takes: String,
-        /// What was given.
+        /// The given type.
         given: String,
     },
     /// The workflow has no such output.
     #[error("the workflow has no output {name:?}; its outputs are {have}")]
     UnknownOutput {
-        /// What was wanted.
+        /// The requested name.
         name: String,
-        /// What it has.
+        /// The workflow's outputs.
         have: String,
     },
-    /// An output is wanted twice.
+    /// An output is requested twice.
     #[error("output {0:?} is wanted twice")]
     DuplicateOutput(String),
-    /// The list of wanted outputs is there, but empty.
+    /// The list of requested outputs is empty.
     #[error("the list of wanted outputs is empty; leave it out to get all of them")]
     NoOutputs,
-    /// A step has not given what it should.
+    /// A step did not return an output.
     #[error("step {step}: it gave no output {output:?}")]
     NotGiven {
         /// The step.
@@ -317,26 +317,26 @@ pub enum RunError {
         /// The output.
         output: String,
     },
-    /// A step has given something else than it should.
+    /// A step returned an output of another type.
     #[error("step {step}: its output {output} is {given}, where the workflow needs {takes}")]
     WrongOutput {
         /// The step.
         step: String,
         /// The output.
         output: String,
-        /// What is needed.
+        /// The required type.
         takes: String,
-        /// What was given.
+        /// The returned type.
         given: String,
     },
-    /// A condition cannot be told.
+    /// A condition cannot be evaluated.
     #[error("step {step}: {condition} cannot be told: {why}")]
     BadCondition {
         /// The step.
         step: String,
         /// The condition.
         condition: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }

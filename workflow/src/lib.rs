@@ -1,10 +1,11 @@
 //! Workflows: graphs of models and tensor functions, called like one model.
 //!
-//! Plain functions of plain data: nothing here knows a device, a clock or another thread. In the order a workflow meets them:
-//! [`Document::parse`] reads what an author has written, in TOML or JSON. [`Plan::new`] looks up what its steps run, checks that every
-//! tensor fits where it is read and that every output will be there, and fixes the versions. A [`Run`] of the plan says which steps to
-//! begin, is told what they gave, takes the switches on the way, and lets go of each tensor once its last reader has it. [`Combination`]
-//! and [`split`] are the steps that need no model.
+//! The crate is pure: functions of plain data, without devices, clocks or threads. In order of use:
+//! [`Document::parse`] reads a workflow in TOML or JSON. [`Plan::new`] resolves the targets of its
+//! steps, checks that every tensor fits where it is read and that every output is always present,
+//! and pins the versions. A [`Run`] of the plan returns the steps to start, takes their outputs,
+//! evaluates conditions, and drops each tensor after its last read. [`Combination`] and [`split`]
+//! implement the steps that need no model.
 //!
 //! ```
 //! use weir_types::{ContentHash, ElementType, Name, Port, Shape, Signature, Version};
@@ -52,7 +53,7 @@
 //!
 //! let mut run = Run::new(plan.into(), vec![("image".to_owned(), row([0.0, 1.0]))], None, || 0.0)?;
 //! let small = run.next_step().expect("it depends on the input alone");
-//! // Sure enough: the large model is not asked.
+//! // The small model is confident enough, so the large model does not run.
 //! run.finished(small.step, vec![("y".to_owned(), row([0.1, 0.9]))])?;
 //! let surer = run.next_step().expect("the condition is told");
 //! assert_eq!((run.plan().steps()[surer.step].name.as_str(), surer.inputs.len()), ("surer", 1));

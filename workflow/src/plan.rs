@@ -1,4 +1,5 @@
-//! A document that makes sense: everything it names is there, every tensor fits where it is read, and every output will be there.
+//! Plans: validated workflows. Every target exists, every tensor fits where it is read, and every
+//! output is always present.
 
 mod cases;
 mod names;
@@ -18,35 +19,35 @@ use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use weir_types::{ContentHash, ModelRef, Name, Port, Signature, Version};
 
-/// How many workflows go into each other.
+/// Maximum nesting depth of workflows.
 pub const DEPTH_MAX: u32 = 4;
-/// The most steps of a workflow and of those within it, all together.
+/// Maximum number of steps of a workflow, including those of nested workflows.
 pub const RUNS_MAX: u64 = 256;
-/// The most combinations of conditions, and of how many parts a split gives, that are looked at.
+/// Maximum number of cases checked: combinations of conditions and numbers of parts.
 pub const CASES_MAX: u64 = 1_024;
 
-/// What a step runs, as it was found: one version, which never changes.
+/// The resolved target of a step: one immutable version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Pinned {
-    /// What it is.
+    /// The kind of target.
     pub kind: TargetKind,
     /// Its name.
     pub name: Name,
     /// Its version.
     pub version: Version,
-    /// What its version was made of, to tell it from what may come in its place.
+    /// Digest of the version's content, which detects a replacement.
     pub digest: ContentHash,
-    /// What it takes and gives; of a tensor function that is not known.
+    /// Inputs and outputs; `None` for a tensor function, whose signature is unknown.
     pub signature: Option<Signature>,
-    /// Of a workflow: how deep workflows go into each other, itself included.
+    /// For a workflow: its nesting depth, itself included.
     #[serde(default)]
     pub depth: u32,
-    /// Of a workflow: its steps and those of workflows within it.
+    /// For a workflow: the number of its steps, including those of nested workflows.
     #[serde(default)]
     pub runs: u64,
 }
 
-/// What can be run.
+/// Kinds of targets that a step can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TargetKind {
@@ -58,85 +59,86 @@ pub enum TargetKind {
     Workflow,
 }
 
-/// Finds what the step of a name runs, or says why it cannot; none where nobody knows, as without a node: then nothing that depends on it
-/// is checked.
+/// Resolves the target of a step by the step's name, or reports why it cannot. Returns `None` if
+/// the target is unknown, for example without a node; parts that depend on such a target are not
+/// checked.
 pub type Catalog<'a> = dyn Fn(&str, &ModelRef) -> Result<Option<Pinned>, String> + 'a;
 
 /// A workflow that can be run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is read and given: the workflow's inputs, then what the steps give.
+    /// The values: the workflow's inputs first, then the outputs of steps.
     pub(crate) values: Vec<PlannedValue>,
     pub(crate) inputs: usize,
-    /// Each after those it reads from.
+    /// Topologically sorted: each step comes after the steps that it reads from.
     pub(crate) steps: Vec<PlannedStep>,
     pub(crate) conditions: Vec<PlannedCondition>,
     pub(crate) outputs: Vec<(String, ValueId)>,
     pub(crate) sizes: usize,
-    /// Which steps run in every case.
+    /// Whether each step runs in every case.
     pub(crate) sure: Vec<bool>,
-    /// The steps that run together in some case.
+    /// Sets of steps that run together in some case.
     together: Vec<path::StepSet>,
     signature: Signature,
     depth: u32,
     runs: u64,
 }
 
-/// The place of a value among all.
+/// The index of a value.
 pub(crate) type ValueId = usize;
 
-/// Something that is read.
+/// A value: an input of the workflow or an output of a step.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedValue {
-    /// What it is called by its step, or by the workflow.
+    /// Its name within its step or workflow.
     pub(crate) name: String,
-    /// Its type; none where nobody knows.
+    /// Its type; `None` if unknown.
     pub(crate) is: Option<Type>,
-    /// The steps and outputs that read it, with how often they do.
+    /// How often steps, conditions and outputs read it.
     pub(crate) readers: usize,
 }
 
-/// One step.
+/// A step of a plan.
 #[derive(Debug, Clone)]
 pub struct PlannedStep {
-    /// What it is called.
+    /// The step's name.
     pub name: String,
-    /// What it does.
+    /// The step's action.
     pub action: Action,
-    /// Whether a second copy is started where it takes unusually long.
+    /// Whether a second copy starts if the first takes unusually long.
     pub is_hedged: bool,
     pub(crate) inputs: Vec<(String, ValueId)>,
     pub(crate) guard: Option<Guard>,
     pub(crate) outputs: Vec<ValueId>,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
-    /// Run something; none where it is not known what, as without a node.
+    /// Run a target; `None` if the target is unknown, for example without a node.
     Run(Option<Pinned>),
-    /// Make one tensor of several.
+    /// Combine several tensors into one.
     Combine(Combiner),
-    /// Take a tensor apart.
+    /// Split a tensor.
     Split {
-        /// Into how many parts.
+        /// The number of parts.
         parts: u32,
     },
 }
 
-/// What lets a step run: a condition that holds, or does not.
+/// The guard of a step: a condition, and whether it must hold or must not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Guard {
     pub(crate) condition: usize,
     pub(crate) holds: bool,
 }
 
-/// Something that is true or not in one run.
+/// A condition, evaluated once per run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct PlannedCondition {
-    /// As it was written first.
+    /// The condition as first written.
     pub(crate) text: String,
-    /// The first step that waits for it.
+    /// The first step with this condition.
     pub(crate) step: String,
     pub(crate) test: Test,
 }
@@ -148,7 +150,7 @@ pub(crate) enum Test {
 }
 
 impl Plan {
-    /// Check `document`, with what `catalog` finds.
+    /// Validates `document`, resolving its targets with `catalog`.
     pub fn new(document: &Document, catalog: &Catalog<'_>) -> Result<Self, PlanError> {
         names::check(document)?;
         let drawn = read::read(document, catalog)?;
@@ -205,31 +207,32 @@ impl Plan {
         }
     }
 
-    /// What it takes and gives. What is not known, as without a node, is left out.
+    /// The workflow's inputs and outputs. Ports with unknown types, for example without a node, are
+    /// left out.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// The steps, each after those it reads from.
+    /// The steps, each after the steps that it reads from.
     #[must_use]
     pub fn steps(&self) -> &[PlannedStep] {
         &self.steps
     }
 
-    /// How deep workflows go into each other, this one included.
+    /// The nesting depth of workflows, this one included.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Its steps and those of workflows within it.
+    /// The number of its steps, including those of nested workflows.
     #[must_use]
     pub fn runs(&self) -> u64 {
         self.runs
     }
 
-    /// What its steps run, by the names of the steps.
+    /// The resolved targets, by the names of their steps.
     pub fn pinned(&self) -> impl Iterator<Item = (&str, &Pinned)> {
         self.steps.iter().filter_map(|step| match &step.action {
             Action::Run(Some(pinned)) => Some((step.name.as_str(), pinned)),
@@ -237,7 +240,7 @@ impl Plan {
         })
     }
 
-    /// The condition of a step, as it is written.
+    /// The condition of a step, as written.
     #[must_use]
     pub fn condition_of(&self, step: &PlannedStep) -> Option<String> {
         let Guard { condition, holds } = step.guard?;
@@ -261,7 +264,7 @@ impl Plan {
         names
     }
 
-    /// The step that gives a value; none for inputs of the workflow.
+    /// The step that computes a value; `None` for an input of the workflow.
     fn giver(&self, value: ValueId) -> Option<usize> {
         if value < self.inputs {
             return None;
@@ -271,7 +274,7 @@ impl Plan {
 }
 
 impl PlannedStep {
-    /// The outputs that somebody reads, of `plan` that it is a step of.
+    /// The outputs with readers, for a step of `plan`.
     pub fn outputs_read<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = &'a str> {
         let values = self.outputs.iter().filter_map(|value| plan.values.get(*value));
         values.filter(|value| value.readers > 0).map(|value| value.name.as_str())
@@ -279,7 +282,7 @@ impl PlannedStep {
 }
 
 impl Test {
-    /// The value that it looks at.
+    /// The value that the test reads.
     pub(crate) fn value(&self) -> Option<ValueId> {
         match self {
             Self::Compare { value, .. } => Some(*value),

@@ -1,7 +1,8 @@
-//! One run of a plan: which steps to begin, what becomes of what they give.
+//! One run of a plan: which steps to start, and how long to hold their outputs.
 //!
-//! A value is held from when it is given until the last who reads it has it. It is absent if the step that would give it is not taken;
-//! then so are the steps that need it, and what they would give. A step whose outputs nobody will read any more is not begun.
+//! A value is held from its computation until its last reader has it. A value is absent if the step
+//! that computes it does not run; then the steps that need the value do not run either, and their
+//! outputs are absent, too. A step does not start if no remaining step reads its outputs.
 
 use crate::error::RunError;
 use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, TargetKind, Test};
@@ -11,59 +12,59 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_types::Port;
 
-/// A run under way.
+/// A run in progress.
 #[derive(Debug)]
 pub struct Run<V> {
     plan: Arc<Plan>,
     values: Vec<Held<V>>,
-    /// How many will still read each value.
+    /// Number of remaining readers of each value.
     readers: Vec<usize>,
-    /// Whether each value is read by what runs something, and by nothing else.
+    /// Whether each value is read only by steps that run a target.
     is_handed_on: Vec<bool>,
-    /// Whether it is read by models, and by nothing else.
+    /// Whether each value is read only by models.
     is_for_models: Vec<bool>,
     steps: Vec<State>,
-    /// What is known of the conditions.
+    /// Results of the conditions evaluated so far.
     told: Vec<Option<bool>>,
     sizes: Sizes,
     ready: VecDeque<usize>,
-    /// The workflow's outputs that are wanted, by their places in the plan.
+    /// The requested outputs of the workflow, by index in the plan.
     wanted: Vec<usize>,
 }
 
-/// A step to begin.
+/// A step to start.
 #[derive(Debug, Clone)]
 pub struct Begin<V> {
-    /// Its place in [`Plan::steps`].
+    /// Its index in [`Plan::steps`].
     pub step: usize,
-    /// What it works on. Of a combiner's tensors, those that are there.
+    /// Its inputs. A combiner gets only the tensors that are present.
     pub inputs: Vec<(String, V)>,
-    /// The outputs that are read, and so have to be given.
+    /// The outputs that are read, which the step has to return.
     pub outputs: Vec<String>,
-    /// Those of them that nothing reads but steps that run something: they may be given [without their data](Value::view), by whoever has
-    /// those steps find it.
+    /// The outputs that only steps with a target read. They may be returned [without their
+    /// data](Value::view) if those steps find the data elsewhere.
     pub handed_on: Vec<String>,
-    /// Those of them that nothing reads but models.
+    /// The outputs of these that only models read.
     pub for_models: Vec<String>,
 }
 
 #[derive(Debug)]
 enum Held<V> {
-    /// It may come.
+    /// Not computed yet.
     Awaited,
     There(V),
-    /// It will not come.
+    /// Will not be computed.
     Absent,
-    /// It was there.
+    /// Was present, and is released.
     Gone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing that is wanted depends on it.
+    /// No requested output depends on it.
     NotNeeded,
     Waiting {
-        /// Whether its condition is known to let it run.
+        /// Whether its condition holds.
         is_let: bool,
     },
     Ready,
@@ -79,7 +80,8 @@ enum Decision {
 }
 
 impl<V: Value> Run<V> {
-    /// Begin with `inputs`, for the outputs `wanted`, or all of them. `draw` gives numbers from 0 to 1 for what is left to chance.
+    /// Starts a run with `inputs`, for the outputs `wanted`, or all of them. `draw` returns random
+    /// numbers from 0 to 1, which decide the chance conditions.
     pub fn new(
         plan: Arc<Plan>,
         inputs: Vec<(String, V)>,
@@ -114,13 +116,14 @@ impl<V: Value> Run<V> {
         Ok(run)
     }
 
-    /// What is run.
+    /// The plan.
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
 
-    /// A step that can begin now, with handles to what it reads; none until another has finished. What nobody else reads is let go of here.
+    /// The next step that can start, with handles to its inputs; `None` until another step
+    /// finishes. Inputs without further readers are released.
     pub fn next_step(&mut self) -> Option<Begin<V>> {
         let step = loop {
             let step = self.ready.pop_front()?;
@@ -146,7 +149,7 @@ impl<V: Value> Run<V> {
         Some(Begin { step, inputs, outputs, handed_on, for_models })
     }
 
-    /// A step has given its outputs. What is not read is let go of.
+    /// Takes the outputs of a finished step. Outputs without readers are dropped.
     pub fn finished(&mut self, step: usize, outputs: Vec<(String, V)>) -> Result<(), RunError> {
         let plan = self.plan.clone();
         let Some(planned) = plan.steps.get(step) else { return Ok(()) };
@@ -163,19 +166,20 @@ impl<V: Value> Run<V> {
         self.decide_all()
     }
 
-    /// Whether a step is sure to run: what is wanted needs it, and neither a condition nor few rows can keep it from running.
+    /// Whether a step is certain to run: a requested output needs it, and neither a condition nor a
+    /// split with few rows can prevent it from running.
     #[must_use]
     pub fn is_sure(&self, step: usize) -> bool {
         self.plan.sure.get(step) == Some(&true) && self.steps.get(step) != Some(&State::NotNeeded)
     }
 
-    /// Whether every step has run that is going to.
+    /// Whether all steps that will run have finished.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.steps.iter().all(|state| matches!(state, State::NotNeeded | State::Done | State::Skipped))
     }
 
-    /// The outputs that are wanted, in the order wanted. All of them are there once the run is over.
+    /// The requested outputs, in the order requested. All of them are present once the run is over.
     #[must_use]
     pub fn into_outputs(self) -> Vec<(String, V)> {
         let Self { plan, values, wanted, .. } = self;
@@ -216,11 +220,11 @@ impl<V: Value> Run<V> {
         }
     }
 
-    /// What becomes of an output of `step`.
+    /// The state of an output of `step`.
     fn hold(&mut self, step: &PlannedStep, value: usize, given: Option<V>) -> Result<Held<V>, RunError> {
         let planned = &self.plan.values[value];
         let Some(given) = given else {
-            // A tensor of few rows has few parts.
+            // A tensor with few rows has fewer parts.
             if self.readers[value] == 0 || matches!(step.action, Action::Split { .. }) {
                 return Ok(Held::Absent);
             }
@@ -242,7 +246,7 @@ impl<V: Value> Run<V> {
         Ok(Held::There(given))
     }
 
-    /// Decide about every step that waits. Each comes after those it reads from, so that once is enough.
+    /// Decides about all waiting steps. In topological order, one pass is enough.
     fn decide_all(&mut self) -> Result<(), RunError> {
         let plan = self.plan.clone();
         for (place, step) in plan.steps.iter().enumerate() {
@@ -258,7 +262,7 @@ impl<V: Value> Run<V> {
                 Decision::Skip => self.skip(place, step),
             }
         }
-        // Those who read come after those who give: from the last on, once is enough again.
+        // In reverse topological order, one pass is enough here, too.
         for (place, step) in plan.steps.iter().enumerate().rev() {
             let is_read = step.outputs.iter().any(|value| self.readers[*value] > 0);
             if !is_read && matches!(self.steps[place], State::Waiting { .. } | State::Ready) {
@@ -293,7 +297,7 @@ impl<V: Value> Run<V> {
         Ok(if is_let && !is_awaited { Decision::Begin } else { Decision::Wait })
     }
 
-    /// Whether a guard lets its step run; none while that cannot be told.
+    /// Whether a guard lets its step run; `None` while its value is not computed.
     fn tell(&mut self, guard: Guard) -> Result<Option<bool>, RunError> {
         if let Some(holds) = self.told[guard.condition] {
             return Ok(Some(holds == guard.holds));
@@ -302,7 +306,7 @@ impl<V: Value> Run<V> {
         let Test::Compare { measure, value, comparison, number } = condition.test else { return Ok(None) };
         let there = match &self.values[value] {
             Held::There(there) => there,
-            // Neither it nor its opposite: what it would look at is not there.
+            // Without its value, neither the condition nor its negation holds.
             Held::Absent | Held::Gone => return Ok(Some(false)),
             Held::Awaited => return Ok(None),
         };
@@ -331,7 +335,7 @@ impl<V: Value> Run<V> {
         }
     }
 
-    /// One reader less; with the last, the value goes.
+    /// Removes a reader. After the last reader, the value is released.
     fn release(&mut self, value: usize) {
         self.readers[value] = self.readers[value].saturating_sub(1);
         if self.readers[value] == 0 && matches!(self.values[value], Held::There(_)) {
@@ -340,7 +344,7 @@ impl<V: Value> Run<V> {
     }
 }
 
-/// Which steps something wanted depends on, and how many readers that gives each value.
+/// Which steps the requested outputs depend on, and the resulting number of readers of each value.
 fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
     let mut readers = vec![0; plan.values.len()];
     for (_, value) in wanted.iter().filter_map(|output| plan.outputs.get(*output)) {
@@ -357,8 +361,8 @@ fn needs(plan: &Plan, wanted: &[usize]) -> (Vec<bool>, Vec<usize>) {
     (needed, readers)
 }
 
-/// Which values are read by steps that run something, and by nothing else: no condition looks at them, no other step works on them, and the
-/// workflow does not give them. And those of them that only models read.
+/// Which values are read only by steps that run a target, that is, by no condition, no other kind
+/// of step, and no output of the workflow; and which of these values only models read.
 fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> (Vec<bool>, Vec<bool>) {
     let mut handed_on = vec![true; plan.values.len()];
     let given = wanted.iter().filter_map(|output| Some(plan.outputs.get(*output)?.1));
@@ -377,7 +381,7 @@ fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> (Vec<bool>, Vec<
     (handed_on, for_models)
 }
 
-/// What the guard of a step looks at.
+/// The value that the guard of a step reads.
 fn guard_value(plan: &Plan, step: &PlannedStep) -> Option<usize> {
     step.guard.and_then(|guard| plan.conditions.get(guard.condition)?.test.value())
 }

@@ -1,23 +1,24 @@
-//! Taking a tensor apart along its first dimension. Parts are ranges of its data: nothing is copied.
+//! Splits a tensor along its first dimension. Parts are ranges of its data, without a copy.
 
 use crate::value::View;
 use std::ops::Range;
 use weir_types::Shape;
 
-/// The most parts of one split.
+/// Maximum number of parts of a split.
 pub const PARTS_MAX: u32 = 16;
 
-/// One part of a tensor.
+/// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
     /// Its shape.
     pub shape: Shape,
-    /// Where its data is in that of the whole.
+    /// The range of its data in the data of the whole tensor.
     pub range: Range<usize>,
 }
 
-/// The tensor in `parts` parts whose rows differ by one at most, the larger ones first. A tensor with fewer rows has fewer parts, none of
-/// them empty; one without rows is one part.
+/// Splits a tensor into `parts` parts whose numbers of rows differ by at most one, larger parts
+/// first. A tensor with fewer rows has fewer parts, none of them empty; a tensor without rows is
+/// one part.
 pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
     let [rows, rest @ ..] = tensor.shape.dimensions() else {
         return Err("a scalar cannot be split".to_owned());
@@ -32,10 +33,10 @@ pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
     (0..parts).map(part).collect()
 }
 
-/// How far rows reach in the data.
+/// Walks over the data row by row.
 struct Rows<'a> {
     tensor: View<'a>,
-    /// Elements of a row.
+    /// Elements per row.
     row_len: u64,
     at: usize,
 }
@@ -57,7 +58,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// What the first string of `data`, which was checked to have one, takes.
+/// Size of the first string of `data`, which is known to contain a string.
 fn string_bytes(data: &[u8]) -> usize {
     data.first_chunk().map_or(0, |length| 4 + u32::from_le_bytes(*length) as usize)
 }

@@ -1,17 +1,17 @@
-//! Types of tensors as authors write them: `FP32[n, 3, ?]`.
+//! Tensor types as written in workflows: `FP32[n, 3, ?]`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use weir_types::{ElementType, Port, Shape};
 
-/// The type of a tensor's elements and what is known of its shape.
+/// The element type of a tensor, and constraints on its shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TensorType {
-    /// The type of its elements.
+    /// The type of the elements.
     pub datatype: ElementType,
-    /// Its dimensions, outermost first.
+    /// The dimensions, outermost first.
     pub dimensions: Vec<Dimension>,
 }
 
@@ -20,14 +20,14 @@ pub struct TensorType {
 pub enum Dimension {
     /// This size.
     Fixed(u32),
-    /// One size in one run, wherever in the workflow the name stands.
+    /// A named size: equal everywhere in one run of the workflow.
     Named(String),
     /// Any size.
     Any,
 }
 
 impl TensorType {
-    /// What a port says.
+    /// The type of a port.
     pub(crate) fn of(port: &Port) -> Self {
         let dimension = |size: &Option<u32>| size.map_or(Dimension::Any, Dimension::Fixed);
         Self { datatype: port.datatype, dimensions: port.shape.iter().map(dimension).collect() }
@@ -54,7 +54,7 @@ impl FromStr for TensorType {
             dimension(part).ok_or_else(|| bad("a dimension is a number, ? for any, or a lower-case name"))
         });
         let dimensions = dimensions.collect::<Result<Vec<_>, _>>()?;
-        // As large as the known part of it may be.
+        // The known dimensions must not exceed the maximum size of a shape.
         let sizes: Vec<_> = dimensions
             .iter()
             .map(|dimension| if let Dimension::Fixed(size) = dimension { *size } else { 1 })

@@ -1,39 +1,39 @@
-//! Tensors as this crate sees them: borrowed, or not at all.
+//! Tensors as this crate uses them: borrowed, possibly without data.
 
 use weir_types::{ElementType, Shape};
 
-/// A tensor to look at.
+/// A borrowed tensor.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// The type of its elements.
     pub datatype: ElementType,
     /// The size of each dimension.
     pub shape: &'a Shape,
-    /// Its elements, little-endian, without gaps. None of them where the tensor is elsewhere, as one that is
-    /// [handed on](crate::Begin::handed_on) may be.
+    /// The elements, little-endian, without gaps. Empty if the tensor is elsewhere, which a
+    /// [handed-on](crate::Begin::handed_on) tensor may be.
     pub data: &'a [u8],
 }
 
-/// A handle to a tensor: what goes from step to step. Cheap to clone.
+/// A handle to a tensor, passed from step to step. Cheap to clone.
 pub trait Value: Clone {
-    /// The tensor. Its data is looked at by conditions alone.
+    /// The tensor. A [`Run`](crate::Run) reads its data only to evaluate conditions.
     fn view(&self) -> View<'_>;
 }
 
 impl View<'_> {
-    /// How many elements it has.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.shape.element_count()
     }
 
-    /// Whether it has none.
+    /// Whether it has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its elements as numbers; none where they are not.
+    /// The elements as numbers; `None` if their type is not numeric.
     #[must_use]
     pub fn numbers(&self) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
         macro_rules! numbers {
@@ -59,7 +59,7 @@ impl View<'_> {
     }
 }
 
-/// Whether conditions can be put on elements of this type.
+/// Whether conditions support elements of this type.
 pub(crate) fn is_number(datatype: ElementType) -> bool {
     !matches!(datatype, ElementType::Bool | ElementType::Fp16 | ElementType::Bf16 | ElementType::Bytes)
 }

@@ -1,4 +1,4 @@
-//! What is no workflow, and why: each mistake has an error of its own, with the step and the edge.
+//! Invalid workflows: each mistake has its own error, which names the step and the edge.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -46,7 +46,7 @@ fn plan(text: &str) -> Result<Plan, PlanError> {
     Plan::new(&Document::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}")), &catalog)
 }
 
-/// A workflow of digits whose steps are `steps`.
+/// A workflow of digits with these steps.
 fn digits(steps: &str, output: &str) -> String {
     format!("inputs = {{ image = \"FP32[n, 64]\" }}\n{steps}\n[outputs]\nout = \"{output}\"\n")
 }
@@ -68,7 +68,7 @@ fn a_sequence_has_the_types_that_follow_from_its_ends() {
 
 #[test]
 fn what_a_reader_needs_is_known_of_what_it_reads() {
-    // `f` says nothing of the columns, `digits` and the caller's type do.
+    // `f` declares no number of columns; `digits` and the type of the input determine it.
     let text = "
         inputs = { raw = \"UINT8[?, k]\" }
         [steps.f]
@@ -89,7 +89,7 @@ fn what_a_reader_needs_is_known_of_what_it_reads() {
 fn each_mistake_has_its_own_error() {
     let both = |more: &str| digits(&format!("{A}{more}"), "b");
     let cases = [
-        // The document by itself.
+        // The document alone.
         ("inputs = {}\nsteps = {}\noutputs = {}".to_owned(), "at least one step"),
         ("inputs = {}\nsteps = { a = { run = \"f\", inputs = { x = \"y\" } } }\noutputs = {}".into(), "at least one of its inputs"),
         (digits("[steps.\"a.b\"]\nrun = \"digits\"\ninputs = { image = \"image\" }", "x"), "cannot be the name of a step: it holds letters"),
@@ -101,7 +101,7 @@ fn each_mistake_has_its_own_error() {
         (digits("[steps.a]\nrun = \"digits\"", "a"), "step a: it reads nothing"),
         (digits("[steps.a]\nsplit = \"image\"\nparts = 1", "a.0"), "step a: parts is a number from 2 to 16"),
         (both("[steps.b]\nrun = \"ten\"\ninputs = { p = \"a\" }\nwhen = \"max(a) < 1\"\nunless = \"max(a) < 1\""), "step b: it has both"),
-        // What it names.
+        // Names.
         (both("[steps.b]\nrun = \"none\"\ninputs = { p = \"a\" }"), "step b: there is no model or tensor function none"),
         (both("[steps.b]\nrun = \"ten\"\ninputs = { p = \"c.p\" }"), "step b, input p: there is no c.p; there are image, a, b"),
         (both("[steps.b]\nrun = \"ten\"\ninputs = { p = \"a.q\" }"), "step b, input p: there is no a.q; there are a.p"),
@@ -132,7 +132,7 @@ fn each_mistake_has_its_own_error() {
         (digits(&format!("{A}[steps.b]\nrun = \"ten\"\ninputs = {{ p = \"a\" }}\nwhen = \"max(a) < 0.5\""), "b"), "output out: b.q is not there when max(a) < 0.5 does not hold"),
         (both("[steps.s]\nsplit = \"a\"\nparts = 3\n[steps.b]\nrun = \"ten\"\ninputs = { p = \"s.2\" }"), "not there when s has 1 part"),
         (both("[steps.c]\nrun = \"ten\"\ninputs = { p = \"a\" }\nunless = \"max(a) < 0.5\"\n[steps.d]\ncombine = \"first\"\nof = [\"c\"]\nwhen = \"max(a) < 0.5\"\n[steps.b]\ncombine = \"first\"\nof = [\"d\", \"a\"]").replace("ten", "pair").replace("[\"c\"]", "[\"c.a\"]"), "step d never runs"),
-        // Use.
+        // Unused items.
         ("inputs = { image = \"FP32[n, 64]\", more = \"BOOL[]\" }\n".to_owned() + A + "[outputs]\no = \"a\"", "input more is read by no step"),
         (digits(&format!("{A}[steps.b]\nrun = \"ten\"\ninputs = {{ p = \"a\" }}"), "a"), "step b is of no use"),
         // Bounds.
@@ -171,7 +171,7 @@ fn everything_is_bounded() {
     let inputs: String = (0..65).map(|i| format!("i{i} = \"FP32[1]\"\n")).collect();
     let text = format!("[inputs]\n{inputs}{A}[outputs]\no = \"a\"");
     assert!(matches!(plan(&text), Err(PlanError::TooManyPorts { len: 65, .. })));
-    // Eleven conditions make too many cases, however they go on.
+    // Eleven conditions alone make too many cases.
     let guarded: String = (0..11)
         .map(|i| format!("[steps.s{i}]\nrun = \"digits\"\ninputs = {{ image = \"image\" }}\nwhen = \"max(image) < {i}\"\n"))
         .collect();
@@ -179,7 +179,7 @@ fn everything_is_bounded() {
     let text =
         digits(&format!("{guarded}{A}[steps.b]\ncombine = \"first\"\nof = [{}, \"a\"]", all.join(", ")), "b");
     assert_eq!(plan(&text).unwrap_err(), PlanError::TooManyCases);
-    // A name as long as the document is not repeated in the error.
+    // The error does not repeat a name as long as the document.
     let long = "x".repeat(1_000);
     let error =
         plan(&digits(&format!("[steps.{long}]\nrun = \"digits\"\ninputs = {{ image = \"image\" }}"), "a"))
@@ -212,7 +212,7 @@ fn without_a_node_what_can_be_told_is_told() {
     assert!(matches!(offline(&declared), Err(PlanError::DoesNotFit { .. })));
 }
 
-/// Steps that exclude each other are never counted together, and only those that are of use count.
+/// Steps that exclude each other are not added up, and unused steps do not count.
 #[test]
 fn what_a_run_takes_is_its_longest_chain_in_the_case_that_takes_longest() {
     let step = |name: &str, of: &str, more: &str| {
@@ -225,7 +225,7 @@ fn what_a_run_takes_is_its_longest_chain_in_the_case_that_takes_longest() {
             catalog(step, wanted).map(|found| found.map(|found| Pinned { depth: 1, ..found }))
         };
         let plan = Plan::new(&document, &runs).unwrap();
-        // A step takes what its name says.
+        // A step takes the time in its name.
         let estimate = plan.estimate(|step| step.name.trim_start_matches('t').parse().unwrap_or(0));
         (estimate.critical_path_ns, estimate.work_ns)
     };
@@ -240,7 +240,7 @@ fn what_a_run_takes_is_its_longest_chain_in_the_case_that_takes_longest() {
         join("j", &["t5", "t7"]),
     ];
     assert_eq!(times(&switch, "j"), (8, 8), "its condition comes first, and one of both runs");
-    // The chain of 20 and 30 is none: no case has both.
+    // No case contains both t20 and t30.
     let steps = [
         step("t1", "image", ""),
         step("t20", "image", when),

@@ -1,5 +1,5 @@
-//! Runs of random workflows, their steps finished in random orders, against what the words mean: a step runs if its condition holds and
-//! what it reads is there.
+//! Runs random workflows with steps finishing in random orders, and compares them with the
+//! definition: a step runs if its condition holds and its inputs are present.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use weir_types::{ElementType, Shape};
 use weir_workflow::{Action, Begin, Document, Part, Plan, Run, RunError, Value, View, split};
 
-/// A column of numbers, and whether only steps that run something can have them.
+/// A column of numbers, and whether only steps that run a target may read it.
 #[derive(Debug, Clone)]
 struct Column(Rc<(Vec<u8>, Shape)>, bool);
 
@@ -32,11 +32,11 @@ impl Value for Column {
     }
 }
 
-/// A step of a workflow to be.
+/// A step of a generated workflow.
 #[derive(Debug, Clone)]
 struct Made {
     kind: Kind,
-    /// Places among the values there are before it.
+    /// Indexes of the values before it.
     reads: Vec<usize>,
     guard: Option<(usize, bool, f32)>,
 }
@@ -59,7 +59,8 @@ fn made() -> impl Strategy<Value = Vec<Made>> {
     prop::collection::vec(step, 1..9)
 }
 
-/// The steps as a document: everything that nobody reads is joined in the end, with an input, so that there is something always.
+/// The steps as a document. A final step joins all unread values and an input, so that the output
+/// is always present.
 fn document(steps: &[Made]) -> String {
     let mut sources = vec!["x".to_owned(), "y".to_owned()];
     let mut unread: BTreeSet<String> = BTreeSet::from(["y".to_owned()]);
@@ -111,7 +112,7 @@ fn document(steps: &[Made]) -> String {
     text
 }
 
-/// What a model makes of what it is given: something in 0..1 that depends on all of it.
+/// The output of a model: numbers in 0..1 that depend on all inputs.
 fn model(step: &str, output: &str, inputs: &[Vec<f32>]) -> Vec<f32> {
     let seed =
         step.bytes().chain(output.bytes()).fold(7_u32, |sum, byte| sum * 31 % 65_521 + u32::from(byte));
@@ -120,7 +121,7 @@ fn model(step: &str, output: &str, inputs: &[Vec<f32>]) -> Vec<f32> {
     (0..rows).map(|row| (seed as f32 * 0.37 + sum * 1.7 + row as f32 * 0.29).fract()).collect()
 }
 
-/// What every step would give, by definition.
+/// Computes the outputs of every step by definition.
 struct Oracle<'a> {
     document: &'a Document,
     values: BTreeMap<String, Option<Vec<f32>>>,
@@ -181,7 +182,7 @@ impl Oracle<'_> {
     }
 }
 
-/// What a step gives: what may be handed on, is.
+/// The outputs of a step. Outputs that may be handed on are returned without data.
 fn perform(plan: &Plan, Begin { step, inputs, handed_on, .. }: &Begin<Column>) -> Vec<(String, Column)> {
     let mut given = made_of(plan, *step, inputs);
     given.iter_mut().for_each(|(name, column)| column.1 |= handed_on.contains(name));
@@ -253,7 +254,7 @@ proptest! {
         let document = Document::parse(text.as_bytes()).unwrap_or_else(|error| panic!("{text}\n{error}"));
         let plan = match Plan::new(&document, &|_, _| Ok(None)) {
             Ok(plan) => std::sync::Arc::new(plan),
-            // Such are made by chance.
+            // The generator may produce such workflows.
             Err(weir_workflow::PlanError::NeverRuns(_) | weir_workflow::PlanError::TooManyCases) => return Ok(()),
             Err(error) => panic!("{text}\n{error}"),
         };
@@ -279,7 +280,7 @@ proptest! {
             let pick = picks.next().map_or(0, |pick| pick.index(under_way.len()));
             let (step, outputs) = under_way.swap_remove(pick);
             let name = &plan.steps()[step].name;
-            // What passes through a combiner is the value of another step still.
+            // A value that passes through a combiner still belongs to another step.
             if !matches!(plan.steps()[step].action, Action::Combine(_)) {
                 alive.extend(outputs.iter().map(|(output, column)| (format!("{name}.{output}"), Rc::downgrade(&column.0))));
             }
@@ -297,7 +298,7 @@ proptest! {
         }
         prop_assert!(run.is_over(), "{text}");
         for (name, _) in document.steps.iter() {
-            // What would run and has not was of no use to any step that has.
+            // A step that could have run but did not has no reader that ran.
             let has_readers = readers.iter().any(|(source, readers)| {
                 source.split('.').next() == Some(name) && readers.iter().any(|reader| done.contains(reader))
             });
@@ -343,7 +344,7 @@ proptest! {
 
 #[test]
 fn what_nobody_will_read_is_not_begun() {
-    // `slow` is only for `late`, which the condition rules out once `first` is there.
+    // Only `late` reads `slow`, and the condition excludes `late` once `first` is computed.
     let text = "
         inputs = { x = \"FP32[?]\" }
         [steps.first]
@@ -379,7 +380,7 @@ fn what_nobody_will_read_is_not_begun() {
     }
 }
 
-/// `a` gives FP32[n] and FP32[?]; `b` reads the second as FP32[n].
+/// `a` returns FP32[n] and FP32[2]; `b` combines the first with the input, which is FP32[n], too.
 fn typed() -> std::sync::Arc<Plan> {
     let text = "
         inputs = { x = \"FP32[n]\" }
@@ -435,7 +436,7 @@ fn what_does_not_fit_at_run_time_names_the_step() {
     );
     assert_eq!(run(vec![]).map(drop).unwrap_err().to_string(), "step a: it gave no output \"y\"");
 
-    // Only what is wanted is asked of anybody.
+    // A step is asked only for the requested outputs.
     let mut run = new(vec![("x", column(3))], Some(&["z"])).unwrap();
     let begun = run.next_step().unwrap();
     assert_eq!(begun.outputs, ["z"]);

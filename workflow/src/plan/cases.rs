@@ -1,20 +1,21 @@
-//! Every way that a run may go: each condition holds or does not, and each split gives some number of parts. In all of them every output
-//! has to be there, and in some of them every step.
+//! Case analysis of a plan: each condition holds or does not hold, and each split returns some
+//! number of parts. Every output must be present in all cases, and every step must run in some
+//! case.
 
 use super::path::StepSet;
 use super::{Action, CASES_MAX, Plan, PlannedStep};
 use crate::document::Source;
 use crate::error::PlanError;
 
-/// What was found by looking at every case.
+/// Results of the case analysis.
 pub(super) struct Found {
-    /// Which steps run in all of them, and are of use in all of them.
+    /// Whether each step runs, and its outputs are used, in all cases.
     pub(super) sure: Vec<bool>,
-    /// The steps that run and are of use in one case, for the cases whose steps are not all among another's.
+    /// Sets of steps that run and are used together in a case, without sets contained in another.
     pub(super) together: Vec<StepSet>,
 }
 
-/// Look at every case.
+/// Analyzes every case.
 pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
     let splits = plan.steps.iter().map(|step| match step.action {
         Action::Split { parts } => u64::from(parts),
@@ -49,7 +50,7 @@ pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
     }
 }
 
-/// Keep a set unless all of it is in another, and of those that are all in it none.
+/// Adds a set unless another set contains it, and removes the sets that it contains.
 fn add(sets: &mut Vec<StepSet>, new: StepSet) {
     if sets.iter().all(|set| !set.has_all_of(new)) {
         sets.retain(|set| !new.has_all_of(*set));
@@ -57,12 +58,12 @@ fn add(sets: &mut Vec<StepSet>, new: StepSet) {
     }
 }
 
-/// What is there, and what runs, in one case.
+/// The values present and the steps that run in one case.
 struct Case {
     holds: Vec<bool>,
     is_there: Vec<bool>,
     runs: Vec<bool>,
-    /// Of each step, how many parts it gives.
+    /// Number of parts, by step.
     parts: Vec<usize>,
 }
 
@@ -89,7 +90,7 @@ impl Case {
         case
     }
 
-    /// Which steps something that runs, or the caller, has use for.
+    /// Whether each step runs and has an output that a used step or the caller reads.
     fn of_use(&self, plan: &Plan) -> Vec<bool> {
         let mut is_read = vec![false; plan.values.len()];
         plan.outputs.iter().for_each(|(_, value)| is_read[*value] = true);
@@ -119,7 +120,7 @@ impl Case {
             }
     }
 
-    /// The case for people.
+    /// Describes the case for error messages.
     fn show(&self, plan: &Plan) -> String {
         let mut says: Vec<_> = (plan.conditions.iter().zip(&self.holds))
             .map(|(condition, holds)| {

@@ -1,10 +1,11 @@
-//! Names and numbers of things: what can be told before anything is looked up, and what only when everything is drawn.
+//! Checks of names and counts: those that need only the document, and those that need the resolved
+//! plan.
 
 use super::Plan;
 use crate::document::{Document, NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, Step};
 use crate::error::{PlanError, too_long};
 
-/// What can be told from the document alone.
+/// Checks the document alone.
 pub(super) fn check(document: &Document) -> Result<(), PlanError> {
     let Document { inputs, steps, outputs, .. } = document;
     if steps.is_empty() {
@@ -66,7 +67,7 @@ fn check_step(name: &str, step: &Step) -> Result<(), PlanError> {
     outputs.iter().try_for_each(|(port, _)| check_length(port, "an output"))
 }
 
-/// What has been drawn must be of use.
+/// Checks that every input and every step of the plan is used.
 pub(super) fn check_use(plan: &Plan) -> Result<(), PlanError> {
     let unused = plan.values.iter().take(plan.inputs).find(|value| value.readers == 0);
     if let Some(input) = unused {
@@ -85,7 +86,7 @@ fn count(what: &str, len: usize) -> Result<(), PlanError> {
     Err(PlanError::TooManyPorts { what: what.to_owned(), len })
 }
 
-/// Names of inputs and steps stand in sources and conditions.
+/// Names of inputs and steps occur in sources and conditions.
 fn check_name(name: &str, what: &'static str) -> Result<(), PlanError> {
     check_length(name, what)?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');

@@ -1,10 +1,10 @@
-//! An order of the steps in which each comes after those it reads from.
+//! Topological order of the steps.
 
 use super::ValueId;
 use super::read::Drawn;
 use crate::error::PlanError;
 
-/// The places of the steps in that order; equals stay in the order of their names.
+/// The indexes of the steps in topological order; ties by name.
 pub(super) fn order(drawn: &Drawn) -> Result<Vec<usize>, PlanError> {
     let reads: Vec<Vec<usize>> = (0..drawn.steps.len()).map(|step| reads_from(drawn, step)).collect();
     let mut states = vec![State::New; drawn.steps.len()];
@@ -25,7 +25,8 @@ enum State {
     Done,
 }
 
-/// Add what `step` reads from, and then the step. No deeper than there are steps, which are few. An error is a cycle.
+/// Appends the steps that `step` reads from, then the step itself. The depth of the recursion is
+/// bounded by the number of steps. An error is a cycle.
 fn visit(
     step: usize,
     reads: &[Vec<usize>],

@@ -1,20 +1,20 @@
-//! How long a run takes: the longest chain of steps that wait for each other, in the case in which that is longest.
+//! Duration of a run: the longest chain of dependent steps, over all cases.
 
 use super::{Plan, PlannedStep};
 use crate::document::STEPS_MAX;
 
-/// Some of a plan's steps, by their places.
+/// A set of steps of a plan, by index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct StepSet(u64);
 
 const _: () = assert!(STEPS_MAX <= u64::BITS as usize, "a set has a bit for each step");
 
-/// What the steps of a run take, in the case that takes longest.
+/// Time estimate of a run, as the maximum over all cases.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunEstimate {
-    /// From its beginning to its end, with room for all steps that could run at the same time.
+    /// Duration with unlimited parallelism.
     pub critical_path_ns: u64,
-    /// All of its steps together: with room for one at a time, it takes so long.
+    /// Total work of all steps, which is the duration without parallelism.
     pub work_ns: u64,
 }
 
@@ -34,7 +34,8 @@ impl StepSet {
 }
 
 impl Plan {
-    /// What a run takes whose steps take as long as `time_ns` says. Of switches, every way is looked at, and the one counts that takes longest.
+    /// Estimates the time of a run from the times of its steps. All cases of conditions are
+    /// considered, and the longest counts.
     #[must_use]
     pub fn estimate(&self, time_ns: impl Fn(&PlannedStep) -> u64) -> RunEstimate {
         let times_ns: Vec<u64> = self.steps.iter().map(time_ns).collect();
@@ -43,7 +44,7 @@ impl Plan {
     }
 
     fn estimate_of(&self, steps: StepSet, times_ns: &[u64]) -> RunEstimate {
-        // When each value is there.
+        // When each value is computed.
         let mut there_ns = vec![0_u64; self.values.len()];
         let mut estimate = RunEstimate::default();
         let in_case = self.steps.iter().zip(times_ns).enumerate().filter(|(place, _)| steps.has(*place));
@@ -65,8 +66,8 @@ impl Plan {
 }
 
 impl RunEstimate {
-    /// What it takes with room for so many steps at a time, at least: no schedule of them is quicker, and one that is never idle is not twice as
-    /// long.
+    /// A lower bound on the duration with `slots` steps at a time. Any schedule without idle slots
+    /// takes less than twice this time.
     #[must_use]
     pub fn with_slots_ns(&self, slots: u32) -> u64 {
         self.critical_path_ns.max(self.work_ns.div_ceil(u64::from(slots.max(1))))

@@ -1,4 +1,4 @@
-//! From names to places: every source that a document writes is looked up.
+//! Resolves the names in a document to indexes.
 
 use super::{
     Action, Catalog, DEPTH_MAX, Guard, Pinned, PlannedCondition, PlannedStep, PlannedValue, RUNS_MAX,
@@ -11,10 +11,10 @@ use crate::split::PARTS_MAX;
 use std::collections::HashMap;
 use weir_types::{ModelRef, Port};
 
-/// What a combiner gives.
+/// The output name of a combiner.
 const COMBINED: &str = "output";
 
-/// A workflow whose steps know what they read, in the order of their names.
+/// A workflow with resolved sources, and steps in the order of their names.
 pub(super) struct Drawn {
     pub(super) values: Vec<PlannedValue>,
     pub(super) inputs: usize,
@@ -63,7 +63,7 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
     for (name, source) in document.outputs.iter() {
         outputs.push((name.to_owned(), drawing.find(source, || Place::Output(name.to_owned()))?));
     }
-    // What nobody knows in advance gives whatever is read of it.
+    // A step with an unknown target has every output that is read from it.
     for step in steps.iter_mut().filter(|step| matches!(step.action, Action::Run(None))) {
         let own = drawing.places.iter().filter(|((of, output), _)| *of == step.name && output.is_some());
         let own = own.map(|(_, value)| *value).chain(drawing.places.get(&(step.name.clone(), None)).copied());
@@ -75,7 +75,7 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
     Ok(Drawn { values: drawing.values, inputs, steps, conditions, outputs, depth, runs })
 }
 
-/// What a step does.
+/// The action of a step.
 fn action(name: &str, step: &Step, catalog: &Catalog<'_>) -> Result<Action, PlanError> {
     if let Some(reference) = &step.run {
         let pinned = catalog(name, reference);
@@ -89,7 +89,7 @@ fn action(name: &str, step: &Step, catalog: &Catalog<'_>) -> Result<Action, Plan
     Ok(Action::Split { parts: parts.ok_or_else(|| PlanError::BadParts(name.to_owned()))? })
 }
 
-/// The names of what a step gives.
+/// The output names of a step.
 fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanError> {
     let declared = || step.outputs.iter().map(|(output, _)| output.to_owned()).collect::<Vec<_>>();
     match action {
@@ -112,7 +112,7 @@ fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanEr
     }
 }
 
-/// Every input of what is run is fed, and no other.
+/// Checks that every input of the target has a source, and that no other input has one.
 fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError> {
     let Action::Run(Some(Pinned { signature: Some(signature), .. })) = action else { return Ok(()) };
     let ports = &signature.inputs;
@@ -128,7 +128,7 @@ fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError
     }
 }
 
-/// How deep workflows go into each other, and how many steps there are.
+/// The nesting depth of workflows, and the total number of steps.
 fn size(steps: &[PlannedStep]) -> Result<(u32, u64), PlanError> {
     let (mut depth, mut runs) = (1, steps.len() as u64);
     for step in steps {
@@ -148,9 +148,10 @@ fn size(steps: &[PlannedStep]) -> Result<(u32, u64), PlanError> {
 struct Drawing<'a> {
     document: &'a Document,
     values: Vec<PlannedValue>,
-    /// By input, or by step and output. A step that nobody knows the outputs of has one without a name, too.
+    /// Values by input, or by step and output. A step with unknown outputs may also have a value
+    /// without an output name.
     places: HashMap<(String, Option<String>), ValueId>,
-    /// What each step gives; none where nobody knows.
+    /// The outputs of each step; `None` if unknown.
     givers: HashMap<String, Option<Vec<ValueId>>>,
 }
 
@@ -206,7 +207,7 @@ impl Drawing<'_> {
         Ok(inputs)
     }
 
-    /// What lets the step run. Conditions that are the same are one.
+    /// The guard of a step. Equal conditions share one entry.
     fn guard(
         &mut self,
         name: &str,

@@ -1,18 +1,18 @@
-//! Sizes of dimensions: known, or one unknown in several places.
+//! Unification of dimension sizes: known sizes, and unknown sizes shared between tensors.
 
 use crate::tensor_type::{Dimension, TensorType};
 use crate::value::View;
 use std::collections::HashMap;
 use weir_types::ElementType;
 
-/// A tensor's type, whose unknown sizes may be those of other tensors.
+/// A tensor type whose unknown sizes may be shared with other tensors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Type {
     pub(crate) datatype: ElementType,
     pub(crate) sizes: Vec<Size>,
 }
 
-/// The size of one dimension.
+/// The size of a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Fixed(u32),
@@ -20,7 +20,7 @@ pub(crate) enum Size {
 }
 
 impl Type {
-    /// The sizes that are known.
+    /// The shape, with `None` for unknown sizes.
     pub(crate) fn shape(&self) -> Vec<Option<u32>> {
         let size = |size: &Size| match size {
             Size::Fixed(size) => Some(*size),
@@ -29,14 +29,14 @@ impl Type {
         self.sizes.iter().map(size).collect()
     }
 
-    /// How many elements it has, where that is known.
+    /// Number of elements, if known.
     pub(crate) fn len(&self) -> Option<u64> {
         let sizes = self.shape().into_iter().map(|size| size.map(u64::from));
         sizes.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))
     }
 }
 
-/// What is known of unknown sizes while a workflow is checked.
+/// Constraints on unknown sizes, collected while a workflow is checked.
 #[derive(Debug, Default)]
 pub(super) struct Unifier {
     unknowns: Vec<Known>,
@@ -48,12 +48,13 @@ pub(super) struct Unifier {
 enum Known {
     Nothing,
     Is(u32),
-    /// The same as another, of a lower number.
+    /// Equal to the unknown with this lower index.
     Same(usize),
 }
 
 impl Unifier {
-    /// A type with the sizes that it names; what may be any size is an unknown of its own.
+    /// Instantiates a type: a named size maps to its unknown, and each unconstrained size gets a
+    /// fresh unknown.
     pub(super) fn instance(&mut self, tensor_type: &TensorType) -> Type {
         let sizes = tensor_type.dimensions.iter().map(|dimension| self.size(dimension)).collect();
         Type { datatype: tensor_type.datatype, sizes }
@@ -82,14 +83,14 @@ impl Unifier {
         }
     }
 
-    /// Have both be the same, or tell that they cannot be.
+    /// Unifies two types. Returns false if they are incompatible.
     pub(super) fn unify(&mut self, a: &Type, b: &Type) -> bool {
         a.datatype == b.datatype
             && a.sizes.len() == b.sizes.len()
             && a.sizes.iter().zip(&b.sizes).all(|(a, b)| self.unify_sizes(*a, *b))
     }
 
-    /// Whether both could be the same, leaving them as they are.
+    /// Whether two types are compatible, without unifying them.
     pub(super) fn could_be(&self, a: &Type, b: &Type) -> bool {
         let could_be = |(a, b): (&Size, &Size)| match (self.resolve(*a), self.resolve(*b)) {
             (Size::Fixed(a), Size::Fixed(b)) => a == b,
@@ -100,7 +101,7 @@ impl Unifier {
             && a.sizes.iter().zip(&b.sizes).all(could_be)
     }
 
-    /// The type of something that is one or the other.
+    /// The type of a value that has one of the two types.
     pub(super) fn either(&mut self, a: &Type, b: &Type) -> Type {
         let sizes = a
             .sizes
@@ -139,12 +140,12 @@ impl Unifier {
         }
     }
 
-    /// What is known of a type by now.
+    /// A type with the currently known sizes.
     pub(super) fn resolved(&self, is: &Type) -> Type {
         Type { datatype: is.datatype, sizes: is.sizes.iter().map(|size| self.resolve(*size)).collect() }
     }
 
-    /// The same for people.
+    /// The resolved type as text.
     pub(super) fn show(&self, is: &Type) -> String {
         let dimension = |size: Size| match size {
             Size::Fixed(size) => Dimension::Fixed(size),
@@ -154,7 +155,7 @@ impl Unifier {
         TensorType { datatype: is.datatype, dimensions }.to_string()
     }
 
-    /// The name of an unknown size, or of one that is the same.
+    /// The name of an unknown size, or of an equal unknown.
     fn name(&self, unknown: usize) -> Option<String> {
         let mut names = self
             .names
@@ -169,7 +170,7 @@ impl Unifier {
     }
 }
 
-/// The unknown sizes in one run.
+/// The values of unknown sizes in one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Sizes(Vec<Option<u32>>);
 
@@ -178,7 +179,7 @@ impl Sizes {
         Self(vec![None; len])
     }
 
-    /// Whether a tensor is of this type with the sizes that others have had; its own are then known, too.
+    /// Whether a tensor matches a type and the sizes seen so far. Records the tensor's sizes.
     pub(crate) fn admit(&mut self, is: &Type, tensor: View<'_>) -> bool {
         let dimensions = tensor.shape.dimensions();
         is.datatype == tensor.datatype
@@ -191,7 +192,7 @@ impl Sizes {
             })
     }
 
-    /// A type for people, with the sizes that are known.
+    /// The type as text, with the sizes seen so far.
     pub(crate) fn show(&self, is: &Type) -> String {
         let dimension = |size: &Size| match size {
             Size::Fixed(size) => Dimension::Fixed(*size),

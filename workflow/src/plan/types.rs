@@ -1,4 +1,4 @@
-//! Types along every edge: what is given must fit where it is read.
+//! Type checking along every edge: each value must match the type required by its readers.
 
 use super::read::Drawn;
 use super::sizes::{Type, Unifier};
@@ -10,7 +10,7 @@ use crate::error::{Place, PlanError, too_large};
 use crate::tensor_type::TensorType;
 use crate::value::is_number;
 
-/// The type of every value, and how many unknown sizes they have.
+/// The type of every value, and the number of unknown sizes.
 pub(super) struct Typed {
     pub(super) types: Vec<Option<Type>>,
     pub(super) sizes: usize,
@@ -90,7 +90,7 @@ impl Checker<'_> {
 
     fn combine(&mut self, planned: &PlannedStep, step: &Step, combiner: Combiner) -> Result<(), PlanError> {
         let bad = |why: String| PlanError::BadStep { step: planned.name.clone(), why };
-        // The first whose type is known: the others must fit it.
+        // The first tensor with a known type. The others must match it.
         let mut first: Option<Type> = None;
         for (position, (_, value)) in planned.inputs.iter().enumerate() {
             let (Some(is), Some(source)) = (self.types[*value].clone(), step.of.get(position)) else {
@@ -112,7 +112,7 @@ impl Checker<'_> {
             let mut takes = first.clone();
             match combiner {
                 Combiner::Concat => self.forget_rows(&mut takes),
-                // One of them is the result: where they differ in what is not known, neither is it.
+                // The result is one of the tensors, so sizes that differ become unknown.
                 Combiner::First => *first = self.unifier.either(first, &is),
                 Combiner::Mean | Combiner::Vote | Combiner::Best => {}
             }
@@ -131,7 +131,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Have the first dimension be whatever it may.
+    /// Makes the first dimension unconstrained.
     fn forget_rows(&mut self, is: &mut Type) {
         if let Some(rows) = is.sizes.first_mut() {
             *rows = self.unifier.fresh();
@@ -174,7 +174,7 @@ impl Checker<'_> {
         Err(PlanError::BadCondition { step, condition, why })
     }
 
-    /// Have `value` be of the type that is taken where it is read.
+    /// Unifies the type of `value` with the type that its reader takes.
     fn feed(
         &mut self,
         value: ValueId,
