@@ -1,4 +1,4 @@
-//! The store that all nodes of a cluster keep their blobs in: an S3-compatible one, or a folder that all of them see.
+//! The shared blob store of a cluster's nodes: an S3-compatible store, or a shared folder.
 
 use futures::{StreamExt, TryStreamExt};
 use object_store::buffered::BufWriter;
@@ -12,23 +12,23 @@ use std::time::SystemTime;
 use tokio::io::AsyncWriteExt;
 use weir_types::{ContentHash, Hasher};
 
-/// The most blobs that are looked at in one go.
+/// The limit of blobs listed at once.
 const LISTED_MAX: usize = 10_000;
 
-/// Where blobs are that every node can fetch. Cheap to clone.
+/// A store from which every node can fetch blobs. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBlobs {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) folder: ObjectPath,
     cache_bytes_max: u64,
-    /// What was read and found to be what its name says, as the store tells writes of it apart.
+    /// Blobs that were read and verified, with the `ETag` that identifies the verified write.
     intact: Arc<Mutex<HashMap<ObjectPath, String>>>,
 }
 
-/// Blobs that are known to be intact at most; beyond that all are read again.
+/// The limit of verified blobs remembered; beyond it, all are forgotten and verified again.
 const INTACT_MAX: usize = 65_536;
 
-/// Why an address is not one of a store.
+/// The reason why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SharedBlobsError {
     #[error("{0:?} is not s3://BUCKET[/PREFIX] or file:///FOLDER")]
@@ -40,9 +40,10 @@ pub(crate) enum SharedBlobsError {
 }
 
 impl SharedBlobs {
-    /// The store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come from the `AWS_*` variables of the environment,
-    /// or `file:///FOLDER`. Nothing is asked of the store yet. Blocks on the disk where it is a folder.
-    /// What a node keeps of each of its folders is bounded by `cache_bytes_max`.
+    /// Opens the store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come
+    /// from the `AWS_*` environment variables, or `file:///FOLDER`. Sends no request to the store
+    /// yet. Blocks on the disk for a folder. `cache_bytes_max` bounds a node's local copies of each
+    /// of the store's folders.
     pub(crate) fn open(address: &str, cache_bytes_max: u64) -> Result<Self, SharedBlobsError> {
         let wrong = || SharedBlobsError::Address(address.to_owned());
         match address.split_once("://").ok_or_else(wrong)? {
@@ -67,17 +68,18 @@ impl SharedBlobs {
         Self { store, folder, cache_bytes_max, intact: Arc::default() }
     }
 
-    /// One of its folders.
+    /// A subfolder of the store.
     pub(crate) fn folder(&self, name: &str) -> Self {
         Self { folder: self.folder.clone().join(name), ..self.clone() }
     }
 
-    /// How many bytes of a folder a node may keep.
+    /// The limit of bytes of a folder that a node caches.
     pub(super) fn cache_bytes_max(&self) -> u64 {
         self.cache_bytes_max
     }
 
-    /// Have the store keep the blob in `file`. One that it has already is not sent again, but in the place of something else under its name.
+    /// Uploads the blob in `file`. Skips a blob that the store has already, and replaces one with
+    /// wrong contents.
     pub(super) async fn put(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
         let path = self.path(digest);
         let io = |source: std::io::Error| object_store::Error::Generic {
@@ -87,12 +89,12 @@ impl SharedBlobs {
         let mut file = tokio::fs::File::open(file).await.map_err(io)?;
         let bytes = file.metadata().await.map_err(io)?.len();
         match self.store.head(&path).await {
-            // A blob appears under its name once it is whole.
+            // A blob appears under its name only once it is complete.
             Ok(there) if there.size == bytes && self.is_intact(digest, &there).await? => return Ok(()),
             Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
-        // In parts, if it is large; memory is bounded by a few of them.
+        // A large file is uploaded in parts; memory is bounded by a few of them.
         let mut writer = BufWriter::new(self.store.clone(), path);
         let sent = async {
             tokio::io::copy(&mut file, &mut writer).await?;
@@ -101,14 +103,15 @@ impl SharedBlobs {
         match sent.await {
             Ok(()) => Ok(()),
             Err(error) => {
-                // What was sent of it would be kept, and paid for.
+                // Without this, the store would keep the uploaded parts and charge for them.
                 let _ = writer.abort().await;
                 Err(io(error))
             }
         }
     }
 
-    /// Whether what is `there` is what its name says. Reads it, unless it was read before and has not been written since.
+    /// Whether the blob described by `there` matches its digest. Reads the blob, unless this write
+    /// of it was verified before.
     async fn is_intact(&self, digest: ContentHash, there: &ObjectMeta) -> Result<bool, object_store::Error> {
         let is_known = |intact: &HashMap<_, _>| {
             there.e_tag.is_some() && intact.get(&there.location) == there.e_tag.as_ref()
@@ -117,7 +120,7 @@ impl SharedBlobs {
             return Ok(true);
         }
         let found = match self.store.get(&there.location).await {
-            // Gone meanwhile.
+            // Removed meanwhile.
             Err(object_store::Error::NotFound { .. }) => return Ok(false),
             found => found?,
         };
@@ -141,7 +144,7 @@ impl SharedBlobs {
         self.intact.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The blob as a stream, and its size. One that was set aside is brought back.
+    /// The blob as a stream, with its size. Brings back a blob that was set aside.
     pub(super) async fn get(
         &self,
         digest: ContentHash,
@@ -154,7 +157,7 @@ impl SharedBlobs {
         }
     }
 
-    /// Take a blob away. One that is not there is not an error.
+    /// Deletes a blob. A missing blob is not an error.
     pub(super) async fn delete(&self, digest: ContentHash) -> Result<(), object_store::Error> {
         match self.store.delete(&self.path(digest)).await {
             Err(object_store::Error::NotFound { .. }) => Ok(()),
@@ -162,7 +165,7 @@ impl SharedBlobs {
         }
     }
 
-    /// Blobs that were kept before a time, up to [`LISTED_MAX`].
+    /// Blobs that were stored before `time`, up to [`LISTED_MAX`].
     pub(super) async fn kept_before(
         &self,
         time: SystemTime,
@@ -190,15 +193,16 @@ mod s3 {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// How long a request is tried again that the store could not answer; whoever waits is told after that.
+    /// The time for retries of a failing request; after that, the caller gets the error.
     const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
     const RETRIES_MAX: usize = 4;
-    /// How long a blob may take, and how long the store may send nothing of it.
+    /// The time limits of one transfer, and of a pause within it.
     const TRANSFER_TIME_MAX: &str = "1day";
     const SILENCE_MAX: &str = "30s";
 
     pub(super) fn open(bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
-        // TLS by ring, as elsewhere in this program. Fails where that is settled already.
+        // Selects ring for TLS, as elsewhere in this program. Fails if a provider is already
+        // installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let retry =
             RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIME_MAX, ..RetryConfig::default() };
@@ -206,7 +210,7 @@ mod s3 {
         let store = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            // A blob takes as long as it takes, if only something comes.
+            // A transfer may take long, as long as data arrives.
             .with_config(client(ClientConfigKey::Timeout), TRANSFER_TIME_MAX)
             .with_config(client(ClientConfigKey::ReadTimeout), SILENCE_MAX)
             .build()?;

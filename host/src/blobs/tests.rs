@@ -1,4 +1,4 @@
-//! What is kept is what was given, or it is not there.
+//! A blob that can be read has the contents that were stored.
 
 use super::*;
 use futures::stream;
@@ -10,7 +10,7 @@ fn body(pieces: &[&'static str]) -> impl Stream<Item = Result<Bytes, std::io::Er
 }
 
 #[tokio::test]
-async fn a_blob_is_named_by_its_contents_and_leftovers_are_swept() {
+async fn blob_is_named_by_its_hash_and_leftovers_are_swept() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().join("blobs"), None).unwrap();
     let staged = blobs.stage(body(&["he", "llo"]), 5).await.unwrap();
@@ -29,7 +29,7 @@ async fn a_blob_is_named_by_its_contents_and_leftovers_are_swept() {
 }
 
 #[tokio::test]
-async fn a_damaged_blob_is_replaced() {
+async fn damaged_blob_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
     let path = blobs.path(ContentHash::of(b"hello"));
@@ -42,13 +42,13 @@ async fn a_damaged_blob_is_replaced() {
     }
 }
 
-/// As other nodes would have it: a store that has everything.
+/// The shared store, as other nodes would open it.
 fn shared(folder: &Path, cache_bytes_max: u64) -> SharedBlobs {
     SharedBlobs::open(&format!("file://{}", folder.display()), cache_bytes_max).unwrap().folder("blobs")
 }
 
 #[tokio::test]
-async fn a_blob_is_fetched_once_checked_and_given_up_for_newer_ones() {
+async fn fetched_blob_is_verified_and_evicted_least_recently_used_first() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     let blobs = |name: &str, cache_bytes_max| {
@@ -64,7 +64,7 @@ async fn a_blob_is_fetched_once_checked_and_given_up_for_newer_ones() {
     let (one, same) = tokio::join!(theirs.fetch(first), theirs.fetch(first));
     assert_eq!(std::fs::read(one.unwrap()).unwrap(), b"first");
     assert_eq!(same.unwrap(), theirs.path(first));
-    // Room for two: the one that was asked for longest ago goes.
+    // Room for two: the least recently requested one is evicted.
     let long_ago = SystemTime::now() - Duration::from_secs(3_600);
     File::options().append(true).open(theirs.path(first)).unwrap().set_modified(long_ago).unwrap();
     theirs.fetch(other).await.unwrap();
@@ -73,7 +73,7 @@ async fn a_blob_is_fetched_once_checked_and_given_up_for_newer_ones() {
     File::options().append(true).open(theirs.path(other)).unwrap().set_modified(before).unwrap();
     theirs.fetch(third).await.unwrap();
     assert_eq!([first, other, third].map(|digest| theirs.path(digest).exists()), [true, false, true]);
-    // What comes back is what was kept, or nothing.
+    // A fetch returns the stored contents or fails.
     std::fs::write(store.join("blobs").join(other.to_string()), "order").unwrap();
     assert!(matches!(theirs.fetch(other).await, Err(BlobError::Damaged(_))));
     let missing = ContentHash::of(b"missing");
@@ -81,7 +81,7 @@ async fn a_blob_is_fetched_once_checked_and_given_up_for_newer_ones() {
 }
 
 #[tokio::test]
-async fn what_is_removed_from_the_shared_store_is_found_by_nobody_and_orphans_are_told_by_their_age() {
+async fn removed_shared_blob_is_missing_and_old_blobs_are_listed() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     let blobs = Blobs::open(folder.path().join("ours"), Some(shared(&store, 100))).unwrap();
@@ -102,7 +102,7 @@ async fn what_is_removed_from_the_shared_store_is_found_by_nobody_and_orphans_ar
 }
 
 #[tokio::test]
-async fn what_is_too_large_leaves_nothing_behind() {
+async fn oversized_upload_leaves_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
     assert!(matches!(blobs.stage(body(&["hello", "!"]), 5).await, Err(PutError::TooLarge { bytes_max: 5 })));
