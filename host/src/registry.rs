@@ -1,10 +1,13 @@
-//! What is deployed in versions under a name, functions and workflows: durable in the datastore, served from memory.
+//! The registry of versioned deployments, functions and workflows: durable in the datastore, served
+//! from memory.
 //!
-//! Keys are `functions/{tenant}/{name}/head` (which version the name points at, and which number comes next) and
-//! `functions/{tenant}/{name}/versions/{version}` (one immutable version); those of workflows are below `workflows/`. A change is one
-//! transaction on both, fenced by the head's revision, and is seen in memory only once it is durable. Calls never touch the datastore. A
-//! record that cannot be read is left alone and reported; the node serves the others. In a cluster, every node follows what the others
-//! change. What functions and workflows differ in is their [`Kind`].
+//! Keys are `functions/{tenant}/{name}/head` (the active version, and the number of the next
+//! version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
+//! workflows are below `workflows/`. A change is one transaction on both, fenced by the head's
+//! revision, and becomes visible in memory only once it is durable. Calls never access the
+//! datastore. An unreadable record is skipped and reported; the node serves the others. In a
+//! cluster, every node follows the changes of the other nodes. The differences between functions
+//! and workflows are in their [`Kind`].
 
 mod change;
 mod entry;
@@ -26,10 +29,10 @@ use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
 use weir_types::{Name, TenantId, Version};
 
-/// Versions that one name may have.
+/// The limit of versions per name.
 const VERSIONS_MAX: usize = 1_000;
 
-/// Why the registry could not be read or changed.
+/// An error while reading or changing the registry.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     #[error("there is no {0} {1}")]
@@ -56,17 +59,17 @@ pub(crate) enum RegistryError {
 
 type Tenants<K> = HashMap<TenantId, BTreeMap<Name, Arc<RegistryEntry<K>>>>;
 
-/// What of one kind all tenants have deployed.
+/// The deployments of one kind, for all tenants.
 pub(crate) struct Registry<K: Kind = Functions> {
     datastore: Arc<dyn Datastore>,
     kind: K,
     tenants: RwLock<Tenants<K>>,
     /// Records that could not be read.
     damaged: Mutex<Vec<Damaged>>,
-    /// Names that were deleted, and as of when, until no older news of them can come.
+    /// Deleted names with the revisions of their deletions, kept until no older events can arrive.
     deleted: Mutex<HashMap<(TenantId, Name), Revision>>,
     changes: Changes,
-    /// One change at a time on this node; the head's revision fences those of other nodes.
+    /// Serialises changes on this node; the head's revision fences changes of other nodes.
     turn: Arc<Semaphore>,
 }
 
@@ -77,7 +80,7 @@ struct Damaged {
     why: String,
 }
 
-/// What the datastore holds about one name.
+/// The datastore's records of one name.
 struct Stored<R> {
     /// The head, if it can be read.
     head: Option<Head>,
@@ -91,14 +94,14 @@ impl<R> Default for Stored<R> {
     }
 }
 
-/// What the datastore holds, by name.
+/// The datastore's records by name.
 type AllStored<R> = BTreeMap<(TenantId, Name), Stored<R>>;
 
-/// A name as a change leaves it; none where the change removes it.
+/// The state of a name after a change; `None` if the change removes the name.
 type After<R> = Option<(Head, BTreeMap<Version, R>)>;
 
 impl<K: Kind> Registry<K> {
-    /// Read everything that is deployed.
+    /// Reads all deployments.
     pub(crate) async fn open(
         datastore: Arc<dyn Datastore>,
         kind: K,
@@ -117,7 +120,7 @@ impl<K: Kind> Registry<K> {
         Ok((Arc::new(registry), revision))
     }
 
-    /// Make memory what the datastore is now, and tell as of which revision that is.
+    /// Replaces memory by the state of the datastore. Returns the revision that was read.
     async fn read_all(&self) -> Result<Revision, RegistryError> {
         let (entries, revision) = self.datastore.read_all(&record::prefix::<K>()?).await?;
         let (mut all, mut damaged) = (AllStored::new(), Vec::new());
@@ -139,12 +142,12 @@ impl<K: Kind> Registry<K> {
         Ok(revision)
     }
 
-    /// Make memory what the datastore is now for one name.
+    /// Refreshes one name from the datastore.
     async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
         let (entries, revision) = self.datastore.read_all(&record::named::<K>(tenant, name)?).await?;
         let mut all = AllStored::new();
         for entry in entries {
-            // What is damaged was reported by whoever read it first.
+            // A damaged record was reported when it was first read.
             let _ = take_in(&mut all, &entry);
         }
         match all.remove(&(tenant.clone(), name.clone())) {
@@ -156,10 +159,10 @@ impl<K: Kind> Registry<K> {
 
     fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored<K::Record>) {
         let Stored { head, head_revision, records } = stored;
-        // Head and versions change in one transaction: one without the other cannot be.
+        // Head and versions change in one transaction, so versions without a head cannot occur.
         let Some(revision) = head_revision else { return };
         let newest = records.keys().next_back().map_or(0, |newest| newest.0);
-        // In the place of a head that cannot be read: the next change writes it anew.
+        // Replaces a damaged head: the next change rewrites it.
         let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
         self.publish(tenant, name, revision, Some((head, records)));
     }
@@ -170,13 +173,14 @@ impl<K: Kind> Registry<K> {
         names.map(|(tenant, name)| (tenant.clone(), name.clone())).collect()
     }
 
-    /// What goes by that name, if anything is deployed. The way of every call.
+    /// The deployment of that name, if any. Every call takes this path.
     pub(crate) fn get(&self, tenant: &TenantId, name: &str) -> Option<Arc<RegistryEntry<K>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(tenant)?.get(name).cloned()
     }
 
-    /// One version that another node knows, which may be news to this one.
+    /// One version that another node knows. Reads the datastore if this node does not know the
+    /// version yet.
     pub(crate) async fn find_version(
         &self,
         tenant: &TenantId,
@@ -191,13 +195,13 @@ impl<K: Kind> Registry<K> {
         known()
     }
 
-    /// Everything of `tenant`, by name.
+    /// All deployments of `tenant`, by name.
     pub(crate) fn list(&self, tenant: &TenantId) -> Vec<Arc<RegistryEntry<K>>> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         tenants.get(tenant).map(|names| names.values().cloned().collect()).unwrap_or_default()
     }
 
-    /// What a deploy of `record` under a name would make, by itself and seen by nobody else.
+    /// The entry that a deployment of `record` under a name would create, without publishing it.
     pub(crate) fn try_out(&self, tenant: &TenantId, name: &Name, record: K::Record) -> RegistryEntry<K> {
         let version = record.version();
         let head = Head { active: version, next: version };
@@ -210,7 +214,7 @@ impl<K: Kind> Registry<K> {
         )
     }
 
-    /// What of `tenant` could not be read, and why.
+    /// The unreadable records of `tenant`, with the reasons.
     pub(crate) fn damaged(&self, tenant: &TenantId) -> Vec<String> {
         let own = format!("{}/{tenant}/", K::ROOT);
         let damaged = self.lock_damaged();
@@ -218,8 +222,8 @@ impl<K: Kind> Registry<K> {
         own.map(|Damaged { key, why }| format!("{key}: {why}")).collect()
     }
 
-    /// Show callers what a name has been since `revision`, unless they see something newer already: changes may commit in one order
-    /// and arrive here in another.
+    /// Publishes the state of a name as of `revision`, unless a newer state is already visible:
+    /// changes may arrive here in another order than they were committed.
     fn publish(
         &self,
         tenant: &TenantId,

@@ -1,4 +1,4 @@
-//! Changing what is deployed: one transaction each, carried through once it has begun.
+//! Changes of deployments: one transaction each, completed once started.
 
 use super::record::{Head, encode, head_key, version_key};
 use super::{After, Kind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
@@ -7,15 +7,16 @@ use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};
 use weir_types::{Name, TenantId, Version};
 
-/// Versions removed in one transaction, which takes 128 writes.
+/// The number of versions removed per transaction, which takes at most 128 writes.
 const REMOVED_AT_ONCE: usize = 100;
 
-/// How often a change is tried again that another node came before.
+/// The number of retries of a change that conflicts with another node's change.
 const CONFLICTS_MAX: usize = 5;
 
 impl<K: Kind> Registry<K> {
-    /// Add a version and make the name point at it. Durable when it returns. `make` is told the number; `held` is what the
-    /// version refers to, which is held until it is there.
+    /// Adds a version and makes it active. Durable on return. `make` creates the record from the
+    /// version number. `held` protects the files that the version refers to until its record
+    /// exists.
     pub(crate) async fn deploy(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -31,7 +32,7 @@ impl<K: Kind> Registry<K> {
         .await
     }
 
-    /// Make the name point at `version`, or at the one before the active one.
+    /// Makes `version` active; `None`: the version before the active one.
     pub(crate) async fn roll_back(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -41,7 +42,7 @@ impl<K: Kind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.roll_back(version)).await
     }
 
-    /// Remove one version that is not active.
+    /// Removes one version that is not active.
     pub(crate) async fn delete_version(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -51,7 +52,7 @@ impl<K: Kind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
-    /// Remove the name and all its versions. Invocations in flight finish.
+    /// Removes the name and all its versions. Running invocations finish.
     pub(crate) async fn delete(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -60,8 +61,9 @@ impl<K: Kind> Registry<K> {
         self.carry_through(tenant, name, (), Change::delete).await
     }
 
-    /// Wait for the turn, which the client may give up on, and then make a change, which it may not. A change that another node came
-    /// before is made again, on what that node made of it. `held` is let go of at the end.
+    /// Waits for the lock, which the client may abort, and then applies a change, which the client
+    /// cannot abort. After a conflict with another node's change, applies the change again to the
+    /// new state. Drops `held` at the end.
     async fn carry_through<T, Made>(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -94,7 +96,7 @@ impl<K: Kind> Registry<K> {
     }
 }
 
-/// One change of one name, while it is its turn.
+/// One change of one name, under the lock.
 struct Change<K: Kind> {
     registry: Arc<Registry<K>>,
     tenant: TenantId,
@@ -159,7 +161,8 @@ impl<K: Kind> Change<K> {
         Ok(())
     }
 
-    /// Old versions go first, the head and the active version last and together.
+    /// Removes inactive versions first, and the head and the active version last, in one
+    /// transaction.
     async fn delete(self) -> Result<(), RegistryError> {
         loop {
             let entry = self.require()?;
@@ -185,7 +188,7 @@ impl<K: Kind> Change<K> {
         }
     }
 
-    /// Commit `writes` unless the name has changed since `current`, then show the new state to callers.
+    /// Commits `writes` unless the name has changed since `current`, then publishes the new state.
     async fn commit(
         &self,
         current: Option<&RegistryEntry<K>>,
@@ -214,7 +217,7 @@ impl<K: Kind> Change<K> {
         self.current().ok_or_else(|| RegistryError::NotThere(K::NOUN, self.name.clone()))
     }
 
-    /// The versions that cannot be read: as many as go into the last transaction.
+    /// The keys of unreadable versions, as many as fit into the last transaction.
     fn damaged(&self) -> Vec<Key> {
         let own = format!("{}/{}/{}/versions/", K::ROOT, self.tenant, self.name);
         let damaged = self.registry.lock_damaged();

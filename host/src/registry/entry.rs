@@ -1,4 +1,5 @@
-//! What goes by one name, in memory, and what functions and workflows differ in.
+//! A name's deployments in memory, and the trait for the differences between functions and
+//! workflows.
 
 use super::RegistryError;
 use super::record::{Head, Record};
@@ -8,24 +9,24 @@ use std::sync::Arc;
 use weir_datastore::Revision;
 use weir_types::{Name, TenantId, Version};
 
-/// A kind of thing that is deployed in versions.
+/// A kind of versioned deployment.
 pub(crate) trait Kind: Send + Sync + Sized + 'static {
-    /// What one is called.
+    /// The noun for error messages.
     const NOUN: Noun;
     /// The first segment of its keys.
     const ROOT: &'static str;
 
-    /// What the datastore holds about a version.
+    /// The datastore's record of a version.
     type Record: Record;
     /// A version in memory.
     type Deployment: Send + Sync + 'static;
-    /// What the versions of a name have in common, from one change to the next.
+    /// The state that all versions of a name share, kept across changes.
     type Shared: Clone + Send + Sync + 'static;
 
-    /// For a name that is new.
+    /// Creates the shared state of a new name.
     fn share(&self, tenant: &TenantId, name: &Name) -> Self::Shared;
 
-    /// A version that is new.
+    /// Creates the in-memory form of a new version.
     fn deployment(
         &self,
         tenant: &TenantId,
@@ -37,14 +38,14 @@ pub(crate) trait Kind: Send + Sync + Sized + 'static {
     /// The record of a version.
     fn record(deployment: &Self::Deployment) -> &Self::Record;
 
-    /// There are so many names now.
+    /// Reports the current number of names.
     fn count(&self, names: usize);
 
-    /// Another node has deployed a version.
+    /// Handles a version that another node has deployed.
     fn heard_of(&self, _record: &Self::Record) {}
 }
 
-/// What one of a kind is called, in errors.
+/// The noun for a kind of deployment, in errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noun {
     Function,
@@ -60,7 +61,8 @@ impl fmt::Display for Noun {
     }
 }
 
-/// One name as of one revision of the registry. Changes make a new entry; calls under way keep theirs.
+/// The state of a name at one revision of the registry. A change creates a new entry; running calls
+/// keep theirs.
 pub(crate) struct Entry<K: Kind> {
     pub(crate) name: Name,
     pub(crate) head: Head,
@@ -86,12 +88,12 @@ impl<K: Kind> Entry<K> {
         Self { name: name.clone(), head, revision, versions, shared }
     }
 
-    /// The version that the name points at.
+    /// The active version of the name.
     pub(crate) fn active(&self) -> Option<&Arc<K::Deployment>> {
         self.versions.get(&self.head.active)
     }
 
-    /// `version`, or an error that lists those there are.
+    /// Returns `version`, or an error that lists the existing versions.
     pub(crate) fn require(&self, version: Version) -> Result<&Arc<K::Deployment>, RegistryError> {
         self.versions.get(&version).ok_or_else(|| {
             let have: Vec<_> = self.versions.keys().map(ToString::to_string).collect();

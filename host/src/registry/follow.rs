@@ -1,4 +1,4 @@
-//! Following what other nodes change.
+//! Follows the changes of other nodes.
 
 use super::change::records_of;
 use super::record::{self, Of, Place, Record, Value, parse, place};
@@ -10,12 +10,12 @@ use weir_datastore::{Change, Event, Revision};
 use weir_types::{Name, TenantId};
 
 impl<K: Kind> Registry<K> {
-    /// Follow what is changed after `revision`, for as long as the future lives.
+    /// Follows changes after `revision`, until the future is dropped.
     pub(crate) fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + use<K> {
         follow(self.datastore.clone(), Follower(self.clone()), revision)
     }
 
-    /// Whether news of `revision` are about something that came after its deletion.
+    /// Whether an event at `revision` happened after the name's deletion.
     pub(super) fn outlives_deletion(&self, tenant: &TenantId, name: &Name, revision: Revision) -> bool {
         let deleted = self.lock_deleted();
         deleted.get(&(tenant.clone(), name.clone())).is_none_or(|deleted_at| *deleted_at < revision)
@@ -25,7 +25,7 @@ impl<K: Kind> Registry<K> {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Take in one commit. Commits arrive in order, but this node's own are known already.
+    /// Applies one commit. Commits arrive in order; this node's own commits are already applied.
     fn apply(&self, change: &Change) {
         let mut names: BTreeMap<(TenantId, Name), Vec<(Of, &Event)>> = BTreeMap::new();
         for event in &change.events {
@@ -63,7 +63,8 @@ impl<K: Kind> Registry<K> {
                 }
             }
             let after = self.publish(&tenant, &name, change.revision, head.map(|head| (head, records)));
-            // Of what is there now: news of this node's own commit may come when it has been deleted again.
+            // Reports only versions that still exist: an event of this node's own commit may arrive
+            // after the deletion of the version.
             for deployment in
                 after.iter().flat_map(|after| new.iter().filter_map(|new| after.versions.get(new)))
             {

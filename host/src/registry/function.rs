@@ -1,4 +1,4 @@
-//! Functions: their records, and a deployed version in memory.
+//! Functions: their records, and deployed versions in memory.
 
 use super::entry::{Entry, Kind, Noun};
 use super::record::{Record, Value, parse, prefix};
@@ -18,16 +18,17 @@ use weir_types::{
     ContentHash, ErrorCode, FunctionId, FunctionKind, FunctionManifest, Name, TenantId, Version,
 };
 
-/// Components that wait to be prepared at most; the others are when they are first called.
+/// The number of components that wait to be compiled ahead; further components are compiled at
+/// their first call.
 const PREPARED_MAX: usize = 64;
 
-/// A component that a call may soon want.
+/// A component that a call may need soon.
 pub(crate) type Prepare = (ContentHash, FunctionKind);
 
 /// All versions of a function.
 pub(crate) type FunctionEntry = Entry<Functions>;
 
-/// What functions have that workflows have not: logs, and components to prepare.
+/// The parts that functions have and workflows lack: logs, and components to compile ahead.
 pub(crate) struct Functions {
     metrics: Arc<Metrics>,
     logs: Arc<Logs>,
@@ -35,14 +36,14 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Components that other nodes have deployed come out of the channel.
+    /// Creates the kind, and the channel of components that other nodes have deployed.
     pub(crate) fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<Prepare>) {
         let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
         (Self { metrics, logs, deployed }, prepare)
     }
 }
 
-/// What all versions of a function have in common.
+/// The state that all versions of a function share.
 #[derive(Clone)]
 pub(crate) struct FunctionShared {
     pub(crate) metrics: FunctionMetrics,
@@ -75,14 +76,15 @@ pub(crate) struct Deployment {
     pub(crate) manifest: Arc<FunctionManifest>,
     pub(crate) gate: Gate,
     pub(crate) metrics: FunctionMetrics,
-    /// What counts what is used of devices for it.
+    /// The meter that counts device usage of the function.
     pub(crate) meter: FunctionMeter,
-    /// Its inferences, from the first on.
+    /// The statistics of its inferences; unset until the first use.
     pub(crate) served: OnceLock<Served>,
-    /// Its answers that are kept for equal calls, from the first on.
+    /// The response cache of its calls; unset until the first use.
     pub(crate) answers: OnceLock<Arc<Scope>>,
     pub(crate) log: Arc<FunctionLog>,
-    /// Whether its last call ended within its first time slice, so that the next may begin on the thread that received it.
+    /// Whether its last call ended within the first time slice, so that the next call may start on
+    /// the thread that received it.
     pub(crate) is_brief: AtomicBool,
 }
 
@@ -131,13 +133,13 @@ impl Kind for Functions {
     }
 
     fn heard_of(&self, record: &FunctionRecord) {
-        // Full or gone: it is prepared when it is called.
+        // If the channel is full or closed, the component is compiled at its first call.
         let _ = self.deployed.try_send((record.digest, record.kind));
     }
 }
 
 impl Registry {
-    /// Whether `deployment` is the version that its function's name points at.
+    /// Whether `deployment` is the active version of its function.
     pub(crate) fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
         let FunctionId { tenant, name, .. } = &deployment.id;
         let entry = self.get(tenant, name.as_str());
@@ -152,19 +154,21 @@ impl Registry {
         versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
     }
 
-    /// Whether [`digests`](Self::digests) is complete: a record that cannot be read refers to a component that nobody knows.
+    /// Whether [`digests`](Self::digests) is complete: an unreadable record refers to an unknown
+    /// component.
     pub(crate) fn is_whole(&self) -> bool {
         self.lock_damaged().is_empty()
     }
 
-    /// The components that some version of some function refers to.
+    /// The components of all versions of all functions.
     pub(crate) fn digests(&self) -> HashSet<ContentHash> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let entries = tenants.values().flat_map(BTreeMap::values);
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
 
-    /// The components that calls are likeliest to need: of the active versions, those that were deployed last, `count` at most.
+    /// The `count` most recently deployed components of active versions, which calls are likeliest
+    /// to need.
     pub(crate) fn newest(&self, count: usize) -> Vec<Prepare> {
         let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
         let entries = tenants.values().flat_map(BTreeMap::values);
@@ -174,7 +178,8 @@ impl Registry {
         active.into_iter().map(|record| (record.digest, record.kind)).take(count).collect()
     }
 
-    /// The components that the datastore's records refer to, as it is now; none where one of them cannot be read.
+    /// The components that the datastore's current records refer to; `None` if some record cannot
+    /// be read.
     pub(crate) async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, RegistryError> {
         let (entries, _) = self.datastore.read_all(&prefix::<Functions>()?).await?;
         let mut digests = HashSet::new();
@@ -190,7 +195,7 @@ impl Registry {
 }
 
 impl FunctionEntry {
-    /// `deployment` as the API shows it.
+    /// Describes `deployment` as the API returns it.
     pub(crate) fn describe(&self, deployment: &Deployment) -> FunctionVersion {
         let record = &deployment.record;
         FunctionVersion {
@@ -207,7 +212,7 @@ impl FunctionEntry {
     }
 }
 
-/// Lets so many invocations of a function run at once, and so many more wait.
+/// Limits the concurrent and the queued invocations of a function.
 pub(crate) struct Gate {
     permits: Arc<Semaphore>,
     concurrency_max: u32,
@@ -221,7 +226,7 @@ impl Gate {
         Self { permits, concurrency_max, waiting: AtomicU32::new(0), queue_len_max }
     }
 
-    /// Wait for a turn. The caller bounds the wait by the invocation's deadline.
+    /// Waits for a permit. The caller bounds the wait by the invocation's deadline.
     pub(crate) async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Ok(permit);
@@ -241,14 +246,14 @@ impl Gate {
     }
 }
 
-/// A place in a queue of bounded length, given back on drop.
+/// A place in a queue of bounded length, released on drop.
 struct Place<'a>(&'a AtomicU32);
 
 impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicU32, len_max: u32) -> Option<Self> {
         let taken = waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
-        // Lazily: a place that was not taken must not be given back.
+        // Lazily: a place that was not taken must not be released.
         taken.is_ok().then(|| Self(waiting))
     }
 }

@@ -1,4 +1,4 @@
-//! What the datastore holds about what is deployed.
+//! The datastore's records about deployments.
 
 use super::{Kind, RegistryError};
 use serde::de::DeserializeOwned;
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 use weir_datastore::{Entry, Key, KeyError, Prefix};
 use weir_types::{Name, TenantId, Version};
 
-/// Which version a name points at.
+/// The active version of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) active: Version,
-    /// The number of the next version: numbers are not used twice.
+    /// The number of the next version: numbers are never reused.
     pub(crate) next: Version,
 }
 
-/// One version.
+/// The record of one version.
 pub(crate) trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
-    /// Which.
+    /// The number of the version.
     fn version(&self) -> Version;
 }
 
-/// An entry below [`prefix`].
+/// A parsed entry below [`prefix`].
 pub(super) struct Parsed<R> {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
     pub(super) value: Value<R>,
 }
 
-/// What an entry holds, if it can be read.
+/// The contents of an entry, if they can be read.
 pub(super) enum Value<R> {
     Head(Result<Head, RegistryError>),
     Version(Result<Box<R>, RegistryError>),
@@ -40,7 +40,7 @@ impl Head {
 }
 
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
-    // Plain structs of strings and numbers: writing them cannot fail.
+    // Structs of strings and numbers: serialising them cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -48,7 +48,7 @@ pub(super) fn prefix<K: Kind>() -> Result<Prefix, RegistryError> {
     Prefix::new(&format!("{}/", K::ROOT)).map_err(impossible)
 }
 
-/// Everything about one name.
+/// The prefix of all keys of one name.
 pub(super) fn named<K: Kind>(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
     Prefix::new(&format!("{}/{tenant}/{name}/", K::ROOT)).map_err(impossible)
 }
@@ -79,7 +79,7 @@ pub(super) fn parse<R: Record>(entry: &Entry) -> Result<Parsed<R>, RegistryError
     Ok(Parsed { tenant, name, value })
 }
 
-/// What a key below [`prefix`] is about.
+/// The meaning of a key below [`prefix`].
 pub(super) struct Place {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
@@ -88,7 +88,7 @@ pub(super) struct Place {
 
 pub(super) enum Of {
     Head,
-    /// The version, if it is a number.
+    /// The version, if the segment is a number.
     Version(Option<Version>),
 }
 

@@ -1,4 +1,4 @@
-//! What a client that goes away, and a record that cannot be read, do to the other functions: nothing.
+//! Neither disconnecting clients nor unreadable records affect other functions.
 
 use super::*;
 use crate::blobs::InUse;
@@ -13,7 +13,7 @@ use weir_types::{ContentHash, FunctionKind, FunctionManifest};
 
 type Stored<T> = Result<T, Error>;
 
-/// A store whose commits are durable before they are told, for as long as `open` is not notified.
+/// A store whose commits become durable at once, but return only after `open` is notified.
 #[derive(Debug, Default)]
 struct SlowToTell {
     store: MemoryStore,
@@ -56,7 +56,7 @@ async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry>
     open_and_hear(datastore, changes).await.0
 }
 
-/// A registry, and the components it asks for to be prepared.
+/// Opens a registry, with the channel of components to compile ahead.
 async fn open_and_hear(
     datastore: Arc<dyn Datastore>,
     changes: &Changes,
@@ -82,10 +82,11 @@ fn names() -> (TenantId, Name) {
     (TenantId::default(), Name::new("f").unwrap())
 }
 
-/// A client hung up while its version was on disk and not in memory yet. The function could not be called or deployed until the next
-/// start, and its component was swept.
+/// Regression test: a client disconnected after its version was on disk and before it was in
+/// memory. The function could not be called or deployed until the next start, and its component was
+/// swept.
 #[tokio::test]
-async fn a_client_that_hangs_up_during_the_commit_has_deployed() {
+async fn deployment_completes_after_the_client_disconnects() {
     let (tenant, name) = names();
     let (store, changes) = (Arc::new(SlowToTell::default()), Changes::default());
     let registry = open(store.clone(), &changes).await;
@@ -97,7 +98,7 @@ async fn a_client_that_hangs_up_during_the_commit_has_deployed() {
         () = store.committed.notified() => {}
     }
     drop(deploy);
-    // Nobody sweeps its component before memory knows of it.
+    // A sweep must not remove its component before memory has the record.
     let sweep = in_use.sweep(|| registry.digests());
     sweep.remove(ContentHash::of(b"component"), || panic!("its component is removed")).unwrap();
     drop(sweep);
@@ -110,7 +111,7 @@ async fn a_client_that_hangs_up_during_the_commit_has_deployed() {
 }
 
 #[tokio::test]
-async fn records_that_cannot_be_read_stop_nothing_and_can_be_replaced_or_removed() {
+async fn unreadable_records_are_skipped_and_can_be_replaced_or_removed() {
     let (tenant, name) = names();
     let (store, changes) = (Arc::new(MemoryStore::new()), Changes::default());
     let registry = open(store.clone(), &changes).await;
@@ -147,9 +148,10 @@ async fn records_that_cannot_be_read_stop_nothing_and_can_be_replaced_or_removed
     assert!(store.get(&Key::new("functions/default/f/versions/2").unwrap()).await.unwrap().is_none());
 }
 
-/// A node compiled anew what it had deployed and deleted itself, when news of the deploy came after the deletion.
+/// Regression test: a node recompiled a component that it had deployed and deleted itself, because
+/// the event of the deployment arrived after the deletion.
 #[tokio::test(start_paused = true)]
-async fn what_others_deploy_is_prepared_and_what_is_deleted_again_is_not() {
+async fn only_versions_deployed_by_other_nodes_are_compiled_ahead() {
     let (tenant, changes, in_use) = (TenantId::default(), Changes::default(), InUse::default());
     let store = Arc::new(MemoryStore::new());
     let (own, mut own_prepares) = open_and_hear(store.clone(), &changes).await;
@@ -173,7 +175,7 @@ async fn what_others_deploy_is_prepared_and_what_is_deleted_again_is_not() {
         () = other.follow(behind) => panic!("the store has ended"),
         heard = heard => heard,
     };
-    // Time passes once it has taken in everything.
+    // The paused clock advances only once the node has applied all events.
     let _ = tokio::time::timeout(Duration::from_secs(1), own.follow(behind)).await;
     let component = Some((ContentHash::of(b"component"), FunctionKind::Http02));
     assert_eq!(heard, [component, component], "two deploys, which another node made");
