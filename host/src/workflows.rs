@@ -1,9 +1,10 @@
-//! The workflows that are deployed, and what stands between them and what they run.
+//! Deployed workflows, and their dependencies on models and functions.
 //!
-//! A version is a document and what its steps ran when it was deployed, each by its version: it goes on running those. What they were is
-//! in its record, so that a node can read it whatever it has heard of models and functions by then. Models and functions that some version
-//! of a workflow runs are not deleted ([`Catalog::user_of`]); where one is missing nonetheless, as after a race between two nodes, the
-//! workflow is not ready, and says why.
+//! A version consists of a document and the targets of its steps, pinned to their versions at
+//! deployment: it always runs those versions. The record describes the pinned targets, so that a
+//! node can read it before it knows the models and functions. A model or function that some version
+//! of a workflow runs cannot be deleted ([`Catalog::user_of`]). If one is missing nevertheless, for
+//! example after a race between two nodes, the workflow is not ready and says why.
 
 mod catalog;
 mod expected;
@@ -28,26 +29,27 @@ pub(crate) type WorkflowRegistry = Registry<Workflows>;
 /// All versions of a workflow.
 pub(crate) type WorkflowEntry = RegistryEntry<Workflows>;
 
-/// What workflows are kept as.
+/// The registry kind of workflows.
 pub(crate) struct Workflows {
     metrics: Arc<Metrics>,
 }
 
-/// One version of a workflow, ready to be run if everything it needs is there.
+/// One version of a workflow. Can be run if all of its targets exist.
 pub(crate) struct Workflow {
     pub(crate) id: WorkflowId,
     pub(crate) record: WorkflowRecord,
-    /// Of its record.
+    /// The digest of the record.
     pub(crate) digest: ContentHash,
     plan: OnceLock<Result<Arc<Plan>, String>>,
-    /// By the places of its steps, from the first run on.
+    /// The hedging state of each step, by position; unset until the first run.
     hedges: OnceLock<Vec<Option<Arc<Hedge>>>>,
     pub(crate) served: Served,
     metrics: Arc<Metrics>,
 }
 
 impl Workflow {
-    /// What to run, made when it is first asked for; or why that cannot be told, as where a later Weir has deployed it.
+    /// The plan, made on first use. Fails if the record cannot be planned, for example because a
+    /// later version of Weir has deployed it.
     pub(crate) fn plan(&self) -> Result<&Arc<Plan>, &str> {
         let planned = self.plan.get_or_init(|| {
             let plan = self.record.plan();
@@ -59,7 +61,8 @@ impl Workflow {
         planned.as_ref().map_err(String::as_str)
     }
 
-    /// What is known of second copies of the step at a place in `plan`, which is its own; none where it is to have none.
+    /// The hedging state of a step of `plan`, which is this workflow's plan; `None` if the step is
+    /// not hedged.
     pub(crate) fn hedge(&self, plan: &Plan, step: usize) -> Option<&Arc<Hedge>> {
         let hedge = |step: &PlannedStep| {
             step.is_hedged.then(|| Arc::new(Hedge::new(self.metrics.hedges(&self.id, &step.name))))
@@ -68,7 +71,7 @@ impl Workflow {
         hedges.get(step)?.as_ref()
     }
 
-    /// The same for people, before there was any run, too.
+    /// Describes the hedging of a step for the API, even before the first run.
     fn describe_hedge(&self, step: &PlannedStep, place: usize) -> Option<StepHedge> {
         let known = self.hedges.get().and_then(|hedges| hedges.get(place)?.as_ref());
         step.is_hedged.then(|| known.map(|hedge| hedge.describe()).unwrap_or_default())
@@ -113,7 +116,8 @@ impl Kind for Workflows {
 }
 
 impl WorkflowEntry {
-    /// `workflow` as the API shows it. `unready` is why it cannot be run now, if it cannot.
+    /// Describes `workflow` as the API returns it. `unready` is the reason why it cannot be run
+    /// now, if any.
     pub(crate) fn describe(&self, workflow: &Workflow, unready: Option<String>) -> WorkflowVersion {
         let Workflow { id, record, .. } = workflow;
         let plan = workflow.plan().ok();

@@ -1,4 +1,4 @@
-//! What the steps of one tenant's workflows can run, and which workflows run what.
+//! The targets that a tenant's workflow steps can run, and the workflows that use each target.
 
 use super::{Workflow, WorkflowRegistry};
 use crate::models::{ModelEntry, Models};
@@ -17,7 +17,7 @@ pub(crate) struct Catalog {
     pub(crate) workflows: Arc<WorkflowRegistry>,
 }
 
-/// What a step runs, as it is there.
+/// The target of a step, as found.
 pub(crate) enum Found {
     Model(Arc<ModelEntry>),
     Function(Arc<Deployment>),
@@ -25,8 +25,9 @@ pub(crate) enum Found {
 }
 
 impl Catalog {
-    /// What `wanted` names now: the active version of a tensor function or workflow, or the newest of a model, unless it says which. The
-    /// function goes before a model of its name, as everywhere.
+    /// Pins the target that `wanted` names now. Without a version, this is the active version of a
+    /// tensor function or workflow, or the newest version of a model. A function takes precedence
+    /// over a model of the same name, as everywhere.
     pub(crate) fn pin(&self, tenant: &TenantId, wanted: &ModelRef) -> Result<Pinned, String> {
         let ModelRef { name, version } = wanted;
         if let Some(entry) = self.functions.get(tenant, name.as_str())
@@ -61,7 +62,7 @@ impl Catalog {
         }
     }
 
-    /// What was pinned, as it was; or why it cannot be had.
+    /// Finds a pinned target. Fails if it is missing or has changed.
     pub(crate) fn find(&self, tenant: &TenantId, wanted: &Pinned) -> Result<Found, String> {
         let Pinned { kind, name, version, .. } = wanted;
         let found = match kind {
@@ -83,7 +84,7 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Why a workflow cannot be run now, if it cannot.
+    /// The reason why a workflow cannot be run now, if any.
     pub(crate) fn unready(&self, workflow: &Workflow) -> Option<String> {
         let plan = match workflow.plan() {
             Ok(plan) => plan,
@@ -99,13 +100,13 @@ impl Catalog {
         })
     }
 
-    /// Whether running it a second time does no harm: its functions say that of themselves.
+    /// Whether a second run does no harm: all of its functions are declared idempotent.
     pub(crate) fn may_run_twice(&self, workflow: &Workflow) -> bool {
         let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
         pinned.all(|(_, pinned)| self.harmful_twice(&workflow.id.tenant, pinned).is_none())
     }
 
-    /// A function that does not say that running it a second time does no harm, of those that `pinned` runs.
+    /// A function among the targets of `pinned` that is not declared idempotent.
     pub(crate) fn harmful_twice(&self, tenant: &TenantId, pinned: &Pinned) -> Option<FunctionId> {
         match self.find(tenant, pinned) {
             Ok(Found::Function(deployment)) => {
@@ -119,7 +120,8 @@ impl Catalog {
         }
     }
 
-    /// The models that a run of the workflow may need, those of its functions and inner workflows included, each once.
+    /// The models that a run of the workflow may need, including those of its functions and inner
+    /// workflows, without duplicates.
     pub(crate) fn demands(&self, workflow: &Workflow) -> Vec<ModelDemand> {
         let mut demands = BTreeMap::new();
         self.collect(workflow, &mut demands);
@@ -141,8 +143,8 @@ impl Catalog {
         }
     }
 
-    /// The models that a call of `deployment` may open, as the scheduler sees them, those of workflows included. One that is not there
-    /// demands nothing: opening it fails.
+    /// The models that a call of `deployment` may open, as the scheduler counts them, including
+    /// those of workflows. A missing model demands nothing: opening it fails.
     pub(crate) fn granted(&self, deployment: &Deployment) -> Vec<ModelDemand> {
         let tenant = &deployment.id.tenant;
         let mut demands = BTreeMap::new();
@@ -157,7 +159,7 @@ impl Catalog {
         demands.into_values().collect()
     }
 
-    /// The workflow that `wanted` names, if it is one.
+    /// The workflow that `wanted` names, if it names one.
     pub(crate) fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<Workflow>> {
         let entry = self.workflows.get(tenant, wanted.name.as_str())?;
         match wanted.version {
@@ -166,7 +168,7 @@ impl Catalog {
         }
     }
 
-    /// A version of a workflow that runs what is called `name`, in any version or this one.
+    /// A version of a workflow that uses the target `name`, in this version or in any version.
     pub(crate) fn user_of(
         &self,
         kind: TargetKind,

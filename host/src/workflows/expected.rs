@@ -1,4 +1,5 @@
-//! What a run of a workflow is expected to take before any was measured: from what is known of what its steps run.
+//! The expected run time of a workflow before its first run, computed from the measurements of its
+//! steps' targets.
 
 use super::{Catalog, Found, Workflow};
 use crate::devices::NodeDevice;
@@ -10,24 +11,25 @@ use weir_scheduler::{DeviceKind, ModelDemand};
 use weir_types::{ModelId, Platform, TenantId};
 use weir_workflow::{Action, PlannedStep};
 
-/// What the scheduler is told of a run.
+/// The expectations of a run, for the scheduler.
 pub(crate) struct ExpectedRun {
-    /// The models that it may need, with what loading them takes as far as that was measured.
+    /// The models that the run may need, with their measured load times where known.
     pub(crate) models: Vec<ModelDemand>,
-    /// How long it takes with them in memory, by kind of device; none for a kind that no step was measured on.
+    /// The run time with all models in memory, by kind of device; empty for kinds on which no step
+    /// was measured.
     pub(crate) run_times_ns: Vec<(DeviceKind, u64)>,
 }
 
-/// Where a run is thought to take place.
+/// The assumed location of a run.
 struct On<'a> {
     tenant: &'a TenantId,
     device: &'a NodeDevice,
-    /// What the models that it may need take.
+    /// The expected times of the models that the run may need.
     models: &'a HashMap<ModelId, Expected>,
 }
 
 impl Catalog {
-    /// What a run with `batch` rows takes. Every step is taken to work on as many.
+    /// The expectations of a run with `batch` rows. Every step is assumed to process as many rows.
     pub(crate) fn expected(&self, workflow: &Workflow, batch: u32) -> ExpectedRun {
         let mut demands = self.demands(workflow);
         let mut known = HashMap::new();
@@ -49,8 +51,8 @@ impl Catalog {
         ExpectedRun { run_times_ns: devices.filter_map(run_time).collect(), models: demands }
     }
 
-    /// The longest chain of steps; or all of them one after the other, as far as there are too few slots to run them beside each other. What
-    /// was never run counts as nothing.
+    /// The longest chain of steps, or more if there are too few slots to run all independent steps
+    /// concurrently. Steps that were never measured count as zero.
     fn run_time_ns(&self, workflow: &Workflow, on: &On<'_>) -> u64 {
         let Ok(plan) = workflow.plan() else { return 0 };
         plan.estimate(|step| self.step_time_ns(step, on)).with_slots_ns(on.device.slots())
@@ -68,7 +70,8 @@ impl Catalog {
 }
 
 impl On<'_> {
-    /// As it was measured there; or on the processor, for what does not run there.
+    /// The time as measured on this kind of device, or on the CPU for a model that does not run on
+    /// the device.
     fn model_time_ns(&self, entry: &ModelEntry) -> u64 {
         let is_here = entry.runs_on().contains(self.device.platform);
         let kind = if is_here { &*self.device.kind } else { Platform::Cpu.as_str() };
@@ -78,7 +81,7 @@ impl On<'_> {
     }
 }
 
-/// The mean of all its calls as a tensor function.
+/// The mean over all calls as a tensor function.
 fn function_time_ns(deployment: &Deployment) -> u64 {
     let [_, _, _, _, infer, _] = deployment.served.get().map(Served::tallies).unwrap_or_default();
     infer.time_ns.checked_div(infer.count).unwrap_or(0)

@@ -1,8 +1,9 @@
-//! When a step of a workflow is started a second time, and how often at most.
+//! The policy for hedging a workflow step: when a second copy starts, and how often at most.
 //!
-//! A second copy is due once a run has taken longer than 95 of 100 runs of the step have. How long they take is measured: until enough have
-//! ended there is none. Under overload, when every run takes longer than runs did before, so many second copies would make it worse: a
-//! step earns the right to one by the runs that it makes, and saves up few.
+//! A second copy is due once a run takes longer than the 95th percentile of the step's runs. Run
+//! times are measured, so there is no second copy until enough runs have ended. Under overload,
+//! when every run takes longer than earlier runs did, second copies would add to the load: so a
+//! step earns second copies by its runs, and saves up only a few.
 
 use crate::telemetry::HedgeMetrics;
 use std::collections::VecDeque;
@@ -10,16 +11,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::api::StepHedge;
 
-/// Runs of a step that have to be measured before any has a second copy: of fewer, no 95 in 100 can be told.
+/// The number of measured runs before a run may have a second copy: fewer samples do not give a
+/// 95th percentile.
 pub(crate) const SAMPLES_MIN: usize = 20;
-/// The runs that are looked back on.
+/// The number of recent runs considered.
 const SAMPLES_MAX: usize = 256;
-/// So many runs earn one second copy.
+/// The number of runs that earn one second copy.
 const RUNS_PER_HEDGE: u32 = 10;
-/// Second copies that are saved up.
+/// The limit of second copies saved up.
 const SAVED_MAX: u32 = 4;
 
-/// One step of one version of a workflow, on this node.
+/// The hedging state of one step of one version of a workflow, on this node.
 #[derive(Debug)]
 pub(crate) struct Hedge {
     state: Mutex<State>,
@@ -28,9 +30,9 @@ pub(crate) struct Hedge {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The latest runs, oldest first.
+    /// The times of the latest runs, oldest first.
     times: VecDeque<Duration>,
-    /// Runs that have earned no second copy yet; [`RUNS_PER_HEDGE`] are the price of one.
+    /// Runs that are not spent yet; a second copy costs [`RUNS_PER_HEDGE`] of them.
     saved: u32,
     runs: u64,
 }
@@ -40,7 +42,7 @@ impl Hedge {
         Self { state: Mutex::default(), metrics }
     }
 
-    /// A run begins: after how long it may have a second copy, if ever.
+    /// Starts a run. Returns the time after which it may have a second copy, if ever.
     pub(crate) fn begin(&self) -> Option<Duration> {
         let mut state = self.lock();
         state.runs = state.runs.saturating_add(1);
@@ -48,7 +50,7 @@ impl Hedge {
         state.due_after()
     }
 
-    /// Whether a run that has taken so long may have its second copy now.
+    /// Whether a run that exceeded this time may have its second copy now. Spends the saved runs.
     pub(crate) fn start(&self) -> bool {
         let mut state = self.lock();
         let Some(left) = state.saved.checked_sub(RUNS_PER_HEDGE) else { return false };
@@ -57,7 +59,7 @@ impl Hedge {
         true
     }
 
-    /// A first copy has taken so long, or at least so long when its second answered.
+    /// Records the time of a first copy; a lower bound if its second copy was faster.
     pub(crate) fn ran(&self, time: Duration) {
         let mut state = self.lock();
         if state.times.len() >= SAMPLES_MAX {
@@ -66,12 +68,12 @@ impl Hedge {
         state.times.push_back(time);
     }
 
-    /// A second copy has answered first.
+    /// Records that a second copy was faster.
     pub(crate) fn won(&self) {
         self.metrics.won.inc();
     }
 
-    /// What has come of it, for people.
+    /// The statistics for the API.
     pub(crate) fn describe(&self) -> StepHedge {
         let state = self.lock();
         StepHedge {
@@ -88,7 +90,7 @@ impl Hedge {
 }
 
 impl State {
-    /// The time that 95 of 100 runs keep within; none while too few were measured.
+    /// The 95th percentile of the run times; `None` while too few runs were measured.
     fn due_after(&self) -> Option<Duration> {
         if self.times.len() < SAMPLES_MIN {
             return None;
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_due_until_enough_was_measured_and_then_after_most_have_ended() {
+    fn second_copy_is_due_after_the_95th_percentile_of_enough_runs() {
         let hedge = hedge();
         for ms in 1..=19 {
             hedge.ran(Duration::from_millis(ms));
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn one_run_in_ten_may_have_a_second_copy_and_few_are_saved_up() {
+    fn one_run_in_ten_is_hedged_and_savings_are_limited() {
         let hedge = hedge();
         let mut started = 0;
         for run in 1..=1_000 {

@@ -1,4 +1,4 @@
-//! What the datastore holds about a version of a workflow.
+//! The datastore's record of a version of a workflow.
 
 use crate::registry::Record;
 use serde::{Deserialize, Serialize};
@@ -11,14 +11,14 @@ use weir_workflow::{Document, Pinned, Plan};
 pub(crate) struct WorkflowRecord {
     pub(crate) version: Version,
     pub(crate) deployed_at_ms: u64,
-    /// As it came.
+    /// The document as uploaded.
     pub(crate) document: String,
-    /// What calls are to keep to, by the document or by whoever deployed it.
+    /// The objective of calls, set by the document or by the deployment request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) slo_ms: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cost_slo: Option<Cost>,
-    /// What each step ran when it was deployed, and runs.
+    /// The target of each step, pinned at deployment.
     pub(crate) pinned: BTreeMap<String, Pinned>,
 }
 
@@ -29,7 +29,7 @@ impl Record for WorkflowRecord {
 }
 
 impl WorkflowRecord {
-    /// What to run; or why that cannot be told.
+    /// The plan, or the reason why there is none.
     pub(crate) fn plan(&self) -> Result<Plan, String> {
         let document = Document::parse(self.document.as_bytes()).map_err(|error| error.to_string())?;
         let pinned = |step: &str, _: &_| match self.pinned.get(step) {
@@ -39,18 +39,18 @@ impl WorkflowRecord {
         Plan::new(&document, &pinned).map_err(|error| error.to_string())
     }
 
-    /// Whether a deploy of `other` would change nothing.
+    /// Whether a deployment of `other` would change nothing.
     pub(crate) fn is_same_as(&self, other: &Self) -> bool {
         *self == Self { version: self.version, deployed_at_ms: self.deployed_at_ms, ..other.clone() }
     }
 
-    /// What tells this version from every other that may come to have its number.
+    /// Distinguishes this version from any other that may get the same number later.
     pub(crate) fn digest(&self) -> ContentHash {
-        // Plain values: writing them cannot fail.
+        // Plain values: serialising them cannot fail.
         ContentHash::of(&serde_json::to_vec(&(&self.document, &self.pinned)).unwrap_or_default())
     }
 
-    /// The author's words on it.
+    /// The author's description.
     pub(crate) fn description(&self) -> String {
         Document::parse(self.document.as_bytes()).map(|document| document.description).unwrap_or_default()
     }
