@@ -1,17 +1,22 @@
-//! What steps of a workflow leave for each other where each is placed by itself: tensors by a globally unique index, in the memory of the node
-//! on which they were made.
+//! Intermediates of workflows whose steps are placed individually: tensors that one step leaves for
+//! another, stored under a globally unique index in the memory of the node that computed them.
 //!
-//! A node that is passed a step [keeps](Intermediates::keep) what nobody but other steps will read, and answers with its index. A later step is
-//! given the index, and [takes](Intermediates::take) the tensor from the node that has it, in one hop; or as a handle, where that is the node
-//! that it runs on. So the node that the workflow was asked of passes on indices, and only those bytes that it needs itself. It is StreamBox's
-//! communication store (Wu et al., USENIX ATC 2024), for tensors of the host and over nodes.
+//! A node that runs a forwarded step [keeps](Intermediates::keep) the outputs that only other steps
+//! read, and responds with their indices. A later step receives the index and
+//! [takes](Intermediates::take) the tensor from the node that has it, in one hop; if it runs on
+//! that node, it gets a handle to the same memory. So the node that coordinates the workflow
+//! transfers indices, and only those bytes that it needs itself. This is StreamBox's communication
+//! store (Wu et al., USENIX ATC 2024), for host tensors and across nodes.
 //!
-//! Memory is a share of what is *free* for tensors: what does not fit, and what is too small to be worth another round trip, goes back with the
-//! answer. What ends an intermediate:
-//! - the last step that reads it has it, or the run is over: the asked node lets go of its handle, which tells the node that has the tensor;
-//! - the deadline of the call passes, whatever became of the asked node: [`sweep`](Intermediates::sweep).
+//! The memory is a share of the *free* tensor memory. Tensors that do not fit, or that are too
+//! small to be worth another round trip, are returned with the response. An intermediate is removed
+//! when:
+//! - the last step that reads it has taken it, or the run is over: the coordinating node drops its
+//!   handle, which notifies the node that has the tensor;
+//! - the deadline of the call passes, even if the coordinating node has failed:
+//!   [`sweep`](Intermediates::sweep).
 //!
-//! What somebody reads stays in memory until they have read it, as every buffer does.
+//! A buffer that is being read stays in memory until the reader drops it, like every buffer.
 
 mod handle;
 mod index;
@@ -36,12 +41,13 @@ use weir_device::{Arena, Buffer, share_of_free_bytes};
 use weir_inference::Tensor;
 use weir_types::{ErrorCode, NodeId, TenantId};
 
-/// Tensors below this go back with the answer: on their way they take less than asking for them would.
+/// Smaller tensors are returned with the response: a separate request would cost more than their
+/// transfer.
 const KEPT_BYTES_MIN: usize = 64 << 10;
-/// How often what has expired is let go of.
+/// The interval of sweeps for expired intermediates.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
-/// The intermediates of a node, and its way to those of others.
+/// The intermediates of a node, and its access to those of other nodes.
 pub(crate) struct Intermediates {
     node: NodeId,
     cluster: Option<Arc<Cluster>>,
@@ -53,7 +59,7 @@ pub(crate) struct Intermediates {
 }
 
 impl Intermediates {
-    /// Begin with none, on the node that its cluster calls `node`.
+    /// Creates an empty store on the node with the identifier `node`.
     pub(crate) fn start(
         node: NodeId,
         cluster: Option<Arc<Cluster>>,
@@ -65,12 +71,13 @@ impl Intermediates {
         Self { node, cluster, arena, config, metrics, kept: Mutex::default(), let_go }
     }
 
-    /// Where tensors are on this node.
+    /// The arena of this node's tensors.
     pub(crate) fn arena(&self) -> &Arena {
         &self.arena
     }
 
-    /// Keep `tensor` for steps of `tenant` until then. None where it is better sent at once: it is small, or there is no room for it.
+    /// Keeps `tensor` for steps of `tenant` until `until`. `None` if it should be sent at once: it
+    /// is small, or there is no room.
     pub(crate) fn keep(&self, tenant: &TenantId, tensor: &Tensor, until: Instant) -> Option<Index> {
         let bytes = tensor.data().len();
         if bytes < KEPT_BYTES_MIN {
@@ -80,7 +87,7 @@ impl Intermediates {
         let own_bytes = kept.bytes();
         let share_bytes = share_of_free_bytes(
             self.arena.bytes_max(),
-            // The tensor is in the arena already, as somebody else's.
+            // The tensor is in the arena already, counted as other use.
             self.arena.used_bytes().saturating_sub(bytes as u64),
             own_bytes,
             self.config.free_percent_max,
@@ -94,7 +101,7 @@ impl Intermediates {
         Some(Index { node: self.node, number })
     }
 
-    /// The bytes of an intermediate of `tenant`: from where they are in memory, or from the node that has them.
+    /// The bytes of an intermediate of `tenant`: shared if this node has it, and fetched otherwise.
     pub(crate) async fn take(&self, tenant: &TenantId, index: Index, bytes: u64) -> Result<Buffer, Fault> {
         let (data, metrics) = if index.node == self.node {
             (self.find(tenant, index.number)?, &self.metrics.intermediates.found_bytes)
@@ -111,13 +118,13 @@ impl Intermediates {
         Ok(data)
     }
 
-    /// The bytes of one that is here.
+    /// The bytes of an intermediate that this node has.
     fn find(&self, tenant: &TenantId, number: u64) -> Result<Buffer, Fault> {
         let index = Index { node: self.node, number };
         self.lock().get(tenant, number).ok_or_else(|| lost(index, "it was let go of, or has expired"))
     }
 
-    /// Nobody will read these of `tenant` any more.
+    /// Removes an intermediate of `tenant`, which has no more readers.
     fn forget(&self, tenant: &TenantId, number: u64) {
         let mut kept = self.lock();
         let gone = kept.remove(tenant, number);
@@ -126,7 +133,7 @@ impl Intermediates {
         drop(gone);
     }
 
-    /// Let go of what has expired, for as long as there is somebody who keeps anything.
+    /// Removes expired intermediates periodically, until the store is dropped.
     pub(crate) async fn sweep(this: Weak<Self>) {
         let mut tick = interval(SWEEP_EVERY);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -147,7 +154,7 @@ impl Intermediates {
     }
 }
 
-/// An intermediate cannot be had.
+/// The fault for an intermediate that cannot be read.
 fn lost(index: Index, why: &str) -> Fault {
     let text =
         format!("intermediate {index}, which another step has left, is not there any more: {why}; try again");

@@ -1,4 +1,4 @@
-//! A tensor, as steps hand it on.
+//! Handles of tensors that steps pass on.
 
 use super::{Index, Intermediates, let_go::LetGo};
 use crate::instance::Fault;
@@ -8,18 +8,19 @@ use weir_inference::{DeviceTensor, InferenceError, Tensor, Value as Placed};
 use weir_types::{ElementType, ErrorCode, NodeId, Shape, TenantId};
 use weir_workflow::{Value, View};
 
-/// A tensor, as steps hand it on. Cheap to clone.
+/// A tensor that steps pass on. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Handle {
     /// In this node's memory.
     Here(Tensor),
-    /// On a device of this node, where it was made.
+    /// In the memory of a device of this node that computed it.
     OnDevice(DeviceTensor),
-    /// On the node where it was made.
+    /// On the node that computed it.
     Left(Arc<Intermediate>),
 }
 
-/// A tensor that a step has left on the node where it ran. Dropping the last handle lets go of it there.
+/// A tensor that a step has left on the node where it ran. Dropping the last handle removes the
+/// tensor there.
 #[derive(Debug)]
 pub(crate) struct Intermediate {
     pub(crate) index: Index,
@@ -28,7 +29,7 @@ pub(crate) struct Intermediate {
     pub(crate) bytes: u64,
     pub(super) tenant: TenantId,
     pub(super) let_go: LetGo,
-    /// Itself, once somebody on this node has needed it.
+    /// The tensor, once it was fetched to this node.
     taken: OnceCell<Tensor>,
 }
 
@@ -41,7 +42,7 @@ impl Handle {
         }
     }
 
-    /// How many bytes there are of it.
+    /// The size of the tensor in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Here(tensor) => tensor.data().len() as u64,
@@ -50,7 +51,7 @@ impl Handle {
         }
     }
 
-    /// The node that has it, of which `here` is this one.
+    /// The node that has the tensor; `here` is this node.
     pub(crate) fn node(&self, here: NodeId) -> NodeId {
         match self {
             Self::Here(_) | Self::OnDevice(_) => here,
@@ -68,7 +69,7 @@ impl Handle {
     }
 }
 
-/// What a run has left on its device, as steps hand it on.
+/// Handles of the outputs that a run has left on its device.
 pub(crate) fn stay(stayed: Vec<(String, DeviceTensor)>) -> impl Iterator<Item = (String, Handle)> {
     stayed.into_iter().map(|(name, tensor)| (name, Handle::OnDevice(tensor)))
 }
@@ -88,7 +89,7 @@ impl Value for Handle {
 }
 
 impl Intermediates {
-    /// A handle to what another node has said that it keeps for `tenant`.
+    /// A handle of a tensor that another node keeps for `tenant`.
     pub(crate) fn left(
         &self,
         index: Index,
@@ -99,7 +100,7 @@ impl Intermediates {
         Handle::Left(Arc::new(Intermediate { index, datatype, shape, bytes, tenant, let_go, taken }))
     }
 
-    /// The tensors that these stand for, in the memory of this node. Each is taken at most once.
+    /// The tensors of `handles`, in this node's memory. Each is fetched at most once.
     pub(crate) async fn here(&self, handles: Vec<(String, Handle)>) -> Result<Vec<(String, Tensor)>, Fault> {
         let here = self.on_node(handles).await?.into_iter().map(async |(name, placed)| match placed {
             Placed::Host(tensor) => Ok((name, tensor)),
@@ -108,7 +109,7 @@ impl Intermediates {
         futures::future::try_join_all(here).await
     }
 
-    /// The same, but for those on devices of this node, which stay there.
+    /// Like [`here`](Self::here), except that tensors on devices of this node stay there.
     pub(crate) async fn on_node(
         &self,
         handles: Vec<(String, Handle)>,
@@ -126,7 +127,8 @@ impl Intermediates {
         futures::future::try_join_all(on_node).await
     }
 
-    /// The same handles, of tensors that can go to another node: what is on devices is brought to this node's memory.
+    /// Converts handles for use by another node: tensors on devices are copied to this node's
+    /// memory.
     pub(crate) async fn off_devices(
         &self,
         handles: Vec<(String, Handle)>,
@@ -146,7 +148,7 @@ impl Intermediates {
     }
 }
 
-/// Bring a tensor to the host, on a thread that may wait for that.
+/// Copies a tensor to the host, on a thread that may block.
 async fn from_device(tensor: DeviceTensor) -> Result<Tensor, Fault> {
     let brought = tokio::task::spawn_blocking(move || tensor.to_host()).await;
     let stopping = |_| InferenceError::Unavailable("the node is shutting down".into());

@@ -1,42 +1,44 @@
-//! What an intermediate is known by.
+//! The index of an intermediate, and its encoding in messages between nodes.
 
 use std::fmt;
 use std::str::FromStr;
 use weir_types::NodeId;
 
-/// Between nodes, an intermediate stands in the place of data as a region does: by a name that no object can have. Behind this comes its
+/// The prefix of an intermediate's region name. Between nodes, an intermediate replaces data in a
+/// request like a region does, under a name that objects cannot have: this prefix, followed by the
 /// index.
 const REGION: &str = "intermediate/";
 
-/// In the place of an output that is wanted: it is to be left where it is made.
+/// The region name for a requested output that is to be left on the node that computes it.
 pub(crate) const LEFT_HERE: &str = REGION;
 
-/// What an intermediate is known by, on all nodes: numbers of nodes are not used twice, and a node's numbers of intermediates are not either.
+/// The globally unique identifier of an intermediate: neither node numbers nor a node's
+/// intermediate numbers are reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Index {
-    /// The node that has it.
+    /// The node that has the intermediate.
     pub(crate) node: NodeId,
-    /// Its number there.
+    /// The intermediate's number on that node.
     pub(crate) number: u64,
 }
 
-/// What a region between nodes stands for.
+/// The meaning of a region name between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stands {
-    /// For an intermediate.
+    /// An intermediate.
     For(Index),
-    /// For one to be.
+    /// An output that is to become an intermediate.
     ToBeLeft,
 }
 
-/// What the name of a region stands for; none for an object.
+/// The meaning of a region name; `None` for an object.
 pub(crate) fn region_of(name: &str) -> Option<Stands> {
     let index = name.strip_prefix(REGION)?;
     if index.is_empty() { Some(Stands::ToBeLeft) } else { index.parse().ok().map(Stands::For) }
 }
 
 impl Index {
-    /// Its name as a region.
+    /// The region name of the intermediate.
     pub(crate) fn region(&self) -> String {
         format!("{REGION}{self}")
     }
@@ -63,7 +65,7 @@ mod tests {
     use weir_types::Name;
 
     #[test]
-    fn a_region_is_an_index_or_an_object_and_never_both() {
+    fn region_name_is_either_an_index_or_an_object() {
         let index = Index { node: NodeId(3), number: 17 };
         assert_eq!(index.region(), "intermediate/3-17");
         assert_eq!(region_of(&index.region()), Some(Stands::For(index)));

@@ -1,15 +1,15 @@
-//! What a node has of intermediates. Bookkeeping only.
+//! The table of a node's intermediates, without I/O.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use weir_device::Buffer;
 use weir_types::TenantId;
 
-/// Bytes by number.
+/// The bytes of intermediates, by number.
 #[derive(Default)]
 pub(super) struct Kept {
     entries: HashMap<u64, Entry>,
-    /// When each expires, and its number.
+    /// The expiry times, with the numbers.
     expiries: BTreeSet<(Instant, u64)>,
     bytes: u64,
     next_number: u64,
@@ -22,7 +22,7 @@ struct Entry {
 }
 
 impl Kept {
-    /// Keep `data` of `tenant` until then, under a number that was not used before.
+    /// Adds `data` of `tenant` until `until`, under a new number.
     pub(super) fn add(&mut self, tenant: &TenantId, data: &Buffer, until: Instant) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
@@ -32,19 +32,19 @@ impl Kept {
         number
     }
 
-    /// What is there of `tenant` under a number.
+    /// The data of `tenant` under a number.
     pub(super) fn get(&self, tenant: &TenantId, number: u64) -> Option<Buffer> {
         let entry = self.entries.get(&number).filter(|entry| entry.tenant == *tenant)?;
         Some(entry.data.clone())
     }
 
-    /// Take out what is there of `tenant` under a number.
+    /// Removes the data of `tenant` under a number.
     pub(super) fn remove(&mut self, tenant: &TenantId, number: u64) -> Option<Buffer> {
         self.get(tenant, number)?;
         self.take(number)
     }
 
-    /// Take out what has expired by now.
+    /// Removes expired data.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Buffer> {
         let expired = self.expiries.iter().take_while(|(until, _)| *until <= now);
         let expired: Vec<_> = expired.map(|(_, number)| *number).collect();

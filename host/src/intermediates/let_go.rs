@@ -1,4 +1,4 @@
-//! Telling other nodes that nobody will read what they keep any more.
+//! Notifies other nodes of intermediates that have no more readers.
 
 use super::{Index, serve};
 use crate::cluster::Cluster;
@@ -8,14 +8,14 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 use weir_types::TenantId;
 
-/// Intermediates that wait to be told of. One more is not told of, and expires.
+/// The limit of queued notifications; beyond it, intermediates are left to expire.
 const WAITING_MAX: usize = 4_096;
-/// Those that are told of at once.
+/// The number of concurrent notifications.
 const AT_ONCE_MAX: usize = 64;
-/// How long a node has to hear of it: one that does not lets it expire.
+/// The time limit of a notification; an unreachable node lets the intermediate expire.
 const TIME_MAX: Duration = Duration::from_secs(1);
 
-/// The way there. Cheap to clone; with the last, the task behind it ends.
+/// The sender of notifications. Cheap to clone; the task behind it ends with the last clone.
 #[derive(Debug, Clone)]
 pub(super) struct LetGo(Option<Arc<Telling>>);
 
@@ -26,7 +26,7 @@ struct Telling {
 }
 
 impl LetGo {
-    /// Begin to tell the nodes of `cluster`.
+    /// Starts the task that notifies the nodes of `cluster`.
     pub(super) fn start(cluster: Option<Arc<Cluster>>) -> Self {
         Self(cluster.map(|cluster| {
             let (gone, told) = mpsc::channel(WAITING_MAX);
@@ -35,7 +35,7 @@ impl LetGo {
         }))
     }
 
-    /// Nobody will read it any more. Returns at once.
+    /// Queues the notification that an intermediate has no more readers. Returns at once.
     pub(super) fn tell(&self, index: Index, tenant: &TenantId) {
         let Some(Telling { gone, .. }) = self.0.as_deref() else { return };
         if gone.try_send((index, tenant.clone())).is_err() {

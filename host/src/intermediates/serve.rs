@@ -1,5 +1,5 @@
-//! Intermediates between nodes: `GET /cluster/v1/intermediates/{tenant}/{number}` gives the bytes of one, `DELETE` lets go of it. Only for nodes
-//! that show the cluster's secret.
+//! The internal API for intermediates: `GET /cluster/v1/intermediates/{tenant}/{number}` returns
+//! the bytes, `DELETE` removes the intermediate. Only for nodes that show the cluster's secret.
 
 use super::{Index, Intermediates, lost};
 use crate::cluster::Cluster;
@@ -12,13 +12,13 @@ use http::{Method, StatusCode};
 use weir_device::{Arena, Buffer};
 use weir_types::{ErrorCode, TenantId};
 
-/// Where nodes ask for them.
+/// The path of the API.
 pub(crate) const PATH: &str = "/cluster/v1/intermediates/";
 
-/// What an error of another node may take.
+/// The size limit of another node's error response.
 const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
-/// Answer a node that has shown the cluster's secret.
+/// Responds to a node that has shown the cluster's secret.
 pub(crate) fn answer(intermediates: &Intermediates, method: &Method, path: &str) -> Result<Response, Fault> {
     let asked = path.strip_prefix(PATH).and_then(|asked| asked.split_once('/'));
     let asked = asked.and_then(|(tenant, number)| Some((TenantId::new(tenant).ok()?, number.parse().ok()?)));
@@ -38,7 +38,7 @@ pub(crate) fn answer(intermediates: &Intermediates, method: &Method, path: &str)
     }
 }
 
-/// Have the bytes of one from the node that has it.
+/// Fetches the bytes of an intermediate from the node that has it.
 pub(super) async fn take(
     cluster: &Cluster,
     arena: &Arena,
@@ -60,7 +60,7 @@ pub(super) async fn take(
     if is_there { Ok(body) } else { Err(refusal(&head.headers, &body).into()) }
 }
 
-/// Tell the node that has it that nobody will read it any more.
+/// Removes an intermediate without readers from the node that has it.
 pub(super) async fn let_go(cluster: &Cluster, tenant: &TenantId, index: Index) -> Result<(), String> {
     let answer = ask(cluster, Method::DELETE, tenant, index).await?;
     let status = answer.status();

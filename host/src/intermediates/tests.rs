@@ -1,4 +1,4 @@
-//! What a node keeps of intermediates, and of whom.
+//! Lifetime, limits and tenant isolation of a node's intermediates.
 
 use super::*;
 use weir_types::{ElementType, Shape};
@@ -20,7 +20,7 @@ fn begin(arena: &Arena, len_max: usize) -> Arc<Intermediates> {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_its_tenants_until_it_is_let_go_of() {
+async fn intermediate_is_visible_to_its_tenant_until_removed() {
     let arena = Arena::new(4 << 20);
     let (all, ours) = (begin(&arena, 4), tenant("ours"));
     let until = Instant::now() + Duration::from_secs(60);
@@ -29,7 +29,7 @@ async fn what_is_kept_is_its_tenants_until_it_is_let_go_of() {
     assert_eq!(index.node, NodeId(7));
     let taken = all.take(&ours, index, 128 << 10).await.unwrap();
     assert_eq!(taken.as_ptr(), given.data().as_ptr(), "it was copied");
-    // Nobody else has it, and nothing is told of it but that it is not there.
+    // Another tenant only learns that it is missing.
     let of_others = all.take(&tenant("others"), index, 128 << 10).await.unwrap_err();
     assert_eq!(of_others.code, ErrorCode::IntermediateLost);
     all.forget(&tenant("others"), index.number);
@@ -41,20 +41,20 @@ async fn what_is_kept_is_its_tenants_until_it_is_let_go_of() {
     assert!(gone.text.contains("7-0") && gone.text.contains("let go of"), "{}", gone.text);
     let next = all.keep(&ours, &given, until).unwrap();
     assert_ne!(next, index, "numbers are not used again");
-    // One of another node, where there is no other.
+    // An intermediate of another node, without a cluster.
     let elsewhere = all.take(&ours, Index { node: NodeId(8), ..next }, 128 << 10).await.unwrap_err();
     assert_eq!(elsewhere.code, ErrorCode::IntermediateLost);
 }
 
 #[tokio::test]
-async fn what_is_small_or_does_not_fit_is_not_kept_and_what_expires_goes() {
+async fn small_or_oversized_tensors_are_not_kept_and_kept_ones_expire() {
     let arena = Arena::new(1 << 20);
     let (all, ours) = (begin(&arena, 3), tenant("ours"));
     let (now, minute) = (Instant::now(), Duration::from_secs(60));
     assert!(all.keep(&ours, &tensor(&arena, 63), now + minute).is_none(), "it is small");
     let kept: Vec<_> = (1..=4).map(|_| tensor(&arena, 128)).collect();
     let mut numbers = kept.iter().zip(1..).map(|(tensor, at)| all.keep(&ours, tensor, now + at * minute));
-    // Of 1024 KiB 512 are this test's, of which those here are nobody else's: a half of what is left.
+    // Of 1024 KiB, this test uses 512, including the intermediates: they may take half of the rest.
     assert!(numbers.by_ref().take(2).all(|index| index.is_some()));
     drop(numbers);
     let other = tensor(&arena, 512);
