@@ -1,8 +1,9 @@
-//! Finding out what a model does with more threads, larger batches and more runs at once.
+//! Profiles a model with different numbers of threads, batch sizes and concurrent runs.
 //!
-//! A client asks for it and is told of each configuration as it is measured; it ends with the last of them, after [`TIME_MAX`], when the
-//! client goes away, or with the node. What was measured is kept with the model's profile at the end. Runs that are measured stand in line
-//! for the device like all others, and the node profiles one model at a time.
+//! A client requests a profile and receives an event for each measured configuration. Profiling
+//! ends with the last configuration, after [`TIME_MAX`], when the client disconnects, or with the
+//! node. The measurements are stored in the model's profile at the end. Measured runs wait in the
+//! device's queue like all others, and the node profiles one model at a time.
 
 mod inputs;
 mod measure;
@@ -23,10 +24,10 @@ use weir_inference::InferenceError;
 use weir_types::api::ProfileEvent;
 use weir_types::{ErrorCode, Measured};
 
-/// How long all of it may take, waits for the device included.
+/// The time limit for profiling a model, including waits for the device.
 pub(crate) const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// A model that is to be measured, in the device's memory.
+/// A model to measure, pinned in the device's memory.
 pub(crate) struct Profiling {
     pub(crate) models: Arc<Models>,
     pub(crate) entry: Arc<ModelEntry>,
@@ -34,14 +35,14 @@ pub(crate) struct Profiling {
     pub(crate) plan: Plan,
     pub(crate) inputs: Arc<Inputs>,
     pub(crate) ready: Ready,
-    /// When it is to be over.
+    /// The time at which profiling ends at the latest.
     pub(crate) latest: Instant,
-    /// The node's only place for this.
+    /// The node's only permit for profiling.
     pub(crate) place: OwnedSemaphorePermit,
 }
 
 impl Profiling {
-    /// Measure, and tell `events` how far it is. Dropping the future ends it, and keeps nothing.
+    /// Measures and sends progress to `events`. Dropping the future aborts this and stores nothing.
     pub(crate) async fn run(self, events: mpsc::Sender<ProfileEvent>) {
         let (device, plan) = (self.ready.device().name.as_ref().to_owned(), &self.plan);
         let started = ProfileEvent::Started {
@@ -51,7 +52,7 @@ impl Profiling {
             left_out: plan.left_out,
             duration_ms: u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX),
         };
-        // Whoever listened is gone where this fails, and the future with them.
+        // A failure means that the client has disconnected, so this future is about to be dropped.
         let _ = events.send(started).await;
         let last = match self.measure_all(&events).await {
             Ok((measured, incomplete)) => {
@@ -62,7 +63,7 @@ impl Profiling {
             }
             Err((code, error)) => ProfileEvent::Failed { error, code },
         };
-        // Whoever hears that it is over can begin another.
+        // Released first, so that a client that receives the last event can start another profile.
         let Self { ready, place, .. } = self;
         drop((ready, place));
         let _ = events.send(last).await;
@@ -108,7 +109,7 @@ impl Profiling {
                 )) => {
                     return Err((error.code(), error.to_string()));
                 }
-                // Such a batch may be more than there is memory for, say.
+                // For example, such a batch may need more memory than there is.
                 Some(Err(error)) => {
                     last_error = Some(error.to_string());
                     skipped(error.to_string())

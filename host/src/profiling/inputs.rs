@@ -1,19 +1,19 @@
-//! Inputs made up for a model that is only to be measured.
+//! Generates inputs for profiling a model.
 
 use std::collections::BTreeMap;
 use weir_device::{Arena, OutOfMemory};
 use weir_inference::{Tensor, TensorError};
 use weir_types::{ElementType, Port, Shape, ShapeError, Signature};
 
-/// The inputs of one run, at most: as much as a batch may have.
+/// The size limit of one run's inputs: the same as for a batch.
 const INPUT_BYTES_MAX: u64 = 64 << 20;
-/// The input that tells what is there from padding, unless the owner says otherwise.
+/// The default name of the input that marks padding.
 const MASK: &str = "attention_mask";
 
-/// Elements that differ.
+/// The number of elements before the pattern repeats.
 const PATTERN: u64 = 1_000;
 
-/// Why there are no inputs to be made up.
+/// The reason why no inputs can be generated.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputsError {
     #[error("dims has {0:?}, and the model has no such input; its inputs are {1}")]
@@ -35,18 +35,18 @@ pub(crate) enum InputsError {
     Tensor(#[from] TensorError),
 }
 
-/// What the inputs of a model are to be like, checked against what it takes.
+/// The inputs to generate, checked against the model's signature.
 pub(crate) struct Inputs {
     ports: Vec<Port>,
-    /// Whether the first dimension of each is the number of items.
+    /// Whether the first dimension of each input is the number of items.
     takes_batches: bool,
     mask: String,
-    /// By input: how large its dimensions are to be that may vary, in their order, but for the batch.
+    /// The sizes of each input's variable dimensions in their order, without the batch dimension.
     dims: BTreeMap<String, Vec<u32>>,
 }
 
 impl Inputs {
-    /// Inputs whose dimensions that may vary are as large as `dims` says, up to so many items each.
+    /// Plans inputs with variable dimensions of the sizes in `dims`, for batches up to `batch_max`.
     pub(crate) fn new(
         signature: &Signature,
         mask: Option<&str>,
@@ -64,8 +64,9 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// A tensor for every input. Numbers with a point are spread over 0 to 1; others are 0, which every vocabulary has, and 1 in a mask. Blocks
-    /// for as long as filling so much memory takes.
+    /// Generates a tensor for every input. Floating-point numbers are spread over 0 to 1. Integers
+    /// are 0, which is a valid index of every vocabulary, and 1 in a mask. Blocks while filling the
+    /// memory.
     pub(crate) fn make(&self, batch: u32, arena: &Arena) -> Result<Vec<(String, Tensor)>, InputsError> {
         let made = self.ports.iter().zip(self.shapes(batch)?).map(|(port, shape)| {
             let data =
@@ -108,7 +109,7 @@ fn bytes_of(datatype: ElementType, count: u64) -> u64 {
     count.saturating_mul(element(datatype, 0, false).len() as u64)
 }
 
-/// The same [`PATTERN`] elements over and over.
+/// Repeats the same [`PATTERN`] elements.
 fn elements(datatype: ElementType, count: u64, is_mask: bool) -> Vec<u8> {
     let pattern: Vec<u8> =
         (0..PATTERN.min(count)).flat_map(|place| element(datatype, place, is_mask)).collect();
@@ -121,18 +122,18 @@ fn elements(datatype: ElementType, count: u64, is_mask: bool) -> Vec<u8> {
     elements
 }
 
-/// One element, as it lies in memory.
+/// One element, as stored in memory.
 fn element(datatype: ElementType, place: u64, is_mask: bool) -> Vec<u8> {
-    // A prime: neighbours differ, and every part is met.
+    // Multiplies by a prime: neighbours differ, and every value occurs.
     let part = (place.wrapping_mul(7_919) % PATTERN) as f64 / PATTERN as f64;
     let number = u64::from(is_mask);
     match datatype {
         ElementType::Fp64 => part.to_le_bytes().to_vec(),
         ElementType::Fp32 => (part as f32).to_le_bytes().to_vec(),
-        // A half and a quarter, in either form of 16 bits.
+        // One half and one quarter, in either 16-bit format.
         ElementType::Fp16 => if place.is_multiple_of(2) { 0x3800_u16 } else { 0x3400 }.to_le_bytes().to_vec(),
         ElementType::Bf16 => if place.is_multiple_of(2) { 0x3f00_u16 } else { 0x3e80 }.to_le_bytes().to_vec(),
-        // One letter behind its length.
+        // One letter, preceded by its length.
         ElementType::Bytes => vec![1, 0, 0, 0, b'a'],
         integer => {
             let size = integer.size_bytes().unwrap_or(1);
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_is_made_as_the_model_takes_it() {
+    fn inputs_of_every_type_are_valid_tensors() {
         use ElementType as E;
         let types = [
             E::Bool,
@@ -193,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_says_that_all_is_there_and_indices_are_those_that_exist() {
+    fn masks_are_all_ones_and_indices_are_all_zeros() {
         let signature = signature(vec![
             port("input_ids", ElementType::Int64, &[None, None]),
             port("attention_mask", ElementType::Int64, &[None, None]),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn dimensions_that_may_vary_have_to_be_given() {
+    fn sizes_of_variable_dimensions_are_required() {
         let images = signature(vec![port("x", ElementType::Fp32, &[None, Some(3), None, None])]);
         let error = make(&images, 1, &[]).unwrap_err();
         assert!(
@@ -221,7 +222,7 @@ mod tests {
         assert!(error.contains("--dims x=16,16"), "{error}");
         let made = make(&images, 2, &[("x", &[4, 5])]).unwrap();
         assert_eq!(made[0].1.shape().dimensions(), [2, 3, 4, 5]);
-        // Without a batch dimension, all of them.
+        // Without a batch dimension, the sizes of all dimensions are required.
         let mut alone = images.clone();
         alone.outputs = vec![port("y", ElementType::Fp32, &[Some(1)])];
         assert!(make(&alone, 1, &[("x", &[4, 5])]).unwrap_err().contains("has 3 dimensions that may vary,"));

@@ -1,4 +1,4 @@
-//! Measuring one configuration.
+//! Measures one configuration.
 
 use super::plan::Configuration;
 use futures::future::try_join_all;
@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use weir_inference::{Completion, InferenceError, Pin, Probe, RunRequest, Tensor};
 use weir_types::Measured;
 
-/// Runs of one of those that go on at once whose times are looked at.
+/// The limit of runs measured per concurrent stream.
 const RUNS_MAX: usize = 100_000;
 
 type Inputs = Vec<(String, Tensor)>;
 
-/// Have as many runs go on at once as the configuration says, one after the other, for so long; each at least once. Gives up at `latest`.
+/// Runs the configuration's number of concurrent streams of runs for `time`, with at least one run
+/// each. Gives up at `latest`.
 pub(super) async fn measure(
     pin: &Pin,
     inputs: Inputs,
@@ -23,7 +24,8 @@ pub(super) async fn measure(
     let probe = pin.probe(threads);
     let run_memory_before = probe.trimmed_run_memory_bytes().await?;
     let request = || RunRequest { inputs: inputs.clone(), deadline: Some(latest), ..RunRequest::default() };
-    // All at once, so that each makes its session. What a first run takes is not what it takes later.
+    // All at once, so that each stream creates its session. The first run's time is not
+    // representative and is not counted.
     let first = try_join_all((0..concurrency).map(|_| run(&probe, request()))).await?;
     let tensor_bytes = first.first().map_or(0, |completion| bytes(&inputs) + bytes(&completion.outputs));
     drop(first);
@@ -38,7 +40,7 @@ pub(super) async fn measure(
     };
     let run_times = try_join_all((0..concurrency).map(|_| one_after_the_other())).await?;
     let took = began.elapsed();
-    // All of it that was added: others that run meanwhile may have had a part in that.
+    // The whole increase counts: concurrent runs of other callers may have contributed to it.
     let run_memory_bytes = probe.run_memory_bytes().await?.saturating_sub(run_memory_before);
     let own_bytes = u64::from(concurrency).saturating_mul(pin.session_bytes().saturating_add(tensor_bytes));
 
@@ -65,7 +67,7 @@ fn bytes(tensors: &[(String, Tensor)]) -> u64 {
     tensors.iter().map(|(_, tensor)| tensor.data().len() as u64).sum()
 }
 
-/// What so many of a hundred took at most; of times in order.
+/// The given percentile of sorted times.
 fn percentile_ns(times: &[Duration], percent: usize) -> u64 {
     let place = (times.len() * percent).div_ceil(100).saturating_sub(1);
     times.get(place).map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_times_that_were_measured() {
+    fn percentiles_are_measured_times() {
         let times: Vec<_> = (1..=20).map(Duration::from_nanos).collect();
         assert_eq!([50, 95, 100].map(|percent| percentile_ns(&times, percent)), [10, 19, 20]);
         assert_eq!(percentile_ns(&times[..1], 50), 1);

@@ -1,22 +1,22 @@
-//! Which configurations are measured, and for how long. Plain functions of plain data.
+//! Selects the configurations to measure, and the time for each. Pure functions of plain data.
 
 use std::time::Duration;
 use weir_types::api::ProfileRequest;
 use weir_types::{Batching, Measured};
 
-/// Configurations of one request, at most.
+/// The limit of configurations per request.
 const CONFIGURATIONS_MAX: usize = 64;
-/// What one of them is measured for unless the client says otherwise.
+/// The default time to measure one configuration.
 const DURATION_MS_DEFAULT: u64 = 1_000;
 const DURATION_MS_MAX: u64 = 10_000;
-/// What all of them may be measured for together.
+/// The limit of the total measuring time.
 const ALL_DURATIONS_MS_MAX: u64 = 300_000;
-/// Batches that are measured unless the client says otherwise.
+/// The default batch sizes.
 const BATCHES: [u32; 4] = [1, 2, 4, 8];
-/// The most threads that are measured unless the client says otherwise.
+/// The limit of threads in the default configurations.
 const THREADS_UNASKED_MAX: u32 = 8;
 
-/// How a model is run while it is measured.
+/// The parameters of a measured configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Configuration {
     pub(crate) threads: u32,
@@ -24,30 +24,31 @@ pub(crate) struct Configuration {
     pub(crate) concurrency: u32,
 }
 
-/// What there is to run it on.
+/// The resources for the measured runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Room {
-    /// Threads that one run can use.
+    /// The maximum number of threads for one run.
     pub(crate) threads_max: u32,
-    /// Runs at once on the device.
+    /// The number of concurrent runs on the device.
     pub(crate) slots: u32,
-    /// Whether runs can have several items.
+    /// Whether the model supports batches.
     pub(crate) takes_batches: bool,
 }
 
-/// What is to be measured, in this order: batches of one number of threads and of runs at once grow.
+/// The configurations to measure, in this order: for equal threads and concurrency, the batch size
+/// increases.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) configurations: Vec<Configuration>,
-    /// Combinations of what was asked for that would take more processors than there are.
+    /// The number of requested combinations that need more cores than the device has.
     pub(crate) left_out: usize,
-    /// How long each is measured.
+    /// The time to measure each configuration.
     pub(crate) duration: Duration,
-    /// Larger batches are left out where one takes longer.
+    /// The latency objective: after a configuration that misses it, larger batches are skipped.
     slo: Option<Duration>,
 }
 
-/// What cannot be measured.
+/// The reason why a request cannot be measured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlanError {
     #[error("{what} = {value} is not within 1 to {max}: {why}")]
@@ -67,14 +68,14 @@ pub(crate) enum PlanError {
 }
 
 impl Configuration {
-    /// Whether only the batch is another, and larger.
+    /// Whether it differs from `other` only in a larger batch.
     pub(crate) fn is_larger_batch_than(&self, other: &Self) -> bool {
         self.threads == other.threads && self.concurrency == other.concurrency && self.batch > other.batch
     }
 }
 
 impl Plan {
-    /// What a client asks for, on what there is.
+    /// Plans the configurations that a client requests, within `room`.
     pub(crate) fn of(request: &ProfileRequest, room: &Room) -> Result<Self, PlanError> {
         let batch_max = if room.takes_batches { Batching::SIZE_MAX_CAP } else { 1 };
         let threads = list("threads", &request.threads, room.threads_max, "the device's processors", || {
@@ -122,7 +123,7 @@ impl Plan {
         })
     }
 
-    /// Whether a configuration that did this is too slow, and larger batches with it.
+    /// Whether this configuration misses the objective, so that larger batches are skipped.
     pub(crate) fn is_missed_by(&self, measured: &Measured) -> bool {
         let slo_ns = self.slo.map(|slo| slo.as_nanos());
         slo_ns
@@ -130,7 +131,7 @@ impl Plan {
     }
 }
 
-/// What was asked for, in order and each once; or else the default.
+/// The requested values, sorted and without duplicates; the default if there are none.
 fn list(
     what: &'static str,
     asked: &[u32],
@@ -141,7 +142,7 @@ fn list(
     if asked.is_empty() {
         return Ok(default());
     }
-    // A list longer than the most configurations has too many, or something twice.
+    // A list that is longer than the limit of configurations has too many values or duplicates.
     let mut list = asked.to_vec();
     list.sort_unstable();
     list.dedup();
@@ -153,7 +154,7 @@ fn bounds(what: &'static str, value: u64, max: u64, why: &'static str) -> Result
     if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Bounds { what, value, max, why }) }
 }
 
-/// 1, 2, 4, ... and `max` itself.
+/// The powers of two below `max`, and `max`.
 fn doubling(max: u32) -> Vec<u32> {
     let mut list: Vec<u32> = std::iter::successors(Some(1_u32), |last| last.checked_mul(2))
         .take_while(|value| *value < max)
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn unasked_what_the_device_has_room_for_is_measured() {
+    fn default_plan_covers_what_the_device_has_room_for() {
         let all = plan("{}", &ROOM).unwrap();
         let pairs: Vec<_> = all.configurations.iter().map(|one| (one.threads, one.concurrency)).collect();
         let expected = [(1, 1), (1, 4), (2, 1), (4, 1)];
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!((all.left_out, all.duration), (8, Duration::from_secs(1)));
         let small = plan("{}", &Room { threads_max: 1, slots: 1, takes_batches: false }).unwrap();
         assert_eq!(triples(&small), [(1, 1, 1)]);
-        // As many processors as there are anywhere: the default stays within every limit.
+        // For any realistic number of cores, the default plan stays within all limits.
         for processors in 1..512 {
             let room = Room { threads_max: processors, slots: processors, takes_batches: true };
             assert!(plan("{}", &room).is_ok(), "{processors}");
@@ -193,14 +194,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_measured_in_order_and_each_once() {
+    fn requested_values_are_sorted_and_deduplicated() {
         let asked =
             plan(r#"{"threads":[2,1,2],"batch":[4],"concurrency":[2],"duration_ms":10}"#, &ROOM).unwrap();
         assert_eq!(triples(&asked), [(1, 4, 2), (2, 4, 2)]);
     }
 
     #[test]
-    fn what_cannot_be_measured_says_why() {
+    fn invalid_requests_are_rejected_with_the_reason() {
         for (json, why) in [
             (r#"{"threads":[5]}"#, "threads = 5 is not within 1 to 4"),
             (r#"{"threads":[0]}"#, "threads = 0"),
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_that_misses_the_slo_rules_out_larger_ones_only() {
+    fn batch_that_misses_the_slo_excludes_larger_batches_only() {
         let plan = plan(r#"{"slo_ms":10}"#, &ROOM).unwrap();
         let measured = |batch, latency_ms: u64| Measured {
             threads: 1,
@@ -239,7 +240,7 @@ mod tests {
             throughput_per_s: f64::INFINITY,
             memory_bytes: 1,
         };
-        // A batch may have to wait for as long as it runs.
+        // In the worst case, a batch waits for as long as it runs.
         assert_eq!(
             [(1, 10), (1, 11), (2, 5), (2, 6)].map(|(b, ms)| plan.is_missed_by(&measured(b, ms))),
             [false, true, false, true]
