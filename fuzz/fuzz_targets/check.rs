@@ -1,10 +1,12 @@
-//! What is held of any bytes in the place of a body: by the fuzzer, and by a test of `protocol/`, so that it goes on being compiled.
+//! Checks for arbitrary bytes as a request body. The fuzzer uses them, and so does a test of
+//! `protocol/`, which keeps them compiling.
 
 use std::convert::Infallible;
 use weir_protocol::{Classes, Data, RawInput, Request};
 use weir_types::{ElementType, Port, Shape};
 
-/// Read or refuse a body. The first two bytes say how much of the rest is JSON; 65535 stands for a request without the header.
+/// Parses or rejects a body. The first two bytes are the length of the JSON header; 65535 stands
+/// for a request without the length header.
 pub(crate) fn read_or_refuse(bytes: &[u8]) {
     let Some((header, body)) = bytes.split_first_chunk::<2>() else { return };
     let header = u16::from_le_bytes(*header);
@@ -29,7 +31,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
                 assert!(input.datatype.size_bytes().is_none() || data.len() <= elements.bytes_max());
                 data
             }
-            // It is kept elsewhere, and has no bytes here.
+            // The data is in a shared region and has no bytes in the body.
             Data::Region(_) => continue,
         };
         if input.shape.check(input.datatype, &data).is_err() {
@@ -40,11 +42,11 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
         }
         raw(input.shape.dimensions(), input.datatype, data.len());
     }
-    // Every byte behind the JSON belongs to some input.
+    // Every byte behind the JSON belongs to an input.
     assert_eq!(binary_bytes, json_bytes.map_or(0, |json_bytes| body.len() - json_bytes));
 }
 
-/// What a raw body's length is taken for has that length.
+/// Checks that the shape inferred for a raw body matches the body's length.
 fn raw(dimensions: &[u32], datatype: ElementType, bytes: usize) {
     let shape = dimensions.iter().enumerate().map(|(place, size)| (place > 0).then_some(*size)).collect();
     let port = Port { name: "x".to_owned(), datatype, shape };

@@ -1,4 +1,5 @@
-//! A body of the Open Inference Protocol, as hostile as it gets: it must be read or refused, and nothing outside of it touched.
+//! A hostile body of the Open Inference Protocol must be parsed or rejected, without touching
+//! memory outside of it.
 #![no_main]
 
 mod check;

@@ -1,11 +1,11 @@
-//! Schedules of an independent reference simulator, request by request.
+//! Compares schedules with those of an independent reference simulator, request by request.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use weir_scheduler::sim::{Cluster, Metrics, Workload, run};
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
-/// Half of the reference's own rounding.
+/// Half of the reference's rounding unit.
 const TOLERANCE_NS: u64 = 1_000;
 
 fn check(file: &str, policy: PolicyKind) {

@@ -1,4 +1,4 @@
-//! Where inputs lie counts as long as it takes to move them.
+//! Placement by the location of inputs, weighed by the time to move them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -13,16 +13,16 @@ use weir_types::{
 
 const MS: u64 = 1_000_000;
 const MB: u64 = 1_000_000;
-/// What a run takes.
+/// Run time.
 const RUN_MS: u64 = 20;
 
-/// Nodes with one device each, which runs one at a time and has the model.
+/// Nodes with one device each, which holds the model and runs one invocation at a time.
 struct Nodes {
     scheduler: Scheduler,
     now_ns: u64,
 }
 
-/// A node, and the time that moving inputs to it is expected to take.
+/// A node, and the expected time to move inputs to it.
 type Place = (u32, u64);
 
 fn model() -> ModelId {
@@ -62,7 +62,7 @@ impl Nodes {
         actions
     }
 
-    /// Where it starts at once, and the best other place.
+    /// The node on which it starts at once, and the best alternative.
     fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(Place, Option<Place>)> {
         let inputs = inputs.iter().map(|(node, bytes)| InputsOn { node: NodeId(*node), bytes: *bytes });
         let ModelId { tenant, name, version } = model();
@@ -100,7 +100,7 @@ impl Nodes {
 fn what_is_large_is_worked_on_where_it_lies_and_the_answer_says_why() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
     assert_eq!(nodes.arrive(1, &[(1, 100 * MB)]).unwrap(), ((1, 0), Some((0, 101 * MS))));
-    // The same the other way round, and where most of it lies.
+    // The reverse case, with most of the input on the other node.
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
     assert_eq!(nodes.arrive(1, &[(0, 100 * MB), (1, 5 * MB)]).unwrap(), ((0, 6 * MS), Some((1, 101 * MS))));
 }
@@ -109,7 +109,7 @@ fn what_is_large_is_worked_on_where_it_lies_and_the_answer_says_why() {
 fn steps_stay_together_where_moving_takes_longer_than_waiting_and_spread_where_it_does_not() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
     assert_eq!(nodes.arrive(1, &[(1, MB)]).unwrap().0.0, 1);
-    // Node 1 is taken for 20 ms.
+    // Node 1 is busy for 20 ms.
     assert_eq!(nodes.arrive(2, &[(1, 100 * MB)]), None, "moving takes 101 ms: it waits for its node");
     assert_eq!(nodes.arrive(3, &[(1, 5 * MB)]).unwrap(), ((0, 6 * MS), Some((1, 0))), "moving takes 6 ms");
     nodes.now_ns = RUN_MS * MS;
@@ -131,7 +131,7 @@ fn other_policies_place_as_they_did() {
 }
 
 proptest! {
-    /// Of nodes that are equal otherwise, the one to which the least has to be moved is taken.
+    /// Among otherwise equal nodes, the node with the shortest move time is chosen.
     #[test]
     fn the_least_is_moved(inputs in prop::collection::vec((0_u32..4, 1_u64..1_000 * MB), 0..4), nodes in 2_u32..40) {
         let ((on, move_time_ns), _) = Nodes::new(PolicyKind::FinishFirst, nodes).arrive(1, &inputs).unwrap();

@@ -1,4 +1,4 @@
-//! Seed 001, chapter 6: the printed traces of 6.1, and what 6.2 says of cold starts and waits.
+//! Seed 001, chapter 6: the printed traces of 6.1, and the cold starts and waits of 6.2.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -53,7 +53,7 @@ fn kaas_srtf_and_mlfqs_as_printed_know_the_future() {
 #[test]
 fn kaas_cold_starts_and_waits_under_a_poisson_process() {
     const SEEDS: u64 = 10;
-    // By policy: of ResNet, of BERT, of all.
+    // By policy: ResNet, BERT, and all requests.
     let mut waits = [[0.0; 3]; 5];
     for seed in 0..SEEDS {
         let workload = KaasTimes::TRACES.poisson(4, 0.8, 1_000, seed).unwrap();

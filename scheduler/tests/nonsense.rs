@@ -1,4 +1,4 @@
-//! Events that lie: anything at all may be told, in any order, at any time.
+//! Invalid events: any event, in any order, at any time.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -37,13 +37,14 @@ fn tenant() -> impl Strategy<Value = TenantId> {
     (0_u8..2).prop_map(|index| TenantId::new(&format!("t{index}")).unwrap())
 }
 
-/// More than are told apart, the same twice, of several sizes, and larger than the model that has them.
+/// Parts that exceed the supported number, are duplicated with several sizes, or are larger than
+/// their model.
 fn parts() -> impl Strategy<Value = Vec<Part>> {
     let part = (0_u64..4, number()).prop_map(|(id, bytes)| Part { id: PartId(id), bytes });
     prop::collection::vec(part, 0..20)
 }
 
-/// Limits that nobody would set.
+/// Invalid and extreme limits.
 fn limits() -> impl Strategy<Value = TenantLimits> {
     let share = prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
     (0_u32..3, 0_u32..3, share, number()).prop_map(
@@ -147,7 +148,7 @@ fn tier() -> impl Strategy<Value = Tier> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
-    /// And what is recorded of it plays again to the same.
+    /// A record of these events replays to the same actions.
     #[test]
     fn nothing_that_is_told_breaks_the_scheduler(
         policy in prop::sample::select(&PolicyKind::ALL[..]),

@@ -1,4 +1,4 @@
-//! What the scheduler of one node does, case by case.
+//! Behavior of the scheduler of one node, case by case.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -21,7 +21,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// One node with these devices.
+    /// A node with these devices.
     fn of(capacities: &[u64]) -> Self {
         let mut cluster = Self {
             scheduler: Scheduler::new(&Settings { queue_len_max: 3, ..Settings::default() }),
@@ -94,7 +94,8 @@ fn model(name: &str) -> ModelId {
     ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
 }
 
-/// Actions in short: `1@0 -a -b` starts 1 on device 0, giving up a and b; `1!QueueFull` rejects it.
+/// Abbreviated actions: `1@0 -a -b` starts 1 on device 0 and gives up a and b; `1!QueueFull`
+/// rejects 1.
 fn short(actions: &[Action]) -> Vec<String> {
     let tell = |action: &Action| match action {
         Action::Start { invocation, device, evict, .. } => {
@@ -135,7 +136,8 @@ fn the_device_that_has_the_model_is_chosen_and_the_others_are_named() {
 fn a_second_device_is_used_when_it_is_ready_sooner() {
     let mut cluster = Cluster::of(&[10, 10]);
     cluster.load(CPU, "a", 4);
-    // Runs take 1,000 ns, a load of `a` takes 4: loading it again is quicker than waiting for the slot.
+    // A run takes 1,000 ns and a load of `a` takes 4 ns: loading it again is faster than waiting
+    // for the slot.
     assert_eq!(short(&cluster.arrive(1, &[("a", 4)])), ["1@0"]);
     cluster.now_ns = 1_000;
     cluster.finish(1);
@@ -152,7 +154,7 @@ fn the_least_recently_used_models_make_room_and_granted_ones_never_do() {
         cluster.finish(id);
     }
     assert_eq!(short(&cluster.arrive(4, &[("a", 3)])), ["4@0"]);
-    // `a` is granted, `b` is the oldest of the others.
+    // `a` is granted; `b` is the least recently used of the others.
     assert_eq!(short(&cluster.arrive(5, &[("d", 3)])), ["5@0 -b"]);
     assert_eq!(short(&cluster.arrive(6, &[("e", 3)])), ["6@0 -c"]);
     assert_eq!(short(&cluster.arrive(7, &[("f", 3)])), NOTHING, "all else is granted or promised");
@@ -190,7 +192,8 @@ fn small_models_pass_a_large_one_only_so_often() {
     cluster.arrive(0, &[("small", 1)]);
     assert_eq!(short(&cluster.arrive(1, &[("large", 10)])), NOTHING);
     let mut passed = 0;
-    // At each moment one that grants `small` runs, so that `large` never fits by itself.
+    // An invocation with `small` runs at any time, so that `large` never fits unless starts are
+    // held back.
     let mut last = 0;
     for id in 2..200 {
         if short(&cluster.arrive(id, &[("small", 1)])) == [format!("{id}@0")] {
@@ -342,14 +345,14 @@ fn a_model_that_is_larger_than_was_said_pushes_out_others_and_breaks_nothing() {
     );
 }
 
-/// A model of 10 bytes, 9 of which are the backbone that all of its kind have.
+/// A model of 10 bytes, 9 of which are the backbone shared by all variants.
 fn variant(name: &str) -> ModelDemand {
     let parts = vec![Part { id: PartId(1), bytes: 9 }];
     ModelDemand { model: model(name), bytes: 10, load_time_ns: None, runs_on: Platforms::ALL, parts }
 }
 
 impl Cluster {
-    /// A call that needs this model, which is in memory by the time it is over.
+    /// A call that needs this model, which is loaded before the call ends.
     fn call_variant(&mut self, id: u64, name: &str) -> Vec<String> {
         let mut arrival = arrival(id, &[], FAR_NS);
         let demand = variant(name);
@@ -371,18 +374,18 @@ impl Cluster {
 
 #[test]
 fn what_variants_have_in_common_takes_room_once() {
-    // The backbone and five variants of it fit.
+    // The backbone and five variants fit.
     let mut cluster = Cluster::of(&[14]);
     for (id, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
         assert_eq!(cluster.call_variant(id, name), [format!("{id}@0")]);
     }
     let held_bytes = |cluster: &Cluster| cluster.scheduler.view().devices().next().unwrap().1.held_bytes();
     assert_eq!(held_bytes(&cluster), 14);
-    // One more takes the place of one: the backbone stays.
+    // Another variant replaces one variant; the backbone stays.
     let [start] = &cluster.call_variant(5, "f")[..] else { panic!() };
     assert_eq!(start.matches(" -").count(), 1, "{start}");
     assert_eq!(held_bytes(&cluster), 14);
-    // For another model they all have to go, since the backbone goes with the last of them.
+    // Another model replaces all variants, since the backbone is freed with the last of them.
     let [start] = &short(&cluster.arrive(6, &[("other", 10)]))[..] else { panic!() };
     assert_eq!(start.matches(" -").count(), 5, "{start}");
 }

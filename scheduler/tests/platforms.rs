@@ -1,4 +1,5 @@
-//! Devices that differ: what can run where, which of them is tried and chosen, and what becomes of one that goes and comes back.
+//! Different kinds of devices: where models can run, which devices are tried and chosen, and the
+//! loss and return of devices.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -13,7 +14,8 @@ use weir_types::{
 
 const MS: u64 = 1_000_000;
 
-/// A node with some devices, by kind, and the models that they have loaded. Every run takes what its kind of device does.
+/// A node with devices of several kinds, and their loaded models. Run times depend on the kind of
+/// device.
 struct Cluster {
     scheduler: Scheduler,
     now_ns: u64,
@@ -91,7 +93,7 @@ impl Cluster {
         (invocation, actions)
     }
 
-    /// Where the next call of one model runs, which takes so long there.
+    /// The device that runs the next call of a model, given the run time on each device.
     fn run(&mut self, name: &str, times_ms: &[u64]) -> u32 {
         let (invocation, actions) = self.arrive(&[(name, Platforms::ALL)]);
         let ordinal = started(&actions, invocation).unwrap();
@@ -105,7 +107,7 @@ impl Cluster {
         self.tell(load);
         self.now_ns += times_ms[ordinal as usize] * MS;
         self.tell(Event::Finished { invocation });
-        // They do not come one behind the other.
+        // Calls do not follow each other directly.
         self.now_ns += 50 * MS;
         ordinal
     }
@@ -146,7 +148,8 @@ fn what_no_device_can_run_is_rejected_at_once() {
     }
 }
 
-/// A model that an accelerator lacks does not keep the others of the call from it: it runs on the processor beside it.
+/// A model that cannot run on an accelerator runs on the CPU of the same node; the call's other
+/// models still use the accelerator.
 #[test]
 fn one_model_that_needs_the_processor_does_not_bind_the_others() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
@@ -160,7 +163,7 @@ fn one_model_that_needs_the_processor_does_not_bind_the_others() {
     assert_eq!((held(&cluster, 0), held(&cluster, 1)), (0, 4), "memory is promised only for what runs there");
     cluster.tell(Event::Finished { invocation });
     assert_eq!(held(&cluster, 1), 0);
-    // An accelerator without a processor beside it is nothing for the two.
+    // An accelerator on a node without a CPU cannot serve the two models.
     let mut alone = Cluster::of(PolicyKind::default(), vec![gpu()]);
     let (_, actions) = alone.arrive(&models);
     assert!(matches!(&actions[..], [Action::Reject { why: Rejection::NoCapacity, .. }]), "{actions:?}");
@@ -172,13 +175,14 @@ fn every_kind_of_device_is_tried_and_the_quickest_is_stayed_with() {
     let mut cluster = Cluster::of(PolicyKind::default(), kinds);
     let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[80, 5, 30])).collect();
     assert_eq!(ran[10..], [1; 10], "{ran:?}");
-    // A processor that is quicker than any accelerator is found, too.
+    // A CPU that is faster than any accelerator is found, too.
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
     let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[1, 400])).collect();
     assert_eq!(ran[10..], [0; 10], "{ran:?}");
 }
 
-/// What is quickest for both is so for one of them only: each gain of one is a loss of the other.
+/// The fastest device has room for one of the two models, so each gain of one model is a loss of
+/// the other.
 #[test]
 fn two_models_do_not_take_the_quicker_device_from_each_other_by_turns() {
     for times_ms in [[3, 4], [4, 3], [30, 40], [5, 500]] {
@@ -259,7 +263,7 @@ fn smaller_device_evicts_more_and_refuses_what_no_longer_fits() {
             (evicted, actions)
         };
         assert_eq!((call(&mut cluster, "a").0, call(&mut cluster, "b").0), (Some(0), Some(0)), "{policy:?}");
-        // There is room for one of them now: whichever model comes next, both make way.
+        // The device has room for one of the models now: the next model evicts both.
         let resized = |capacity_bytes| Event::DeviceResized { device: device(0), capacity_bytes };
         assert_eq!(cluster.tell(resized(bytes)), [], "{policy:?}");
         assert_eq!(call(&mut cluster, "c").0, Some(2), "{policy:?}");
@@ -305,7 +309,7 @@ fn those_that_were_admitted_for_a_device_that_is_lost_start_on_another() {
         }
         assert!(!waiting.is_empty(), "nobody waits");
         let mut actions = cluster.tell(Event::DeviceDown { device: device(lost) });
-        // First those end that were on the lost device, then the others, until nobody is left.
+        // Ends the invocations on the lost device first, then the others, until none is left.
         running.sort_by_key(|(_, ordinal)| *ordinal != lost);
         while !running.is_empty() {
             let (invocation, _) = running.remove(0);
@@ -318,7 +322,7 @@ fn those_that_were_admitted_for_a_device_that_is_lost_start_on_another() {
             }
         }
         assert_eq!(waiting, [], "they never had their turn");
-        // Nobody keeps the device for those that waited for it.
+        // The device is no longer reserved for the invocations that waited for it.
         cluster.tell(Event::DeviceUp { device: device(lost) });
         cluster.tell(Event::DeviceDown { device: device(1 - lost) });
         let (next, actions) = cluster.arrive(&model);
@@ -329,7 +333,8 @@ fn those_that_were_admitted_for_a_device_that_is_lost_start_on_another() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever comes and goes: what starts, starts where all of it can run, and on a device that is up.
+    /// Under any sequence of events, an invocation starts only where all its models can run, on a
+    /// device that is up.
     #[test]
     fn placements_suit_their_devices(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
@@ -380,7 +385,8 @@ proptest! {
     }
 }
 
-/// A run that computes behind the load of its model ends sooner than both together: what it has taken beyond the load is no run time.
+/// On devices that overlap computation with loads, a cold run takes less than load and run time
+/// together, so the time beyond the load is no estimate of the run time.
 #[test]
 fn cold_runs_on_a_gpu_are_not_taken_for_warm_ones() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu()]);
@@ -395,7 +401,7 @@ fn cold_runs_on_a_gpu_are_not_taken_for_warm_ones() {
         cluster.tell(Event::Evicted { device: device(0), model: model("m") });
         expected_ns
     };
-    // The first of all says at least something.
+    // The first measurement of all counts, for lack of a better one.
     run(100);
     for _ in 0..5 {
         assert_eq!(run(91), 10 * MS, "a millisecond beyond the load is not how long it runs");

@@ -1,4 +1,4 @@
-//! What is recorded of a scheduler plays again, or says where it does not.
+//! Records of a scheduler replay to the same actions, or report where they differ.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -43,7 +43,7 @@ fn arrival(id: u64) -> Event {
     })
 }
 
-/// Two invocations of one model, one after the other, on one device.
+/// Records two invocations of one model, one after the other, on one device.
 fn record(bytes_max: usize) -> (Recorder, Vec<Action>) {
     let setup = Setup::default();
     let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, bytes_max));
@@ -70,7 +70,7 @@ fn a_record_plays_again_to_the_same_actions() {
     assert_eq!(recorder.take_lines(), b"", "lines are taken once");
 }
 
-/// The writer was stopped: everything up to the last whole line counts.
+/// If the writer was stopped, all complete lines count.
 #[test]
 fn a_record_that_is_cut_short_plays_as_far_as_it_goes() {
     let (mut recorder, _) = record(usize::MAX);
@@ -93,7 +93,7 @@ fn a_record_takes_no_more_than_it_may_and_plays_up_to_there() {
     }
 }
 
-/// Another policy, or another version of this one, decides otherwise: the first difference is told.
+/// Another policy or version decides differently, and the first difference is reported.
 #[test]
 fn what_the_scheduler_would_not_say_today_is_told_with_its_line() {
     let (mut recorder, _) = record(usize::MAX);

@@ -1,14 +1,15 @@
-//! What the default policy promises beside `lalb-o3`, and figures of the papers, over seeds that nothing was tuned to.
+//! The default policy's advantage over `lalb-o3`, and figures of the papers, over seeds that were
+//! not used for tuning.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use weir_scheduler::sim::{Cluster, Metrics, Preset, measure};
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
-/// Tuning was done on others.
+/// Tuning used other seeds.
 const SEEDS: [u64; 10] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 
-/// No request waits longer, whatever the seed.
+/// Upper bound on the wait of any request, for every seed.
 const WAIT_MAX_S: f64 = 15.0;
 
 fn check(preset: Preset, lower: f64) {

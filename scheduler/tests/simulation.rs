@@ -1,4 +1,5 @@
-//! Thousands of small worlds, each from a seed, with every promise checked on every step, and inputs that are not worlds.
+//! Thousands of small simulations, each from a seed, with all guarantees checked on every step; and
+//! invalid workloads.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -15,10 +16,10 @@ use weir_scheduler::{
 };
 use weir_types::Cost;
 
-/// Worlds that are played by each policy.
+/// Number of simulations per policy.
 const SEEDS: u64 = 400;
 
-/// Set to play one of them, or another one.
+/// The environment variable that selects a single seed.
 const SEED: &str = "WEIR_SIM_SEED";
 
 fn recipe(rng: &mut Pcg64) -> Recipe {
@@ -56,7 +57,7 @@ fn slo(rng: &mut Pcg64) -> SloRule {
         0 => SloLatency::Times(rng.random_range(1..20).into()),
         _ => SloLatency::Ns(rng.random_range(1_000_000_000..30_000_000_000)),
     };
-    // Little more than a run, or a load and a run, or whatever it takes.
+    // Slightly more than a run, or than a load and a run, or unlimited.
     let cost_max = [1_500_000_000, 6_000_000_000, u64::MAX][rng.random_range(0..3)];
     SloRule { latency, cost_max: Cost::from_nanos(cost_max), part: [1.0, 0.5][rng.random_range(0..2)] }
 }
@@ -159,8 +160,9 @@ explore! {
     promises_hold_clockwork: Clockwork;
 }
 
-/// Small exact worlds: everything takes what is expected, and nothing that was admitted is late or too dear, whatever else comes. The check
-/// is in the world; here it is seen that it has something to check.
+/// In small exact simulations, everything takes as long as expected, and no admitted request is
+/// late or too expensive, whatever else arrives. The simulation checks this; the test checks that
+/// there were such requests.
 #[test]
 fn what_is_admitted_keeps_its_slo() {
     let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
@@ -182,8 +184,10 @@ fn what_is_admitted_keeps_its_slo() {
     assert!(only.is_some() || met > 2_000 && rejected > 2_000, "{met} met, {rejected} rejected");
 }
 
-/// A request that has to load its model where others wait takes more from them than it is worth. Told on arrival, hardly fewer are served in time than by a
-/// controller that makes everybody wait until it is certain; where there is room for all, none is turned away; and no model is left out.
+/// A request that has to load its model where others wait may cost them more than it gains. With a
+/// decision on arrival, hardly fewer requests meet their SLO than under a controller that lets all
+/// requests wait until a miss is certain. With enough capacity, no request is rejected, and no
+/// model is excluded.
 #[test]
 fn loads_are_admitted_where_they_are_worth_it() {
     let slo = SloRule { latency: SloLatency::Times(20.0), cost_max: Cost::MAX, part: 1.0 };
@@ -212,7 +216,8 @@ fn loads_are_admitted_where_they_are_worth_it() {
     }
 }
 
-/// Nodes go and come while it runs: what ran there is lost and answered, the rest is served.
+/// Nodes go down and come back: the requests that ran there are rejected, and all others are
+/// served.
 #[test]
 fn what_a_lost_node_ran_is_answered_and_nothing_else() {
     let recipe = Recipe { minutes: 2, ..Preset::Trace.recipe(20) };
@@ -226,13 +231,13 @@ fn what_a_lost_node_ran_is_answered_and_nothing_else() {
         };
         assert_eq!(played(&whole).rejected, 0.0);
         let faulty = played(&Cluster { losses: Some(losses), ..whole.clone() });
-        // Some five losses of three devices that run one each.
+        // About five outages of three devices that run one request each.
         let lost = (faulty.rejected * workload.requests().len() as f64).round();
         assert!((1.0..=18.0).contains(&lost), "{policy} lost {lost}");
     }
 }
 
-/// A workload goes to JSON with its schedule and comes back as it was.
+/// A workload written to JSON with its schedule reads back unchanged.
 #[test]
 fn a_dump_is_a_workload_again_with_its_schedule() {
     let workload = Recipe {
@@ -289,7 +294,7 @@ fn what_is_no_workload_is_an_error_that_says_why() {
     assert!(error.contains("fastest") && error.contains("finish-first"), "{error}");
 }
 
-/// Nothing arrives: there is nothing to measure, and nothing breaks.
+/// Without arrivals, there is nothing to measure and no error.
 #[test]
 fn an_empty_workload_runs() {
     let json = br#"{"models":[[100,1,1]],"requests":[],"capacity":500}"#;

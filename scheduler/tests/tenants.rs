@@ -1,4 +1,4 @@
-//! What holds between tenants, whatever the policy.
+//! Tenant isolation under every policy.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
@@ -15,17 +15,18 @@ const NODE: NodeId = NodeId(0);
 const RUN_NS: u64 = 1_000_000_000;
 const LOAD_NS: u64 = 2_000_000_000;
 
-/// Devices that take one at a time, loads that take as long as they are said to, and a count of what each tenant was given.
+/// Devices that run one invocation at a time, loads of known duration, and counts of starts by
+/// tenant.
 struct Cluster {
     scheduler: Scheduler,
     now_ns: u64,
     next: u64,
-    /// When runs end, and what they are.
+    /// Running invocations by their end and id, with their devices.
     running: BTreeMap<(u64, u64), DeviceId>,
     invocations: BTreeMap<u64, (TenantId, ModelId)>,
     starts: BTreeMap<String, u64>,
     running_max: BTreeMap<String, u32>,
-    /// What all models have in common.
+    /// Parts shared by all models.
     parts: Vec<Part>,
     loads: u64,
 }
@@ -48,7 +49,7 @@ impl Cluster {
         Self { scheduler, now_ns: 0, next: 0, running, invocations, starts, running_max, parts, loads: 0 }
     }
 
-    /// An invocation of a function with one model of 5 bytes; a device holds two.
+    /// An arrival for a function with one model of 5 bytes; a device holds two.
     fn arrive(&mut self, who: &str, model: u64) {
         let (id, tenant) = (self.next, tenant(who));
         self.next += 1;
@@ -103,7 +104,7 @@ impl Cluster {
         }
     }
 
-    /// Until this time, or until nothing runs.
+    /// Runs until this time, or until nothing runs.
     fn run_until(&mut self, until_ns: u64) {
         while let Some(((at_ns, id), _)) =
             self.running.first_key_value().filter(|((at_ns, _), _)| *at_ns <= until_ns)
@@ -126,7 +127,8 @@ fn tenant(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
 }
 
-/// One tenant fills the queue with calls of a model that is in memory everywhere; another asks now and then for one that has to be loaded.
+/// One tenant fills the queue with calls of a model that is in memory everywhere. Another tenant
+/// occasionally needs a model that has to be loaded.
 #[test]
 fn a_flood_with_high_locality_does_not_starve_others() {
     for policy in PolicyKind::ALL {
@@ -146,7 +148,7 @@ fn a_flood_with_high_locality_does_not_starve_others() {
 fn time_is_shared_by_weight_while_both_wait() {
     let heavy = TenantLimits { weight: 3, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        // Neither of the two models has to go for the other.
+        // Both models fit in memory.
         let mut cluster = Cluster::new(policy, 4, &[("heavy", heavy.clone())]);
         for _ in 0..600 {
             cluster.arrive("heavy", 0);
@@ -154,7 +156,7 @@ fn time_is_shared_by_weight_while_both_wait() {
         }
         cluster.run_until(100 * RUN_NS);
         let ratio = cluster.starts("heavy") as f64 / cluster.starts("light") as f64;
-        // Devices that belong to one model each are shared as devices are; caps hold there, weights cannot.
+        // `exclusive` shares devices by model, so caps hold but weights do not.
         let expected = if policy == PolicyKind::Exclusive { 0.9..4.0 } else { 2.5..3.5 };
         assert!(expected.contains(&ratio), "{policy}: {ratio}");
     }
@@ -177,9 +179,10 @@ fn device_time_is_capped_and_what_waits_for_it_is_woken() {
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 2, &[("slow", slow.clone())]);
         (0..200).for_each(|_| cluster.arrive("slow", 0));
-        // Woken every second, as the driver would at the times it is told.
+        // Woken every second, in place of the driver's wake-ups.
         (1..=200).for_each(|second| cluster.run_until(second * RUN_NS));
-        // A tenth of two devices over 200 seconds are 40 runs; what was saved up and loads make the difference.
+        // A tenth of two devices over 200 seconds is 40 runs; the saved-up share and loads explain
+        // the difference.
         let starts = cluster.starts("slow");
         assert!((30..=50).contains(&starts), "{policy}: {starts}");
     }
@@ -200,7 +203,8 @@ fn a_tenants_models_stay_within_its_part_of_memory() {
     }
 }
 
-/// Each of the variants was charged as if it were alone, so that a cap that has room for all of them let one stay.
+/// Regression test: each variant was charged separately, so that a cap with room for all variants
+/// kept only one in memory.
 #[test]
 fn what_a_tenants_models_have_in_common_counts_once() {
     let small = TenantLimits { resident_bytes_max: 7, ..TenantLimits::default() };
@@ -215,7 +219,7 @@ fn what_a_tenants_models_have_in_common_counts_once() {
         }
         assert_eq!((cluster.starts("small"), cluster.loads), (12, 3), "{policy}");
         assert_eq!(cluster.scheduler.view().tenants().resident_bytes(&tenant("small")), 7, "{policy}");
-        // One variant more goes over the cap: one of them goes, and no more.
+        // Another variant exceeds the cap, so exactly one variant is evicted.
         cluster.arrive("small", 3);
         assert_eq!(cluster.loads, 4, "{policy}");
         assert_eq!(cluster.scheduler.view().tenants().resident_bytes(&tenant("small")), 7, "{policy}");

@@ -1,4 +1,5 @@
-//! The scheduler's promises, over random histories of a cluster whose nodes hear of decisions late and are heard of late.
+//! The scheduler's guarantees, over random histories of a cluster with delayed messages in both
+//! directions.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
@@ -15,8 +16,9 @@ use world::World;
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_048) })]
 
-    /// Nothing is lost, nothing starts twice, granted models are never victims, the queue is bounded, and whatever an invocation opens
-    /// fits into the device when it opens it. The checks are in the world.
+    /// No invocation is lost or starts twice, granted models are never evicted, the queue is
+    /// bounded, and every model that an invocation opens fits into the device at that moment.
+    /// `World` contains the checks.
     #[test]
     fn promises_hold_whatever_happens(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
@@ -28,8 +30,9 @@ proptest! {
     }
 }
 
-/// A history in which an eviction that one load was counting on is used up by another. Lists of victims that end with the invocation
-/// they were given to get this wrong: both loads fit when they were promised, and then one of them does not.
+/// A history in which one load uses up an eviction that another load relied on. An eviction list
+/// that ends with its invocation gets this wrong: both loads fit when they were promised, and then
+/// one of them does not.
 #[test]
 fn loads_that_count_on_each_others_victims_all_fit() {
     for policy in PolicyKind::ALL {
@@ -41,7 +44,7 @@ fn loads_that_count_on_each_others_victims_all_fit() {
 
 fn steps() -> [Step; 13] {
     [
-        // The device of 10 holds models 0 (4) and 1 (5) from before.
+        // The device of 10 bytes holds models 0 (4) and 1 (5) from before.
         Step::Arrive { models: vec![0, 1], deadline_ns: 1_000 },
         Step::Exchange(9),
         Step::Open { invocation: 0, model: 0 },

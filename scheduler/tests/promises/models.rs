@@ -1,12 +1,12 @@
-//! The models that there are, and what they have in common.
+//! The models, and their shared parts.
 
 use std::collections::HashSet;
 use weir_scheduler::{Part, PartId};
 use weir_types::{ModelId, Name, TenantId, Version};
 
-/// By model. The last is larger than any device.
+/// Sizes by model. The last is larger than any device.
 pub(super) const SIZES: [u64; 8] = [4, 5, 3, 5, 1, 2, 0, 13];
-/// By model: what it has in common with others, as (id, bytes).
+/// Shared parts by model, as (id, bytes).
 pub(super) const PARTS: [&[(u64, u64)]; 8] =
     [&[], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[(2, 2)], &[], &[(1, 3)]];
 
@@ -26,7 +26,7 @@ pub(super) fn parts(index: usize) -> Vec<Part> {
     PARTS[index].iter().map(|(id, bytes)| Part { id: PartId(*id), bytes: *bytes }).collect()
 }
 
-/// What models take together: what they have in common counts once.
+/// Bytes of models together, in which shared parts count once.
 pub(super) fn together_bytes<'a>(models: impl IntoIterator<Item = &'a ModelId>) -> u64 {
     let models: HashSet<usize> = models.into_iter().map(index).collect();
     let shared: HashSet<(u64, u64)> = models.iter().flat_map(|model| PARTS[*model]).copied().collect();

@@ -1,4 +1,5 @@
-//! The nodes of a cluster: they carry out what the scheduler decides, check that it fits, and tell what happens.
+//! The nodes of a cluster: they carry out the scheduler's decisions, check that everything fits,
+//! and report events.
 
 use super::models::{SIZES, index, parts, together_bytes};
 use super::world::{Told, World};
@@ -6,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use weir_scheduler::{Action, DeviceSpec, Event, Evictable};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Platform};
 
-/// By node: the memory of its devices.
+/// Memory of the devices, by node.
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
 
 /// One device of a node.
@@ -21,7 +22,7 @@ impl World {
     pub(super) fn carry_out(&mut self, action: Action) {
         let Action::Start { invocation, node, device, evict, .. } = action else { return };
         let told = &self.invocations[&invocation];
-        // Its node went away, and has come back as another.
+        // Its node went down, and may be up again.
         if told.rejection.is_some() {
             return;
         }
@@ -30,7 +31,7 @@ impl World {
         let device = &mut devices[device.map_or(0, |device| device.ordinal as usize)];
         device.evictable.start(invocation, models.clone(), evict);
         if told.cancelled {
-            // Nobody wants it any more, but others may already count on its victims.
+            // The invocation was cancelled, but other placements may rely on its victims already.
             device.evictable.finish(invocation);
             return;
         }
@@ -38,7 +39,7 @@ impl World {
         self.to_scheduler.push_back(Event::Started { invocation });
     }
 
-    /// A running invocation opens a model: it must fit once what may go has gone.
+    /// A running invocation opens a model, which must fit after the evictable models are evicted.
     pub(super) fn open(&mut self, invocation: usize, model: usize) {
         let Some((id, invocation)) = self.running(invocation) else { return };
         let device = device(&mut self.nodes, id);
@@ -85,7 +86,7 @@ impl World {
     pub(super) fn cancel(&mut self, invocation: u64) {
         let invocation = InvocationId(invocation);
         let Some(told) = self.invocations.get_mut(&invocation) else { return };
-        // The driver cancels each once, and only what it has not heard the end of.
+        // The driver cancels each invocation once, and only before it learns of its end.
         if told.cancelled || told.rejection.is_some() || self.over.contains(&invocation) {
             return;
         }
@@ -110,7 +111,8 @@ impl World {
         device.evictable.finish(invocation);
     }
 
-    /// A model leaves for reasons of its own: it was deleted, say. Granted ones stay.
+    /// A model is unloaded independently of the scheduler, for example because it was deleted.
+    /// Granted models stay.
     pub(super) fn unload(&mut self, at: usize, model: usize) {
         let mut ids = self.nodes.iter().flat_map(|(node, devices)| {
             (0..devices.len() as u32).map(|ordinal| DeviceId { node: *node, ordinal })
@@ -127,7 +129,7 @@ impl World {
     }
 
     pub(super) fn up(&mut self, node: u32) {
-        // One that was up comes back without a word about having been away.
+        // A node that was up restarts without reporting that it was down.
         self.leave(node);
         let capacities = CAPACITIES[node as usize];
         let device = |capacity_bytes: &u64| Device {
@@ -147,7 +149,8 @@ impl World {
         self.tell(Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(spec).collect() });
     }
 
-    /// A node goes: what it said is heard first, what was said to it is not.
+    /// Takes a node down: the scheduler gets its earlier events, and the node loses the decisions
+    /// sent to it.
     pub(super) fn leave(&mut self, node: u32) {
         let node = NodeId(node);
         while let Some(event) = self.to_scheduler.pop_front() {
@@ -169,7 +172,7 @@ impl World {
 }
 
 impl Device {
-    /// What its memory would hold with one more model.
+    /// Bytes that its memory would hold with one more model.
     fn used_bytes_with(&self, model: &ModelId) -> u64 {
         together_bytes(self.resident.iter().chain([model]))
     }

@@ -1,18 +1,18 @@
-//! What happens to a cluster.
+//! Random steps of a cluster's history.
 
 use super::models::{SIZES, model};
 use proptest::prelude::*;
 use weir_scheduler::{Event, Part, PartId};
 use weir_types::{DeviceId, InvocationId, NodeId};
 
-/// Something that happens. Numbers are taken modulo what there is.
+/// A step. Numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     Arrive {
         models: Vec<usize>,
         deadline_ns: u64,
     },
-    /// Decisions reach the nodes, and news reach the scheduler: this many of each at most.
+    /// Delivers at most this many decisions to the nodes, and as many events to the scheduler.
     Exchange(usize),
     Open {
         invocation: usize,
@@ -56,7 +56,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Events about what does not exist, and with absurd numbers. None may change what is promised about the rest.
+/// Events about unknown things, or with absurd numbers. They must not affect the guarantees for
+/// everything else.
 fn nonsense() -> impl Strategy<Value = Event> {
     let nobody = InvocationId(u64::MAX);
     let nowhere = |node, ordinal| DeviceId { node: NodeId(node), ordinal };

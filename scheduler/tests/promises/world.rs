@@ -1,4 +1,4 @@
-//! A cluster that checks every promise as it goes.
+//! A simulated cluster that checks every guarantee on every step.
 
 use super::models::{SIZES, model, name, parts, together_bytes};
 use super::nodes::Device;
@@ -19,13 +19,13 @@ pub(crate) struct World {
     pub(super) to_nodes: VecDeque<Action>,
     pub(super) to_scheduler: VecDeque<Event>,
     pub(super) nodes: BTreeMap<NodeId, Vec<Device>>,
-    /// By invocation: the models it may open and how far it has come.
+    /// Invocations by id: the models that each may open, and its progress.
     pub(super) invocations: BTreeMap<InvocationId, Told>,
-    /// What the scheduler has been told is over.
+    /// Invocations whose end was reported to the scheduler.
     pub(super) over: HashSet<InvocationId>,
 }
 
-/// What an invocation was told, and what it asked for.
+/// The decisions about an invocation, and its request.
 pub(super) struct Told {
     pub(super) models: Vec<ModelId>,
     pub(super) started_on: Option<DeviceId>,
@@ -63,7 +63,7 @@ impl World {
         }
     }
 
-    /// Let everything come to its end, and see that nobody was forgotten.
+    /// Lets everything end, and checks that no invocation was forgotten.
     pub(crate) fn end(&mut self) {
         for node in 0..2 {
             self.up(node);
@@ -105,7 +105,7 @@ impl World {
         let function = FunctionId { tenant: TenantId::default(), name: name("f"), version: Version(1) };
         let deadline_at_ns = self.now_ns + deadline_ns;
         let priority = u32::from(invocation.0.is_multiple_of(4));
-        // Some have little time, and some want it cheap.
+        // Some invocations have little time, and some have a low maximum cost.
         let due_at_ns = self.now_ns + deadline_ns / 2;
         let cost_max = Cost::from_nanos(if invocation.0.is_multiple_of(6) { 200_000_000 } else { u64::MAX });
         let slo = invocation.0.is_multiple_of(3).then_some(Slo { due_at_ns, cost_max });
@@ -124,7 +124,7 @@ impl World {
             inputs: Vec::new(),
         };
         self.tell(Event::Arrived(arrival.clone()));
-        // The same one again must change nothing.
+        // A repeated arrival must change nothing.
         if self.scheduler.view().running() > 0
             && invocation.0.is_multiple_of(5)
             && self.is_under_way(invocation)
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// Tell the scheduler, and check what it says and knows.
+    /// Passes an event to the scheduler, and checks its actions and its view.
     pub(super) fn tell(&mut self, event: Event) {
         if let Event::Finished { invocation }
         | Event::Failed { invocation }
