@@ -1,19 +1,19 @@
-//! Changes of what survives a restart. Once begun they are carried through, whether or not the client who asked for them still waits:
-//! what is on disk and what is in memory must not part because a connection broke between the two.
+//! Changes of durable state. Once started, a change is completed even if the requesting client
+//! disconnects: a broken connection must not make disk and memory inconsistent.
 
 use tokio_util::task::TaskTracker;
 
-/// Carries changes through to their end. Cheap to clone.
+/// Runs changes to completion. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Changes(TaskTracker);
 
-/// A change that did not come to its end: it panicked, or the node's threads ended first.
+/// A change that was not completed: it panicked, or the node's threads ended first.
 #[derive(Debug, thiserror::Error)]
 #[error("the change was cut off: {0}")]
 pub(crate) struct CutOff(#[from] tokio::task::JoinError);
 
 impl Changes {
-    /// Begin `change` and wait for it. It goes on when the caller stops waiting.
+    /// Starts `change` and waits for it. The change continues if the caller stops waiting.
     pub(crate) async fn carry_through<T: Send + 'static>(
         &self,
         change: impl Future<Output = T> + Send + 'static,
@@ -21,7 +21,7 @@ impl Changes {
         Ok(self.0.spawn(change).await?)
     }
 
-    /// Wait until every change that was begun has ended. Called before the datastore closes.
+    /// Waits until all started changes have ended. Called before the datastore is closed.
     pub(crate) async fn settle(&self) {
         self.0.close();
         self.0.wait().await;
@@ -36,7 +36,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn a_change_goes_on_without_the_one_who_asked_and_is_waited_for() {
+    async fn change_completes_after_its_caller_is_dropped_and_delays_shutdown() {
         let changes = Changes::default();
         let (go, gone) = oneshot::channel::<()>();
         let has_ended = Arc::new(AtomicBool::new(false));

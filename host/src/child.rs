@@ -1,28 +1,29 @@
-//! What this program does when a node has started it as a child, with a hidden subcommand, to work on untrusted input, or to hold a device.
+//! Child processes: hidden subcommands by which a node starts this program to process untrusted
+//! input or to hold a device.
 
 use crate::component::compile;
 use std::process::ExitCode;
 
-/// What a child was started for.
+/// The purpose of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildKind {
-    /// Compile a component.
+    /// Compiles a component.
     Compile,
-    /// Check and optimise a model.
+    /// Checks and optimises a model.
     PrepareModel,
-    /// Compile kernels that users bring.
+    /// Compiles user-supplied kernels.
     #[cfg(feature = "cuda")]
     CompileKernels,
-    /// Hold a device, and run the models of all tenants there: it stays for as long as the node.
+    /// Holds a device and runs the models of all tenants on it, for the lifetime of the node.
     #[cfg(feature = "cuda")]
     RunModels,
-    /// Run kernels that users bring: it stays for as long as they are wanted.
+    /// Runs user-supplied kernels, while they are needed.
     #[cfg(feature = "cuda")]
     RunKernelGraphs,
 }
 
 impl ChildKind {
-    /// The child that the hidden `subcommand` starts, if it is one.
+    /// The child that the hidden `subcommand` starts, if it names one.
     #[must_use]
     pub fn from_subcommand(subcommand: &str) -> Option<Self> {
         match subcommand {
@@ -38,7 +39,7 @@ impl ChildKind {
         }
     }
 
-    /// Do the one task that the node sends. The program does nothing else in this process.
+    /// Performs the task that the node sends. The process does nothing else.
     #[must_use]
     pub fn main(self) -> ExitCode {
         match self {

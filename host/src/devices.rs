@@ -1,7 +1,8 @@
-//! The devices that a node owns, by their ordinals, and the models in their memory.
+//! A node's devices by ordinal, and the models in their memory.
 //!
-//! A model is checked once, when it is pushed ([`Devices::preparer`]), and gets a form for every platform that can run it. Each device has a
-//! cache of its own; what models cost is known by kind of device.
+//! A model is checked once, when it is pushed ([`Devices::preparer`]), and gets a variant for every
+//! platform that can run it. Each device has a separate cache; profiles are kept per kind of
+//! device.
 
 use crate::cluster::DeviceReport;
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use weir_inference::{Content, Health, ModelCache, ModelKey, Prepared, Preparer, 
 use weir_scheduler::DeviceSpec;
 use weir_types::Platform;
 
-/// A device's place among those of its node.
+/// A device's index among the devices of its node.
 pub(crate) type Ordinal = u32;
 
 /// All devices of a node; there is at least one.
@@ -18,24 +19,25 @@ pub(crate) struct Devices {
     first: NodeDevice,
     others: Vec<NodeDevice>,
     preparer: Arc<dyn Preparer>,
-    /// None where there are no kernel graphs.
+    /// `None` if kernel graphs are disabled.
     kernel_graphs: Option<KernelGraphs>,
 }
 
-/// How kernel graphs are taken.
+/// The support for kernel graphs.
 pub(crate) struct KernelGraphs {
-    /// What checks them.
+    /// Checks pushed kernel graphs.
     pub(crate) preparer: Arc<dyn Preparer>,
-    /// What the worker of a tenant takes of a device, once for all of its graphs there.
+    /// The device memory of a tenant's worker process, shared by all of the tenant's graphs on the
+    /// device.
     pub(crate) worker_bytes: u64,
 }
 
-/// One device.
+/// One device of the node.
 pub(crate) struct NodeDevice {
     pub(crate) ordinal: Ordinal,
-    /// What it is called: `cpu`, `cuda:0`.
+    /// The name, such as `cpu` or `cuda:0`.
     pub(crate) name: Arc<str>,
-    /// What profiles and prices are kept by.
+    /// The key for profiles and prices.
     pub(crate) kind: Arc<str>,
     pub(crate) platform: Platform,
     /// The models in its memory.
@@ -43,8 +45,8 @@ pub(crate) struct NodeDevice {
 }
 
 impl Devices {
-    /// These caches, in the order of their ordinals; none if there are none. What is pushed goes through `preparer`, and kernel graphs through one of
-    /// their own, where there are any.
+    /// Creates devices with these caches, in the order of their ordinals; `None` if there are no
+    /// caches. `preparer` checks pushed models.
     pub(crate) fn new(
         caches: Vec<ModelCache>,
         preparer: Arc<dyn Preparer>,
@@ -59,12 +61,12 @@ impl Devices {
         Some(Self { first, others: devices.collect(), preparer, kernel_graphs })
     }
 
-    /// What checks models that are pushed.
+    /// The preparer that checks pushed models.
     pub(crate) fn preparer(&self) -> &dyn Preparer {
         &*self.preparer
     }
 
-    /// What checks uploads of a kind; none where they are not taken.
+    /// The preparer for uploads of a kind; `None` if that kind is disabled.
     pub(crate) fn preparer_of(&self, content: Content) -> Option<&dyn Preparer> {
         match content {
             Content::Network => Some(&*self.preparer),
@@ -72,7 +74,8 @@ impl Devices {
         }
     }
 
-    /// What a model of that kind takes of a device besides what is its own, once for all of its tenant's there.
+    /// The device memory of the tenant's worker process for models of that kind, shared by all of
+    /// the tenant's models in it.
     pub(crate) fn worker_bytes(&self, content: Content) -> u64 {
         match content {
             Content::Network => 0,
@@ -80,38 +83,38 @@ impl Devices {
         }
     }
 
-    /// The first of them, which is the processor unless the node's settings say otherwise.
+    /// The first device, which is the CPU unless the settings differ.
     pub(crate) fn first(&self) -> &NodeDevice {
         &self.first
     }
 
-    /// All of them, by ordinal.
+    /// All devices, by ordinal.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &NodeDevice> {
         std::iter::once(&self.first).chain(&self.others)
     }
 
-    /// One of them.
+    /// The device with this ordinal.
     pub(crate) fn get(&self, ordinal: Ordinal) -> Option<&NodeDevice> {
         self.iter().nth(usize::try_from(ordinal).ok()?)
     }
 
-    /// The node's processor, if it runs models.
+    /// The node's CPU, if it runs models.
     pub(crate) fn cpu(&self) -> Option<&NodeDevice> {
         self.iter().find(|device| device.platform == Platform::Cpu)
     }
 
-    /// Its place among those that are not the processor; none if it is that.
+    /// The device's index among the accelerators; `None` for the CPU.
     pub(crate) fn accelerator(&self, ordinal: Ordinal) -> Option<u32> {
         let mut accelerators = (0..).zip(self.iter().filter(|device| device.platform != Platform::Cpu));
         accelerators.find(|(_, device)| device.ordinal == ordinal).map(|(place, _)| place)
     }
 
-    /// What models cost, by kind of device.
+    /// The profiles of models, by kind of device.
     pub(crate) fn profiles(&self) -> BTreeMap<Arc<str>, &Profiles> {
         self.iter().map(|device| (device.kind.clone(), device.cache.profiles())).collect()
     }
 
-    /// As the scheduler sees them, with so many invocations on each.
+    /// Describes the devices to the scheduler, with up to `invocations_max` invocations on each.
     pub(crate) fn specs(&self, invocations_max: u32) -> Vec<DeviceSpec> {
         let spec = |device: &NodeDevice| DeviceSpec {
             kind: (&*device.kind).into(),
@@ -123,20 +126,20 @@ impl Devices {
         self.iter().map(spec).collect()
     }
 
-    /// Have the meters of models count their time in memory up to now.
+    /// Updates the meters of models with their time in memory so far.
     pub(crate) fn meter_memory(&self) {
         self.iter().for_each(|device| device.cache.meter_memory());
     }
 
-    /// As people see them.
+    /// Describes the devices for status output.
     pub(crate) fn reports(&self) -> Vec<DeviceReport> {
         self.iter().map(NodeDevice::report).collect()
     }
 
-    /// Have a model leave every device's memory with its last pin, and forget what it cost.
+    /// Unloads a model from all devices once its last pin is dropped, and drops its profiles.
     pub(crate) fn let_go(&self, key: &ModelKey) {
         for device in self.iter() {
-            // Ready once it has left, which nobody waits for.
+            // The future completes once the model is unloaded; this caller does not wait for it.
             drop(device.cache.unload(key));
             device.cache.profiles().forget(key);
         }
@@ -144,17 +147,17 @@ impl Devices {
 }
 
 impl NodeDevice {
-    /// Runs at once.
+    /// The number of concurrent runs.
     pub(crate) fn slots(&self) -> u32 {
         u32::try_from(self.cache.slots()).unwrap_or(u32::MAX)
     }
 
-    /// Whether it can load a model in one of its forms.
+    /// Whether it can load one of a model's variants.
     pub(crate) fn runs(&self, prepared: &Prepared) -> bool {
         prepared.variants.iter().any(|form| self.cache.backend().runs(form))
     }
 
-    /// Whether it is there, or why not.
+    /// Whether the device is up, or why it is lost.
     pub(crate) fn health(&self) -> Health {
         self.cache.health().borrow().clone()
     }

@@ -1,7 +1,8 @@
-//! One Weir node: everything between a socket and a model's answer.
+//! A Weir node: everything between a socket and a model's outputs.
 //!
-//! In the order a request meets them: the gateway reads it, dispatch admits and places it, the component it calls is loaded, an instance is
-//! made and run, and the host calls it makes reach the models. Around them: the registry and blobs that survive a restart, and telemetry.
+//! The modules in the order of a request: the gateway reads it, dispatch admits and places it, its
+//! component is loaded, an instance is created and run, and the instance's host calls reach the
+//! models. In addition: the durable registry and blobs, and telemetry.
 
 mod config;
 pub use config::{
