@@ -104,7 +104,7 @@ impl Cluster {
         self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)
     }
 
-    /// The status of the cluster, as far as `tenant` may see it.
+    /// The part of the cluster's status that `tenant` may see.
     pub(crate) fn status(&self, placements: &Placements, tenant: &TenantId) -> ClusterStatus {
         let view = self.view.borrow();
         let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);

@@ -99,7 +99,7 @@ pub(crate) struct Invocation {
     pub(crate) priority: u32,
     /// The nesting depth in calls of functions and workflows: 0 for a client's request.
     pub(crate) depth: u32,
-    /// The nodes that hold the inputs, as far as placement should take input transfer into account.
+    /// The input bytes per node, for placement; empty to ignore the transfer of inputs.
     pub(crate) inputs: Vec<InputsOn>,
     /// The grant that a forwarding node sent along; `None`: ask the scheduler.
     pub(crate) granted: Option<Granted>,

@@ -43,7 +43,7 @@ pub(crate) struct WorkflowCall {
     pub(crate) arrived: Instant,
     pub(crate) deadline: Instant,
     pub(crate) priority: u32,
-    /// The nodes that hold the inputs, as far as placement should take input transfer into account.
+    /// The input bytes per node, for placement; empty to ignore the transfer of inputs.
     pub(crate) inputs: Vec<InputsOn>,
     /// The grant that a forwarding node sent along; `None`: ask the scheduler.
     pub(crate) granted: Option<Granted>,

@@ -177,7 +177,7 @@ impl OnDevice {
 }
 
 /// The share of the rate per device: proportional to requests, or equal if there were none.
-#[expect(clippy::cast_precision_loss, reason = "a share")]
+#[expect(clippy::cast_precision_loss, reason = "a share needs no full precision")]
 fn shares(asked: &[u64]) -> Vec<f64> {
     match asked.iter().sum::<u64>() {
         0 => vec![1.0 / asked.len() as f64; asked.len()],

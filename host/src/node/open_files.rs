@@ -52,7 +52,7 @@ impl OpenFiles {
         )
     }
 
-    /// Raises the limit of this process and its workers as far as permitted. Returns the limit.
+    /// Raises the limit of this process and its workers up to the hard limit. Returns the limit.
     pub(super) fn raise(&self) -> anyhow::Result<u64> {
         raise_open_files(self.wanted()).context("cannot raise the limit on open files")
     }

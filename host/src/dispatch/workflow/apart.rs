@@ -58,7 +58,7 @@ impl Dispatch {
 }
 
 impl Steps {
-    /// Places what a step runs, and runs it there.
+    /// Places the target of a step, and runs it there.
     pub(super) fn run_alone<'a>(
         &'a self,
         pinned: &'a Pinned,
