@@ -1,11 +1,14 @@
 //! Bounded, pooled memory for bodies and tensors.
 //!
-//! The allocator gives a 600 KB buffer back to the system at the end of each call and faults it in again at the next; the arena keeps it.
-//! What ends a block's stay:
-//! - its last [`Buffer`](crate::Buffer) is dropped: it goes to the pool of its size, or to the system if it is small or huge;
-//! - it lay idle during 1,024 returns to its pool, or between two calls of [`Arena::sweep`]: it goes to the system;
-//! - [`Arena::trim`] is called, as when a model is unloaded: every idle block goes to the system;
-//! - an allocation would go past the arena's bound: idle blocks go to the system until it fits.
+//! The system's allocator returns a 600 KB buffer to the system at the end of each call, and faults
+//! it in again at the next. The arena keeps such blocks. A block leaves its current state when
+//! - its last [`Buffer`](crate::Buffer) is dropped: the block goes to the pool of its size, or to
+//!   the system if it is small or huge;
+//! - it was idle during 1,024 returns to its pool, or between two calls of [`Arena::sweep`]: it
+//!   goes to the system;
+//! - [`Arena::trim`] is called, for example when a model is unloaded: every idle block goes to the
+//!   system;
+//! - an allocation would exceed the arena's limit: idle blocks go to the system until it fits.
 
 use crate::block::Block;
 use crate::buffer::{Buffer, BufferMut};
@@ -16,24 +19,25 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Returns to a pool between two looks at what lay idle in it.
+/// Returns to a pool between two sweeps of its idle blocks.
 const RETURNS_PER_SWEEP: u32 = 1_024;
 
-/// Memory for the bodies and tensors of requests under way: bounded, counted, and reused. Cheap to clone.
+/// Memory for the bodies and tensors of current requests: bounded, counted, and reused. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Arena(Arc<Shared>);
 
-/// The arena's bound, or the system, leaves no room.
+/// The arena's limit, or the system, leaves no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no room for {asked_bytes} bytes: {used_bytes} of {bytes_max} bytes for bodies and tensors are in use"
 )]
 pub struct OutOfMemory {
-    /// What was asked for.
+    /// The requested bytes.
     pub asked_bytes: u64,
-    /// What was in use.
+    /// Bytes in use.
     pub used_bytes: u64,
-    /// The arena's bound.
+    /// The arena's limit.
     pub bytes_max: u64,
 }
 
@@ -41,24 +45,25 @@ struct Shared {
     bytes_max: u64,
     /// Bytes of all blocks, in use or idle. Never above `bytes_max`.
     held_bytes: AtomicU64,
-    /// The part of it that is idle.
+    /// Bytes of the idle blocks.
     pooled_bytes: AtomicU64,
     pools: [Mutex<Pool>; CLASSES],
-    /// What large blocks are parts of, once somebody else is to read them.
+    /// The file that large blocks are parts of, once the arena is shared.
     shared: OnceLock<Arc<SharedMemory>>,
 }
 
-/// The idle blocks of one size; the one used last is taken first.
+/// Idle blocks of one size; the most recently used is taken first.
 #[derive(Default)]
 struct Pool {
     idle: Vec<Block>,
-    /// The fewest idle blocks since the last sweep: as many, from the front, nobody has needed.
+    /// The fewest idle blocks since the last sweep: this many blocks, from the front, were not
+    /// needed.
     idle_len_min: usize,
     returns: u32,
 }
 
 impl Arena {
-    /// An arena that holds at most `bytes_max` bytes, idle ones included. Holds none yet.
+    /// Creates an empty arena that holds at most `bytes_max` bytes, including idle ones.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         Self(Arc::new(Shared {
@@ -70,10 +75,11 @@ impl Arena {
         }))
     }
 
-    /// From now on have large blocks (64 KiB and more) where another process can read them. Gives the file that they are in, to be read.
+    /// Allocates large blocks (64 KiB and more) in shared memory from now on. Returns a read-only
+    /// file that another process can map.
     ///
     /// # Errors
-    /// The system has no such files.
+    /// The system does not support such files.
     pub fn share(&self) -> io::Result<File> {
         let shared = match self.0.shared.get() {
             Some(shared) => shared,
@@ -85,7 +91,8 @@ impl Arena {
         shared.reader()
     }
 
-    /// Where in the file that is [shared](Self::share) `bytes` are, for as long as their buffer lives; none where they are somewhere else.
+    /// Offset of `bytes` in the [shared](Self::share) file, valid while their buffer lives; `None`
+    /// if they are elsewhere.
     #[must_use]
     pub fn shared_offset(&self, bytes: &[u8]) -> Option<u64> {
         self.0.shared.get()?.offset_of(bytes)
@@ -110,25 +117,26 @@ impl Arena {
         Ok(buffer.freeze())
     }
 
-    /// Bytes that buffers hold, rounded up to the sizes of their blocks.
+    /// Bytes that buffers hold, rounded up to block sizes.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.0.held_bytes.load(Ordering::Relaxed).saturating_sub(self.pooled_bytes())
     }
 
-    /// Bytes that lie idle, ready for the next buffer.
+    /// Idle bytes, ready for the next buffer.
     #[must_use]
     pub fn pooled_bytes(&self) -> u64 {
         self.0.pooled_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes the arena holds, idle ones included.
+    /// The most bytes that the arena holds, including idle ones.
     #[must_use]
     pub fn bytes_max(&self) -> u64 {
         self.0.bytes_max
     }
 
-    /// Give back what has lain idle since the last sweep. Call it every few seconds, so that an arena without traffic shrinks too.
+    /// Frees blocks that have been idle since the last sweep. Callers should sweep every few
+    /// seconds, so that an arena without traffic shrinks too.
     pub fn sweep(&self) {
         for pool in &self.0.pools {
             let unused = lock(pool).take_unused();
@@ -136,7 +144,7 @@ impl Arena {
         }
     }
 
-    /// Give back everything that lies idle.
+    /// Frees all idle blocks.
     pub fn trim(&self) {
         for pool in &self.0.pools {
             let idle = lock(pool).take_all();
@@ -144,7 +152,8 @@ impl Arena {
         }
     }
 
-    /// Count `bytes` that somebody else holds as in use, until they are [released](Self::release).
+    /// Counts `bytes` of memory held outside the arena as in use, until they are
+    /// [released](Self::release).
     pub fn reserve(&self, bytes: u64) -> Result<(), OutOfMemory> {
         if self.try_reserve(bytes) {
             return Ok(());
@@ -154,7 +163,7 @@ impl Arena {
         if self.try_reserve(bytes) { Ok(()) } else { Err(self.out_of_memory(asked)) }
     }
 
-    /// As many reserved bytes are not in use any more.
+    /// Releases reserved bytes.
     pub fn release(&self, bytes: u64) {
         self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -178,7 +187,7 @@ impl Arena {
         })
     }
 
-    /// Take back a block that nobody uses any more.
+    /// Takes back an unused block.
     pub(crate) fn put(&self, block: Block) {
         let index = class_of(block.bytes()).and_then(|class| class.index);
         let Some(pool) = index.and_then(|index| self.0.pools.get(index)) else {
@@ -217,7 +226,7 @@ impl std::fmt::Debug for Arena {
 }
 
 impl Shared {
-    /// Return idle blocks to the system. The counts go down only once the memory is gone.
+    /// Returns idle blocks to the system. The counts decrease only once the memory is freed.
     fn give_back(&self, blocks: Vec<Block>) {
         for block in blocks {
             let bytes = block.bytes() as u64;
@@ -235,7 +244,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Keep `block`; hands out what the sweep that may be due finds.
+    /// Adds `block`; returns the blocks to free if a sweep is due.
     fn put(&mut self, block: Block) -> Vec<Block> {
         self.idle.push(block);
         self.returns += 1;
@@ -259,7 +268,8 @@ impl Pool {
 }
 
 fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
-    // A pool is whole between any two statements: a panic elsewhere while it was locked has not broken it.
+    // A pool is consistent between any two statements, so a panic while it was locked has not
+    // broken it.
     pool.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -270,7 +280,7 @@ mod tests {
     use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
     #[test]
-    fn a_block_is_used_again_instead_of_asked_for_again() {
+    fn freed_block_is_reused() {
         let arena = Arena::new(8 << 20);
         let first = arena.buffer(600_000).unwrap().freeze();
         let (address, bytes) = (first.as_ptr(), arena.used_bytes());
@@ -281,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_used_block_comes_back_as_zeroes() {
+    fn reused_block_is_zeroed() {
         let arena = Arena::new(8 << 20);
         for len in [100, 5_000, 600_000] {
             let mut secret = arena.buffer(len).unwrap();
@@ -295,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_idle_blocks_make_room() {
+    fn limit_holds_and_idle_blocks_make_room() {
         let arena = Arena::new(1 << 20);
         let half = arena.buffer(512 << 10).unwrap();
         let error = arena.buffer(600 << 10).unwrap_err();
@@ -308,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_idle_since_the_last_sweep_go_and_used_ones_stay() {
+    fn sweep_frees_only_blocks_idle_since_the_last_sweep() {
         let arena = Arena::new(64 << 20);
         let four: Vec<_> = (0..4).map(|_| arena.buffer(1 << 20).unwrap()).collect();
         drop(four);
@@ -322,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_alone_sweeps() {
+    fn returned_blocks_trigger_sweeps() {
         let arena = Arena::new(64 << 20);
         let burst: Vec<_> = (0..8).map(|_| arena.buffer(1 << 20).unwrap()).collect();
         drop(burst);
@@ -333,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shared_is_read_by_its_place_until_it_is_given_back() {
+    fn shared_block_is_readable_at_its_offset_until_freed() {
         let arena = Arena::new(64 << 20);
         let before = arena.copy_of(&[1; 100 << 10]).unwrap();
         let file = arena.share().unwrap();
@@ -363,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_hold_counts_until_it_is_released() {
+    fn reserved_bytes_count_until_released() {
         let arena = Arena::new(1 << 20);
         drop(arena.buffer(600 << 10).unwrap());
         arena.reserve(1 << 20).unwrap();
@@ -375,7 +385,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn counts_add_up_whatever_happens(steps in prop::collection::vec((0_u8..8, 0_usize..2_000_000), 1..60)) {
+        fn counts_add_up_after_any_operations(steps in prop::collection::vec((0_u8..8, 0_usize..2_000_000), 1..60)) {
             let arena = Arena::new(16 << 20);
             let mut alive = Vec::new();
             for (step, len) in steps {

@@ -1,4 +1,5 @@
 //! The bytes of one body or tensor: written by one owner, then read by many.
+//! 4r a buffer counts the written bytes of its block, and exposes only those
 #![allow(
     unsafe_code,
     reason = "a buffer keeps count of how much of its block has been written, and shows only that"
@@ -27,11 +28,12 @@ pub struct BufferMut {
     arena: Arena,
     /// Present until the drop.
     block: Option<Block>,
-    /// How many bytes have been written. Every path that raises it has written them.
+    /// Number of bytes written. Every path that raises it has written them.
     len: usize,
 }
 
-/// Bytes that change no more. Cheap to clone and to slice; the memory goes back to its arena with the last of them.
+/// Immutable bytes. Cheap to clone and to slice; the memory returns to its arena with the last
+/// clone or slice.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Buffer(Bytes);
 
@@ -40,20 +42,21 @@ impl BufferMut {
         Self { arena, block: Some(block), len: 0 }
     }
 
-    /// How many bytes fit before the buffer has to move.
+    /// Bytes that fit before the buffer must move.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.block.as_ref().map_or(0, Block::bytes)
     }
 
-    /// Make room for `additional` more bytes. Moves the buffer if they do not fit, and then at least doubles it.
+    /// Makes room for `additional` more bytes. If they do not fit, the buffer moves and at least
+    /// doubles.
     pub fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
         let needed = self.len.saturating_add(additional);
         if needed <= self.capacity() {
             return Ok(());
         }
         let doubled = needed.max(self.capacity().saturating_mul(2));
-        // The doubling is a wish: near the bound, just enough will do.
+        // Doubling is optional: near the limit, the needed size suffices.
         let mut larger = self.arena.take(doubled).or_else(|_| self.arena.take(needed))?;
         larger.write(0, self);
         if let Some(smaller) = self.block.replace(larger) {
@@ -62,7 +65,7 @@ impl BufferMut {
         Ok(())
     }
 
-    /// Append `bytes`.
+    /// Appends `bytes`.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), OutOfMemory> {
         self.reserve(bytes.len())?;
         if let Some(block) = &mut self.block {
@@ -72,7 +75,7 @@ impl BufferMut {
         Ok(())
     }
 
-    /// Make it `len` bytes long: cut off, or filled up with zeroes.
+    /// Sets the length to `len` bytes, by truncating or by appending zeroes.
     pub fn resize_with_zeroes(&mut self, len: usize) -> Result<(), OutOfMemory> {
         self.reserve(len.saturating_sub(self.len))?;
         if let Some(block) = &mut self.block {
@@ -82,22 +85,23 @@ impl BufferMut {
         Ok(())
     }
 
-    /// The room behind the written bytes, for code that writes through a pointer. Follow it with [`BufferMut::set_len`].
+    /// The room behind the written bytes, for code that writes through a pointer. Follow it with
+    /// [`BufferMut::set_len`].
     pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let len = self.len;
         self.block.as_mut().map_or(&mut [], |block| block.spare_mut(len))
     }
 
-    /// Say that the first `len` bytes have been written.
+    /// Declares that the first `len` bytes have been written.
     ///
     /// # Safety
-    /// They have, and `len` is at most the capacity.
+    /// The bytes have been written, and `len` is at most the capacity.
     pub unsafe fn set_len(&mut self, len: usize) {
         debug_assert!(len <= self.capacity());
         self.len = len;
     }
 
-    /// Write no more, and share.
+    /// Ends writing, and makes the bytes shareable.
     #[must_use]
     pub fn freeze(self) -> Buffer {
         Buffer(Bytes::from_owner(self))
@@ -141,10 +145,11 @@ impl fmt::Debug for BufferMut {
 }
 
 impl Buffer {
-    /// A part of it, sharing its memory. The part of an aligned buffer need not be aligned.
+    /// A part of the buffer that shares its memory. The part of an aligned buffer need not be
+    /// aligned.
     ///
     /// # Panics
-    /// When the range goes past the end, like slicing.
+    /// If the range exceeds the buffer, like slicing.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
         Self(self.0.slice(range))
@@ -159,7 +164,7 @@ impl From<Buffer> for Bytes {
 }
 
 impl From<Bytes> for Buffer {
-    /// Shares the memory, which no arena then counts; its alignment is whatever it was.
+    /// Shares the memory, which no arena counts; its alignment is unchanged.
     fn from(bytes: Bytes) -> Self {
         Self(bytes)
     }
@@ -198,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_lives_as_long_as_any_part_of_it() {
+    fn memory_lives_as_long_as_any_slice() {
         let arena = Arena::new(1 << 20);
         let whole = arena.copy_of(&[1, 2, 3, 4]).unwrap();
         let address = whole.as_ptr();
@@ -212,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_stops_at_the_bound_and_keeps_what_is_there() {
+    fn growth_stops_at_the_limit_and_keeps_contents() {
         let arena = Arena::new(64 << 10);
         let mut body = arena.with_capacity(0).unwrap();
         let chunk = [9; 1000];
@@ -228,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_streamed_body_is_its_chunks_joined(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9_000), 0..20)) {
+        fn streamed_body_is_the_concatenation_of_its_chunks(chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9_000), 0..20)) {
             let arena = Arena::new(8 << 20);
             let mut body = arena.with_capacity(0).unwrap();
             for chunk in &chunks {
@@ -238,7 +243,7 @@ mod tests {
         }
 
         #[test]
-        fn resizing_shows_nothing_but_what_was_written(first in 0_usize..200_000, cut in 0_usize..200_000, last in 0_usize..200_000) {
+        fn resizing_never_exposes_old_contents(first in 0_usize..200_000, cut in 0_usize..200_000, last in 0_usize..200_000) {
             let arena = Arena::new(8 << 20);
             drop({ let mut old = arena.buffer(first.max(last)).unwrap(); old.fill(0xEE); old });
             let mut buffer = arena.buffer(first).unwrap();

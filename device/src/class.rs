@@ -1,32 +1,33 @@
-//! Which block sizes there are. Numbers only.
+//! Size classes of blocks. Pure arithmetic.
 //!
 //! ```text
-//! asked:   1 .. 4096       small: exactly as many 64-byte lines as needed, never pooled
-//!          4097 .. 64 MiB  pooled: four classes per doubling (4, 5, 6, 7, 8, 10, 12, 14, 16, ... KiB), so at most a quarter is wasted
-//!          64 MiB ..       huge: whole pages, never pooled
+//! requested:  1 .. 4096       small: as many 64-byte lines as needed, never pooled
+//!             4097 .. 64 MiB  pooled: four classes per doubling (4, 5, 6, 7, 8, 10, 12, 14, 16, ...
+//!                             KiB), so at most a quarter is wasted
+//!             64 MiB ..       huge: whole pages, never pooled
 //! ```
 
 use crate::block::{ALIGNMENT_BYTES, PAGE_BYTES};
 
-/// The largest block that comes straight from the allocator: it is cheap there.
+/// The largest block from the system's allocator, which is fast at these sizes.
 const SMALL_BYTES_MAX: usize = 4 << 10;
 
 /// The largest block worth keeping when idle.
 const POOLED_BYTES_MAX: usize = 64 << 20;
 
-/// How many classes there are.
+/// Number of pooled classes.
 pub(crate) const CLASSES: usize = index_of(POOLED_BYTES_MAX) + 1;
 
-/// How big a block must be to hold some bytes, and where it is pooled.
+/// Size of the block for a request, and its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeClass {
-    /// The size of its blocks.
+    /// Size of the class's blocks.
     pub(crate) block_bytes: usize,
-    /// The place of its pool, or none where blocks are not pooled.
+    /// Index of its pool; `None` if its blocks are not pooled.
     pub(crate) index: Option<usize>,
 }
 
-/// The class for `len` bytes; none where no block can be that big.
+/// The class for `len` bytes; `None` if no block can be that large.
 pub(crate) fn class_of(len: usize) -> Option<SizeClass> {
     if len <= SMALL_BYTES_MAX {
         return Some(SizeClass { block_bytes: len.max(1).next_multiple_of(ALIGNMENT_BYTES), index: None });
@@ -40,7 +41,8 @@ pub(crate) fn class_of(len: usize) -> Option<SizeClass> {
     Some(SizeClass { block_bytes: size_of_class(index), index: Some(index) })
 }
 
-/// The first class, counted from 4 KiB in quarters of each doubling, that holds `len` bytes.
+/// Index of the first class that holds `len` bytes, counted from 4 KiB in quarters of each
+/// doubling.
 const fn index_of(len: usize) -> usize {
     let above = len - 1;
     let doubling = above.ilog2() as usize;
@@ -58,7 +60,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_edges_of_the_ranges() {
+    fn block_sizes_at_class_boundaries() {
         let bytes = |len| class_of(len).unwrap().block_bytes;
         assert_eq!((bytes(0), bytes(1), bytes(64), bytes(65), bytes(4096)), (64, 64, 64, 128, 4096));
         assert_eq!(
@@ -72,11 +74,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_block_holds_what_was_asked_and_wastes_at_most_a_quarter(len in 4097_usize..=(64 << 20)) {
+        fn block_holds_the_request_and_wastes_less_than_a_quarter(len in 4097_usize..=(64 << 20)) {
             let class = class_of(len).unwrap();
             prop_assert!(class.block_bytes >= len);
             prop_assert!(class.block_bytes - len < class.block_bytes / 4);
-            // The class of a block's own size is its class: a block goes back where it came from.
+            // A block's size maps to its own class, so a block returns to the pool that it came
+            // from.
             prop_assert_eq!(class_of(class.block_bytes).unwrap(), class);
         }
     }

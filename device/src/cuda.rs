@@ -1,16 +1,23 @@
-//! NVIDIA's GPUs, through the driver's own interface.
+//! NVIDIA GPUs, through the CUDA driver API.
 //!
-//! In the order in which they are met: a [`Search`] says where NVIDIA's libraries may be; [`Devices::discover`] opens the driver and lists the
-//! GPUs, or says why there are none, and a [`Monitor`] reads what they say of themselves; a [`Context`] is what a process holds of one of them. Work is ordered by [`Stream`]s and [`Event`]s: copies,
-//! [`Function`]s of a [`Module`] launched with [`Parameters`], and whole [`GraphExec`]s of both. Memory comes from one [`BlockPool`] of 2 MiB blocks per
-//! device, mapped into [`AddressRange`]s, of which each slot has one ([`SlotMemory`]), and the stores one each: weights by what is in them ([`TensorStore`]), and what one
-//! step of a workflow leaves for the next ([`CommStore`]), which the process of another device can read there ([`Exported`]). Where cuBLASLt is installed, a [`Product`] of
-//! matrices can be its; where NVRTC is, it compiles a [`CudaSource`]. The bus is shared by a [`TransferEngine`], in blocks;
-//! weights that are loaded again come from a [`PinnedCache`], and what goes in and out of runs passes through a [`StagingBuffer`].
+//! - Discovery: a [`Search`] lists the places of NVIDIA's libraries. [`Devices::discover`] opens
+//!   the driver and lists the GPUs, or returns the reason why there are none. A [`Monitor`] reads
+//!   the GPUs' own figures. A [`Context`] is a process's handle of one GPU.
+//! - Work is ordered by [`Stream`]s and [`Event`]s: copies, launches of a [`Function`] of a
+//!   [`Module`] with [`Parameters`], and whole [`GraphExec`]s.
+//! - Memory comes from one [`BlockPool`] of 2 MiB blocks per device, mapped into [`AddressRange`]s.
+//!   Each run slot has one range ([`SlotMemory`]), and each store has one: [`TensorStore`] holds
+//!   weights by the hash of their content, and [`CommStore`] holds the intermediates of workflow
+//!   steps, which the process of another device can read in place ([`Exported`]).
+//! - Libraries: if cuBLASLt is installed, it can compute a [`Product`] of matrices; if NVRTC is
+//!   installed, it compiles a [`CudaSource`].
+//! - Transfers: a [`TransferEngine`] shares the bus in blocks. Weights that are loaded again come
+//!   from a [`PinnedCache`], and inputs and outputs of runs pass through a [`StagingBuffer`].
 //!
-//! Whoever launches kernels works with addresses, which nothing checks. Bytes on a device are not memory in Rust's sense: what is
-//! written to the wrong place there spoils results, or loses the context, but touches nothing that Rust relies on. So only what reads or writes host
-//! memory later than its call returns, or runs a kernel, is `unsafe` here.
+//! Kernel launches take raw device addresses, which no layer checks. Bytes on a device are not
+//! memory in Rust's sense: a wrong write there corrupts results or loses the context, but does not
+//! affect memory that Rust relies on. Functions are therefore `unsafe` only if they access host
+//! memory after their call returns, or run a kernel.
 
 mod search;
 pub use search::Search;

@@ -1,10 +1,15 @@
-//! What one step of a workflow leaves for the next, without the way over the host.
+//! Device-resident intermediates: outputs of one workflow step for the next, without a copy through
+//! the host.
 //!
-//! An intermediate is known by an index that no other has, on any node. It lies on the device while a share of what is *free* there allows, and on the host
-//! otherwise: what is free is for bursts of requests, and the store must not be what they run into. What moves an intermediate: a newer one that needs the room,
-//! or [`CommStore::relieve`], when somebody else does. Before there is need, whoever looks after several stores may move [what is beyond a part of the
-//! share](CommStore::beyond) to another one, as a [guest](CommStore::put_guest). What ends it: its consumer [removes](CommStore::remove) it, or nobody has used it for a while
-//! ([`CommStore::sweep`]). After the elastic communication store of StreamBox (Wu et al., USENIX ATC 2024).
+//! An intermediate has an index that is unique across nodes. It stays on the device within a share
+//! of the memory that is *free* there, and on the host otherwise: free memory is for bursts of
+//! requests, and the store must not take it from them. An intermediate moves to the host when a
+//! newer one needs its room, or when another consumer of device memory calls
+//! [`CommStore::relieve`]. Before memory is short, a supervisor of several stores may move
+//! [intermediates beyond a part of the share](CommStore::beyond) to another store, as
+//! [guests](CommStore::put_guest). An intermediate ends when its consumer
+//! [removes](CommStore::remove) it, or when it has been unused for a while ([`CommStore::sweep`]).
+//! After the elastic communication store of StreamBox (Wu et al., USENIX ATC 2024).
 
 mod error;
 pub use error::CommError;
@@ -28,21 +33,22 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// On whose behalf the store holds memory: its own. Who put something is checked by the store.
+/// Owner of the store's memory. The store checks the owners of the intermediates.
 const STORE: Owner = Owner(u64::MAX - 1);
 
-/// Guests are taken in, and others are offered to be guests elsewhere, up to and beyond this much of the share, in per cent: the rest is for bursts.
+/// Limit for guests, in per cent of the share: the store accepts guests up to it, and offers
+/// intermediates beyond it to other stores. The rest is for bursts.
 const GUESTS_PERCENT_MAX: u64 = 75;
 
-/// How many times as many addresses as memory the store has.
+/// Size of the address range as a multiple of the memory.
 const REACH: u64 = 4;
 
-/// What an intermediate is known by.
+/// Identity of an intermediate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommIndex {
-    /// The store that has it: a number that no other store has.
+    /// Number of the store, unique among all stores.
     pub store: u64,
-    /// Its number there, which is not used again.
+    /// Number of the intermediate in the store, never reused.
     pub number: u64,
 }
 
@@ -55,14 +61,15 @@ struct Shared {
     limits: CommLimits,
     arena: Arena,
     engine: Arc<TransferEngine>,
-    /// What has gone to the host since somebody asked.
+    /// Bytes moved to the host since the last query.
     spilled_bytes: AtomicU64,
-    /// On its own, since transfers keep it: they must not keep the engine that runs them.
+    /// A separate `Arc`, because transfers hold it: they must not keep alive the engine that runs
+    /// them.
     state: Arc<Mutex<State>>,
 }
 
 impl CommStore {
-    /// A store called `id`, in memory of `pool` and, beyond its share, of `arena`.
+    /// Creates a store called `id`, in memory of `pool` and, beyond its share, of `arena`.
     pub fn new(
         id: u64,
         limits: CommLimits,
@@ -85,8 +92,9 @@ impl CommStore {
         Ok(Self(Arc::new(Shared { id, limits, arena, engine, spilled_bytes: AtomicU64::new(0), state })))
     }
 
-    /// Keep a copy of `from`, which work on `stream` has written, for `owner`. On the device the copy is made in the order of `stream`, and the call returns
-    /// at once; where it has to go to the host, the call waits.
+    /// Stores a copy of `from`, which work on `stream` has written, for `owner`. A copy on the
+    /// device is made in the order of `stream`, and the call returns immediately; a copy to the
+    /// host blocks the call.
     pub fn put(
         &self,
         from: Span,
@@ -99,7 +107,7 @@ impl CommStore {
             if used_bytes.saturating_add(from.bytes()) <= share_bytes {
                 break;
             }
-            // Nobody is moved for what does not fit anyhow.
+            // An intermediate that does not fit anyway moves no other one.
             if from.bytes() > share_bytes || !self.move_oldest()? {
                 return self.put_on_host(from, stream, owner, now_ns);
             }
@@ -112,13 +120,14 @@ impl CommStore {
         }
     }
 
-    /// Keep bytes of the host for `owner`.
+    /// Stores host bytes for `owner`.
     pub fn put_buffer(&self, bytes: Buffer, owner: Owner, now_ns: u64) -> Result<CommIndex, CommError> {
         self.add(Kept { owner, tier: Tier::Host(bytes), is_guest: false }, now_ns)
     }
 
-    /// Keep a copy of `from`, which another device has and `stream` reads there, for `owner`, as a guest: where there is room for it without moving anything;
-    /// none where there is not. The copy is made in the order of `stream`. Guests make room before others do.
+    /// Stores a copy of `from`, which is on another device and which `stream` can read, for
+    /// `owner`, as a guest. `None` if there is no room without moving other intermediates. The copy
+    /// is made in the order of `stream`. Guests are the first to be moved.
     pub fn put_guest(
         &self,
         from: Span,
@@ -140,8 +149,9 @@ impl CommStore {
         }
     }
 
-    /// What should be a guest elsewhere, so that bursts find room here: what is beyond a part of the share, those unused for longest first, and at most `count`. No
-    /// guest is: nothing goes round in circles.
+    /// Intermediates that should become guests elsewhere, so that bursts find room here: those
+    /// beyond a part of the share, least recently used first, at most `count`. Guests are excluded,
+    /// so that they do not circulate.
     #[must_use]
     pub fn beyond(&self, count: usize) -> Vec<CommIndex> {
         let state = self.0.state();
@@ -161,13 +171,13 @@ impl CommStore {
         beyond
     }
 
-    /// How many bytes have gone to the host since this was asked last.
+    /// Bytes moved to the host since the last call.
     #[must_use]
     pub fn take_spilled_bytes(&self) -> u64 {
         self.0.spilled_bytes.swap(0, Ordering::Relaxed)
     }
 
-    /// Use an intermediate of `owner`, which stays where it is meanwhile.
+    /// Pins an intermediate of `owner`, which is not moved while it is held.
     pub fn get(&self, index: CommIndex, owner: Owner, now_ns: u64) -> Result<Held, CommError> {
         let not_found = || CommError::NotFound(index);
         if index.store != self.0.id {
@@ -175,11 +185,12 @@ impl CommStore {
         }
         let kept = self.0.state().ledger.pin(index.number, now_ns).cloned().ok_or_else(not_found)?;
         let (of, held) = (kept.owner, Held::new(&self.0, index.number, kept.tier));
-        // The other way round the pin would be lost.
+        // The intermediate is pinned before the owner check, so that dropping `held` releases the
+        // pin.
         if of == owner { Ok(held) } else { Err(not_found()) }
     }
 
-    /// Let go of an intermediate of `owner`: at once, or when nobody uses it any more.
+    /// Removes an intermediate of `owner`: immediately, or when its last user releases it.
     pub fn remove(&self, index: CommIndex, owner: Owner) -> Result<(), CommError> {
         drop(self.get(index, owner, 0)?);
         let gone = self.0.state().ledger.remove(index.number);
@@ -187,13 +198,14 @@ impl CommStore {
         Ok(())
     }
 
-    /// Give memory that nothing lies in back to the pool.
+    /// Returns empty blocks to the pool.
     pub fn trim(&self) {
         self.0.state().give_up_beyond(0);
     }
 
-    /// Give up memory that nothing lies in, and move intermediates that nobody uses to the host, those unused for longest first, until `bytes` of the device
-    /// are free or there is none left. Gives how much memory went back to the pool. For whoever is told that the device has no room.
+    /// Releases empty blocks, and moves unused intermediates to the host, least recently used
+    /// first, until `bytes` of device memory are free or no such intermediate is left. Returns the
+    /// bytes returned to the pool. For callers whose allocation on the device failed.
     pub fn relieve(&self, bytes: u64) -> Result<u64, CommError> {
         let before = self.usage().mapped_bytes;
         self.trim();
@@ -206,7 +218,8 @@ impl CommStore {
         Ok(before.saturating_sub(self.usage().mapped_bytes))
     }
 
-    /// Let go of what has not been used for `keep_ns`. Call it every few seconds. Gives how many went.
+    /// Removes intermediates that have been unused for `keep_ns`, and returns their number. Callers
+    /// should sweep every few seconds.
     pub fn sweep(&self, now_ns: u64, keep_ns: u64) -> usize {
         let Some(limit_ns) = now_ns.checked_sub(keep_ns) else { return 0 };
         let expired = self.0.state().ledger.unused_since(limit_ns);
@@ -219,7 +232,7 @@ impl CommStore {
         went
     }
 
-    /// What it has now.
+    /// Current usage.
     #[must_use]
     pub fn usage(&self) -> CommUsage {
         let state = self.0.state();
@@ -241,7 +254,7 @@ impl CommStore {
         now_ns: u64,
     ) -> Result<CommIndex, CommError> {
         stream.synchronize().map_err(TransferError::from)?;
-        // The caller keeps what it has given until we return.
+        // The caller keeps `from` valid until this function returns.
         let buffer = self.0.engine.fetch(from, &self.0.arena, Box::new(()))?.wait()?;
         let index = self.put_buffer(buffer, owner, now_ns)?;
         self.0.spilled_bytes.fetch_add(from.bytes(), Ordering::Relaxed);
@@ -262,7 +275,8 @@ impl CommStore {
         Ok(CommIndex { store: self.0.id, number })
     }
 
-    /// Move the intermediate on the device that has not been used for longest, guests first. Gives whether there was one.
+    /// Moves the least recently used intermediate from the device to the host, guests first.
+    /// Returns whether there was one.
     fn move_oldest(&self) -> Result<bool, CommError> {
         let mut state = self.0.state();
         let is_here = |kept: &Kept| matches!(kept.tier, Tier::Device { .. });
@@ -281,7 +295,7 @@ impl CommStore {
         Ok(true)
     }
 
-    /// How much of the device may be in use when a guest is there, and how much is.
+    /// Bytes of the device that may be in use with guests, and bytes in use.
     fn for_guests(&self, state: &State) -> (u64, u64) {
         let (share_bytes, used_bytes) = state.share(self.0.limits.free_percent_max);
         (share_bytes / 100 * GUESTS_PERCENT_MAX, used_bytes)
@@ -306,14 +320,15 @@ impl fmt::Debug for CommStore {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements that can panic.
+        // Consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Give back the memory of what nobody finds any more.
+    /// Frees the memory of an intermediate that has been removed.
     fn free(&self, kept: Option<Kept>) {
         if let Some(Kept { tier: Tier::Device { offset, ready, .. }, .. }) = kept {
-            // It may not have been written yet. If waiting fails, the context is lost, and it never will be.
+            // The copy may still be in progress. If waiting fails, the context is lost, and the
+            // copy will never run.
             let _ = ready.synchronize();
             self.state().release(offset);
         }

@@ -1,4 +1,4 @@
-//! What a process holds of one device.
+//! CUDA contexts: a process's handle of one device.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::devices::{DeviceInfo, handle};
@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::warn;
 
-/// A device, held: everything on it belongs to its context, and keeps it alive. One per process and device is enough; more share the driver's own.
+/// An open device. Everything on the device belongs to its context, and keeps the context alive.
+/// One context per process and device is enough; further ones share the driver's primary context.
 ///
-/// A fault ends it for good: see [`CudaError::ContextLost`].
+/// A fault ends the context permanently: see [`CudaError::ContextLost`].
 pub struct Context {
     driver: Arc<Driver>,
     device: CUdevice,
@@ -22,16 +23,17 @@ pub struct Context {
     lost: AtomicBool,
 }
 
-/// A device's memory, as the driver counts it: of all processes.
+/// Memory of a device over all processes, as the driver counts it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryInfo {
-    /// What nobody holds.
+    /// Free bytes.
     pub free_bytes: u64,
-    /// All there is.
+    /// Total bytes.
     pub total_bytes: u64,
 }
 
-// SAFETY: the handle of a context may be used by any thread, and by several: the driver takes its own locks.
+// SAFETY: the handle of a context may be used by several threads at once: the driver takes its own
+// locks.
 unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
@@ -40,36 +42,37 @@ impl Context {
     pub(super) fn open(driver: Arc<Driver>, info: DeviceInfo) -> Result<Arc<Self>, CudaError> {
         let device = handle(&driver, info.ordinal)?;
         let mut context = ptr::null_mut();
-        // SAFETY: `context` outlives the call; what is retained is released on drop.
+        // SAFETY: `context` outlives the call; the retained context is released on drop.
         unsafe { driver.cuDevicePrimaryCtxRetain(&mut context, device) }?;
         Ok(Arc::new(Self { driver, device, handle: context, info, lost: AtomicBool::new(false) }))
     }
 
-    /// What is known of the device.
+    /// Properties of the device.
     #[must_use]
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Whether a fault has been seen that ended the context.
+    /// Whether a fault that ended the context has been seen.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Make it the calling thread's, for libraries that take it from there. What this crate does needs no such call.
+    /// Makes the context current for the calling thread, for libraries that need this. This crate's
+    /// functions do not.
     pub fn make_current(&self) -> Result<(), CudaError> {
         self.call(|_| Ok(()))
     }
 
-    /// Wait until the device has done everything that it was given. A device that hangs keeps the caller: whoever needs an end
-    /// to that watches from another process.
+    /// Waits until the device has finished all of its work. Blocks for as long as the device hangs:
+    /// callers that need a limit must watch from another process.
     pub fn synchronize(&self) -> Result<(), CudaError> {
-        // SAFETY: takes nothing.
+        // SAFETY: the call has no arguments.
         self.call(|driver| unsafe { driver.cuCtxSynchronize() })
     }
 
-    /// How much memory the device has, and how much of it is free.
+    /// Total and free memory of the device.
     pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both outlive the call.
@@ -86,7 +89,7 @@ impl Context {
         ptr::eq(self.handle, other.handle)
     }
 
-    /// Call the driver with this context as the thread's own, and remember if it is found lost.
+    /// Calls the driver with this context current, and records whether it is found lost.
     pub(super) fn call<T>(&self, call: impl FnOnce(&Driver) -> Result<T, CudaError>) -> Result<T, CudaError> {
         // SAFETY: the handle is valid until the drop.
         let current = unsafe { self.driver.cuCtxSetCurrent(self.handle) };
@@ -99,7 +102,8 @@ impl Context {
         result
     }
 
-    /// Call the driver to let go of something. There is nobody to tell if that fails, and nothing to be done; in a lost context it always does.
+    /// Calls the driver to release a resource. A failure has no remedy, so it is only logged; in a
+    /// lost context every release fails.
     pub(super) fn release(&self, what: &'static str, call: impl FnOnce(&Driver) -> Result<(), CudaError>) {
         let was_lost = self.is_lost();
         if let Err(error) = self.call(call)
@@ -118,7 +122,8 @@ impl fmt::Debug for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: retained once, in `open`; everything else of the context holds an `Arc` of us and is gone.
+        // SAFETY: retained once, in `open`; every other object of the context holds an `Arc` of it,
+        // and is gone.
         self.release("context", |driver| unsafe { driver.cuDevicePrimaryCtxRelease_v2(self.device) });
     }
 }

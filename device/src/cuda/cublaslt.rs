@@ -1,11 +1,13 @@
-//! NVIDIA's library for products of matrices, where it is installed.
+//! Matrix products with NVIDIA's cuBLASLt, where it is installed.
 //!
-//! [`CublasLt`] is the library, opened; [`Products`] what a context holds of it; a [`Product`] is one shape of product made ready: descriptors, and the
-//! algorithm that the library's heuristic gives for it, once and for good. Launching it is one call that puts kernels into a stream, in order with all
-//! else there, or into a graph that is recorded.
+//! [`CublasLt`] is the opened library. [`Products`] is its handle for one context. A [`Product`] is
+//! one prepared shape of product: descriptors, and the algorithm that the library's heuristic
+//! selects, once for the lifetime of the product. A launch is one call that adds kernels to a
+//! stream, or to a graph that is being recorded.
 //!
-//! The library is asked for no memory: what an algorithm works in is the caller's, of a stated size. Algorithms that add up parts in another precision
-//! than fp32 are left out, and none is chosen by time: the same shape on the same device gives the same bits in every run.
+//! The library allocates no memory: the caller supplies the workspace of an algorithm, with a
+//! stated size. Algorithms that accumulate in a precision other than fp32 are excluded, and none is
+//! selected by timing: the same shape on the same device gives the same bits in every run.
 #![allow(unsafe_code, reason = "cuBLASLt has an interface in C")]
 
 mod functions;
@@ -24,34 +26,35 @@ use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
-/// cuBLASLt, opened for good.
+/// cuBLASLt, opened for the lifetime of the process.
 pub struct CublasLt {
     functions: Functions,
     version: [u32; 3],
 }
 
-/// What a context holds of cuBLASLt. Used by any thread.
+/// Handle of cuBLASLt for one context. Usable from any thread.
 pub struct Products {
     library: CublasLt,
     context: Arc<Context>,
     handle: cublasLtHandle_t,
 }
 
-// SAFETY: the library's handles may be used by any thread, and by several.
+// SAFETY: the library's handles may be used by several threads at once.
 unsafe impl Send for Products {}
 // SAFETY: as above.
 unsafe impl Sync for Products {}
 
 impl CublasLt {
-    /// Open the file at `path`, of a version that Weir knows. The driver is open before: the library takes the one that is there.
+    /// Opens the file at `path`, which must have a version that Weir knows. The driver must be open
+    /// already: the library uses the loaded one.
     pub fn open(path: &Path) -> Result<Self, Unavailable> {
         let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
-        // SAFETY: opening NVIDIA's libraries runs their initialisers, which ask nothing of us.
+        // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no preconditions.
         let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = opened.map_err(|error| unusable(error.to_string()))?;
         let functions = Functions::of(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
-        // What it sets up for a device does not end before the process.
+        // Never closed: its state for a device lives until the process ends.
         std::mem::forget(library);
         let number = |property| {
             let mut number = 0;
@@ -69,7 +72,7 @@ impl CublasLt {
         Ok(Self { functions, version })
     }
 
-    /// Its version, as `12.8.4`.
+    /// Version of the library, as `12.8.4`.
     #[must_use]
     pub fn version(&self) -> String {
         self.version.map(|number| number.to_string()).join(".")
@@ -77,11 +80,11 @@ impl CublasLt {
 }
 
 impl Products {
-    /// Set the library up for a context.
+    /// Sets up the library for a context.
     pub fn new(library: CublasLt, context: &Arc<Context>) -> Result<Self, CudaError> {
         context.make_current()?;
         let mut handle = ptr::null_mut();
-        // SAFETY: `handle` outlives the call; what is created is destroyed on drop.
+        // SAFETY: `handle` outlives the call; the created handle is destroyed on drop.
         unsafe { library.functions.cublasLtCreate(&mut handle) }?;
         Ok(Self { library, context: Arc::clone(context), handle })
     }
@@ -96,7 +99,8 @@ impl Products {
         &self.library.functions
     }
 
-    /// Call the library with the context as the thread's own. Where a fault has ended the context, the driver's word counts, not the library's.
+    /// Calls the library with the context current. If a fault has ended the context, returns the
+    /// driver's error instead of the library's.
     fn call<T>(&self, call: impl FnOnce(&Functions) -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.context.make_current()?;
         call(self.functions()).map_err(|error| match self.context.memory() {
@@ -109,7 +113,7 @@ impl Products {
 impl Drop for Products {
     fn drop(&mut self) {
         if self.context.make_current().is_ok() {
-            // SAFETY: created in `new`; products hold an `Arc` of us, and so are gone.
+            // SAFETY: created in `new`; all products hold an `Arc` of this handle, and so are gone.
             let _ = unsafe { self.functions().cublasLtDestroy(self.handle) };
         }
     }

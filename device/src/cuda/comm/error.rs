@@ -1,22 +1,22 @@
-//! Why there is no intermediate.
+//! Errors of the store for intermediates.
 
 use super::CommIndex;
 use crate::cuda::transfer::TransferError;
 
-/// Why an intermediate cannot be kept or had.
+/// Why an intermediate cannot be stored or read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommError {
-    /// There is none of that index: it was removed, has expired, or is somebody else's.
+    /// No intermediate has this index: it was removed, has expired, or belongs to another owner.
     #[error("there is no intermediate {}-{}", .0.store, .0.number)]
     NotFound(CommIndex),
-    /// There are too many.
+    /// The store has too many intermediates.
     #[error("{entries_max} intermediates are kept already")]
     TooMany {
-        /// The most there can be.
+        /// The limit.
         entries_max: usize,
     },
-    /// There is no room on the host either, or the device did not copy it.
+    /// The host has no room either, or the device failed to copy it.
     #[error(transparent)]
     Transfer(#[from] TransferError),
 }

@@ -1,4 +1,4 @@
-//! An intermediate, in use.
+//! Pinned intermediates.
 
 use super::{Shared, Tier};
 use crate::Buffer;
@@ -8,14 +8,15 @@ use crate::cuda::stream::Stream;
 use std::fmt;
 use std::sync::Arc;
 
-/// An intermediate that stays where it is until this is dropped, which happens when no work that uses it is left.
+/// An intermediate that is not moved until this guard drops. Drop it once no work uses the
+/// intermediate any more.
 pub struct Held {
     store: Arc<Shared>,
     number: u64,
     tier: Tier,
 }
 
-/// Where an intermediate is.
+/// Place of an intermediate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// On the device of the store, to be read in place.
@@ -29,7 +30,7 @@ impl Held {
         Self { store: Arc::clone(store), number, tier }
     }
 
-    /// Where it is. On the device it can be read by a stream that was [ordered](Self::order).
+    /// Current place. On the device, a stream can read it after [`order`](Self::order).
     #[must_use]
     pub fn place(&self) -> Place {
         match &self.tier {
@@ -38,8 +39,9 @@ impl Held {
         }
     }
 
-    /// The blocks that it lies in, for the process of another device, which may read it there for as long as this lives; none where it is on the host.
-    /// Waits until it has been written.
+    /// The blocks of the intermediate, for the process of another device, which may read them while
+    /// this guard lives; `None` if it is on the host. Waits until the intermediate has been
+    /// written.
     pub fn export(&self) -> Result<Option<Exported>, CudaError> {
         match &self.tier {
             Tier::Device { span, ready, .. } => {
@@ -50,7 +52,7 @@ impl Held {
         }
     }
 
-    /// Make `stream` wait until it has been written.
+    /// Makes `stream` wait until the intermediate has been written.
     pub fn order(&self, stream: &Stream) -> Result<(), CudaError> {
         match &self.tier {
             Tier::Device { ready, .. } => stream.wait(ready),

@@ -1,12 +1,12 @@
-//! What there is, where, and who looks at it. Bookkeeping only.
+//! Bookkeeping of intermediates: places, pins and last uses. Holds no memory.
 
 use std::collections::{BTreeSet, HashMap};
 
-/// Entries by number. `P` is where the bytes of one are.
+/// Entries by number. `P` is the place of an entry's bytes.
 #[derive(Debug)]
 pub(super) struct Ledger<P> {
     entries: HashMap<u64, Entry<P>>,
-    /// Since when each has not been used, and its number.
+    /// Entries by time of last use, with their number.
     order: BTreeSet<(u64, u64)>,
 }
 
@@ -14,11 +14,11 @@ pub(super) struct Ledger<P> {
 struct Entry<P> {
     place: P,
     used_ns: u64,
-    /// How many look at it.
+    /// Number of pins.
     pins: usize,
-    /// It is being copied elsewhere.
+    /// Whether the entry is being copied elsewhere.
     moving: bool,
-    /// Nobody finds it any more; it goes when nobody looks at it.
+    /// Whether the entry was removed; it is freed with its last pin.
     gone: bool,
 }
 
@@ -32,7 +32,7 @@ impl<P> Ledger<P> {
         self.order.insert((now_ns, number));
     }
 
-    /// Look at an entry, which stays until as many [`unpin`](Self::unpin)s.
+    /// Pins an entry until as many [`unpin`](Self::unpin)s.
     pub(super) fn pin(&mut self, number: u64, now_ns: u64) -> Option<&P> {
         let entry = self.entries.get_mut(&number).filter(|entry| !entry.gone)?;
         entry.pins += 1;
@@ -42,27 +42,27 @@ impl<P> Ledger<P> {
         Some(&entry.place)
     }
 
-    /// Look no more. Gives where the bytes were if that was what kept them.
+    /// Releases a pin. Returns the entry's place if this was the last pin of a removed entry.
     pub(super) fn unpin(&mut self, number: u64) -> Option<P> {
         let entry = self.entries.get_mut(&number)?;
         entry.pins = entry.pins.saturating_sub(1);
         self.take_if_over(number)
     }
 
-    /// Let nobody find an entry any more. Gives where its bytes were, unless somebody looks at them.
+    /// Removes an entry. Returns its place, unless the entry is pinned.
     pub(super) fn remove(&mut self, number: u64) -> Option<P> {
         self.entries.get_mut(&number)?.gone = true;
         self.take_if_over(number)
     }
 
-    /// The entries that nobody looks at and that may be moved, those that have not been used for longest first.
+    /// Unpinned entries that can be moved, least recently used first.
     pub(super) fn idle(&self) -> impl Iterator<Item = (u64, &P)> {
         let entries = self.order.iter().filter_map(|(_, number)| Some((*number, self.entries.get(number)?)));
         let idle = entries.filter(|(_, entry)| entry.pins == 0 && !entry.moving && !entry.gone);
         idle.map(|(number, entry)| (number, &entry.place))
     }
 
-    /// Begin to move the first of them that `may_move`.
+    /// Starts moving the first such entry that `may_move` accepts.
     pub(super) fn begin_move(&mut self, may_move: impl Fn(&P) -> bool) -> Option<(u64, &P)> {
         let (number, _) = self.idle().find(|(_, place)| may_move(place))?;
         let entry = self.entries.get_mut(&number)?;
@@ -70,7 +70,8 @@ impl<P> Ledger<P> {
         Some((number, &entry.place))
     }
 
-    /// End a move, to `place` if it was made. Gives what is free now: where the bytes were; or the new place, if somebody has looked meanwhile.
+    /// Ends a move; `place` is the new place if the copy succeeded. Returns the place to free: the
+    /// old one, or the new one if the entry was pinned in the meantime.
     pub(super) fn end_move(&mut self, number: u64, place: Option<P>) -> Option<P> {
         let entry = self.entries.get_mut(&number)?;
         entry.moving = false;
@@ -83,7 +84,7 @@ impl<P> Ledger<P> {
         }
     }
 
-    /// Those that have not been used since `limit_ns`.
+    /// Entries that have been unused since `limit_ns`.
     pub(super) fn unused_since(&self, limit_ns: u64) -> Vec<u64> {
         self.order.iter().take_while(|(used_ns, _)| *used_ns <= limit_ns).map(|(_, number)| *number).collect()
     }
@@ -113,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_looked_at_is_neither_moved_nor_lost() {
+    fn pinned_entries_are_neither_moved_nor_freed() {
         let mut ledger = Ledger::new();
         ledger.add(1, "device", 10);
         ledger.add(2, "device", 20);
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_that_somebody_looks_at_is_not_made() {
+    fn pin_during_a_move_cancels_the_move() {
         let mut ledger = Ledger::new();
         ledger.add(1, "device", 10);
         ledger.begin_move(|_| true);
@@ -139,7 +140,7 @@ mod tests {
         assert_eq!(ledger.places().collect::<Vec<_>>(), [&"device"]);
         ledger.unpin(1);
         assert_eq!(ledger.end_move(1, None), None);
-        // Removed in the middle of a move, it goes with the end of that.
+        // An entry that is removed during a move is freed when the move ends.
         ledger.begin_move(|_| true);
         assert_eq!(ledger.remove(1), None);
         assert_eq!(ledger.end_move(1, Some("host")), Some("device"));
@@ -148,7 +149,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_place_is_free_once(steps in prop::collection::vec((0_u8..7, 0_u64..6), 1..200)) {
+        fn every_place_is_freed_once(steps in prop::collection::vec((0_u8..7, 0_u64..6), 1..200)) {
             let mut ledger: Ledger<u64> = Ledger::new();
             let (mut next, mut freed, mut moving) = (100, Vec::new(), Vec::new());
             let mut pins: HashMap<u64, usize> = HashMap::new();

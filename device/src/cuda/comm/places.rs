@@ -1,4 +1,4 @@
-//! Where intermediates are.
+//! Places of intermediates.
 
 use super::STORE;
 use super::ledger::Ledger;
@@ -10,29 +10,29 @@ use crate::{Buffer, share_of_free_bytes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The memory of a store, and what is in it.
+/// Memory of a store, and its intermediates.
 pub(super) struct State {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
-    /// Blocks that nothing lies in, and that still have memory.
+    /// Empty blocks that still have memory.
     pub(super) idle: BTreeSet<usize>,
     pub(super) idle_bytes_max: u64,
     pub(super) ledger: Ledger<Kept>,
     pub(super) next_number: u64,
 }
 
-/// An intermediate, wherever it is.
+/// An intermediate, on the device or the host.
 #[derive(Debug, Clone)]
 pub(super) struct Kept {
     pub(super) owner: Owner,
     pub(super) tier: Tier,
-    /// It was put on another device first, and had to make room there.
+    /// Whether it was moved here from another device, to make room there.
     pub(super) is_guest: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Tier {
-    /// At an offset of the range; there once the event is reached.
+    /// At an offset of the range; written once the event is reached.
     Device {
         offset: u64,
         span: Span,
@@ -42,14 +42,14 @@ pub(super) enum Tier {
 }
 
 impl State {
-    /// How much of the device the store may use, now, and how much it does.
+    /// Device memory that the store may use now, and the memory that it uses.
     pub(super) fn share(&self, free_percent_max: u64) -> (u64, u64) {
         let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
         let share_bytes = share_of_free_bytes(usage.capacity_bytes, usage.used_bytes, own, free_percent_max);
         (share_bytes, self.map.used_bytes())
     }
 
-    /// Copy `from` to a place of our own, in the order of `stream`.
+    /// Copies `from` to a new place in the store, in the order of `stream`.
     pub(super) fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<Tier, CudaError> {
         let ready = Arc::new(Event::new(stream.context())?);
         let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
@@ -78,7 +78,7 @@ impl State {
         self.give_up_beyond(self.idle_bytes_max);
     }
 
-    /// Give memory that nothing lies in back to the pool, until no more than so much is left.
+    /// Returns empty blocks to the pool, until at most `bytes` are left.
     pub(super) fn give_up_beyond(&mut self, bytes: u64) {
         while self.idle.len() as u64 * BLOCK_BYTES > bytes {
             let Some(block) = self.idle.pop_last() else { return };

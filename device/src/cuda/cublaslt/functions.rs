@@ -1,4 +1,5 @@
-//! The library's functions, looked up by name when it is opened. Results are plain numbers here: versions newer than any declaration return others.
+//! Functions of cuBLASLt, looked up by name when the library is opened. Results are plain numbers,
+//! since newer versions may return values outside of any declared enum.
 
 use crate::cuda::driver::symbol;
 use crate::cuda::error::CudaError;
@@ -11,10 +12,10 @@ use cudarc::driver::sys::CUstream;
 use libloading::os::unix::Library;
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// `CUBLAS_STATUS_NOT_SUPPORTED`: there is no kernel for that.
+/// `CUBLAS_STATUS_NOT_SUPPORTED`: the library has no kernel for the request.
 pub(super) const NOT_SUPPORTED: u32 = 15;
 
-/// `cublasLtMatmulHeuristicResult_t`, whose status may be a number that no declaration has.
+/// `cublasLtMatmulHeuristicResult_t`, with a status that may be outside of the declared enum.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Heuristic {
@@ -45,11 +46,12 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Look all of them up; the names of those that are missing otherwise.
+            /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the library's own names")]
             pub(super) fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
-                // SAFETY: cuBLASLt has these functions with these types under these names, in versions 12 and 13.
+                // SAFETY: cuBLASLt has these functions with these types under these names, in
+                // versions 12 and 13.
                 $(let $name = unsafe { symbol(library, stringify!($name), &mut missing) };)*
                 // SAFETY: as above.
                 let name = unsafe { symbol(library, "cublasLtGetStatusName", &mut missing) };
@@ -68,7 +70,7 @@ macro_rules! functions {
                 /// # Safety
                 /// As NVIDIA documents the function of this name.
                 pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CudaError> {
-                    // SAFETY: the caller's part.
+                    // SAFETY: guaranteed by the caller.
                     self.check(stringify!($name), unsafe { (self.$name)($($argument),*) })
                 }
             )*
@@ -106,14 +108,15 @@ impl Functions {
     #[cold]
     fn error(&self, call: &'static str, status: u32) -> CudaError {
         let text = |ask: unsafe extern "C" fn(u32) -> *const c_char| {
-            // SAFETY: any number is taken.
+            // SAFETY: every number is accepted.
             let text = unsafe { ask(status) };
-            // SAFETY: what is given is a constant string, or null.
+            // SAFETY: the result is a constant string, or null.
             (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
         };
         let name = text(self.name).unwrap_or_else(|| format!("status {status}"));
         let what = text(self.text).unwrap_or_else(|| "unknown to this version".to_owned());
-        // Never a fault by its number, which is not one of the driver's: that is asked of the driver.
+        // Never classified as a fault by this number, which is not a driver error code: the driver
+        // is queried for faults.
         CudaError::Failed { call, code: status, name, what }
     }
 }

@@ -1,4 +1,5 @@
-//! What the library makes to describe a product. Each is destroyed on drop, and knows nothing of a device.
+//! Descriptors that the library creates for a product. Each is destroyed on drop, and is
+//! independent of any device.
 
 use super::Products;
 use super::functions::Functions;
@@ -19,14 +20,15 @@ macro_rules! held {
             products: Arc<Products>,
         }
 
-        // SAFETY: what it holds is memory of the host, which any thread may use.
+        // SAFETY: the descriptor is host memory, which any thread may use.
         unsafe impl Send for $name {}
 
         impl $name {
-            /// Set an attribute, whose type is that which the library's documentation gives it.
+            /// Sets an attribute; `T` must be the type that the library's documentation states.
             pub(super) fn set<T: Copy>(&self, attribute: $attribute, value: T) -> Result<(), CudaError> {
                 let functions = self.products.functions();
-                // SAFETY: the handle is valid until the drop; the value outlives the call, which copies it.
+                // SAFETY: the handle is valid until the drop; the value outlives the call, which
+                // copies it.
                 unsafe { functions.$set(self.handle, attribute, (&raw const value).cast(), size_of::<T>()) }
             }
 
@@ -50,19 +52,19 @@ macro_rules! held {
 }
 
 held! {
-    /// What is computed.
+    /// The operation.
     Descriptor(cublasLtMatmulDesc_t), cublasLtMatmulDescDestroy, cublasLtMatmulDescSetAttribute(cublasLtMatmulDescAttributes_t)
 }
 held! {
-    /// Where matrices lie, column by column.
+    /// Layout of matrices, in column-major order.
     Layout(cublasLtMatrixLayout_t), cublasLtMatrixLayoutDestroy, cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayoutAttribute_t)
 }
 held! {
-    /// What algorithms may be chosen.
+    /// Constraints on the selection of an algorithm.
     Preference(cublasLtMatmulPreference_t), cublasLtMatmulPreferenceDestroy, cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreferenceAttributes_t)
 }
 
-// SAFETY: a layout is not changed once it is made.
+// SAFETY: a layout is not changed after its creation.
 unsafe impl Sync for Layout {}
 
 impl Descriptor {
@@ -75,7 +77,7 @@ impl Descriptor {
 }
 
 impl Layout {
-    /// `batch` matrices, each so many elements after the one before; columns are `stride` elements apart.
+    /// `batch` matrices, `batch_stride` elements apart; columns are `stride` elements apart.
     pub(super) fn new(
         products: &Arc<Products>,
         element_type: cudaDataType_t,

@@ -1,8 +1,9 @@
-//! One shape of product, made ready.
+//! One prepared shape of matrix product.
 //!
 //! ```text
-//!   here      d = a  * b      row by row       m x n = m x k * k x n
-//!   library   d' = b' * a'    column by column: the same bytes, read as the transposed matrices; so its left side is our right one
+//!   Weir      d = a  * b      row-major       m x n = m x k * k x n
+//!   library   d' = b' * a'    column-major: the same bytes, read as the transposed matrices,
+//!                             so the library's left side is our right side
 //! ```
 
 use super::Products;
@@ -18,18 +19,18 @@ use cudarc::cublaslt::sys::{
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_types::ElementType;
 
-/// What addresses of outputs, of what is added, and of the workspace are multiples of.
+/// Alignment of the addresses of outputs, bias, residual and workspace.
 const ALIGNMENT_BYTES: u32 = 16;
 /// `CUBLAS_OP_N` and `CUBLAS_OP_T`.
 const TRANSPOSED: [i32; 2] = [0, 1];
 
-/// `d = activation(alpha * a * b + bias + residual)` for each matrix of a batch, with sums of fp32. Plain data. The residual and `d` have the same
-/// layout: contiguous, row by row.
+/// `d = activation(alpha * a * b + bias + residual)` for each matrix of a batch, accumulated in
+/// fp32. Plain data. The residual and `d` have the same layout: contiguous and row-major.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProductShape {
-    /// Of all matrices, and of the bias: fp32, fp16 or bf16.
+    /// Element type of all matrices and of the bias: fp32, fp16 or bf16.
     pub element_type: ElementType,
-    /// Whether factors of fp32 may be rounded to 10 bits of fraction.
+    /// Whether fp32 factors may be rounded to 10 bits of fraction.
     pub tf32: bool,
     /// Rows of `a` and `d`.
     pub m: u32,
@@ -37,56 +38,56 @@ pub struct ProductShape {
     pub n: u32,
     /// Columns of `a`, rows of `b`.
     pub k: u32,
-    /// How many matrices.
+    /// Number of matrices.
     pub batch: u32,
     /// The left side.
     pub a: ProductMatrix,
     /// The right side.
     pub b: ProductMatrix,
-    /// The factor.
+    /// Factor of the product.
     pub alpha: f32,
-    /// Whether one number is added to each column.
+    /// Whether a bias is added, one number per column.
     pub has_bias: bool,
     /// Whether a matrix is added.
     pub has_residual: bool,
-    /// Whether what is below 0 becomes 0 at the end.
+    /// Whether negative results become 0 at the end.
     pub relu: bool,
 }
 
-/// Where the matrices of a side lie, in elements.
+/// Layout of one side's matrices, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProductMatrix {
-    /// Whether what lies in memory as rows are the columns of the matrix.
+    /// Whether rows in memory are the columns of the matrix.
     pub transposed: bool,
-    /// From one row as it lies in memory to the next; at least its length.
+    /// Distance between rows in memory; at least the length of a row.
     pub row_stride: u32,
-    /// From one matrix to the next; 0 where all are the same.
+    /// Distance between matrices; 0 if all are the same.
     pub batch_stride: u64,
-    /// What the address of the first is a multiple of, a power of two.
+    /// Alignment of the first matrix's address, a power of two.
     pub alignment_bytes: u32,
 }
 
-/// Where the operands of a product are: addresses for a launch, or what stands for them before. All but `a` and `b`, for which the shape says it, begin at
-/// multiples of 16 bytes.
+/// Operands of a product: addresses for a launch, or placeholders before. All operands start at
+/// multiples of 16 bytes, except `a` and `b`, whose alignment the shape states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProductBuffers<B> {
     /// The left side.
     pub a: B,
     /// The right side.
     pub b: B,
-    /// What is added to columns, where the shape has it.
+    /// The bias, if the shape has one.
     pub bias: Option<B>,
-    /// What is added to the product, where the shape has it; it may be the place of `d`.
+    /// The added matrix, if the shape has one; it may be the same memory as `d`.
     pub residual: Option<B>,
     /// The output.
     pub d: B,
-    /// Memory to work in, as much as the product was made with.
+    /// Workspace of the size that the product was prepared with.
     pub workspace: B,
 }
 
-/// A shape of product on a device, with the algorithm that the library has chosen for it.
+/// A prepared shape of product on a device, with the algorithm that the library has selected.
 pub struct Product {
-    /// Changed by each launch: the address of the bias is a part of it.
+    /// Changed by each launch, since it contains the address of the bias.
     descriptor: Mutex<Descriptor>,
     left: Layout,
     right: Layout,
@@ -98,7 +99,8 @@ pub struct Product {
 }
 
 impl Product {
-    /// Make a shape ready, with so much memory to work in. None where the library has no kernel for it. Some microseconds; on the host alone.
+    /// Prepares a shape with a workspace of at most `workspace_bytes_max`. `None` if the library
+    /// has no kernel for the shape. Takes some microseconds, on the host only.
     pub fn new(
         products: &Arc<Products>,
         shape: ProductShape,
@@ -128,7 +130,7 @@ impl Product {
         let descriptor = described(products, &shape, data_type)?;
         let preference = Preference::new(products)?;
         preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_max)?;
-        // Parts of a sum are added as fp32, in a workspace: not in the output's own type.
+        // Partial sums are accumulated as fp32 in a workspace, instead of in the output's type.
         let reductions = Reduction::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions)?;
         for (wish, matrix) in [
@@ -141,7 +143,8 @@ impl Product {
         }
 
         let (mut found, mut count) = (Heuristic::NONE, 0);
-        // SAFETY: the handles are valid as long as their owners; there is room for one result, and both outlive the call.
+        // SAFETY: the handles are valid as long as their owners; there is room for one result, and
+        // both outlive the call.
         let asked = products.call(|functions| unsafe {
             functions.cublasLtMatmulAlgoGetHeuristic(
                 products.handle,
@@ -175,11 +178,13 @@ impl Product {
         }))
     }
 
-    /// Give it to `stream`.
+    /// Launches the product on `stream`.
     ///
     /// # Safety
-    /// The addresses are those of memory of the shape's extent, which lives until the work is done and is meanwhile used by nobody whose work is not ordered
-    /// with it; the workspace is as large as the product was made with. This product lives until the work is done, whether it is launched now or recorded.
+    /// The addresses point to memory of the shape's extent, which lives until the work is done and
+    /// is used in the meantime only by work ordered with this launch. The workspace is as large as
+    /// the product was prepared with. This product lives until the work is done, whether it is
+    /// launched now or recorded.
     pub unsafe fn launch(&self, stream: &Stream, buffers: &ProductBuffers<u64>) -> Result<(), CudaError> {
         let lacking = || CudaError::Invalid("a product of matrices was not given what it adds".to_owned());
         let given = (buffers.bias.is_some(), buffers.residual.is_some());
@@ -191,7 +196,8 @@ impl Product {
         if let Some(bias) = buffers.bias {
             descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }
-        // SAFETY: the handles are valid as long as their owners; factors are read before the call returns; the rest is the caller's part.
+        // SAFETY: the handles are valid as long as their owners; the call reads the factors before
+        // it returns; the rest is guaranteed by the caller.
         self.products.call(|functions| unsafe {
             functions.cublasLtMatmul(
                 self.products.handle,
@@ -216,7 +222,7 @@ impl Product {
 }
 
 impl<B> ProductBuffers<B> {
-    /// The same operands in the places that `find` finds.
+    /// The same operands, converted by `find`.
     pub fn map<C>(&self, mut find: impl FnMut(&B) -> C) -> ProductBuffers<C> {
         ProductBuffers {
             a: find(&self.a),
@@ -251,7 +257,7 @@ fn described(
     descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue as u32)?;
     if shape.has_bias {
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type as u32)?;
-        // The heuristic takes from the address what it is a multiple of, and no more; the real one comes with each launch.
+        // The heuristic only uses the alignment of this address; each launch sets the real one.
         descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, u64::from(ALIGNMENT_BYTES))?;
     }
     Ok(descriptor)
