@@ -1,4 +1,5 @@
-//! Builds the fake driver: its own sources, the emulator's, and every kernel; and beside it fakes of the management library, of cuBLASLt and of NVRTC.
+//! Builds the fake driver from its sources, the emulator's sources and every kernel. Also builds
+//! fakes of the management library, of cuBLASLt and of NVRTC, which lie beside the driver.
 
 use std::env;
 use std::error::Error;
@@ -11,7 +12,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", driver.join("../../examples/kernel-graphs").display());
 
     let mut build = weir_kernels_emulator::build(&out)?;
-    // Several copies of the library in one process have nothing in common.
+    // Several copies of the library in one process must not share state.
     build.flag("-fvisibility=hidden").flag_if_supported("-fno-gnu-unique").flag("-pthread");
     build.include(&driver).files(sources(&driver)?).cargo_metadata(false);
     let objects = build.try_compile_intermediates()?;
@@ -21,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let library = folder.join("libcuda.so.1");
     let mut link = build.get_compiler().to_command();
     link.args(["-shared", "-pthread", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic"]);
-    // A handler of signals stays installed: the library is never unloaded.
+    // The library installs a signal handler, so it must never be unloaded.
     link.args(["-Wl,-z,nodelete", "-o"]).arg(&library).args(objects);
     if !link.status()?.success() {
         return Err("the fake driver could not be linked".into());
@@ -33,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Where a real one would be.
+/// Build the fake management library, next to the driver like the real one.
 fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("management/nvml.cpp");
     println!("cargo::rerun-if-changed={}", source.display());
@@ -53,7 +54,8 @@ fn management(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-/// The library for products of matrices, which lies beside the driver that it belongs to. One file under two names: it goes by the name that it has.
+/// Build the fake cuBLASLt, which lies beside its driver. One binary has two names: it takes its
+/// version from its file name.
 fn products(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("cublaslt");
     println!("cargo::rerun-if-changed={}", source.display());
@@ -67,17 +69,19 @@ fn products(compiler: &cc::Tool, folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The compiler for kernels, which runs this one with the emulator's headers. One file under two names, too.
+/// Build the fake NVRTC, which runs this build's C++ compiler with the emulator's headers. One
+/// binary has two names, like cuBLASLt.
 fn compiler(compiler: &cc::Tool, out: &Path, folder: &Path) -> Result<(), Box<dyn Error>> {
     let source = PathBuf::from(env::var("CARGO_MANIFEST_DIR")?).join("nvrtc");
     println!("cargo::rerun-if-changed={}", source.display());
-    // What it has compiled before was against other headers.
+    // Cached libraries were compiled against older headers.
     let compiled = out.join("compiled");
     if compiled.exists() {
         std::fs::remove_dir_all(&compiled)?;
     }
     std::fs::create_dir_all(&compiled)?;
-    // The functions of the C library are called, as the interpreter calls them, and not worked out beforehand.
+    // Without builtins, functions of the C library are called, as in the interpreter, and never
+    // evaluated at compile time.
     let mut flags = "-std=c++17 -O2 -fPIC -w -fno-strict-aliasing -fno-builtin -ffp-contract=off -fvisibility=hidden -Wl,-z,defs".to_owned();
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         flags += " -march=x86-64-v3";
@@ -96,7 +100,7 @@ fn compiler(compiler: &cc::Tool, out: &Path, folder: &Path) -> Result<(), Box<dy
     Ok(())
 }
 
-/// The C++ files in `folder`, in order.
+/// C++ files in `folder`, sorted.
 fn sources(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     let entries = folder.read_dir()?.map(|entry| Ok(entry?.path()));
     let mut files = entries.collect::<Result<Vec<_>, std::io::Error>>()?;

@@ -1,5 +1,6 @@
-// A libcublasLt for tests: it computes on the processor, in the order of the streams of the fake driver that lies beside it, and refuses what the real
-// one refuses. What Weir does not call is not there.
+// A libcublasLt for tests. It computes on the CPU, in the order of the streams of the fake driver
+// beside it, and rejects the same arguments as the real library. Functions that Weir does not call
+// are missing.
 #include "cublaslt.h"
 
 #include <stdlib.h>
@@ -16,14 +17,14 @@ using beside::driver;
 
 namespace {
 
-// With the memory that it takes of a device.
+// A handle, and the device memory that it uses.
 struct Handle {
     void* device;
     uint64_t bytes;
 };
 
 constexpr uint64_t MARK = 0x5745'4952'4c54'0001;
-// What products are given where there is room.
+// Workspace of a product, if the caller's limit allows it.
 constexpr uint64_t WORKSPACE_BYTES = 64 << 10;
 
 template <class T>
@@ -42,7 +43,7 @@ Status destroy(T* held) {
     return SUCCESS;
 }
 
-// An attribute of exactly this type.
+// Set an attribute; its size must match the type.
 template <class T>
 Status set(T& to, const void* from, size_t bytes) {
     if (from == nullptr || bytes != sizeof(T)) return INVALID_VALUE;
@@ -54,7 +55,7 @@ bool known(int32_t type) { return type == R_32F || type == R_16F || type == R_16
 
 bool fits(const Layout& layout) { return known(layout.type) && layout.rows > 0 && layout.columns > 0 && uint64_t(layout.stride) >= layout.rows && layout.batch > 0; }
 
-// What the arguments of a product have to be, in themselves and to each other.
+// Check the arguments of a product, each alone and against each other.
 Status check(const Descriptor& descriptor, const Layout& a, const Layout& b, const Layout& c, const Layout& d) {
     if (!fits(a) || !fits(b) || !fits(c) || !fits(d)) return INVALID_VALUE;
     if (descriptor.transpose[2] != 0 || descriptor.scale != R_32F) return NOT_SUPPORTED;
@@ -62,7 +63,7 @@ Status check(const Descriptor& descriptor, const Layout& a, const Layout& b, con
     const auto [k_of_b, n] = descriptor.transpose[1] ? std::pair(b.columns, b.rows) : std::pair(b.rows, b.columns);
     if (k != k_of_b || d.rows != m || d.columns != n || c.rows != m || c.columns != n) return INVALID_VALUE;
     if (a.batch != d.batch || b.batch != d.batch || c.batch != d.batch) return INVALID_VALUE;
-    // Matrices of the output that overlap would be written twice.
+    // Overlapping matrices of the output would be written twice.
     if (d.batch > 1 && uint64_t(d.batch_stride) < uint64_t(d.stride) * d.columns) return INVALID_VALUE;
     if (a.type != b.type || c.type != d.type) return NOT_SUPPORTED;
     if (d.type != a.type && d.type != R_32F) return NOT_SUPPORTED;
@@ -182,7 +183,8 @@ CUBLASLT_API cublasLtMatmulAlgoGetHeuristic(Handle* handle, const Descriptor* de
         if (preference->alignment_bytes[i] < element_bytes(layouts[i]->type)) return NOT_SUPPORTED;
     Algorithm algorithm = {MARK, preference->workspace_bytes < WORKSPACE_BYTES ? 0 : WORKSPACE_BYTES, {0, 0, 0, 0, 1}, {}};
     memcpy(algorithm.alignment_bytes, preference->alignment_bytes, sizeof preference->alignment_bytes);
-    // As much as the address has that the descriptor says now, which may be any: the real library's may ask for that.
+    // Require the alignment of the bias address that the descriptor has now: the real library may
+    // do so, too.
     while (algorithm.alignment_bytes[4] < 256 && descriptor->bias % (2 * algorithm.alignment_bytes[4]) == 0) algorithm.alignment_bytes[4] *= 2;
     *found = {algorithm, algorithm.workspace_bytes, SUCCESS, 1.0f, {}};
     *count = 1;
@@ -195,7 +197,8 @@ CUBLASLT_API cublasLtMatmul(Handle* handle, const Descriptor* descriptor, const 
     if (handle == nullptr || !descriptor || !alpha || !beta || !a || !b || !c || !d || !at_a || !at_b || !at_c || !at_d) return INVALID_VALUE;
     if (const uint64_t status = driver().setting("cublaslt_matmul")) return Status(status);
     if (const Status status = check(*descriptor, *a, *b, *c, *d)) return status;
-    // Chosen by the heuristic: without one, the real library would ask it now.
+    // The heuristic must have chosen the algorithm: without one, the real library would run the
+    // heuristic now.
     if (algorithm == nullptr || algorithm->mark != MARK) return INVALID_VALUE;
     if (workspace_bytes < algorithm->workspace_bytes || (workspace_bytes > 0 && workspace % 16 != 0)) return INVALID_VALUE;
     const uint64_t addresses[] = {at_a, at_b, at_c, at_d};

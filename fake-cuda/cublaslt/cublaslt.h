@@ -1,4 +1,5 @@
-// The types and numbers of cuBLASLt that the fake knows, as its documentation has them: no header of NVIDIA's is used.
+// Types and constants of cuBLASLt that the fake needs, from its documentation: no NVIDIA header is
+// used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@ struct Descriptor {
     int32_t bias_type = -1;
 };
 
-// Column by column.
+// A column-major matrix.
 struct Layout {
     int32_t type;
     uint64_t rows, columns;
@@ -43,15 +44,15 @@ struct Layout {
 struct Preference {
     uint64_t workspace_bytes = 0;
     uint32_t reductions = REDUCTION_ANY;
-    // Of a, b, c and d.
+    // Minimum alignments of a, b, c and d.
     uint32_t alignment_bytes[4] = {256, 256, 256, 256};
 };
 
-// What the heuristic has chosen. Callers know its size only.
+// An algorithm that the heuristic chose. Its content is opaque to callers.
 struct Algorithm {
     uint64_t mark;
     uint64_t workspace_bytes;
-    // Of a, b, c and d, and of the bias.
+    // Alignments of a, b, c and d, and of the bias.
     uint32_t alignment_bytes[5];
     uint32_t reserved[7];
 };
@@ -66,7 +67,7 @@ struct Heuristic {
 };
 static_assert(sizeof(Heuristic) == 96, "as cublasLtMatmulHeuristicResult_t");
 
-// One call of cublasLtMatmul, when its turn has come.
+// One call of cublasLtMatmul, queued in its stream.
 struct Product {
     Descriptor descriptor;
     Layout a, b, c, d;
@@ -77,7 +78,7 @@ struct Product {
 
 inline uint64_t element_bytes(int32_t type) { return type == R_32F ? 4 : 2; }
 
-// The bytes from the first element of a layout to its last.
+// Bytes from the first element of a layout to its last.
 inline uint64_t bytes(const Layout& layout) {
     const uint64_t matrix = (layout.columns - 1) * uint64_t(layout.stride) + layout.rows;
     return (uint64_t(layout.batch - 1) * uint64_t(layout.batch_stride) + matrix) * element_bytes(layout.type);

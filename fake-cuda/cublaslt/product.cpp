@@ -1,4 +1,5 @@
-// What a product of matrices is. Sums are made in another order than Weir's own kernels make them, as the real library's are.
+// Computation of a matrix product. Sums are in another order than in Weir's kernels, as in the real
+// library.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,7 +21,7 @@ static uint16_t to_bf16(float value) {
     return uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// With 10 bits of fraction.
+// Round to 10 bits of fraction.
 static float to_tf32(float value) {
     if (!std::isfinite(value)) return value;
     uint32_t bits;
@@ -65,7 +66,7 @@ void compute(const Product& product) {
     const Descriptor& descriptor = product.descriptor;
     const bool tf32 = descriptor.compute == COMPUTE_32F_FAST_TF32 && product.a.type == R_32F;
     const uint64_t m = product.d.rows, n = product.d.columns, k = descriptor.transpose[0] ? product.a.rows : product.a.columns;
-    // Whoever has something of value there finds out.
+    // Overwrite the workspace, so that a caller that keeps data there fails.
     memset(reinterpret_cast<void*>(product.workspace), 0xff, product.workspace_bytes);
     for (uint64_t batch = 0; batch < uint64_t(product.d.batch); batch++) {
         const std::vector<float> a = lines(product.a, product.at_a, batch, descriptor.transpose[0] != 0, m, k, tf32);
@@ -73,7 +74,7 @@ void compute(const Product& product) {
         for (uint64_t column = 0; column < n; column++) {
             for (uint64_t row = 0; row < m; row++) {
                 float y = product.alpha * dot(&a[row * k], &b[column * k], k);
-                // Where it is 0, what it is a factor of is not read.
+                // With beta 0, c is not read.
                 if (product.beta != 0) {
                     const uint64_t at = batch * uint64_t(product.c.batch_stride) + column * uint64_t(product.c.stride) + row;
                     y += product.beta * load(product.c.type, product.at_c, at);

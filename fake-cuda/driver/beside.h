@@ -1,4 +1,5 @@
-// How a fake of a library of NVIDIA's reaches the fake driver that it belongs to, which lies beside it. What it asks there is in libraries.cpp.
+// Connection from a fake NVIDIA library to the fake driver beside it. libraries.cpp has the
+// driver's side.
 #pragma once
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 namespace beside {
 
 struct Driver {
-    // Of the library that asks.
+    // Path of the calling library.
     std::string path;
     int (*context)();
     int (*may_allocate)(const char*);
@@ -22,7 +23,7 @@ struct Driver {
     void (*counted)(const char*);
     uint64_t (*setting)(const char*);
 
-    // The major version in the library's file name.
+    // Major version in the library's file name.
     int named() const { return atoi(path.c_str() + path.rfind('.') + 1); }
 };
 
@@ -32,7 +33,7 @@ void look_up(void* library, const char* name, F& to) {
     if (to == nullptr) abort();
 }
 
-// There may be several in a process, each with its libraries beside it.
+// A process may have several drivers, each with its libraries beside it.
 static const Driver& driver() {
     static const Driver found = [] {
         Dl_info own = {};

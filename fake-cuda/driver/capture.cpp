@@ -1,4 +1,4 @@
-// Work that is recorded instead of done, and graphs of it.
+// Stream capture and graphs.
 #include "fake.h"
 
 namespace fake {
@@ -33,7 +33,7 @@ bool is_to_fail(const char* setting) {
     return true;
 }
 
-// Do the nodes in any order that their dependencies allow.
+// Run the nodes in any order that their dependencies allow.
 static Result run(const Graph& graph) {
     std::set<size_t> left, done;
     for (size_t i = 0; i < graph.nodes.size(); i++) left.insert(i);
@@ -43,7 +43,7 @@ static Result run(const Graph& graph) {
             bool free = true;
             for (size_t before : graph.nodes[i].after) free &= done.count(before) == 1;
             if (free) ready.push_back(i);
-            // Chains are the rule: there is no need to look at all of a long one.
+            // Most graphs are chains, so looking at a few ready nodes is enough.
             if (ready.size() == 8) break;
         }
         const size_t next = ready[state().settings.seed == 0 ? 0 : state().chance() % ready.size()];
@@ -80,7 +80,7 @@ CUDA_API cuStreamEndCapture(Stream* stream, Graph** graph) {
     Capture* capture = stream->capture;
     if (capture == nullptr || capture->origin != stream) return STREAM_CAPTURE_UNMATCHED;
     if (capture->thread != std::this_thread::get_id()) return STREAM_CAPTURE_WRONG_THREAD;
-    // Everything that others recorded must come before something that the first stream has.
+    // The nodes captured from other streams must be dependencies of the origin stream's work.
     std::set<size_t> joined;
     std::vector<size_t> look(stream->tail.begin(), stream->tail.end());
     while (!look.empty()) {
@@ -148,7 +148,7 @@ CUDA_API cuGraphLaunch(Graph* executable, Stream* stream) {
     state().counts["graph_launches"]++;
     uint64_t ns = 0;
     for (const Node& node : executable->nodes) ns += node.work.ns;
-    // A copy: what is launched goes on when the executable is destroyed.
+    // A copy: a launched graph continues after its executable is destroyed.
     auto graph = std::make_shared<Graph>(*executable);
     enqueue(stream, {"a graph", Engine::COMPUTE, ns, [graph] { return run(*graph); }});
     progress(call.lock);

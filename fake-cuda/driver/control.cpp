@@ -1,5 +1,6 @@
-// What tests ask of the fake, besides what it has in common with a driver. The environment says the same as `fakecuda_set`, in one
-// variable: WEIR_FAKE_CUDA="devices=2,memory_bytes=8589934592,seed=7".
+// Control interface for tests, beyond the driver's interface. The environment sets the same
+// settings as `fakecuda_set`, in one variable:
+// WEIR_FAKE_CUDA="devices=2,memory_bytes=8589934592,seed=7".
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
@@ -8,7 +9,7 @@
 
 using namespace fake;
 
-// The price of that name, as tests and the environment know it.
+// The price of this name, as tests and the environment write it.
 static uint64_t* price(const std::string& name) {
     Prices& prices = state().settings.prices;
     const std::map<std::string, uint64_t*> named = {
@@ -83,7 +84,7 @@ struct Environment {
 
 #define CONTROL extern "C" __attribute__((visibility("default")))
 
-// Change a setting. Gives whether there is one of that name.
+// Change a setting. Returns whether a setting of this name exists.
 CONTROL int fakecuda_set(const char* name, const char* value) {
     std::lock_guard<std::mutex> lock(state().mutex);
     const bool known = set(name, value);
@@ -92,7 +93,7 @@ CONTROL int fakecuda_set(const char* name, const char* value) {
     return known;
 }
 
-// How often something happened, or how much of something there is now.
+// Number of events so far, or a current amount.
 CONTROL uint64_t fakecuda_count(const char* what) {
     std::lock_guard<std::mutex> lock(state().mutex);
     uint64_t used = 0, retained = 0;
@@ -119,13 +120,14 @@ CONTROL uint64_t fakecuda_count(const char* what) {
     return counted == state().counts.end() ? 0 : counted->second;
 }
 
-// Memory of a device that this process uses. Asked by the management library beside the driver.
+// Memory of a device that this process uses. The management library beside the driver calls it.
 CONTROL uint64_t fakecuda_used_bytes(unsigned ordinal) {
     std::lock_guard<std::mutex> lock(state().mutex);
     return ordinal < state().devices.size() ? state().devices[ordinal]->used_bytes : 0;
 }
 
-// What no correct program does, one per line. Gives how many bytes there are; writes as many as fit.
+// Violations of the driver's rules, one per line. Returns the number of bytes; writes as many as
+// fit.
 CONTROL size_t fakecuda_violations(char* out, size_t len) {
     std::lock_guard<std::mutex> lock(state().mutex);
     std::string all;
@@ -134,7 +136,7 @@ CONTROL size_t fakecuda_violations(char* out, size_t len) {
     return all.size();
 }
 
-// Copies between host and device that were made, in order. Gives how many there are; writes as many as fit.
+// Completed copies between host and device, in order. Returns their number; writes as many as fit.
 CONTROL size_t fakecuda_copies(Done* out, size_t len) {
     std::lock_guard<std::mutex> lock(state().mutex);
     const size_t count = std::min(len, state().done.size());
@@ -142,7 +144,8 @@ CONTROL size_t fakecuda_copies(Done* out, size_t len) {
     return state().done.size();
 }
 
-// Begin anew, as if the library had just been opened. Nothing that was made with it is used any more.
+// Reset the driver to its initial state. The caller must not use any object of the driver
+// afterwards.
 CONTROL void fakecuda_reset() {
     fake::reset();
     current = nullptr;

@@ -1,5 +1,6 @@
-// Costs: what a real driver and a real host would spend on what was asked for. They are accounted, never slept, so that the same calls cost the same in
-// every run. README.md says where the prices come from and how a load is estimated from them.
+// Costs: the time that a real driver and a real host would spend. The fake accounts for it and
+// never sleeps, so that the same calls cost the same in every run. README.md has the sources of the
+// prices, and the estimate of a load's time.
 #include <algorithm>
 #include <cstring>
 
@@ -37,7 +38,8 @@ void charge_copy(const void* from, uint64_t bytes) {
     charge("copies to the device", copy_ns(bytes));
     const uint64_t contents = digest(from, bytes);
     uint64_t& before = state().copied_from[reinterpret_cast<uint64_t>(from)];
-    // What a copy took from here before, it takes again without the host's doing.
+    // The contents are unchanged since the previous copy, so the host did not copy anything into
+    // this memory.
     if (before == contents) return;
     before = contents;
     const Prices& prices = state().settings.prices;

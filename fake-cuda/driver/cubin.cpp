@@ -1,4 +1,5 @@
-// Machine code as NVIDIA's assembler writes it: an ELF file whose header says which device it is for, and whose symbols are its kernels.
+// Machine code as NVIDIA's assembler writes it: an ELF file whose header names the target device,
+// and whose symbols are the kernels.
 #include <elf.h>
 
 #include <cstring>
@@ -7,10 +8,11 @@
 
 namespace fake {
 
-// Drivers of CUDA 12.8 and newer load this format of the file, and older ones those before it.
+// Drivers of CUDA 12.8 and newer load this format of the file; older drivers load only the earlier
+// formats.
 constexpr unsigned NEWER_FORMAT = 8;
 constexpr int NEWER_FORMAT_SINCE = 12080;
-// EM_CUDA, and of a symbol, STO_CUDA_ENTRY: a kernel, and not what kernels call.
+// EM_CUDA; and the symbol flag STO_CUDA_ENTRY, which marks a kernel rather than a device function.
 constexpr unsigned CUDA_MACHINE = 190, CUDA_ENTRY = 0x10;
 
 bool is_cubin(const char* image) {

@@ -68,7 +68,7 @@ CUDA_API cuGetErrorName(Result code, const char** name) {
     return *name == nullptr ? INVALID_VALUE : SUCCESS;
 }
 
-// A fault's words are followed by what happened, which a real driver does not know.
+// The text of a fault is followed by details, which a real driver does not know.
 CUDA_API cuGetErrorString(Result code, const char** text) {
     *text = text_of(code, 2);
     if (*text == nullptr) return INVALID_VALUE;
@@ -109,7 +109,7 @@ CUDA_API cuDeviceTotalMem_v2(size_t* bytes, Device_) {
     return SUCCESS;
 }
 
-// An H200's, but for the compute capability.
+// Attributes of an H200, except for the compute capability.
 CUDA_API cuDeviceGetAttribute(int* value, int attribute, Device_ device) {
     std::lock_guard<std::mutex> lock(state().mutex);
     if (device_at(device) == nullptr) return INVALID_DEVICE;

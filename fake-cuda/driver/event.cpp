@@ -53,7 +53,7 @@ CUDA_API cuEventSynchronize(Event* event) {
     if (!known(event, "cuEventSynchronize")) return INVALID_HANDLE;
     if (forbidden_in_capture("cuEventSynchronize")) return STREAM_CAPTURE_UNSUPPORTED;
     if (!event->point) return SUCCESS;
-    // The event may be recorded anew, or destroyed, while we wait for the point that it was.
+    // Another thread may record the event again, or destroy it, during the wait for this point.
     const auto point = event->point;
     return drain(call.lock, event->device, [=] { return point->reached; });
 }

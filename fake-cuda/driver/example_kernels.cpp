@@ -1,5 +1,6 @@
-// The kernels of examples/kernel-graphs, as their authors write them for NVIDIA's compiler: without the words of kernels/cuda. Their
-// blocks run one after the other, in workers that do one thing at a time, so what the threads of a block share is a variable like any other.
+// The kernels of examples/kernel-graphs, written for NVIDIA's compiler without the macros of
+// kernels/cuda. Their blocks run one after the other, in single-threaded workers, so a variable
+// shared by the threads of a block is an ordinary variable.
 #include "cuda.h"
 
 #define __global__

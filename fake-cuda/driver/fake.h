@@ -1,7 +1,9 @@
 // The state of the fake driver.
 //
-// Calls only put work into streams' queues. Work is done when somebody waits, asks, or chance has it, in any order that the recorded events
-// allow: what relies on an order that nobody asked for fails in some runs, and the seed brings the run back. Everything happens under one lock.
+// Calls only append work to the queues of streams. Work runs when a caller waits or polls, or by a
+// random choice, in any order that the recorded events allow. A program that relies on an
+// unrequested order fails in some runs, and the seed reproduces the run. One lock protects all
+// state.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -27,7 +29,8 @@ namespace fake {
 struct Stream;
 struct Capture;
 
-// What a piece of work keeps busy. Copies of one direction come one after the other; kernels of several streams run beside each other.
+// Engine that a piece of work occupies. Copies of one direction run in sequence; kernels of several
+// streams run concurrently.
 enum class Engine { COMPUTE, TO_DEVICE, TO_HOST };
 
 struct Work {
@@ -35,11 +38,11 @@ struct Work {
     Engine engine;
     uint64_t ns;
     std::function<Result()> run;
-    // A copy of so much to the device that only loads make one: see `loads_left`.
+    // Whether the work is a copy to the device as large as only loads make: see `loads_left`.
     bool is_load = false;
 };
 
-// A point that an event was recorded at.
+// A point at which an event was recorded.
 struct Point {
     bool reached = false;
     uint64_t time_ns = 0;
@@ -49,9 +52,9 @@ struct Device {
     int ordinal = 0;
     unsigned retained = 0;
     uint64_t used_bytes = 0;
-    // Of these, what the context takes.
+    // Part of the used memory that belongs to the context.
     uint64_t context_bytes = 0;
-    // What ended its context, for good.
+    // Error that ended the device's context permanently.
     Result fault = SUCCESS;
     uint64_t engine_free_ns[3] = {};
     // All physical memory, poisoned where it was never written: blocks are pieces of this file.
@@ -75,7 +78,7 @@ struct Stream {
     bool destroyed = false;
     std::deque<Item> items;
     uint64_t time_ns = 0;
-    // Where it is being recorded, and the nodes that its next work comes after.
+    // The capture in progress, and the nodes that the stream's next work depends on.
     Capture* capture = nullptr;
     std::set<size_t> tail;
 };
@@ -96,7 +99,7 @@ struct Node {
 struct Graph {
     Device* device;
     std::vector<Node> nodes;
-    // Of an executable one: memory of the device.
+    // Device memory of an executable graph.
     uint64_t bytes = 0;
 };
 
@@ -111,9 +114,9 @@ struct Capture {
 struct Module {
     Device* device;
     std::set<std::string> entries;
-    // The kernels of what the fake NVRTC has compiled; of other modules they are the emulator's own.
+    // Kernels of a module that the fake NVRTC compiled; other modules use the emulator's kernels.
     const emulator::Kernel* (*compiled)(const char*, emulator::Thread* (*)()) = nullptr;
-    // Memory of the device.
+    // Device memory of the module.
     uint64_t bytes = 0;
 };
 
@@ -124,13 +127,13 @@ struct Function {
     int shared_bytes_max;
 };
 
-// Device memory that may be used at these addresses.
+// Device memory that is accessible at these addresses.
 struct Region {
     uint64_t bytes;
     Device* device;
-    // The devices that may read it, and write it: a bit for each.
+    // Devices that may read the region, and write it: one bit each.
     uint64_t readers = 0, writers = 0;
-    // Of cuMemAlloc: the mapping around it. Of cuMemMap: the physical memory.
+    // For cuMemAlloc: the mapping around the region. For cuMemMap: the physical memory.
     void* mapping = nullptr;
     size_t mapping_bytes = 0;
     uint64_t physical = 0;
@@ -138,7 +141,8 @@ struct Region {
 
 struct Physical {
     Device* device;
-    // A piece of this file: the device's own, or, of an imported block, that of the device in the process that it is from.
+    // A piece of this file: the device's file, or for an imported block the file of the device in
+    // the exporting process.
     int file;
     uint64_t offset, bytes;
     bool exportable = false, imported = false;
@@ -146,7 +150,8 @@ struct Physical {
     bool released = false;
 };
 
-// What calls of a driver and the host's own copies cost, in nanoseconds: see README.md, which names the source of each figure.
+// Costs of driver calls and of the host's copies, in nanoseconds: README.md names the source of
+// each figure.
 struct Prices {
     uint64_t copy_ns = 2'000;
     uint64_t create_ns = 1'000, create_mib_ns = 14'000;
@@ -162,54 +167,60 @@ struct Prices {
 struct Settings {
     unsigned devices = 1;
     uint64_t memory_bytes = uint64_t(1) << 30;
-    // What the driver takes of a device's memory by itself: for each process that holds it, each module, each graph that is instantiated, and each handle of
-    // a library.
+    // Device memory that the driver uses: for each process that holds the device, each module, each
+    // instantiated graph, and each library handle.
     uint64_t context_bytes = 0, module_bytes = 0, graph_bytes = 0, library_bytes = 0;
-    // Pinned memory that there can be.
+    // Limit of pinned memory.
     uint64_t host_memory_bytes = UINT64_MAX;
     unsigned sm = 90;
     int driver_version = 13000;
-    // 0: the order in which work was given.
+    // Order of work; 0: the order of submission.
     uint64_t seed = 1;
     uint64_t bus_bytes_per_s = 55'600'000'000;
     Prices prices;
     // Threads that run blocks of a kernel.
     unsigned workers = 1;
-    // Allocations that still succeed, and how many fail then.
+    // Number of allocations that still succeed, and number of failures after them.
     uint64_t allocations_left = UINT64_MAX, allocations_fail = 0;
-    // Launches until one fails, or the kernel that does, on this device or, below 0, on any, and what it reports; below 0, it is reported well, and from then
-    // on nothing goes on.
+    // Number of launches before a failure, or the name of a kernel that fails; on `fault_device`,
+    // or on any device if that is negative. `fault` is the reported error; if it is negative, the
+    // launch reports success, and no work runs from then on.
     uint64_t launches_left = UINT64_MAX;
     std::string fault_kernel;
-    // A signal that the kernel which fails ends the process by, in the place of a fault; 0: none.
+    // Signal by which the failing kernel ends the process, instead of a fault; 0: none.
     int fault_signal = 0;
-    // A kernel that does nothing: its outputs keep what was there.
+    // Kernel that does nothing: its outputs keep their contents.
     std::string idle_kernel;
     int fault_device = -1;
     Result fault = ILLEGAL_ADDRESS;
     bool paused = false;
     bool exports_memory = true;
-    // What loading machine code reports, if not SUCCESS: PTX is taken all the same.
+    // Error from loading machine code, if not SUCCESS; PTX still loads.
     Result cubin_refusal = SUCCESS;
-    // Loads of a module that has this kernel wait until it is another.
+    // Loading a module with this kernel blocks until the setting changes.
     std::string held_kernel;
-    // Whether devices reach each other's memory: 0, they do not; 1, they do; 2, they say so, and do not.
+    // Peer access between devices: 0, unsupported; 1, supported; 2, reported as supported, but
+    // failing.
     unsigned peer_access = 1;
-    // Copies of LOAD_BYTES or more to the device that are made; those behind them wait until there may be more.
+    // Number of copies of LOAD_BYTES or more to the device that may run; later ones wait until the
+    // number is raised.
     uint64_t loads_left = UINT64_MAX;
-    // Calls that still fail: beginning and ending a capture, a launch within one, instantiating a graph and launching it.
+    // Number of failures left for each call: beginning and ending a capture, a launch within a
+    // capture, instantiating a graph and launching it.
     std::map<std::string, uint64_t> failing = {
         {"fail_begin_capture", 0}, {"fail_captured_launch", 0}, {"fail_end_capture", 0}, {"fail_instantiate", 0}, {"fail_graph_launch", 0}};
-    // What libraries above the driver are told: `cublaslt_create` and `cublaslt_matmul` are what these calls report, `cublaslt_declines` has no product fit, and
-    // `cublaslt_major` is another version than the file's name says; with `nvrtc_fails` nothing compiles, and `nvrtc_newest` is the last compute capability that the compiler knows.
-    // 0: none of it.
+    // Settings of the libraries above the driver; 0 disables each. `cublaslt_create` and
+    // `cublaslt_matmul` are the errors of these calls; `cublaslt_declines` makes the heuristic find
+    // no algorithm; `cublaslt_major` is a version that differs from the file name's; `nvrtc_fails`
+    // makes every compilation fail; `nvrtc_newest` is the newest compute capability that the
+    // compiler supports.
     std::map<std::string, uint64_t> libraries = {{"cublaslt_create", 0}, {"cublaslt_matmul", 0}, {"cublaslt_declines", 0},
                                                  {"cublaslt_major", 0},  {"nvrtc_fails", 0},     {"nvrtc_newest", 0}};
 };
 
 constexpr uint64_t LOAD_BYTES = uint64_t(1) << 20;
 
-// A copy or fill that was done, for tests that look at the order.
+// A completed copy or fill, for tests that check the order.
 struct Done {
     uint64_t address, bytes;
     uint32_t engine, device;
@@ -236,12 +247,12 @@ struct State {
     std::map<uint64_t, Physical> physical;
     uint64_t next_physical = 1;
     std::map<uint64_t, uint64_t> pinned;
-    // The contents of pieces of pinned memory when they were last copied to a device, by address.
+    // Digests of pieces of pinned memory at their last copy to a device, by address.
     std::map<uint64_t, uint64_t> copied_from;
     // Handles and descriptors of libraries.
     int64_t library_objects = 0;
 
-    // What no correct program does.
+    // Violations of the driver's rules.
     std::vector<std::string> violations;
     std::string last_fault;
     std::map<std::string, uint64_t> counts;
@@ -253,21 +264,21 @@ struct State {
 };
 
 State& state();
-// Forget everything.
+// Reset all state.
 void reset();
 
-// The lock, and the device whose context the calling thread has made current.
+// The lock, and the device whose context is current on the calling thread.
 class Call {
   public:
-    // `for_release`: also in a lost context.
+    // `for_release`: succeed in a lost context, too.
     explicit Call(bool for_release = false);
     std::unique_lock<std::mutex> lock;
     Device* device = nullptr;
-    // Not SUCCESS: return it at once.
+    // If not SUCCESS, the call must return it at once.
     Result result = SUCCESS;
 };
 
-// The device that is current on this thread.
+// Device that is current on this thread.
 extern thread_local Device* current;
 
 // order.cpp
@@ -277,40 +288,44 @@ void progress(std::unique_lock<std::mutex>& lock);
 void lose(Device* device, Result fault);
 bool known(Stream* stream, const char* call);
 bool known(Event* event, const char* call);
-// Do the next thing of one stream. Gives whether there was anything to do.
+// Run the next item of one stream. Returns whether there was one.
 bool step();
 
 // capture.cpp
-// Whether the calling thread records, and so must not do what waits or allocates. Ends the recording if it does.
+// Whether the calling thread captures, so that calls that wait or allocate are forbidden. A
+// forbidden call invalidates the capture.
 bool forbidden_in_capture(const char* call);
 Result record(Stream* stream, Work work);
-// Whether this call is to fail, which counts it.
+// Whether this call must fail; decrements the setting's count.
 bool is_to_fail(const char* setting);
 
 // costs.cpp
-// Count a call, and what it costs.
+// Count a call and its cost.
 void charge(const char* call, uint64_t ns);
-// The cost of so many bytes at a price for each mebibyte.
+// Cost of `bytes` at a price per mebibyte.
 uint64_t for_mib(uint64_t bytes, uint64_t mib_ns);
 uint64_t copy_ns(uint64_t bytes);
-// Charge a copy from pinned memory to the device, and the host's own copy into that memory where its contents are new.
+// Charge a copy from pinned memory to the device, and the host's copy into that memory if its
+// contents are new.
 void charge_copy(const void* from, uint64_t bytes);
-// Charge what is left to do on a device, which a call waits for that synchronises implicitly. The fake does not wait where the documentation promises nothing.
+// Charge the remaining work of a device at a call that synchronises implicitly. The fake does not
+// wait where the documentation promises no synchronisation.
 void charge_synchronisation(const Device* device);
 
 // cubin.cpp
 // Whether an image is machine code.
 bool is_cubin(const char* image);
-// The kernels of machine code; or why this driver, or a device of this kind, refuses it.
+// Find the kernels of machine code, or return the error with which this driver, or a device of this
+// kind, rejects it.
 Result load_cubin(const char* image, std::set<std::string>& entries);
 
 // memory.cpp
-// Whether a device may read all of that, or write it.
+// Whether a device may read, or write, the whole range.
 bool readable(uint64_t address, uint64_t bytes, const Device* device);
 bool writable(uint64_t address, uint64_t bytes, const Device* device);
 bool is_pinned(const void* address, uint64_t bytes);
 Result allocate(Device* device, uint64_t bytes);
-// The same for what the driver needs itself; 0 bytes are always there.
+// Allocate memory for the driver's use; 0 bytes always succeed.
 Result allocate_outside(Device* device, uint64_t bytes);
 void note(uint64_t address, uint64_t bytes, Engine engine, Device* device);
 

@@ -1,4 +1,4 @@
-// Addresses that are reserved, and physical memory that is mapped into them.
+// Reserved address ranges, and physical memory that is mapped into them.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,12 +14,12 @@ constexpr uint64_t granularity_bytes = 2 << 20;
 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 constexpr int posix_file = 1;
 
-// What the file of an exported block is, in `/proc`.
+// Name of an exported block's file in `/proc`.
 constexpr const char* memory_file = "/memfd:fake-cuda";
 
 static bool in_blocks(uint64_t number) { return number > 0 && number % granularity_bytes == 0; }
 
-// Addresses that nobody can use, at the place of what was there.
+// Replace a mapping by inaccessible addresses.
 static void close_off(uint64_t address, uint64_t bytes) {
     mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
@@ -36,7 +36,7 @@ Device::~Device() {
     if (file >= 0) close(file);
 }
 
-// The file that a device's memory is, and all of it in our own addresses.
+// Create the file of a device's memory, and map all of it.
 static bool open_memory(Device* device) {
     if (device->memory != nullptr) return true;
     device->file = memfd_create("fake-cuda", MFD_CLOEXEC);
@@ -93,7 +93,7 @@ CUDA_API cuMemAddressReserve(Address* address, size_t bytes, size_t alignment, A
     if (call.result) return call.result;
     if (!in_blocks(bytes) || (alignment != 0 && !in_blocks(alignment))) return INVALID_VALUE;
     const uint64_t align = alignment == 0 ? granularity_bytes : alignment;
-    // A block more than asked for stays closed behind it.
+    // One extra granule after the range stays inaccessible.
     const uint64_t whole = bytes + align + granularity_bytes;
     void* mapping = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping == MAP_FAILED) return OUT_OF_MEMORY;
@@ -173,7 +173,7 @@ CUDA_API cuMemMap(Address address, size_t bytes, size_t offset, unsigned long lo
         state().violation("memory is mapped where there is some already");
         return INVALID_VALUE;
     }
-    // Nobody may use it before access is given.
+    // Inaccessible until access is granted.
     void* mapped = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical.file, off_t(physical.offset));
     if (mapped == MAP_FAILED) return OUT_OF_MEMORY;
     physical.mapped++;
@@ -226,7 +226,8 @@ CUDA_API cuMemUnmap(Address address, size_t bytes) {
     return call.device->fault;
 }
 
-// The file of the device's memory, opened anew: its position says which block of it is meant, how many granules long and of which device.
+// Open the file of the device's memory again. The file position encodes the block, its length in
+// granules, and the device.
 CUDA_API cuMemExportToShareableHandle(void* shareable, unsigned long long handle, int type, unsigned long long flags) {
     Call call;
     if (call.result) return call.result;
@@ -243,7 +244,8 @@ CUDA_API cuMemExportToShareableHandle(void* shareable, unsigned long long handle
     return SUCCESS;
 }
 
-// Unlike the driver's, the block is gone when its own process lets go of it, whoever has imported it: nobody may rely on more.
+// Unlike in the real driver, the block disappears when the exporting process releases it: programs
+// must not rely on a longer lifetime.
 CUDA_API cuMemImportFromShareableHandle(unsigned long long* handle, void* shareable, int type) {
     Call call;
     if (call.result) return call.result;
@@ -256,7 +258,7 @@ CUDA_API cuMemImportFromShareableHandle(unsigned long long* handle, void* sharea
     const uint64_t offset = which / granularity_bytes * granularity_bytes, bytes = (which % granularity_bytes >> 6) * granularity_bytes;
     const size_t ordinal = which & 63;
     if (ordinal >= state().devices.size()) return INVALID_DEVICE;
-    // The caller closes its own.
+    // The caller closes its descriptor, so the driver duplicates it.
     const int own = fcntl(file, F_DUPFD_CLOEXEC, 0);
     if (own < 0) return OUT_OF_MEMORY;
     *handle = state().next_physical++;

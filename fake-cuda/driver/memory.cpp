@@ -1,7 +1,7 @@
-// Memory of devices, pinned memory of the host, and copies between them.
+// Device memory, pinned host memory, and copies between them.
 //
-// Memory that nobody has written reads as 0xff: NaN as floating point, -1 as an index. Behind every allocation lies a page that nobody may
-// touch.
+// Uninitialised memory reads as 0xff: NaN as a float, -1 as an index. An inaccessible page follows
+// every allocation.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -66,19 +66,19 @@ void note(uint64_t address, uint64_t bytes, Engine engine, Device* device) {
         state().done.push_back({address, bytes, uint32_t(engine), uint32_t(device->ordinal), device->engine_free_ns[int(engine)]});
 }
 
-// Bytes that readable and writable memory of the process, with a page behind it that is neither, begins with.
+// Map readable and writable memory with an inaccessible page after it; returns its first byte.
 static char* guarded(uint64_t bytes, void** mapping, size_t* mapping_bytes) {
     const uint64_t inside = rounded(std::max<uint64_t>(bytes, 1), page_bytes);
     *mapping_bytes = inside + page_bytes;
     *mapping = mmap(nullptr, *mapping_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (*mapping == MAP_FAILED || mprotect(*mapping, inside, PROT_READ | PROT_WRITE) != 0) return nullptr;
-    // As close to the end as the alignment lets it be.
+    // As close to the inaccessible page as the alignment allows.
     char* start = static_cast<char*>(*mapping) + inside - rounded(std::max<uint64_t>(bytes, 1), alignment_bytes);
     std::memset(start, 0xff, bytes);
     return start;
 }
 
-// What was there when the copy was asked for, and is not when it is made.
+// Report memory that existed when the copy was submitted, and is gone when the copy runs.
 static Result gone(const char* what, uint64_t address, uint64_t bytes) {
     char text[160];
     snprintf(text, sizeof text, "%s uses memory that is gone: %llu bytes at %#llx", what, (unsigned long long)bytes, (unsigned long long)address);
@@ -113,7 +113,7 @@ CUDA_API cuMemFree_v2(Address address) {
     if (found == state().regions.end() || found->second.mapping == nullptr) return INVALID_VALUE;
     Device* device = found->second.device;
     charge_synchronisation(device);
-    // The driver waits for what may use it.
+    // The driver waits for work that may use the memory.
     if (!device->fault)
         drain(call.lock, device, [=] {
             for (const Stream* stream : state().streams)
@@ -176,7 +176,7 @@ CUDA_API cuMemcpyHtoDAsync_v2(Address to, const void* from, size_t bytes, Stream
     if (!writable(to, bytes, device)) return INVALID_VALUE;
     const bool pinned = is_pinned(from, bytes);
     if (!pinned && stream->capture != nullptr) return STREAM_CAPTURE_UNSUPPORTED;
-    // Pinned memory is read when the stream gets there, other memory now.
+    // Pinned memory is read when the stream reaches the copy, pageable memory at once.
     auto staged = std::make_shared<std::vector<char>>();
     if (!pinned) staged->assign(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
     state().counts["copies_to_device"]++;

@@ -1,4 +1,4 @@
-// Modules, and kernels that run on the processor.
+// Modules, and kernels that run on the CPU.
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 namespace fake {
 
-// A kernel that reaches memory which is not there ends with its address, as it would on a device.
+// A kernel that accesses invalid memory faults with the address, as on a device.
 static struct sigaction before;
 static void on_fault(int signal, siginfo_t* info, void* context) {
     if (emulator::current != nullptr) {
@@ -29,14 +29,15 @@ static void watch_faults() {
     static const bool once = [] {
         struct sigaction action = {};
         action.sa_sigaction = on_fault;
-        // Not held back: the handler does not return, and the next fault must come through.
+        // SA_NODEFER: the handler does not return, so the signal must stay unblocked for the next
+        // fault.
         action.sa_flags = SA_SIGINFO | SA_NODEFER;
         return sigaction(SIGSEGV, &action, &before) == 0;
     }();
     (void)once;
 }
 
-// Whether this launch is the one that was asked to fail.
+// Whether this launch must fail.
 static bool fails(const std::string& name, int device) {
     Settings& settings = state().settings;
     if (settings.fault_device >= 0 && settings.fault_device != device) return false;
@@ -50,7 +51,7 @@ static Result run(const std::string& name, int device, const emulator::Kernel* k
     if (fails(name, device)) {
         if (state().settings.fault_signal != 0) raise(state().settings.fault_signal);
         if (state().settings.fault < 0) {
-            // Not a fault: from here on nothing goes on.
+            // Not a fault: all work stops from here on.
             state().settings.paused = true;
             return SUCCESS;
         }
@@ -75,7 +76,7 @@ static std::set<std::string> entries_of(const char* text) {
     return entries;
 }
 
-// The log that a caller asks for, if it does.
+// Write the log, if the caller requested it.
 static void explain(unsigned count, const int* options, void** values, const char* text) {
     char* buffer = nullptr;
     size_t bytes = 0;
@@ -86,14 +87,14 @@ static void explain(unsigned count, const int* options, void** values, const cha
     if (buffer != nullptr && bytes > 0) snprintf(buffer, bytes, "%s", text);
 }
 
-// The kernels of PTX; or why this driver refuses it.
+// Find the kernels of PTX, or return the error with which this driver rejects it.
 static Result load_ptx(const char* text, unsigned count, const int* options, void** values, std::set<std::string>& entries) {
     const char* version = strstr(text, ".version");
     if (version == nullptr || strstr(text, ".target") == nullptr) {
         explain(count, options, values, "ptxas fatal: Missing .version directive at start of file");
         return INVALID_PTX;
     }
-    // Drivers take the PTX of their own version of CUDA and older.
+    // Drivers accept the PTX of their CUDA version and of older ones.
     const int major = atoi(version + strlen(".version")), newest = state().settings.driver_version >= 13000 ? 9 : 8;
     if (major > newest) {
         explain(count, options, values, "ptxas fatal: Unsupported .version");
@@ -103,14 +104,16 @@ static Result load_ptx(const char* text, unsigned count, const int* options, voi
     return SUCCESS;
 }
 
-// Open the library that an image of the fake NVRTC's names; null where it names none. It stays: work that is on its way may need it.
+// Open the library that an image of the fake NVRTC names; null if it names none. The library is
+// never closed, since pending work may need it.
 static void* compiled_library(const char* image) {
     static const char mark[] = "fake library ";
     const char* found = strstr(image, mark);
     if (found == nullptr) return nullptr;
     const char* path = found + strlen(mark);
     const std::string from(path, strcspn(path, "\n"));
-    // A copy, which the loader takes for another one: each driver of a process has its own threads.
+    // A copy, which the loader treats as a different library, since each driver of a process has
+    // separate threads.
     std::string copy = "/tmp/fakecuda-XXXXXX";
     const int file = mkstemp(copy.data());
     if (file < 0) return nullptr;
@@ -157,7 +160,7 @@ CUDA_API cuModuleUnload(Module* module) {
     if (call.result) return call.result;
     if (!state().modules.erase(module)) return INVALID_HANDLE;
     charge_synchronisation(module->device);
-    // Functions stay, so that who uses one of a module that is gone is found out.
+    // Functions stay allocated, so that a use after the module is unloaded is detected.
     for (auto& function : state().functions)
         if (function->module == module) function->module = nullptr;
     module->device->used_bytes -= module->bytes;
@@ -231,7 +234,7 @@ CUDA_API cuLaunchKernel(Function* function, unsigned gx, unsigned gy, unsigned g
     std::vector<std::vector<uint64_t>> values;
     const auto& sizes = function->kernel->parameter_bytes;
     for (size_t i = 0; i < sizes.size(); i++) {
-        // Two words more keep even structures of 16-byte alignment whole.
+        // Two extra words keep structures of 16-byte alignment inside the buffer.
         values.emplace_back((sizes[i] + 7) / 8 + 2);
         memcpy(values.back().data(), parameters[i], sizes[i]);
     }

@@ -1,11 +1,11 @@
-// Streams: what is done next.
+// Order of work in streams.
 #include "fake.h"
 
 #include <algorithm>
 
 namespace fake {
 
-// Never destroyed at the end of the process: threads may still call then.
+// Never destroyed: threads may still call the driver at process exit.
 static State*& the() {
     static State* the = new State;
     return the;
@@ -52,7 +52,7 @@ void lose(Device* device, Result fault) {
     state().resumed.notify_all();
     for (Stream* stream : state().streams) {
         if (stream->device != device) continue;
-        // Others may wait for its points; they come to nothing.
+        // Other streams may wait for these points, so mark them reached.
         for (Item& item : stream->items)
             if (item.kind == Item::RECORD) item.point->reached = true;
         stream->items.clear();
@@ -67,7 +67,7 @@ static bool ready(const Stream* stream) {
     return next.kind == Item::WAIT ? next.point->reached : !held(next);
 }
 
-// Whether there is something to do that a test has held up.
+// Whether a test holds up the next work of a stream.
 static bool held_up() {
     for (const Stream* stream : state().streams)
         if (!stream->items.empty() && held(stream->items.front())) return true;
@@ -122,9 +122,9 @@ Result drain(std::unique_lock<std::mutex>& lock, Device* device, const std::func
     }
 }
 
-// A little is done while nobody looks.
+// Run some work at random, without a wait.
 void progress(std::unique_lock<std::mutex>&) {
-    // Whoever waits behind what is held up does this instead.
+    // A thread that waits behind held work wakes up and drains instead.
     if (state().settings.loads_left == 0) state().resumed.notify_all();
     if (state().settings.paused || state().settings.seed == 0) return;
     while (state().chance() % 3 == 0 && step()) {}
@@ -176,7 +176,7 @@ CUDA_API cuStreamQuery(Stream* stream) {
     if (call.result) return call.result;
     if (!known(stream, "cuStreamQuery")) return INVALID_HANDLE;
     if (forbidden_in_capture("cuStreamQuery")) return STREAM_CAPTURE_UNSUPPORTED;
-    // Whoever asks again and again must get there.
+    // Repeated polling must make progress.
     if (!state().settings.paused) step();
     if (stream->device->fault) return stream->device->fault;
     return stream->items.empty() ? SUCCESS : NOT_READY;

@@ -1,4 +1,4 @@
-// Kernels of the device layer's own tests. Those that models run are in kernels/cuda.
+// Kernels for tests of the device layer. The kernels of models are in kernels/cuda.
 #include "cuda.h"
 
 
@@ -15,7 +15,7 @@ KERNEL(weir_test_fill, (256), unsigned* to, unsigned value, unsigned long long c
 }
 
 
-// Writes to[0] over and over, and never ends.
+// Writes to[0] repeatedly, and never ends.
 KERNEL(weir_test_spin, (256), unsigned* to) {
     for (unsigned i = 0;; i++) *static_cast<volatile unsigned*>(to) = i;
 }

@@ -1,4 +1,4 @@
-// The driver's types and numbers, as its documentation has them: no header of NVIDIA's is used.
+// Types and constants of the driver, from its documentation: no NVIDIA header is used.
 #pragma once
 #include <cstddef>
 #include <cstdint>

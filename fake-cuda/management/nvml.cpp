@@ -1,6 +1,6 @@
-// A libnvidia-ml.so.1 beside the fake driver: as much as a node asks of it, for the GPUs that the fake driver shows.
-// The figures are made up from a GPU's number, and the memory in use includes what this process uses. The second does not tell its power limit, as some
-// do not.
+// A libnvidia-ml.so.1 beside the fake driver, with the functions that a node calls, for the GPUs of
+// the fake driver. The figures are derived from the GPU's index, and the memory in use includes
+// this process's. The second GPU does not report its power limit, like some real GPUs.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -34,7 +34,8 @@ unsigned number(const Gpu* gpu) {
     return unsigned(gpu - gpus);
 }
 
-// Memory that this process uses of a GPU, by the driver beside this library; 0 where the process has not opened it.
+// Memory that this process uses on a GPU, from the driver beside this library; 0 if the process has
+// not opened the driver.
 unsigned long long used_here(unsigned gpu) {
     static const auto used_bytes = [] {
         Dl_info own = {};
@@ -62,7 +63,7 @@ NVML_API nvmlSystemGetDriverVersion(char* version, unsigned len) {
     return SUCCESS;
 }
 
-// As the fake driver places them: one on each bus, from 1.
+// The fake driver has one GPU per bus, from bus 1.
 NVML_API nvmlDeviceGetHandleByPciBusId_v2(const char* id, Gpu** gpu) {
     unsigned domain, bus, device, function;
     if (sscanf(id, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4) return INVALID_ARGUMENT;
@@ -99,7 +100,7 @@ NVML_API nvmlDeviceGetPowerManagementLimit(const Gpu* gpu, unsigned* milliwatts)
     return SUCCESS;
 }
 
-// Each look costs two and a half joules.
+// Each reading adds two and a half joules.
 NVML_API nvmlDeviceGetTotalEnergyConsumption(Gpu* gpu, unsigned long long* millijoules) {
     *millijoules = gpu->energy_mj.fetch_add(2'500);
     return SUCCESS;
@@ -107,7 +108,7 @@ NVML_API nvmlDeviceGetTotalEnergyConsumption(Gpu* gpu, unsigned long long* milli
 
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2 };
 
-// An H200's, as the fake driver says.
+// Clocks of an H200, like the fake driver.
 NVML_API nvmlDeviceGetClockInfo(const Gpu*, int clock, unsigned* mhz) {
     if (clock != CLOCK_SM && clock != CLOCK_MEMORY) return INVALID_ARGUMENT;
     *mhz = clock == CLOCK_SM ? 1'980 : 3'201;

@@ -1,5 +1,6 @@
-// What the fake NVRTC puts before a source: kernels for the processor in a library of their own, which the fake driver loads and runs threads of. Threads
-// that wait for each other are not in it: what they need is the driver's, and is missed when the library is linked.
+// Prefix that the fake NVRTC puts before a source: kernels for the CPU in a separate library, which
+// the fake driver loads and runs threads of. The library does not support threads that wait for
+// each other: those functions are the driver's, so linking fails.
 #pragma once
 #define EMULATOR_MODULE
 #include <map>
@@ -9,7 +10,7 @@
 namespace emulator {
 
 thread_local Thread* current = nullptr;
-// The driver's own.
+// The driver's `current`.
 static Thread* (*current_of_driver)() = nullptr;
 
 void enter() { current = current_of_driver(); }
@@ -23,7 +24,7 @@ Registration::Registration(Kernel kernel) { table().emplace(kernel.name, std::mo
 
 }  // namespace emulator
 
-// The kernel of that name, or null; from now on threads are those that `current` tells of.
+// The kernel of this name, or null. From this call on, `current` returns the running thread.
 extern "C" __attribute__((visibility("default"))) const emulator::Kernel* fakecuda_module_kernel(const char* name, emulator::Thread* (*current)()) {
     emulator::current_of_driver = current;
     const auto found = emulator::table().find(name);

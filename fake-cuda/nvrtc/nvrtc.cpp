@@ -1,7 +1,9 @@
-// A libnvrtc for tests: it compiles for the processor, with the compiler that the fake driver was built with and the emulator's words for CUDA's. What it gives
-// out names a library that the fake driver opens. What Weir does not call is not there.
+// A libnvrtc for tests. It compiles for the CPU, with the compiler that built the fake driver and
+// the emulator's definitions of CUDA's extensions. Its output names a library that the fake driver
+// opens. Functions that Weir does not call are missing.
 //
-// COMPILER, FLAGS, INCLUDES and FOLDER are given by build.rs; the folder keeps what was compiled, by what it was compiled from.
+// build.rs defines COMPILER, FLAGS, INCLUDES and FOLDER. The folder caches compiled libraries, by a
+// hash of their input.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,7 +48,8 @@ std::string read(const std::string& path) {
     return text.str();
 }
 
-// The library that is made of a source: one that was made before, or a new one. Empty, and a log, where it does not compile.
+// The library of a source, from the cache or newly compiled. Empty, with a log, if the source does
+// not compile.
 std::string library(Program& program) {
     std::string all = program.text;
     for (const auto& [name, text] : program.headers) all += name + "\n" + text;
@@ -59,12 +62,12 @@ std::string library(Program& program) {
     }
     for (const auto& [name, text] : program.headers) write(folder + "/" + name, text);
     write(folder + "/source.cpp", "#include \"module.h\"\n" + program.text);
-    // Processes that hold devices are told no paths.
+    // Processes that hold devices have no PATH in their environment.
     const std::string command = "cd '" + folder + "' && PATH=\"$PATH:/usr/local/bin:/usr/bin:/bin\" " COMPILER " " FLAGS " -I. " INCLUDES
                                 " -shared -o module.so source.cpp -lm > log 2>&1";
     const bool compiled = system(command.c_str()) == 0;
     program.log = read(folder + "/log");
-    // Whoever else makes the same makes it as well.
+    // Concurrent compilations of one source produce the same library, so the last rename wins.
     if (compiled) rename((folder + "/module.so").c_str(), path.c_str());
     (void)!system(("rm -r '" + folder + "'").c_str());
     return compiled ? path : std::string();
@@ -125,7 +128,7 @@ NVRTC_API nvrtcCompileProgram(Program* program, int count, const char* const* op
     }
     const std::string made = library(*program);
     if (made.empty()) return COMPILATION;
-    // With the zero that ends a text.
+    // With the terminating zero of the string.
     if (real) program->cubin = "\177ELF fake library " + made + '\n' + '\0';
     const std::string head = driver().named() == 12 ? ".version 8.4\n" : ".version 9.0\n";
     program->ptx = head + ".target sm_" + std::to_string(real ? real : portable) + "\n// fake library " + made + '\n' + '\0';

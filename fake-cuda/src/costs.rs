@@ -1,8 +1,9 @@
-//! Costs: what a real driver and host would have spent on the calls that a test made.
+//! Costs: the time that a real driver and host would spend on a test's calls.
 
 use crate::Fake;
 
-/// Time by what it was spent on, since the driver was opened. README.md has the prices and their sources.
+/// Accumulated time by category since the driver was opened. README.md has the prices and their
+/// sources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Costs {
     /// Creating, mapping, opening, unmapping and releasing device memory.
@@ -13,27 +14,27 @@ pub struct Costs {
     pub host_copy_ns: u64,
     /// Page faults of those copies, on one thread.
     pub page_fault_ns: u64,
-    /// Copies from pinned memory over the bus, one after the other.
+    /// Copies from pinned memory over the bus, in sequence.
     pub bus_ns: u64,
-    /// Work that calls with an implicit synchronisation found unfinished.
+    /// Work still unfinished at calls that synchronise implicitly.
     pub synchronisation_ns: u64,
-    /// Copies over the bus.
+    /// Number of copies over the bus.
     pub copies: u64,
-    /// Bytes that they copied.
+    /// Bytes copied over the bus.
     pub bytes: u64,
 }
 
-/// The threads that copy into pinned memory.
+/// Threads that copy into pinned memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyThreads {
-    /// Threads that copy at once.
+    /// Number of threads that copy at once.
     pub count: u64,
-    /// Time until a thread begins with a block that it is given: to start it, or to wake it.
+    /// Time to start or wake a thread for a block.
     pub start_ns: u64,
 }
 
 impl Fake {
-    /// The costs of all calls so far.
+    /// Costs of all calls so far.
     #[must_use]
     pub fn costs(&self) -> Costs {
         let spent_ns = |calls: &[&str]| calls.iter().map(|call| self.count(&format!("ns of {call}"))).sum();
@@ -55,7 +56,7 @@ impl Fake {
         }
     }
 
-    /// How often a function of the driver was called, of those that have a price.
+    /// Number of calls of a driver function that has a price.
     #[must_use]
     pub fn calls(&self, function: &str) -> u64 {
         self.count(&format!("calls of {function}"))
@@ -63,7 +64,7 @@ impl Fake {
 }
 
 impl Costs {
-    /// The costs since `before`.
+    /// Costs since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -78,8 +79,9 @@ impl Costs {
         }
     }
 
-    /// The estimated time of a load with these costs. Driver calls come one after the other and before the copies; behind the first block, the host's copies
-    /// and the bus's overlap, and the slower of the two sets the pace.
+    /// Estimate the time of a load with these costs. Driver calls run in sequence, before the
+    /// copies. After the first block, the host's copies overlap with the bus, and the slower of the
+    /// two determines the time.
     #[must_use]
     pub fn load_ns(&self, threads: CopyThreads) -> u64 {
         let copied_by_host_ns = self.host_copy_ns + self.page_fault_ns;

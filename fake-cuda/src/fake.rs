@@ -1,5 +1,5 @@
-//! One fake driver, and what a test may ask of it.
-#![allow(unsafe_code, reason = "the fake driver is a shared library, opened and asked here")]
+//! One fake driver, and the controls that tests have over it.
+#![allow(unsafe_code, reason = "the fake driver is a shared library with a C interface")]
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{CString, c_char, c_int};
@@ -8,39 +8,41 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use tempfile::TempDir;
 
-/// Instances that no test uses: each takes a little of a process's room for thread-local variables, which is not given back.
+/// Idle instances for reuse: each uses some of the process's static thread-local storage, which is
+/// never returned.
 static IDLE: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
 
-/// The libraries beside the driver, which find it there: those above it in two versions.
+/// Libraries beside the driver, which find the driver there. cuBLASLt and NVRTC exist in two
+/// versions.
 const LIBRARIES: [&str; 5] =
     ["libnvidia-ml.so.1", "libcublasLt.so.12", "libcublasLt.so.13", "libnvrtc.so.12", "libnvrtc.so.13"];
 
-/// A driver with devices of its own.
+/// A driver with separate devices.
 ///
-/// When it is dropped, nothing may be left of what was made with it, and nothing may have been done with it that no correct program does: else
-/// the test fails.
+/// At the drop, all objects of the driver must be released, and no call may have violated the
+/// driver's rules; otherwise, the test fails.
 pub struct Fake {
     /// Present until the drop.
     instance: Option<Instance>,
 }
 
-/// A copy between host and device, as it was made.
+/// A completed copy between host and device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
-    /// Where on the device.
+    /// Device address.
     pub address: u64,
-    /// How much.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Which way it went.
+    /// Direction of the copy.
     pub direction: Direction,
-    /// Which device's.
+    /// Ordinal of the device.
     pub device: u32,
-    /// When it was done, by the device's clock.
+    /// End of the copy on the device's clock.
     pub end_ns: u64,
 }
 
-/// Which way a copy goes.
+/// Direction of a copy.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
@@ -61,9 +63,10 @@ struct Instance {
 }
 
 impl Fake {
-    /// A driver with one device, drained in the order that `seed` stands for; 0 is the order in which work is given.
+    /// Open a driver with one device. `seed` selects the order in which streams are drained; 0 is
+    /// the order of submission.
     #[must_use]
-    #[allow(clippy::new_without_default, reason = "a seed is chosen")]
+    #[allow(clippy::new_without_default, reason = "tests choose a seed")]
     pub fn new(seed: u64) -> Self {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let fake = Self { instance: Some(idle.unwrap_or_else(Instance::open)) };
@@ -71,11 +74,12 @@ impl Fake {
         fake
     }
 
-    /// Change a setting, as `driver/control.cpp` lists them. Devices, their memory and versions are settled when the driver is first opened.
+    /// Change a setting of the list in `driver/control.cpp`. The number of devices, their memory
+    /// and the versions are fixed when the driver is first opened.
     ///
     /// # Panics
-    /// Where there is none of that name.
-    #[allow(clippy::needless_pass_by_value, reason = "numbers and texts alike")]
+    /// If no setting has this name.
+    #[allow(clippy::needless_pass_by_value, reason = "accepts numbers and strings")]
     pub fn set(&self, name: &str, value: impl ToString) -> &Self {
         let (c_name, c_value) = (c_text(name), c_text(&value.to_string()));
         // SAFETY: both texts end with a zero and outlive the call.
@@ -84,57 +88,59 @@ impl Fake {
         self
     }
 
-    /// Let allocations fail for want of memory: `count` of them, after `left` more.
+    /// Make `count` allocations fail with out-of-memory, after `left` successful ones.
     pub fn fail_allocations(&self, left: u64, count: u64) {
         self.set("allocations_left", left).set("allocations_fail", count);
     }
 
-    /// Let a launch fault, after `left` more.
+    /// Make a launch fault, after `left` successful ones.
     pub fn fail_launch(&self, left: u64) {
         self.set("launches_left", left);
     }
 
-    /// Make so many more copies of a mebibyte or more to the device, and keep those behind them waiting, until [`let_loads_go`](Self::let_loads_go). All else
-    /// goes on.
+    /// Allow `left` more copies of a mebibyte or more to the device, and hold the following ones
+    /// until [`let_loads_go`](Self::let_loads_go). Other work continues.
     pub fn hold_loads_after(&self, left: u64) {
         self.set("loads_left", left);
     }
 
-    /// Go on after [`hold_loads_after`](Self::hold_loads_after).
+    /// Release the copies that [`hold_loads_after`](Self::hold_loads_after) holds.
     pub fn let_loads_go(&self) {
         self.set("loads_left", "all");
     }
 
-    /// Do no work, and keep those who wait for some waiting, until [`resume`](Self::resume).
+    /// Stop all work, and block callers that wait for work, until [`resume`](Self::resume).
     pub fn pause(&self) {
         self.set("paused", 1);
     }
 
-    /// Go on after [`pause`](Self::pause).
+    /// Continue after [`pause`](Self::pause).
     pub fn resume(&self) {
         self.set("paused", 0);
     }
 
-    /// The library's file.
+    /// Path of the driver library.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.instance().path
     }
 
-    /// The file of the `libcublasLt.so` of a major version that belongs to this driver: 12 or 13.
+    /// Path of this driver's `libcublasLt.so` of a major version: 12 or 13.
     #[must_use]
     pub fn cublas_lt(&self, major: u32) -> PathBuf {
         self.path().with_file_name(format!("libcublasLt.so.{major}"))
     }
 
-    /// The file of the `libnvrtc.so` of a major version that belongs to this driver: 12 or 13.
+    /// Path of this driver's `libnvrtc.so` of a major version: 12 or 13.
     #[must_use]
     pub fn nvrtc(&self, major: u32) -> PathBuf {
         self.path().with_file_name(format!("libnvrtc.so.{major}"))
     }
 
-    /// How often something happened (`launches`, `graph_launches`, `cublasLtMatmul`, `nvrtcCompileProgram`, `cubin_loads`, `ptx_loads`, `computed` kernels and graphs, `copies_to_device`, `fills`, `blocks_created`, `waits`), or how much of something there is now
-    /// (`used_bytes`, `live_streams`, `live_blocks`...).
+    /// Number of events (`launches`, `graph_launches`, `cublasLtMatmul`, `nvrtcCompileProgram`,
+    /// `cubin_loads`, `ptx_loads`, `computed` kernels and graphs, `copies_to_device`, `fills`,
+    /// `blocks_created`, `waits`), or a current amount (`used_bytes`, `live_streams`,
+    /// `live_blocks`...).
     #[must_use]
     pub fn count(&self, what: &str) -> u64 {
         let what = c_text(what);
@@ -142,30 +148,30 @@ impl Fake {
         unsafe { (self.instance().count)(what.as_ptr()) }
     }
 
-    /// The copies between host and device that were made, in order.
+    /// Completed copies between host and device, in order.
     #[must_use]
     pub fn copies(&self) -> Vec<Copied> {
         let none = Copied { address: 0, bytes: 0, direction: Direction::ToDevice, device: 0, end_ns: 0 };
-        // SAFETY: without room, nothing is written.
+        // SAFETY: with a length of 0, the function writes nothing.
         let len = unsafe { (self.instance().copies)(std::ptr::null_mut(), 0) };
         let mut copies = vec![none; len];
-        // SAFETY: there is room for as many as it says, and the layout is the library's.
+        // SAFETY: the buffer has the stated length, and the layout matches the library's.
         let now = unsafe { (self.instance().copies)(copies.as_mut_ptr(), copies.len()) };
         copies.truncate(now);
         copies
     }
 
-    /// What was done that no correct program does.
+    /// Violations of the driver's rules so far.
     #[must_use]
     pub fn violations(&self) -> Vec<String> {
         let mut text = vec![0; 64 << 10];
-        // SAFETY: there is room for as many bytes as it says.
+        // SAFETY: the buffer has the stated length.
         let len = unsafe { (self.instance().violations)(text.as_mut_ptr(), text.len()) };
         text.truncate(len);
         String::from_utf8_lossy(&text).lines().map(str::to_owned).collect()
     }
 
-    /// What is left that somebody made and did not let go of.
+    /// Objects that are not released yet, by kind.
     #[must_use]
     pub fn left(&self) -> Vec<String> {
         let kinds = [
@@ -185,7 +191,7 @@ impl Fake {
     }
 
     fn instance(&self) -> &Instance {
-        // Taken in the drop only.
+        // Only the drop takes the instance.
         self.instance.as_ref().unwrap_or_else(|| unreachable!("a fake that is dropped"))
     }
 }
@@ -195,7 +201,7 @@ impl Drop for Fake {
         let (violations, left) = (self.violations(), self.left());
         if violations.is_empty() && left.is_empty() {
             if let Some(instance) = self.instance.take() {
-                // SAFETY: nothing is left that was made with it.
+                // SAFETY: no object of the driver is left.
                 unsafe { (instance.reset)() };
                 IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
             }
@@ -208,7 +214,7 @@ impl Drop for Fake {
 }
 
 impl Instance {
-    /// A copy of the library, which the loader takes for another one.
+    /// Open a new copy of the library, which the loader treats as a different library.
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder for the fake driver");
         let path = folder.path().join("libcuda.so.1");
@@ -217,9 +223,9 @@ impl Instance {
             let copied = std::fs::copy(crate::library().with_file_name(name), path.with_file_name(name));
             copied.expect("a copy of a fake library");
         }
-        // SAFETY: the library's initialisers ask nothing of us.
+        // SAFETY: the library's initialisers have no preconditions.
         let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.expect("the fake driver");
-        // SAFETY: the library has these functions with these types; it is never closed.
+        // SAFETY: the library has these functions with these types, and is never closed.
         let instance = unsafe {
             Self {
                 path,

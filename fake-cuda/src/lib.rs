@@ -1,21 +1,27 @@
 //! A `libcuda.so.1` for tests, on machines without a GPU.
 //!
-//! It stands in at the driver's own interface, so that everything above runs as it ships. What it does as a driver may, a real one rarely does:
-//! - work waits in its stream until somebody waits for it or chance has it done, and streams are drained in any order that the recorded events allow;
-//!   a seed brings an order back;
-//! - memory that nobody has written reads as NaN and -1, and the page behind every allocation faults;
-//! - copies check what they touch, when they are asked for and when they are made; kernels, run from their own sources on the processor, end in a
-//!   fault that loses the context;
-//! - machine code is loaded by what its file says: which device it is for, in a format that the driver's version knows, and which kernels it has;
-//! - memory runs out, launches fail and the bus is slow when a test says so;
-//! - calls that are slow on a real driver are charged for, so that designs can be compared: see [`Costs`].
+//! The fake implements the driver's interface, so that all code above the driver runs as in
+//! production. Its behaviour is legal for a driver, but rare on a real one:
+//! - Work stays queued in its stream until a caller waits for it or a random choice runs it.
+//!   Streams are drained in any order that the recorded events allow; a seed reproduces an order.
+//! - Uninitialised memory reads as NaN and -1, and the page after every allocation faults.
+//! - Copies check their ranges when they are submitted and when they run. Kernels run on the CPU
+//!   from their original sources; an invalid access faults and loses the context.
+//! - The file of machine code decides whether it loads: its target device, its format, which the
+//!   driver's version must support, and its kernels.
+//! - Tests can make memory run out, launches fail and the bus slow.
+//! - Calls that are slow on a real driver accumulate costs, so that designs can be compared: see
+//!   [`Costs`].
 //!
-//! Beside it is a `libnvidia-ml.so.1`, which says of the same GPUs what real ones say of themselves, and a `libcublasLt.so` of versions 12 and 13, which
-//! computes products of matrices in the order of the driver's streams, and refuses what the real one does. A `libnvrtc.so` of both versions compiles for the processor, with the
-//! compiler that the driver was built with, what the driver then runs in its streams.
+//! Beside it is a `libnvidia-ml.so.1`, which reports the same GPUs as a real management library
+//! would. A `libcublasLt.so` of versions 12 and 13 computes matrix products in the order of the
+//! driver's streams, and rejects the same arguments as the real library. A `libnvrtc.so` of both
+//! versions compiles kernels for the CPU, with the compiler that built the driver, and the driver
+//! runs them in its streams.
 //!
-//! A test makes a [`Fake`], which is a driver of its own beside those of other tests in the process. A whole node is given [`library`] in
-//! `WEIR_CUDA_LIBRARY`, and settings in `WEIR_FAKE_CUDA`, as `devices=2,seed=7`.
+//! A test creates a [`Fake`], a driver that is independent of the drivers of other tests in the
+//! process. A whole node takes [`library`] in `WEIR_CUDA_LIBRARY`, and settings in
+//! `WEIR_FAKE_CUDA`, such as `devices=2,seed=7`.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness fails the test by panicking")]
 
@@ -27,13 +33,13 @@ pub use fake::{Copied, Direction, Fake};
 
 use std::path::PathBuf;
 
-/// Where the fake driver is.
+/// Path of the fake driver.
 #[must_use]
 pub fn library() -> PathBuf {
     PathBuf::from(env!("WEIR_FAKE_CUDA_LIBRARY"))
 }
 
-/// The kernels that the fake has besides those of `kernels/`, as PTX that a real device takes, too: `weir_test_scale_add(y, x, by, count)` does
-/// `y[i] = y[i] * by + x[i]`, `weir_test_fill(to, value, count)` does `to[i] = value`, and `weir_test_spin(to)` never
-/// ends.
+/// PTX of the fake's additional kernels, which real devices can load, too:
+/// `weir_test_scale_add(y, x, by, count)` computes `y[i] = y[i] * by + x[i]`,
+/// `weir_test_fill(to, value, count)` sets `to[i] = value`, and `weir_test_spin(to)` never ends.
 pub const TEST_KERNELS: &str = include_str!("test_kernels.ptx");

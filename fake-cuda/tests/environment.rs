@@ -1,9 +1,5 @@
-//! The library as a whole process gets it: one driver, set by the environment.
-#![allow(
-    unsafe_code,
-    clippy::unwrap_used,
-    reason = "the library is opened and asked, and a test fails by panicking"
-)]
+//! Tests of the library as a whole process uses it: one driver, configured by the environment.
+#![allow(unsafe_code, clippy::unwrap_used, reason = "the test calls a C interface, and fails by panicking")]
 
 use libloading::Library;
 use std::env;
@@ -15,13 +11,13 @@ const CHILD: &str = "WEIR_FAKE_CUDA_TEST_CHILD";
 fn child(settings: &str) -> Output {
     let exe = env::current_exe().unwrap();
     let mut child = Command::new(exe);
-    child.args(["--exact", "in_a_process_of_its_own", "--nocapture"]);
+    child.args(["--exact", "child_process_prints_devices", "--nocapture"]);
     child.env(CHILD, "1").env("WEIR_FAKE_CUDA", settings).output().unwrap()
 }
 
-/// What the child does; by itself, nothing.
+/// Body of the child process; does nothing in the parent.
 #[test]
-fn in_a_process_of_its_own() {
+fn child_process_prints_devices() {
     if env::var_os(CHILD).is_none() {
         return;
     }
@@ -45,7 +41,7 @@ fn settings_come_from_the_environment() {
 }
 
 #[test]
-fn a_setting_that_is_misspelt_is_not_passed_over() {
+fn misspelt_setting_is_reported() {
     let output = child("device=3");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("no setting device=3"), "{output:?}");
