@@ -1,4 +1,4 @@
-//! Running what is asked: here, or on the node of the cluster that it is placed on.
+//! Runs a call locally or on the node that it is placed on.
 
 use super::job::Job;
 use super::passing::Passed;
@@ -16,13 +16,14 @@ use std::sync::Arc;
 use weir_inference::{Completion, Meter, RunRequest};
 use weir_types::{ErrorCode, FunctionId, ModelId, WorkflowId};
 
-/// What has become of an inference.
+/// The result of a run.
 pub(crate) struct Ran {
     pub(crate) completion: Completion,
-    /// Outputs that were left where it ran.
+    /// Handles of the outputs that stayed on the device that computed them or on the node that ran
+    /// it.
     pub(crate) left: Vec<(String, Handle)>,
     pub(crate) is_elsewhere: bool,
-    /// Where, if it is a model by itself.
+    /// The device, for a stand-alone inference of a model.
     pub(crate) ran_on: Option<RanOn>,
 }
 
@@ -32,33 +33,34 @@ impl Ran {
     }
 }
 
-/// Where it is to run: here, with what it needs for that; or elsewhere, while it holds this here.
+/// Where a call runs: here, with the resources for that, or elsewhere, with the permits held here
+/// meanwhile.
 enum Turn<Place, Held> {
     Here(Place),
     There(Away, Held),
 }
 
-/// Something that can be asked, here or elsewhere.
+/// A call that can run here or on another node.
 trait Asked {
-    /// What it needs to run here.
+    /// The resources to run the call here.
     type Place: Send;
-    /// What it holds here while it runs elsewhere.
+    /// The permits held here while the call runs elsewhere.
     type Held: Send + 'static;
 
-    /// What another node is told of it.
+    /// The target and the terms of the call, for another node.
     fn about(&self, dispatch: &Dispatch) -> About;
 
-    /// It is to run here, with this.
+    /// Sets the grant with which the call runs here.
     fn grant(&mut self, granted: Granted);
 
-    /// Have it placed.
+    /// Requests a placement.
     fn place(
         &self,
         dispatch: &Dispatch,
         job: &Job,
     ) -> impl Future<Output = Result<Turn<Self::Place, Self::Held>, Fault>> + Send;
 
-    /// Run it here.
+    /// Runs the call here.
     fn run(
         &self,
         dispatch: &Arc<Dispatch>,
@@ -68,7 +70,7 @@ trait Asked {
 }
 
 impl Dispatch {
-    /// Have a function run on the node that it is placed on.
+    /// Runs a function on the node that it is placed on.
     pub(crate) async fn function_anywhere(
         self: &Arc<Self>,
         invocation: &mut Invocation,
@@ -78,7 +80,9 @@ impl Dispatch {
         self.anywhere(&mut (invocation, account), job).await
     }
 
-    /// The same for a model, whose time on a device `meter` counts; none for the model's own.
+    /// Like [`function_anywhere`](Self::function_anywhere), for a model. `meter` counts its device
+    /// time;
+    /// `None`: the model's own meter.
     pub(crate) async fn model_anywhere(
         self: &Arc<Self>,
         inference: &mut Inference,
@@ -88,8 +92,9 @@ impl Dispatch {
         self.anywhere(&mut (inference, meter), job).await
     }
 
-    /// The same for a workflow, which is passed on as a whole. One that no device has room for runs here, and each of its steps wherever that is
-    /// placed.
+    /// Like [`function_anywhere`](Self::function_anywhere), for a workflow, which is forwarded as a
+    /// whole. If no device has room for it, it runs here, and each of its steps is placed
+    /// individually.
     pub(crate) async fn workflow_anywhere(
         self: &Arc<Self>,
         call: &mut WorkflowCall,
@@ -152,7 +157,7 @@ impl Asked for (&mut Invocation, &Arc<Account>) {
         })
     }
 
-    /// It gives all it has, whatever is wanted.
+    /// Returns all outputs, also if only some are requested.
     async fn run(&self, dispatch: &Arc<Dispatch>, admission: Admission, job: Job) -> Result<Ran, Fault> {
         let inputs = dispatch.intermediates.here(job.inputs).await?;
         Ok(Ran::here(dispatch.tensor(self.0, admission, self.1, inputs).await?))
@@ -166,7 +171,7 @@ impl Asked for (&mut Inference, Option<Meter>) {
     fn about(&self, dispatch: &Dispatch) -> About {
         let Inference { id, deadline, priority, ref entry, .. } = *self.0;
         let ModelId { tenant, name, version } = entry.source.id().clone();
-        // A model keeps nothing from one run to the next.
+        // A model has no state between runs.
         let may_run_twice = true;
         let answer_bytes_max = dispatch.answer_bytes_max;
         About { tenant, name, version, id, deadline, priority, may_run_twice, answer_bytes_max }
@@ -201,10 +206,10 @@ impl Asked for (&mut Inference, Option<Meter>) {
     }
 }
 
-/// Where a workflow runs on this node.
+/// The placement of a workflow on this node.
 enum Stage {
     Unit(WorkflowPlace),
-    /// Nowhere as a whole.
+    /// Not placed as a whole: each step is placed individually.
     Apart,
 }
 
@@ -228,7 +233,7 @@ impl Asked for WorkflowCall {
         Ok(match dispatch.place_workflow(self, job.batch()).await {
             Ok(WorkflowTurn::Here(place)) => Turn::Here(Stage::Unit(place)),
             Ok(WorkflowTurn::There(away, placed)) => Turn::There(away, placed),
-            // No device has room for all of it: for each of its steps, some may.
+            // No device has room for the whole workflow, but the steps may fit individually.
             Err(fault)
                 if fault.code == ErrorCode::NoCapacity
                     && dispatch.catalog.demands(&self.workflow).len() > 1 =>
