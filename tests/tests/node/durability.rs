@@ -1,4 +1,4 @@
-//! What was deployed is there after the node was away, and needs no compiling.
+//! Deployments survive restarts and need no recompilation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ async fn compiled(node: &Node) -> f64 {
 }
 
 #[tokio::test]
-async fn a_restart_serves_everything_without_compiling() {
+async fn restart_needs_no_recompilation() {
     let node = Node::start().await;
     node.deploy_with("f", "env.N=1", function("hello")).await;
     node.deploy_with("f", "env.N=2", function("hello")).await;
@@ -42,7 +42,7 @@ async fn a_restart_serves_everything_without_compiling() {
 }
 
 #[tokio::test]
-async fn what_was_deployed_last_is_loaded_before_it_is_called() {
+async fn recent_components_are_preloaded_at_start() {
     let node = Node::start().await;
     for name in ["f", "g"] {
         node.deploy(name, with_custom_section(&function("hello"), name)).await;
@@ -59,7 +59,7 @@ async fn what_was_deployed_last_is_loaded_before_it_is_called() {
 }
 
 #[tokio::test]
-async fn artefacts_that_are_missing_or_damaged_are_made_anew() {
+async fn missing_or_damaged_artefacts_are_recompiled() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     let mut node = Some(node);
@@ -82,7 +82,7 @@ async fn artefacts_that_are_missing_or_damaged_are_made_anew() {
 }
 
 #[tokio::test]
-async fn a_second_node_on_the_folder_is_refused() {
+async fn second_node_on_the_same_data_folder_is_rejected() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     let second = Node::builder().data_of(&node);
@@ -92,7 +92,7 @@ async fn a_second_node_on_the_folder_is_refused() {
 }
 
 #[tokio::test]
-async fn a_damaged_registry_is_told_and_not_overwritten() {
+async fn damaged_registry_is_reported_and_kept() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     let builder = node.stop().await;
@@ -107,7 +107,7 @@ async fn a_damaged_registry_is_told_and_not_overwritten() {
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_uploads_that_failed() {
+async fn failed_uploads_leave_no_files() {
     let node = Node::builder().set("component_bytes_max", 1 << 20).start().await;
     node.deploy("f", function("hello")).await;
     let before = files(&node.data().join("components"));

@@ -1,4 +1,4 @@
-//! A node with a GPU: the driver is a fake, all else is what is shipped.
+//! Nodes with a GPU: a fake driver under the production stack.
 
 mod doctor;
 mod handing_over;
@@ -13,7 +13,7 @@ use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function
 use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
-/// A node that finds a driver with one GPU.
+/// Builder of a node with a driver for one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
     let node = Node::builder()
@@ -23,13 +23,14 @@ fn with_gpu(devices: &str) -> NodeBuilder {
     node.argument("--devices").argument(devices)
 }
 
-/// A node that finds none.
+/// Builder of a node without a driver.
 fn without_gpu(devices: &str) -> NodeBuilder {
     let node = Node::builder().env("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
     node.argument("--devices").argument(devices)
 }
 
-/// The digits' model, asked by itself about so many made-up images, which it is not sure of: its answer, and where that was.
+/// Runs the digits model directly on `count` generated images. Returns the output, and the name of
+/// the device.
 async fn ask(node: &Client, count: usize) -> (Vec<f64>, String) {
     let image: Vec<f32> = (0..count * 64).map(|at| (at * 7 % 17) as f32 / 17.0).collect();
     let input = json!({"name": "image", "datatype": "FP32", "shape": [count, 1, 8, 8], "data": image});
@@ -42,13 +43,13 @@ async fn ask(node: &Client, count: usize) -> (Vec<f64>, String) {
 }
 
 #[tokio::test]
-async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
+async fn gpu_runs_models_for_clients_and_functions() {
     let (node, reference) = tokio::join!(with_gpu("cuda").start(), without_gpu("cpu").start());
     for node in [&node, &reference] {
         node.push_model("digits", 1, digits()).await;
         node.deploy_with("classify", "models=digits", function("classify-digits")).await;
     }
-    // As many as 300 are read by the worker where they lie.
+    // The worker reads 300 images in place, without a copy.
     for count in [1, 3, 300, 1, 1] {
         let ((here, device), (expected, processor)) = tokio::join!(ask(&node, count), ask(&reference, count));
         assert_eq!((&*device, &*processor), ("cuda:0", "cpu"));
@@ -66,7 +67,7 @@ async fn a_model_runs_on_the_gpu_for_clients_and_for_functions() {
 }
 
 #[tokio::test]
-async fn the_precision_of_a_model_is_its_owners_choice() {
+async fn model_precision_follows_the_manifest() {
     let node = with_gpu("cuda").start().await;
     let mut answers = Vec::new();
     for (version, precision) in (1..).zip(["fp32", "tf32", "fp16", "bf16"]) {
@@ -86,9 +87,9 @@ async fn the_precision_of_a_model_is_its_owners_choice() {
     assert!(refused.text.contains("fp16"), "{refused:?}");
 }
 
-/// The names are those that dashboards for Triton look for.
+/// Metrics have the names that Triton dashboards use.
 #[tokio::test]
-async fn what_gpus_say_of_themselves_is_in_the_metrics() {
+async fn gpu_statistics_are_exported_as_metrics() {
     let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=2,seed=3").start().await;
     let [first, second] =
         [0, 1].map(|number| format!("gpu_uuid=\"GPU-00000000-0000-0000-0000-{number:012}\""));
@@ -104,7 +105,7 @@ async fn what_gpus_say_of_themselves_is_in_the_metrics() {
     assert_eq!(node.metric("nv_gpu_power_limit", &first).await, 700.0);
     let text = node.get("/metrics").await.ok().text().to_owned();
     assert!(!text.contains(&format!("nv_gpu_power_limit{{{second}}}")), "it does not tell\n{text}");
-    // From the first look on, each of which costs something; however many look within a second.
+    // Counted from the first sample on; samples are at most one per second.
     let energy = async || {
         let energy = node.metric("nv_energy_consumption", &first).await;
         (energy > 0.0).then_some(energy)
@@ -116,11 +117,11 @@ async fn what_gpus_say_of_themselves_is_in_the_metrics() {
 }
 
 #[tokio::test]
-async fn a_model_that_the_gpu_cannot_run_runs_on_the_processor_and_says_why() {
+async fn model_unsupported_by_the_gpu_runs_on_the_cpu_with_a_reason() {
     let node = with_gpu("auto").start().await;
     let names: Vec<String> = node.status().await.devices.into_iter().map(|device| device.name).collect();
     assert_eq!(names, ["cpu", "cuda:0"]);
-    // Its one operator is none that GPUs have.
+    // The model's only operator has no GPU kernel.
     let path = "/v1/models/arcs/versions/1";
     let pushed: ModelVersion = node.put(path, model("good/atan.onnx")).await.ok().json();
     let [cpu, gpu] = &pushed.devices[..] else { panic!("two devices: {pushed:?}") };
@@ -132,18 +133,18 @@ async fn a_model_that_the_gpu_cannot_run_runs_on_the_processor_and_says_why() {
     assert_eq!(answer.header("weir-device"), Some("cpu"));
     let arc = answer.json::<Value>()["outputs"][0]["data"][1023].as_f64().expect("a number");
     assert!((arc - std::f64::consts::FRAC_PI_4).abs() < 1e-6, "{arc}");
-    // Where its owner wants it on a GPU and nowhere else, it is not taken.
+    // If the manifest requires a GPU, the push is rejected.
     let refused = node.put("/v1/models/arcs/versions/2?device=cuda", model("good/atan.onnx")).await;
     let refused = refused.refusal();
     assert!(refused.text.contains("not supported on the GPU"), "{refused:?}");
 }
 
 #[tokio::test]
-async fn a_model_larger_than_the_gpu_says_so_and_its_neighbours_go_on() {
+async fn model_larger_than_the_gpu_is_rejected_without_affecting_others() {
     let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=16777216").start().await;
     node.push_model("digits", 1, digits()).await;
     let path = "/v1/models/large/versions/1";
-    // 16 MiB of weights, and as much of values.
+    // 16 MiB of weights, and as much of activations.
     let pushed: ModelVersion = node.put(path, model_with_rows(4_096, 1.0)).await.ok().json();
     let why = pushed.devices[0].why_not.as_deref().unwrap_or_default();
     assert!(why.contains("bytes there, and models may have"), "{why}");
@@ -160,7 +161,7 @@ async fn a_model_larger_than_the_gpu_says_so_and_its_neighbours_go_on() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_gpu_serves_on_the_processor_and_one_that_must_have_one_says_what_it_lacks() {
+async fn node_without_gpu_uses_the_cpu_unless_cuda_is_required() {
     let node = without_gpu("auto").start().await;
     node.push_model("digits", 1, digits()).await;
     assert_eq!(ask(&node, 1).await.1, "cpu");

@@ -16,20 +16,20 @@ async fn infer(client: &Client, path: &str, input: &[f32]) -> Answer {
     client.post(&format!("/fn/infer/{path}"), fp32(input)).await
 }
 
-/// A node with `infer`, granted `models`.
+/// Starts a node with `infer`, granted `models`.
 async fn node(models: &str) -> Node {
     let node = Node::start().await;
     node.deploy_with("infer", &format!("models={models}"), function("infer")).await;
     node
 }
 
-/// What `matmul` makes of a row.
+/// Expected output of `matmul` for a row.
 fn product(row: [f32; 4], more: f32) -> [f32; 3] {
     std::array::from_fn(|column| (0..4).map(|i| row[i] * ((i * 3 + column) as f32 + more)).sum())
 }
 
 #[tokio::test]
-async fn a_model_runs_on_the_body_of_the_request() {
+async fn model_runs_on_the_request_body() {
     let node = node("m").await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let one = infer(&node, "m?shape=1,4", &[1.0, 2.0, 3.0, 4.0]).await.ok();
@@ -51,7 +51,7 @@ async fn a_model_runs_on_the_body_of_the_request() {
 }
 
 #[tokio::test]
-async fn inputs_that_do_not_fit_are_told_to_the_function() {
+async fn invalid_inputs_are_errors_for_the_function() {
     let node = node("m,add,longs").await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.push_model("add", 1, model("good/add.onnx")).await;
@@ -74,7 +74,7 @@ async fn inputs_that_do_not_fit_are_told_to_the_function() {
 }
 
 #[tokio::test]
-async fn a_plain_name_opens_the_newest_version_and_a_number_one_of_them() {
+async fn name_opens_the_newest_version_and_number_a_specific_one() {
     let node = node("m").await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let row = [1.0, 1.0, 1.0, 1.0];
@@ -87,14 +87,14 @@ async fn a_plain_name_opens_the_newest_version_and_a_number_one_of_them() {
     assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
 }
 
-/// What a function's log says of things that it is not granted.
+/// The log lines about denied accesses.
 async fn refusals(node: &Node, function: &str) -> Vec<String> {
     let lines = node.logs(function).await.into_iter().filter(|line| line.stream == "weir");
     lines.map(|line| line.text).filter(|text| text.starts_with("not-granted: ")).collect()
 }
 
 #[tokio::test]
-async fn only_what_is_granted_is_opened() {
+async fn only_granted_models_can_be_opened() {
     let node = node("one:1").await;
     node.push_model("one", 1, model("good/matmul.onnx")).await;
     node.push_model("one", 2, model("good/matmul_v2.onnx")).await;
@@ -105,17 +105,17 @@ async fn only_what_is_granted_is_opened() {
         assert_eq!(answer.status, 403, "{path}: {}", answer.text());
         assert!(answer.text().contains("NotGranted"), "{path}: {}", answer.text());
     }
-    // Its author finds it in the log, whatever the function says to its callers.
+    // The author sees the denial in the log, regardless of the function's response.
     let told: Vec<String> = refusals(&node, "infer").await;
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(told[0].contains("two") && told[0].contains("manifest"), "{told:?}");
-    // A model that is granted and not there is another matter.
+    // A granted model that does not exist is a different error.
     node.deploy_with("infer", "models=nobody", function("infer")).await;
     assert_eq!(infer(&node, "nobody?shape=1,4", &[0.0; 4]).await.status, 404);
 }
 
 #[tokio::test]
-async fn many_run_one_model_at_once_and_load_it_once() {
+async fn concurrent_runs_load_a_model_once() {
     let node = node("m").await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let calls = (0..64).map(|i| {
@@ -133,8 +133,8 @@ async fn many_run_one_model_at_once_and_load_it_once() {
 }
 
 #[tokio::test]
-async fn models_make_room_for_each_other() {
-    // Room for about one of them at a time.
+async fn models_are_evicted_for_each_other() {
+    // Room for about one model.
     let probe = node("m").await;
     probe.push_model("m", 1, model("good/matmul.onnx")).await;
     infer(&probe, "m?shape=1,4", &[0.0; 4]).await.ok();
@@ -154,20 +154,20 @@ async fn models_make_room_for_each_other() {
             assert_eq!(node.status().await.devices[0].resident, [format!("{name}:1")]);
         }
     }
-    // All at once, they take turns.
+    // Concurrent calls take turns.
     let calls = (0..30).map(|i| {
         let (client, name) = (node.client().clone(), ["a", "b", "c"][i % 3]);
         async move { client.post(&format!("/fn/infer-{name}/{name}?shape=1,4"), fp32(&[0.0; 4])).await.ok() }
     });
     futures::future::join_all(calls).await;
-    // Two that never fit together are refused at once.
+    // Two models that never fit together are rejected immediately.
     node.deploy_with("both", "models=a,b", function("infer")).await;
     let answer = node.post("/fn/both/a?shape=1,4", fp32(&[0.0; 4])).await;
     assert_eq!((answer.status, answer.code()), (507, weir_types::ErrorCode::NoCapacity));
 }
 
 #[tokio::test]
-async fn a_model_is_served_after_a_restart() {
+async fn model_is_served_after_a_restart() {
     let node = node("m").await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     infer(&node, "m?shape=1,4", &[0.0; 4]).await.ok();
@@ -176,9 +176,10 @@ async fn a_model_is_served_after_a_restart() {
     assert_eq!(values(&infer(&node, "m?shape=1,4", &row).await.ok().body), product(row, 0.0));
 }
 
-/// What is loaded and needed by nobody makes room, also while some of it is on its way still: the scheduler hears of it only when it is there.
+/// Unused models can be evicted during their load, before the scheduler knows that the load is
+/// complete.
 #[tokio::test]
-async fn a_model_that_is_still_arriving_makes_room_for_the_next() {
+async fn loading_model_can_be_evicted_for_the_next() {
     let fake = |arrive_time_ms: u32| {
         let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [1, 1]});
         let signature = json!({"inputs": [port("x")], "outputs": [port("y")]});

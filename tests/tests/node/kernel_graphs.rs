@@ -1,4 +1,4 @@
-//! Kernel graphs on a node with a GPU: the driver is a fake that runs the examples' kernels on the processor, all else is what is shipped.
+//! Kernel graphs on a node with a GPU. The fake driver runs the examples' kernels on the CPU.
 
 mod compiling;
 mod faults;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use weir_tests::{Answer, Client, Node, NodeBuilder, children};
 
-/// A node that takes kernel graphs, with a little memory for each.
+/// Builder of a node with kernel graphs enabled and small memory limits.
 fn with_kernel_graphs() -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
     Node::builder()
@@ -26,7 +26,7 @@ fn example(name: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/kernel-graphs")).join(name)
 }
 
-/// An example as an upload, with the PTX that lies beside its CUDA C.
+/// An example as an upload, with the PTX beside its CUDA C.
 fn packed(name: &str) -> Value {
     let folder = example(name);
     let graph: Value =
@@ -42,7 +42,8 @@ fn packed(name: &str) -> Value {
     json!({ "graph": graph, "sources": sources })
 }
 
-/// A graph whose second launch, of more threads than there is memory, runs one of the fake's test kernels. It writes `y`, and the others `z`.
+/// Graph whose second launch, with more threads than elements, runs a test kernel of the fake
+/// driver. It writes `y`; the other launches write `z`.
 fn test_kernel(kernel: &str, arguments: &Value) -> Value {
     json!({
         "graph": {
@@ -76,7 +77,7 @@ async fn infer(node: &Client, name: &str, inputs: &[Value]) -> Answer {
     node.post(&format!("/v2/models/{name}/infer"), json!({ "inputs": inputs }).to_string()).await
 }
 
-/// An output of an answer.
+/// Values of an output of a response.
 fn output(answer: &Answer, name: &str) -> Vec<f64> {
     let answer: Value = answer.json();
     let outputs = answer["outputs"].as_array().expect("outputs");
@@ -84,7 +85,7 @@ fn output(answer: &Answer, name: &str) -> Vec<f64> {
     output["data"].as_array().expect("values").iter().filter_map(Value::as_f64).collect()
 }
 
-/// The workers of a node.
+/// Worker PIDs of a node.
 fn workers(node: &Node) -> Vec<u32> {
     let is_worker = |pid: &u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `/v1/functions/{name}/logs`.
+//! Tests for `/v1/functions/{name}/logs`.
 
 use futures::StreamExt;
 use reqwest::Method;
@@ -8,7 +8,7 @@ use weir_types::Version;
 use weir_types::api::{LogLine, REQUEST_ID_HEADER};
 
 #[tokio::test]
-async fn lines_say_when_where_and_during_which_request() {
+async fn log_lines_have_time_version_and_request() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
     assert_eq!(node.logs("f").await, []);
@@ -23,7 +23,7 @@ async fn lines_say_when_where_and_during_which_request() {
 }
 
 #[tokio::test]
-async fn a_trap_leaves_its_story_in_the_log_and_not_in_the_answer() {
+async fn trap_details_are_in_the_log_but_not_in_the_response() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     let refusal = node.get("/fn/f/trap").await.refusal();
@@ -37,7 +37,7 @@ async fn a_trap_leaves_its_story_in_the_log_and_not_in_the_answer() {
 }
 
 #[tokio::test]
-async fn followers_see_lines_as_they_come() {
+async fn log_followers_receive_new_lines() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
     let follow = node.request(Method::GET, "/v1/functions/f/logs?follow=true").send().await.unwrap();
@@ -50,19 +50,19 @@ async fn followers_see_lines_as_they_come() {
     let first = first.expect("nothing came").unwrap().unwrap();
     let line: LogLine = serde_json::from_slice(first.split(|byte| *byte == b'\n').next().unwrap()).unwrap();
     assert_eq!(line.stream, "stdout");
-    // A follower does not keep the node from ending.
+    // A log follower does not delay the shutdown.
     node.stop().await;
     while let Some(Ok(_)) = pieces.next().await {}
 }
 
 #[tokio::test]
-async fn old_lines_make_room_for_new_ones() {
+async fn oldest_log_lines_are_dropped_first() {
     let node = Node::builder().set("log_lines_max", 5).start().await;
     node.deploy_with("f", "limits.log_bytes=4000", function("misbehave")).await;
     for i in 0..4 {
         let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, format!("r{i}"));
         assert!(request.send().await.unwrap().status().is_success());
-        // Its last word comes when the guest has ended, which may be after its answer.
+        // The last line is written at the guest's end, possibly after the response.
         eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
     }
     let lines = node.logs("f").await;

@@ -1,4 +1,4 @@
-//! One node from outside, over HTTP: what it promises to those who deploy, those who call and those who look after it.
+//! End-to-end tests of one node over HTTP: deployment, calls and operation.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 

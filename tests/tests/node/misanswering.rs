@@ -1,11 +1,11 @@
-//! Functions that answer badly, or not at all: what the caller gets to see.
+//! Functions with invalid or missing responses.
 
 use std::time::Duration;
 use weir_tests::{Node, eventually, function};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn what_is_no_answer_has_a_code() {
+async fn invalid_responses_have_error_codes() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.handles=500", function("misanswer")).await;
     for (path, status, code) in [
@@ -22,7 +22,7 @@ async fn what_is_no_answer_has_a_code() {
 }
 
 #[tokio::test]
-async fn a_function_cannot_speak_for_the_node() {
+async fn function_cannot_set_the_nodes_error_header() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;
     let answer = node.get("/fn/f/pose").await;
@@ -30,10 +30,10 @@ async fn a_function_cannot_speak_for_the_node() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_no_whole_answer() {
+async fn truncated_response_breaks_the_connection() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;
-    // The connection breaks, before the head or behind it, as the two happen to meet.
+    // The connection breaks before or after the response head, depending on timing.
     if let Ok(response) = node.request(reqwest::Method::GET, "/fn/f/half").send().await {
         assert_eq!((response.status().as_u16(), response.content_length()), (200, Some(100)));
         assert!(response.bytes().await.is_err(), "14 bytes were taken for 100");
@@ -45,7 +45,7 @@ async fn an_answer_that_breaks_off_is_no_whole_answer() {
     eventually("the count of the trap", trapped).await;
 }
 
-/// The beginning of an answer that the node's limits end.
+/// Reads a response that a limit cuts off, and returns the number of bytes before the cut.
 async fn torn(node: &Node, path: &str) -> usize {
     let mut response = node.request(reqwest::Method::GET, path).send().await.expect("a head");
     assert_eq!((response.status().as_u16(), response.content_length()), (200, None), "{path}");
@@ -60,7 +60,7 @@ async fn torn(node: &Node, path: &str) -> usize {
 }
 
 #[tokio::test]
-async fn an_answer_that_a_limit_ends_is_no_whole_answer() {
+async fn response_ended_by_a_limit_breaks_the_connection() {
     let node = Node::start().await;
     for (name, limits, code) in [
         ("late", "limits.deadline_ms=400&limits.response_body_bytes=1073741824", "deadline-exceeded"),
@@ -76,7 +76,7 @@ async fn an_answer_that_a_limit_ends_is_no_whole_answer() {
 }
 
 #[tokio::test]
-async fn a_function_that_goes_on_after_its_answer_keeps_nobody_waiting() {
+async fn work_after_the_response_does_not_delay_the_client() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.cpu_time_ms=2000", function("misanswer")).await;
     node.get("/fn/f/behave").await.ok();
@@ -86,10 +86,10 @@ async fn a_function_that_goes_on_after_its_answer_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_function_that_answers_with_nothing_may_finish() {
+async fn function_may_continue_after_an_empty_response() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;
-    // The first call is the one that is not known to be brief.
+    // Only the first call is not yet known to be short.
     for call in 1..=3 {
         assert_eq!(node.get("/fn/f/empty").await.ok().text(), "");
         let finished = async || {

@@ -1,10 +1,10 @@
-//! Functions that do what they must not: each ends with its own code, and nobody else notices.
+//! Misbehaving functions: each failure has its own code, and other functions are unaffected.
 
 use std::time::{Duration, Instant};
 use weir_tests::{Client, Node, function};
 use weir_types::ErrorCode;
 
-/// What `misbehave` does, with which limits, and what becomes of it.
+/// Paths of `misbehave` with limits, expected status and expected code.
 const CASES: [(&str, &str, u16, ErrorCode); 11] = [
     ("/spin", "limits.cpu_time_ms=300", 504, ErrorCode::CpuTimeLimit),
     ("/sleep", "limits.deadline_ms=400", 504, ErrorCode::DeadlineExceeded),
@@ -19,7 +19,7 @@ const CASES: [(&str, &str, u16, ErrorCode); 11] = [
     ("/exit", "", 502, ErrorCode::NoResponse),
 ];
 
-/// One function per case, so that each has its own limits.
+/// Deploys one function per case, each with its own limits.
 async fn deploy_all(node: &Node) {
     for (at, (_, query, ..)) in CASES.iter().enumerate() {
         node.deploy_with(&format!("bad{at}"), query, function("misbehave")).await;
@@ -27,7 +27,7 @@ async fn deploy_all(node: &Node) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_misdeed_has_its_code_and_the_neighbours_succeed() {
+async fn each_failure_has_its_code_and_other_functions_succeed() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     deploy_all(&node).await;
@@ -49,7 +49,7 @@ async fn each_misdeed_has_its_code_and_the_neighbours_succeed() {
     });
     futures::future::join_all(misdeeds).await;
     neighbours.await.unwrap();
-    // The functions themselves are none the worse: the next instance is a fresh one.
+    // The functions still work in fresh instances.
     for at in 0..CASES.len() {
         assert_eq!(node.get(&format!("/fn/bad{at}/behave")).await.ok().text(), "ok\n");
     }
@@ -63,19 +63,19 @@ async fn each_misdeed_has_its_code_and_the_neighbours_succeed() {
 }
 
 #[tokio::test]
-async fn a_response_without_end_is_cut_off() {
+async fn endless_response_is_cut_off() {
     let node = Node::start().await;
     node.deploy_with("bad", "limits.response_body_bytes=5000000", function("misbehave")).await;
     let response = node.request(reqwest::Method::GET, "/fn/bad/body").send().await.unwrap();
     let body = response.bytes().await;
-    // The status is gone already: only breaking off tells the client that this is not the whole answer.
+    // The status is already sent, so only an aborted connection marks the response as incomplete.
     assert!(body.is_err(), "the client took {} bytes for a whole answer", body.unwrap().len());
     idle(&node).await;
     assert_eq!(node.get("/fn/bad/behave").await.ok().text(), "ok\n");
 }
 
 #[tokio::test]
-async fn what_a_guest_can_handle_is_an_error_and_no_trap() {
+async fn recoverable_failures_are_errors_instead_of_traps() {
     let node = Node::start().await;
     node.deploy_with("bad", "limits.tensor_bytes=8388608", function("misbehave")).await;
     let tensors = node.get("/fn/bad/tensors").await;
@@ -91,11 +91,11 @@ async fn what_a_guest_can_handle_is_an_error_and_no_trap() {
 }
 
 #[tokio::test]
-async fn a_flood_of_log_lines_is_cut_and_counted() {
+async fn excess_log_output_is_dropped_and_counted() {
     let node = Node::start().await;
     node.deploy_with("bad", "limits.log_bytes=10000", function("misbehave")).await;
     assert_eq!(node.get("/fn/bad/log").await.ok().text(), "logged\n");
-    // The last word comes when the guest has ended, which may be after its answer.
+    // The last line is written at the guest's end, possibly after the response.
     let lines = weir_tests::eventually("the node's word on what was dropped", async || {
         let lines = node.logs("bad").await;
         lines.iter().any(|line| line.stream == "weir").then_some(lines)
@@ -110,7 +110,7 @@ async fn a_flood_of_log_lines_is_cut_and_counted() {
 }
 
 #[tokio::test]
-async fn limits_end_a_guest_soon() {
+async fn time_limits_end_a_guest_promptly() {
     let node = Node::start().await;
     node.deploy_with("cpu", "limits.cpu_time_ms=200", function("misbehave")).await;
     node.deploy_with("late", "limits.deadline_ms=200", function("misbehave")).await;
@@ -124,7 +124,7 @@ async fn limits_end_a_guest_soon() {
     idle(&node).await;
 }
 
-/// Nothing runs any more.
+/// Waits until nothing runs.
 async fn idle(node: &Client) {
     weir_tests::eventually("the end of all guests", async || {
         (node.status().await.running == 0).then_some(())

@@ -1,10 +1,10 @@
-//! `/v1/models`: pushing, describing and deleting models.
+//! Tests for `/v1/models`: pushing, describing and deleting models.
 
 use weir_tests::{Node, model, models};
 use weir_types::{ContentHash, ElementType, ErrorCode, Version};
 
 #[tokio::test]
-async fn a_pushed_model_is_described() {
+async fn pushed_model_is_described() {
     let node = Node::start().await;
     let onnx = model("good/matmul.onnx");
     let pushed = node.push_model("m", 1, onnx.clone()).await;
@@ -31,7 +31,7 @@ async fn a_pushed_model_is_described() {
 }
 
 #[tokio::test]
-async fn versions_are_immutable_and_the_newest_is_the_default() {
+async fn model_versions_are_immutable_and_the_newest_is_default() {
     let node = Node::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
@@ -54,7 +54,7 @@ async fn versions_are_immutable_and_the_newest_is_the_default() {
 }
 
 #[tokio::test]
-async fn every_good_model_is_taken_and_survives_a_restart() {
+async fn valid_models_are_accepted_and_survive_a_restart() {
     let node = Node::start().await;
     for (at, path) in models("good").iter().enumerate() {
         node.push_model(&format!("m{at}"), 1, model(path)).await;
@@ -66,7 +66,7 @@ async fn every_good_model_is_taken_and_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn every_bad_model_is_refused_by_its_code() {
+async fn invalid_models_are_rejected_with_their_code() {
     let node = Node::builder()
         .set("validate_memory_bytes_max", 512_u64 << 20)
         .set("validate_time_ms_max", 10_000)
@@ -93,7 +93,7 @@ async fn every_bad_model_is_refused_by_its_code() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_too_large_is_refused() {
+async fn oversized_model_is_rejected() {
     let node = Node::builder().set("model_bytes_max", 1_000).start().await;
     let refusal = node.try_push_model("huge", 1, vec![0; 1_001]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));

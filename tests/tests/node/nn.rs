@@ -1,4 +1,4 @@
-//! Components that were built for `wasi:nn`: on the models that `weir:inference` has, and those that they bring.
+//! `wasi:nn` components, with granted models and with models in their own bytes.
 
 use bytes::Bytes;
 use weir_tests::{Client, Node, digits, function, large_model, made_up, model, output_in_python};
@@ -8,7 +8,7 @@ fn values(bytes: &Bytes) -> Vec<f32> {
     bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-/// What `classify-nn` says instead of an answer: the error's code and its text.
+/// Calls `classify-nn` and returns its error: code and text.
 async fn error(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> String {
     let answer = client.post(path, body).await;
     assert_eq!(answer.status, 418, "{path}: {}", answer.text());
@@ -16,7 +16,7 @@ async fn error(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> S
 }
 
 #[tokio::test]
-async fn the_numbers_are_those_of_weir_inference_and_of_onnx_runtime_in_python() {
+async fn wasi_nn_results_equal_weir_inference_and_python() {
     let node = Node::start().await;
     let models = "models=digits,light_squeezenet";
     let deployed = node.deploy_with("nn", &format!("{models}&strict=true"), function("classify-nn")).await;
@@ -33,7 +33,7 @@ async fn the_numbers_are_those_of_weir_inference_and_of_onnx_runtime_in_python()
         let by_nn = node.post(&format!("{path}={input}"), body.clone()).await.ok();
         let by_weir = node.post(&format!("/fn/infer/{name}?shape={shape}"), body.clone()).await.ok();
         assert_eq!(by_nn.body, by_weir.body, "{name}");
-        // By position, as callers of earlier versions have it.
+        // By position, as in earlier versions of the interface.
         assert_eq!(node.post(&format!("{path}=0"), body).await.ok().body, by_nn.body);
         let (here, in_python) = (values(&by_nn.body), output_in_python(name));
         assert_eq!(here.len(), in_python.len());
@@ -44,7 +44,7 @@ async fn the_numbers_are_those_of_weir_inference_and_of_onnx_runtime_in_python()
 }
 
 #[tokio::test]
-async fn every_type_of_wasi_nn_goes_in_and_comes_out() {
+async fn all_wasi_nn_types_are_supported() {
     let node = Node::start().await;
     node.deploy_with("nn", "models=identity,all:1", function("classify-nn")).await;
     node.push_model("identity", 1, model("good/identity_nn.onnx")).await;
@@ -57,14 +57,14 @@ async fn every_type_of_wasi_nn_goes_in_and_comes_out() {
         .chain(["uint8 TensorType::U8"])
         .map(|name| format!("y_{name} [2] true"));
     assert_eq!(lines, expected.collect::<Vec<_>>());
-    // A version of the name, and a model that gives what wasi:nn has no type for.
+    // A reference with a version, and a model whose output type `wasi:nn` lacks.
     node.push_model("all", 1, model("good/identity.onnx")).await;
     let refused = error(&node, "/fn/nn/classify?model=all:1&shape=2&input=x_fp32", vec![0; 8]).await;
     assert!(refused.starts_with("ErrorCode::UnsupportedOperation") && refused.contains("y_"), "{refused}");
 }
 
 #[tokio::test]
-async fn runs_of_many_go_on_at_once() {
+async fn wasi_nn_runs_are_concurrent() {
     let node = Node::start().await;
     node.deploy_with("nn", "models=digits", function("classify-nn")).await;
     node.push_model("digits", 1, digits()).await;
@@ -78,7 +78,7 @@ async fn runs_of_many_go_on_at_once() {
 }
 
 #[tokio::test]
-async fn mistakes_are_errors_with_a_code() {
+async fn wasi_nn_errors_have_codes() {
     let node = Node::start().await;
     node.deploy_with("nn", "models=m,gone", function("classify-nn")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
@@ -103,13 +103,13 @@ async fn mistakes_are_errors_with_a_code() {
         let is_it = said.starts_with(&format!("ErrorCode::{code}: ")) && said.contains(text);
         assert!(is_it, "{what}: {said}");
     }
-    // Nothing of that is left with the node, and what fits still runs.
+    // The failed calls leave no state in the node, and valid calls still run.
     let sum = node.post("/fn/nn/classify?model=m&shape=1,4&input=x", vec![0; 16]).await.ok();
     assert_eq!(values(&sum.body), [0.0; 3]);
 }
 
 #[tokio::test]
-async fn a_component_that_is_granted_nothing_is_told_at_deploy_and_at_its_calls() {
+async fn missing_grants_are_reported_on_deploy_and_call() {
     let node = Node::start().await;
     let strict = node.try_deploy("nn", "strict=true", function("classify-nn")).await.unwrap_err();
     assert_eq!(strict.code, ErrorCode::NotGranted);
@@ -126,7 +126,7 @@ async fn a_component_that_is_granted_nothing_is_told_at_deploy_and_at_its_calls(
 }
 
 #[tokio::test]
-async fn a_guest_may_bring_a_model_where_that_is_granted() {
+async fn guest_may_load_model_bytes_if_granted() {
     let node = Node::start().await;
     let onnx = digits();
     let bytes = onnx.len();
@@ -153,7 +153,7 @@ async fn a_guest_may_bring_a_model_where_that_is_granted() {
         .await;
     let over = error(&node, &path.replace("/fn/nn/", "/fn/small/"), body(&onnx)).await;
     assert!(over.starts_with("ErrorCode::TooLarge"), "{over}");
-    // Nothing of them outlives its invocation: not in the device's memory, and not on disk.
+    // The models are removed at the end of the invocation, from memory and disk.
     weir_tests::eventually("the models that guests brought to be gone", async || {
         let device = &node.status().await.devices[0];
         let left = std::fs::read_dir(node.data().join("models")).unwrap().count();
@@ -161,13 +161,13 @@ async fn a_guest_may_bring_a_model_where_that_is_granted() {
     })
     .await;
     assert!(node.models().await.is_empty());
-    // An instance that is used again does not keep one either.
+    // Also for reused instances.
     let many = node.try_deploy("nn", "limits.loaded_model_bytes=999999999999", function("classify-nn")).await;
     assert_eq!(many.unwrap_err().code, ErrorCode::LimitOverCap);
 }
 
 #[tokio::test]
-async fn an_instance_that_is_used_again_keeps_its_graph_and_no_model_from_being_evicted() {
+async fn reused_instance_keeps_its_graph_without_pinning_the_model() {
     let node = Node::start().await;
     node.deploy_with("nn", "models=digits&reuse=true", function("classify-nn")).await;
     node.push_model("digits", 1, digits()).await;

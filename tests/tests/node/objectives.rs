@@ -1,4 +1,5 @@
-//! Service level objectives: who would miss theirs is told so at once, and who was let in keeps to it.
+//! Service level objectives: calls that would miss theirs are rejected at admission, and admitted
+//! calls meet theirs.
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -6,7 +7,7 @@ use weir_tests::{Answer, Client, Node, eventually, function};
 use weir_types::api::{ErrorBody, SloRefusal};
 use weir_types::{Cost, ErrorCode};
 
-/// A run, on one of two slots.
+/// Run time on one of two slots.
 const RUN_MS: u64 = 100;
 const SLOTS: u64 = 2;
 const SLO_MS: u64 = 20 * RUN_MS;
@@ -35,7 +36,7 @@ async fn infer(node: &Client, model: &str) -> Answer {
     node.post(&format!("/v2/models/{model}/infer"), input()).await
 }
 
-/// What one was told that was turned away; everything that it must be told is checked.
+/// Parses an SLO rejection, and checks its status, code and headers.
 fn refused(answer: &Answer) -> SloRefusal {
     assert_eq!((answer.status, answer.refusal().code), (503, ErrorCode::SloUnattainable));
     let after_s: u64 = answer.header("retry-after").unwrap().parse().unwrap();
@@ -51,10 +52,10 @@ async fn outcomes(node: &Client, metric: &str, labels: &str) -> [f64; 3] {
     counts
 }
 
-/// Twice as much is asked for as there is time for, for a while.
+/// A period of load at twice the capacity.
 #[tokio::test]
-async fn at_twice_the_capacity_those_let_in_are_over_in_time_and_the_others_know_at_once() {
-    // Much is kept back, since the machine has other things to do than to wait exactly.
+async fn overload_admits_only_calls_that_meet_their_slo() {
+    // A large margin, because the machine has other load.
     let node =
         Node::builder().set("backend", "fake").set("model_slots", SLOTS).set("slo.margin", 0.4).start().await;
     push(&node, "m", &format!("slo_ms={SLO_MS}"), RUN_MS).await;
@@ -86,16 +87,17 @@ async fn at_twice_the_capacity_those_let_in_are_over_in_time_and_the_others_know
     }
     assert_eq!(kept + late + turned_away, count);
     assert!(late * 100 <= kept + late, "{late} of {} that were let in were late", kept + late);
-    // About as many as there is time for, and some more that wait when it is over.
+    // About as many as the capacity allows, plus calls still queued at the end.
     assert!(kept >= count / 4 && turned_away >= count / 8, "{kept} kept, {turned_away} turned away");
     let [kept_counted, missed, rejected] = outcomes(&node, "weir_slo_inferences_total", "").await;
     assert_eq!(kept_counted + missed, (kept + late + 1) as f64, "the first counts too");
     assert_eq!(rejected, turned_away as f64);
 }
 
-/// Who has less time than it takes is not told of an objective that would be kept.
+/// If the caller's timeout is shorter than the run, the error is a missed deadline, not an SLO
+/// rejection.
 #[tokio::test]
-async fn a_timeout_shorter_than_a_run_is_a_deadline_and_no_objective() {
+async fn timeout_shorter_than_a_run_is_a_missed_deadline() {
     let node = Node::builder().set("backend", "fake").start().await;
     push(&node, "m", "slo_ms=60000", RUN_MS).await;
     for _ in 0..10 {
@@ -110,15 +112,15 @@ async fn a_timeout_shorter_than_a_run_is_a_deadline_and_no_objective() {
     assert_eq!(outcomes(&node, "weir_slo_inferences_total", "").await[2], 0.0);
 }
 
-/// A function is held to its own, by what its calls were measured to take.
+/// A function's objective is checked against the measured times of its calls.
 #[tokio::test]
-async fn a_function_has_an_objective_too_and_one_without_waits() {
+async fn function_slo_rejects_while_calls_without_slo_queue() {
     let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
     push(&node, "m", "", RUN_MS).await;
     for (name, query) in [("hasty", "slo_ms=300"), ("patient", "limits.deadline_ms=60000")] {
         node.deploy_with(name, &format!("models=m&{query}"), function("infer")).await;
     }
-    // Until it is known what a call takes.
+    // Until the duration of a call is measured.
     eventually("a call in time", async || {
         let answer = node.post("/fn/hasty/m?shape=1", [0; 4].to_vec()).await;
         answer.is_ok().then_some(())
@@ -137,15 +139,15 @@ async fn a_function_has_an_objective_too_and_one_without_waits() {
     assert!(kept + missed >= served.len() as f64 && rejected >= 6.0, "{kept} {missed} {rejected}");
 }
 
-/// What a call costs is its device time at the node's price.
+/// The cost of a call is its device time multiplied by the node's price.
 #[tokio::test]
-async fn what_would_cost_too_much_is_turned_away() {
+async fn calls_over_their_cost_objective_are_rejected() {
     let node = Node::builder().set("backend", "fake").set("slo.prices.cpu", 10).start().await;
-    // A run is a tenth of a second, and so costs 1.
+    // A run takes 0.1 s, so it costs 1.
     push(&node, "dear", "cost_slo=0.5", RUN_MS).await;
     push(&node, "cheap", "cost_slo=5", RUN_MS).await;
     infer(&node, "cheap").await.ok();
-    // One whose runs have not been measured often is tried now and then.
+    // Models with few measured runs are admitted now and then as a trial.
     let answer = eventually("a refusal", async || {
         let answer = infer(&node, "dear").await;
         (!answer.is_ok()).then_some(answer)
@@ -158,7 +160,7 @@ async fn what_would_cost_too_much_is_turned_away() {
 }
 
 #[tokio::test]
-async fn an_objective_that_is_none_is_refused_and_one_that_is_shows() {
+async fn slo_settings_are_validated_and_shown() {
     let node = Node::builder().set("backend", "fake").start().await;
     let refusal = node.try_deploy("f", "slo_ms=0", function("hello")).await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::InvalidManifest);
@@ -169,7 +171,7 @@ async fn an_objective_that_is_none_is_refused_and_one_that_is_shows() {
     let deployed = node.deploy_with("f", "slo_ms=250&cost_slo=0.25", function("hello")).await;
     let manifest: Value = serde_json::to_value(&deployed.function.manifest).unwrap();
     assert_eq!((&manifest["slo_ms"], &manifest["cost_slo"]), (&json!(250), &json!(0.25)));
-    // Without models it needs no device, and is never turned away.
+    // A function without models needs no device and is always admitted.
     for _ in 0..20 {
         node.get("/fn/f/x").await.ok();
     }

@@ -1,4 +1,4 @@
-//! Named objects: what is put under a name is what others get, with the rights and within the bounds that they have.
+//! Named objects: storage, grants and limits.
 
 use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node, eventually, function};
@@ -17,7 +17,7 @@ async fn data(client: &Client, name: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn an_object_is_a_tensor_under_a_name_that_outlives_the_node() {
+async fn objects_are_tensors_that_survive_a_restart() {
     let node = node().await;
     let values = [1.5_f32, -2.0].map(f32::to_le_bytes).concat();
     let kept = put(&node, "scores?datatype=FP32&shape=1,2&ttl_ms=3600000", &values).await;
@@ -48,7 +48,7 @@ async fn an_object_is_a_tensor_under_a_name_that_outlives_the_node() {
 }
 
 #[tokio::test]
-async fn an_object_goes_when_its_time_is_over_and_its_file_with_it() {
+async fn expired_object_is_deleted_with_its_file() {
     let node = node().await;
     put(&node, "brief?ttl_ms=1", b"data").await;
     let files = || std::fs::read_dir(node.data().join("objects")).unwrap().count();
@@ -58,7 +58,7 @@ async fn an_object_goes_when_its_time_is_over_and_its_file_with_it() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_kept_is_refused_in_words() {
+async fn invalid_objects_are_rejected_with_a_reason() {
     let builder = Node::builder().set("objects.object_bytes_max", 8).set("objects.tenant_len_max", 1);
     let node = builder.set("objects.tenant_bytes_max", 8).start().await;
     for (name_and_query, bytes, status, code, text) in [
@@ -88,7 +88,7 @@ async fn what_cannot_be_kept_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_function_uses_the_objects_that_it_is_granted() {
+async fn functions_access_only_granted_objects() {
     let node = node().await;
     let grants = "objects.read=shared-*,thresholds&objects.write=shared-*";
     node.deploy_with("objects", grants, function("objects")).await;
@@ -96,7 +96,7 @@ async fn a_function_uses_the_objects_that_it_is_granted() {
     assert_eq!(node.get("/fn/objects/thresholds").await.ok().text(), "0.5");
     assert_eq!(node.put("/fn/objects/shared-1", "of a function").await.status, 204);
     assert_eq!(data(&node, "shared-1").await.ok().text(), "of a function");
-    // Another call finds it, in an instance of its own.
+    // A later call reads the object in a new instance.
     assert_eq!(node.get("/fn/objects/shared-1").await.ok().text(), "of a function");
 
     put(&node, "secret", b"of others").await;
@@ -118,7 +118,7 @@ async fn a_function_uses_the_objects_that_it_is_granted() {
 }
 
 #[tokio::test]
-async fn an_inference_takes_objects_in_and_leaves_its_outputs_as_objects() {
+async fn inferences_read_and_write_objects() {
     let node = node().await;
     node.deploy("echo", function("echo-tensor")).await;
     let values = [1.0_f32, 2.0, 3.0, 4.0].map(f32::to_le_bytes).concat();
@@ -165,7 +165,7 @@ async fn an_inference_takes_objects_in_and_leaves_its_outputs_as_objects() {
 }
 
 #[tokio::test]
-async fn tenants_do_not_see_each_others_objects() {
+async fn objects_are_separate_per_tenant() {
     let node =
         Node::builder().tokens(&["one-token-of-16-chars one", "two-token-of-16-chars two"]).start().await;
     let (one, two) = (node.with_token("one-token-of-16-chars"), node.with_token("two-token-of-16-chars"));
@@ -180,7 +180,7 @@ async fn tenants_do_not_see_each_others_objects() {
 }
 
 #[tokio::test]
-async fn the_command_keeps_shows_and_gives_them() {
+async fn objects_command_puts_shows_and_gets_objects() {
     let node = node().await;
     let folder = tempfile::tempdir().unwrap();
     let (file, copy) = (folder.path().join("w.bin"), folder.path().join("copy.bin"));

@@ -1,4 +1,4 @@
-//! Components built with the SDKs of others, which know nothing of Weir, run unmodified.
+//! Components built with third-party SDKs run unmodified.
 
 use weir_tests::{Node, function};
 use weir_types::FunctionKind;
@@ -18,7 +18,7 @@ async fn components_of_other_sdks_run_unmodified() {
             assert!(answer.text().to_lowercase().contains("hello"), "{name} said {:?}", answer.text());
         }
     }
-    // Side by side on the two engines.
+    // Concurrent calls on both engines.
     let calls = (0..60).map(|i| {
         let client = node.client().clone();
         async move {

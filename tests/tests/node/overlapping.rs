@@ -1,4 +1,5 @@
-//! Runs that a function starts and goes on: waited for, awaited through `wasi:io` pollables, cancelled, and with deadlines of their own.
+//! Runs that a function starts asynchronously: blocking waits, `wasi:io` pollables, cancellation
+//! and deadlines.
 
 use std::time::{Duration, Instant};
 use weir_tests::{Node, eventually, function, model};
@@ -15,13 +16,13 @@ fn row() -> Vec<u8> {
     [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// More steps than anybody waits for.
+/// A number of steps that never completes.
 fn without_end() -> Vec<u8> {
     i64::MAX.to_le_bytes().to_vec()
 }
 
 #[tokio::test]
-async fn runs_are_waited_for_and_awaited() {
+async fn runs_can_be_waited_for_and_polled() {
     let node = node().await;
     let one = node.post("/fn/f/deadline/m?shape=1,4&after_ms=10000", row()).await.ok().body;
     assert_eq!(one.len(), 12);
@@ -33,7 +34,7 @@ async fn runs_are_waited_for_and_awaited() {
 }
 
 #[tokio::test]
-async fn a_run_ends_when_it_is_cancelled_or_its_deadline_passes() {
+async fn run_ends_on_cancellation_or_deadline() {
     let node = node().await;
     node.post("/fn/f/wait/m?shape=1,4", row()).await.ok();
     for (path, status, word) in
@@ -48,13 +49,13 @@ async fn a_run_ends_when_it_is_cancelled_or_its_deadline_passes() {
     node.post("/fn/f/wait/m?shape=1,4", row()).await.ok();
 }
 
-/// A row of runs that lasts for a while but not for ever.
+/// Input for a run of `count` steps.
 fn steps(count: i64) -> Vec<u8> {
     count.to_le_bytes().to_vec()
 }
 
 #[tokio::test]
-async fn runs_are_as_urgent_as_the_call_that_makes_them() {
+async fn runs_inherit_the_priority_of_their_call() {
     let node = Node::builder().set("model_slots", 1).start().await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=slow", function("overlap")).await;
@@ -64,7 +65,7 @@ async fn runs_are_as_urgent_as_the_call_that_makes_them() {
         })
         .await;
     };
-    // One takes the only slot until the others have got in line; that the other waits tells that it has.
+    // One endless call takes the only slot; when the other one waits, both have arrived.
     let busy = [(); 2].map(|()| {
         let client = node.client().clone();
         tokio::spawn(async move { client.post("/fn/f/deadline/slow?after_ms=60000", without_end()).await })
@@ -81,7 +82,7 @@ async fn runs_are_as_urgent_as_the_call_that_makes_them() {
             let status = request.send().await.unwrap().status();
             finished.send((at, status.as_u16())).unwrap();
         });
-        // Each makes two runs.
+        // Each call makes two runs.
         waiting(1 + 2 * at).await;
     }
     busy.iter().for_each(tokio::task::JoinHandle::abort);

@@ -1,4 +1,4 @@
-//! The Open Inference Protocol under `/v2`: what any client of it may rely on, and what bad ones are told.
+//! Open Inference Protocol under `/v2`: valid requests, and errors for invalid requests.
 
 mod bad;
 mod bodies;
@@ -12,7 +12,7 @@ use weir_tests::{Answer, Client, Node, function, model};
 
 const HEADER: &str = "inference-header-content-length";
 
-/// A node with `matmul`, versions 1 and 2, and the tensor function `echo`.
+/// Starts a node with `matmul`, versions 1 and 2, and the tensor function `echo`.
 async fn node() -> Node {
     let node = Node::start().await;
     node.push_model("matmul", 1, model("good/matmul.onnx")).await;
@@ -25,7 +25,7 @@ fn fp32(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// A body of JSON and the bytes behind it, sent as a client would.
+/// Sends a body of JSON followed by binary data.
 async fn binary(client: &Client, path: &str, json: &Value, behind: &[u8]) -> Answer {
     let json = json.to_string();
     let body = [json.as_bytes(), behind].concat();
@@ -40,12 +40,12 @@ async fn send(client: &Client, path: &str, headers: &[(&str, &str)], body: Vec<u
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 
-/// One row for `matmul`, as binary.
+/// One row for `matmul`, as binary data.
 fn row() -> Value {
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "parameters": {"binary_data_size": 16}}]})
 }
 
-/// The JSON and what is behind it.
+/// Splits a response into its JSON and the binary data.
 fn parts(answer: &Answer) -> (Value, Bytes) {
     let json_bytes = answer.header(HEADER).unwrap().parse().unwrap();
     let json = serde_json::from_slice(&answer.body[..json_bytes]).unwrap();

@@ -1,4 +1,5 @@
-//! What the disk has lost or spoilt: told to those it concerns, repaired by deploying or pushing again, and nothing to anybody else.
+//! Lost and damaged files: reported for their function or model only, and repaired by deploying or
+//! pushing again.
 
 use serde_json::json;
 use std::fs;
@@ -10,7 +11,7 @@ fn truncate(path: &Path) {
     fs::File::options().write(true).open(path).unwrap().set_len(1_000).unwrap();
 }
 
-/// The artefacts of a node that is not running.
+/// Artefact files of a stopped node.
 fn artefacts(data: &Path) -> Vec<PathBuf> {
     let folders = fs::read_dir(data.join("artefacts")).unwrap();
     folders
@@ -24,7 +25,7 @@ async fn compiled(node: &Node) -> f64 {
 }
 
 #[tokio::test]
-async fn a_component_that_is_damaged_is_repaired_by_deploying_it_again() {
+async fn damaged_component_is_repaired_by_redeploying() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     let builder = node.stop().await;
@@ -33,7 +34,7 @@ async fn a_component_that_is_damaged_is_repaired_by_deploying_it_again() {
     truncate(&blob);
     let node = builder.start().await;
     for _ in 0..3 {
-        // Not the caller's fault.
+        // Not the caller's error.
         let refusal = node.get("/fn/f").await.refusal();
         assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable));
         assert!(refusal.text.contains("deploy it again"), "{}", refusal.text);
@@ -45,9 +46,9 @@ async fn a_component_that_is_damaged_is_repaired_by_deploying_it_again() {
     assert_eq!(fs::read(&blob).unwrap(), function("hello"));
 }
 
-/// Each call began the compilation anew, and none ever ended within its deadline.
+/// A compilation that outlasts its caller's deadline continues for later calls.
 #[tokio::test]
-async fn a_compilation_goes_on_when_its_caller_has_no_time_left() {
+async fn compilation_continues_after_the_callers_deadline() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.deadline_ms=30", function("embed-text")).await;
     let builder = node.stop().await;
@@ -64,7 +65,7 @@ async fn a_compilation_goes_on_when_its_caller_has_no_time_left() {
 }
 
 #[tokio::test]
-async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
+async fn damaged_model_is_reported_and_repaired_by_pushing_again() {
     let node = Node::start().await;
     node.deploy_with("infer", "models=a,b", function("infer")).await;
     node.push_model("a", 1, model("good/matmul.onnx")).await;
@@ -79,7 +80,7 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
     assert_eq!(node.models().await.iter().map(|model| model.newest.name.as_str()).collect::<Vec<_>>(), ["a"]);
     let damaged = node.status().await.damaged;
     assert!(damaged.len() == 1 && damaged[0].starts_with("model b:1"), "{damaged:?}");
-    // Others may have it whole: it is not as if nobody had ever pushed it.
+    // Other nodes may have an intact copy, so the model is unavailable instead of unknown.
     let refused = node.post("/v2/models/b/infer", "{}").await.refusal();
     assert_eq!((refused.status, refused.code), (503, ErrorCode::Unavailable), "{refused:?}");
     assert!(refused.text.contains("model b:1 cannot be read on this node"), "{refused:?}");
@@ -88,7 +89,8 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
 
     node.push_model("b", 1, model("good/add.onnx")).await;
     assert_eq!((node.status().await.damaged.len(), node.models().await.len()), (0, 2));
-    // Damage that the start does not see: the same push repairs it, file by file, and a load reads everything that it needs.
+    // Damage that the start does not detect: the same push repairs every file, and a load reads all
+    // files that it needs.
     let kept: Vec<_> = files(&node).difference(&before).cloned().collect();
     assert!(kept.len() >= 2, "{kept:?}");
     for path in &kept {
@@ -102,9 +104,9 @@ async fn a_model_that_is_damaged_is_told_of_and_repaired_by_pushing_it_again() {
     node.post("/v2/repository/models/b/load", "").await.ok();
 }
 
-/// Wrong bytes are worse than none: they would be answers.
+/// Corrupt files must never produce results.
 #[tokio::test]
-async fn a_file_of_a_model_with_other_bytes_in_it_is_never_run() {
+async fn corrupt_model_files_never_produce_results() {
     let node = Node::start().await;
     let before = files(&node);
     node.push_model("digits", 1, digits()).await;
@@ -118,7 +120,7 @@ async fn a_file_of_a_model_with_other_bytes_in_it_is_never_run() {
         fs::write(&path, bytes).unwrap();
         let node = builder.start().await;
         let answer = infer(&node).await;
-        // Some are read by other devices only, or by nobody.
+        // Some files are read only on other devices, or never.
         if answer.status == 200 {
             assert_eq!(answer.text(), right, "{}", path.display());
         } else if node.log().contains("push the model again") {
@@ -145,7 +147,7 @@ fn truncate_to_nothing(path: &Path) {
 }
 
 #[tokio::test]
-async fn what_a_model_costs_is_known_after_a_restart_and_forgotten_with_the_model() {
+async fn model_profile_survives_a_restart_and_is_deleted_with_the_model() {
     let node = Node::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
@@ -164,7 +166,7 @@ async fn what_a_model_costs_is_known_after_a_restart_and_forgotten_with_the_mode
 }
 
 #[tokio::test]
-async fn a_node_whose_binary_was_replaced_deploys_and_pushes() {
+async fn node_works_after_its_binary_was_replaced() {
     let node = Node::builder().copy_of_binary().start().await;
     fs::remove_file(node.binary()).unwrap();
     fs::write(node.binary(), "not a program").unwrap();

@@ -1,4 +1,4 @@
-//! `weir doctor --gpu`: each stage in a process of its own, whatever becomes of it.
+//! `weir doctor --gpu`: each stage runs in its own process, and its failures are reported.
 
 use super::libraries::beside_the_driver;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use weir_tests::{Node, children, eventually, signal};
 
-/// A run of the doctor that has ended.
+/// Finished run of the doctor.
 struct Run {
     status: ExitStatus,
     stdout: Vec<u8>,
@@ -28,7 +28,7 @@ impl Run {
     }
 }
 
-/// The doctor on a fake driver that is told how to behave, with as little repetition as can be.
+/// Command for the doctor on a fake driver with these settings, with minimal repetitions.
 fn command(settings: &str, arguments: &[&str]) -> Command {
     let mut doctor = Command::new(Node::builder().binary());
     doctor.args(["doctor", "--gpu", "--json", "--warm-up-ms", "0"]).args(arguments);
@@ -56,7 +56,7 @@ fn kept(out: &Path) -> Option<Value> {
 }
 
 #[tokio::test]
-async fn fault_fails_its_case_and_the_stage_goes_on_behind_it() {
+async fn fault_fails_its_case_and_the_stage_continues() {
     let cases = ["--case", "softmax, fp32", "--case", "sum of rows", "--case", "top 5, fp32"];
     let run = doctor(",fault_kernel=reduce_f32", &cases).await;
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
@@ -78,7 +78,7 @@ async fn fault_fails_its_case_and_the_stage_goes_on_behind_it() {
 }
 
 #[tokio::test]
-async fn hanging_stage_is_killed_after_its_time_and_the_next_stage_runs() {
+async fn hanging_stage_is_killed_and_the_next_stage_runs() {
     let cases = ["--stage", "operations,transfers", "--case", "softmax, fp32", "--case", "64 KiB"];
     let limit = ["--stage-time-s", "5"];
     let run = doctor(",fault_kernel=softmax_f32,fault=-1", &[&cases[..], &limit].concat()).await;
@@ -92,7 +92,7 @@ async fn hanging_stage_is_killed_after_its_time_and_the_next_stage_runs() {
 }
 
 #[tokio::test]
-async fn case_without_progress_is_killed_and_the_stage_goes_on_behind_it() {
+async fn case_without_progress_is_killed_and_the_stage_continues() {
     let cases = ["--case", "softmax, fp32", "--case", "top 5, fp32", "--case-time-s", "5"];
     let run = doctor(",fault_kernel=softmax_f32,fault=-1", &cases).await;
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
@@ -103,7 +103,7 @@ async fn case_without_progress_is_killed_and_the_stage_goes_on_behind_it() {
 }
 
 #[tokio::test]
-async fn process_that_dies_by_a_signal_fails_its_case() {
+async fn process_killed_by_a_signal_fails_its_case() {
     let settings = ",fault_kernel=softmax_f32,fault_signal=9";
     let run = doctor(settings, &["--case", "softmax, fp32", "--case", "top 5, fp32"]).await;
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
@@ -115,7 +115,7 @@ async fn process_that_dies_by_a_signal_fails_its_case() {
 }
 
 #[tokio::test]
-async fn stage_whose_every_case_faults_is_given_up() {
+async fn stage_is_abandoned_after_the_restart_limit() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("gpu.json");
     // Every process of the stage faults in its first launch.
@@ -124,14 +124,14 @@ async fn stage_whose_every_case_faults_is_given_up() {
     let run = run(doctor).await;
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
     let checks = run.checks();
-    // The first process, and eight more.
+    // The first process and eight restarts.
     assert_eq!(checks.iter().filter(|check| check["passed"] == false).count(), 9, "{}", run.stderr);
     let kept = kept(&out).expect("a file");
     assert!(kept["finished"].as_array().is_some_and(Vec::is_empty), "{kept}");
 }
 
 #[tokio::test]
-async fn wrong_values_are_reported_with_their_place_and_launch() {
+async fn wrong_values_are_reported_with_index_and_launch() {
     let run = doctor(",idle_kernel=reduce_f32", &["--case", "sum of rows, fp32"]).await;
     assert_eq!(run.status.code(), Some(1), "{}", run.stderr);
     let check = run.check("sum of rows, fp32, own");
@@ -143,7 +143,7 @@ async fn wrong_values_are_reported_with_their_place_and_launch() {
 }
 
 #[tokio::test]
-async fn cases_are_listed_and_unknown_ones_refused() {
+async fn cases_are_listed_and_unknown_cases_rejected() {
     let run = doctor("", &["--list-cases", "--stage", "memory,launches"]).await;
     let listed = run.checks();
     assert!(listed.contains(&json!({"stage": "memory", "case": "context"})), "{listed:?}");
@@ -153,7 +153,7 @@ async fn cases_are_listed_and_unknown_ones_refused() {
     assert!(run.stderr.contains("no such case") && run.stderr.contains("--list-cases"), "{}", run.stderr);
 }
 
-/// The doctor, once it has come to a case, and the process of its stage.
+/// Waits until the doctor runs a case, and returns the PID of its stage process.
 async fn until_case(doctor: &mut Child, out: &Path, case: &str) -> u32 {
     eventually("the case runs", async || {
         assert!(doctor.try_wait().expect("a process").is_none(), "the doctor has ended");
@@ -164,10 +164,10 @@ async fn until_case(doctor: &mut Child, out: &Path, case: &str) -> u32 {
 }
 
 #[tokio::test]
-async fn interrupted_run_leaves_its_results_and_goes_on_from_them() {
+async fn interrupted_run_keeps_its_results_and_resumes() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("gpu.json");
-    // Copies of a mebibyte and more never end.
+    // Copies of 1 MiB or more never end.
     let mut stuck = command(",loads_left=0", &["--stage", "transfers"]);
     let mut stuck = stuck.arg(&out).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("weir");
     let stage = until_case(&mut stuck, &out, "2048 KiB").await;
@@ -197,7 +197,7 @@ async fn interrupted_run_leaves_its_results_and_goes_on_from_them() {
 }
 
 #[tokio::test]
-async fn memory_of_a_context_is_counted_with_libraries_installed() {
+async fn context_memory_is_measured_with_libraries_installed() {
     let arguments = ["--stage", "environment,memory", "--stage", "functions", "--model", DIGITS];
     let mut doctor = command(",context_bytes=314572800", &arguments);
     doctor.env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
@@ -218,14 +218,14 @@ async fn memory_of_a_context_is_counted_with_libraries_installed() {
 const DIGITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../functions/classify-digits/model/digits.onnx");
 
 #[tokio::test]
-async fn stage_without_models_is_refused() {
+async fn model_stage_without_models_is_rejected() {
     let run = doctor("", &["--stage", "environment,networks"]).await;
     let said = &run.stderr;
     assert!(!run.status.success() && said.contains("networks") && said.contains("--model"), "{said}");
 }
 
 #[tokio::test]
-async fn missing_driver_is_refused() {
+async fn missing_driver_is_an_error() {
     let mut doctor = command("", &["--stage", "launches"]);
     doctor.env("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
     let run = run(doctor).await;
@@ -234,7 +234,7 @@ async fn missing_driver_is_refused() {
 }
 
 #[tokio::test]
-async fn finished_stages_are_kept_for_the_same_machine() {
+async fn finished_stages_are_kept_only_for_the_same_machine() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("gpu.json");
     let check = async |stages: &str, settings: &str| {
@@ -270,7 +270,7 @@ async fn libraries_are_shown_with_their_versions() {
 }
 
 #[tokio::test]
-async fn models_run_in_a_worker_and_in_the_next_and_kernel_graphs_in_those_of_tenants() {
+async fn worker_and_kernel_graph_stages_pass() {
     let run = doctor("", &["--stage", "worker,kernel-graphs", "--repeats", "20", "--model", DIGITS]).await;
     assert!(run.status.success(), "{}", run.stderr);
     let checks = run.checks();

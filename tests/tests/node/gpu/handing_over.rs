@@ -1,4 +1,4 @@
-//! What steps of a workflow leave on the device for steps there, and what becomes of it.
+//! Device-resident intermediates of workflow steps.
 
 use super::workers::{is_back, workers};
 use super::{with_gpu, without_gpu};
@@ -9,7 +9,7 @@ use weir_types::ErrorCode;
 
 const MODELS: [&str; 5] = ["twice", "raised", "plus", "atan", "slow"];
 
-/// Three models, one after the other.
+/// Chain of three models.
 const CHAIN: &str = r#"
 inputs = { x = "FP32[n, 32, 32]" }
 [steps.first]
@@ -25,7 +25,7 @@ inputs = { x = "second" }
 y = "third"
 "#;
 
-/// A step that reads what the first has left, and what takes as long as it is told.
+/// The last step reads the first step's output, after a step of configurable duration.
 const WAITS: &str = r#"
 inputs = { x = "FP32[n, 32, 32]", steps = "INT64[]" }
 [steps.first]
@@ -49,7 +49,8 @@ async fn start(builder: NodeBuilder, workflows: &[(&str, &str)]) -> Node {
 
 async fn prepare(node: &Client, workflows: &[(&str, &str)]) {
     for name in MODELS {
-        // Whether requests may be run together is tried out with the first, over the host.
+        // Batching is off: the check whether batching changes results would run the first model
+        // over the host.
         let path = format!("/v1/models/{name}/versions/1?batching.mode=off");
         node.put(&path, model(&format!("good/{name}.onnx"))).await.ok();
     }
@@ -58,7 +59,7 @@ async fn prepare(node: &Client, workflows: &[(&str, &str)]) {
     }
 }
 
-/// So many squares.
+/// Input of `count` 32x32 matrices.
 fn squares(count: usize) -> Value {
     let data: Vec<f32> = (0..count * 1024).map(|at| (at % 251) as f32 / 8.0).collect();
     json!({"name": "x", "datatype": "FP32", "shape": [count, 32, 32], "data": data})
@@ -81,7 +82,7 @@ fn output(answer: Answer) -> Value {
     answer.ok().json::<Value>()["outputs"][0]["data"].clone()
 }
 
-/// Bytes that were read on the device, and those that went over the host after all.
+/// Intermediate bytes read on the device, and bytes copied through the host.
 async fn handed_over(node: &Client) -> (f64, f64) {
     let bytes = async |through: &str| {
         let labels = format!("device=\"cuda:0\",through=\"{through}\"");
@@ -94,7 +95,8 @@ async fn left(node: &Client) -> f64 {
     node.metric("weir_device_intermediates", "device=\"cuda:0\"").await
 }
 
-/// Inferences of a model that are over. The device has what one leaves before its node has heard of that: only then is it lost without the inference.
+/// Completed inferences of a model. The device has an intermediate before the node knows about it;
+/// only after the completion can the intermediate be lost without the inference.
 pub(super) async fn inferred(node: &Client, model: &str) -> f64 {
     node.metric("nv_inference_request_success", &format!("model=\"{model}\"")).await
 }
@@ -105,7 +107,7 @@ async fn nothing_is_left(node: &Client) {
 }
 
 #[tokio::test]
-async fn models_on_one_device_read_what_the_last_has_left_there() {
+async fn models_on_one_device_read_device_resident_intermediates() {
     let chain = [("chain", CHAIN)];
     let (node, reference) = tokio::join!(start(with_gpu("cuda"), &chain), start(without_gpu("cpu"), &chain));
     for count in [8, 16, 8] {
@@ -113,17 +115,17 @@ async fn models_on_one_device_read_what_the_last_has_left_there() {
             tokio::join!(ask(&node, "chain", request(count)), ask(&reference, "chain", request(count)));
         assert_eq!(output(found), output(expected));
     }
-    // What the first and the second gave.
+    // The outputs of the first and the second model.
     assert_eq!(handed_over(&node).await, (2.0 * 32.0 * 4096.0, 0.0));
     nothing_is_left(&node).await;
-    // What is small goes over the host, with the answer.
+    // Small outputs go over the host with the response.
     ask(&node, "chain", request(1)).await.ok();
     assert_eq!(handed_over(&node).await, (2.0 * 32.0 * 4096.0, 0.0));
 }
 
-/// Those of many requests that wait together are run together, over the host.
+/// Requests that are queued together are batched, over the host.
 #[tokio::test]
-async fn many_at_once_get_their_own_answers() {
+async fn concurrent_workflows_get_their_own_results() {
     let node = start(with_gpu("cuda").set("model_slots", 2), &[]).await;
     for (version, name) in [(2, "twice"), (2, "raised")] {
         node.push_model(name, version, model(&format!("good/{name}.onnx"))).await;
@@ -146,7 +148,7 @@ async fn many_at_once_get_their_own_answers() {
 }
 
 #[tokio::test]
-async fn whoever_reads_elsewhere_gets_the_bytes() {
+async fn intermediates_are_copied_for_readers_on_other_devices() {
     let elsewhere = r#"
 inputs = { x = "FP32[n, 32, 32]" }
 [steps.first]
@@ -185,13 +187,13 @@ y = "end"
     let (found, expected) =
         tokio::join!(ask(&node, "elsewhere", request(8)), ask(&reference, "elsewhere", request(8)));
     assert_eq!(output(found), output(expected));
-    // One reads what the first has left where it is, and one is brought it.
+    // One reader is on the device; the other reader gets a copy over the host.
     assert_eq!(handed_over(&node).await, (32_768.0, 32_768.0));
     nothing_is_left(&node).await;
 }
 
 #[tokio::test]
-async fn what_has_no_room_on_the_device_goes_over_the_host() {
+async fn intermediates_without_device_room_go_over_the_host() {
     let limited = |limit: &str| with_gpu("cuda").set(&format!("intermediates.{limit}"), 0);
     let full = start(limited("len_max"), &[("chain", CHAIN)]);
     let off = start(limited("free_percent_max"), &[("chain", CHAIN)]);
@@ -204,7 +206,8 @@ async fn what_has_no_room_on_the_device_goes_over_the_host() {
     }
 }
 
-/// Keep the processor of a node, which runs one model at a time, busy with [`MODELS`]' `slow`, until these are aborted.
+/// Keeps the CPU of a node with one run slot busy with endless runs of `slow`, until the tasks are
+/// aborted.
 pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
     let steps = json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [1_000_000_000_u64]});
     let endless = json!({"inputs": [steps]}).to_string();
@@ -212,7 +215,7 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
         let (client, endless) = (Client::clone(node), endless.clone());
         tokio::spawn(async move { _ = client.post("/v2/models/slow/infer", endless).await })
     });
-    // That one waits tells that the other does not.
+    // A waiting run implies that the other one has started.
     let waits = async || {
         let devices = node.status().await.devices;
         devices.iter().any(|device| device.name == "cpu" && device.runs_waiting == 1).then_some(())
@@ -221,7 +224,8 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
     runs
 }
 
-/// A node on which the gate of [`WAITS`] waits for runs that do not end, and a call that has left something on the device.
+/// Starts a call of [`WAITS`] behind endless CPU runs, and waits until it has left an intermediate
+/// on the device.
 async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
     let (blockers, client) = (busy(node).await, Client::clone(node));
     let before = inferred(node, "twice").await;
@@ -234,7 +238,7 @@ async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
     (blockers, call)
 }
 
-/// A node whose processor runs nothing but the gate of [`WAITS`], however long the GPU takes.
+/// Node whose CPU runs only the gate of [`WAITS`], regardless of the GPU's speed.
 async fn gate_node() -> Node {
     let node = start(with_gpu("cuda,cpu").set("model_slots", 1), &[]).await;
     for name in ["twice", "plus"] {
@@ -246,7 +250,7 @@ async fn gate_node() -> Node {
 }
 
 #[tokio::test]
-async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
+async fn intermediate_lost_with_its_worker_is_a_retryable_error() {
     let node = gate_node().await;
     let expected = output(ask(&node, "waits", gated(8)).await);
     let (blockers, call) = waiting(&node).await;
@@ -262,7 +266,7 @@ async fn what_is_lost_with_its_worker_is_an_error_to_try_again() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_given_up_leaves_nothing_on_the_device() {
+async fn aborted_call_releases_its_intermediates() {
     let node = gate_node().await;
     ask(&node, "waits", gated(8)).await.ok();
     let (blockers, call) = waiting(&node).await;

@@ -1,24 +1,25 @@
-//! NVIDIA's libraries above the driver: a node uses what it finds, says so once, and does without what it cannot use.
+//! CUDA libraries beside the driver: a node uses what it finds, logs it once, and runs without
+//! unusable libraries.
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
 use std::path::Path;
 use weir_tests::{Node, NodeBuilder, digits, eventually, large_model};
 
-/// What a node says that has the library.
+/// Log message of a node with a usable library.
 const USED: &str = "cuBLASLt computes large products of matrices";
-/// What it says that has one of no use.
+/// Log message of a node with an unusable library.
 const UNUSED: &str = "cuBLASLt is not used";
-/// The same of the compiler for chains.
+/// The same messages for the compiler of elementwise chains.
 const COMPILING: &str = "NVRTC compiles chains of elementwise operations";
 const INTERPRETING: &str = "NVRTC is not used";
 
-/// Where the fake driver's library is, which is beside it.
+/// Folder of the fake driver, which also has the fake libraries.
 pub(super) fn beside_the_driver() -> String {
     weir_fake_cuda::library().parent().unwrap_or(Path::new("/")).display().to_string()
 }
 
-/// Start a node and have it run a model on its GPU. Gives what it has logged.
+/// Starts a node, runs a model on its GPU, and returns the log.
 async fn log_of(node: NodeBuilder) -> String {
     let node = node.start().await;
     node.push_model("digits", 1, digits()).await;
@@ -27,7 +28,7 @@ async fn log_of(node: NodeBuilder) -> String {
 }
 
 #[tokio::test]
-async fn a_node_uses_the_library_that_it_finds_unless_it_is_told_not_to() {
+async fn gpu_libraries_are_used_unless_disabled() {
     let node = || with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver());
     let log = log_of(node()).await;
     assert_eq!(log.matches(USED).count(), 1, "{log}");
@@ -40,7 +41,7 @@ async fn a_node_uses_the_library_that_it_finds_unless_it_is_told_not_to() {
 }
 
 #[tokio::test]
-async fn a_worker_compiles_chains_beside_its_runs_and_says_once_what_fails() {
+async fn chain_compilation_runs_in_background_and_failures_are_logged_once() {
     let node = |settings: &str| {
         with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", beside_the_driver()).env("WEIR_FAKE_CUDA", settings)
     };
@@ -52,7 +53,7 @@ async fn a_worker_compiles_chains_beside_its_runs_and_says_once_what_fails() {
     };
     let (interpreted, compiled) = tokio::join!(twice(&interpreting), twice(&compiling));
     assert!(interpreted[0] == interpreted[1] && interpreted == compiled, "the same bits whatever compiles");
-    // Of all that fail the first is told.
+    // Only the first failure is logged.
     let failures =
         async || Some(interpreting.log().matches("NVRTC fails").count()).filter(|count| *count > 0);
     assert_eq!(eventually("the worker says that the compiler fails", failures).await, 1);
@@ -60,7 +61,7 @@ async fn a_worker_compiles_chains_beside_its_runs_and_says_once_what_fails() {
     assert!(!compiling.log().contains("NVRTC fails"), "{}", compiling.log());
 }
 
-/// What that network makes of a picture, in its own bytes.
+/// Output of the network for an image, as bytes.
 async fn picture(node: &Node) -> Vec<u8> {
     let data: Vec<f32> = (0..3 * 224 * 224).map(|at| (at % 251) as f32 / 251.0 - 0.5).collect();
     let input = json!({"name": "data_0", "datatype": "FP32", "shape": [1, 3, 224, 224], "data": data});
@@ -71,7 +72,7 @@ async fn picture(node: &Node) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_library_that_cannot_be_used_is_told_of_once_and_done_without() {
+async fn unusable_gpu_library_is_logged_once_and_skipped() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("libcublasLt.so.13");
     std::fs::write(&file, "not a library").expect("a file");

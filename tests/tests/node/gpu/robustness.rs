@@ -1,4 +1,5 @@
-//! Drivers and machines at their limits: graphs that cannot be captured, memory that the driver takes for itself, and few open files.
+//! Drivers and machines at their limits: failing graph captures, memory taken by the driver, and
+//! few open files.
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ async fn failed_captures_fail_no_request_and_are_logged_once() {
     assert_eq!(node.metric("weir_device_capture_failures_total", "device=\"cuda:0\"").await, 2.0);
 }
 
-/// Ask a model of 16 MiB.
+/// Runs a model with 16 MiB of weights.
 async fn ask_large(node: &Node, name: &str) -> weir_tests::Answer {
     let row = json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]});
     let square = |name: &str, shape: &[u32]| {
@@ -37,8 +38,8 @@ async fn ask_large(node: &Node, name: &str) -> weir_tests::Answer {
 }
 
 #[tokio::test]
-async fn models_make_room_for_each_other_beside_what_the_driver_takes() {
-    // Models may take three quarters of 115 MiB, as long as the driver takes little.
+async fn models_are_evicted_to_make_room_for_driver_memory() {
+    // Models may take three quarters of 115 MiB while the driver takes little.
     let settings = "devices=1,seed=3,memory_bytes=134217728,graph_bytes=50331648";
     let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
     let capacity = async || node.metric("weir_device_capacity_bytes", "device=\"cuda:0\"").await;
@@ -47,7 +48,7 @@ async fn models_make_room_for_each_other_beside_what_the_driver_takes() {
         let path = format!("/v1/models/{name}/versions/1");
         node.put(&path, model_with_rows(4_096, value)).await.ok();
     }
-    // Once its runs are captured, the graph takes 48 MiB.
+    // After three runs the graph is captured, which takes 48 MiB.
     for _ in 0..3 {
         ask_large(&node, "a").await.ok();
     }
@@ -58,7 +59,8 @@ async fn models_make_room_for_each_other_beside_what_the_driver_takes() {
     })
     .await;
     assert!(before - after >= 20_000_000.0, "{before} and {after}");
-    // Four of them would take 64 MiB, and their runs 16 MiB: that is all of the 80 MiB that are left, and more with what is rounded up.
+    // Four models would take 64 MiB and their runs 16 MiB: more than the remaining 80 MiB, with
+    // rounding.
     for name in ["b", "c", "d", "a", "b"] {
         let answer = ask_large(&node, name).await;
         assert!(answer.is_ok(), "{name}: {:?}\n{}", answer.refusal(), node.log());
@@ -66,7 +68,7 @@ async fn models_make_room_for_each_other_beside_what_the_driver_takes() {
 }
 
 #[tokio::test]
-async fn model_that_fits_nowhere_beside_what_the_driver_takes_is_refused_clearly() {
+async fn model_too_large_beside_driver_memory_is_rejected() {
     let settings = "devices=1,seed=3,memory_bytes=67108864,context_bytes=52428800";
     let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
     let path = "/v1/models/large/versions/1";
@@ -75,7 +77,7 @@ async fn model_that_fits_nowhere_beside_what_the_driver_takes_is_refused_clearly
     assert!(why.contains("bytes there, and models may have"), "{pushed}");
     let refusal = ask_large(&node, "large").await.refusal();
     assert!(refusal.status == 507 || refusal.code == ErrorCode::NoCapacity, "{refusal:?}");
-    // A small one has room.
+    // A small model still fits.
     node.push_model("digits", 1, digits()).await;
     ask(&node, 1).await;
 }
@@ -93,7 +95,7 @@ async fn eight_gpus_are_served_under_a_low_soft_limit_on_open_files() {
 }
 
 #[tokio::test]
-async fn hard_limit_on_open_files_that_is_too_low_is_told_at_the_start() {
+async fn low_hard_limit_on_open_files_is_reported_at_start() {
     let node = |devices: u32| {
         let settings = format!("devices={devices},seed=3");
         with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("connections_max", 100)
@@ -101,7 +103,7 @@ async fn hard_limit_on_open_files_that_is_too_low_is_told_at_the_start() {
     let Err(log) = node(8).open_files(256, 1_024).try_start().await else { panic!("it has too few files") };
     assert!(log.contains("1024 open files, the hard limit, are too few for 8 GPUs"), "{log}");
     assert!(log.contains("`ulimit -Hn ") && log.contains("LimitNOFILE="), "{log}");
-    // With one GPU there is enough, though not for all connections beside it.
+    // One GPU has enough files, although not for all connections.
     let node = node(1).open_files(256, 1_024).start().await;
     node.push_model("digits", 1, digits()).await;
     ask(&node, 1).await;

@@ -1,4 +1,4 @@
-//! What a model on one GPU leaves for a model on another.
+//! Intermediates between GPUs of one node.
 
 use super::handing_over::{busy, inferred};
 use super::with_gpu;
@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use weir_tests::{Answer, Client, Node, NodeBuilder, eventually, model, model_with_rows, signal};
 
-/// Rows of 4 KiB that each model has as weights: 9 MiB. Of such models, a device of [`MEMORY_BYTES`] has room for one.
+/// Weights of each model: 9 MiB in rows of 4 KiB. A device of [`MEMORY_BYTES`] has room for one
+/// model.
 const ROWS: usize = 2304;
 const MEMORY_BYTES: u64 = 24 << 20;
 
-/// Two models that no device has room for together: each is run where it is.
+/// Two models that do not fit on one device; each runs on its own device.
 const APART: &str = r#"
 inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]" }
 [steps.first]
@@ -24,7 +25,7 @@ inputs = { x = "first", row = "row", more = "more" }
 y = "second"
 "#;
 
-/// The same with something between them that takes as long as it is told.
+/// Like [`APART`], with a step of configurable duration in between.
 pub(super) const WAITS: &str = r#"
 inputs = { x = "FP32[n, 32, 32]", row = "INT64[1]", more = "FP32[32, 32]", steps = "INT64[]" }
 [steps.first]
@@ -44,7 +45,7 @@ async fn start(devices: &str, settings: &str) -> Node {
     start_with(with_gpu(devices), settings).await
 }
 
-/// A node with two GPUs whose driver behaves so, besides, and both models.
+/// Starts a node with two GPUs, extra driver settings, and both models.
 pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> Node {
     let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
     let node = node.env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
@@ -60,14 +61,14 @@ pub(super) async fn ask(node: &Client, workflow: &str, inputs: Vec<Value>) -> An
     node.post(&format!("/v2/models/{workflow}/infer"), request).await
 }
 
-/// What a workflow makes of these.
+/// Output values of a workflow.
 pub(super) fn output(answer: Answer) -> Vec<f64> {
     let answer: Value = answer.ok().json();
     let values = answer["outputs"][0]["data"].as_array().expect("values").clone();
     values.iter().filter_map(Value::as_f64).collect()
 }
 
-/// What [`APART`] makes of [`inputs`].
+/// Expected output of [`APART`] for [`inputs`].
 fn expected() -> Vec<f64> {
     (0..8 * 1024).map(|at| x(at) + 2.0 + 0.5 + 3.0 + 0.5).collect()
 }
@@ -76,7 +77,7 @@ fn x(at: usize) -> f64 {
     (at % 251) as f64
 }
 
-/// What [`WAITS`] takes.
+/// Inputs of [`WAITS`].
 pub(super) fn gated() -> Vec<Value> {
     let mut inputs = inputs();
     inputs.push(json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [2]}));
@@ -92,11 +93,11 @@ fn inputs() -> Vec<Value> {
     ]
 }
 
-/// Run until each model has a device to itself. Gives that of the first.
+/// Repeats calls until each model has its own device. Returns the first model's device.
 pub(super) async fn settle(node: &Node) -> String {
     node.put("/v1/workflows/apart", APART.to_owned()).await.ok();
     eventually("a device for each model", async || {
-        // It may find a device full of what is still arriving.
+        // The device may be full of weights in transfer.
         let answer = ask(node, "apart", inputs()).await;
         if !answer.is_ok() {
             return None;
@@ -113,7 +114,8 @@ pub(super) async fn settle(node: &Node) -> String {
     .await
 }
 
-/// Bytes left on a device that were read there, from its sibling, and over the host.
+/// Bytes of a device's intermediates that were read on the device, from its sibling, and through
+/// the host.
 async fn handed_over(node: &Client, device: &str) -> [f64; 3] {
     let mut bytes = [0.0; 3];
     for (bytes, through) in bytes.iter_mut().zip(["device", "sibling", "host"]) {
@@ -134,7 +136,7 @@ pub(super) async fn nothing_is_left(node: &Client) {
     .await;
 }
 
-/// What a call that finds both models in their places adds to what was handed over from the device of the first.
+/// Increase of [`handed_over`] on the first model's device by a call with both models in place.
 async fn call(node: &Node) -> [f64; 3] {
     let device = settle(node).await;
     let before = handed_over(node, &device).await;
@@ -145,13 +147,13 @@ async fn call(node: &Node) -> [f64; 3] {
 }
 
 #[tokio::test]
-async fn a_model_on_another_gpu_reads_what_one_has_left_where_it_is() {
+async fn model_reads_intermediates_from_a_sibling_gpu() {
     let node = start("cuda", "").await;
     assert_eq!(call(&node).await, [0.0, 32_768.0, 0.0]);
 }
 
 #[tokio::test]
-async fn gpus_that_do_not_reach_each_other_hand_over_through_the_host() {
+async fn gpus_without_peer_access_exchange_intermediates_through_the_host() {
     let (none, claimed) = tokio::join!(start("cuda", ",peer_access=0"), start("cuda", ",peer_access=2"));
     let exports_none = start("cuda", ",exports_memory=0").await;
     for node in [none, claimed, exports_none] {
@@ -160,7 +162,7 @@ async fn gpus_that_do_not_reach_each_other_hand_over_through_the_host() {
 }
 
 #[tokio::test]
-async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
+async fn lost_intermediate_is_recomputed_for_a_sibling_gpu() {
     let node = start("cuda,cpu", "").await;
     node.put("/v1/models/slow/versions/1?batching.mode=off", model("good/slow.onnx")).await.ok();
     node.put("/v1/workflows/waits", WAITS.to_owned()).await.ok();
@@ -169,7 +171,7 @@ async fn what_is_lost_before_another_gpu_has_read_it_is_made_once_more() {
     nothing_is_left(&node).await;
 
     let before = inferred(&node, "one").await;
-    // The processor is kept busy, and the step between the two waits for it.
+    // The CPU is busy, and the step between the two models waits for it.
     let (blockers, client) = (busy(&node).await, Client::clone(&node));
     let call = tokio::spawn(async move { output(ask(&client, "waits", gated()).await) });
     let label = format!("device=\"{device}\"");

@@ -1,4 +1,4 @@
-//! What makes room on one GPU ahead of need, and where it goes.
+//! Spilling of intermediates from one GPU, to its sibling or the host.
 
 use super::handing_over::{busy, inferred};
 use super::siblings::{WAITS, ask, gated, nothing_is_left, output, settle, start_with};
@@ -7,13 +7,15 @@ use super::workers::{is_back, workers};
 use tokio::task::JoinHandle;
 use weir_tests::{Client, Node, eventually, model, signal};
 
-/// Calls of [`WAITS`] whose second step has to wait: more than one device has room for of what the first steps leave.
+/// Number of calls of [`WAITS`] with a waiting second step. Their first outputs exceed one device's
+/// room.
 const CALLS: usize = 12;
 
-/// The share of a device's free memory that tensors may take, in per cent: of about 32 KiB, some.
+/// Percentage of a device's free memory for intermediates. Each intermediate takes about 32 KiB.
 const PERCENT_MAX: u64 = 4;
 
-/// A node whose calls of [`WAITS`] wait for its processor, and the device that their first steps leave something on.
+/// Starts a node with [`WAITS`]. Returns the node and the device that holds the first steps'
+/// outputs.
 async fn start(settings: &str) -> (Node, String) {
     let node = with_gpu("cuda,cpu").set("intermediates.free_percent_max", PERCENT_MAX);
     let node = start_with(node, settings).await;
@@ -23,7 +25,7 @@ async fn start(settings: &str) -> (Node, String) {
     (node, device)
 }
 
-/// How many tensors runs have left on each of the devices, the given one first.
+/// Number of intermediates on the given device and on its sibling.
 async fn left(node: &Client, device: &str) -> [f64; 2] {
     let mut left = [0.0; 2];
     for (left, device) in left.iter_mut().zip([device, sibling_of(device)]) {
@@ -36,7 +38,7 @@ fn sibling_of(device: &str) -> &'static str {
     if device == "cuda:0" { "cuda:1" } else { "cuda:0" }
 }
 
-/// Bytes that made room on a device: to its sibling, and to the host.
+/// Bytes spilled from a device to its sibling and to the host.
 async fn spilled(node: &Client, device: &str) -> [f64; 2] {
     let mut bytes = [0.0; 2];
     for (bytes, to) in bytes.iter_mut().zip(["sibling", "host"]) {
@@ -46,7 +48,7 @@ async fn spilled(node: &Client, device: &str) -> [f64; 2] {
     bytes
 }
 
-/// Calls that wait, what keeps them waiting, and what all of them are to answer.
+/// Waiting calls, the runs that block them, and the expected output.
 struct Waiting {
     blockers: [JoinHandle<()>; 2],
     calls: Vec<JoinHandle<Vec<f64>>>,
@@ -54,7 +56,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// One after the other, so that what is moved meanwhile is not overtaken.
+    /// Starts the calls in sequence, so that spilling keeps up.
     async fn begin(node: &Node, device: &str) -> Self {
         let expected = output(ask(node, "waits", gated()).await);
         nothing_is_left(node).await;
@@ -72,7 +74,7 @@ impl Waiting {
         waiting
     }
 
-    /// Let them go on: each has its answer.
+    /// Ends the blocking runs, and checks all outputs.
     async fn end(self, node: &Node) {
         self.blockers.iter().for_each(JoinHandle::abort);
         for call in self.calls {
@@ -83,7 +85,7 @@ impl Waiting {
 }
 
 #[tokio::test]
-async fn what_one_gpu_has_no_room_for_another_takes_in() {
+async fn intermediates_spill_to_a_sibling_gpu() {
     let (node, device) = start("").await;
     let waiting = Waiting::begin(&node, &device).await;
     let moved = async || {
@@ -97,7 +99,7 @@ async fn what_one_gpu_has_no_room_for_another_takes_in() {
 }
 
 #[tokio::test]
-async fn without_a_sibling_in_reach_it_goes_to_the_host() {
+async fn intermediates_spill_to_the_host_without_peer_access() {
     let (node, device) = start(",peer_access=0").await;
     let waiting = Waiting::begin(&node, &device).await;
     let [to_sibling, to_host] = spilled(&node, &device).await;
@@ -107,7 +109,7 @@ async fn without_a_sibling_in_reach_it_goes_to_the_host() {
 }
 
 #[tokio::test]
-async fn whichever_gpu_is_lost_then_all_calls_have_their_answers() {
+async fn calls_complete_after_losing_either_gpu() {
     for is_sibling_lost in [false, true] {
         let (node, device) = start("").await;
         let waiting = Waiting::begin(&node, &device).await;

@@ -1,4 +1,5 @@
-//! The process that holds a device for the models of all tenants: one for each device, started anew when it fails, and gone with its node.
+//! Model workers: one process per device for all tenants, restarted on failure, and ended with the
+//! node.
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
@@ -7,12 +8,12 @@ use std::collections::BTreeMap;
 use weir_tests::{Answer, Client, Node, NodeBuilder, children, digits, eventually, signal};
 use weir_types::ErrorCode;
 
-/// A node with a driver that is told how to behave, and one run at a time on each device.
+/// Builder of a node with driver settings, and one run slot per device.
 fn with_driver(settings: &str) -> NodeBuilder {
     with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1)
 }
 
-/// The workers of a node, by their devices.
+/// Worker PIDs of a node by device.
 pub(super) fn workers(node: &Node) -> BTreeMap<String, u32> {
     let device = |pid: u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
@@ -23,7 +24,7 @@ pub(super) fn workers(node: &Node) -> BTreeMap<String, u32> {
     children(node.pid()).into_iter().filter_map(device).collect()
 }
 
-/// Whether a process is there, and not only waited for.
+/// Whether a process runs and is no zombie.
 fn is_running(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
@@ -33,7 +34,7 @@ async fn infer(node: &Client) -> Answer {
     node.post("/v2/models/digits/infer", json!({ "inputs": [input] }).to_string()).await
 }
 
-/// What a call failed with that may be tried again.
+/// Checks that the error is retryable, and returns its message.
 #[track_caller]
 fn lost(answer: &Answer) -> String {
     let refusal = answer.refusal();
@@ -42,12 +43,12 @@ fn lost(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_fault_ends_in_errors_to_try_again_a_new_worker_and_nothing_on_the_other_device() {
+async fn device_fault_restarts_only_its_own_worker() {
     let node = with_driver("devices=2,seed=3,fault_device=0,launches_left=60").start().await;
     node.push_model("digits", 1, digits()).await;
     let before = workers(&node);
     assert_eq!(before.keys().collect::<Vec<_>>(), ["cuda:0", "cuda:1"]);
-    // The values are the same whichever worker computes them.
+    // All workers compute equal values.
     let mut answers: BTreeMap<String, usize> = BTreeMap::new();
     let (mut expected, mut failed) = (None, 0);
     let enough = async || {
@@ -75,10 +76,10 @@ async fn a_fault_ends_in_errors_to_try_again_a_new_worker_and_nothing_on_the_oth
     assert_eq!(node.metric("weir_device_losses_total", "device=\"cuda:1\"").await, 0.0);
 }
 
-/// The device has a worker other than `former`, and is used again.
+/// Waits until the device has a worker other than `former` and is up.
 pub(super) async fn is_back(node: &Node, device: &str, former: u32) {
     eventually("another worker", async || {
-        // In this order: only once there is another is it sure that the device was noticed to be lost.
+        // Check the worker first: only a new worker implies that the loss was noticed.
         workers(node).get(device).filter(|pid| **pid != former)?;
         let devices = node.status().await.devices;
         devices.iter().any(|there| there.name == device && there.lost.is_none()).then_some(())
@@ -87,14 +88,14 @@ pub(super) async fn is_back(node: &Node, device: &str, former: u32) {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
+async fn killed_worker_is_replaced_without_affecting_others() {
     let node = with_driver("devices=2,seed=3").start().await;
     node.push_model("digits", 1, digits()).await;
     let (values, device) = ask(&node, 1).await;
     let before = workers(&node);
     let (other, bystander) = before.iter().find(|(name, _)| **name != device).expect("another device");
 
-    // While others call, and nobody calls it.
+    // Kill the idle device's worker while calls run on the other device.
     signal(*bystander, "KILL");
     for _ in 0..10 {
         infer(&node).await.ok();
@@ -102,11 +103,11 @@ async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
     is_back(&node, other, *bystander).await;
     assert_eq!(workers(&node)[&device], before[&device]);
 
-    // While nobody calls at all.
+    // Kill a worker without any calls.
     let killed = before[&device];
     signal(killed, "KILL");
     is_back(&node, &device, killed).await;
-    // What it had comes back by itself.
+    // The resident model is reloaded.
     eventually("the model", async || {
         let devices = node.status().await.devices;
         devices.iter().any(|there| there.name == device && there.resident == ["digits:1"]).then_some(())
@@ -114,7 +115,7 @@ async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
     .await;
     assert_eq!(ask(&node, 1).await.0, values);
 
-    // While it runs.
+    // Kill a worker during runs.
     let (killed, untouched) = (workers(&node)[&device], workers(&node)[other]);
     let is_killed = Cell::new(false);
     let calls = async {
@@ -140,8 +141,8 @@ async fn a_worker_that_is_killed_is_replaced_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn a_run_that_does_not_end_is_ended_with_its_worker() {
-    // The driver stops at a launch.
+async fn hung_run_is_ended_with_its_worker() {
+    // The driver hangs at a launch.
     let builder = with_driver("devices=1,seed=3,launches_left=40,fault=-1").set("gpu_run_time_ms_max", 2_000);
     let node = builder.start().await;
     node.push_model("digits", 1, digits()).await;
@@ -155,7 +156,7 @@ async fn a_run_that_does_not_end_is_ended_with_its_worker() {
 }
 
 #[tokio::test]
-async fn whoever_cannot_wait_any_longer_is_told_so_while_the_device_is_busy() {
+async fn deadline_is_reported_while_the_device_hangs() {
     let node = with_driver("devices=1,seed=3,launches_left=0,fault=-1").start().await;
     node.push_model("digits", 1, digits()).await;
     let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![1.0; 64]});
@@ -167,7 +168,7 @@ async fn whoever_cannot_wait_any_longer_is_told_so_while_the_device_is_busy() {
 }
 
 #[tokio::test]
-async fn one_worker_serves_all_tenants_is_told_no_secrets_and_ends_with_its_node() {
+async fn worker_serves_all_tenants_without_secrets_and_ends_with_its_node() {
     let node = with_driver("devices=1,seed=3")
         .env("AWS_SECRET_ACCESS_KEY", "not for workers")
         .tokens(&["the-token-of-alice alice", "the-token-of-bob bob"])

@@ -1,11 +1,11 @@
-//! CUDA C, by NVIDIA's compiler, which needs no GPU.
+//! Compilation of CUDA C with NVRTC, which needs no GPU.
 
 use super::{example, infer, output, packed, push, tensor, with_kernel_graphs};
 use serde_json::{Value, json};
 use weir_tests::NodeBuilder;
 use weir_types::ErrorCode;
 
-/// A node that finds the compiler; none where that has not been brought.
+/// Builder of a node with NVRTC. Returns `None` if NVRTC is not installed.
 fn with_compiler() -> Option<NodeBuilder> {
     let Some(folder) = weir_tests::nvrtc() else {
         assert!(
@@ -18,14 +18,14 @@ fn with_compiler() -> Option<NodeBuilder> {
     Some(with_kernel_graphs().env("WEIR_CUDA_LIBRARY_PATH", folder.display().to_string()))
 }
 
-/// An example with its CUDA C for a source.
+/// An example with its CUDA C as source.
 fn in_cuda_c(name: &str, file: &str) -> Value {
     let text = std::fs::read_to_string(example(name).join(file)).expect("a source");
     json!({ "graph": packed(name)["graph"], "sources": { file: text } })
 }
 
 #[tokio::test]
-async fn cuda_c_is_compiled_when_it_is_pushed() {
+async fn cuda_c_is_compiled_on_push() {
     let Some(node) = with_compiler() else { return };
     let node = node.start().await;
     for (name, file) in
@@ -38,7 +38,7 @@ async fn cuda_c_is_compiled_when_it_is_pushed() {
 }
 
 #[tokio::test]
-async fn what_does_not_compile_comes_back_with_the_compilers_words() {
+async fn compile_errors_have_the_compilers_message() {
     let Some(node) = with_compiler() else { return };
     let node = node.start().await;
     for (text, why) in [
@@ -63,11 +63,11 @@ async fn what_does_not_compile_comes_back_with_the_compilers_words() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_compiler_says_where_it_comes_from() {
+async fn missing_compiler_error_says_how_to_install_it() {
     let folder = tempfile::tempdir().unwrap();
     let node = with_kernel_graphs().env("HOME", folder.path().display().to_string()).start().await;
     let refusal = push(&node, "g", &in_cuda_c("sgemm-chain", "sgemm.cu")).await;
-    // Where the machine has one installed, it is found.
+    // If the machine has NVRTC installed, the push succeeds.
     if !refusal.is_ok() {
         let refusal = refusal.refusal();
         assert_eq!((refusal.status, refusal.code), (501, ErrorCode::NotSupported));

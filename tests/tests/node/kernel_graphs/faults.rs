@@ -1,4 +1,4 @@
-//! Kernels that do what they should not: their tenant is told, and nobody else notices.
+//! Faulting kernels: their tenant gets an error, and other tenants are unaffected.
 
 use super::{infer, output, packed, push, tensor, test_kernel, with_kernel_graphs, workers};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn beyond() -> Value {
     test_kernel("weir_test_fill", &json!([{"out": "y"}, {"u32": 1}, {"u64": 1_000_000_000_000_u64}]))
 }
 
-/// What the neighbour computes is right.
+/// Checks the result of the neighbour's graph.
 async fn is_well(node: &weir_tests::Client) {
     let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
     assert_eq!(output(&infer(node, "chain", &inputs).await.ok(), "d"), [24.0]);
@@ -25,7 +25,7 @@ async fn with_neighbours(builder: weir_tests::NodeBuilder) -> (Node, weir_tests:
 }
 
 #[tokio::test]
-async fn a_kernel_that_writes_out_of_bounds_loses_its_worker_and_nobody_elses() {
+async fn out_of_bounds_kernel_loses_only_its_own_worker() {
     let (node, alice, bob) = with_neighbours(with_kernel_graphs()).await;
     let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
     push(&alice, "beyond", &beyond()).await.ok();
@@ -35,14 +35,14 @@ async fn a_kernel_that_writes_out_of_bounds_loses_its_worker_and_nobody_elses() 
         let refusal = infer(&alice, "beyond", &[tensor("x", &[4], &[1.0; 4])]).await.refusal();
         assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
         if refusal.text.contains("again and again") {
-            // The pause between starts has begun.
+            // The restart backoff has begun.
             break;
         }
         assert!(refusal.text.contains("lost"), "{refusal:?}");
         is_well(&bob).await;
     }
     assert!(workers(&node).contains(&neighbour), "the neighbour's worker is the same");
-    // The tenant's other graph works again, once its worker may be started.
+    // The tenant's other graph works after the worker's restart.
     eventually("alice is well again", async || {
         let inputs =
             [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
@@ -51,9 +51,9 @@ async fn a_kernel_that_writes_out_of_bounds_loses_its_worker_and_nobody_elses() 
     .await;
 }
 
-/// A worker was not part of what its tenant's graphs were placed by: a cap held only the graphs themselves, and then the worker once for each.
+/// A tenant's residency quota counts its worker once, in addition to its graphs.
 #[tokio::test]
-async fn a_worker_counts_once_against_what_its_tenant_may_have() {
+async fn worker_counts_once_against_the_tenant_quota() {
     // A worker takes 128 MiB.
     let capped = |mib: u64| with_kernel_graphs().set("tenants.alice.resident_bytes_max", mib << 20);
     let (node, alice, bob) = with_neighbours(capped(120)).await;
@@ -79,7 +79,7 @@ async fn a_worker_counts_once_against_what_its_tenant_may_have() {
 }
 
 #[tokio::test]
-async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
+async fn endless_kernel_is_stopped_with_its_worker() {
     let (node, alice, bob) =
         with_neighbours(with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 500)).await;
     let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
@@ -92,7 +92,7 @@ async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
     is_well(&bob).await;
     eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
 
-    // A deadline of the caller's ends it, too.
+    // The caller's deadline also ends the run.
     let body = json!({"inputs": inputs, "parameters": {"timeout": 200_000}}).to_string();
     eventually("the deadline counts", async || {
         let answer = alice.post("/v2/models/spin/infer", body.clone()).await;
@@ -104,7 +104,7 @@ async fn a_kernel_that_never_ends_is_stopped_with_its_worker() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_a_worker_takes_no_slot_from_others() {
+async fn calls_waiting_for_a_worker_hold_no_run_slot() {
     let builder = with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 3_000).set("model_slots", 2);
     let (_node, alice, bob) = with_neighbours(builder).await;
     let names = ["spin-a", "spin-b", "spin-c"];
@@ -114,7 +114,7 @@ async fn whoever_waits_for_a_worker_takes_no_slot_from_others() {
     let inputs = [tensor("x", &[4], &[1.0; 4])];
     let spinning = names.map(|name| infer(&alice, name, &inputs));
     let calls = async {
-        // Again and again, so that all of them wait by the end.
+        // Repeatedly, so that all spinning graphs are queued by the end.
         for _ in 0..10 {
             is_well(&bob).await;
         }
@@ -126,7 +126,7 @@ async fn whoever_waits_for_a_worker_takes_no_slot_from_others() {
 }
 
 #[tokio::test]
-async fn a_worker_that_is_killed_is_started_again() {
+async fn killed_kernel_graph_worker_is_restarted() {
     let (node, alice, _) = with_neighbours(with_kernel_graphs()).await;
     push(&alice, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&alice).await;
@@ -139,20 +139,20 @@ async fn a_worker_that_is_killed_is_started_again() {
     is_well(&alice).await;
 }
 
-/// Whether a process is there, and not only waited for.
+/// Whether a process runs and is no zombie.
 fn is_running(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
 #[tokio::test]
-async fn a_worker_that_there_is_no_room_for_is_not_started() {
+async fn worker_without_room_is_not_started() {
     let node = with_kernel_graphs().set("kernel_graphs.context_bytes", 4_u64 << 30).start().await;
     push(&node, "chain", &packed("sgemm-chain")).await.ok();
     let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
     let refusal = infer(&node, "chain", &inputs).await.refusal();
     assert_eq!((refusal.status, refusal.code), (507, ErrorCode::NoCapacity), "{refusal:?}");
     assert!(workers(&node).is_empty());
-    // Which is said before anybody calls it, with the setting that would help.
+    // The reason is visible before any call, and names the settings.
     let kept: ModelVersion = node.get("/v1/kernel-graphs/chain/versions/1").await.ok().json();
     let why: Vec<_> = kept.devices.iter().map(|device| device.why_not.clone().unwrap_or_default()).collect();
     let settings = ["context_bytes and memory_bytes_max of [node.kernel_graphs]", "model_memory_bytes_max"];
@@ -164,7 +164,7 @@ async fn a_worker_that_there_is_no_room_for_is_not_started() {
 }
 
 #[tokio::test]
-async fn workers_are_told_no_secrets_and_end_with_their_node() {
+async fn workers_have_no_secrets_and_end_with_their_node() {
     let node = with_kernel_graphs().env("AWS_SECRET_ACCESS_KEY", "not for kernels").start().await;
     push(&node, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&node).await;

@@ -1,4 +1,4 @@
-//! Pushing graphs, and what is said of those that are not taken.
+//! Management of kernel graphs, and errors for invalid graphs.
 
 use super::{example, infer, output, packed, push, tensor, test_kernel, with_kernel_graphs};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use weir_tests::{Node, digits};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn they_are_off_unless_the_node_says_so() {
+async fn kernel_graphs_are_disabled_by_default() {
     let node = Node::start().await;
     let refusal = push(&node, "chain", &packed("sgemm-chain")).await.refusal();
     assert_eq!((refusal.status, refusal.code), (501, ErrorCode::NotSupported));
@@ -15,7 +15,7 @@ async fn they_are_off_unless_the_node_says_so() {
 }
 
 #[tokio::test]
-async fn versions_are_kept_beside_those_of_models_and_can_be_gone_back_to() {
+async fn kernel_graph_versions_are_separate_from_models_and_can_be_rolled_back() {
     let node = with_kernel_graphs().start().await;
     push(&node, "g", &packed("sgemm-chain")).await.ok();
     push(&node, "g", &packed("jacobi")).await.ok();
@@ -24,7 +24,7 @@ async fn versions_are_kept_beside_those_of_models_and_can_be_gone_back_to() {
     assert!(node.models().await.is_empty());
     assert_eq!(node.get("/v1/models/g").await.refusal().code, ErrorCode::ModelNotFound);
     assert_eq!(node.delete("/v1/models/g").await.refusal().code, ErrorCode::ModelNotFound);
-    // A name is of one kind.
+    // A name cannot be a model and a kernel graph.
     let refusal = node.try_push_model("g", 9, digits()).await.expect_err("there is a kernel graph");
     assert_eq!(refusal.code, ErrorCode::Conflict);
     node.push_model("digits", 1, digits()).await;
@@ -35,7 +35,7 @@ async fn versions_are_kept_beside_those_of_models_and_can_be_gone_back_to() {
     let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
     assert_eq!(output(&infer(&node, "g", &inputs).await.ok(), "d"), [24.0]);
 
-    // They are there after a restart.
+    // The graphs survive a restart.
     let node = node.stop().await.start().await;
     assert_eq!(output(&infer(&node, "g", &inputs).await.ok(), "d"), [24.0]);
     node.delete("/v1/kernel-graphs/g").await.ok();
@@ -44,7 +44,7 @@ async fn versions_are_kept_beside_those_of_models_and_can_be_gone_back_to() {
 }
 
 #[tokio::test]
-async fn what_is_no_graph_is_refused_with_the_reason() {
+async fn invalid_kernel_graphs_are_rejected_with_a_reason() {
     let node = with_kernel_graphs().start().await;
     let chain = packed("sgemm-chain");
     let with = |pointer: &str, to: Value| {
@@ -83,7 +83,7 @@ async fn what_is_no_graph_is_refused_with_the_reason() {
         "{refusal:?}"
     );
 
-    // What depends on the inputs is told with them, and is the caller's to mend.
+    // Errors that depend on the inputs are the caller's errors.
     push(&node, "chain", &chain).await.ok();
     let inputs =
         [tensor("a", &[1, 2], &[2.0; 2]), tensor("b", &[3, 1], &[3.0; 3]), tensor("c", &[1, 1], &[4.0])];
@@ -101,7 +101,7 @@ async fn what_is_no_graph_is_refused_with_the_reason() {
 }
 
 #[tokio::test]
-async fn they_are_looked_after_from_the_command_line() {
+async fn kernel_graphs_are_managed_from_the_command_line() {
     let node = with_kernel_graphs().start().await;
     let (binary, url) = (node.binary().to_owned(), format!("http://{}", node.address()));
     let weir = async |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! What graphs compute, for clients, functions and workflows.
+//! Results of kernel graphs, for clients, functions and workflows.
 
 use super::{infer, output, packed, push, tensor, with_kernel_graphs, workers};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 #[tokio::test]
-async fn a_chain_of_products_is_called_like_a_model_and_its_worker_ends_when_nobody_calls() {
+async fn matrix_chain_is_called_like_a_model_and_idle_worker_ends() {
     let node = with_kernel_graphs().set("kernel_graphs.keep_alive_ms", 1_000).start().await;
     let pushed: Value = push(&node, "chain", &packed("sgemm-chain")).await.ok().json();
     assert_eq!((&pushed["version"], &pushed["inputs"][0]["shape"]), (&json!(1), &json!([null, null])));
@@ -46,14 +46,15 @@ async fn a_chain_of_products_is_called_like_a_model_and_its_worker_ends_when_nob
         "its device time is counted"
     );
     eventually("the worker ends", async || workers(&node).is_empty().then_some(())).await;
-    // And is there again when it is needed.
+    // The worker starts again on demand.
     let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
     assert_eq!(output(&infer(&node, "chain", &inputs).await.ok(), "d"), [24.0]);
 }
 
-/// Two calls that go on from each other by way of an object give what one with all of the sweeps would, and the client sees none of the data.
+/// Two chained calls through an object equal one call with all sweeps, without the data at the
+/// client.
 #[tokio::test]
-async fn a_call_goes_on_with_what_another_has_left() {
+async fn chained_calls_exchange_data_through_an_object() {
     let node = with_kernel_graphs().start().await;
     push(&node, "jacobi", &packed("jacobi")).await.ok();
     let (n, source) = (9, vec![1.0_f32; 81]);
@@ -79,7 +80,7 @@ async fn a_call_goes_on_with_what_another_has_left() {
 }
 
 #[tokio::test]
-async fn jacobis_iteration_comes_near_a_solution() {
+async fn jacobi_iteration_converges() {
     let node = with_kernel_graphs().start().await;
     push(&node, "jacobi", &packed("jacobi")).await.ok();
     let (n, source) = (9, vec![1.0_f32; 81]);
@@ -106,10 +107,10 @@ async fn jacobis_iteration_comes_near_a_solution() {
 }
 
 #[tokio::test]
-async fn a_picture_is_prepared_for_a_network() {
+async fn image_is_resized_and_normalised() {
     let node = with_kernel_graphs().start().await;
     push(&node, "prepare", &packed("resize-normalise")).await.ok();
-    // One colour stays that colour, whatever the size.
+    // An image of one colour keeps its colour at any size.
     let (height, width) = (3, 5);
     let data: Vec<u8> = [10, 100, 250].repeat(height * width);
     let image = json!({"name": "image", "datatype": "UINT8", "shape": [height, width, 3], "data": data});
@@ -122,9 +123,9 @@ async fn a_picture_is_prepared_for_a_network() {
 }
 
 #[tokio::test]
-async fn functions_and_workflows_run_them_beside_models() {
+async fn functions_and_workflows_run_kernel_graphs_beside_models() {
     let node = with_kernel_graphs().start().await;
-    // The digits' model takes what this gives.
+    // The output shape matches the digits model's input.
     let halves = json!({
         "graph": {
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1, 8, 8]}],

@@ -1,4 +1,4 @@
-//! What bad bodies and wrong names are told.
+//! Errors for invalid bodies and unknown names.
 
 use super::{HEADER, binary, fp32, node, row, send};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use weir_tests::{function, raw};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn bad_bodies_are_told_what_is_wrong_with_them() {
+async fn invalid_bodies_are_rejected_with_a_reason() {
     let node = node().await;
     let input = |more: Value| {
         let mut input = json!({"name": "x", "datatype": "FP32", "shape": [1, 4]});
@@ -108,7 +108,7 @@ async fn bad_bodies_are_told_what_is_wrong_with_them() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_does_not_fit_has_a_status_of_its_own() {
+async fn unknown_names_and_mismatched_inputs_have_distinct_errors() {
     let node = node().await;
     node.deploy("page", function("hello")).await;
     let x = |shape: Value, datatype: &str| {

@@ -1,4 +1,4 @@
-//! The forms that bodies and answers come in.
+//! Body formats of requests and responses.
 
 use super::{HEADER, binary, fp32, node, parts, row, send};
 use flate2::Compression;
@@ -9,7 +9,7 @@ use weir_tests::{Node, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn a_model_answers_in_the_form_that_is_asked_for() {
+async fn model_responds_in_the_requested_format() {
     let node = node().await;
     let path = "/v2/models/matmul/versions/1/infer";
     let plain = json!({"id": "7", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [[1, 2, 3, 4]]}]});
@@ -32,7 +32,7 @@ async fn a_model_answers_in_the_form_that_is_asked_for() {
     assert_eq!(behind, fp32(&[60.0, 70.0, 80.0]));
     assert_eq!(answer.header("content-length"), Some(answer.body.len().to_string().as_str()));
 
-    // What an output asks for itself goes before.
+    // The setting of an output overrides the request's setting.
     asked["outputs"] = json!([{"name": "y", "parameters": {"binary_data": false}}]);
     let answer = binary(&node, path, &asked, &fp32(&[1.0, 2.0, 3.0, 4.0])).await.ok();
     assert_eq!(
@@ -40,7 +40,7 @@ async fn a_model_answers_in_the_form_that_is_asked_for() {
         (None, json!([60.0, 70.0, 80.0]))
     );
 
-    // Nothing but data.
+    // A body of raw data only.
     let answer =
         send(&node, path, &[(HEADER, "0")], fp32(&[1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])).await.ok();
     let (json, behind) = parts(&answer);
@@ -51,7 +51,7 @@ async fn a_model_answers_in_the_form_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn data_is_read_right_wherever_in_the_body_it_lies() {
+async fn binary_data_is_read_at_any_alignment() {
     let node = node().await;
     for pad in 0..9 {
         let mut asked = row();
@@ -65,7 +65,7 @@ async fn data_is_read_right_wherever_in_the_body_it_lies() {
 }
 
 #[tokio::test]
-async fn a_tensor_function_takes_the_same_bodies_under_both_its_paths() {
+async fn tensor_function_accepts_equal_bodies_on_both_paths() {
     let node = node().await;
     let asked = json!({
         "inputs": [{"name": "h", "datatype": "FP16", "shape": [2], "parameters": {"binary_data_size": 4}}],
@@ -80,7 +80,7 @@ async fn a_tensor_function_takes_the_same_bodies_under_both_its_paths() {
 }
 
 #[tokio::test]
-async fn a_function_stands_in_front_of_a_model_of_its_name() {
+async fn tensor_function_shadows_a_model_of_the_same_name() {
     let node = node().await;
     let ask = async || {
         let body =
@@ -88,7 +88,7 @@ async fn a_function_stands_in_front_of_a_model_of_its_name() {
         node.post("/v2/models/matmul/infer", body.to_string()).await.ok().json::<Value>()["outputs"][0]["name"].clone()
     };
     assert_eq!(ask().await, "y");
-    // An HTTP function takes no tensors, and hides nothing.
+    // An HTTP function takes no tensors, and does not hide a model.
     node.deploy("matmul", function("hello")).await;
     assert_eq!(ask().await, "y");
     node.deploy("matmul", function("echo-tensor")).await;
@@ -100,7 +100,7 @@ async fn a_function_stands_in_front_of_a_model_of_its_name() {
 }
 
 #[tokio::test]
-async fn bodies_are_compressed_and_bombs_end_at_the_limit() {
+async fn compressed_bodies_work_and_decompression_is_limited() {
     let node = Node::builder().set("infer_body_bytes_max", 1 << 20).start().await;
     node.push_model("matmul", 1, model("good/matmul.onnx")).await;
     let path = "/v2/models/matmul/infer";

@@ -1,4 +1,4 @@
-//! Clients of other makers, unmodified.
+//! Third-party clients, unmodified.
 
 use super::node;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use weir_tests::{Node, function, large_model, model, python_client};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn nvidias_client_works_unmodified() {
+async fn triton_clients_work_unmodified() {
     let node = node().await;
     node.push_model("identity", 1, model("good/identity.onnx")).await;
     node.push_model("identity_bf16", 1, model("good/identity_bf16.onnx")).await;
@@ -30,7 +30,7 @@ async fn nvidias_client_works_unmodified() {
 }
 
 #[tokio::test]
-async fn openais_client_works_unmodified() {
+async fn openai_client_works_unmodified() {
     let node = Node::start().await;
     node.push_model("minilm", 1, large_model("minilm.onnx")).await;
     node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
@@ -49,7 +49,7 @@ async fn openais_client_works_unmodified() {
     }
     let other = node.post("/v1/embeddings", r#"{"model": "echo"}"#).await;
     assert!(other.text().contains("echo is a tensor function: `model` names an HTTP function"), "{other:?}");
-    // What the function says is told as it was said.
+    // The function's own error is passed on unchanged.
     node.deploy("misbehave", function("misbehave")).await;
     for (body, path, status) in [
         (r#"{"model": "embed-text", "input": ""}"#, "/fn/embed-text/v1/embeddings", 400),
@@ -61,7 +61,7 @@ async fn openais_client_works_unmodified() {
     }
 }
 
-/// Run a program of `tests/clients`, whose tests must all pass.
+/// Runs a program of `tests/clients`, whose tests must all pass.
 async fn run(node: &Node, program: &str) {
     let url = node.url("").to_string();
     let output = python_client(program).env("WEIR_URL", url.trim_end_matches('/')).output().await.unwrap();

@@ -1,4 +1,4 @@
-//! Whose models run, when, and how they are counted.
+//! Authorization, scheduling and metrics of inferences.
 
 use super::{HEADER, binary, fp32, node, row};
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use weir_tests::{Node, eventually, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn tenants_ask_only_their_own_models() {
+async fn tenants_can_call_only_their_own_models() {
     let node =
         Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
     let (acme, other) = (node.with_token("token-of-acme-0123"), node.with_token("token-of-other-0123"));
@@ -23,7 +23,7 @@ async fn tenants_ask_only_their_own_models() {
     assert_eq!(other.post("/v2/repository/index", "").await.ok().json::<Value>(), json!([]));
     assert_eq!(other.get("/v2/models/stats").await.ok().json::<Value>(), json!({"model_stats": []}));
     assert!(!other.get("/metrics").await.ok().text().contains("matmul"));
-    // gRPC says so in its own way.
+    // gRPC reports the error as a gRPC status.
     let grpc = reqwest::Client::builder().http2_prior_knowledge().no_proxy().build().unwrap();
     let live = grpc.post(node.url("/inference.GRPCInferenceService/ServerLive"));
     let live = live.header("content-type", "application/grpc").header("te", "trailers").body(vec![0; 5]);
@@ -31,12 +31,12 @@ async fn tenants_ask_only_their_own_models() {
     assert_eq!((refused.status().as_u16(), refused.headers()["grpc-status"].to_str().unwrap()), (200, "16"));
     let answered = live.bearer_auth("token-of-acme-0123").send().await.unwrap();
     assert_eq!(answered.bytes().await.unwrap()[..], [0, 0, 0, 0, 2, 8, 1]);
-    // Probes have no tokens.
+    // Health probes need no token.
     node.get("/v2/health/ready").await.ok();
 }
 
 #[tokio::test]
-async fn inferences_are_counted_under_our_names_and_those_of_dashboards() {
+async fn inferences_are_counted_in_weir_and_triton_metrics() {
     let node = node().await;
     let json = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [3, 4], "data": vec![0; 12]}]});
     node.post("/v2/models/matmul/versions/1/infer", json.to_string()).await.ok();
@@ -59,7 +59,7 @@ async fn inferences_are_counted_under_our_names_and_those_of_dashboards() {
         node.metric("nv_inference_request_duration_us", labels).await
             >= node.metric("nv_inference_compute_infer_duration_us", labels).await
     );
-    // What functions run counts, too.
+    // Runs in functions are counted, too.
     node.deploy_with("infer", "models=matmul", function("infer")).await;
     node.post("/fn/infer/matmul:1?shape=1,4", fp32(&[0.0; 4])).await.ok();
     assert_eq!(node.metric("nv_inference_count", labels).await, 4.0);
@@ -70,7 +70,7 @@ async fn inferences_are_counted_under_our_names_and_those_of_dashboards() {
 }
 
 #[tokio::test]
-async fn the_fake_backend_is_asked_the_same_way() {
+async fn fake_backend_supports_timeouts_and_cancellation() {
     let node = Node::builder().set("backend", "fake").start().await;
     node.push_model("slow", 1, fake(60_000.0)).await;
     node.push_model("quick", 1, fake(0.0)).await;
@@ -79,7 +79,7 @@ async fn the_fake_backend_is_asked_the_same_way() {
     let answer = binary(&node, "/v2/models/quick/infer", &row(), &fp32(&[1.0, 2.0, 3.0, 4.0])).await.ok();
     assert_eq!(answer.json::<Value>()["outputs"][0]["data"], json!([1.0, 2.0, 3.0, 4.0]));
 
-    // A timeout in microseconds ends a run, and so does a client that goes away.
+    // A timeout in microseconds ends a run, and so does a disconnected client.
     let mut asked = row();
     asked["parameters"] = json!({"timeout": 50_000});
     let late = binary(&node, "/v2/models/slow/infer", &asked, &fp32(&[0.0; 4])).await;
@@ -116,7 +116,7 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_model_that_is_asked_for_makes_room_for_itself() {
+async fn requested_model_evicts_unused_models() {
     let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start().await;
     for name in ["a", "b"] {
         node.push_model(name, 1, fake(0.0)).await;
@@ -134,7 +134,7 @@ async fn a_model_that_is_asked_for_makes_room_for_itself() {
 }
 
 #[tokio::test]
-async fn the_most_urgent_goes_first() {
+async fn highest_priority_inference_runs_first() {
     let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
     node.push_model("m", 1, fake(300.0)).await;
     let ask = |priority: u32| {
