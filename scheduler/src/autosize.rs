@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_at_once_and_shrinks_when_a_rate_has_been_lower_for_some_time() {
+    fn autosizer_scales_up_at_once_and_down_with_delay() {
         let mut sizer = Autosizer::default();
         assert_eq!(sessions(&mut sizer, &[0.0, 10.0, 60.0], 1_000), [1, 1, 1]);
         // At first two threads, which serve more per byte; then one thread, which serves more per
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_slo_that_takes_more_threads_gets_them_within_the_room_there_is() {
+    fn autosizer_uses_more_threads_for_a_tight_slo_within_room() {
         let mut sizer = Autosizer::default();
         let chosen = sizer.step(10.0, 8 * MS, &measured(), &ROOM).unwrap();
         assert_eq!((chosen.configuration.threads, chosen.sessions(), chosen.is_short), (2, 1, false));
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_anew_counts_at_once() {
+    fn autosizer_applies_new_measurements_at_once() {
         let mut sizer = Autosizer::default();
         assert_eq!(sessions(&mut sizer, &[150.0], 1_000), [2]);
         let slower = [configuration(1, 1, 20, 100)];
@@ -228,7 +228,7 @@ mod tests {
         /// At a steady rate the size settles: it grows at most in the first interval, and shrinks
         /// at most once.
         #[test]
-        fn it_does_not_go_back_and_forth(
+        fn autosizer_does_not_oscillate_at_a_steady_rate(
             rate in 1.0_f64..400.0,
             noise in prop::collection::vec(-0.05_f64..0.05, 30),
             latencies_ms in prop::collection::vec(1_u64..40, 1..5),

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_was_granted_and_nobody_has_allowed_is_unneeded() {
+    fn unneeded_excludes_granted_and_evictable_models() {
         let (used, allowed, idle) = (model("used"), model("allowed"), model("idle"));
         let resident = [used.clone(), allowed.clone(), idle.clone()];
         let mut evictable = Evictable::new();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_invocation_uses_besides_stays_until_it_is_over() {
+    fn added_models_are_kept_until_their_invocations_end() {
         let (granted, beside) = (model("granted"), model("beside"));
         let mut evictable = Evictable::new();
         evictable.start(InvocationId(1), vec![granted.clone()], vec![beside.clone()]);

@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_reused_only_when_nothing_refers_to_them() {
+    fn entries_are_reused_only_without_references() {
         let mut table = Table::<String, u32>::new(2);
         let (a, b) = (table.retain(&"a".into()), table.retain(&"b".into()));
         *table.get_mut(a) = 7;

@@ -130,19 +130,19 @@ pub struct Demand {
     pub parts: Parts,
 }
 
-/// An invocation and its place.
+/// An invocation and the device chosen for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     /// The invocation.
     pub request: Request,
-    /// Where it runs.
+    /// The node that runs it.
     pub node: NodeId,
-    /// The device that its models are granted on; none if it has none.
+    /// The device on which its models are granted; `None` if it has no models.
     pub device: Option<DeviceKey>,
-    /// Victims, beyond those that may go already.
+    /// Victims, in addition to the models that are evictable already.
     pub evict: Vec<ModelKey>,
-    /// Models of the same tenant that other devices give up.
+    /// Victims of the same tenant on other devices.
     pub evict_elsewhere: SmallVec<[(DeviceKey, ModelKey); 1]>,
-    /// Why there. The time it waited is filled in by the scheduler.
+    /// The reasons for the placement. The scheduler fills in the time that the invocation waited.
     pub why: Why,
 }

@@ -74,7 +74,7 @@ impl From<&Measured> for Configuration {
         let under_way = f64::from(batch) * f64::from(concurrency);
         let cycle_ns =
             if throughput_per_s > 0.0 { under_way * 1e9 / throughput_per_s } else { f64::INFINITY };
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         let latency_ns = latency_p95_ns.max(cycle_ns.ceil() as u64);
         Self { threads, batch, concurrency, latency_ns, memory_bytes }
     }
@@ -115,7 +115,7 @@ pub fn size(rate_per_s: f64, slo_ns: u64, measured: &[Configuration]) -> Result<
     let configuration = *best.ok_or(SizingError::Unattainable { slo_ns, best_ns })?;
     // The tolerance of 1e-12 keeps a rounding error from adding an instance.
     let exact = rate_per_s / configuration.throughput_per_s();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let instances = ((exact - exact * 1e-12).ceil() as u64).max(1);
     Ok(Sizing {
         configuration,
@@ -159,7 +159,7 @@ mod tests {
         /// the minimum memory, and exactly the minimum if a single configuration qualifies or the
         /// rate is a multiple of the best configuration's throughput.
         #[test]
-        fn little_more_than_the_least_memory_is_taken(
+        fn sizing_exceeds_least_memory_by_less_than_one_instance(
             measured in prop::collection::vec(configuration(), 1..6),
             rate in 1_u64..6_000,
             slo_ns in (1_u64..50).prop_map(|ms| ms * 1_000_000),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_manages_more_than_was_measured() {
+    fn configuration_never_exceeds_measured_throughput() {
         let measured = Measured {
             threads: 1,
             batch: 2,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_met_is_said_instead_of_looked_for_without_end() {
+    fn unattainable_slos_and_invalid_rates_are_errors() {
         let slow = Configuration { threads: 1, batch: 4, concurrency: 1, latency_ns: 30, memory_bytes: 5 };
         assert_eq!(size(1.0, 59, &[slow]), Err(SizingError::Unattainable { slo_ns: 59, best_ns: 60 }));
         assert_eq!(size(1.0, 59, &[]), Err(SizingError::Nothing));

@@ -39,7 +39,8 @@ use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform};
 /// Maximum number of functions with remembered run times; see [`Table`].
 const FUNCTIONS_MAX: usize = 16_384;
 
-/// The cluster as the scheduler sees it. Policies read it; only [`Scheduler`](crate::Scheduler) changes it.
+/// The cluster as the scheduler sees it. Policies read it; only [`Scheduler`](crate::Scheduler)
+/// changes it.
 #[derive(Debug)]
 pub struct View {
     nodes: BTreeMap<NodeId, NodeView>,

@@ -97,7 +97,7 @@ impl Nodes {
 }
 
 #[test]
-fn what_is_large_is_worked_on_where_it_lies_and_the_answer_says_why() {
+fn large_inputs_run_on_their_node_and_the_placement_explains_it() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
     assert_eq!(nodes.arrive(1, &[(1, 100 * MB)]).unwrap(), ((1, 0), Some((0, 101 * MS))));
     // The reverse case, with most of the input on the other node.
@@ -106,7 +106,7 @@ fn what_is_large_is_worked_on_where_it_lies_and_the_answer_says_why() {
 }
 
 #[test]
-fn steps_stay_together_where_moving_takes_longer_than_waiting_and_spread_where_it_does_not() {
+fn calls_wait_for_the_node_of_their_inputs_only_if_moving_takes_longer() {
     let mut nodes = Nodes::new(PolicyKind::FinishFirst, 2);
     assert_eq!(nodes.arrive(1, &[(1, MB)]).unwrap().0.0, 1);
     // Node 1 is busy for 20 ms.
@@ -122,7 +122,7 @@ fn steps_stay_together_where_moving_takes_longer_than_waiting_and_spread_where_i
 }
 
 #[test]
-fn other_policies_place_as_they_did() {
+fn other_policies_ignore_inputs() {
     for policy in PolicyKind::ALL.iter().copied().filter(|policy| *policy != PolicyKind::FinishFirst) {
         let with = Nodes::new(policy, 3).arrive(1, &[(2, 1_000 * MB)]).map(|((node, _), _)| node);
         let without = Nodes::new(policy, 3).arrive(1, &[]).map(|((node, _), _)| node);
@@ -133,7 +133,7 @@ fn other_policies_place_as_they_did() {
 proptest! {
     /// Among otherwise equal nodes, the node with the shortest move time is chosen.
     #[test]
-    fn the_least_is_moved(inputs in prop::collection::vec((0_u32..4, 1_u64..1_000 * MB), 0..4), nodes in 2_u32..40) {
+    fn least_move_time_wins_between_equal_nodes(inputs in prop::collection::vec((0_u32..4, 1_u64..1_000 * MB), 0..4), nodes in 2_u32..40) {
         let ((on, move_time_ns), _) = Nodes::new(PolicyKind::FinishFirst, nodes).arrive(1, &inputs).unwrap();
         let network = Network { bytes_per_second: 1_000 * MB, round_trip_ns: MS };
         let inputs: Vec<_> =

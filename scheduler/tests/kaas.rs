@@ -37,7 +37,7 @@ fn kaas_round_robin_waits_for_its_turn() {
 }
 
 #[test]
-fn kaas_balance_takes_the_next_that_is_free() {
+fn kaas_balance_takes_the_next_free_device() {
     let dispatches = [(0.0, 0, 0.0, 1), (1.0, 1, 1.0, 2), (2.0, 0, 6.0, 1), (3.0, 0, 8.0, 1)];
     check(PolicyKind::Balance, dispatches, 19.0, 2, (2.25, 3.0, 0.0));
     check(PolicyKind::Exclusive, dispatches, 19.0, 2, (2.25, 3.0, 0.0));

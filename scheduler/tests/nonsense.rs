@@ -150,7 +150,7 @@ proptest! {
 
     /// A record of these events replays to the same actions.
     #[test]
-    fn nothing_that_is_told_breaks_the_scheduler(
+    fn arbitrary_events_never_break_the_scheduler(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
         victims in prop::sample::select(&[VictimKind::LeastRecentlyUsed, VictimKind::LeastLoss][..]),
         limits in prop::option::of(limits()),

@@ -112,7 +112,7 @@ fn short(actions: &[Action]) -> Vec<String> {
 const NOTHING: [&str; 0] = [];
 
 #[test]
-fn functions_without_models_start_at_once_however_full_the_devices_are() {
+fn functions_without_models_start_at_once_on_full_devices() {
     let mut cluster = Cluster::of(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 10)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("b", 10)])), NOTHING);
@@ -121,7 +121,7 @@ fn functions_without_models_start_at_once_however_full_the_devices_are() {
 }
 
 #[test]
-fn the_device_that_has_the_model_is_chosen_and_the_others_are_named() {
+fn holder_of_the_model_is_chosen_and_alternatives_are_listed() {
     let mut cluster = Cluster::of(&[10, 10]);
     cluster.load(GPU, "a", 4);
     let actions = cluster.arrive(1, &[("a", 4)]);
@@ -133,7 +133,7 @@ fn the_device_that_has_the_model_is_chosen_and_the_others_are_named() {
 }
 
 #[test]
-fn a_second_device_is_used_when_it_is_ready_sooner() {
+fn second_device_is_used_when_it_is_ready_sooner() {
     let mut cluster = Cluster::of(&[10, 10]);
     cluster.load(CPU, "a", 4);
     // A run takes 1,000 ns and a load of `a` takes 4 ns: loading it again is faster than waiting
@@ -146,7 +146,7 @@ fn a_second_device_is_used_when_it_is_ready_sooner() {
 }
 
 #[test]
-fn the_least_recently_used_models_make_room_and_granted_ones_never_do() {
+fn least_recently_used_models_are_evicted_and_granted_models_are_not() {
     let mut cluster = Cluster::of(&[10]);
     for (id, name) in [(1, "a"), (2, "b"), (3, "c")] {
         assert_eq!(short(&cluster.arrive(id, &[(name, 3)])), [format!("{id}@0")]);
@@ -163,7 +163,7 @@ fn the_least_recently_used_models_make_room_and_granted_ones_never_do() {
 }
 
 #[test]
-fn promised_bytes_count_before_anything_is_loaded() {
+fn promised_bytes_count_before_models_are_loaded() {
     let mut cluster = Cluster::of(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 6)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6)])), ["2@0"], "the same promise serves both");
@@ -173,7 +173,7 @@ fn promised_bytes_count_before_anything_is_loaded() {
 }
 
 #[test]
-fn what_waits_starts_in_order_and_says_how_long_it_waited() {
+fn waiting_invocations_start_in_order_and_report_their_wait() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.now_ns = 5;
@@ -187,7 +187,7 @@ fn what_waits_starts_in_order_and_says_how_long_it_waited() {
 }
 
 #[test]
-fn small_models_pass_a_large_one_only_so_often() {
+fn small_models_overtake_a_large_one_at_most_64_times() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(0, &[("small", 1)]);
     assert_eq!(short(&cluster.arrive(1, &[("large", 10)])), NOTHING);
@@ -207,7 +207,7 @@ fn small_models_pass_a_large_one_only_so_often() {
 }
 
 #[test]
-fn the_queue_is_bounded_and_says_what_it_would_have_taken() {
+fn full_queue_rejects_with_an_estimate() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(0, &[("a", 10)]);
     cluster.now_ns = 1_000;
@@ -226,7 +226,7 @@ fn the_queue_is_bounded_and_says_what_it_would_have_taken() {
 }
 
 #[test]
-fn what_no_device_can_hold_is_rejected_at_once() {
+fn models_larger_than_every_device_are_rejected_at_once() {
     let mut cluster = Cluster::of(&[10, 8]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 11)])), ["1!NoCapacity"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6), ("b", 6)])), ["2!NoCapacity"]);
@@ -236,7 +236,7 @@ fn what_no_device_can_hold_is_rejected_at_once() {
 }
 
 #[test]
-fn deadlines_wake_and_reject_what_waits() {
+fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     let mut actions = Vec::new();
@@ -254,7 +254,7 @@ fn deadlines_wake_and_reject_what_waits() {
 }
 
 #[test]
-fn cancelling_lets_go_whether_it_waits_or_runs() {
+fn cancellation_releases_waiting_and_running_invocations() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[("b", 10)]);
@@ -269,7 +269,7 @@ fn cancelling_lets_go_whether_it_waits_or_runs() {
 }
 
 #[test]
-fn a_node_that_goes_loses_what_ran_there_and_what_waits_gets_the_next() {
+fn node_loss_rejects_its_invocations_and_the_queue_waits_for_the_next_node() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[]);
@@ -283,7 +283,7 @@ fn a_node_that_goes_loses_what_ran_there_and_what_waits_gets_the_next() {
 }
 
 #[test]
-fn one_at_a_time_is_a_setting() {
+fn invocations_max_of_one_serializes_a_device() {
     let mut cluster = Cluster::of(&[]);
     let spec = DeviceSpec {
         kind: "gpu".into(),
@@ -299,7 +299,7 @@ fn one_at_a_time_is_a_setting() {
 }
 
 #[test]
-fn nonsense_is_counted_and_changes_nothing() {
+fn invalid_events_are_counted_and_ignored() {
     let mut cluster = Cluster::of(&[10]);
     cluster.now_ns = 100;
     let nowhere = DeviceId { node: NODE, ordinal: u32::MAX };
@@ -329,7 +329,7 @@ fn nonsense_is_counted_and_changes_nothing() {
 }
 
 #[test]
-fn a_model_that_is_larger_than_was_said_pushes_out_others_and_breaks_nothing() {
+fn model_larger_than_announced_evicts_others() {
     let mut cluster = Cluster::of(&[10]);
     cluster.arrive(1, &[("a", 1)]);
     cluster.load(CPU, "a", u64::MAX);
@@ -373,7 +373,7 @@ impl Cluster {
 }
 
 #[test]
-fn what_variants_have_in_common_takes_room_once() {
+fn shared_parts_of_variants_take_memory_once() {
     // The backbone and five variants fit.
     let mut cluster = Cluster::of(&[14]);
     for (id, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
@@ -391,7 +391,7 @@ fn what_variants_have_in_common_takes_room_once() {
 }
 
 #[test]
-fn the_device_that_has_more_of_a_model_is_nearer() {
+fn device_with_a_shared_backbone_is_preferred() {
     let mut cluster = Cluster::of(&[20, 20]);
     let demand = variant("a");
     let (model, parts) = (demand.model, demand.parts);

@@ -121,7 +121,7 @@ fn started(actions: &[Action], wanted: InvocationId) -> Option<u32> {
 }
 
 #[test]
-fn a_model_runs_only_where_it_can_whatever_the_policy() {
+fn every_policy_places_models_on_supported_platforms() {
     for policy in PolicyKind::ALL {
         for devices in [vec![cpu(), gpu()], vec![gpu(), cpu()]] {
             let gpu_at = u32::from(devices[0] == cpu());
@@ -135,7 +135,7 @@ fn a_model_runs_only_where_it_can_whatever_the_policy() {
 }
 
 #[test]
-fn what_no_device_can_run_is_rejected_at_once() {
+fn models_without_a_supported_device_are_rejected_at_once() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu()]);
     for models in [
         &[("g", only(Platform::Cuda))][..],
@@ -151,7 +151,7 @@ fn what_no_device_can_run_is_rejected_at_once() {
 /// A model that cannot run on an accelerator runs on the CPU of the same node; the call's other
 /// models still use the accelerator.
 #[test]
-fn one_model_that_needs_the_processor_does_not_bind_the_others() {
+fn cpu_only_model_does_not_keep_a_call_off_the_accelerator() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
     let models = [("both", Platforms::ALL), ("cpu", only(Platform::Cpu))];
     let (invocation, actions) = cluster.arrive(&models);
@@ -170,7 +170,7 @@ fn one_model_that_needs_the_processor_does_not_bind_the_others() {
 }
 
 #[test]
-fn every_kind_of_device_is_tried_and_the_quickest_is_stayed_with() {
+fn every_kind_of_device_is_tried_and_the_fastest_is_kept() {
     let kinds = vec![cpu(), spec("fast", Platform::Cuda), spec("slow", Platform::Cuda)];
     let mut cluster = Cluster::of(PolicyKind::default(), kinds);
     let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[80, 5, 30])).collect();
@@ -184,7 +184,7 @@ fn every_kind_of_device_is_tried_and_the_quickest_is_stayed_with() {
 /// The fastest device has room for one of the two models, so each gain of one model is a loss of
 /// the other.
 #[test]
-fn two_models_do_not_take_the_quicker_device_from_each_other_by_turns() {
+fn two_models_do_not_evict_each_other_from_the_faster_device() {
     for times_ms in [[3, 4], [4, 3], [30, 40], [5, 500]] {
         let room_for_one = |kind| DeviceSpec { capacity_bytes: 5, ..spec(kind, Platform::Cuda) };
         let mut cluster =
@@ -210,7 +210,7 @@ fn two_models_do_not_take_the_quicker_device_from_each_other_by_turns() {
 }
 
 #[test]
-fn a_slower_device_helps_out_while_the_quickest_is_taken() {
+fn slower_device_is_used_while_the_fastest_is_busy() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
     cluster.tell(Event::DeviceDown { device: device(1) });
     cluster.run("m", &[30, 20]);
@@ -229,7 +229,7 @@ fn a_slower_device_helps_out_while_the_quickest_is_taken() {
 }
 
 #[test]
-fn nothing_is_placed_on_a_device_that_is_down_and_what_waits_for_it_goes_elsewhere() {
+fn down_devices_get_no_placements_and_their_queue_moves() {
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::of(policy, vec![gpu(), gpu()]);
         cluster.tell(Event::DeviceDown { device: device(0) });
@@ -245,7 +245,7 @@ fn nothing_is_placed_on_a_device_that_is_down_and_what_waits_for_it_goes_elsewhe
 }
 
 #[test]
-fn smaller_device_evicts_more_and_refuses_what_no_longer_fits() {
+fn smaller_device_evicts_more_and_rejects_models_that_no_longer_fit() {
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::of(policy, vec![gpu()]);
         let bytes = 4;
@@ -279,7 +279,7 @@ fn smaller_device_evicts_more_and_refuses_what_no_longer_fits() {
 }
 
 #[test]
-fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
+fn waiting_for_a_lost_device_does_not_block_other_invocations() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![cpu(), gpu()]);
     cluster.tell(Event::DeviceDown { device: device(1) });
     let (lost, actions) = cluster.arrive(&[("g", only(Platform::Cuda))]);
@@ -294,7 +294,7 @@ fn one_that_waits_for_a_lost_device_keeps_nobody_else_waiting() {
 }
 
 #[test]
-fn those_that_were_admitted_for_a_device_that_is_lost_start_on_another() {
+fn admitted_invocations_of_a_lost_device_start_on_another() {
     for lost in [0, 1] {
         let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu(), gpu()]);
         let model = [("a", only(Platform::Cuda))];
@@ -336,7 +336,7 @@ proptest! {
     /// Under any sequence of events, an invocation starts only where all its models can run, on a
     /// device that is up.
     #[test]
-    fn placements_suit_their_devices(
+    fn placements_use_devices_that_are_up_and_support_all_models(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
         steps in prop::collection::vec((0_u8..4, 0_u32..3, prop::collection::vec((0_u8..4, 1_u8..8), 1..3)), 1..60),
     ) {
@@ -388,7 +388,7 @@ proptest! {
 /// On devices that overlap computation with loads, a cold run takes less than load and run time
 /// together, so the time beyond the load is no estimate of the run time.
 #[test]
-fn cold_runs_on_a_gpu_are_not_taken_for_warm_ones() {
+fn cold_gpu_runs_do_not_count_as_warm_run_times() {
     let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu()]);
     let mut run = |time_ms: u64| {
         let (invocation, actions) = cluster.arrive(&[("m", Platforms::ALL)]);

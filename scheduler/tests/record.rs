@@ -60,7 +60,7 @@ fn text(recorder: &mut Recorder) -> String {
 }
 
 #[test]
-fn a_record_plays_again_to_the_same_actions() {
+fn record_replays_to_the_same_actions() {
     let (mut recorder, actions) = record(usize::MAX);
     assert_eq!(actions.iter().filter(|action| matches!(action, Action::Start { .. })).count(), 2);
     let lines = text(&mut recorder);
@@ -72,7 +72,7 @@ fn a_record_plays_again_to_the_same_actions() {
 
 /// If the writer was stopped, all complete lines count.
 #[test]
-fn a_record_that_is_cut_short_plays_as_far_as_it_goes() {
+fn truncated_record_replays_its_complete_lines() {
     let (mut recorder, _) = record(usize::MAX);
     let lines = text(&mut recorder);
     let replayed = replay(&lines.as_bytes()[..lines.len() - 3]).unwrap();
@@ -80,7 +80,7 @@ fn a_record_that_is_cut_short_plays_as_far_as_it_goes() {
 }
 
 #[test]
-fn a_record_takes_no_more_than_it_may_and_plays_up_to_there() {
+fn record_respects_its_size_limit_and_replays() {
     let whole = text(&mut record(usize::MAX).0);
     for bytes_max in 0..=whole.len() {
         let (mut recorder, _) = record(bytes_max);
@@ -95,7 +95,7 @@ fn a_record_takes_no_more_than_it_may_and_plays_up_to_there() {
 
 /// Another policy or version decides differently, and the first difference is reported.
 #[test]
-fn what_the_scheduler_would_not_say_today_is_told_with_its_line() {
+fn replay_reports_the_line_of_the_first_difference() {
     let (mut recorder, _) = record(usize::MAX);
     let lines = text(&mut recorder);
     let (before, last) = lines.trim_end().rsplit_once('\n').unwrap();
@@ -110,7 +110,7 @@ fn what_the_scheduler_would_not_say_today_is_told_with_its_line() {
 }
 
 #[test]
-fn what_is_no_record_is_an_error_that_says_where() {
+fn invalid_record_is_an_error_with_its_line() {
     let (mut recorder, _) = record(usize::MAX);
     let setup = text(&mut recorder).lines().next().unwrap().to_owned();
     let unknown = setup.replace(PolicyKind::default().as_str(), "fastest");

@@ -28,11 +28,11 @@ fn check(preset: Preset, lower: f64) {
 }
 
 #[test]
-fn finish_first_is_three_tenths_below_lalb_o3_on_the_trace() {
+fn finish_first_latency_is_30_percent_below_lalb_o3_on_the_trace() {
     check(Preset::Trace, 0.3);
 }
 
 #[test]
-fn finish_first_is_two_fifths_below_lalb_o3_under_overload() {
+fn finish_first_latency_is_40_percent_below_lalb_o3_under_overload() {
     check(Preset::Overload, 0.4);
 }

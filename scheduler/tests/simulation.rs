@@ -164,7 +164,7 @@ explore! {
 /// late or too expensive, whatever else arrives. The simulation checks this; the test checks that
 /// there were such requests.
 #[test]
-fn what_is_admitted_keeps_its_slo() {
+fn admitted_requests_meet_their_slo() {
     let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
     let (mut met, mut rejected) = (0, 0);
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
@@ -189,7 +189,7 @@ fn what_is_admitted_keeps_its_slo() {
 /// requests wait until a miss is certain. With enough capacity, no request is rejected, and no
 /// model is excluded.
 #[test]
-fn loads_are_admitted_where_they_are_worth_it() {
+fn admission_allows_loads_that_are_worth_it() {
     let slo = SloRule { latency: SloLatency::Times(20.0), cost_max: Cost::MAX, part: 1.0 };
     let kept = |per_minute, policy: PolicyKind, admission| {
         let workload = Recipe { per_minute, minutes: 4, ..Preset::Overload.recipe(35) }.make(1).unwrap();
@@ -219,7 +219,7 @@ fn loads_are_admitted_where_they_are_worth_it() {
 /// Nodes go down and come back: the requests that ran there are rejected, and all others are
 /// served.
 #[test]
-fn what_a_lost_node_ran_is_answered_and_nothing_else() {
+fn lost_node_rejects_exactly_its_running_requests() {
     let recipe = Recipe { minutes: 2, ..Preset::Trace.recipe(20) };
     let losses = Losses { every_ns: 20_000_000_000, away_ns: 5_000_000_000, seed: 3 };
     for policy in PolicyKind::ALL {
@@ -239,7 +239,7 @@ fn what_a_lost_node_ran_is_answered_and_nothing_else() {
 
 /// A workload written to JSON with its schedule reads back unchanged.
 #[test]
-fn a_dump_is_a_workload_again_with_its_schedule() {
+fn dumped_workload_reads_back_with_its_schedule() {
     let workload = Recipe {
         functions: 5,
         popularity: Popularity::Zipf(1.0),
@@ -269,7 +269,7 @@ fn a_dump_is_a_workload_again_with_its_schedule() {
 }
 
 #[test]
-fn what_is_no_workload_is_an_error_that_says_why() {
+fn invalid_workload_is_an_error_with_its_reason() {
     let bad = [
         ("", "no workload"),
         ("{}", "missing field"),
@@ -296,7 +296,7 @@ fn what_is_no_workload_is_an_error_that_says_why() {
 
 /// Without arrivals, there is nothing to measure and no error.
 #[test]
-fn an_empty_workload_runs() {
+fn empty_workload_runs() {
     let json = br#"{"models":[[100,1,1]],"requests":[],"capacity":500}"#;
     let (workload, _) = Workload::from_json(json).unwrap();
     for policy in PolicyKind::ALL {

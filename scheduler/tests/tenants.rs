@@ -130,7 +130,7 @@ fn tenant(name: &str) -> TenantId {
 /// One tenant fills the queue with calls of a model that is in memory everywhere. Another tenant
 /// occasionally needs a model that has to be loaded.
 #[test]
-fn a_flood_with_high_locality_does_not_starve_others() {
+fn flood_with_high_locality_does_not_starve_other_tenants() {
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 4, &[]);
         (0..400).for_each(|_| cluster.arrive("flood", 0));
@@ -145,7 +145,7 @@ fn a_flood_with_high_locality_does_not_starve_others() {
 }
 
 #[test]
-fn time_is_shared_by_weight_while_both_wait() {
+fn device_time_is_shared_by_weight_while_both_tenants_wait() {
     let heavy = TenantLimits { weight: 3, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         // Both models fit in memory.
@@ -163,7 +163,7 @@ fn time_is_shared_by_weight_while_both_wait() {
 }
 
 #[test]
-fn no_more_run_at_once_than_a_tenant_may_have() {
+fn running_max_limits_concurrent_invocations() {
     let few = TenantLimits { running_max: 2, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 4, &[("few", few.clone())]);
@@ -174,7 +174,7 @@ fn no_more_run_at_once_than_a_tenant_may_have() {
 }
 
 #[test]
-fn device_time_is_capped_and_what_waits_for_it_is_woken() {
+fn device_share_max_caps_device_time_and_wakes_waiting_tenants() {
     let slow = TenantLimits { device_share_max: 0.1, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 2, &[("slow", slow.clone())]);
@@ -189,7 +189,7 @@ fn device_time_is_capped_and_what_waits_for_it_is_woken() {
 }
 
 #[test]
-fn a_tenants_models_stay_within_its_part_of_memory() {
+fn resident_bytes_max_limits_a_tenants_models() {
     let small = TenantLimits { resident_bytes_max: 5, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 1, &[("small", small.clone())]);
@@ -206,7 +206,7 @@ fn a_tenants_models_stay_within_its_part_of_memory() {
 /// Regression test: each variant was charged separately, so that a cap with room for all variants
 /// kept only one in memory.
 #[test]
-fn what_a_tenants_models_have_in_common_counts_once() {
+fn shared_parts_count_once_against_the_memory_limit() {
     let small = TenantLimits { resident_bytes_max: 7, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 1, &[("small", small.clone())]);
@@ -227,7 +227,7 @@ fn what_a_tenants_models_have_in_common_counts_once() {
 }
 
 #[test]
-fn a_call_without_models_that_a_cap_held_back_starts_when_another_ends() {
+fn capped_call_without_models_starts_when_another_ends() {
     let capped = TenantLimits { running_max: 1, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         let mut cluster = Cluster::new(policy, 1, &[("acme", capped.clone())]);

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn several_tensors_become_one() {
+    fn combiners_compute_their_results() {
         let (a, b, c) = ([0.5, 0.25, 0.25, 0.0], [0.25, 0.5, 0.75, 0.25], [0.0, 1.0, 0.125, f32::NAN]);
         let all: &[&[f32]] = &[&a, &b, &c];
         assert_eq!(combine(Combiner::Mean, &[2, 2], &[&a, &b]), [0.375, 0.375, 0.5, 0.125]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn incompatible_tensors_are_rejected() {
         let (two, three, scalar) = (Shape::new(&[2]).unwrap(), Shape::new(&[3]).unwrap(), Shape::default());
         let view = |datatype, shape, data| View { datatype, shape, data };
         let floats = view(ElementType::Fp32, &two, &[0; 8][..]);
@@ -305,7 +305,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn combining_copies_of_one_gives_it_back(values in prop::collection::vec(-1e3_f32..1e3, 6), copies in 1_usize..5) {
+        fn combining_copies_of_a_tensor_returns_it(values in prop::collection::vec(-1e3_f32..1e3, 6), copies in 1_usize..5) {
             let tensors = vec![values.as_slice(); copies];
             for combiner in [Combiner::First, Combiner::Best] {
                 prop_assert_eq!(&combine(combiner, &[2, 3], &tensors), &values);

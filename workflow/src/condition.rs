@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tensor_becomes_the_number_that_is_asked_for() {
+    fn measures_compute_their_number() {
         let rows = [0.5, 0.25, 0.125, 0.75, f32::NAN, 0.0];
         assert_eq!(measure(Measure::Max, &[2, 3], &rows), Ok(0.75));
         assert_eq!(measure(Measure::Confidence, &[2, 3], &rows), Ok(0.5));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn conditions_are_small() {
+    fn conditions_parse_and_reject_other_expressions() {
         for (text, printed) in [
             ("max(a.p)<0.8", "max(a.p) < 0.8"),
             (" confidence( a ) >= 1e-3 ", "confidence(a) >= 0.001"),
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_printed_is_read_back(name in "[a-z]{1,8}(\\.[a-z:<=>/ ]{0,5}[a-z])?", measure in 0_usize..4, comparison in 0_usize..6, number in -1e6..1e6) {
+        fn printed_condition_parses_to_itself(name in "[a-z]{1,8}(\\.[a-z:<=>/ ]{0,5}[a-z])?", measure in 0_usize..4, comparison in 0_usize..6, number in -1e6..1e6) {
             let condition = Condition::Compare {
                 measure: [Measure::Element, Measure::Max, Measure::Min, Measure::Confidence][measure],
                 source: name.parse().unwrap(),

@@ -252,7 +252,7 @@ mod tests {
     "#;
 
     #[test]
-    fn toml_and_json_say_the_same() {
+    fn toml_and_json_documents_are_equivalent() {
         let document = Document::parse(TOML.as_bytes()).unwrap();
         let json = serde_json::to_vec(&document).unwrap();
         assert_eq!(Document::parse(&json).unwrap(), document);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn unreadable_documents_are_errors_with_a_reason() {
         for (text, why) in [
             ("", "missing field `inputs`"),
             ("\"x\"", "expected"),

@@ -70,7 +70,7 @@ mod tests {
     use weir_types::ElementType;
 
     #[test]
-    fn strings_are_split_where_rows_end() {
+    fn string_tensors_split_at_row_boundaries() {
         let data = b"\x01\0\0\0a\x00\0\0\0\x02\0\0\0bc\x01\0\0\0d";
         let shape = Shape::new(&[2, 2]).unwrap();
         let parts = split(View { datatype: ElementType::Bytes, shape: &shape, data }, 2).unwrap();
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_even_and_make_up_the_whole(rows in 0_u32..40, columns in 0_u32..4, parts in 1..=PARTS_MAX) {
+        fn split_parts_are_even_and_cover_the_tensor(rows in 0_u32..40, columns in 0_u32..4, parts in 1..=PARTS_MAX) {
             let shape = Shape::new(&[rows, columns]).unwrap();
             let data = vec![0; (rows * columns * 2) as usize];
             let split = split(View { datatype: ElementType::Int16, shape: &shape, data: &data }, parts).unwrap();

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_written_as_they_are_read() {
+    fn printed_tensor_types_parse_to_themselves() {
         for text in ["FP32[n, 3, ?]", "BYTES[]", "INT64[7]"] {
             assert_eq!(text.parse::<TensorType>().unwrap().to_string(), text);
         }

@@ -9,7 +9,8 @@ fn port(name: &str, datatype: ElementType, shape: &[Option<u32>]) -> Port {
     Port { name: name.into(), datatype, shape: shape.to_vec() }
 }
 
-/// `digits`: FP32[?, 64] to FP32[?, 10]; `ten`: FP32[?, 10] to FP32[?, 2]; `ints`: INT64[4] to INT64[4]; `pair`: two outputs; `f`: a function.
+/// Targets. `digits`: FP32[?, 64] to FP32[?, 10]; `ten`: FP32[?, 10] to FP32[?, 2]; `ints`:
+/// INT64[4] to INT64[4]; `pair`: a model with two outputs; `f`: a tensor function.
 fn catalog(_: &str, wanted: &ModelRef) -> Result<Option<Pinned>, String> {
     let fp32 = |name: &str, columns| port(name, ElementType::Fp32, &[None, Some(columns)]);
     let ints = |name: &str| port(name, ElementType::Int64, &[Some(4)]);
@@ -54,7 +55,7 @@ fn digits(steps: &str, output: &str) -> String {
 const A: &str = "[steps.a]\nrun = \"digits\"\ninputs = { image = \"image\" }\n";
 
 #[test]
-fn a_sequence_has_the_types_that_follow_from_its_ends() {
+fn sequence_signature_follows_from_its_first_and_last_step() {
     let plan =
         plan(&digits(&format!("{A}[steps.b]\nrun = \"ten\"\ninputs = {{ p = \"a\" }}"), "b.q")).unwrap();
     let signature = plan.signature();
@@ -67,7 +68,7 @@ fn a_sequence_has_the_types_that_follow_from_its_ends() {
 }
 
 #[test]
-fn what_a_reader_needs_is_known_of_what_it_reads() {
+fn sizes_propagate_from_readers_to_inputs() {
     // `f` declares no number of columns; `digits` and the type of the input determine it.
     let text = "
         inputs = { raw = \"UINT8[?, k]\" }
@@ -145,7 +146,7 @@ fn each_mistake_has_its_own_error() {
 }
 
 #[test]
-fn an_unfed_input_is_named() {
+fn input_without_a_source_is_named() {
     let two = |_: &str, _: &ModelRef| {
         let mut pinned = catalog("", &"ten".parse().unwrap()).unwrap().unwrap();
         let signature = pinned.signature.as_mut().unwrap();
@@ -158,7 +159,7 @@ fn an_unfed_input_is_named() {
 }
 
 #[test]
-fn everything_is_bounded() {
+fn plan_limits_are_enforced() {
     let steps = |count: usize| {
         let steps: String = (0..count)
             .map(|i| format!("[steps.s{i}]\nrun = \"digits\"\ninputs = {{ image = \"image\" }}\n"))
@@ -188,7 +189,7 @@ fn everything_is_bounded() {
 }
 
 #[test]
-fn without_a_node_what_can_be_told_is_told() {
+fn plan_without_targets_still_finds_structural_errors() {
     let nobody = |_: &str, _: &ModelRef| Ok(None);
     let offline = |text: &str| Plan::new(&Document::parse(text.as_bytes()).unwrap(), &nobody);
     let good = digits(
@@ -214,7 +215,7 @@ fn without_a_node_what_can_be_told_is_told() {
 
 /// Steps that exclude each other are not added up, and unused steps do not count.
 #[test]
-fn what_a_run_takes_is_its_longest_chain_in_the_case_that_takes_longest() {
+fn run_estimate_is_the_longest_chain_of_the_slowest_case() {
     let step = |name: &str, of: &str, more: &str| {
         format!("[steps.{name}]\nrun = \"deep\"\ninputs = {{ x = \"{of}\" }}\n{more}\n")
     };

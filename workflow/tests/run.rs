@@ -244,7 +244,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_run_is_what_the_words_mean_in_whatever_order_steps_finish(
+    fn run_matches_the_definition_for_any_completion_order(
         steps in made(),
         x in prop::collection::vec(0_f32..1.0, 1..6),
         y in prop::collection::vec(0_f32..1.0, 1..6),
@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_left_to_chance_goes_the_way_of_the_draw(draw in 0_f64..1.0) {
+    fn chance_condition_follows_the_draw(draw in 0_f64..1.0) {
         let text = "
             inputs = { x = \"FP32[?]\" }
             [steps.new]
@@ -343,7 +343,7 @@ proptest! {
 }
 
 #[test]
-fn what_nobody_will_read_is_not_begun() {
+fn steps_without_readers_do_not_start() {
     // Only `late` reads `slow`, and the condition excludes `late` once `first` is computed.
     let text = "
         inputs = { x = \"FP32[?]\" }
@@ -399,7 +399,7 @@ fn typed() -> std::sync::Arc<Plan> {
 }
 
 #[test]
-fn what_does_not_fit_at_run_time_names_the_step() {
+fn run_time_type_errors_name_the_step_or_input() {
     let column = |len: usize| Column::new(&vec![0.5; len]);
     let new = |inputs: Vec<(&str, Column)>, wanted: Option<&[&str]>| {
         let inputs = inputs.into_iter().map(|(name, column)| (name.to_owned(), column)).collect();

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_cost_what_their_tier_was_seen_to_take() {
+    fn load_time_by_size_uses_the_measured_bandwidth_of_the_tier() {
         let mut all = LoadTimes::default();
         assert_eq!(all.by_size_ns(0, Tier::Disk, 1_000), 4_000);
         assert!(all.by_size_ns(0, Tier::Memory, 1_000) < all.by_size_ns(0, Tier::ObjectStore, 1_000));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_saturates() {
+    fn load_times_saturate() {
         let mut all = LoadTimes::default();
         all.add_per_mib(0, Tier::Disk, 0, u64::MAX);
         all.add_per_mib(0, Tier::Disk, 1, u64::MAX);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_already_is_not_moved() {
+    fn local_inputs_take_no_move_time() {
         let network = Network { bytes_per_second: 2_000_000_000, round_trip_ns: 1_000 };
         let on = |node, bytes| InputsOn { node: NodeId(node), bytes };
         let time = |inputs: &[InputsOn]| network.move_time_ns(inputs, NodeId(1));

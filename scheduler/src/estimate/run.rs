@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_measured_goes_before_what_is_said_goes_before_what_others_take() {
+    fn run_time_prefers_own_measurement_then_caller_then_other_functions() {
         let (mut own, mut others) = (RunTimes::default(), RunTimes::default());
         assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, None), PRIOR_NS);
         others.add(0, 1, 50);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_of_equal_runs_is_exact_and_nonsense_saturates() {
+    fn equal_runs_have_an_exact_mean_and_extremes_saturate() {
         let mut line = RunLine::default();
         assert_eq!(line.estimate_ns(1), None);
         (0..1_000).for_each(|_| line.add(1, 1_333_333_333));
@@ -117,7 +117,7 @@ mod tests {
     proptest! {
         /// The fit predicts runs on a line, for every order of the samples.
         #[test]
-        fn a_line_is_found_whatever_order_its_points_come_in(
+        fn run_line_fits_samples_in_any_order(
             batches in prop::collection::vec(1_u32..64, 2..200),
             base in 1_000_u64..1_000_000,
             per_item in 0_u64..100_000,

@@ -138,7 +138,7 @@ impl Exclusive {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a part of a count, and saturating"
+            reason = "a share of a count; the cast saturates"
         )]
         let devices = (part * f64::from(devices)).ceil() as usize;
         devices.max(1)

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_become_arrivals_of_the_most_invoked_functions() {
+    fn trace_counts_become_arrivals_of_the_most_invoked_functions() {
         let workload = recipe(2, None).read(CSV.as_bytes(), 1).unwrap();
         let of = |model: u32, minute: u64| {
             let is_it = |request: &&SimRequest| {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_are_scaled_to_a_rate_and_owners_are_tenants() {
+    fn trace_minutes_scale_to_a_rate_and_owners_become_tenants() {
         let workload = recipe(3, Some(100)).read(CSV.as_bytes(), 1).unwrap();
         assert_eq!(workload.requests().len(), 300);
         let bobs = workload.requests().iter().filter(|request| request.tenant == 1).count();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_refused() {
+    fn invalid_traces_are_rejected() {
         for csv in
             ["", "HashOwner,HashApp,HashFunction,Trigger,1\na,b,c,d,1\n", "o,a,f,t,1,2,3\na,b,c,d,1,-2,3\n"]
         {

@@ -292,7 +292,7 @@ fn gap(rng: &mut Pcg64, per_ns: f64) -> f64 {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "times are positive and saturate"
+    reason = "times are positive; the cast saturates"
 )]
 pub(super) fn at(time_ns: f64) -> u64 {
     time_ns as u64

@@ -118,8 +118,7 @@ pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> R
 }
 
 /// Simulation events. At one instant, loads end first, then runs, then nodes go down and up, then
-/// requests arrive. `life` tells apart the states of a device before and after an outage: events of
-/// an earlier life are dropped.
+/// requests arrive. `life` counts a device's outages: an event of an earlier life is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Ready { device: u32, life: u32, request: u32, missed: bool },

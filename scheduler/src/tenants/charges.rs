@@ -72,7 +72,7 @@ mod tests {
     use crate::Part;
 
     #[test]
-    fn what_models_have_in_common_is_charged_once_on_each_device() {
+    fn shared_parts_are_charged_once_per_device() {
         let (here, there) = (DeviceKey(0), DeviceKey(1));
         let common = Part { id: PartId(1), bytes: 90 };
         let parts = Parts::of(100, &[common]);

@@ -29,7 +29,7 @@ impl View {
         }
     }
 
-    /// The expected time to bring the inputs of `request` to the node of a device.
+    /// The expected time to move the inputs of `request` to the node of a device.
     #[must_use]
     pub fn move_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
         self.network.move_time_ns(&request.inputs, device.id().node)

@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shared_counts_once_whoever_comes_stays_or_goes(
+        fn shared_parts_count_once_in_any_order_of_changes(
             all in prop::collection::vec((model(), any::<bool>()), 1..12),
             steps in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..40),
         ) {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_nonsense_are_none() {
+    fn invalid_parts_are_ignored() {
         let (some, other) = (Part { id: PartId(1), bytes: 6 }, Part { id: PartId(2), bytes: 6 });
         assert!(Parts::of(10, &[some, other]).is_empty());
         assert!(Parts::of(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());

@@ -132,7 +132,7 @@ pub(super) struct Has {
     pub(super) bytes: u64,
     /// The model is resident or loading, and was not given up.
     pub(super) holds: bool,
-    /// When the device can take one more invocation.
+    /// When the device accepts one more invocation.
     pub(super) free_at_ns: u64,
     pub(super) parts: Parts,
 }
@@ -140,7 +140,8 @@ pub(super) struct Has {
 #[derive(Debug)]
 pub(super) struct Models {
     table: Table<ModelId, ModelView>,
-    /// By what models have in common: where there are models with it that stay, and how many.
+    /// Holders by part: the devices with models that contain the part and were not given up, with
+    /// the number of these models.
     by_part: BTreeMap<PartId, BTreeMap<DeviceKey, u32>>,
 }
 
@@ -154,7 +155,7 @@ impl Models {
         self.by_part.get(&part).into_iter().flat_map(|devices| devices.keys().copied())
     }
 
-    /// A model's number, with one more reference.
+    /// The key of a model, with one more reference.
     pub(super) fn retain(&mut self, model: &ModelId) -> ModelKey {
         ModelKey(self.table.retain(model))
     }
@@ -179,7 +180,7 @@ impl Models {
         self.table.get_mut(model.0)
     }
 
-    /// What a model has on a device changed.
+    /// Updates the indexes after a model's state on a device changed.
     pub(super) fn moved(
         &mut self,
         model: ModelKey,
@@ -192,7 +193,8 @@ impl Models {
             self.table.retain_key(model.0);
             tenants.retain(&self.table.id(model.0).tenant);
         }
-        // What was given up is on nobody's account: the device keeps it only as long as it has room to spare.
+        // A model that was given up is charged to no tenant: the device keeps it only while it has
+        // room to spare.
         if before.holds != now.holds || before.bytes != now.bytes || before.parts != now.parts {
             let tenant = &self.table.id(model.0).tenant;
             if now.holds {
@@ -221,7 +223,8 @@ impl Models {
         }
     }
 
-    /// A model that stays came to a device, or is none there any more.
+    /// Counts a model that was not given up when it comes to a device (`comes`) or leaves the
+    /// device.
     fn shared(&mut self, device: DeviceKey, has: &Has, comes: bool) {
         for part in has.parts.iter().filter(|_| has.holds) {
             let devices = self.by_part.entry(part.id).or_default();

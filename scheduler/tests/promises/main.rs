@@ -20,7 +20,7 @@ proptest! {
     /// bounded, and every model that an invocation opens fits into the device at that moment.
     /// `World` contains the checks.
     #[test]
-    fn promises_hold_whatever_happens(
+    fn promises_hold_over_random_histories(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
@@ -34,7 +34,7 @@ proptest! {
 /// that ends with its invocation gets this wrong: both loads fit when they were promised, and then
 /// one of them does not.
 #[test]
-fn loads_that_count_on_each_others_victims_all_fit() {
+fn loads_that_rely_on_the_same_victim_all_fit() {
     for policy in PolicyKind::ALL {
         let mut world = World::new(policy);
         steps().into_iter().for_each(|step| world.take(step));

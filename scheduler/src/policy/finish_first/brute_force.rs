@@ -17,7 +17,7 @@ use weir_types::{
 
 struct BruteForce {
     placer: Placer,
-    /// In order.
+    /// Waiting requests, in order.
     waiting: Vec<(Order, Request)>,
     arrivals: u64,
     /// The remaining turns of this round, each with a flag that is set if its invocation has
@@ -378,7 +378,7 @@ proptest! {
 
     /// Costing only the heads of queues, binary search and incremental counts change no action.
     #[test]
-    fn indexes_decide_as_brute_force_does(
+    fn finish_first_decides_as_brute_force(
         steps in prop::collection::vec(step(), 1..150),
         running_max in prop::sample::select(vec![u32::MAX, 2]),
     ) {

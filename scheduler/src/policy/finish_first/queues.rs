@@ -247,7 +247,7 @@ mod tests {
     proptest! {
         /// The indexes agree with an exhaustive search of all waiting requests.
         #[test]
-        fn indexes_say_what_a_look_at_everything_says(steps in prop::collection::vec(step(), 1..120), at in any::<usize>()) {
+        fn queue_indexes_match_exhaustive_search(steps in prop::collection::vec(step(), 1..120), at in any::<usize>()) {
             let mut queues = Queues::default();
             let mut all: Vec<(Order, QueueKey, Request)> = Vec::new();
             let mut now_ns = 0;

@@ -1,4 +1,4 @@
-//! The places that an arrival could have, and the choice among them.
+//! Possible places for an arriving request, and the choice among them.
 
 use super::Admission;
 use crate::slo::front::{Front, Offer, Quote, Step};

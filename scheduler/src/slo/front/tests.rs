@@ -46,7 +46,7 @@ fn all(steps: &[Step]) -> Vec<StepPlacement> {
 proptest! {
     /// The front consists of all placements that no other placement beats.
     #[test]
-    fn the_front_is_what_no_other_placement_beats(steps in workflow()) {
+    fn front_contains_exactly_the_unbeaten_placements(steps in workflow()) {
         let all = all(&steps);
         let Ok(front) = Front::of(&steps) else {
             prop_assert!(all.is_empty());
@@ -71,7 +71,7 @@ proptest! {
 
     /// Two binary searches find the same range as a linear scan.
     #[test]
-    fn what_is_within_keeps_to_both(steps in workflow(), time_ns in 0_u64..80, cost in 0_u64..80) {
+    fn within_returns_exactly_the_placements_that_meet_both_limits(steps in workflow(), time_ns in 0_u64..80, cost in 0_u64..80) {
         let Ok(front) = Front::of(&steps) else { return Ok(()) };
         let cost = Cost::from_nanos(cost);
         let keeps: Vec<_> = front.placements().iter().filter(|p| p.time_ns <= time_ns && p.cost <= cost).collect();
@@ -81,7 +81,7 @@ proptest! {
     /// The choice meets the SLO on the cluster, is the best of the sample, and the sample is as
     /// long as allowed.
     #[test]
-    fn the_choice_is_of_what_keeps_on_the_cluster(
+    fn choose_returns_the_best_sampled_offer_that_meets_the_slo(
         steps in workflow(),
         limits in (0_u64..80, 0_u64..80),
         waits in prop::collection::vec(prop::option::of(0_u64..40), 1..8),
@@ -113,7 +113,7 @@ proptest! {
 }
 
 #[test]
-fn a_chain_over_two_kinds_is_priced() {
+fn front_prices_chains_and_branches_over_two_kinds() {
     let quote = |time_ns, cost| Some(Quote { time_ns, cost: Cost::from_nanos(cost) });
     let on_both = |after: &[usize]| Step { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
     let front = Front::of(&[on_both(&[]), on_both(&[0])]).unwrap();
@@ -126,7 +126,7 @@ fn a_chain_over_two_kinds_is_priced() {
 }
 
 #[test]
-fn what_is_no_workflow_is_refused() {
+fn invalid_step_orders_and_unplaceable_steps_are_rejected() {
     let nowhere = Step { after: vec![], quotes: vec![None, None] };
     assert_eq!(Front::of(&[nowhere]), Err(FrontError::Nowhere(0)));
     let itself = Step { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
@@ -137,7 +137,7 @@ fn what_is_no_workflow_is_refused() {
 /// For long workflows over many kinds, the front is bounded and keeps the fastest and the cheapest
 /// placement.
 #[test]
-fn long_workflows_are_thinned_out_and_keep_their_ends() {
+fn long_workflows_keep_the_fastest_and_cheapest_placement() {
     let quote = |kind: u64, step: u64| Quote {
         time_ns: 1_000 + 977 * (kind * 31 + step * 17) % 1_009,
         cost: Cost::from_nanos(1_000 + 983 * (kind * 13 + step * 29) % 1_013),

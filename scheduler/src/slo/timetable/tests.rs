@@ -157,7 +157,7 @@ proptest! {
     /// Under any arrivals, ends and cancellations, every admitted entry finds the models that it
     /// relies on, has room for its other models, and ends by its due time.
     #[test]
-    fn what_is_admitted_is_over_when_it_is_due(
+    fn admitted_entries_end_by_their_due_time(
         slots in 1_usize..4,
         memory in prop::sample::subsequence((0..6).collect::<Vec<u32>>(), 0..3),
         steps in prop::collection::vec(step(), 1..60),
@@ -211,7 +211,7 @@ proptest! {
 
     /// A shorter run or load never delays another entry, so an admission can be kept.
     #[test]
-    fn nothing_that_is_shorter_makes_another_later(
+    fn shorter_work_never_delays_other_entries(
         works in prop::collection::vec((0_u32..4, any::<bool>(), 1_u64..30, 0_u64..30), 1..30),
         slots in 1_usize..5,
     ) {
@@ -233,7 +233,7 @@ proptest! {
 }
 
 #[test]
-fn the_order_is_by_when_they_are_due_and_nobody_is_pushed_past_that() {
+fn entries_are_ordered_by_due_time_and_never_delayed_past_it() {
     let mut table = Timetable::default();
     let device = Device::new(1, vec![ModelKey(0)]);
     let try_one = |table: &mut Timetable, invocation, due_at_ns| {
@@ -262,7 +262,7 @@ fn the_order_is_by_when_they_are_due_and_nobody_is_pushed_past_that() {
 /// Regression test: variants of one model, each nearly as large as the device, were computed not to
 /// fit together.
 #[test]
-fn models_that_have_much_in_common_are_counted_on_side_by_side() {
+fn variants_with_shared_parts_fit_side_by_side() {
     let mut table = Timetable::default();
     let mut device = Device::new(2, vec![ModelKey(4)]);
     device.used.push((ModelKey(4), 50));

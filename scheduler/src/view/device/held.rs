@@ -1,8 +1,8 @@
 //! The models that one device holds or has promised to hold.
 //!
 //! ```text
-//! capacity_bytes  >=  held_bytes                            -  evictable_bytes
-//!                     in memory, or granted and on its way     in memory, may go, granted to nobody
+//! capacity_bytes  >=  held_bytes                      -  evictable_bytes
+//!                     resident, or granted and loading   resident, evictable, not granted
 //! ```
 //!
 //! The invariant holds after every grant. Other changes preserve it: the end of a grant leaves its
