@@ -1,17 +1,18 @@
-//! Instances that answer more than one call, where the function's manifest says so: how far, and what a call finds of those before it.
+//! Instance reuse: limits, isolation between calls, and retirement of instances.
 
 use serde_json::{Value, json};
 use weir_tests::{Client, Node, digits, eventually, function, has_function};
 use weir_types::{ErrorCode, Reuse};
 
-/// What a call of `remember` says, once it has ended.
+/// Calls `remember`, waits for the call's end, and returns the response.
 async fn say(client: &Client, path: &str) -> String {
     let said = client.get(path).await.ok().text().trim_end().to_owned();
     at_rest(client).await;
     said
 }
 
-/// Once no call runs: an answer may be here before its call has ended, and its instance lies idle.
+/// Waits until no call runs: a response may arrive before the call's end and the release of its
+/// instance.
 async fn at_rest(client: &Client) {
     eventually("the end of every call", async || {
         (client.metric("weir_invocations_running", "").await == 0.0).then_some(())
@@ -19,7 +20,7 @@ async fn at_rest(client: &Client) {
     .await;
 }
 
-/// The number of its instance's calls that each of `count` calls, one after the other, finds.
+/// Makes `count` sequential calls, and returns each instance's call count.
 async fn counts(client: &Client, path: &str, count: usize) -> Vec<u32> {
     let mut counts = Vec::new();
     for _ in 0..count {
@@ -28,7 +29,7 @@ async fn counts(client: &Client, path: &str, count: usize) -> Vec<u32> {
     counts
 }
 
-/// The instances of a function given up for `cause`, once there are `count`.
+/// Waits until `count` instances of a function were retired for `cause`.
 async fn retired(client: &Client, name: &str, cause: &str, count: f64) {
     let label = format!("function=\"{name}\",cause=\"{cause}\"");
     let what = format!("{count} instances of {name} given up for {cause}");
@@ -39,7 +40,7 @@ async fn retired(client: &Client, name: &str, cause: &str, count: f64) {
     .await;
 }
 
-/// Once so many instances wait.
+/// Waits until `count` instances are idle.
 async fn idle(client: &Client, count: f64) {
     eventually(&format!("{count} idle instances"), async || {
         (client.metric("weir_instances_idle", "").await == count).then_some(())
@@ -48,7 +49,7 @@ async fn idle(client: &Client, count: f64) {
 }
 
 #[tokio::test]
-async fn every_call_has_a_fresh_instance_unless_the_manifest_says_reuse() {
+async fn instances_are_fresh_without_reuse_in_the_manifest() {
     let node = Node::start().await;
     node.deploy("fresh", function("remember")).await;
     assert_eq!(counts(&node, "/fn/fresh/count", 5).await, [1; 5]);
@@ -63,7 +64,7 @@ async fn every_call_has_a_fresh_instance_unless_the_manifest_says_reuse() {
 }
 
 #[tokio::test]
-async fn an_instance_answers_as_many_calls_as_the_manifest_says() {
+async fn instance_serves_up_to_its_call_limit() {
     let node = Node::start().await;
     for name in ["remember", "remember-p3"] {
         node.deploy_with(name, "reuse.calls_max=3", function(name)).await;
@@ -79,9 +80,10 @@ async fn an_instance_answers_as_many_calls_as_the_manifest_says() {
 }
 
 #[tokio::test]
-async fn tensor_functions_are_used_again_too() {
+async fn tensor_function_instances_are_reused() {
     let node = Node::start().await;
-    // Twice what a call takes: what an instance has answered with is not its own any more.
+    // Twice the tensor bytes of one call: tensors in a response are no longer counted for the
+    // instance.
     node.deploy_with("f", "reuse=true&limits.tensor_bytes=8200", function("remember-tensor")).await;
     let inputs = json!([{ "name": "a", "datatype": "UINT8", "shape": [4096], "data": vec![1; 4096] }]);
     for call in 1..=10 {
@@ -94,7 +96,7 @@ async fn tensor_functions_are_used_again_too() {
 }
 
 #[tokio::test]
-async fn whatever_ends_a_call_badly_ends_its_instance() {
+async fn failed_call_retires_its_instance() {
     let node = Node::start().await;
     let bounds = "reuse=true&limits.deadline_ms=5000&limits.cpu_time_ms=200";
     node.deploy_with("f", bounds, function("remember")).await;
@@ -108,7 +110,7 @@ async fn whatever_ends_a_call_badly_ends_its_instance() {
         assert_eq!(node.get(&format!("/fn/f{path}")).await.code(), code);
         retired(&node, "f", "failed", (at + 1) as f64).await;
     }
-    // A client that goes away.
+    // A client disconnect.
     assert_eq!(counts(&node, "/fn/f/count", 2).await, [1, 2]);
     let gone = tokio::time::timeout(std::time::Duration::from_millis(300), node.get("/fn/f/nap?60000")).await;
     assert!(gone.is_err());
@@ -121,11 +123,11 @@ async fn whatever_ends_a_call_badly_ends_its_instance() {
 }
 
 #[tokio::test]
-async fn limits_are_each_calls_own() {
+async fn limits_apply_per_call_on_reused_instances() {
     let node = Node::start().await;
     let bounds = "reuse=true&limits.cpu_time_ms=600&limits.deadline_ms=5000&limits.log_bytes=1000";
     node.deploy_with("f", bounds, function("remember")).await;
-    // Together more than a call may have, of processor time, of time, and of log.
+    // The calls together exceed the limits on CPU time, deadline and log bytes of one call.
     for call in 1..=4 {
         assert_eq!(counts(&node, "/fn/f/spin?250", 1).await, [call]);
     }
@@ -138,12 +140,12 @@ async fn limits_are_each_calls_own() {
     assert_eq!(node.metric("weir_function_log_dropped_bytes_total", "function=\"f\"").await, 0.0);
     let shouted = node.logs("f").await.iter().filter(|line| line.text.len() == 600).count();
     assert_eq!(shouted, 4);
-    // And one of them by itself is over as it would be without reuse.
+    // A single call is still limited.
     assert_eq!(node.get("/fn/f/spin?5000").await.code(), ErrorCode::CpuTimeLimit);
 }
 
 #[tokio::test]
-async fn a_call_finds_nothing_of_anothers_request_and_writes_for_itself() {
+async fn reused_instance_isolates_requests_and_log_lines() {
     let node = Node::start().await;
     node.deploy_with("f", "reuse=true", function("remember")).await;
     node.deploy_with("p3", "reuse=true", function("remember-p3")).await;
@@ -152,11 +154,11 @@ async fn a_call_finds_nothing_of_anothers_request_and_writes_for_itself() {
         assert_eq!(answer.text(), format!("{}{body}\n", call + 1));
         at_rest(&node).await;
     }
-    // The streams of a guest are opened once, and its lines are those of the call that runs.
+    // A guest opens its streams once; its lines belong to the running call.
     for (name, path) in [("f", "/fn/f/say"), ("p3", "/fn/p3/")] {
         for id in ["one", "two", "three"] {
             let request = node.request(reqwest::Method::GET, path).header("weir-request-id", id);
-            // A client that does not read the answer would end the call, and its instance.
+            // Read the response: an unread response would cancel the call and retire its instance.
             request.send().await.unwrap().text().await.unwrap();
             at_rest(&node).await;
         }
@@ -174,24 +176,24 @@ async fn a_call_finds_nothing_of_anothers_request_and_writes_for_itself() {
 }
 
 #[tokio::test]
-async fn what_a_guest_keeps_is_bounded() {
+async fn retained_handles_and_memory_are_bounded() {
     let node = Node::start().await;
     let bounds = "reuse.handles_max=20&reuse.memory_growth_bytes=8388608&limits.tensor_bytes=16384";
     node.deploy_with("f", bounds, function("remember")).await;
-    // Tensors stay, and are counted as the instance's own.
+    // Kept tensors count for the instance.
     assert_eq!(say(&node, "/fn/f/tensors?10").await, "1 10");
     assert_eq!(say(&node, "/fn/f/tensor").await, "2 [7]");
     let over = node.get("/fn/f/tensors?10").await;
     assert!(over.text().contains("limits.tensor_bytes"), "{}", over.text());
-    // More handles than may be kept.
+    // More handles than the limit.
     node.deploy_with("h", "reuse.handles_max=20", function("remember")).await;
     assert_eq!(say(&node, "/fn/h/tensors?100").await, "1 100");
     retired(&node, "h", "handles", 1.0).await;
-    // A request may be kept, and its body is over with its call; the body by itself may not.
+    // A request may be kept, and its body ends with the call; the body alone may not be kept.
     assert_eq!(say(&node, "/fn/h/request").await, "1 kept");
     retired(&node, "h", "handles", 2.0).await;
     assert_eq!(say(&node, "/fn/h/count").await, "1");
-    // Memory that was taken and not used up is no reason; more than the bound is.
+    // Growth within the bound keeps the instance; growth beyond it retires the instance.
     node.deploy_with("m", bounds, function("remember")).await;
     assert_eq!(counts(&node, "/fn/m/grow?2", 3).await, [1, 2, 3]);
     assert_eq!(counts(&node, "/fn/m/grow?9", 1).await, [4]);
@@ -200,11 +202,11 @@ async fn what_a_guest_keeps_is_bounded() {
 }
 
 #[tokio::test]
-async fn calls_at_once_have_instances_of_their_own() {
+async fn concurrent_calls_use_separate_instances() {
     let node = Node::start().await;
     node.deploy_with("f", "reuse.idle_max=3", function("remember")).await;
     let calls = (0..6).map(|_| say(&node, "/fn/f/nap?400"));
-    // All six run at once: none can have waited for another's instance.
+    // All six calls run concurrently, so each needs its own instance.
     assert_eq!(futures::future::join_all(calls).await, ["1"; 6]);
     idle(&node, 3.0).await;
     retired(&node, "f", "room", 3.0).await;
@@ -213,7 +215,7 @@ async fn calls_at_once_have_instances_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_idle_instance_makes_room_for_whoever_wants_its_place() {
+async fn idle_instances_are_evicted_for_other_functions() {
     let node = Node::builder().set("instances_max", 2).start().await;
     for name in ["a", "b", "c"] {
         node.deploy_with(name, "reuse=true", function("remember")).await;
@@ -225,7 +227,7 @@ async fn an_idle_instance_makes_room_for_whoever_wants_its_place() {
         }
     }
     assert_eq!(say(&node, "/fn/b/count").await, "2");
-    // Calls that wait for a place get it, whatever lies idle.
+    // Waiting calls get a permit despite idle instances.
     let calls = (0..12).map(|i| node.get(["/fn/a/nap?50", "/fn/b/nap?50", "/fn/c/nap?50"][i % 3]));
     for call in futures::future::join_all(calls.map(async |call| call.await)).await {
         call.ok();
@@ -234,7 +236,7 @@ async fn an_idle_instance_makes_room_for_whoever_wants_its_place() {
 }
 
 #[tokio::test]
-async fn an_instance_is_used_for_its_version_only() {
+async fn instances_are_reused_only_for_their_version() {
     let node = Node::builder().tokens(&["one-token-of-acme acme", "two-token-of-other other"]).start().await;
     let (acme, other) = (node.with_token("one-token-of-acme"), node.with_token("two-token-of-other"));
     for client in [&acme, &other] {
@@ -242,7 +244,7 @@ async fn an_instance_is_used_for_its_version_only() {
     }
     assert_eq!(counts(&acme, "/fn/f/count", 3).await, [1, 2, 3]);
     assert_eq!(counts(&other, "/fn/f/count", 1).await, [1]);
-    // The same component, with another manifest.
+    // The same component with another manifest.
     acme.deploy_with("f", "reuse=true&env.A=b", function("remember")).await;
     retired(&acme, "f", "replaced", 1.0).await;
     assert_eq!(counts(&acme, "/fn/f/count", 2).await, [1, 2]);
@@ -259,12 +261,12 @@ async fn an_instance_is_used_for_its_version_only() {
 }
 
 #[tokio::test]
-async fn an_instance_waits_and_lives_as_long_as_the_manifest_says() {
+async fn idle_and_age_limits_retire_instances() {
     let node = Node::start().await;
     node.deploy_with("i", "reuse.idle_ms=300", function("remember")).await;
     node.deploy_with("a", "reuse.age_ms=1500", function("remember")).await;
     assert_eq!(counts(&node, "/fn/i/count", 1).await, [1]);
-    // Without a call that would notice.
+    // Retired without another call.
     retired(&node, "i", "idle", 1.0).await;
     assert_eq!(counts(&node, "/fn/i/count", 1).await, [1]);
     assert_eq!(counts(&node, "/fn/a/count", 2).await, [1, 2]);
@@ -273,14 +275,14 @@ async fn an_instance_waits_and_lives_as_long_as_the_manifest_says() {
 }
 
 #[tokio::test]
-async fn an_idle_instance_keeps_no_model_from_being_evicted() {
+async fn idle_instance_does_not_pin_its_model() {
     let node = Node::start().await;
     node.push_model("digits", 1, digits()).await;
     node.deploy_with("f", "reuse=true&models=digits", function("remember")).await;
     for call in 1..=3 {
         assert_eq!(say(&node, "/fn/f/model").await, format!("{call} 1 outputs of version 1"));
     }
-    // Unloaded while the guest holds it: it goes, and the next call has it again.
+    // Unloaded while the guest holds the model; the next call loads it again.
     let post = |path: &'static str| node.post(path, "");
     post("/v2/repository/models/digits/unload").await.ok();
     eventually("the model to be unloaded", async || {
@@ -288,14 +290,14 @@ async fn an_idle_instance_keeps_no_model_from_being_evicted() {
     })
     .await;
     assert_eq!(say(&node, "/fn/f/model").await, "4 1 outputs of version 1");
-    // A model that is gone is an error of that call, which a guest can handle.
+    // A deleted model is an error of the call, which the guest can handle.
     node.delete("/v1/models/digits").await.ok();
     let gone = node.get("/fn/f/model").await;
     assert_eq!(gone.status, 502, "{}", gone.text());
 }
 
 #[tokio::test]
-async fn a_node_bounds_and_forbids_reuse() {
+async fn node_settings_bound_and_disable_reuse() {
     let node = Node::builder().set("instances_idle_max", 0).start().await;
     let deployed = node.deploy_with("f", "reuse=true", function("remember")).await;
     assert!(deployed.warnings.iter().any(|warning| warning.contains("instances_idle_max")), "{deployed:?}");
@@ -310,7 +312,7 @@ async fn a_node_bounds_and_forbids_reuse() {
 }
 
 #[tokio::test]
-async fn other_languages_answer_the_same_from_instances_that_are_reused() {
+async fn reused_instances_respond_equally_in_every_language() {
     let node = Node::start().await;
     for name in ["hello", "echo-body", "echo-http", "spin-hello", "wstd-hello", "waki-hello"]
         .into_iter()
@@ -330,7 +332,8 @@ async fn other_languages_answer_the_same_from_instances_that_are_reused() {
         }
         let label = format!("function=\"{name}\",instance=\"reused\"");
         let reused = node.metric("weir_function_instances_total", &label).await;
-        // Python's collector may come to what is left of a call some calls later, and the instance end before that.
+        // Python's garbage collector may free a call's handles several calls later, and the
+        // instance may be retired before that.
         let least = if name == "echo-body-py" { 5.0 } else { 9.0 };
         assert!(reused >= least, "{name}: {reused}");
     }

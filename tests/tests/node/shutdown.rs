@@ -1,9 +1,9 @@
-//! The end of a node.
+//! Node shutdown.
 
 use weir_tests::{Node, children, eventually, function};
 
 #[tokio::test]
-async fn a_node_that_is_asked_to_end_ends_well_and_leaves_nothing_running() {
+async fn shutdown_succeeds_and_leaves_no_processes() {
     let node = Node::start().await;
     node.deploy("hello", function("hello")).await;
     node.get("/fn/hello").await.ok();
@@ -16,7 +16,7 @@ async fn a_node_that_is_asked_to_end_ends_well_and_leaves_nothing_running() {
 }
 
 #[tokio::test]
-async fn requests_under_way_finish_before_the_node_ends() {
+async fn running_requests_finish_before_shutdown() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
@@ -34,7 +34,7 @@ async fn requests_under_way_finish_before_the_node_ends() {
 }
 
 #[tokio::test]
-async fn a_request_that_never_ends_does_not_keep_the_node() {
+async fn endless_request_does_not_block_shutdown() {
     let node = Node::builder().set("drain_timeout_ms", 500).start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
@@ -43,6 +43,6 @@ async fn a_request_that_never_ends_does_not_keep_the_node() {
     let sleep = tokio::spawn(async move { client.try_get("/fn/f/sleep").await });
     eventually("the start", async || (node.status().await.running == 1).then_some(())).await;
     node.stop().await;
-    // Cut off, or told so.
+    // The connection is cut off, or the response is an error.
     assert!(!sleep.await.unwrap().is_ok_and(|answer| answer.status < 500));
 }

@@ -1,4 +1,4 @@
-//! Measuring a model, choosing how it is to be run, and keeping to that.
+//! Model profiling, sizing and autosizing.
 
 use serde_json::{Value, json};
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use weir_tests::{Node, digits, eventually, model};
 use weir_types::ErrorCode;
 use weir_types::api::{Model, ModelSizing};
 
-/// A fake model whose runs take what it says, and half of that with two threads.
+/// Fake model with this run time for one thread, and half of it for two threads.
 fn fake(run_time_ms: u64) -> String {
     let port = |name: &str| json!([{ "name": name, "datatype": "FP32", "shape": [null, 1] }]);
     json!({
@@ -28,7 +28,7 @@ async fn fake_node() -> Node {
 }
 
 #[tokio::test]
-async fn a_model_is_profiled_sized_and_remembered_over_a_restart() {
+async fn profile_and_sizing_survive_a_restart() {
     let node = Node::builder().set("model_slots", 2).start().await;
     node.push_model("digits", 1, digits()).await;
     let unmeasured =
@@ -53,7 +53,7 @@ async fn a_model_is_profiled_sized_and_remembered_over_a_restart() {
         );
         // Images of 64 numbers and scores of 10, for each item of each run.
         assert!(number("memory_bytes") >= number("batch") * number("concurrency") * 4.0 * 74.0, "{one}");
-        // As many runs as go on at once manage at most what the quickest half would.
+        // The throughput is at most that of concurrent runs at half the median latency.
         let most = number("batch") * number("concurrency") * 2e9 / number("latency_p50_ns");
         assert!(number("throughput_per_s") > 0.0 && number("throughput_per_s") <= most, "{one}");
     }
@@ -76,7 +76,7 @@ async fn a_model_is_profiled_sized_and_remembered_over_a_restart() {
 }
 
 #[tokio::test]
-async fn what_is_declared_is_what_is_measured() {
+async fn profile_measures_the_declared_times() {
     let node = fake_node().await;
     node.put("/v1/models/m", fake(20)).await.ok();
     let arguments =
@@ -87,10 +87,10 @@ async fn what_is_declared_is_what_is_measured() {
         let number = |key: &str| one[key].as_u64().unwrap();
         let declared_ms = 20 * number("batch") / number("threads");
         assert!(number("latency_p50_ns") >= declared_ms * 1_000_000, "{one}");
-        // A session, and a number in and out for each item.
+        // A session, and one number in and out per item.
         assert_eq!(number("memory_bytes"), number("concurrency") * (100 + 8 * number("batch")), "{one}");
     }
-    // One that misses the SLO rules out larger ones.
+    // A batch that misses the SLO skips larger batches.
     let body =
         json!({"threads": [1], "concurrency": [1], "batch": [1, 2, 4], "slo_ms": 70, "duration_ms": 1});
     let answer = node.post("/v1/models/m/profile", body.to_string()).await.ok();
@@ -106,7 +106,7 @@ async fn what_is_declared_is_what_is_measured() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_measured_is_refused_in_plain_words() {
+async fn invalid_profile_requests_are_rejected_with_a_reason() {
     let node = fake_node().await;
     let image = json!([{ "name": "x", "datatype": "FP32", "shape": [null, 3, null] }]);
     let open = json!({
@@ -146,7 +146,7 @@ async fn what_cannot_be_measured_is_refused_in_plain_words() {
 }
 
 #[tokio::test]
-async fn ctrl_c_ends_the_measuring_and_another_can_begin() {
+async fn interrupt_ends_profiling_and_frees_its_slot() {
     let node = fake_node().await;
     node.put("/v1/models/m", fake(5)).await.ok();
     let mut command = Command::new(node.binary());
@@ -155,12 +155,12 @@ async fn ctrl_c_ends_the_measuring_and_another_can_begin() {
     let mut profiling =
         command.stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
     let one = json!({"threads": [1], "batch": [1], "concurrency": [1], "duration_ms": 1}).to_string();
-    // The place is taken before the model is loaded.
+    // The profiling slot is taken before the model is loaded.
     let is_loaded = async || (!node.status().await.devices[0].resident.is_empty()).then_some(());
     eventually("the profiling", is_loaded).await;
     let refused = node.weir(&["models", "profile", "m"]).await.unwrap_err();
     assert!(refused.contains("is being profiled on this node already"), "{refused}");
-    // Others are served meanwhile.
+    // Other calls are served meanwhile.
     let body =
         json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
     node.post("/v2/models/m/infer", body).await.ok();
@@ -171,14 +171,14 @@ async fn ctrl_c_ends_the_measuring_and_another_can_begin() {
         (answer.status == 200).then_some(answer)
     });
     assert!(again.await.text().contains("\"event\":\"done\""));
-    // The runs of a profile are no inferences of the model's, nor part of what these take.
+    // Profiling runs do not count as inferences or into their measured times.
     assert_eq!(node.metric("nv_inference_request_success", "model=\"m\"").await, 1.0);
     let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(shown.newest.profile.run_time_ns.values().map(|mean| mean.count).sum::<u64>(), 1);
 }
 
 #[tokio::test]
-async fn a_model_without_a_batch_dimension_is_measured_one_by_one() {
+async fn model_without_batch_dimension_rejects_profile_batches() {
     let node = Node::builder().set("model_slots", 1).start().await;
     node.put("/v1/models/slow", model("good/slow.onnx")).await.ok();
     let refused = node.weir(&["models", "profile", "slow", "--batch", "2"]).await.unwrap_err();
@@ -186,7 +186,7 @@ async fn a_model_without_a_batch_dimension_is_measured_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_model_is_sized_on_every_device_that_has_it() {
+async fn autosizing_applies_to_every_device_with_the_model() {
     let node = Node::builder()
         .set("backend", "fake")
         .set("model_slots", 2)
@@ -194,7 +194,7 @@ async fn a_model_is_sized_on_every_device_that_has_it() {
         .argument("fake:a,fake:a")
         .start()
         .await;
-    // One thread takes too long, two do not.
+    // One thread misses the objective, two threads meet it.
     let query = "autosize.slo_ms=380&autosize.interval_ms=300";
     node.put(&format!("/v1/models/m?{query}"), fake(400)).await.ok();
     let arguments = ["--threads", "1,2", "--batch", "1", "--concurrency", "1", "--duration", "1ms"];
@@ -208,7 +208,7 @@ async fn a_model_is_sized_on_every_device_that_has_it() {
     eventually("sizing where it was measured", on_one).await;
     assert!(sized().await.contains(&false), "it is not on the other");
 
-    // Others that wait bring it to the second.
+    // More queued calls bring the model to the second device.
     let stop = Arc::new(AtomicBool::new(false));
     let clients = clients(&node, 6, &stop);
     let on_both = async || (sized().await == [true, true]).then_some(());
@@ -224,7 +224,7 @@ async fn a_model_is_sized_on_every_device_that_has_it() {
     }
 }
 
-/// So many clients that ask for `m` again and again.
+/// Starts `count` clients that call `m` repeatedly until `stop`.
 fn clients(node: &Node, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
     let body =
         json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
@@ -240,9 +240,9 @@ fn clients(node: &Node, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<
 }
 
 #[tokio::test]
-async fn a_model_is_kept_as_large_as_its_rate_takes() {
+async fn autosizing_follows_the_request_rate() {
     let node = fake_node().await;
-    // One thread takes too long, two do not.
+    // One thread misses the objective, two threads meet it.
     let query = "autosize.slo_ms=380&autosize.interval_ms=400&autosize.keep_alive_ms=0";
     node.put(&format!("/v1/models/m?{query}"), fake(400)).await.ok();
     let number = |name: &'static str| node.metric(name, "model=\"m\"");
@@ -260,7 +260,7 @@ async fn a_model_is_kept_as_large_as_its_rate_takes() {
     let shown: Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!((runs(&shown).threads, runs(&shown).at_once_max), (2, 1));
 
-    // As many as one after the other can be at most: that is more than one session is to be busy with.
+    // Four clients exceed the target utilisation of one session.
     let stop = Arc::new(AtomicBool::new(false));
     let clients = clients(&node, 4, &stop);
     eventually("growth", async || (number("weir_model_sessions_max").await == 2.0).then_some(())).await;

@@ -1,12 +1,13 @@
-//! Answers that come piece by piece.
+//! Streaming responses.
 
 use futures::{StreamExt, stream};
 use reqwest::{Body, Method};
 use weir_tests::{Node, function};
 
-/// The second piece of the request is only sent once the first event is here: whoever held anything back would wait for ever.
+/// The second part of the request is sent only after the first event arrives, so any buffering
+/// would deadlock.
 #[tokio::test]
-async fn server_sent_events_come_as_they_are_sent() {
+async fn server_sent_events_are_not_buffered() {
     let node = Node::start().await;
     node.deploy("events", function("echo-events")).await;
     let (sender, pieces) = futures::channel::mpsc::unbounded::<Result<&'static str, std::io::Error>>();
@@ -31,9 +32,9 @@ async fn server_sent_events_come_as_they_are_sent() {
     assert!(events.next().await.is_none());
 }
 
-/// What nobody waits for is kept whole.
+/// The result of an asynchronous call has all events.
 #[tokio::test]
-async fn server_sent_events_of_a_call_that_runs_later_are_its_result() {
+async fn asynchronous_result_contains_all_server_sent_events() {
     let node = Node::start().await;
     node.deploy("events", function("echo-events")).await;
     let pieces = stream::iter(["one", "two"].map(Ok::<_, std::io::Error>));

@@ -1,4 +1,4 @@
-//! What a node tells about itself and its functions.
+//! Health, status, metrics and traces of a node.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -45,13 +45,13 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
     assert_eq!(node.metric("weir_functions", "").await, 1.0);
 }
 
-/// The node's log lines about spans of invocations.
+/// Log lines of invocation spans.
 fn spans(node: &Node) -> Vec<Value> {
     let lines = node.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
     lines.into_iter().filter(|line| line["target"] == "weir::invocation").collect()
 }
 
-/// The spans of the request `id`, by phase, once the whole invocation is over.
+/// Spans of the request `id` by phase, after the invocation's end.
 async fn trace(node: &Node, id: &str) -> BTreeMap<String, Value> {
     let mine = || spans(node).into_iter().filter(|span| span["request_id"] == id);
     eventually("the end of the trace", async || mine().find(|span| span["phase"] == "invocation")).await;
@@ -67,12 +67,12 @@ async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
         request.header("traceparent", traceparent).header(REQUEST_ID_HEADER, id).send().await.unwrap();
     assert!(answer.status().is_success(), "{traceparent:?} must be used or ignored");
     assert_eq!(answer.headers()[REQUEST_ID_HEADER], id);
-    // A client that leaves before the end takes the guest with it.
+    // Read the body: an early disconnect would cancel the guest.
     answer.bytes().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_sampled_trace_of_the_client_goes_on_in_the_log_phase_by_phase() {
+async fn sampled_trace_is_logged_with_a_span_per_phase() {
     let node = Node::builder().set("trace_sample_ratio", 0).start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.deploy_with("infer", "models=m", function("infer")).await;
@@ -96,7 +96,7 @@ async fn a_sampled_trace_of_the_client_goes_on_in_the_log_phase_by_phase() {
             assert!(phase == "invocation" || span["parent_id"] == whole["span_id"], "{span}");
             assert!((1..=duration_ns(whole)).contains(&duration_ns(span)), "{span} in {whole}");
         }
-        // The guest waits for its model and does little else; what comes before and after is not its time.
+        // The guest mostly waits for its model; other phases are not part of the guest's time.
         assert!(duration_ns(&trace["guest"]) >= duration_ns(&trace["model_run"]));
     }
     let ids: BTreeSet<_> =
@@ -105,7 +105,7 @@ async fn a_sampled_trace_of_the_client_goes_on_in_the_log_phase_by_phase() {
 }
 
 #[tokio::test]
-async fn a_trace_that_is_none_or_not_sampled_is_ignored() {
+async fn invalid_or_unsampled_trace_is_ignored() {
     let node = Node::builder().set("trace_sample_ratio", 0).start().await;
     node.deploy("hello", function("hello")).await;
     for bad in [
@@ -123,7 +123,7 @@ async fn a_trace_that_is_none_or_not_sampled_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_share_of_all_invocations_is_traced_without_being_asked() {
+async fn sample_ratio_traces_a_share_of_invocations() {
     let node = Node::builder().set("trace_sample_ratio", 0.5).start().await;
     node.deploy("hello", function("hello")).await;
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Tenants do not see each other.
+//! Isolation and quotas of tenants.
 
 use weir_tests::{Node, eventually, function, model};
 use weir_types::{ErrorCode, Version};
@@ -7,7 +7,7 @@ const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 
 #[tokio::test]
-async fn a_node_with_tokens_lets_nobody_in_without_one() {
+async fn node_with_tokens_rejects_clients_without_one() {
     let node = Node::builder().tokens(&["acme-token-0123456789 acme"]).start().await;
     for path in ["/v1/functions", "/v1/models", "/v1/status", "/metrics", "/fn/hello", "/"] {
         let answer = node.get(path).await;
@@ -26,7 +26,7 @@ async fn a_node_with_tokens_lets_nobody_in_without_one() {
 }
 
 #[tokio::test]
-async fn tenants_have_names_of_their_own() {
+async fn function_names_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
     let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
@@ -47,7 +47,7 @@ async fn tenants_have_names_of_their_own() {
 }
 
 #[tokio::test]
-async fn tenants_have_models_of_their_own() {
+async fn models_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
     let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
@@ -61,14 +61,14 @@ async fn tenants_have_models_of_their_own() {
 }
 
 #[tokio::test]
-async fn beyond_loopback_a_node_needs_tokens() {
+async fn listening_beyond_loopback_requires_tokens() {
     let open = || Node::builder().listen("0.0.0.0:0");
     let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
     assert!(log.contains("token"), "{log}");
 }
 
 #[tokio::test]
-async fn metrics_of_functions_are_their_tenants_and_the_operators() {
+async fn function_metrics_are_visible_to_tenant_and_operator_only() {
     const OPERATOR: &str = "operator-0123456789";
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
     let node = Node::builder().tokens(&lines).start().await;
@@ -89,7 +89,7 @@ async fn metrics_of_functions_are_their_tenants_and_the_operators() {
     );
     assert_eq!(other.metric("weir_functions", "").await, 2.0, "the node's own are everyone's");
 
-    // The operator reads metrics, and that is all.
+    // The operator may only read metrics.
     for path in ["/v1/functions", "/fn/merger", "/v1/status"] {
         let answer = operator.get(path).await;
         assert_eq!((answer.status, answer.code()), (403, ErrorCode::NotGranted), "{path}");
@@ -97,7 +97,7 @@ async fn metrics_of_functions_are_their_tenants_and_the_operators() {
     let refused = operator.try_deploy("mine", "", function("hello")).await.unwrap_err();
     assert_eq!(refused.code, ErrorCode::NotGranted);
 
-    // What is deleted is not counted any more.
+    // The series of deleted functions end.
     acme.delete("/v1/functions/merger").await.ok();
     eventually("the end of the series", async || {
         (!operator.get("/metrics").await.ok().text().contains("merger")).then_some(())
@@ -107,7 +107,7 @@ async fn metrics_of_functions_are_their_tenants_and_the_operators() {
 }
 
 #[tokio::test]
-async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
+async fn tenant_caps_do_not_affect_other_tenants() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder()
         .tokens(&lines)
@@ -127,7 +127,7 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
         })
         .await;
     };
-    // Its guest may end after its answer.
+    // The guest may end after its response.
     running(0.0).await;
 
     let sleeping = tokio::spawn({
@@ -144,12 +144,12 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
     );
     other.get("/fn/quick").await.ok();
 
-    // The client goes away, and its call's place is another's.
+    // The disconnect cancels the call and frees its permit.
     sleeping.abort();
     running(0.0).await;
     acme.get("/fn/quick").await.ok();
 
-    // Memory for models is capped apart.
+    // Model memory has a separate cap.
     for (tenant, code) in [(&acme, None), (&other, Some(ErrorCode::NoCapacity))] {
         tenant.push_model("add", 1, model("good/add.onnx")).await;
         tenant.deploy_with("open", "models=add", function("hello")).await;
@@ -158,9 +158,9 @@ async fn a_tenant_keeps_to_its_caps_and_the_others_do_not_notice() {
     }
 }
 
-/// What a tenant may use is a setting. On a full device, its models make room for each other, and nobody else's do.
+/// A tenant with a memory cap evicts only its own models.
 #[tokio::test]
-async fn a_tenants_models_keep_to_the_memory_that_it_may_have() {
+async fn tenant_models_stay_within_the_memory_cap() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).set("backend", "fake");
     let node =
@@ -185,7 +185,7 @@ async fn a_tenants_models_keep_to_the_memory_that_it_may_have() {
     for (client, model) in [&others[..], &own, &others].concat() {
         client.post(&format!("/v2/models/{model}/infer"), request.to_string()).await.ok();
     }
-    // Each of its own for each of its calls, and each of the other's once.
+    // Each own call reloads its model; each of the other tenant's models was loaded once.
     assert_eq!(acme.metric("weir_cold_starts_total", "cause=\"model\"").await, 4.0 + 2.0);
     acme.push_model("large", 1, fake(2_000)).await;
     let refused = acme.post("/v2/models/large/infer", request.to_string()).await;
@@ -193,12 +193,12 @@ async fn a_tenants_models_keep_to_the_memory_that_it_may_have() {
     assert!(refused.text().contains("resident_bytes_max"), "{}", refused.text());
 }
 
-/// Whoever has used up its part of the devices' time waits for more, and the other has all of it.
+/// A tenant that used up its share of device time waits, and other tenants get the rest.
 #[tokio::test]
-async fn a_tenant_keeps_to_its_part_of_device_time_and_its_neighbour_does_not_notice() {
+async fn device_share_limit_does_not_affect_other_tenants() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).set("backend", "fake").set("model_slots", 1);
-    // One run of 20 ms is its part of some hours.
+    // One run of 20 ms uses the tenant's share for several hours.
     let node = node.set("tenants.acme.device_share_max", 0.000_001).start().await;
     let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });
     let model = serde_json::json!({
@@ -228,7 +228,7 @@ async fn a_tenant_keeps_to_its_part_of_device_time_and_its_neighbour_does_not_no
         "{}",
         held_back.text()
     );
-    // What was held back has used nothing.
+    // The rejected call used no device time.
     let usage = async |client: &weir_tests::Client| {
         client.get("/v1/usage").await.ok().json::<weir_types::api::Usage>()
     };
@@ -236,7 +236,7 @@ async fn a_tenant_keeps_to_its_part_of_device_time_and_its_neighbour_does_not_no
 }
 
 #[tokio::test]
-async fn limits_under_which_a_tenant_could_do_nothing_keep_the_node_from_starting() {
+async fn invalid_tenant_limits_prevent_the_start() {
     let Err(log) = Node::builder().set("tenants.acme.weight", 0).try_start().await else {
         panic!("a tenant has no turns")
     };

@@ -1,4 +1,4 @@
-//! Tensor functions, called over HTTP in the form of the Open Inference Protocol.
+//! Tensor functions over HTTP, with Open Inference Protocol bodies.
 
 use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node, function, has_function};
@@ -9,10 +9,10 @@ async fn infer(client: &Client, name: &str, inputs: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn tensors_come_back_as_they_went_in() {
+async fn tensors_are_echoed_unchanged() {
     let node = Node::start().await;
     let mut names = vec!["echo-tensor"];
-    // Python needs tools that not every machine has.
+    // Python functions need optional tools.
     names.extend(Some("echo-tensor-py").filter(|name| has_function(name)));
     for name in names {
         let deployed = node.deploy(name, function(name)).await;
@@ -30,7 +30,7 @@ async fn tensors_come_back_as_they_went_in() {
             for field in ["name", "datatype", "shape"] {
                 assert_eq!(input[field], output[field], "{name}");
             }
-            // Nested or flat, the elements are the same.
+            // Nested and flat data have equal elements.
             let flat = |value: &Value| value["data"].to_string().replace(['[', ']'], "");
             assert_eq!(flat(input), flat(output), "{name}");
         }
@@ -38,7 +38,7 @@ async fn tensors_come_back_as_they_went_in() {
 }
 
 #[tokio::test]
-async fn answers_are_limited_as_json() {
+async fn response_limit_applies_to_json() {
     let node = Node::start().await;
     node.deploy_with("echo", "limits.response_body_bytes=100", function("echo-tensor")).await;
     let inputs = json!([{ "name": "a", "datatype": "UINT8", "shape": [40], "data": vec![0; 40] }]);
@@ -47,7 +47,7 @@ async fn answers_are_limited_as_json() {
 }
 
 #[tokio::test]
-async fn health_answers_while_large_tensors_are_read() {
+async fn health_responds_while_large_tensors_are_parsed() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-tensor")).await;
     let zeros = "0,".repeat(8 << 20) + "0";
@@ -67,7 +67,8 @@ async fn health_answers_while_large_tensors_are_read() {
         }
         slowest = slowest.max(asked.elapsed());
     };
-    // An unoptimised build reads one such body for seconds; a gateway thread that did it would not answer before.
+    // A debug build parses such a body for seconds; parsing on a gateway thread would delay the
+    // health check.
     assert!(slowest < std::time::Duration::from_secs(1), "health took {slowest:?}");
     for answer in answers {
         assert!(matches!(answer.status, 200 | 504 | 507), "{}", answer.status);
@@ -75,7 +76,7 @@ async fn health_answers_while_large_tensors_are_read() {
 }
 
 #[tokio::test]
-async fn tensors_that_are_none_are_refused() {
+async fn invalid_tensors_are_rejected() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-tensor")).await;
     let cases = [

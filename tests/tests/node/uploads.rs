@@ -1,4 +1,4 @@
-//! Uploads that are many, slow, or larger than they may be once they run.
+//! Concurrent, slow and oversized uploads.
 
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use weir_tests::{Client, Node, eventually, function, model};
 use weir_types::ErrorCode;
 
-/// An upload of which only the beginning comes.
+/// Starts an upload and sends only its first bytes.
 async fn begin_upload(client: &Client, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
     let head = format!("PUT {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: 100000\r\n\r\n\0asm");
@@ -15,7 +15,7 @@ async fn begin_upload(client: &Client, path: &str) -> TcpStream {
 }
 
 #[tokio::test]
-async fn more_uploads_than_the_node_takes_are_refused() {
+async fn uploads_over_the_limit_are_rejected() {
     let node = Node::builder().set("uploads_max", 2).start().await;
     let slow = [begin_upload(&node, "/v1/functions/f").await, begin_upload(&node, "/v1/models/m").await];
     let is_staged = |folder: &str| {
@@ -36,7 +36,7 @@ async fn more_uploads_than_the_node_takes_are_refused() {
 }
 
 #[tokio::test]
-async fn an_upload_that_does_not_arrive_in_time_gives_up_its_place() {
+async fn slow_upload_times_out_and_frees_its_slot() {
     let node = Node::builder().set("uploads_max", 1).set("upload_timeout_ms", 300).start().await;
     let mut slow = begin_upload(&node, "/v1/functions/f").await;
     let mut answer = vec![0; 4 << 10];
@@ -47,7 +47,7 @@ async fn an_upload_that_does_not_arrive_in_time_gives_up_its_place() {
     eventually("room for uploads", async || node.try_deploy("g", "", function("hello")).await.ok()).await;
 }
 
-/// The component with one core instance more, which has a memory of so many pages from the start.
+/// Adds a core instance with an initial memory of `pages` pages to a component.
 fn with_memory(component: &[u8], pages: u32) -> Vec<u8> {
     let module = wat::parse_str(format!("(module (memory {pages}))")).unwrap();
     let modules = sections(component).filter(|id| *id == 1).count();
@@ -55,12 +55,12 @@ fn with_memory(component: &[u8], pages: u32) -> Vec<u8> {
     larger.push(1);
     larger.push(u8::try_from(module.len()).ok().filter(|len| *len < 128).unwrap());
     larger.extend(module);
-    // A section with one core instance: the module of this index, instantiated with nothing.
+    // A section with one core instance: the module of this index, instantiated without imports.
     larger.extend([2, 4, 1, 0, u8::try_from(modules).unwrap(), 0]);
     larger
 }
 
-/// The ids of a component's own sections.
+/// Ids of a component's top-level sections.
 fn sections(component: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = &component[8..];
     std::iter::from_fn(move || {
@@ -79,12 +79,12 @@ fn sections(component: &[u8]) -> impl Iterator<Item = u8> {
     })
 }
 
-/// They were deployed, and every call compiled them again and failed.
+/// The deployment is rejected, because every call would fail.
 #[tokio::test]
-async fn components_that_need_more_than_they_may_have_are_refused_at_once() {
+async fn component_over_its_memory_limit_is_rejected_on_deploy() {
     let node = Node::start().await;
     let hello = function("hello");
-    // More than any function may have here, and more than this one may have.
+    // More than the node's cap, and more than the function's limit.
     for (pages, query, named) in [
         (20_000, "", "limit_caps"),
         (6_000, "", "limits.memory_bytes"),
@@ -101,7 +101,7 @@ async fn components_that_need_more_than_they_may_have_are_refused_at_once() {
     }
     node.deploy_with("f", "limits.memory_bytes=600000000", with_memory(&hello, 6_000)).await;
     assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n");
-    // What is known already is looked at again with another manifest.
+    // A known component is checked again with another manifest.
     let refusal = node.try_deploy("g", "", with_memory(&hello, 6_000)).await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::LimitOverCap);
 }

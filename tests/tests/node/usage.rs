@@ -1,4 +1,4 @@
-//! What a tenant uses of devices is counted by function and model, and shown to that tenant.
+//! Device usage by function and model, visible only to its tenant.
 
 use serde_json::{Value, json};
 use weir_tests::{Client, Node, eventually, function};
@@ -9,7 +9,7 @@ const OTHER: &str = "other-token-0123456789";
 
 const BYTES: u64 = 50_000_000;
 
-/// A model that takes and gives FP32[?, 1].
+/// Fake model from FP32[?, 1] to FP32[?, 1].
 fn fake() -> String {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 1]});
     json!({
@@ -76,19 +76,19 @@ async fn device_time_and_memory_are_counted_by_function_and_model() {
     }
     assert_eq!([own, f, g].map(|used| used.loads), [1, 0, 0]);
     assert!(own.load_time_us >= 20_000, "{own:?}");
-    // Two runs at least were made since it was there.
+    // At least two runs were made while the model was loaded.
     assert!(own.byte_seconds >= BYTES * 50 / 1_000, "{own:?}");
     let [total] = &seen.total[..] else { panic!("{seen:?}") };
     assert_eq!((total.runs, total.loads), (5, 1));
     let parts = own.device_time_us + f.device_time_us + g.device_time_us;
     assert!(total.device_time_us.abs_diff(parts) <= 3, "{seen:?}");
 
-    // The other has used its own model, and sees nothing else.
+    // The other tenant sees only its own model.
     let theirs = usage(&other).await;
     assert_eq!((theirs.tenant.as_str(), theirs.rows.len()), ("other", 1), "{theirs:?}");
     assert_eq!((theirs.total[0].runs, theirs.total[0].loads), (1, 1));
 
-    // The same for people, and for Prometheus.
+    // The same numbers in the command line and in the metrics.
     let text = node.weir(&["usage", "--token", ACME]).await.unwrap();
     assert!(text.contains("FUNCTION") && text.contains("m:1") && text.contains("(all)"), "{text}");
     let told: Value =
@@ -110,7 +110,7 @@ async fn device_time_and_memory_are_counted_by_function_and_model() {
 }
 
 #[tokio::test]
-async fn what_is_deleted_has_no_rows_and_stays_in_the_total() {
+async fn deleted_functions_leave_the_rows_but_stay_in_the_total() {
     let node = fake_node().await;
     let acme = node.with_token(ACME);
     acme.push_model("m", 1, fake()).await;
@@ -130,7 +130,7 @@ async fn what_is_deleted_has_no_rows_and_stays_in_the_total() {
     assert_eq!((gone.total[0].runs, gone.total[0].loads), (2, 1), "{gone:?}");
     assert_eq!(usage(&acme).await, gone, "what is not there takes no memory");
     assert!(!acme.get("/metrics").await.text().contains("weir_device_runs_total"));
-    // Nobody's are nobody's to see.
+    // The operator has no usage of its own to see.
     let operator = node.with_token("operator-0123456789").get("/v1/usage").await;
     assert_eq!(operator.status, 403);
 }

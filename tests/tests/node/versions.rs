@@ -1,4 +1,4 @@
-//! Versions: immutable, numbered, and one of them active.
+//! Function versions: immutable, numbered, one active.
 
 use weir_tests::{Node, function};
 use weir_types::api::FunctionVersion;
@@ -19,7 +19,7 @@ async fn active(node: &Node) -> (Version, String) {
 }
 
 #[tokio::test]
-async fn a_name_points_at_the_newest_until_it_is_rolled_back() {
+async fn rollback_changes_the_active_version() {
     let node = three_versions().await;
     assert_eq!(active(&node).await, (Version(3), "3".into()));
     assert!(node.roll_back("f", None).await.is_ok());
@@ -29,13 +29,13 @@ async fn a_name_points_at_the_newest_until_it_is_rolled_back() {
     assert_eq!(node.roll_back("f", None).await.code(), ErrorCode::VersionNotFound);
     assert!(node.roll_back("f", Some(3)).await.is_ok());
     assert_eq!(active(&node).await, (Version(3), "3".into()));
-    // An empty body is the same as `{}`.
+    // An empty body is equal to `{}`.
     assert!(node.post("/v1/functions/f/rollback", "").await.is_ok());
     assert_eq!(active(&node).await, (Version(2), "2".into()));
 }
 
 #[tokio::test]
-async fn a_deploy_after_a_rollback_makes_a_new_version() {
+async fn deploy_after_a_rollback_creates_a_new_version() {
     let node = three_versions().await;
     node.roll_back("f", Some(1)).await.ok();
     let deployed = node.deploy_with("f", "env.N=4", function("hello")).await;
@@ -44,7 +44,7 @@ async fn a_deploy_after_a_rollback_makes_a_new_version() {
 }
 
 #[tokio::test]
-async fn another_component_takes_over_the_name() {
+async fn new_component_replaces_the_old_one_under_its_name() {
     let node = Node::start().await;
     node.deploy("f", function("hello")).await;
     assert_eq!(node.get("/fn/f/ann").await.text(), "hello, ann\n");
@@ -55,7 +55,7 @@ async fn another_component_takes_over_the_name() {
 }
 
 #[tokio::test]
-async fn versions_are_listed_and_removed_but_not_the_active_one() {
+async fn inactive_versions_can_be_listed_and_removed() {
     let node = three_versions().await;
     let listed: Vec<FunctionVersion> = node.get("/v1/functions/f/versions").await.ok().json();
     let listed: Vec<_> = listed.iter().map(|version| (version.version.0, version.active)).collect();
@@ -67,13 +67,13 @@ async fn versions_are_listed_and_removed_but_not_the_active_one() {
     assert_eq!(node.roll_back("f", Some(2)).await.code(), ErrorCode::VersionNotFound);
     node.roll_back("f", None).await.ok();
     assert_eq!(active(&node).await, (Version(1), "1".into()));
-    // Numbers are not given twice.
+    // Version numbers are never reused.
     node.delete("/v1/functions/f/versions/3").await.ok();
     assert_eq!(node.deploy_with("f", "env.N=9", function("hello")).await.function.version, Version(4));
 }
 
 #[tokio::test]
-async fn what_is_no_version_is_refused() {
+async fn invalid_versions_are_rejected() {
     let node = three_versions().await;
     for bad in ["0", "-1", "x", "1.5", "99999999999"] {
         let answer = node.get(&format!("/v1/functions/f/versions/{bad}")).await;

@@ -1,4 +1,4 @@
-//! Workflows: deployed like functions, asked like models.
+//! Workflows: deployed like functions, called like models.
 
 mod apart;
 mod commands;
@@ -13,7 +13,7 @@ mod running;
 use serde_json::{Value, json};
 use weir_tests::{Answer, Client, Node};
 
-/// A model that takes and gives FP32[?, 4], so long: the fake backend's give back what they are given.
+/// Fake model from FP32[?, 4] to FP32[?, 4] that returns its input after `run_time_ms`.
 fn fake(run_time_ms: f64) -> Vec<u8> {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 4]});
     let model = json!({
@@ -24,7 +24,7 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
     model.to_string().into_bytes()
 }
 
-/// A node whose models are fake: those of `quick` run at once, those of `held` for an hour.
+/// Starts a node with fake models: those in `quick` run instantly, those in `held` for an hour.
 async fn fake_node(quick: &[&str], held: &[&str]) -> Node {
     let node = Node::builder()
         .set("backend", "fake")
@@ -44,7 +44,7 @@ async fn deploy(node: &Client, name: &str, document: &str) -> Answer {
     node.put(&format!("/v1/workflows/{name}"), document.to_owned()).await
 }
 
-/// Rows of four numbers as the request of a workflow whose input is `x`.
+/// Request of a workflow whose input `x` has rows of four numbers.
 fn rows(values: &[f32]) -> Value {
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [values.len() / 4, 4], "data": values}]})
 }
@@ -53,14 +53,14 @@ async fn infer(node: &Client, name: &str, request: &Value) -> Answer {
     node.post(&format!("/v2/models/{name}/infer"), request.to_string()).await
 }
 
-/// How often a model or workflow has been asked, with or without success.
+/// Number of calls of a model or workflow, including failed calls.
 async fn asked(node: &Client, name: &str) -> f64 {
     let model = format!("model=\"{name}\"");
     node.metric("nv_inference_request_success", &model).await
         + node.metric("nv_inference_request_failure", &model).await
 }
 
-/// How many inferences of a model are under way.
+/// Number of pending inferences of a model.
 async fn pending(node: &Client, name: &str) -> f64 {
     node.metric("nv_inference_pending_request_count", &format!("model=\"{name}\"")).await
 }
@@ -70,7 +70,7 @@ fn step(name: &str, model: &str, source: &str) -> String {
     format!("[steps.{name}]\nrun = \"{model}\"\ninputs = {{ x = \"{source}\" }}\n")
 }
 
-/// A workflow of `x` whose one output is `source`.
+/// A workflow with the input `x` and the output `source`.
 fn workflow(steps: &str, source: &str) -> String {
     format!("inputs = {{ x = \"FP32[n, 4]\" }}\n{steps}\n[outputs]\ny = \"{source}\"\n")
 }

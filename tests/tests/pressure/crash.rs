@@ -1,4 +1,4 @@
-//! `kill -9` while something is deployed, pushed, rolled back or deleted, at random instants.
+//! `kill -9` at random times during deploys, pushes, rollbacks and deletes.
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,10 @@ use weir_types::{ContentHash, Version};
 
 const KILLS: usize = 50;
 
-/// Every deploy that was answered is there afterwards, the one that was cut off is there in full or not at all, and everything that is
-/// listed can be called.
+/// Every acknowledged deploy survives, an interrupted deploy exists completely or not at all, and
+/// every listed function can be called.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_deployed_survives_fifty_kills_and_nothing_is_half_visible() {
+async fn acknowledged_deploys_survive_fifty_kills() {
     let _alone = crate::alone().await;
     let seed = rand::rng().random();
     println!("seed {seed}");
@@ -20,16 +20,16 @@ async fn what_was_deployed_survives_fifty_kills_and_nothing_is_half_visible() {
     let component = function("hello");
     let mut node = Node::start().await;
     node.deploy("warm-up", with_custom_section(&component, "warm-up")).await;
-    // When the kill comes, at the latest, for deploys that compile and for those that need not. Follows what deploys take, so that about half
-    // of them are answered and the kills fall into every part of them.
+    // Upper bounds for the time of the kill, for deploys with and without compilation. They adapt
+    // to the duration of a deploy, so that about half of the deploys are interrupted, at any stage.
     let mut latest = [Duration::from_millis(500), Duration::from_millis(50)];
 
-    // By version: the digest and the mark in the manifest.
+    // Digest and manifest mark by version.
     let mut answered: BTreeMap<Version, (ContentHash, String)> = BTreeMap::new();
     let (mut cut_off, mut survived_cut) = (0, 0);
     for kill in 0..KILLS {
         let mark = format!("kill-{kill}");
-        // Every second is a component that was never seen, and has to be compiled.
+        // Every second component is new and has to be compiled.
         let unseen = with_custom_section(&component, if kill % 2 == 0 { &mark } else { "same" });
         let digest = ContentHash::of(&unseen);
         let client = node.client().clone();
@@ -67,7 +67,7 @@ async fn what_was_deployed_survives_fifty_kills_and_nothing_is_half_visible() {
         let unheard: Vec<_> =
             shown.versions.iter().filter(|version| !answered.contains_key(version)).copied().collect();
         if let [unheard] = unheard.as_slice() {
-            // The commit was on disk before the kill, the answer was not on its way.
+            // The commit was durable before the kill, but the response was not sent.
             assert!(answer.is_none(), "kill {kill}");
             survived_cut += 1;
             answered.insert(*unheard, (digest, mark.clone()));
@@ -99,14 +99,14 @@ async fn what_was_deployed_survives_fifty_kills_and_nothing_is_half_visible() {
         node.roll_back("f", Some(version.0)).await.ok();
         assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n");
     }
-    // Scraps of what was cut off do not pile up.
+    // Files of interrupted deploys do not accumulate.
     let node = node.stop().await.start().await;
     let components = std::fs::read_dir(node.data().join("components")).unwrap().count();
     let digests: BTreeSet<_> = answered.values().map(|(digest, _)| digest).collect();
     assert!(components <= digests.len() + 2, "{components} files for {} components", digests.len() + 1);
 }
 
-/// A change that a client asks for, and what it leaves behind.
+/// A change requested by a client, with its effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Change {
     Push,
@@ -120,7 +120,7 @@ impl Change {
     const ALL: [Self; 5] =
         [Self::Push, Self::RollBack, Self::DeleteModel, Self::Deploy, Self::DeleteFunction];
 
-    /// Bring about what the change starts from.
+    /// Establishes the initial state for the change.
     async fn set_up(self, node: &Node, component: &bytes::Bytes) {
         node.delete("/v1/models/m").await;
         node.delete("/v1/functions/f").await;
@@ -134,7 +134,7 @@ impl Change {
         }
     }
 
-    /// Ask for it. Whether the node said that it was done.
+    /// Requests the change. Returns whether the node acknowledged it.
     async fn ask(self, client: &Client, component: bytes::Bytes) -> bool {
         use reqwest::Method;
         let request = match self {
@@ -151,7 +151,7 @@ impl Change {
         request.send().await.is_ok_and(|response| response.status().is_success())
     }
 
-    /// Whether it has happened, in full; it has happened in no part otherwise.
+    /// Whether the change has happened completely. Panics if it has happened partially.
     async fn has_happened(self, node: &Node) -> bool {
         let function = node.function("f").await.ok();
         match self {
@@ -170,8 +170,8 @@ impl Change {
         }
     }
 
-    /// What is there works. A change whose client went away may still come to pass while this looks: what is gone afterwards may have gone
-    /// before it was asked for.
+    /// Checks that existing functions and models work. A change of a disconnected client may still
+    /// complete meanwhile, so a function or model that is gone afterwards is not checked.
     async fn check(self, node: &Node) {
         if node.function("f").await.is_ok() {
             let answer = node.get("/fn/f/x").await;
@@ -191,10 +191,10 @@ impl Change {
     }
 }
 
-/// The node is killed, or only the client goes away: what was answered has happened, what was cut off has happened in full or not at all,
-/// and what is there can be used, now and after one more start.
+/// After a kill or a client disconnect, acknowledged changes have happened, interrupted changes
+/// have happened completely or not at all, and everything works, also after another restart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
+async fn changes_are_atomic_under_kills_and_client_disconnects() {
     const ROUNDS: usize = 60;
     let _alone = crate::alone().await;
     let seed = rand::rng().random();
@@ -203,7 +203,8 @@ async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
     let component = function("hello");
     let mut node = Node::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
-    // How long each takes at the latest, as far as is known; followed so that about half of the cuts come before the answer.
+    // Upper bounds for the duration of each change, adapted so that about half of the changes are
+    // interrupted.
     let mut latest = [Duration::from_millis(300); Change::ALL.len()];
     let mut cut_off = 0;
     for round in 0..ROUNDS {
@@ -235,11 +236,12 @@ async fn pushes_deletes_and_rollbacks_survive_kills_and_clients_that_go_away() {
         assert!(has_happened || !answered, "round {round}: {change:?} was answered, and did not happen");
         change.check(&node).await;
         if !is_killed {
-            // Memory and disk say the same.
+            // Memory and disk are consistent.
             let before = (node.functions().await, names(&node).await);
             node = node.kill().await.start().await;
             let after = (node.functions().await, names(&node).await);
-            // What went on without its client may have ended in between; it is there in full either way.
+            // A disconnected client's change may have completed in between; it is complete in both
+            // cases.
             if change.has_happened(&node).await == has_happened {
                 assert_eq!(after, before, "round {round}: {change:?}");
             }

@@ -1,4 +1,4 @@
-//! The node answers while guests take all they can get.
+//! The node answers health checks under full CPU load.
 
 use std::time::{Duration, Instant};
 use weir_tests::{Node, eventually, function};
@@ -30,7 +30,7 @@ async fn health_answers_within_50_ms_while_a_hundred_guests_spin() {
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
     println!("/healthz beside {SPINNING} spinning guests: median {median:?}, worst {worst:?}");
     assert!(times[times.len() - 2] < Duration::from_millis(50), "median {median:?}, worst {worst:?}");
-    // Neighbours get their share.
+    // Other functions get their share of the CPU.
     for _ in 0..5 {
         assert_eq!(node.get("/fn/hello/x").await.ok().text(), "hello, x\n");
     }

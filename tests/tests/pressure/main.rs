@@ -1,4 +1,4 @@
-//! What must hold under load, after crashes and over time. One test at a time: they measure.
+//! Load, crash and long-term tests. They measure, so they run one at a time.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -9,7 +9,7 @@ mod variants;
 
 use tokio::sync::{Mutex, MutexGuard};
 
-/// Held by each test while it runs, so that no other disturbs it.
+/// Lock that each test holds while it runs, so that no other test disturbs it.
 pub(crate) async fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     ALONE.lock().await

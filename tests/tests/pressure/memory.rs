@@ -1,13 +1,13 @@
-//! Memory over many functions and over time.
+//! Memory use over many functions and over time.
 
 use weir_tests::{Node, function, model, rss_bytes, with_custom_section};
 
 const KIB: u64 = 1 << 10;
 
-/// The same component under many names costs names; components that differ cost their code, which is mapped from the file when it is
-/// called.
+/// Many names of one component cost little memory. Different components cost their code, which is
+/// mapped from its file on a call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_functions_take_little_memory_each() {
+async fn thousand_functions_take_little_memory_each() {
     const FUNCTIONS: u64 = 1_000;
     let _alone = crate::alone().await;
     let node = Node::start().await;
@@ -27,7 +27,7 @@ async fn a_thousand_functions_take_little_memory_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn components_that_differ_take_little_memory_each() {
+async fn different_components_take_little_memory_each() {
     const FUNCTIONS: u64 = 30;
     let _alone = crate::alone().await;
     let node = Node::start().await;
@@ -45,9 +45,9 @@ async fn components_that_differ_take_little_memory_each() {
     assert!(each <= 2_000 * KIB, "a component takes {} KiB", each / KIB);
 }
 
-/// Two models that do not fit together are loaded in turn: each load unloads the other.
+/// Two models that do not fit together are loaded in turn: each load evicts the other model.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_loads_and_unloads_leave_no_memory_behind() {
+async fn two_hundred_loads_and_unloads_leak_no_memory() {
     const CYCLES: usize = 200;
     let _alone = crate::alone().await;
     let probe = Node::start().await;
@@ -68,7 +68,7 @@ async fn two_hundred_loads_and_unloads_leave_no_memory_behind() {
             node.post(&format!("/fn/{name}/{name}?shape=1,4"), vec![0; 16]).await.ok();
         }
     };
-    // What is kept for good is there after a few.
+    // Warm-up for one-time allocations.
     for _ in 0..10 {
         cycle().await;
     }

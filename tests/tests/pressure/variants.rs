@@ -1,6 +1,6 @@
 //! Many fine-tuned variants of one model on one node.
 
-// The tests of the crate that keeps weights write such models, too.
+// The tests of the `inference` crate write such models, too.
 #[path = "../../../inference/tests/support/onnx.rs"]
 mod onnx;
 
@@ -10,32 +10,32 @@ use weir_tests::{Node, pss_bytes, rss_bytes};
 
 const MIB: u64 = 1 << 20;
 const VARIANTS: usize = 20;
-/// Matrices of 1 MiB, of which the last is a variant's own: 95 % are the same in all.
+/// Matrices of 1 MiB each. Only the last one differs between variants: 95 % are shared.
 const LAYERS: usize = 20;
 const SIZE: usize = 512;
 
-/// A model that multiplies its input by `factor`.
+/// Model that multiplies its input by `factor`.
 fn variant(factor: f32) -> Vec<u8> {
-    // No two layers are alike, and those before the last come to the number of layers.
+    // All layers are different, and the layers before the last multiply to the number of layers.
     let backbone = (1..LAYERS).map(|i| (i as f32 + 1.0) / i as f32);
     chain(SIZE, &backbone.chain([factor / LAYERS as f32]).collect::<Vec<_>>())
 }
 
-/// Run a model on ones.
+/// Runs a model on ones.
 async fn infer(node: &Node, name: &str) -> f32 {
     let ones: Vec<u8> = [1.0_f32; SIZE].iter().flat_map(|one| one.to_le_bytes()).collect();
     let request = node.request(Method::POST, &format!("/v2/models/{name}/infer"));
-    // The body is the one input.
+    // The body is the raw data of the only input.
     let answer = request.header("inference-header-content-length", 0).body(ones).send().await.unwrap();
     assert!(answer.status().is_success(), "{name}: {}", answer.text().await.unwrap());
     let answer = answer.bytes().await.unwrap();
     f32::from_le_bytes(answer[answer.len() - 4..].try_into().unwrap())
 }
 
-/// Twenty of them are there at once, where four would fit if each had a backbone of its own: the scheduler lets go of more than it has to, and
-/// the node lets nothing go that it has room for.
+/// Twenty variants stay resident, where four separate copies would fit: the scheduler evicts more
+/// than necessary, but the node keeps every model that it has room for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn twenty_variants_share_their_backbone_and_stay() {
+async fn twenty_variants_share_their_backbone_and_stay_resident() {
     let _alone = crate::alone().await;
     let node = Node::builder().set("model_memory_bytes_max", 180 * MIB).set("model_slots", 1).start().await;
     for number in 0..VARIANTS {

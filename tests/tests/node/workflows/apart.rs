@@ -1,11 +1,11 @@
-//! Workflows that no device has room for as a whole: each step runs wherever that has its place.
+//! Workflows that fit on no single device: each step runs on the device with its model.
 
 use super::{asked, deploy, fake, infer, rows, step, workflow};
 use serde_json::{Value, json};
 use weir_tests::{Node, eventually, function};
 use weir_types::ErrorCode;
 
-/// A node with two devices, each with room for one of the models `a`, `b` and `c`.
+/// Starts a node with two accelerators, each with room for one of the models `a`, `b` and `c`.
 async fn node() -> Node {
     let node = Node::builder()
         .set("backend", "fake")
@@ -25,13 +25,13 @@ async fn node() -> Node {
 const ROW: [f32; 4] = [1.0, 2.0, 3.0, 4.0];
 
 #[tokio::test]
-async fn a_workflow_that_no_device_has_room_for_runs_on_several() {
+async fn workflow_too_large_for_one_device_runs_on_several() {
     let node = node().await;
     let two = step("one", "a", "x") + &step("two", "b", "one.y");
     deploy(&node, "w", &workflow(&two, "two")).await.ok();
     let loads = async || node.metric("weir_phase_model_load_seconds_count", "").await;
     let mut calls = 0.0;
-    // Once it is known how long each takes on either device.
+    // After the run times on both devices are measured.
     let mut call = async || {
         let before = loads().await;
         let answer: Value = infer(&node, "w", &rows(&ROW)).await.ok().json();
@@ -48,9 +48,9 @@ async fn a_workflow_that_no_device_has_room_for_runs_on_several() {
     assert_eq!(resident, ["a:1", "b:1"]);
 }
 
-/// What a model is to keep to counts for inferences of it by itself.
+/// A model's own SLO applies only to direct inferences.
 #[tokio::test]
-async fn steps_are_not_turned_away_for_what_their_models_are_to_keep_to() {
+async fn model_slo_does_not_reject_workflow_steps() {
     let node = node().await;
     for name in ["d", "e"] {
         let slow = String::from_utf8(fake(20.0)).unwrap();
@@ -58,7 +58,7 @@ async fn steps_are_not_turned_away_for_what_their_models_are_to_keep_to() {
     }
     let two = step("one", "d", "x") + &step("two", "e", "one.y");
     deploy(&node, "w", &workflow(&two, "two")).await.ok();
-    // As many as it takes to know that none keeps to a millisecond, and more.
+    // Enough runs to measure that each takes more than a millisecond.
     for _ in 0..20 {
         infer(&node, "w", &rows(&ROW)).await.ok();
     }
@@ -71,7 +71,7 @@ async fn steps_are_not_turned_away_for_what_their_models_are_to_keep_to() {
 }
 
 #[tokio::test]
-async fn functions_and_workflows_within_it_are_placed_by_themselves_too() {
+async fn nested_functions_and_workflows_are_placed_separately() {
     let node = node().await;
     node.deploy("echo", function("echo-tensor")).await;
     let inner = step("one", "a", "x") + &step("two", "b", "one.y");
@@ -87,7 +87,7 @@ async fn functions_and_workflows_within_it_are_placed_by_themselves_too() {
 }
 
 #[tokio::test]
-async fn a_step_that_no_device_has_room_for_is_named() {
+async fn step_without_a_fitting_device_is_named() {
     let node = node().await;
     let large = String::from_utf8(fake(0.0)).unwrap().replace("1000", "2000");
     node.put("/v1/models/large/versions/1?device=fake", large).await.ok();

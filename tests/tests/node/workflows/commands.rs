@@ -1,10 +1,10 @@
-//! `weir workflows`, as it is typed.
+//! Tests for the `weir workflows` command.
 
 use super::{fake_node, infer, rows, step, workflow};
 use serde_json::Value;
 
 #[tokio::test]
-async fn workflows_are_looked_after_from_the_command_line() {
+async fn workflows_are_managed_from_the_command_line() {
     let node = fake_node(&["m"], &[]).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("w.toml");

@@ -1,4 +1,4 @@
-//! Versions of workflows, and what they hold on to.
+//! Workflow versions and their references.
 
 use super::{deploy, fake, fake_node, infer, rows, step, workflow};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use weir_types::api::{Workflow, WorkflowDeployed, WorkflowVersion};
 use weir_types::{ErrorCode, Version};
 
 #[tokio::test]
-async fn a_workflow_is_described_as_it_was_deployed() {
+async fn deployed_workflow_is_described() {
     let node = fake_node(&["m"], &[]).await;
     let document =
         format!("description = \"twice\"\n{}", workflow(&(step("a", "m", "x") + &step("b", "m", "a")), "b"));
@@ -32,7 +32,7 @@ async fn a_workflow_is_described_as_it_was_deployed() {
     assert_eq!(listed, [shown]);
     assert_eq!(node.metric("weir_workflows", "").await, 1.0);
 
-    // The same once more is the same version; JSON of the same is another document.
+    // An identical document is the same version; equal JSON is another document.
     let same: WorkflowDeployed = deploy(&node, "twice", &document).await.ok().json();
     assert_eq!((same.created, same.workflow.version), (false, Version(1)));
     let json = json!({
@@ -47,10 +47,10 @@ async fn a_workflow_is_described_as_it_was_deployed() {
 }
 
 #[tokio::test]
-async fn versions_go_on_running_what_they_ran_and_survive_restarts() {
+async fn workflow_versions_pin_their_models_across_restarts() {
     let node = fake_node(&["m"], &[]).await;
     deploy(&node, "w", &workflow(&step("a", "m", "x"), "a")).await.ok();
-    // A newer model is news to a workflow only when that is deployed again.
+    // A workflow uses a newer model only after a new deployment.
     node.push_model("m", 2, fake(1.0)).await;
     let ran = async |node: &Node| {
         let shown: Workflow = node.get("/v1/workflows/w").await.ok().json();
@@ -71,7 +71,7 @@ async fn versions_go_on_running_what_they_ran_and_survive_restarts() {
     node.post("/v1/workflows/w/rollback", r#"{"version": 1}"#).await.ok();
     assert_eq!(ran(&node).await.0, 1);
     assert_eq!(node.post("/v1/workflows/w/rollback", "").await.code(), ErrorCode::VersionNotFound);
-    // One that is not active is asked by its number.
+    // An inactive version is called by its number.
     let answer: Value =
         node.post("/v2/models/w/versions/3/infer", rows(&[0.0; 4]).to_string()).await.ok().json();
     assert_eq!(answer["model_version"], "3");
@@ -85,7 +85,7 @@ async fn versions_go_on_running_what_they_ran_and_survive_restarts() {
 }
 
 #[tokio::test]
-async fn what_a_workflow_runs_is_not_deleted() {
+async fn referenced_models_and_functions_cannot_be_deleted() {
     let node = fake_node(&["m"], &[]).await;
     node.push_model("m", 2, fake(0.0)).await;
     node.deploy("echo", function("echo-tensor")).await;
@@ -110,7 +110,7 @@ async fn what_a_workflow_runs_is_not_deleted() {
 }
 
 #[tokio::test]
-async fn a_name_means_one_thing() {
+async fn names_are_unique_across_models_functions_and_workflows() {
     let node = fake_node(&["m"], &[]).await;
     node.deploy("f", function("hello")).await;
     let document = workflow(&step("a", "m", "x"), "a");
@@ -125,7 +125,7 @@ async fn a_name_means_one_thing() {
 }
 
 #[tokio::test]
-async fn tenants_have_workflows_of_their_own() {
+async fn workflows_are_separate_per_tenant() {
     let node = Node::builder()
         .set("backend", "fake")
         .tokens(&["one-token-of-one one", "one-token-of-two two"])

@@ -1,4 +1,4 @@
-//! The workflows of `examples/workflows`, as their README has them.
+//! The workflows in `examples/workflows`.
 
 use crate::workflows::{asked, deploy};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ fn example(path: &str) -> Bytes {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).into()
 }
 
-/// The most probable digit, and how probable it is.
+/// The most probable digit and its probability.
 async fn read(node: &Node, workflow: &str, request: &str) -> (usize, f64) {
     let answer = node.post(&format!("/v2/models/{workflow}/infer"), example(request)).await.ok();
     let answer: Value = answer.json();
@@ -22,7 +22,7 @@ async fn read(node: &Node, workflow: &str, request: &str) -> (usize, f64) {
 }
 
 #[tokio::test]
-async fn digits_are_read_by_an_ensemble_and_by_a_cascade() {
+async fn ensemble_and_cascade_examples_classify_digits() {
     let node = Node::start().await;
     for (name, file) in [
         ("digits-prepare", "prepare.onnx"),
@@ -52,12 +52,12 @@ async fn digits_are_read_by_an_ensemble_and_by_a_cascade() {
     {
         assert_eq!(asked(&node, name).await, times, "{name}");
     }
-    // Nothing of it stays behind in the memory for tensors.
+    // All tensors are released.
     let free = async || (node.metric("weir_arena_used_bytes", "").await == 0.0).then_some(());
     eventually("the release of every tensor", free).await;
 }
 
-/// The outputs of an application for one of its requests, by name; and what the request says should come of it.
+/// The expected result in a request of an application, and the application's outputs by name.
 async fn ask(node: &Node, application: &str, request: &str) -> (String, BTreeMap<String, Vec<f64>>) {
     let body = example(&format!("streambox/{request}.json"));
     let expected = serde_json::from_slice::<Value>(&body).unwrap()["id"].as_str().unwrap().to_owned();
@@ -75,7 +75,7 @@ fn largest(values: &[f64]) -> usize {
 }
 
 #[tokio::test]
-async fn the_three_applications_of_streambox_run() {
+async fn streambox_examples_run() {
     let node = Node::start().await;
     node.push_model("digits-prepare", 1, example("prepare.onnx")).await;
     node.push_model("digits", 1, weir_tests::digits()).await;

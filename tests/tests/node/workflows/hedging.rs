@@ -1,4 +1,4 @@
-//! Second copies of steps that take unusually long.
+//! Hedged steps: second copies of slow runs.
 
 use super::{asked, deploy, fake_node, infer, pending, rows, step, workflow};
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use weir_tests::{Client, Node, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::{StepHedge, Workflow};
 
-/// Eight rows: what the models here take long for, somewhere.
+/// Eight rows, which some models here take long for.
 const MANY: [f32; 32] = [1.0; 32];
 
-/// A model of FP32[?, 4] with what `more` says.
+/// Pushes a model from FP32[?, 4] with the settings in `more`.
 async fn push(node: &Client, query: &str, more: Value) {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 4]});
     let mut model = json!({
@@ -31,9 +31,9 @@ async fn hedge(node: &Client) -> StepHedge {
     shown.active.steps[0].hedge.clone().unwrap()
 }
 
-/// One row at a time, until it is known how long that takes.
+/// Runs single rows until the hedging delay is measured.
 async fn measure(node: &Client) {
-    // More than it takes: on a busy machine, some take long.
+    // More runs than necessary, because some are slow on a busy machine.
     for _ in 0..60 {
         infer(node, "w", &rows(&[0.0; 4])).await.ok();
     }
@@ -41,9 +41,9 @@ async fn measure(node: &Client) {
     eventually("a time after which second copies are due", due).await;
 }
 
-/// Two devices: eight rows take an hour on the one that is quicker with one row.
+/// Two devices: eight rows take an hour on the device that is faster with one row.
 #[tokio::test]
-async fn the_first_answer_wins_and_the_other_copy_ends() {
+async fn first_hedged_result_wins_and_the_other_copy_is_cancelled() {
     let node = Node::builder()
         .set("backend", "fake")
         .set("infer_time_ms_max", 3_600_000)
@@ -56,7 +56,7 @@ async fn the_first_answer_wins_and_the_other_copy_ends() {
     push(&node, "device=fake", json!({"on": on})).await;
     deploy(&node, "w", &hedged("m")).await.ok();
     assert_eq!(hedge(&node).await, StepHedge::default());
-    // Both devices are tried, and then the quicker is taken.
+    // Both devices are tried, then the faster one is used.
     measure(&node).await;
     eventually("the model on both devices", async || {
         infer(&node, "w", &rows(&[0.0; 4])).await.ok();
@@ -79,13 +79,13 @@ async fn the_first_answer_wins_and_the_other_copy_ends() {
     assert!(shown.contains("a: a second copy after ") && shown.contains(&told), "{shown}");
 }
 
-/// When every run takes unusually long, few have a second copy: the load is not doubled.
+/// If every run is slow, few are hedged, so that the load does not double.
 #[tokio::test]
-async fn at_most_one_run_in_ten_has_a_second_copy() {
+async fn at_most_one_run_in_ten_is_hedged() {
     let node = Node::builder().set("backend", "fake").set("model_slots", 64).start().await;
     push(&node, "", json!({"run_time_ms": {"1": 1, "8": 1_500}})).await;
     deploy(&node, "w", &hedged("m")).await.ok();
-    // None before it is known how long runs take.
+    // No hedging before run times are measured.
     infer(&node, "w", &rows(&MANY)).await.ok();
     assert_eq!((hedge(&node).await.after_ns, hedge(&node).await.started), (None, 0));
     measure(&node).await;
@@ -94,16 +94,16 @@ async fn at_most_one_run_in_ten_has_a_second_copy() {
     answers.into_iter().for_each(|answer| drop(answer.ok()));
     let StepHedge { runs, started, .. } = hedge(&node).await;
     assert_eq!(runs, 81);
-    // Four were saved up, and the last twenty runs earn two more.
+    // Four hedges were saved up, and the last twenty runs earn two more.
     assert!((4..=6).contains(&started), "{started} of {runs}");
-    // Whether they were to go on or not.
+    // Both copies are counted, including cancelled ones.
     let all = async || (pending(&node, "m").await == 0.0).then_some(());
     eventually("the end of all copies", all).await;
     assert_eq!(asked(&node, "m").await, (runs + started) as f64);
 }
 
 #[tokio::test]
-async fn what_must_not_run_twice_is_not_hedged() {
+async fn non_idempotent_functions_cannot_be_hedged() {
     let node = fake_node(&["m"], &[]).await;
     node.deploy("echo", function("echo-tensor")).await;
     let echo = "[steps.a]\nrun = \"echo\"\ninputs = { y = \"x\" }\noutputs = { y = \"FP32[n, 4]\" }\n";
@@ -123,7 +123,7 @@ async fn what_must_not_run_twice_is_not_hedged() {
     deploy(&node, "w", &direct).await.ok();
     infer(&node, "w", &rows(&[0.0; 4])).await.ok();
     assert_eq!(hedge(&node).await.runs, 1);
-    // The one within it still runs what it ran.
+    // The nested workflow still runs the version that is not idempotent.
     assert_eq!(deploy(&node, "v", &hedged("inner")).await.code(), ErrorCode::InvalidWorkflow);
 
     let folder = tempfile::tempdir().unwrap();

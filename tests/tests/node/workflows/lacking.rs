@@ -1,4 +1,5 @@
-//! A workflow that lacks something it runs: it says so wherever somebody asks, and is ready again once it is there.
+//! Workflows with a missing model: not ready, with a reason, and ready again when the model is
+//! back.
 
 use super::{deploy, infer, rows, step, workflow};
 use serde_json::{Value, json};
@@ -7,13 +8,13 @@ use weir_types::ErrorCode;
 use weir_types::api::Workflow;
 
 #[tokio::test]
-async fn a_workflow_without_its_model_is_not_ready() {
+async fn workflow_without_its_model_is_not_ready() {
     let node = Node::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let document = workflow(&step("a", "m", "x"), "a");
     deploy(&node, "w", &document).await.ok();
     deploy(&node, "outer", &workflow(&step("b", "w", "x"), "b")).await.ok();
-    // Its files are lost, so that the next start cannot read it.
+    // Delete the model's files, so that the next start cannot read them.
     let files = node.data().join("models");
     let builder = node.stop().await;
     for file in std::fs::read_dir(&files).unwrap() {
@@ -39,12 +40,13 @@ async fn a_workflow_without_its_model_is_not_ready() {
     }
     let ready: Value = node.post("/v2/repository/index", r#"{"ready": true}"#).await.ok().json();
     assert_eq!(ready, json!([]));
-    // What lacks something is no step either.
+    // A workflow that is not ready cannot be a step.
     let refused = deploy(&node, "more", &workflow(&step("c", "w", "x"), "c")).await.refusal();
     assert_eq!(refused.code, ErrorCode::InvalidWorkflow);
     assert!(refused.text.contains("step c: workflow w cannot be run"), "{}", refused.text);
 
-    // Another model under its number is not what it ran, and the same is.
+    // Another model with the same version number does not make the workflow ready; the same model
+    // does.
     node.delete("/v1/workflows/outer").await.ok();
     let other = node.try_push_model("m", 1, model("good/matmul_v2.onnx")).await;
     if other.is_ok() {

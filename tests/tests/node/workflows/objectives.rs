@@ -1,4 +1,4 @@
-//! Service level objectives of workflows: what calls are expected to take follows from what is known of their steps.
+//! Service level objectives of workflows: estimates follow from the measurements of the steps.
 
 use super::{deploy, fake, infer, rows, step, workflow};
 use futures::future::Either;
@@ -9,7 +9,8 @@ use weir_types::{Cost, ErrorCode};
 
 const MS: u64 = 1_000_000;
 
-/// A node whose models `a` to `d` take 100, 200, 300 and 400 ms, as it has been measured, and `held` an hour.
+/// Starts a node with the measured models `a` to `d` of 100, 200, 300 and 400 ms, and `held` of an
+/// hour.
 async fn measured_node() -> Node {
     let node = Node::builder()
         .set("backend", "fake")
@@ -28,15 +29,15 @@ async fn measured_node() -> Node {
     node
 }
 
-/// What one was told that was turned away.
+/// Parses an SLO rejection.
 fn refused(answer: &Answer) -> SloRefusal {
     assert_eq!((answer.status, answer.refusal().code), (503, ErrorCode::SloUnattainable), "{answer:?}");
     assert!(answer.header("retry-after").is_some());
     answer.json::<ErrorBody>().slo.unwrap()
 }
 
-/// What a call is told that is turned away. Before its calls have been measured often, a workflow is tried now and then where nobody waits; so
-/// all slots are taken.
+/// Deploys a workflow and returns the estimate of its rejection. All slots are taken, because a
+/// workflow with few measured calls is admitted as a trial when the queue is empty.
 async fn estimate(node: &Client, name: &str, document: &str) -> SloRefusal {
     deploy(node, name, document).await.ok();
     let row = rows(&[0.0; 4]);
@@ -46,18 +47,18 @@ async fn estimate(node: &Client, name: &str, document: &str) -> SloRefusal {
         eventually("runs on all slots", all_run).await;
         infer(node, name, &row).await
     });
-    // Those that hold the slots go away with this.
+    // Dropping `hold` cancels the runs on all slots.
     match futures::future::select(ask, hold).await {
         Either::Left((answer, _)) => refused(&answer),
         Either::Right((held, _)) => panic!("nothing was held: {held:?}"),
     }
 }
 
-/// Steps one after the other add up; of those beside each other, the longest counts; of those that exclude each other, too.
+/// Sequential steps add up; of parallel and of exclusive steps, the longest counts.
 #[tokio::test]
-async fn what_a_call_is_expected_to_take_is_the_longest_chain_of_its_steps() {
+async fn latency_estimate_is_the_longest_chain_of_steps() {
     let node = measured_node().await;
-    // a, then b beside c beside d where a switch takes one of the latter, then a again.
+    // a, then b parallel to a switch between c and d, then a again.
     let steps = [
         step("first", "a", "x"),
         step("left", "b", "first"),
@@ -70,12 +71,12 @@ async fn what_a_call_is_expected_to_take_is_the_longest_chain_of_its_steps() {
     let document = format!("slo_ms = 300\n{}", workflow(&steps.concat(), "last"));
     let SloRefusal { estimated_ns, slo_ns, .. } = estimate(&node, "w", &document).await;
     assert_eq!(slo_ns, Some(300 * MS));
-    // 100 + 400 + 100 of its own, behind what is held, of which nothing is known.
+    // 100 + 400 + 100 ms, queued behind the held runs with unknown durations.
     let estimated_ms = estimated_ns / MS;
     assert!(estimated_ms >= 590, "{estimated_ms} ms");
     let counted = "weir_slo_inferences_total";
     assert_eq!(node.metric(counted, "model=\"w\",version=\"1\",outcome=\"rejected\"").await, 1.0);
-    // The document says one thing, and whoever deploys it another.
+    // A deployment option overrides the document.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("w.toml");
     std::fs::write(&file, &document).unwrap();
@@ -87,16 +88,17 @@ async fn what_a_call_is_expected_to_take_is_the_longest_chain_of_its_steps() {
     assert_eq!(node.metric(counted, "model=\"w\",version=\"2\",outcome=\"kept\"").await, 1.0);
 }
 
-/// Of what was measured of the workflow itself more is known than of its steps: a branch that is never taken counts no more.
+/// Measurements of the workflow take precedence over the sum of its steps, so untaken branches do
+/// not count.
 #[tokio::test]
-async fn what_its_calls_took_goes_before_what_its_steps_take() {
+async fn measured_calls_override_the_estimate_from_steps() {
     let node = measured_node().await;
     let steps = [
         step("small", "a", "x"),
         step("large", "d", "small") + "when = \"max(small) > 1\"\n",
         "[steps.surer]\ncombine = \"best\"\nof = [\"small\", \"large\"]\n".to_owned(),
     ];
-    // The worst case takes 500 ms, and what is asked here 100.
+    // The worst case takes 500 ms, the actual calls 100 ms.
     deploy(&node, "w", &format!("slo_ms = 450\n{}", workflow(&steps.concat(), "surer"))).await.ok();
     eventually("one that is let in to be measured", async || {
         infer(&node, "w", &rows(&[0.0; 4])).await.is_ok().then_some(())
@@ -109,10 +111,10 @@ async fn what_its_calls_took_goes_before_what_its_steps_take() {
 }
 
 #[tokio::test]
-async fn what_would_cost_too_much_is_turned_away_and_a_bad_objective_is_refused() {
+async fn workflow_over_its_cost_objective_is_rejected() {
     let node = measured_node().await;
     let chain = step("s", "a", "x") + &step("t", "b", "s");
-    // 300 ms at 10 a second.
+    // 300 ms at a price of 10 per second.
     let SloRefusal { estimated_cost, cost_slo, .. } =
         estimate(&node, "dear", &format!("cost_slo = 0.5\n{}", workflow(&chain, "t"))).await;
     assert_eq!(cost_slo.map(Cost::units), Some(0.5));
@@ -125,7 +127,7 @@ async fn what_would_cost_too_much_is_turned_away_and_a_bad_objective_is_refused(
         let answer = node.put(&format!("/v1/workflows/w?{query}"), document.clone()).await;
         assert_eq!(answer.status, 400, "{query}: {answer:?}");
     }
-    // Without one nothing is written down, as before there were any; one more is a new version.
+    // Without an objective none is stored; adding one makes a new version.
     deploy(&node, "w", &document).await.ok();
     let shown: Value = node.get("/v1/workflows/w").await.ok().json();
     assert!(shown.get("slo_ms").is_none() && shown.get("cost_slo").is_none(), "{shown}");

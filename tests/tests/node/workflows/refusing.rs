@@ -1,11 +1,10 @@
-//! Documents that are no workflows. What can be wrong with one is tested where it is checked, in `workflow/tests/plan.rs`; here is what a
-//! client sees of it.
+//! Invalid documents, as clients see them. `workflow/tests/plan.rs` tests the individual checks.
 
 use super::{deploy, fake_node, infer, rows, step, workflow};
 use weir_types::ErrorCode;
 
 #[tokio::test]
-async fn bad_documents_are_refused_with_the_step_and_the_edge() {
+async fn invalid_documents_are_rejected_with_step_and_edge() {
     let node = fake_node(&["m"], &[]).await;
     let one = step("a", "m", "x");
     let cases = [
@@ -51,7 +50,8 @@ async fn bad_documents_are_refused_with_the_step_and_the_edge() {
     assert_eq!(deploy(&node, "W", "").await.code(), ErrorCode::InvalidName);
     assert_eq!(node.put("/v1/workflows/w?dryrun=1", "").await.code(), ErrorCode::InvalidRequest);
     assert_eq!(node.get("/v1/workflows").await.ok().text(), "[]");
-    // As deep as they go, and no deeper; what is there goes on.
+    // The maximum nesting depth works, deeper nesting is rejected, and existing workflows are
+    // unaffected.
     deploy(&node, "deep-1", &workflow(&one, "a")).await.ok();
     for depth in 2..=4 {
         deploy(

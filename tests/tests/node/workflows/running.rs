@@ -1,4 +1,4 @@
-//! What is asked of a workflow, and what becomes of its steps.
+//! Running workflows: results, branches, deadlines and errors.
 
 use super::{asked, deploy, fake_node, infer, pending, rows, step, workflow};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use weir_tests::{Client, Node, eventually, function, model};
 use weir_types::ErrorCode;
 
-/// Two products of the rows, and their sum.
+/// Two matrix products of the rows, and their sum.
 const SUM: &str = r#"
 description = "the sum of two products"
 inputs = { rows = "FP32[2, 4]" }
@@ -43,7 +43,7 @@ fn sum_rows() -> Value {
 }
 
 #[tokio::test]
-async fn models_work_together_and_are_asked_like_one() {
+async fn workflow_of_models_is_called_like_a_model() {
     let node = sum_node().await;
     let answer: Value = infer(&node, "sum", &sum_rows()).await.ok().json();
     assert_eq!((&answer["model_name"], &answer["model_version"]), (&json!("sum"), &json!("1")));
@@ -57,7 +57,7 @@ async fn models_work_together_and_are_asked_like_one() {
         (&json!("sum"), &json!([2, 3]), &json!([10.0, 12.0, 14.0, 28.0, 30.0, 32.0]))
     );
 
-    // An output that nobody wants is not computed, nor what only it needs.
+    // Unrequested outputs and the steps that only they need are not computed.
     let mut wanted = sum_rows();
     wanted["outputs"] = json!([{"name": "low", "parameters": {"classification": 1}}]);
     let answer: Value = infer(&node, "sum", &wanted).await.ok().json();
@@ -67,7 +67,7 @@ async fn models_work_together_and_are_asked_like_one() {
         (2.0, 1.0, 2.0)
     );
 
-    // Everything else that a model is asked.
+    // Other endpoints of a model.
     let metadata: Value = node.get("/v2/models/sum").await.ok().json();
     assert_eq!(
         metadata,
@@ -89,7 +89,7 @@ async fn models_work_together_and_are_asked_like_one() {
     let entry = index.as_array().unwrap().iter().find(|entry| entry["name"] == "sum").unwrap();
     assert_eq!(entry["state"], "READY");
 
-    // A body that is nothing but data is its only input.
+    // A body of raw data is the only input.
     let data: Vec<u8> =
         [1_f32, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     let request = node.request(reqwest::Method::POST, "/v2/models/sum/infer");
@@ -98,7 +98,7 @@ async fn models_work_together_and_are_asked_like_one() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_told_by_input_or_by_step() {
+async fn shape_errors_name_the_input_or_step() {
     let node = sum_node().await;
     let mut request = sum_rows();
     request["inputs"][0]["name"] = json!("x");
@@ -106,7 +106,7 @@ async fn what_does_not_fit_is_told_by_input_or_by_step() {
     assert_eq!((refused.status, refused.code), (400, ErrorCode::InvalidRequest));
     assert!(refused.text.contains("no input \"x\"; its inputs are rows: FP32[2, 4]"), "{}", refused.text);
 
-    // Nothing tells before the models have run that three rows are one too many.
+    // Only the run shows that three rows are one too many.
     deploy(&node, "sum", &SUM.replace("[2, 4]", "[n, 4]")).await.ok();
     let three =
         json!({"inputs": [{"name": "rows", "datatype": "FP32", "shape": [3, 4], "data": vec![0; 12]}]});
@@ -137,7 +137,7 @@ async fn all_pending(node: &Client, count: f64) {
 }
 
 #[tokio::test]
-async fn branches_run_at_the_same_time_and_end_with_their_client() {
+async fn branches_run_concurrently_and_end_on_client_disconnect() {
     let node = fake_node(&[], &["a", "b", "c"]).await;
     deploy(&node, "ensemble", &ensemble()).await.ok();
     let body = rows(&[0.0; 4]).to_string();
@@ -147,7 +147,7 @@ async fn branches_run_at_the_same_time_and_end_with_their_client() {
     );
     let mut stream = TcpStream::connect(node.address()).await.unwrap();
     stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
-    // None of them ends by itself: all three run at once, or this is not seen.
+    // No branch ends alone, so all three must run concurrently.
     all_pending(&node, 1.0).await;
     assert_eq!(node.status().await.running, 1);
     drop(stream);
@@ -168,7 +168,7 @@ async fn branches_run_at_the_same_time_and_end_with_their_client() {
 }
 
 #[tokio::test]
-async fn deadlines_reach_every_step_and_name_it() {
+async fn deadline_error_names_the_step() {
     let node = fake_node(&["quick"], &["a", "b", "c"]).await;
     deploy(&node, "ensemble", &ensemble()).await.ok();
     let mut request = rows(&[0.0; 4]);
@@ -186,7 +186,7 @@ async fn deadlines_reach_every_step_and_name_it() {
 }
 
 #[tokio::test]
-async fn a_switch_takes_the_step_that_its_condition_lets_run() {
+async fn switch_runs_the_step_whose_condition_holds() {
     let node = fake_node(&["small", "large"], &[]).await;
     let steps = format!(
         "{}{}when = \"confidence(small) < 0.5\"\n[steps.surer]\ncombine = \"best\"\nof = [\"small\", \"large\"]",
@@ -199,13 +199,13 @@ async fn a_switch_takes_the_step_that_its_condition_lets_run() {
         assert_eq!(answer["outputs"][0]["data"], json!(values));
         assert_eq!(asked(&node, "large").await, asked_large);
     }
-    // The least sure row decides.
+    // The least confident row decides.
     infer(&node, "cascade", &rows(&[0.75, 0.0, 0.0, 0.0, 0.125, 0.125, 0.125, 0.125])).await.ok();
     assert_eq!((asked(&node, "small").await, asked(&node, "large").await), (3.0, 2.0));
 }
 
 #[tokio::test]
-async fn a_tensor_is_split_over_branches_and_joined_again() {
+async fn tensor_is_split_over_branches_and_concatenated() {
     let node = fake_node(&["a", "b"], &[]).await;
     let steps = format!(
         "[steps.halves]\nsplit = \"x\"\nparts = 2\n{}{}[steps.whole]\ncombine = \"concat\"\nof = [\"left\", \"right\"]",
@@ -219,7 +219,7 @@ async fn a_tensor_is_split_over_branches_and_joined_again() {
         (&answer["outputs"][0]["shape"], &answer["outputs"][0]["data"]),
         (&json!([3, 4]), &json!(values))
     );
-    // One row goes to one branch.
+    // A single row goes to one branch.
     let answer: Value = infer(&node, "split", &rows(&values[..4])).await.ok().json();
     assert_eq!(answer["outputs"][0]["shape"], json!([1, 4]));
     assert_eq!((asked(&node, "a").await, asked(&node, "b").await), (2.0, 1.0));
@@ -228,7 +228,7 @@ async fn a_tensor_is_split_over_branches_and_joined_again() {
 }
 
 #[tokio::test]
-async fn functions_and_workflows_are_steps_like_models() {
+async fn functions_and_workflows_can_be_steps() {
     let node = fake_node(&["m"], &[]).await;
     node.deploy("echo", function("echo-tensor")).await;
     let echo = |name: &str, declared: &str| {
@@ -247,7 +247,7 @@ async fn functions_and_workflows_are_steps_like_models() {
     }
     assert_eq!(node.metric("weir_invocations_total", "code=\"ok\"").await, 2.0);
 
-    // A function that does not give what the workflow says it does.
+    // A function whose output differs from the workflow's declaration.
     deploy(&node, "wrong", &workflow(&echo("f", "FP32[n, 5]"), "f")).await.ok();
     let wrong = infer(&node, "wrong", &rows(&[0.0; 4])).await.refusal();
     assert_eq!((wrong.status, wrong.code), (502, ErrorCode::GuestError));
@@ -259,17 +259,17 @@ async fn functions_and_workflows_are_steps_like_models() {
         (missing.code, missing.text.as_str()),
         (ErrorCode::GuestError, "step f: it gave no output \"z\"")
     );
-    // A step of a step says where it is.
+    // Errors of nested steps have the full path.
     deploy(&node, "nest", &workflow(&step("in", "wrong", "x"), "in")).await.ok();
     let nested = infer(&node, "nest", &rows(&[0.0; 4])).await.refusal();
     assert!(nested.text.starts_with("step in: step f: its output y"), "{}", nested.text);
-    // Nothing is left of all that.
+    // Everything has ended.
     let idle = async || (node.status().await.running == 0).then_some(());
     eventually("the end of everything", idle).await;
 }
 
 #[tokio::test]
-async fn functions_open_workflows_as_they_do_models() {
+async fn functions_can_open_workflows_like_models() {
     let node = fake_node(&["m", "other"], &["slow"]).await;
     deploy(&node, "pipe", &workflow(&(step("a", "m", "x") + &step("b", "m", "a")), "b")).await.ok();
     node.deploy_with("infer", "models=pipe", function("infer")).await;
@@ -280,14 +280,14 @@ async fn functions_open_workflows_as_they_do_models() {
     }
     assert_eq!((asked(&node, "pipe").await, asked(&node, "m").await), (2.0, 4.0));
     assert_eq!(node.post("/fn/infer/pipe:2?shape=1,4", values.clone()).await.status, 404);
-    // What the workflow runs is its own: the function may open the workflow and nothing else.
+    // The grant covers the workflow, but not its models.
     assert_eq!(node.post("/fn/infer/m?shape=1,4", values.clone()).await.status, 403);
     assert_eq!(
         node.post("/fn/infer/pipe?shape=1,5", [values.clone(), vec![0; 4]].concat()).await.status,
         400
     );
 
-    // Two runs at once, and one that is given up.
+    // Two concurrent runs, and one that is cancelled.
     deploy(&node, "wait", &workflow(&step("s", "slow", "x"), "s")).await.ok();
     node.deploy_with("overlap", "models=pipe,wait", function("overlap")).await;
     let twice = node.post("/fn/overlap/wait/pipe?shape=1,4", values.clone()).await.ok();
