@@ -73,8 +73,8 @@ pub(crate) enum PutError {
     Io(#[from] std::io::Error),
 }
 
-/// Bytes received in full but not stored yet: dropping this discards them. Sweeps ignore their
-/// digest meanwhile.
+/// Bytes received in full but not stored yet: dropping this discards them. Meanwhile, sweeps spare
+/// the blob with this digest.
 pub(crate) struct Staged {
     file: NamedTempFile,
     pub(crate) digest: ContentHash,

@@ -188,8 +188,8 @@ fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Compo
     unsafe { Component::deserialize_file(engine, path) }
 }
 
-/// The compatibility of an artefact's machine code besides the component: the version and settings
-/// of wasmtime.
+/// A hash of everything that an artefact's machine code depends on besides the component: the
+/// version and settings of wasmtime.
 fn compatibility_hash(engine: &wasmtime::Engine) -> String {
     /// Feeds `std::hash` into a hash that is the same in every run.
     #[derive(Default)]

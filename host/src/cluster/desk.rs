@@ -33,7 +33,7 @@ pub(crate) fn answer_link(
     }
     let (sender, orders) = mpsc::channel(MESSAGES_MAX);
     let hearing = hear(placements.clone(), news, sender, cluster.heartbeat_timeout, stop.clone());
-    // Ends with the link, and so does the response body that the other node reads.
+    // Aborted when the response body is dropped, that is, when the link ends.
     let hearing = AbortOnDropHandle::new(tokio::spawn(hearing));
     Body::from_stream(tell(orders, hearing, cluster.heartbeat, stop.clone())).into_response()
 }

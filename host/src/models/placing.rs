@@ -74,7 +74,7 @@ impl ModelEntry {
         ModelDemand { model, bytes: self.demand_bytes(), load_time_ns: None, runs_on: self.runs_on(), parts }
     }
 
-    /// The memory that the model takes on a device without any of its parts.
+    /// The memory that the model takes on a device that holds none of its weights yet.
     fn demand_bytes(&self) -> u64 {
         self.source.prepared.resident_bytes.saturating_add(self.worker_bytes)
     }

@@ -11,8 +11,8 @@ const RUNS_MAX: usize = 100_000;
 
 type Inputs = Vec<(String, Tensor)>;
 
-/// Runs the configuration's number of concurrent streams of runs for `time`, with at least one run
-/// each. Gives up at `latest`.
+/// Keeps as many runs in flight as the configuration says, for `time`. Each concurrent stream makes
+/// at least one run. Gives up at `latest`.
 pub(super) async fn measure(
     pin: &Pin,
     inputs: Inputs,

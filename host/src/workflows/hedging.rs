@@ -50,7 +50,8 @@ impl Hedge {
         state.due_after()
     }
 
-    /// Whether a run that exceeded this time may have its second copy now. Spends the saved runs.
+    /// Whether a run that exceeded this time may have its second copy now. If so, spends
+    /// [`RUNS_PER_HEDGE`] saved runs.
     pub(crate) fn start(&self) -> bool {
         let mut state = self.lock();
         let Some(left) = state.saved.checked_sub(RUNS_PER_HEDGE) else { return false };
