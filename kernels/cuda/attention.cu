@@ -1,23 +1,26 @@
-// Attention without its matrix of scores in memory: softmax(scale q k^T + mask) v, by blocks of queries over blocks of keys (Dao et al.,
-// arXiv:2205.14135, algorithm 1, in the order of arXiv:2307.08691: queries outside).
+// Attention without its matrix of scores in memory: softmax(scale q k^T + mask) v, in tiles of
+// queries and keys (Dao et al., arXiv:2205.14135, algorithm 1, with the loop order of
+// arXiv:2307.08691: queries outside).
 #include "rows.cuh"
 
 constexpr int queries = 32, keys = 32, threads = 128;
 
-// Where queries, keys and values lie in their buffers, in elements; those of one head and position are neighbours.
+// Layout of queries, keys or values in their buffer, in elements; the elements of one head and
+// position are contiguous.
 struct HeadsShape {
     i64 offset, batch_stride, head_stride, row_stride;
 };
 struct AttentionShape {
     HeadsShape q, k, v;
-    // Of the mask along batch, head, query and key.
+    // Strides of the mask along batch, head, query and key.
     i64 mask_stride[4];
     u32 heads, q_len, kv_len, head_dim;
     float scale;
 };
 static_assert(sizeof(AttentionShape) == 152, "as the launch description writes it");
 
-// `rows` rows of a head, from `first` on, into a tile whose rows have `stride` places; zeroes past the end of either.
+// Load `rows` rows of a head, from `first` on, into a tile whose rows are `stride` apart; pads both
+// dimensions with zeroes.
 template <class T, int dim, int stride>
 __device__ __forceinline__ void bring(float* tile, const T* from, i64 row_stride, u32 first, u32 rows, u32 head_dim, int lines) {
     for (int i = threadIdx.x; i < lines * dim; i += threads) {
@@ -27,8 +30,9 @@ __device__ __forceinline__ void bring(float* tile, const T* from, i64 row_stride
     }
 }
 
-// A grid of blocks of queries by heads by sequences. Threads stand in 8 lines of 16: each has four queries, and of each every sixteenth key
-// and every sixteenth element of the result. `dim` is the head's size, rounded up.
+// Grid: blocks of queries, heads, sequences. Threads form 8 lines of 16. Each thread has four
+// queries, and for each of them every sixteenth key and every sixteenth element of the result.
+// `dim` is the head's size, rounded up.
 template <class T, int dim>
 __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v, const T* mask, const AttentionShape& shape) {
     constexpr int stride = dim + 4, own = 4, parts = dim / 16;
@@ -57,7 +61,7 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
     }
 
     for (u32 first_key = 0; first_key < shape.kv_len; first_key += keys) {
-        // All are done with the last keys.
+        // All threads have finished with the previous keys.
         __syncthreads();
         bring<T, dim, stride>(tile_k, from_k, shape.k.row_stride, first_key, shape.kv_len, shape.head_dim, keys);
         bring<T, dim, stride>(tile_v, from_v, shape.v.row_stride, first_key, shape.kv_len, shape.head_dim, keys);
@@ -97,7 +101,8 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
             }
 #pragma unroll
             for (int other = 8; other > 0; other >>= 1) larger = Max::of(larger, __shfl_xor_sync(all_lanes, larger, other));
-            // Nothing but negative infinities so far: their weights are 0, and there is nothing to scale.
+            // All scores so far are negative infinity: their weights are 0, and there is no sum to
+            // scale.
             const bool none = larger == Max::none<float>();
             const float factor = none ? 1.0f : expf(most[i] - larger);
             float added = 0.0f;
@@ -115,7 +120,7 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
             for (int n = 0; n < parts; n++) result[i][n] *= factor;
         }
 
-        // The weights of a line are of threads of one warp.
+        // Threads of one warp write the weights of a line, so a barrier of the warp is enough.
         __syncwarp();
 #pragma unroll 4
         for (int key = 0; key < keys; key++) {
@@ -144,8 +149,9 @@ __device__ __forceinline__ void attend(T* to, const T* q, const T* k, const T* v
     }
 }
 
-// The least number of blocks that a multiprocessor has registers for: with large heads the assembler by itself chooses so few registers that it
-// spills on compute capability 12.0. 0 leaves the choice to the assembler.
+// Minimum number of blocks per multiprocessor, which bounds the registers of a thread. With large
+// heads, the assembler's default uses so few registers that it spills on compute capability 12.0. 0
+// selects the default.
 template <int dim>
 constexpr int blocks_min = dim == 128 ? 3 : 0;
 

@@ -1,15 +1,16 @@
-// Convolution in f32 by the units for single numbers, on any device; and few channels to a group, each output by itself.
+// Convolution in f32 on scalar units, on any device; and a direct kernel for groups of few
+// channels.
 #include "conv.cuh"
 
 CONVS(f32, float, Plain)
-// Halves too where there are no units for matrices of them.
+// Half-precision kernels for devices without tensor cores for f16 and bf16.
 #if !defined(__CUDACC__) || __CUDA_ARCH__ < 800
 CONVS_MEDIUM(f16, f16, Plain)
 CONVS_MEDIUM(bf16, bf16, Plain)
 #endif
 
-// A thread for each output pixel, of one channel to a block: depthwise convolution, and groups so small that tiles would be mostly empty.
-// A grid of pixels by channels by images.
+// One thread per output pixel, and one channel per block: for depthwise convolution, and for groups
+// so small that tiles would be mostly empty. Grid: pixels, channels, images.
 template <class T>
 __device__ __forceinline__ void conv_direct(T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift,
                                             const T* residual, const ConvShape& shape) {

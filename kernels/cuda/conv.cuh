@@ -1,13 +1,14 @@
-// Convolution in two dimensions on NCHW as a product of matrices that is never laid out in memory (implicit GEMM, Chetlur et al.,
-// arXiv:1410.0759): A has a row for each output channel, as the filters lie in the file; B a column for each output pixel of all images, and
-// a line for each element of a filter. A block takes the elements of B from the pictures as it needs them.
+// Two-dimensional convolution on NCHW as a product of matrices that is never materialised (implicit
+// GEMM, Chetlur et al., arXiv:1410.0759). A has a row for each output channel, as the filters lie
+// in the file. B has a column for each output pixel of all images, and a line for each element of a
+// filter. A block gathers the elements of B from the images as it needs them.
 #pragma once
 #include "product.cuh"
 
 #include "epilogue.cuh"
 
 struct ConvShape {
-    // Of the pictures, in elements.
+    // Strides and sizes of the images, in elements.
     u64 image_stride, group_stride;
     u32 height, width;
     u32 out_width, out_pixels;
@@ -15,7 +16,7 @@ struct ConvShape {
     i32 pad_h, pad_w;
     u32 dilation_h, dilation_w;
     u32 kernel_w, kernel_area;
-    // Elements of a filter, and what one block takes of them: all, or a part.
+    // Elements of a filter, and the number of them per block: all, or a part.
     u32 k, k_part;
     u32 tiles_m;
     // Whether filters, or rows of pixels, can be read 16 bytes at a time.
@@ -25,15 +26,17 @@ struct ConvShape {
 };
 static_assert(sizeof(ConvShape) == 144, "as the launch description writes it");
 
-// Where an element of a filter looks, from the pixel that the filter's first element would look at without padding.
+// Position of a filter's element, relative to the pixel of the filter's first element without
+// padding.
 struct Tap {
     int offset;
     short y, x;
 };
-// Above every picture, whatever the pixel.
+// Above every image, for every pixel.
 constexpr short nowhere = -0x8000;
 
-// Lines of B, gathered: each thread brings one column of several lines. Where lines look is worked out once for the block, one step ahead.
+// Gathered lines of B: each thread loads one column of several lines. The positions of the lines
+// are computed once per block, one step ahead.
 template <class T, class L, int threads, int stages>
 struct Gathered {
     static constexpr int singles = L::lines * L::length / threads;
@@ -87,7 +90,8 @@ struct Gathered {
             else
                 held[single] = here ? from[tap.offset] : T();
         }
-        // The first `stages` were prepared at the beginning. The place of this one was last read before the last barrier.
+        // The first `stages` are prepared in advance. All threads read this buffer for the last
+        // time before the previous barrier.
         if (step >= stages - 1) prepare(step + 1);
     }
 
@@ -100,8 +104,8 @@ struct Gathered {
     }
 };
 
-// A grid of tiles, the rows of C first, by parts of k, by groups of channels. `pointwise`: filters of one element, moved by one, without
-// padding; the pictures are the matrix.
+// Grid: tiles (rows of C first), parts of k, groups of channels. `pointwise`: filters of one
+// element with stride 1 and no padding, so that the images are the matrix.
 template <class T, class S, template <class, class, class, class, bool, bool> class Math, bool pointwise>
 __device__ __forceinline__ void conv(T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift,
                                      const T* residual, float* parts, const ConvShape& shape) {
@@ -138,7 +142,7 @@ __device__ __forceinline__ void conv(T* to, const T* x, const T* w, const void* 
            const T* residual, float* parts, ConvShape shape) {                                                               \
         conv<T, S, Math, pointwise>(to, x, w, bias, scale, shift, residual, parts, shape);                                   \
     }
-// Halves without units for matrices: one size.
+// Half precision on scalar units: one tile size.
 #define CONVS_MEDIUM(type, T, Math)                        \
     CONV(gathered_##type##_medium, T, Medium, Math, false) \
     CONV(pointwise_##type##_medium, T, Medium, Math, true)

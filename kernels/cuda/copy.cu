@@ -1,5 +1,6 @@
-// Moving elements: copies between strided windows of two buffers, transposition, fills. Elements are moved as bytes of their size, whatever
-// their type; a launch widens them where neighbours move together.
+// Data movement: copies between strided windows of two buffers, transposition, fills. Kernels
+// depend on the size of elements, not on their type; a launch widens elements where neighbours move
+// together.
 #include "prelude.cuh"
 
 // The innermost dimension comes first. Strides and offsets are in elements.
@@ -37,8 +38,8 @@ KERNEL(copy_4, (256), u32* to, const u32* from, CopyShape shape) { copy(to, from
 KERNEL(copy_8, (256), u64* to, const u64* from, CopyShape shape) { copy(to, from, shape); }
 KERNEL(copy_16, (256), Pack<u64, 2>* to, const Pack<u64, 2>* from, CopyShape shape) { copy(to, from, shape); }
 
-// `batches` matrices of rows x columns become columns x rows: 32 x 32 elements at a time pass through shared memory, so that reads and
-// writes are both of neighbours. 32 x 8 threads.
+// Transpose `batches` matrices of rows x columns. Tiles of 32 x 32 elements pass through shared
+// memory, so that reads and writes are both contiguous. 32 x 8 threads.
 struct TransposeShape {
     i64 from_offset, to_offset;
     i64 from_batch_stride, to_batch_stride, from_row_stride, to_row_stride;
@@ -48,7 +49,7 @@ static_assert(sizeof(TransposeShape) == 56, "as TransposeShape::pack writes it")
 
 template <class T>
 __device__ __forceinline__ void transpose(T* to, const T* from, const TransposeShape& shape) {
-    // One column more, so that a column of it lies in as many banks as it has rows.
+    // One padding column, so that the elements of a column are in different banks.
     typedef T Tile[32][33];
     SHARED(Tile, tile);
     from += shape.from_offset + i64(blockIdx.z) * shape.from_batch_stride;
@@ -68,7 +69,7 @@ KERNEL(transpose_2, (256), u16* to, const u16* from, TransposeShape shape) { tra
 KERNEL(transpose_4, (256), u32* to, const u32* from, TransposeShape shape) { transpose(to, from, shape); }
 KERNEL(transpose_8, (256), u64* to, const u64* from, TransposeShape shape) { transpose(to, from, shape); }
 
-// Every element becomes `value`, whose lowest bytes are the element's.
+// Fill with `value`, whose lowest bytes are the element's.
 template <class T>
 __device__ __forceinline__ void fill(T* to, u64 count, u64 value) {
     for (u64 i = first_element(); i < count; i += element_step()) to[i] = T(value);

@@ -1,11 +1,12 @@
-// Fused elementwise expressions, interpreted: a short program, the same for every element. Its registers lie in shared memory, a column for each
-// thread, since registers of the machine cannot be numbered at run time. Control flow is uniform.
+// Interpreter of fused elementwise expressions: a short program, the same for every element. Its
+// registers are in shared memory, one column per thread, since a device's registers cannot be
+// indexed at run time. Control flow is uniform.
 #include "elementwise.cuh"
 
 template <class T, int lanes>
 struct Interpreter {
     const Elementwise& e;
-    // This thread's.
+    // Registers of this thread.
     Lanes<T, lanes>* registers;
 
     __device__ __forceinline__ int inputs() const { return int(e.inputs); }

@@ -1,13 +1,16 @@
-// Fused elementwise expressions: the loops over elements, for whatever evaluates a program. That is an interpreter (elementwise.cu), or one program
-// that was written out (src/chain.rs) and compiled where NVRTC is there. Both give the same bits: arithmetic is program.cuh's, and files of kernels
-// that include this are compiled without contraction (--fmad=false), which would join instructions that the interpreter has apart.
+// Fused elementwise expressions: the loops over elements, generic over the evaluation of a program.
+// A program is evaluated by the interpreter (elementwise.cu), or by one program's generated code
+// (src/chain.rs), which NVRTC compiles. Both give the same bits: they share the arithmetic of
+// program.cuh, and modules that include this file are compiled without contraction (--fmad=false),
+// which would fuse separate instructions of the interpreter.
 //
-// A program computes in f32 or in i64 throughout, and what it loads and stores is converted. What evaluates it has `inputs()`, `input_type(i)`,
-// `output_type()`, and `run(values)`, which is given the inputs of `lanes` neighbours.
+// A program computes in f32 or in i64, and converts at loads and stores. An evaluator has
+// `inputs()`, `input_type(i)`, `output_type()`, and `run(values)`, which takes the inputs of
+// `lanes` neighbours.
 #pragma once
 #include "program.cuh"
 
-// `lanes` elements that a thread works on at once.
+// `lanes` elements that a thread processes at once.
 template <class T, int lanes>
 struct __align__(sizeof(T) * lanes) Lanes {
     T of[lanes];
@@ -18,7 +21,7 @@ __device__ __forceinline__ void load(i64& to, const void* from, i64 i, u32 type)
 __device__ __forceinline__ void store(void* to, i64 i, u32 type, float value) { store_f32(to, i, type, value); }
 __device__ __forceinline__ void store(void* to, i64 i, u32 type, i64 value) { store_i64(to, i, type, value); }
 
-// Four neighbours of floats at once. `i` is a multiple of four.
+// Load four neighbouring floats. `i` is a multiple of four.
 __device__ __forceinline__ void load_four(Lanes<float, 4>& to, const void* from, u64 i, u32 type) {
     if (type == type_f32) {
         to = static_cast<const Lanes<float, 4>*>(from)[i / 4];
@@ -39,7 +42,7 @@ __device__ __forceinline__ void store_four(void* to, u64 i, u32 type, const Lane
     static_cast<Lanes<u16, 4>*>(to)[i / 4] = halves;
 }
 
-// The parameters of every kernel here.
+// Parameters of every elementwise kernel.
 #define ELEMENTWISE_PARAMETERS                                                                                                         \
     void *to, const void *in0, const void *in1, const void *in2, const void *in3, const void *in4, const void *in5, const void *in6, \
         const void *in7, Elementwise e
@@ -47,14 +50,14 @@ __device__ __forceinline__ void store_four(void* to, u64 i, u32 type, const Lane
 
 constexpr int packed_lanes = 4;
 
-// Floats where each input is as the output, or one number for all of it: four neighbours at a time.
+// Floats, with each input contiguous like the output or a single number: four neighbours at a time.
 template <class Program>
 __device__ __forceinline__ void packed(void* to, const void* const (&inputs)[inputs_max], const Elementwise& e, const Program& program) {
     constexpr int lanes = packed_lanes;
     typedef Lanes<float, lanes> Four;
     for (u64 i = first_element() * lanes; i < e.count; i += element_step() * lanes) {
         const bool whole = i + lanes <= e.count;
-        // All loads are under way before the program waits for the first of them.
+        // Issue all loads before the program waits for the first of them.
         Four values[inputs_max];
 #pragma unroll
         for (int input = 0; input < inputs_max; input++) {
@@ -82,7 +85,7 @@ __device__ __forceinline__ void packed(void* to, const void* const (&inputs)[inp
     }
 }
 
-// Inputs of any strides.
+// Inputs with arbitrary strides.
 template <class T, class Program>
 __device__ __forceinline__ void strided(void* to, const void* const (&inputs)[inputs_max], const Elementwise& e, const Program& program) {
     for (u64 i = first_element(); i < e.count; i += element_step()) {

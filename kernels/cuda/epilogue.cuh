@@ -1,14 +1,16 @@
-// What is done to the sums of a product before they are stored, and how they are stored.
+// Epilogue of a product: operations on the sums, and their stores.
 #pragma once
 #include "prelude.cuh"
 
-// Where the product goes and what is done to it: y = activation(scale (alpha c + bias) + shift + residual). `z` counts matrices of a batch,
-// or groups of channels. Columns of a convolution run over the pixels of one image after the other.
+// Destination and epilogue of a product: y = activation(scale (alpha c + bias) + shift + residual).
+// `z` counts matrices of a batch, or groups of channels. Columns of a convolution are the pixels of
+// one image after the other.
 struct Output {
     u64 z_stride, image_stride;
     u32 m, n;
     u32 image_columns;
-    // Of the vectors: whether they run along columns rather than rows, their elements for each z, and their type.
+    // Of the vectors: whether they run along columns rather than rows, their elements per z, and
+    // their type.
     u32 vectors_along_n, vector_z_stride, vector_type;
     float alpha;
     Activation activation;
@@ -20,7 +22,7 @@ struct Epilogue {
     T* to;
     const void *bias, *scale, *shift;
     const T* residual;
-    // Not null: unfinished sums go there, f32, a part of k after the other.
+    // Destination of unfinished f32 sums, one part of k after the other; null without parts.
     float* parts;
     u64 part;
 };
@@ -61,7 +63,7 @@ __device__ __forceinline__ void complete(const Output& output, const Epilogue<T>
     };
     typedef Pack<T, lanes> Packed;
     if (lanes > 1 && output.image_columns % lanes == 0) {
-        // All of them are in one line, at a multiple of their size.
+        // The neighbours are in one line, at an aligned address.
         Packed packed, residual;
         if (epilogue.residual != nullptr) residual = *reinterpret_cast<const Packed*>(epilogue.residual + line + column);
 #pragma unroll
@@ -85,8 +87,9 @@ __device__ __forceinline__ void complete(const Output& output, const Epilogue<T>
     }
 }
 
-// Store a block's tile. It passes through shared memory, so that threads that are neighbours store neighbours, and so that what is done to
-// a sum stands in the program once, not once for each of a thread's sums.
+// Store a block's tile. The tile passes through shared memory, so that neighbouring threads store
+// neighbouring elements, and so that the code of the epilogue exists once rather than once per sum
+// of a thread.
 template <class S, class T, class Math>
 __device__ __forceinline__ void finish(void* shared, const Math& math, const Output& output, const Epilogue<T>& epilogue, u32 z, u32 first_m,
                                        u32 first_n) {
@@ -94,7 +97,7 @@ __device__ __forceinline__ void finish(void* shared, const Math& math, const Out
     float* const tile = static_cast<float*>(shared);
 #pragma unroll 1
     for (int first = 0; first < S::m; first += rows) {
-        // All are done with the ring, or with the rows before these.
+        // All threads have finished with the ring, or with the previous rows.
         __syncthreads();
         math.template put<rows, stride>(tile, first);
         __syncthreads();

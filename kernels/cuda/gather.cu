@@ -1,5 +1,5 @@
-// Elements picked by index. An index from below 0 counts from the end; one that is not there becomes the nearest that is, so that no index
-// reads past a buffer.
+// Elements selected by index. A negative index counts from the end; an index out of range is
+// clamped, so that no index reads past a buffer.
 #include "prelude.cuh"
 
 __device__ __forceinline__ i64 index_of(const void* indices, u64 i, u32 type, i64 size) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ void gather(T* to, const T* from, const void* indices
 struct GatherElementsShape {
     u64 count;
     i64 axis_stride;
-    // Of x along the dimensions of the indices, the innermost first; 0 along the axis.
+    // Strides of x along the dimensions of the indices, innermost first; 0 along the axis.
     i64 stride[dimensions_max];
     u32 size[dimensions_max];
     u32 rank, axis;

@@ -1,14 +1,15 @@
-// Products of matrices in f32 by the units for single numbers, on any device; and few rows by many columns, where only memory counts.
+// Matrix products in f32 on scalar units, on any device; and a kernel for few rows by many columns,
+// which is limited by memory bandwidth.
 #include "gemm.cuh"
 
 GEMMS(f32, float, Plain)
-// Halves too where there are no units for matrices of them.
+// Half-precision kernels for devices without tensor cores for f16 and bf16.
 #if !defined(__CUDACC__) || __CUDA_ARCH__ < 800
 GEMMS_MEDIUM(f16, f16, Plain)
 GEMMS_MEDIUM(bf16, bf16, Plain)
 #endif
 
-// The sums of parts of k, always in the same order, and what is done to them.
+// Add the sums of parts of k, always in the same order, and apply the epilogue.
 template <class T>
 __device__ __forceinline__ void gemm_finish(T* to, const void* bias, const void* scale, const void* shift, const T* residual,
                                             const float* parts, u32 parts_count, u32 z_count, const Output& output) {
@@ -31,7 +32,8 @@ GEMM_FINISH(f32, float)
 GEMM_FINISH(f16, f16)
 GEMM_FINISH(bf16, bf16)
 
-// Up to `rows_max` rows times a matrix whose columns lie in memory as lines: a warp for each column, which is read once.
+// Multiply up to `rows_max` rows by a matrix whose columns are contiguous: one warp per column,
+// which is read once.
 constexpr int rows_max = 4;
 
 template <class T, int pack>

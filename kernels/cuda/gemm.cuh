@@ -1,4 +1,4 @@
-// Products of matrices, batched, by whichever units `Math` uses.
+// Batched matrix products, generic over the arithmetic units (`Math`).
 #pragma once
 #include "product.cuh"
 
@@ -7,13 +7,13 @@
 constexpr int batch_dimensions_max = 4;
 
 struct GemmShape {
-    // Of the operands, in elements: to the first matrix, from one of its lines in memory to the next, and from one matrix to the next along
-    // each dimension of the batch, the innermost first.
+    // Of the operands, in elements: the offset of the first matrix, the stride between its lines in
+    // memory, and the strides between matrices along each dimension of the batch, innermost first.
     i64 a_offset, b_offset, a_stride, b_stride;
     i64 a_batch_stride[batch_dimensions_max], b_batch_stride[batch_dimensions_max];
     u32 batch_size[batch_dimensions_max];
     u32 batch_rank, k;
-    // What one block takes of k: all, or a part.
+    // Length of k per block: all, or a part.
     u32 k_part;
     u32 tiles_m;
     // Whether lines can be read 16 bytes at a time.
@@ -35,7 +35,7 @@ __device__ __forceinline__ void find_matrices(const GemmShape& shape, u32 batch,
     }
 }
 
-// A grid of tiles, the rows of C first, by parts of k, by matrices.
+// Grid: tiles (rows of C first), parts of k, matrices.
 template <class T, class S, template <class, class, class, class, bool, bool> class Math, bool a_along_k, bool b_along_k>
 __device__ __forceinline__ void gemm(T* to, const T* a, const T* b, const void* bias, const T* residual, float* parts,
                                      const GemmShape& shape) {
@@ -60,8 +60,8 @@ constexpr bool is_plain = false;
 template <>
 constexpr bool is_plain<Plain> = true;
 
-// The least number of blocks that a multiprocessor has registers for, of kernels for which the assembler by itself chooses so few registers that
-// it spills, on one architecture or another (`kernels/resources.tsv`). 0 leaves the choice to the assembler.
+// Minimum number of blocks per multiprocessor, for kernels whose default register allocation spills
+// on some architecture (`kernels/resources.tsv`). 0 selects the assembler's default.
 template <class T, class S, template <class, class, class, class, bool, bool> class Math, bool a_along_k, bool b_along_k>
 constexpr int blocks_min = S::m == Large::m    ? (is_plain<Math> && a_along_k && b_along_k ? 2 : 0)
                            : S::m == Medium::m ? (sizeof(T) == 4 && (!is_plain<Math> || (!a_along_k && !b_along_k)) ? 5 : 0)
@@ -73,8 +73,8 @@ constexpr int blocks_min = S::m == Large::m    ? (is_plain<Math> && a_along_k &&
         gemm<T, S, Math, a_along_k, b_along_k>(to, a, b, bias, residual, parts, shape);                                \
     }
 
-// All layouts at one size, and those that networks have at the others. The first letter is n where rows of A lie in memory as rows, else
-// t; the second is the same of B.
+// All layouts at one size, and the layouts that networks use at the others. The first letter is n
+// if rows of A are contiguous, else t; the second letter describes B likewise.
 #define GEMMS_MEDIUM(type, T, Math)                         \
     GEMM(nn_##type##_medium, T, Medium, Math, true, false)  \
     GEMM(nt_##type##_medium, T, Medium, Math, true, true)   \

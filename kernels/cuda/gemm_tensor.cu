@@ -1,4 +1,5 @@
-// Products of matrices by the units for matrices: f32 rounded to tf32, f16 and bf16, summed up in f32. Compute capability 8.0 and up.
+// Matrix products on tensor cores: f32 rounded to tf32, f16 and bf16, with sums in f32. Requires
+// compute capability 8.0.
 #include "gemm.cuh"
 
 GEMMS(tf32_tensor, float, Tensor)

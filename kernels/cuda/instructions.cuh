@@ -1,5 +1,6 @@
-// What CUDA C++ has no words for without headers: conversions, matrix instructions and asynchronous copies, as PTX. The emulator has the
-// same functions in C++ (kernels/emulator/cpp/instructions.h).
+// Instructions that CUDA C++ does not express without headers, as PTX: conversions, matrix
+// instructions and asynchronous copies. The emulator has the same functions in C++
+// (kernels/emulator/cpp/instructions.h).
 #pragma once
 
 typedef unsigned short u16;
@@ -8,7 +9,7 @@ typedef unsigned int u32;
 // A kernel, its launch bounds in parentheses, and its parameters.
 #define KERNEL(name, bounds, ...) extern "C" __global__ void __launch_bounds__ bounds name(__VA_ARGS__)
 
-// A variable that the threads of a block share, and the shared memory whose size the launch gives.
+// A variable that the threads of a block share, and the dynamic shared memory of the launch.
 #define SHARED(type, name) __shared__ __align__(16) type name
 #define DYNAMIC_SHARED(type, name)                        \
     extern __shared__ __align__(16) char dynamic_shared[]; \
@@ -51,7 +52,7 @@ __device__ __forceinline__ u32 f32_to_tf32(float value) {
     return bits;
 }
 
-// d += a b by a warp, for 16 rows, 8 columns, and 8 (tf32) or 16 (f16, bf16) in between.
+// d += a b by a warp, for 16 rows, 8 columns, and an inner dimension of 8 (tf32) or 16 (f16, bf16).
 #define WEIR_MMA(name, shape)                                                                            \
     __device__ __forceinline__ void name(float(&d)[4], const u32(&a)[4], const u32(&b)[2]) {             \
         asm volatile("mma.sync.aligned." shape " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
@@ -63,7 +64,8 @@ WEIR_MMA(mma_f16, "m16n8k16.row.col.f32.f16.f16.f32")
 WEIR_MMA(mma_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 #undef WEIR_MMA
 
-// Four matrices of 8 rows of 8 halves: lane l brings the row l % 8 of the matrix l / 8, and takes two neighbours of a row of each.
+// Load four matrices of 8 rows of 8 halves: lane l supplies row l % 8 of matrix l / 8, and receives
+// two neighbours of a row of each matrix.
 __device__ __forceinline__ void ldmatrix(u32 (&r)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -77,11 +79,13 @@ __device__ __forceinline__ void ldmatrix_transposed(u32 (&r)[4], const void* row
                  : "memory");
 }
 
-// Copy to shared memory behind the thread's back, or write zeroes where `from` is not `valid`. There after the wait for its group.
+// Copy asynchronously to shared memory, or write zeroes if `from` is not `valid`. The data is
+// visible after the wait for its group.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
     const int from_bytes = valid ? bytes : 0;
-    // 16 bytes can pass by the first-level cache, whose lines nobody else of the block reads.
+    // Copies of 16 bytes can bypass the first-level cache, since other threads of the block do not
+    // read these lines.
     if (bytes == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(from_bytes) : "memory");
     else
@@ -96,7 +100,7 @@ __device__ __forceinline__ void copy_async_wait() {
 
 #else
 
-// Before compute capability 8.0 the thread copies itself.
+// Before compute capability 8.0, the thread copies synchronously.
 template <int bytes>
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool valid) {
     if (bytes == 16) {

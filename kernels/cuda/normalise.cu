@@ -1,13 +1,14 @@
 // Softmax and layer normalisation of the rows of a matrix.
 #include "rows.cuh"
 
-// Softmax of scale x + mask in two passes, the largest element and the sum in one (Milakov and Gimelshein, arXiv:1805.02867).
+// Softmax of scale x + mask in two passes; the first computes both the maximum and the sum (Milakov
+// and Gimelshein, arXiv:1805.02867).
 template <class T>
 __device__ __forceinline__ void softmax(T* to, const T* from, const T* mask, u32 rows, u32 cols, float scale, u32 log, const MaskShape& shape) {
     typedef float Part[32];
     SHARED(Part, part);
     const Crew who = crew();
-    // Warps past the last row do its work again.
+    // Warps past the last row repeat its work.
     const u32 row = min(who.row, rows - 1);
     const T* const line = from + u64(row) * cols;
     const T* const added = mask == nullptr ? nullptr : mask + mask_row(shape, row);
@@ -20,7 +21,7 @@ __device__ __forceinline__ void softmax(T* to, const T* from, const T* mask, u32
 #pragma unroll 4
     for (u32 i = who.member; i < cols; i += who.members) {
         const float x = value(i), larger = Max::of(most, x);
-        // Nothing but negative infinities so far: there is no sum to scale.
+        // All elements so far are negative infinity: there is no sum to scale.
         sum = (sum == 0.0f ? 0.0f : sum * expf(most - larger)) + (x == larger ? 1.0f : expf(x - larger));
         most = larger;
     }
@@ -44,8 +45,8 @@ SOFTMAX(f32, float)
 SOFTMAX(f16, f16)
 SOFTMAX(bf16, bf16)
 
-// Layer normalisation of x, or of x + residual, which is then written too where it is wanted. A row waits in shared memory between its
-// passes if it has room there (`kept`), and else is read again.
+// Layer normalisation of x, or of x + residual, which is also stored on request. A row stays in
+// shared memory between passes if it fits (`kept`), and is read again otherwise.
 template <class T>
 __device__ __forceinline__ void layer_norm(T* to, T* sums, const T* x, const T* residual, const void* gamma, const void* beta,
                                            u32 vector_type, u32 cols, float epsilon, u32 kept) {
@@ -68,7 +69,7 @@ __device__ __forceinline__ void layer_norm(T* to, T* sums, const T* x, const T* 
         if (sums != nullptr) from_f32(sums[line + i], v);
         sum += v;
     }
-    // A thread reads back only what it has written itself.
+    // A thread reads back only the elements that it wrote.
     const float mean = over_crew<Sum>(who, sum, part) / float(cols);
     float squares = 0.0f;
 #pragma unroll 4

@@ -1,4 +1,5 @@
-// Pictures, batch by channels by height by width: pooling, local response normalisation, other sizes.
+// Image operations on batch by channels by height by width: pooling, local response normalisation,
+// resizing.
 #include "prelude.cuh"
 
 struct PoolShape {
@@ -7,7 +8,8 @@ struct PoolShape {
     u32 kernel_h, kernel_w, stride_h, stride_w;
     i32 pad_top, pad_left, pad_bottom, pad_right;
     u32 dilation_h, dilation_w;
-    // 0: the largest; 1: the mean of what is inside the picture; 2: of what is inside the padded picture.
+    // 0: the maximum; 1: the mean of the elements inside the image; 2: the mean of the elements
+    // inside the padded image.
     u32 kind;
 };
 static_assert(sizeof(PoolShape) == 72, "as the launch description writes it");
@@ -40,8 +42,9 @@ __device__ __forceinline__ void pool(T* to, const T* from, const PoolShape& shap
     }
 }
 
-// y = x / (bias + alpha / size sum of squares)^beta, over the channels around (Krizhevsky et al., "ImageNet Classification with Deep
-// Convolutional Neural Networks", section 3.3). `before` of them lie below.
+// y = x / (bias + alpha / size sum of squares)^beta, over the neighbouring channels (Krizhevsky et
+// al., "ImageNet Classification with Deep Convolutional Neural Networks", section 3.3). `below` of
+// them come before the channel.
 template <class T>
 __device__ __forceinline__ void lrn(T* to, const T* from, u64 count, u32 channels, u32 pixels, u32 size, float alpha, float beta, float bias) {
     const u32 below = (size - 1) / 2, above = size / 2;
@@ -61,12 +64,13 @@ struct ResizeShape {
     u64 count;
     u32 height, width, out_height, out_width;
     float scale_h, scale_w;
-    // By number, as the launch description has them.
+    // Codes of the launch description.
     u32 coordinates, nearest, linear;
 };
 static_assert(sizeof(ResizeShape) == 48, "as the launch description writes it");
 
-// Where element `i` of `out` comes from in a picture of `in`: Resize of ONNX, coordinate_transformation_mode.
+// Source coordinate of element `i` of `out`, in an image of `in` elements:
+// coordinate_transformation_mode of ONNX's Resize.
 __device__ __forceinline__ float source(u32 coordinates, u32 i, u32 in, u32 out, float scale) {
     const float at = float(i);
     switch (coordinates) {

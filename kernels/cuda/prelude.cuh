@@ -1,5 +1,6 @@
-// What every kernel file begins with: element types, activations, and sums over a warp or a block. No header of CUDA's is used, so that
-// NVRTC compiles these files by itself, and the emulator compiles them for the processor.
+// Prelude of every kernel file: element types, activations, and reductions over a warp or a block.
+// No CUDA header is used, so that NVRTC can compile these files alone, and the emulator can compile
+// them for the CPU.
 #pragma once
 
 #ifdef __CUDACC__
@@ -14,7 +15,7 @@ typedef unsigned long long u64;
 
 constexpr u32 all_lanes = 0xffffffffu;
 
-// Storage types whose arithmetic is done in f32.
+// Storage types whose arithmetic is in f32.
 struct f16 {
     u16 bits;
 };
@@ -36,16 +37,16 @@ __device__ __forceinline__ T of_f32(float value) {
     return to;
 }
 
-// `count` elements that are read and written at once, where the address is a multiple of their size.
+// `count` elements that are read and written at once, at an aligned address.
 template <class T, int count>
 struct __align__(sizeof(T) * count) Pack {
     T of[count];
 };
 
-// Element types by number, as ElementType::code in the launch descriptions has them.
+// Codes of element types; the launch description uses the same.
 enum Type : u32 { type_f32 = 0, type_f16 = 1, type_bf16 = 2, type_i64 = 3, type_i32 = 4, type_u8 = 5, type_i8 = 6, type_bool = 7, type_f64 = 8 };
 
-// Element `i` of a buffer whose type is known at run time, and the same for all threads.
+// Element `i` of a buffer whose type is known at run time, and is the same for all threads.
 __device__ __forceinline__ float load_f32(const void* from, i64 i, u32 type) {
     switch (type) {
         case type_f32: return static_cast<const float*>(from)[i];
@@ -59,7 +60,7 @@ __device__ __forceinline__ float load_f32(const void* from, i64 i, u32 type) {
         default: return float(static_cast<const u8*>(from)[i]);
     }
 }
-// The fraction is cut off; what i64 does not have becomes the nearest number that it has, and NaN 0.
+// Truncates the fraction; saturates to the range of i64, and maps NaN to 0.
 __device__ __forceinline__ i64 to_i64(float x) {
     if (x != x) return 0;
     if (x >= 9.2233720368547758e18f) return 0x7fffffffffffffffLL;
@@ -102,7 +103,7 @@ __device__ __forceinline__ void store_f32(void* to, i64 i, u32 type, float value
     }
 }
 
-// What follows a sum in an epilogue. By number, as Activation::code has them.
+// Codes of activations in an epilogue; the launch description uses the same.
 enum ActivationKind : u32 {
     activation_none = 0,
     activation_relu = 1,
@@ -129,12 +130,13 @@ __device__ __forceinline__ float gelu(float x) { return 0.5f * x * (1.0f + erff(
 __device__ __forceinline__ float gelu_tanh(float x) {
     return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
 }
-// NaN stays NaN, as it does in ONNX: comparisons with it are false.
+// NaN stays NaN, as in ONNX: comparisons with NaN are false.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 __device__ __forceinline__ float clip(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
-// Those that take more than an instruction or two. A function of its own, called where it is used, since epilogues are in many kernels; but where one
-// is known before the kernel is compiled.
+// Activations of more than a few instructions: a separate function, not inlined by default, since
+// epilogues are in many kernels; inlined where the activation is known before the kernel is
+// compiled.
 #ifndef SMOOTHLY
 #define SMOOTHLY __noinline__
 #endif
@@ -162,7 +164,7 @@ __device__ __forceinline__ float activate(float x, const Activation& activation)
     }
 }
 
-// Ways to make one value of many.
+// Ways to reduce many values to one.
 struct Sum {
     template <class T>
     __device__ static __forceinline__ T none() {
@@ -178,14 +180,14 @@ struct Max {
     __device__ static __forceinline__ T none() {
         return __int_as_float(int(0xff800000));
     }
-    // NaN wins.
+    // NaN takes precedence.
     template <class T>
     __device__ static __forceinline__ T of(T a, T b) {
         return a > b || a != a ? a : b;
     }
 };
 
-// The value of all lanes of a warp, in each of them.
+// Reduce the values of all lanes of a warp; every lane gets the result.
 template <class Way, class T>
 __device__ __forceinline__ T over_warp(T value) {
 #pragma unroll
@@ -195,6 +197,6 @@ __device__ __forceinline__ T over_warp(T value) {
 
 constexpr int dimensions_max = 6;
 
-// Threads of a grid that walk over more elements than there are threads.
+// Loop over elements by all threads of a grid.
 __device__ __forceinline__ u64 first_element() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 element_step() { return u64(gridDim.x) * blockDim.x; }

@@ -1,11 +1,13 @@
-// A block's tile of a product of matrices: C[m x n] += A[m x k] B[k x n], as GEMM and convolution share it.
+// A block's tile of a matrix product, shared by GEMM and convolution:
+// C[m x n] += A[m x k] B[k x n].
 //
-// Tiles of A and B go through a ring of `stages` places in shared memory. While one is multiplied, the next are on their way. One barrier per
-// step of k. This is the classic scheme of CUTLASS's multistage kernels (github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md).
+// Tiles of A and B go through a ring of `stages` buffers in shared memory. While one tile is
+// multiplied, the next are being loaded. There is one barrier per step of k. This is the scheme of
+// CUTLASS's multistage kernels (github.com/NVIDIA/cutlass, media/docs/efficient_gemm.md).
 #pragma once
 #include "units.cuh"
 
-// Run the ring over k_begin <= k < k_end. `shared` has room for S::stages tiles of A and of B.
+// Run the ring over k_begin <= k < k_end. `shared` has space for S::stages tiles of A and of B.
 template <class S, class A, class B, class T, class LoadA, class LoadB, class Math>
 __device__ __forceinline__ void multiply(T* shared, LoadA& load_a, LoadB& load_b, int k_begin, int k_end, Math& math) {
     constexpr int stages = S::stages, k = S::k_bytes / int(sizeof(T));
@@ -28,7 +30,8 @@ __device__ __forceinline__ void multiply(T* shared, LoadA& load_a, LoadB& load_b
         copy_async_commit();
     }
     for (int step = 0; step < steps; step++) {
-        // What this step reads is there, for all threads; and all are done with the place that is filled next.
+        // The data of this step has arrived for all threads, and all threads have finished with the
+        // buffer that is filled next.
         copy_async_wait<stages - 2>();
         __syncthreads();
         const int next = step + stages - 1;

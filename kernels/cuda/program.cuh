@@ -1,4 +1,4 @@
-// The instructions of elementwise programs, and what each does to numbers of either kind.
+// The instructions of elementwise programs, and their semantics on floats and integers.
 #pragma once
 #include "prelude.cuh"
 
@@ -6,7 +6,7 @@ constexpr int inputs_max = 8;
 constexpr int instructions_max = 32;
 constexpr int threads = 128;
 
-// By number, as Code in the launch description has them.
+// Codes of instructions; the launch description uses the same.
 enum Code : u32 {
     code_constant = 0, code_where = 1,
     code_add = 2, code_sub = 3, code_mul = 4, code_div = 5, code_pow = 6, code_min = 7, code_max = 8, code_mod = 9, code_fmod = 10,
@@ -20,7 +20,7 @@ enum Code : u32 {
 
 struct Instruction {
     u16 code;
-    // Registers: of the number that comes out, and of those that go in.
+    // Registers of the result and of the operands.
     u8 to, a, b, c;
     // An ActivationKind or a Type.
     u16 kind;
@@ -41,7 +41,7 @@ static_assert(sizeof(Instruction) == 16 && sizeof(Elementwise) == 976, "as the l
 __device__ __forceinline__ float low_half(u64 value) { return __uint_as_float(u32(value)); }
 __device__ __forceinline__ float high_half(u64 value) { return __uint_as_float(u32(value >> 32)); }
 
-// To a type and back.
+// Convert to a type and back.
 __device__ __forceinline__ i64 cast(i64 x, u32 type) {
     switch (type) {
         case type_i32: return int(x);
@@ -71,7 +71,7 @@ __device__ __forceinline__ float compute(const Instruction& in, float a, float b
         case code_mul: return a * b;
         case code_div: return a / b;
         case code_pow: return powf(a, b);
-        // NaN wins.
+        // NaN takes precedence.
         case code_min: return a < b || a != a ? a : b;
         case code_max: return a > b || a != a ? a : b;
         case code_mod: {
@@ -117,7 +117,7 @@ __device__ __forceinline__ i64 power(i64 base, i64 exponent) {
     return i64(result);
 }
 
-// Sums and products wrap around; what is divided by zero becomes zero, since a device has no exception for it.
+// Sums and products wrap around; division by zero gives zero, since a device does not trap.
 __device__ __forceinline__ i64 compute(const Instruction& in, i64 a, i64 b, i64 c) {
     switch (in.code) {
         case code_constant: return i64(in.value);

@@ -1,7 +1,8 @@
-// One number of each row of a matrix: sums and the like, and where the largest element is.
+// Operations on each row of a matrix: reductions, selection of the largest or smallest elements,
+// cumulative sums.
 #include "rows.cuh"
 
-// By number, as the launch description has them.
+// Codes of the launch description.
 enum Reduction : u32 {
     reduce_sum = 0, reduce_mean = 1, reduce_max = 2, reduce_min = 3, reduce_product = 4, reduce_l1 = 5, reduce_l2 = 6, reduce_squares = 7,
 };
@@ -9,7 +10,7 @@ enum Reduction : u32 {
 template <class V>
 __device__ __forceinline__ V combine(u32 kind, V a, V b) {
     switch (kind) {
-        // NaN wins.
+        // NaN takes precedence.
         case reduce_max: return a > b || a != a ? a : b;
         case reduce_min: return a < b || a != a ? a : b;
         case reduce_product: return a * b;
@@ -17,7 +18,7 @@ __device__ __forceinline__ V combine(u32 kind, V a, V b) {
     }
 }
 
-// The value of all members, in the first.
+// Reduce the values of all members; the first member gets the result.
 template <class V>
 __device__ __forceinline__ V gather_up(const Crew& crew, u32 kind, V value, V none, V (&part)[32]) {
 #pragma unroll
@@ -49,7 +50,7 @@ __device__ __forceinline__ void reduce_floats(T* to, const T* from, u32 rows, u3
     typedef float Part[32];
     SHARED(Part, part);
     const Crew who = crew();
-    // Warps past the last row do its work again.
+    // Warps past the last row repeat its work.
     const u32 row = min(who.row, rows - 1);
     const float infinity = __int_as_float(0x7f800000);
     const float none = kind == reduce_max ? -infinity : kind == reduce_min ? infinity : kind == reduce_product ? 1.0f : 0.0f;
@@ -67,7 +68,7 @@ REDUCE(f32, float)
 REDUCE(f16, f16)
 REDUCE(bf16, bf16)
 
-// Of integers, which wrap around. The mean is rounded towards 0, as is the root.
+// Integer reductions wrap around. The mean and the square root are truncated towards 0.
 KERNEL(reduce_integer, (1024), void* to, const void* from, u32 type, u32 rows, u32 cols, u32 kind) {
     typedef i64 Part[32];
     SHARED(Part, part);
@@ -82,14 +83,14 @@ KERNEL(reduce_integer, (1024), void* to, const void* from, u32 type, u32 rows, u
     store_i64(to, row, type, value);
 }
 
-// An element and where it was.
+// An element and its index.
 template <class V>
 struct Place {
     V value;
     i64 at;
 };
 
-// Whether `a` goes before `b`: -1 is nowhere, and goes last.
+// Whether `a` comes before `b`; an index of -1 means no element, which comes last.
 template <class V>
 __device__ __forceinline__ bool before(const Place<V>& a, const Place<V>& b, bool largest, bool last) {
     if (a.at < 0 || b.at < 0) return b.at < 0 && a.at >= 0;
@@ -121,7 +122,8 @@ __device__ __forceinline__ i64 load_as(const void* from, i64 i, u32 type, i64) {
 __device__ __forceinline__ void store_as(void* to, i64 i, u32 type, float value) { store_f32(to, i, type, value); }
 __device__ __forceinline__ void store_as(void* to, i64 i, u32 type, i64 value) { store_i64(to, i, type, value); }
 
-// The `k` first elements of each row and where they are, one after the other: the next is the first of those behind the last one.
+// Select the first `k` elements of each row in order, with their indices: each is the first of the
+// elements after the previous one.
 template <class V>
 __device__ __forceinline__ void select(void* values, i64* places, const void* from, u32 type, u32 rows, u32 cols, u32 k, bool largest,
                                        bool last) {
@@ -139,7 +141,7 @@ __device__ __forceinline__ void select(void* values, i64* places, const void* fr
         }
         previous = first_of(who, mine, largest, last, part);
         if (who.member != 0 || who.row >= rows) continue;
-        // Rows with NaN may have fewer elements in order than they have.
+        // Rows with NaN may have fewer elements in the order than in the row.
         const i64 at = previous.at < 0 ? 0 : previous.at;
         places[i64(row) * k + rank] = at;
         if (values != nullptr) store_as(values, i64(row) * k + rank, type, load_as(from, line + at, type, V()));
@@ -153,7 +155,7 @@ KERNEL(select_integer, (1024), void* values, i64* places, const void* from, u32 
     select<i64>(values, places, from, type, rows, cols, k, largest != 0, last != 0);
 }
 
-// Running sums: a warp goes along its row, 32 elements at a time.
+// Cumulative sums: a warp walks its row, 32 elements at a time.
 template <class V>
 __device__ __forceinline__ void running_sums(void* to, const void* from, u32 type, u32 rows, u32 cols, bool exclusive, bool reverse) {
     const u32 row = blockIdx.x * blockDim.y + threadIdx.y;

@@ -1,4 +1,4 @@
-// Who works on a row of a matrix: one warp of the block, or all of it.
+// Assignment of threads to a row of a matrix: one warp of the block, or the whole block.
 #pragma once
 #include "prelude.cuh"
 
@@ -7,13 +7,14 @@ struct Crew {
     bool warp;
 };
 
-// Blocks whose second dimension is above 1 give each of their warps a row of its own.
+// In blocks whose second dimension is above 1, each warp has a separate row.
 __device__ __forceinline__ Crew crew() {
     const bool warp = blockDim.y > 1;
     return {warp ? blockIdx.x * blockDim.y + threadIdx.y : blockIdx.x, threadIdx.x, blockDim.x, warp};
 }
 
-// The value of all members, in each of them. All threads of the block call it.
+// Reduce the values of all members; every member gets the result. All threads of the block must
+// call it.
 template <class Way, class T>
 __device__ __forceinline__ T over_crew(const Crew& crew, T value, T (&part)[32]) {
     value = over_warp<Way>(value);
@@ -25,7 +26,8 @@ __device__ __forceinline__ T over_crew(const Crew& crew, T value, T (&part)[32])
     return value;
 }
 
-// How an additive mask lies over rows: the innermost dimension, which is a row's, comes first.
+// Broadcasting of an additive mask over rows: the innermost dimension, which is a row's, comes
+// first.
 struct MaskShape {
     i64 stride[dimensions_max];
     u32 size[dimensions_max];
@@ -33,7 +35,7 @@ struct MaskShape {
 };
 static_assert(sizeof(MaskShape) == 80, "as the launch description writes it");
 
-// To the mask's first element for a row.
+// Offset of the mask's first element for a row.
 __device__ __forceinline__ i64 mask_row(const MaskShape& mask, u32 row) {
     i64 at = 0;
 #pragma unroll

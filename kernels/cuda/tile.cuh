@@ -1,12 +1,13 @@
-// A block's tiles of the operands of a product of matrices: how they lie in shared memory, and how they come there.
+// A block's tiles of the operands of a matrix product: their layout in shared memory, and their
+// loads.
 //
-// A tile lies in shared memory as it does in the device's: elements that are neighbours there are neighbours here, with some padding behind
-// each line so that the lanes of a warp read from different banks. Elements come by cp.async where they can be copied that way, else through
-// registers.
+// A tile in shared memory has the layout of device memory: contiguous elements stay contiguous,
+// with padding after each line so that the lanes of a warp read from different banks. Elements are
+// loaded by cp.async where possible, else through registers.
 #pragma once
 #include "prelude.cuh"
 
-// The sizes of a tile, the warps that share it, and how many are under way.
+// Sizes of a tile, the layout of the warps that share it, and the number of stages in flight.
 template <int m_, int n_, int k_bytes_, int warps_m_, int warps_n_, int stages_>
 struct Tile {
     static constexpr int m = m_, n = n_, k_bytes = k_bytes_, warps_m = warps_m_, warps_n = warps_n_, stages = stages_;
@@ -17,7 +18,7 @@ typedef Tile<128, 128, 64, 2, 4, 3> Large;
 typedef Tile<64, 64, 64, 2, 2, 4> Medium;
 typedef Tile<32, 32, 128, 2, 2, 4> Small;
 
-// How a tile of `lines` lines lies in shared memory.
+// Layout of a tile of `lines` lines in shared memory.
 template <class T, int lines_, int length_, bool along_k>
 struct Layout {
     static constexpr int lines = lines_, length = length_;
@@ -25,7 +26,8 @@ struct Layout {
     static constexpr int elements = lines * stride;
 };
 
-// Lines of a matrix along k: each thread brings the same place of several lines. Lines are rows of A, or columns of B.
+// Lines of a matrix along k: each thread loads the same position of several lines. Lines are rows
+// of A, or columns of B.
 template <class T, class L, int threads>
 struct AlongK {
     static constexpr int pack = 16 / sizeof(T);
@@ -37,7 +39,7 @@ struct AlongK {
     i64 stride;
     int lines, k_end;
     bool packed;
-    // Single halves on their way: cp.async copies no fewer than 4 bytes.
+    // Single half-precision elements in flight: cp.async copies at least 4 bytes.
     T held[sizeof(T) == 2 ? singles : 1];
 
     __device__ __forceinline__ AlongK(const T* from, i64 stride, int lines, int k_end, bool packed)
@@ -80,8 +82,8 @@ struct AlongK {
     }
 };
 
-// Lines of a matrix across k, where neighbours have the same k: each thread brings the same place, or places, of several lines. `from` is
-// where the thread's place is for k = 0.
+// Lines of a matrix across k, in which neighbours have the same k: each thread loads the same
+// position, or positions, of several lines. `from` is the thread's position for k = 0.
 template <class T, class L, int threads>
 struct AcrossK {
     static constexpr int pack = 16 / sizeof(T);
@@ -95,7 +97,7 @@ struct AcrossK {
     bool valid, packed;
     T held[sizeof(T) == 2 ? singles : 1];
 
-    // The thread's place in a line.
+    // The thread's position in a line.
     __device__ static __forceinline__ int place(bool packed) {
         return packed ? threadIdx.x % packs * pack : threadIdx.x % L::length;
     }
@@ -107,7 +109,7 @@ struct AcrossK {
         const int line = packed ? threadIdx.x / packs : threadIdx.x / L::length;
         const T* at = from + (k + line) * stride;
         T* to = tile + line * L::stride + place(packed);
-        // Lines that are left from the thread's first on.
+        // Remaining lines from the thread's first line on.
         const int left = valid ? k_end - k - line : 0;
         if (packed) {
 #pragma unroll
@@ -137,7 +139,8 @@ struct AcrossK {
     }
 };
 
-// An operand that is a matrix in memory, of which the block takes `across` lines or places from `first` on.
+// An operand that is a matrix in memory, of which the block takes `across` lines or positions from
+// `first` on.
 template <class T, int across, int k, int threads, bool along_k>
 struct Operand;
 

@@ -1,13 +1,13 @@
-// The units that multiply a block's tiles: those for single numbers, and those for matrices.
+// The arithmetic units that multiply a block's tiles: scalar units and tensor cores.
 #pragma once
 #include "tile.cuh"
 
-// Multiplying with the units for single numbers, in f32. Threads stand in 16 columns.
+// Multiplication on scalar units, in f32. Threads form 16 columns.
 template <class T, class S, class A, class B, bool a_along_k, bool b_along_k>
 struct Plain {
     static constexpr int k = S::k_bytes / int(sizeof(T));
     static constexpr int lines = S::threads / 16, rows = S::m / lines, columns = S::n / 16;
-    // Columns that are neighbours.
+    // Number of neighbouring columns.
     static constexpr int run = b_along_k ? 1 : columns < 4 ? columns : 4;
 
     float sum[rows][columns];
@@ -23,7 +23,7 @@ struct Plain {
     __device__ static __forceinline__ int column(int j) { return j / run * (16 * run) + threadIdx.x % 16 * run + j % run; }
 
     __device__ __forceinline__ void step(const T* a, const T* b) {
-        // Where lines of A run along k, four of k are read at once.
+        // Where lines of A run along k, four elements of k are read at once.
         constexpr int deep = a_along_k ? 4 : 1;
 #pragma unroll 1
         for (int kk = 0; kk < k; kk += deep) {
@@ -58,7 +58,7 @@ struct Plain {
         }
     }
 
-    // Puts the sums of `rows_at_once` rows from `first` on where `tile` has a line for each.
+    // Write the sums of `rows_at_once` rows, from `first` on, to the lines of `tile`.
     template <int rows_at_once, int stride>
     __device__ __forceinline__ void put(float* tile, int first) const {
 #pragma unroll
@@ -70,13 +70,13 @@ struct Plain {
     }
 };
 
-// What the units for matrices do differently from type to type.
+// Differences between element types on tensor cores.
 template <class T>
 struct Matrices;
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
 
-// f32 rounded to tf32: 8 of k at a time, each lane reads its numbers one by one.
+// f32 rounded to tf32: 8 of k at a time; each lane reads its numbers separately.
 template <>
 struct Matrices<float> {
     static constexpr int k = 8;
@@ -103,7 +103,7 @@ struct Matrices<float> {
     __device__ static __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_tf32(d, a, b); }
 };
 
-// Halves: 16 of k at a time, read by ldmatrix, which also transposes.
+// Half precision: 16 of k at a time, read by ldmatrix, which also transposes.
 template <class T>
 struct HalfMatrices {
     static constexpr int k = 16;
@@ -137,7 +137,7 @@ struct Matrices<bf16> : HalfMatrices<bf16> {
     __device__ static __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_bf16(d, a, b); }
 };
 
-// Multiplying with the units for matrices. Warps stand in S::warps_m rows and S::warps_n columns.
+// Multiplication on tensor cores. Warps form S::warps_m rows and S::warps_n columns.
 template <class T, class S, class A, class B, bool a_along_k, bool b_along_k>
 struct Tensor {
     typedef Matrices<T> M;

@@ -1,11 +1,13 @@
-"""Write `operators.json`: small graphs, one for each operator and variant of its attributes, with what ONNX Runtime makes of them.
+"""Write `operators.json`: a small graph for each operator and variant of its attributes, with the
+results of ONNX Runtime.
 
     python3 -m venv .venv && .venv/bin/pip install onnx==1.23.2 onnxruntime==1.31.1
     .venv/bin/python generate.py            # writes operators.json beside it
-    .venv/bin/python generate.py --check    # it is what this writes
+    .venv/bin/python generate.py --check    # fails if operators.json is out of date
 
-Inputs follow from a formula, which `operators.rs` knows as well: element `i` of input `n` is `(i * 7919 + n * 104729 + 13) mod 1000`, for floats
-divided by 250 and minus 2, for integers modulo 7, for booleans modulo 2, unless the case brings its own.
+Inputs follow from a formula, which `operators.rs` implements, too: element `i` of input `n` is
+`(i * 7919 + n * 104729 + 13) mod 1000`, for floats divided by 250 and minus 2, for integers modulo 7,
+for booleans modulo 2, unless the case has explicit inputs.
 """
 
 import base64
@@ -37,7 +39,7 @@ def formula(number, shape, kind):
 
 
 def case(name, operator, inputs, opset=17, outputs=1, weights=(), domain="", **attributes):
-    """One node. Inputs are shapes, or (shape, type), or arrays, which become weights; None is left out."""
+    """One node. Inputs are shapes, or (shape, type), or arrays, which become weights; None omits an input."""
     names, ports, feeds, initialisers = [], [], {}, []
     for index, given in enumerate(inputs):
         if given is None:
@@ -293,7 +295,7 @@ def products():
 
 
 class Pattern:
-    """A graph of several nodes, put down one after the other."""
+    """A graph of several nodes, added in order."""
 
     def __init__(self, name, shape):
         self.name, self.nodes, self.weights = name, [], []
@@ -343,7 +345,7 @@ def patterns():
     y = p("Div", centred, p("Sqrt", p("Add", variance, scalar(1e-5))))
     p.gives(p("Add", p("Add", p("Mul", y, w(1, 8)), w(2, 8)), summed))
 
-    # Means of rows, taken from columns: that it looks alike must deceive nobody.
+    # Means of rows, subtracted from columns: must not be fused as layer normalisation.
     p = Pattern("pattern: means in the wrong place", [4, 4])
     mean = p("ReduceMean", "x", axes=[-1], keepdims=0)
     centred = p("Sub", "x", mean)

@@ -15,7 +15,7 @@ void Block::prepare(const Kernel& of, Dim3 in, Dim3 size, size_t shared_bytes, v
     dimensions = size;
     variables.clear();
     static_bytes = 0;
-    // An allocation of its own, so that what lies past its end is found out by AddressSanitizer.
+    // A separate allocation, so that AddressSanitizer detects accesses past its end.
     dynamic.reset(new char[shared_bytes]);
     dynamic_bytes = shared_bytes;
     fault.clear();
@@ -60,7 +60,7 @@ bool Block::run(Dim3 which) {
     resume_threads();
     current = nullptr;
     if (fault.empty()) return true;
-    // Threads were left where they stood.
+    // The threads stopped in the middle of the kernel.
     idle.clear();
     fibers.clear();
     return false;
@@ -77,7 +77,8 @@ void Block::begin_threads() {
         current = &threads[turns[turn]];
         current->fiber = fiber;
         switch_to(&scheduler, fiber->point);
-        // Back when a thread waits, on a fiber that is now its own, or when none was left to begin.
+        // Control returns here when a thread waits, which keeps its fiber, or when every thread has
+        // begun.
         if (turn < turns.size()) turn++;
     }
 }
@@ -89,7 +90,7 @@ void Block::run_threads() {
         do {
             block.kernel->invoke(block.parameters);
             block.end(*current);
-            // A thread that waited ends in a later round, when all have begun.
+            // A thread that waited ends in a later round, in which all threads have begun.
             if (block.turn >= block.turns.size() || ++block.turn >= block.turns.size()) break;
             current = &block.threads[block.turns[block.turn]];
             current->fiber = fiber;
@@ -146,7 +147,8 @@ void Block::sync_threads(const char* site) {
 
 void Block::release_barrier() {
     arrived = 0;
-    // Who waits for its warp is not at the barrier; then not all have arrived, and this is not called.
+    // All threads have arrived at the barrier, so every waiting thread waits there, and none for
+    // its warp.
     for (Thread& thread : threads)
         if (thread.state == Thread::State::waiting) thread.state = Thread::State::ready;
 }

@@ -1,5 +1,6 @@
-// One block of threads. Threads are fibers that run one at a time, each until it waits for others: at a barrier of the block, or at an
-// instruction that its warp does together. The last to come does the work and wakes the others.
+// One block of threads. Threads are fibers that run one at a time, each until it waits for others:
+// at a barrier of the block, or at an instruction that the warp executes together. The last thread
+// to arrive does the work and wakes the others.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,19 +16,20 @@ class Block;
 
 constexpr unsigned warp_lanes = 32;
 
-// What the lanes of a warp that have come to an instruction brought with them.
+// Operands of the lanes of a warp that have arrived at an instruction.
 struct Warp {
     // Lanes that have not ended.
     uint32_t alive = 0;
-    // Lanes that have begun: all but in a last warp that is not full.
+    // Lanes that exist: all lanes, except in a last warp that is not full.
     uint32_t whole = 0;
     uint32_t arrived = 0;
-    // The instruction that they have come to.
+    // The instruction at which the lanes have arrived.
     const char* site = nullptr;
     void* operands[warp_lanes] = {};
 };
 
-// A copy to shared memory that has been asked for. It is made as late as the kernel allows: a wait that is missing shows.
+// A pending copy to shared memory. It is executed as late as the kernel allows, so that a missing
+// wait changes the result.
 struct PendingCopy {
     void* to;
     // Null: zeroes.
@@ -39,26 +41,26 @@ struct PendingCopy {
 struct Thread {
     enum class State : uint8_t { ready, waiting, ended };
 
-    // threadIdx, and the thread's place in its block and warp.
+    // threadIdx, and the thread's index in its block and in its warp.
     Dim3 index;
     unsigned number = 0, lane = 0;
     State state = State::ready;
     Warp* warp = nullptr;
     Block* block = nullptr;
-    // The fiber that it began on and cannot leave.
+    // Fiber that the thread began on and cannot leave.
     Fiber* fiber = nullptr;
-    // How many shared variables it has come past.
+    // Number of shared variables that the thread has passed.
     unsigned variables = 0;
-    // Asynchronous copies, oldest first, and the group that the next one belongs to.
+    // Asynchronous copies, oldest first, and the group of the next copy.
     std::vector<PendingCopy> copies;
     uint32_t group = 0;
 };
 
-// The thread that runs now, on this thread of the process.
+// The emulated thread that runs now on this thread of the process.
 #ifndef EMULATOR_MODULE
 extern thread_local Thread* current __attribute__((tls_model("initial-exec")));
 #else
-// In a library by itself, which is loaded later than the emulator and has no room among what a process has from its start.
+// A separate library is loaded after the emulator, when static thread-local storage may be full.
 extern thread_local Thread* current;
 #endif
 
@@ -74,14 +76,15 @@ class Block {
     // Dynamic shared memory.
     void* dynamic_shared() { return dynamic.get(); }
 
-    // Get ready for blocks of one launch.
+    // Prepare for the blocks of one launch.
     void prepare(const Kernel& kernel, Dim3 grid, Dim3 dimensions, size_t shared_bytes, void** parameters, uint32_t order);
-    // Run the block `index` of it. Gives whether all went well; `fault` says what did not.
+    // Run the block `index`. Returns whether it succeeded; otherwise, `fault` has the reason.
     bool run(Dim3 index);
 
-    // The current thread waits for all others of its block.
+    // Make the current thread wait for all others of its block.
     void sync_threads(const char* site);
-    // The current thread's warp does something together, at `site`: the last of its lanes calls `complete` with the operands of all.
+    // Execute an instruction of the current thread's warp at `site`: the last lane to arrive calls
+    // `complete` with the operands of all lanes.
     template <class F>
     void together(const char* site, void* operands, F complete) {
         Warp& warp = *current->warp;
@@ -90,9 +93,9 @@ class Block {
         complete(warp);
         release(warp);
     }
-    // The shared variable that the current thread comes past, the same for all threads of the block.
+    // The shared variable that the current thread passes, the same for all threads of the block.
     void* variable(size_t bytes);
-    // Something that the kernel must not do. Does not return.
+    // Report an error of the kernel. Does not return.
     [[noreturn]] void fail(const std::string& what);
 
     std::string fault;
@@ -103,7 +106,7 @@ class Block {
         size_t bytes;
     };
 
-    // The body of every fiber: runs threads that have not begun until there are none, or one of them waits.
+    // The body of every fiber: begins threads until none is left, or one of them waits.
     static void run_threads();
     void begin_threads();
     void resume_threads();
@@ -121,7 +124,7 @@ class Block {
 
     std::vector<Thread> threads;
     std::vector<Warp> warps;
-    // The order that threads run in, and how far the first round of it has come.
+    // The order in which threads run, and the progress of the first round.
     std::vector<unsigned> turns;
     size_t turn = 0;
     unsigned alive = 0, arrived = 0;
@@ -136,7 +139,8 @@ class Block {
     size_t dynamic_bytes = 0, static_bytes = 0;
 };
 
-// Copies of the current thread in the oldest groups, all but the last `groups_left`, are made now.
+// Execute the current thread's copies of the oldest groups, except for the last `groups_left`
+// groups.
 void finish_copies(uint32_t groups_left);
 
 }  // namespace emulator

@@ -1,5 +1,6 @@
-// What a .cu file sees when it is compiled for the processor: CUDA's words and the instructions of kernels/cuda/instructions.cuh, made
-// of the fibers in block.h. Included before the file, which is compiled unchanged.
+// Environment of a .cu file that is compiled for the CPU: CUDA's extensions and the instructions of
+// kernels/cuda/instructions.cuh, implemented with the fibers in block.h. Included before the file,
+// which is compiled unchanged.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,7 +15,7 @@
 #ifndef EMULATOR_MODULE
 #define __forceinline__ inline
 #else
-// As on a device: what is known of an instruction is known where it is computed.
+// As on a device: an instruction that is known at compile time is known where it is computed.
 #define __forceinline__ inline __attribute__((always_inline))
 #endif
 #define __noinline__ inline
@@ -22,13 +23,14 @@
 #define __align__(n) alignas(n)
 #define __launch_bounds__(...)
 
-// A kernel, its launch bounds in parentheses, and its parameters. The second declaration begins its definition.
+// A kernel, its launch bounds in parentheses, and its parameters. The second declaration begins the
+// kernel's definition.
 #define KERNEL(name, bounds, ...)                                                                                     \
     static void name(__VA_ARGS__);                                                                                    \
     static const emulator::Registration name##_registration(emulator::describe<name>(#name, emulator::threads_max bounds)); \
     static void name(__VA_ARGS__)
 
-// A variable that the threads of a block share, and the shared memory whose size the launch gives.
+// A variable that the threads of a block share, and the dynamic shared memory of the launch.
 #define SHARED(type, name) type& name = *static_cast<type*>(emulator::current->block->variable(sizeof(type)))
 #define DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(emulator::current->block->dynamic_shared())
 
@@ -77,7 +79,7 @@ inline unsigned ballot(bool predicate) {
     return mine.result;
 }
 
-// An instruction that takes all lanes of a warp.
+// An instruction that requires all lanes of a warp.
 inline void whole(Block& block, const Warp& warp, const char* what) {
     if (warp.arrived != 0xffffffffu) block.fail(std::string(what) + " takes all lanes of a warp");
 }
@@ -111,7 +113,8 @@ inline int __any_sync(unsigned, bool predicate) { return emulator::ballot(predic
 inline int atomicAdd(int* at, int by) { return __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
 inline unsigned atomicAdd(unsigned* at, unsigned by) { return __atomic_fetch_add(at, by, __ATOMIC_RELAXED); }
 
-// CUDA's mathematics beyond the C library's. `min` and `max` are overloaded for all kinds of numbers there.
+// CUDA's mathematical functions beyond the C library's. CUDA overloads `min` and `max` for all
+// number types.
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }

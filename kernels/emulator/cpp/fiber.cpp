@@ -18,7 +18,8 @@ constexpr size_t guard_bytes = 4096;
 
 #if defined(__x86_64__)
 
-// The System V ABI: rbx, rbp and r12 to r15 are the callee's to keep; the rest is saved by the caller. Control words are never changed.
+// The System V ABI: the callee preserves rbx, rbp and r12 to r15; the caller saves the rest.
+// Control words are never changed.
 extern "C" void weir_emulator_switch(Point* from, Point to);
 asm(R"(
 .text
@@ -47,7 +48,8 @@ weir_emulator_switch:
 void switch_to(Point* from, Point to) { weir_emulator_switch(from, to); }
 
 static Point first_point(char* memory, void (*body)()) {
-    // As if `body` had been called from address 0: the stack is 8 off a multiple of 16 when it begins.
+    // As if `body` had been called from address 0: at its start, the stack is 8 off a multiple of
+    // 16.
     void** top = reinterpret_cast<void**>(memory + guard_bytes + stack_bytes - 16);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(body);
@@ -57,7 +59,8 @@ static Point first_point(char* memory, void (*body)()) {
 
 #else
 
-// Elsewhere by the C library, which also saves the signal mask: slower, the same otherwise. A point is a `ucontext_t` of its own.
+// Other architectures use the C library, which also saves the signal mask: slower, otherwise
+// equivalent. Each point is a `ucontext_t`.
 struct Context {
     ucontext_t context;
 };
@@ -86,7 +89,7 @@ Fiber::Fiber(void (*body)()) {
     memory = static_cast<char*>(mapped);
     mprotect(memory, guard_bytes, PROT_NONE);
 #if defined(__SANITIZE_ADDRESS__)
-    // What lay at this address before may have left its marks.
+    // The address range may still be poisoned by its previous use.
     __asan_unpoison_memory_region(memory + guard_bytes, stack_bytes);
 #endif
     point = first_point(memory, body);

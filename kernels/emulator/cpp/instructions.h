@@ -1,5 +1,6 @@
-// The instructions that kernels/cuda/instructions.cuh writes as PTX, done by the processor. Fragments of matrices lie in lanes as the PTX
-// ISA says (warp-level matrix instructions): `group` is a quarter of the lane's number, `at` the rest.
+// The instructions that kernels/cuda/instructions.cuh writes as PTX, executed on the CPU. Lanes
+// hold the fragments of matrices that the PTX ISA defines (warp-level matrix instructions): `group`
+// is the lane's index divided by 4, `at` the remainder.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -46,7 +47,8 @@ struct Multiply {
     const u32* b;
 };
 
-// d += a b for 16 rows, 8 columns and `depth` in between, of which register r of `a` and `b` holds `packed`.
+// d += a b for 16 rows, 8 columns and an inner dimension of `depth`; each register of `a` and `b`
+// holds `packed` elements.
 template <int depth, int packed, class Value>
 inline void multiply(const char* site, float* d, const u32* a, const u32* b, Value value) {
     Multiply mine{d, a, b};
@@ -81,7 +83,8 @@ struct Rows {
     u32* registers;
 };
 
-// Four matrices of 8 rows of 8 halves: lane l brings the row l % 8 of the matrix l / 8, and takes two neighbours of a row of each.
+// Load four matrices of 8 rows of 8 halves: lane l supplies row l % 8 of matrix l / 8, and receives
+// two neighbours of a row of each matrix.
 inline void load_matrices(const char* site, u32* registers, const void* row, bool transposed) {
     Rows mine{row, registers};
     Block& block = *current->block;
@@ -107,7 +110,7 @@ inline void load_matrices(const char* site, u32* registers, const void* row, boo
 }  // namespace emulator
 
 inline void mma_tf32(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-    // The lowest 13 bits of an operand are not looked at.
+    // The instruction ignores the lowest 13 bits of an operand.
     emulator::multiply<8, 1>("mma.m16n8k8.tf32", d, a, b, [](u32 bits, int) { return __uint_as_float(bits & 0xffffe000u); });
 }
 inline void mma_f16(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {

@@ -1,9 +1,10 @@
-// Running a kernel on the processor: what a host program needs.
+// Interface for host programs that run kernels on the CPU.
 //
 //     const emulator::Kernel* kernel = emulator::find("copy_4");
 //     std::string fault = emulator::launch(*kernel, {blocks, 1, 1}, {256, 1, 1}, 0, parameters, {});
 //
-// `parameters` has a pointer to each argument, as cuLaunchKernel takes them. Addresses among them are plain pointers.
+// `parameters` has a pointer to each argument, like cuLaunchKernel's. Addresses among the arguments
+// are plain pointers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,35 +20,36 @@ struct Dim3 {
 // A kernel as its .cu file declares it.
 struct Kernel {
     const char* name;
-    // Runs one thread of it, as `current` says which.
+    // Runs one thread of the kernel; `current` selects the thread.
     void (*invoke)(void** parameters);
-    // The size of each parameter, in order: how many bytes lie behind each pointer.
+    // Size in bytes of each parameter, in order.
     std::vector<size_t> parameter_bytes;
-    // From its launch bounds.
+    // Maximum from the kernel's launch bounds.
     unsigned threads_max;
 };
 
 struct Options {
-    // The order that threads of a block, and blocks of a grid, run in: 0 forwards, 1 backwards, else shuffled by this number.
-    // Correct kernels give the same results in every order.
+    // Order in which threads of a block, and blocks of a grid, run: 0 forwards, 1 backwards, else
+    // shuffled with this seed. Correct kernels give the same results in every order.
     uint32_t order = 0;
-    // Blocks run on as many threads of this process at once.
+    // Number of threads of this process that run blocks.
     unsigned workers = 1;
 };
 
-// Dynamic shared memory that a block can have: what the largest device lets a kernel opt in to.
+// Largest dynamic shared memory of a block: the largest limit that a kernel can opt in to on any
+// device.
 constexpr size_t dynamic_shared_bytes_max = 227 * 1024;
-// Shared memory that a kernel can declare.
+// Largest shared memory that a kernel can declare.
 constexpr size_t static_shared_bytes_max = 48 * 1024;
 
-// The kernel of that name, or null. Pointers stay good.
+// The kernel of this name, or null. Pointers stay valid.
 const Kernel* find(const std::string& name);
 
-// The names of all kernels, in alphabetical order.
+// Names of all kernels, in alphabetical order.
 std::vector<std::string> names();
 
-// Run all of a grid to its end. Gives what went wrong (a barrier that not all threads reach, a launch past the limits), or an empty
-// string. May be called from several threads at once.
+// Run all blocks of a grid to their end. Returns the error (a barrier that some threads do not
+// reach, a launch over the limits), or an empty string. May be called from several threads at once.
 std::string launch(const Kernel& kernel, Dim3 grid, Dim3 block, size_t shared_bytes, void** parameters, const Options& options);
 
 }  // namespace emulator

@@ -1,4 +1,4 @@
-// How a .cu file's kernels come into the table.
+// Registration of a .cu file's kernels in the table.
 #pragma once
 #include <cstddef>
 #include <type_traits>
@@ -13,14 +13,14 @@ struct Registration {
     explicit Registration(Kernel kernel);
 };
 
-// What comes before each thread.
+// Runs before each thread.
 #ifndef EMULATOR_MODULE
 inline void enter() {}
 #else
 void enter();
 #endif
 
-// The types of a kernel's parameters, from its own signature.
+// Types of a kernel's parameters, from its signature.
 template <auto kernel>
 struct Signature;
 

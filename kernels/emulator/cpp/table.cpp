@@ -1,4 +1,4 @@
-// The table of kernels, and running one.
+// The table of kernels, and the launch of a kernel.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -30,7 +30,7 @@ std::vector<std::string> names() {
     return all;
 }
 
-// Blocks that no launch uses: their stacks are warm.
+// Idle blocks for reuse: the pages of their stacks are resident.
 class Pool {
   public:
     std::unique_ptr<Block> take() {
@@ -84,7 +84,7 @@ std::string launch(const Kernel& kernel, Dim3 grid, Dim3 size, size_t shared_byt
     };
 
     std::vector<std::thread> others;
-    // Starting a thread takes as long as a few blocks.
+    // Starting a thread takes as long as running a few blocks.
     const uint64_t workers = std::min<uint64_t>(options.workers, count / 4);
     for (uint64_t i = 1; i < workers; i++) others.emplace_back(work);
     work();

@@ -1,5 +1,6 @@
-// Runs launches that it reads from its standard input and writes what became of their buffers to its standard output, until the input ends.
-// The other side is src/emulator.rs. Each buffer is an allocation of its own, of just its size.
+// Reads launches from its standard input, runs them, and writes the contents of their buffers to
+// its standard output, until the input ends. src/emulator.rs is the client. Each buffer is a
+// separate allocation of its exact size.
 #include <unistd.h>
 
 #include <cstdio>
@@ -17,7 +18,7 @@ void give_up(const char* why) {
     std::exit(2);
 }
 
-// False at the end of the input.
+// Read `bytes` bytes. Returns false at the end of the input.
 bool read_bytes(void* to, size_t bytes) {
     for (size_t done = 0; done < bytes;) {
         const ssize_t got = read(STDIN_FILENO, static_cast<char*>(to) + done, bytes - done);

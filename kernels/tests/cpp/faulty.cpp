@@ -1,4 +1,4 @@
-// Kernels that are wrong in one way each: what the emulator is there to find. Compiled like a .cu file.
+// Kernels with one error each, which the emulator must detect. Compiled like a .cu file.
 #include "cuda.h"
 
 namespace faulty {
@@ -12,7 +12,8 @@ KERNEL(faulty_barriers, (64), float* to) {
     to[threadIdx.x] = 1.0f;
 }
 
-// Half of the block does not come to the barrier before it waits for its warp, which never comes.
+// Half of the block does not reach the barrier, and waits for its warp instead, which never
+// completes.
 KERNEL(faulty_wait, (64), float* to) {
     if (threadIdx.x % 2 == 0)
         __syncthreads();
@@ -21,13 +22,13 @@ KERNEL(faulty_wait, (64), float* to) {
     to[threadIdx.x] = 1.0f;
 }
 
-// Some lanes are gone when the others shuffle.
+// Some lanes have exited when the others shuffle.
 KERNEL(faulty_shuffle, (32), float* to) {
     if (threadIdx.x >= 20) return;
     to[threadIdx.x] = __shfl_xor_sync(0xffffffffu, float(threadIdx.x), 16);
 }
 
-// Each thread reads what its neighbour wrote, without a barrier between.
+// Each thread reads its neighbour's value, without a barrier after the write.
 KERNEL(faulty_race, (64), float* to) {
     typedef float Values[64];
     SHARED(Values, values);
@@ -35,7 +36,7 @@ KERNEL(faulty_race, (64), float* to) {
     to[threadIdx.x] = values[63 - threadIdx.x];
 }
 
-// What has been asked for is read before it is waited for.
+// An asynchronous copy is read without a wait.
 KERNEL(faulty_copy, (32), float* to, const float* from) {
     typedef float Values[32];
     SHARED(Values, values);
@@ -44,7 +45,7 @@ KERNEL(faulty_copy, (32), float* to, const float* from) {
     to[threadIdx.x] = values[threadIdx.x];
 }
 
-// One element too many: of a buffer, and of a shared variable.
+// Accesses one element past a buffer, and past a shared variable.
 KERNEL(faulty_store, (64), float* to) { to[threadIdx.x + 1] = 1.0f; }
 KERNEL(faulty_shared, (64), float* to) {
     typedef float Values[64];
