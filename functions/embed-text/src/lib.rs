@@ -7,8 +7,6 @@ mod api;
 mod openai;
 mod tokens;
 
-mod snapshot;
-
 use api::{ApiError, Reply};
 use tokens::Batch;
 use weir::{Model, Request, Response, Result, Tensor};
@@ -49,3 +47,4 @@ fn embeddings(batch: &Batch) -> Result<Vec<f32>> {
 }
 
 weir::http_function!(handle);
+weir::snapshot!(tokens::prepare);

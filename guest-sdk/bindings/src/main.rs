@@ -36,6 +36,13 @@ fn main() -> Result<()> {
         ..Opts::default()
     };
     make("tensor-function", stage, check)?;
+    let snapshot = Opts {
+        pub_export_macro: true,
+        export_macro_name: Some("__export_snapshot".into()),
+        default_bindings_module: Some("$crate::bindings::snapshot".into()),
+        ..Opts::default()
+    };
+    make("snapshot", snapshot, check)?;
     make_c(check)?;
     make_go(check)?;
     protocols::generate(check)
@@ -57,7 +64,10 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
         ..opts
     };
     let sdk = sdk("rust");
-    let (mut resolve, package) = contract()?;
+    let (mut resolve, mut package) = contract()?;
+    if world == "snapshot" {
+        package = resolve.push_str("snapshot.wit", SNAPSHOT)?;
+    }
     let mut files = Files::default();
     let id = resolve.select_world(&[package], Some(world))?;
     opts.build().generate(&mut resolve, id, &mut files)?;
@@ -65,6 +75,11 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
     let path = sdk.join("src/bindings").join(world.replace('-', "_")).with_extension("rs");
     put(&path, made, check)
 }
+
+/// The export that `weir build --snapshot` runs. Not a part of `wit/`: a node never calls it.
+const SNAPSHOT: &str = "\
+    package weir:snapshot;
+    world snapshot { export wizer-initialize: func(); }";
 
 /// What C and Go call. Their exports, and the little of WASI that they need, are written by hand: bindings of all of `wasi:http` are 6,000
 /// lines.

@@ -2,6 +2,7 @@
 
 use crate::put;
 use anyhow::{Context as _, Result};
+use sha2::{Digest as _, Sha256};
 use std::path::Path;
 use tonic_prost_build::Builder;
 
@@ -31,5 +32,9 @@ fn compile(builder: Builder, folder: &str, name: &str, to: &str, check: bool) ->
         .compile_fds(files)
         .and_then(|()| std::fs::read(out.join(format!("{package}.rs"))));
     let _ = std::fs::remove_dir_all(&out);
-    put(&workspace.join(to), &generated.with_context(|| format!("cannot compile {name}.proto"))?, check)
+    let mut generated = generated.with_context(|| format!("cannot compile {name}.proto"))?;
+    // A test compares this line with the file, without the compiler of protocols.
+    let digest = hex::encode(Sha256::digest(std::fs::read(workspace.join(folder).join(format!("{name}.proto")))?));
+    generated.splice(..0, format!("// SHA-256 of {name}.proto: {digest}\n").into_bytes());
+    put(&workspace.join(to), &generated, check)
 }

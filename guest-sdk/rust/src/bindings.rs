@@ -14,4 +14,6 @@
 #[rustfmt::skip]
 pub mod imports;
 #[rustfmt::skip]
+pub mod snapshot;
+#[rustfmt::skip]
 pub mod tensor_function;

@@ -1,5 +1,5 @@
-//! Write functions for [Weir](https://github.com/weir-platform/weir) in Rust: WebAssembly components that answer HTTP requests or map tensors
-//! to tensors, and run models that live on the node.
+//! SDK for [Weir](https://github.com/weir-platform/weir) functions in Rust: WebAssembly components
+//! that answer HTTP requests or map tensors to tensors, and run models on the node.
 //!
 //! A function that answers HTTP requests:
 //!
@@ -14,7 +14,7 @@
 //! weir::http_function!(greet);
 //! ```
 //!
-//! One that runs a model which its manifest grants it:
+//! A function that runs a model granted by its manifest:
 //!
 //! ```
 //! use weir::{Model, Request, Response, Result, Tensor};
@@ -30,7 +30,8 @@
 //! weir::http_function!(classify);
 //! ```
 //!
-//! One with the signature of a model, which workflows and other functions can call like one:
+//! A function with the signature of a model, which workflows and other functions can call like a
+//! model:
 //!
 //! ```
 //! use weir::{Result, Tensor, Tensors};
@@ -44,21 +45,23 @@
 //! weir::tensor_function!(double);
 //! ```
 //!
-//! Build it as a `cdylib` for `wasm32-wasip2`; `weir new` sets such a project up and `weir build` builds it. A function that uses no model
-//! imports nothing of Weir's, and runs wherever `wasi:http` 0.2 does.
+//! Build the function as a `cdylib` for `wasm32-wasip2`; `weir new` creates such a project and
+//! `weir build` builds it. A function that uses no model imports no Weir interface, and runs on
+//! every host of `wasi:http` 0.2.
 //!
 //! # With other HTTP libraries
 //!
-//! [`Request`] and [`Response`] are thin: they ask the node for what a function asks of them, and nothing is async. For streams, outgoing
-//! requests, and axum's extractors, take [`wstd`](https://docs.rs/wstd) or [`wstd-axum`](https://docs.rs/wstd-axum) for the way in and out,
-//! and [`Model`], [`Tensor`], [`take_body`] and [`reply_with`] beside it: they work with every library. The feature `async` lets a
-//! [`Pending`] be awaited on wstd's runtime.
+//! [`Request`] and [`Response`] are thin and synchronous: they fetch a part of the request only
+//! when the function asks for it. For streams, outgoing requests, and axum's extractors, use
+//! [`wstd`](https://docs.rs/wstd) or [`wstd-axum`](https://docs.rs/wstd-axum) for HTTP, together
+//! with [`Model`], [`Tensor`], [`take_body`] and [`reply_with`], which work with every library.
+//! With the feature `async`, a [`Pending`] can be awaited on wstd's runtime.
 //!
 //! # Features
 //!
 //! - `json` (on by default): [`Request::json`] and [`Response::json`].
-//! - `router`: `Router`, which sends requests to handlers by method and path.
-//! - `half`: [`half::f16`](https://docs.rs/half) and `half::bf16` as elements of tensors.
+//! - `router`: `Router`, which dispatches requests to handlers by method and path.
+//! - `half`: [`half::f16`](https://docs.rs/half) and `half::bf16` as tensor elements.
 //! - `async`: `pending.await`, on wstd's runtime.
 
 #![warn(missing_docs, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -81,6 +84,7 @@ pub use tensors::Tensors;
 mod model;
 pub use model::{Description, Model, Pending, Port, Run};
 pub mod objects;
+mod snapshot;
 mod stage;
 
 mod body;
@@ -92,10 +96,11 @@ mod router;
 #[cfg(feature = "router")]
 pub use router::{Params, Router};
 
-/// What the macros expand to.
+/// Implementation of the macros.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::http::serve;
+    pub use crate::snapshot::prepare;
     pub use crate::stage::run;
     pub use wasip2;
 }

@@ -11,3 +11,16 @@
 )]
 
 include!("generated.rs");
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest as _, Sha256};
+
+    #[test]
+    fn generated_code_is_of_the_current_proto_file() {
+        let digest = hex::encode(Sha256::digest(include_bytes!("../../../proto/etcd.proto")));
+        let line = include_str!("generated.rs").lines().next();
+        let current = format!("// SHA-256 of etcd.proto: {digest}");
+        assert_eq!(line, Some(current.as_str()), "run `cargo xtask bindings`");
+    }
+}
