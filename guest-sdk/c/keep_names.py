@@ -1,13 +1,14 @@
-"""Take what debuggers read, but not the names of functions, out of a module: zig's linker takes out both, or neither.
+"""Removes debug sections from a module but keeps function names. zig's linker can only keep or
+remove both.
 
-python keep_names.py FILE.wasm
+    python keep_names.py FILE.wasm
 """
 
 import sys
 
 
 def length_at(module: bytes, at: int) -> tuple[int, int]:
-    """The number at `at`, seven bits a byte, and where it ends."""
+    """Reads the LEB128 number at `at`. Returns the number and its end."""
     value = shift = 0
     while True:
         byte = module[at]

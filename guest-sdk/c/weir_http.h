@@ -1,4 +1,4 @@
-/* HTTP in and out. */
+/* HTTP requests and responses. */
 #ifndef WEIR_HTTP_H
 #define WEIR_HTTP_H
 
@@ -9,55 +9,63 @@ typedef struct {
     const char *value;
 } weir_header;
 
-/* A request to answer. */
+/* The request to answer. */
 typedef struct {
-    /* In capitals: `GET`, `POST`, ... */
+    /* Method in capitals: `GET`, `POST`, ... */
     const char *method;
-    /* The path within the function, percent-encoded, with the slash at its start and without the query. */
+    /* Path within the function, percent-encoded, with the leading slash and without the query. */
     const char *path;
-    /* What follows the question mark, as it was sent; empty where there is none. */
+    /* Query after the question mark, as sent; empty if there is none. */
     const char *query;
     const weir_header *headers;
     size_t header_count;
-    /* The SDK's own. */
+    /* Internal to the SDK. */
     int32_t handle;
 } weir_request;
 
-/* Whether it is of that method and path. */
+/* Whether the request has that method and path. */
 bool weir_is(const weir_request *request, const char *method, const char *path);
 
-/* The first header of that name, whatever its case; NULL where there is none. */
+/* The first header of that name, in any case; NULL if there is none. */
 const char *weir_request_header(const weir_request *request, const char *name);
 
-/* The whole body, which can be taken once, in one of three ways: WEIR_INVALID_ARGUMENT where it was taken before, or the client ended it early.
- * The SDK owns `*bytes` until the call ends; a zero byte follows them. */
+/* Reads the whole body. The body can be taken once, in one of three ways: fails with
+ * WEIR_INVALID_ARGUMENT if it was taken before, or if the client ended it early. The SDK owns
+ * `*bytes` until the call ends; a zero byte follows them. */
 bool weir_request_bytes(weir_request *request, const uint8_t **bytes, size_t *size);
 
-/* As text, which the SDK owns until the call ends. Answers 400 where it is not UTF-8, or has a zero byte in it. */
+/* Reads the body as text, which the SDK owns until the call ends. The error is a 400 response if
+ * the body is not UTF-8 or contains a zero byte. */
 bool weir_request_text(weir_request *request, const char **text);
 
-/* As a tensor, without its bytes entering the function's memory. One dimension may be WEIR_ANY: what the body's length makes it. Fails with
- * WEIR_INVALID_ARGUMENT where the body was taken before or is of another length, and WEIR_RESOURCE_EXHAUSTED past the limits. The function
- * owns `*made`: weir_tensor_drop. */
+/* Takes the body as a tensor. The bytes stay on the node and do not enter guest memory. One
+ * dimension may be WEIR_ANY: it is inferred from the length of the body. Fails with
+ * WEIR_INVALID_ARGUMENT if the body was taken before or its length does not match, and with
+ * WEIR_RESOURCE_EXHAUSTED above the limits. The function owns `*made`: weir_tensor_drop. */
 bool weir_request_tensor(weir_request *request, weir_type type, const uint32_t *shape, size_t rank, weir_tensor *made);
 
-/* An answer under construction: 200 and empty at first. */
+/* A response under construction, initially with status 200 and an empty body. */
 typedef struct weir_response weir_response;
 
-/* Answer with text, which must live until the handler has returned. Always true, to be returned. */
+/* Responds with text, which must live until the handler has returned. Always returns true, so
+ * that a handler can return the result. */
 bool weir_reply_text(weir_response *response, int status, const char *text);
 
-/* Answer with `size` bytes, which must live until the handler has returned, as must `content_type`; NULL sends none. Always true. */
+/* Responds with `size` bytes. They and `content_type` must live until the handler has returned;
+ * a NULL `content_type` sends none. Always returns true. */
 bool weir_reply(weir_response *response, int status, const char *content_type, const void *bytes, size_t size);
 
-/* Answer with a tensor's bytes, which do not enter the function's memory. It stays the function's, and may be dropped at once. Fails with
- * WEIR_INVALID_ARGUMENT on one that is empty or dropped. */
+/* Responds with the bytes of a tensor, which stay on the node and do not enter guest memory. The
+ * function keeps the tensor, and may drop it at once. Fails with WEIR_INVALID_ARGUMENT if the
+ * tensor is empty or was dropped. */
 bool weir_reply_tensor(weir_response *response, weir_tensor tensor);
 
-/* Add a header. Both texts must live until the handler has returned. What cannot be sent is answered with 502, and the log says why. */
+/* Adds a header. Both texts must live until the handler has returned. An invalid header turns
+ * the response into a 502, and the log has the reason. */
 void weir_response_header(weir_response *response, const char *name, const char *value);
 
-/* Answers a request. The function's author writes it. Where it gives false, weir_error() is the answer. */
+/* Handles a request. Implemented by the author of the function. If it returns false, the
+ * response is weir_error(). */
 bool weir_handle(weir_request *request, weir_response *response);
 
 #endif

@@ -2,16 +2,17 @@ package weir
 
 import "io"
 
-// A nodeBody is the body of the request being handled, where package weirhttp serves it.
+// A nodeBody is the body of a request served by package weirhttp.
 type nodeBody interface{ IsWeirBody() }
 
-// A nodeAnswer is the answer under way, where package weirhttp serves it.
+// A nodeAnswer is a response served by package weirhttp.
 type nodeAnswer interface{ AnswerWithTensor(give func() error) error }
 
-// TakeBodyAsTensor makes a tensor of a body, such as the Body of an http.Request. One dimension of the shape may be Any.
+// TakeBodyAsTensor makes a tensor of a request body, such as the Body of an http.Request. One
+// dimension of the shape may be Any.
 //
-// The body of a request that package weirhttp serves does not enter the function's memory, and must not have been read from before. Others
-// are read.
+// If package weirhttp serves the request, the body stays on the node and does not enter guest
+// memory; it must not have been read before. Any other reader is read to its end.
 func TakeBodyAsTensor(body io.Reader, elements Type, shape ...int) (*Tensor, error) {
 	sizes, err := sizesOf(shape, true)
 	if err != nil {
@@ -27,10 +28,11 @@ func TakeBodyAsTensor(body io.Reader, elements Type, shape ...int) (*Tensor, err
 	return tensor(newTensor(elements, opened(elements, sizes, len(data)), data))
 }
 
-// ReplyWithTensor writes the bytes of a tensor to an answer, such as an http.ResponseWriter.
+// ReplyWithTensor writes the bytes of a tensor to a response, such as an http.ResponseWriter.
 //
-// To a request that package weirhttp serves the node answers with them: they do not enter the function's memory. Nothing may have been
-// written before, and status and headers are the function's to set before or after. To others the bytes are written.
+// If package weirhttp serves the request, the bytes stay on the node and do not enter guest memory.
+// The function must not write to the response before; it may set status and headers before or
+// after. To any other writer, ReplyWithTensor writes the bytes.
 func ReplyWithTensor(answer io.Writer, t *Tensor) error {
 	if on, is := answer.(nodeAnswer); is {
 		return on.AnswerWithTensor(func() error { return reply(t.on) })
@@ -43,7 +45,7 @@ func ReplyWithTensor(answer io.Writer, t *Tensor) error {
 	return err
 }
 
-// opened gives the shape that a body of that size makes of one with an Any.
+// opened returns the shape with its Any dimension inferred from size, the length of the body.
 func opened(elements Type, sizes []uint32, size int) []uint32 {
 	open, rest := -1, elements.Size()
 	for at, wanted := range sizes {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// A Model, or another tensor function, that the function's manifest grants. The node keeps it in device memory until the call ends, or
-// until it is closed.
+// A Model is a model, or another tensor function, that the function's manifest grants. The node
+// keeps it in device memory until the call ends or the Model is closed.
 type Model struct{ on nodeModel }
 
-// Open finds one by name, or by name:version.
+// Open opens a model by name, or by name:version.
 func Open(name string) (*Model, error) {
 	on, err := openModel(name)
 	if err != nil {
@@ -18,29 +18,29 @@ func Open(name string) (*Model, error) {
 	return &Model{on}, nil
 }
 
-// A Stage maps tensors to tensors, as models do, and functions that package weirstage serves.
+// A Stage maps tensors to tensors, like a model. Package weirstage serves a Stage as a function.
 type Stage func(inputs Tensors) (Tensors, error)
 
 // A Port is one input or output of a model.
 type Port struct {
-	// Name is what a run refers to it by.
+	// Name identifies the port in a run.
 	Name string
-	// Type is the type of its elements.
+	// Type is the element type.
 	Type Type
-	// Shape is the size of each dimension, outermost first; Any where it may differ from run to run.
+	// Shape is the size of each dimension, outermost first; Any for a variable dimension.
 	Shape []int
 }
 
-// A Description is what a model is, and what it takes and gives.
+// A Description has the name, version, inputs and outputs of a model.
 type Description struct {
 	Name, Version   string
 	Inputs, Outputs []Port
 }
 
-// Describe tells the model's name, version, inputs and outputs.
+// Describe returns the model's name, version, inputs and outputs.
 func (m *Model) Describe() Description { return m.on.describe() }
 
-// Infer runs it and waits for the outputs. The inputs stay the function's, to be used again.
+// Infer runs the model and waits for the outputs. The inputs remain valid and can be reused.
 func (m *Model) Infer(inputs Tensors, options ...Option) (Tensors, error) {
 	chosen, err := choose(inputs, options)
 	if err != nil {
@@ -49,7 +49,8 @@ func (m *Model) Infer(inputs Tensors, options ...Option) (Tensors, error) {
 	return m.on.infer(inputs, chosen)
 }
 
-// Submit starts a run and returns at once: several of them take no longer than the longest.
+// Submit starts a run and returns without waiting for it, so that several runs can proceed
+// concurrently.
 func (m *Model) Submit(inputs Tensors, options ...Option) (*Pending, error) {
 	chosen, err := choose(inputs, options)
 	if err != nil {
@@ -62,28 +63,29 @@ func (m *Model) Submit(inputs Tensors, options ...Option) (*Pending, error) {
 	return &Pending{on}, nil
 }
 
-// Close gives the model back to the node. It must not be used afterwards.
+// Close releases the model. It must not be used afterwards.
 func (m *Model) Close() error {
 	m.on.drop()
 	return nil
 }
 
-// Pending is a run under way.
+// Pending is an active run.
 type Pending struct{ on nodePending }
 
-// Wait waits for the run and gives its outputs, which are handed over once. Every goroutine waits with it.
+// Wait waits for the run and returns its outputs. A second call fails. All goroutines wait
+// meanwhile.
 func (p *Pending) Wait() (Tensors, error) { return p.on.wait() }
 
-// Cancel stops the run if it has not finished; Wait then fails with Cancelled.
+// Cancel cancels the run if it has not finished; Wait then fails with Cancelled.
 func (p *Pending) Cancel() { p.on.cancel() }
 
-// Close gives the run back to the node, and stops it if it has not finished. It must not be used afterwards.
+// Close releases the run, and cancels it if it has not finished. It must not be used afterwards.
 func (p *Pending) Close() error {
 	p.on.drop()
 	return nil
 }
 
-// An Option says how to run a model.
+// An Option configures a run.
 type Option func(*options) error
 
 type options struct {
@@ -92,7 +94,7 @@ type options struct {
 	priority   *uint32
 }
 
-// Outputs asks for these outputs alone. Others need not be computed.
+// Outputs selects the outputs to return. The node need not compute the others.
 func Outputs(names ...string) Option {
 	return func(o *options) error {
 		o.outputs = append([]string{}, names...)
@@ -100,7 +102,7 @@ func Outputs(names ...string) Option {
 	}
 }
 
-// Deadline has the node give up after that long, rounded up to a millisecond. The deadline of the whole call holds in any case.
+// Deadline sets a time limit, rounded up to a millisecond. The deadline of the call still applies.
 func Deadline(after time.Duration) Option {
 	return func(o *options) error {
 		if after <= 0 {
@@ -112,7 +114,7 @@ func Deadline(after time.Duration) Option {
 	}
 }
 
-// Priority says how urgent the run is: 1 is the most, 0 as urgent as the call itself.
+// Priority sets the priority of the run: 1 is the most urgent, 0 uses the priority of the call.
 func Priority(level uint32) Option {
 	return func(o *options) error {
 		o.priority = &level

@@ -28,7 +28,7 @@ func double(inputs Tensors) (Tensors, error) {
 	return Tensors{"y": y, "x": x}, err
 }
 
-func TestAModelRuns(t *testing.T) {
+func TestModelRuns(t *testing.T) {
 	Provide("double", double)
 	defer Provide("double", nil)
 	x := must[*Tensor](t)(New([]int32{1, 2}))
@@ -50,7 +50,7 @@ func TestAModelRuns(t *testing.T) {
 	}
 }
 
-func TestARunIsWaitedForOnceOrStopped(t *testing.T) {
+func TestRunIsAwaitedOnceOrCancelled(t *testing.T) {
 	Provide("double", double)
 	defer Provide("double", nil)
 	inputs := Tensors{"x": must[*Tensor](t)(New([]int32{1}))}
@@ -67,7 +67,7 @@ func TestARunIsWaitedForOnceOrStopped(t *testing.T) {
 	}
 }
 
-func TestAnErrorHasACodeAStatusAndACause(t *testing.T) {
+func TestErrorHasCodeStatusAndCause(t *testing.T) {
 	_, err := Open("nothing")
 	var known *Error
 	if !errors.Is(err, NotFound) || !errors.As(fmt.Errorf("digits: %w", err), &known) || known.Status != 500 {
@@ -82,7 +82,7 @@ func TestAnErrorHasACodeAStatusAndACause(t *testing.T) {
 	}
 }
 
-func TestABodyBecomesATensorOfItsLength(t *testing.T) {
+func TestBodyLengthDeterminesTensorShape(t *testing.T) {
 	for _, one := range []struct {
 		shape, made []int
 	}{{[]int{Any, 2}, []int{3, 2}}, {[]int{3, Any}, []int{3, 2}}, {[]int{6}, []int{6}}, {[]int{Any, Any}, nil}, {[]int{Any, 4}, nil}, {[]int{Any, 0}, nil}} {
@@ -97,7 +97,7 @@ func TestABodyBecomesATensorOfItsLength(t *testing.T) {
 	}
 }
 
-func TestAnObjectIsThereUntilItIsDeleted(t *testing.T) {
+func TestObjectExistsUntilDeleted(t *testing.T) {
 	value, err := New([]int32{1, 2})
 	if err == nil {
 		err = PutObject("kept", value, time.Minute)

@@ -1,6 +1,6 @@
 package weir
 
-// What stands behind the package: the node's own in a component, memory in tests.
+// Backend of the package: the node's interfaces in a component, memory in tests.
 
 type nodeTensor interface {
 	elementType() Type

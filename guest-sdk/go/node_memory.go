@@ -20,7 +20,8 @@ var (
 	objects   = map[string]nodeTensor{}
 )
 
-// Provide has [Open] find a model, which run runs. It is there for tests, and not in a component. Without run the model is gone again.
+// Provide registers a model for [Open], implemented by run. For tests only; it does not exist in
+// components. A nil run removes the model.
 func Provide(name string, run Stage) {
 	providing.Lock()
 	defer providing.Unlock()
@@ -73,7 +74,7 @@ func getObject(name string) (nodeTensor, error) {
 	return found, nil
 }
 
-// They do not expire here.
+// Objects in memory do not expire.
 func putObject(name string, value nodeTensor, _ uint64) error {
 	providing.Lock()
 	defer providing.Unlock()

@@ -13,13 +13,14 @@ import (
 
 type componentTensor struct{ *abitensors.Tensor }
 
-// TensorOfHandle gives the tensor that the node knows by a handle, which is the tensor's from here on. It is for whoever writes an export of
-// his own, and only in components.
+// TensorOfHandle returns the tensor of a handle of the node, and takes ownership of the handle. For
+// functions that implement their own exports. Exists only in components.
 func TensorOfHandle(handle int32) *Tensor {
 	return &Tensor{componentTensor{abitensors.TensorFromOwnHandle(handle)}}
 }
 
-// TakeHandle gives the handle away. The tensor must not be used afterwards. Only in components.
+// TakeHandle transfers the ownership of the handle to the caller. The tensor must not be used
+// afterwards. Exists only in components.
 func (t *Tensor) TakeHandle() int32 { return t.on.(componentTensor).Tensor.TakeHandle() }
 
 func newTensor(elements Type, sizes []uint32, data []byte) (made nodeTensor, err error) {
@@ -74,7 +75,7 @@ func getObject(name string) (found nodeTensor, err error) {
 	return found, err
 }
 
-// No time is as long as the node's settings say.
+// A ttlMs of 0 selects the node's default lifetime.
 func putObject(name string, value nodeTensor, ttlMs uint64) (err error) {
 	var ttl wit.Option[uint64]
 	if ttlMs > 0 {

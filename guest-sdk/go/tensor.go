@@ -7,16 +7,18 @@ import (
 	"unsafe"
 )
 
-// A Tensor is on the node. Its bytes are in the function's memory only once they are read.
+// A Tensor is stored on the node. Its data enters guest memory only when it is read.
 //
-// The node takes tensors back when the call ends, and sooner where the garbage collector finds that one is out of use. A function that makes
-// many large ones closes each itself: the collector sees no more of them than a handle.
+// The node releases tensors at the end of the call, or earlier if the garbage collector finds a
+// tensor unreachable. A function that creates many large tensors should close each of them: the
+// collector sees only the size of a handle.
 type Tensor struct{ on nodeTensor }
 
-// Any stands for one dimension of a shape, where a body's length makes it.
+// Any stands for a dimension of a shape that is inferred from the length of a body.
 const Any = -1
 
-// New copies values into a tensor of their type. Without a shape it has one dimension; [Scalar] makes one that has none.
+// New creates a tensor from a copy of values. Without a shape it has one dimension; use [Scalar]
+// for a tensor without dimensions.
 func New[T Element](values []T, shape ...int) (*Tensor, error) {
 	if len(shape) == 0 {
 		shape = []int{len(values)}
@@ -24,12 +26,12 @@ func New[T Element](values []T, shape ...int) (*Tensor, error) {
 	return FromBytes(typeOf[T](), bytesOf(values), shape)
 }
 
-// Scalar makes a tensor of one element, without dimensions.
+// Scalar creates a tensor of one element, without dimensions.
 func Scalar[T Element](value T) (*Tensor, error) {
 	return FromBytes(typeOf[T](), bytesOf([]T{value}), []int{})
 }
 
-// NewBytes makes a tensor of byte strings. Without a shape it has one dimension.
+// NewBytes creates a tensor of byte strings. Without a shape it has one dimension.
 func NewBytes[T string | []byte](values []T, shape ...int) (*Tensor, error) {
 	if len(shape) == 0 {
 		shape = []int{len(values)}
@@ -45,7 +47,8 @@ func NewBytes[T string | []byte](values []T, shape ...int) (*Tensor, error) {
 	return FromBytes(Bytes, data, shape)
 }
 
-// FromBytes copies data, elements as they lie in memory, into a tensor of any type and shape.
+// FromBytes creates a tensor of any type and shape from a copy of data, in the memory layout of its
+// elements.
 func FromBytes(elements Type, data []byte, shape []int) (*Tensor, error) {
 	sizes, err := sizesOf(shape, false)
 	if err != nil {
@@ -54,10 +57,10 @@ func FromBytes(elements Type, data []byte, shape []int) (*Tensor, error) {
 	return tensor(newTensor(elements, sizes, data))
 }
 
-// Type is the type of its elements.
+// Type returns the element type.
 func (t *Tensor) Type() Type { return t.on.elementType() }
 
-// Shape is the size of each dimension, outermost first.
+// Shape returns the size of each dimension, outermost first.
 func (t *Tensor) Shape() []int {
 	sizes := t.on.shape()
 	shape := make([]int, len(sizes))
@@ -67,13 +70,13 @@ func (t *Tensor) Shape() []int {
 	return shape
 }
 
-// Size is how many bytes its elements take.
+// Size returns the size of the data in bytes.
 func (t *Tensor) Size() int64 { return t.on.size() }
 
-// Bytes reads its elements as they lie in memory.
+// Bytes reads the data in the memory layout of its elements.
 func (t *Tensor) Bytes() ([]byte, error) { return t.on.read(0, t.Size()) }
 
-// ReadAt reads bytes of its elements from an offset on, as io.ReaderAt has it.
+// ReadAt reads a part of the data, as specified by io.ReaderAt.
 func (t *Tensor) ReadAt(into []byte, offset int64) (int, error) {
 	if offset < 0 {
 		return 0, Errorf(InvalidArgument, "the offset %d is below zero", offset)
@@ -90,13 +93,13 @@ func (t *Tensor) ReadAt(into []byte, offset int64) (int, error) {
 	return count, nil
 }
 
-// Close gives the tensor back to the node. It must not be used afterwards.
+// Close releases the tensor. It must not be used afterwards.
 func (t *Tensor) Close() error {
 	t.on.drop()
 	return nil
 }
 
-// Values reads the elements of a tensor, which must be of T's type.
+// Values reads the elements of a tensor, which must have the element type of T.
 func Values[T Element](t *Tensor) ([]T, error) {
 	if is, wanted := t.Type(), typeOf[T](); is != wanted {
 		return nil, Errorf(InvalidArgument, "the tensor holds %s and not %s", is, wanted)
@@ -136,14 +139,14 @@ func tensor(on nodeTensor, err error) (*Tensor, error) {
 	return &Tensor{on}, nil
 }
 
-// sizesOf gives a shape as the contract has it.
+// sizesOf converts a shape to the node's format.
 func sizesOf(shape []int, anyAllowed bool) ([]uint32, error) {
 	sizes := make([]uint32, len(shape))
 	for at, size := range shape {
 		if !(anyAllowed && size == Any) && (size < 0 || uint64(size) >= math.MaxUint32) {
 			return nil, Errorf(InvalidArgument, "%d is no size of a dimension", size)
 		}
-		// The contract's sign for Any has all bits set.
+		// The node's encoding of Any has all bits set.
 		sizes[at] = uint32(size)
 	}
 	return sizes, nil
@@ -154,7 +157,8 @@ func bytesOf[T Element](values []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(one)))
 }
 
-// valuesOf gives data, which nobody else has, as values.
+// valuesOf converts data to values. The result may share the memory of data, so the caller must not
+// use data afterwards.
 func valuesOf[T Element](data []byte) []T {
 	var one T
 	size := int(unsafe.Sizeof(one))

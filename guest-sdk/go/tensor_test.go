@@ -34,7 +34,7 @@ func roundTrip[T Element](t *testing.T, elements Type, values ...T) {
 	}
 }
 
-func TestValuesOfEveryTypeComeBack(t *testing.T) {
+func TestValuesOfEveryTypeRoundTrip(t *testing.T) {
 	roundTrip(t, Bool, true, false, true)
 	roundTrip(t, Uint8, uint8(0), math.MaxUint8)
 	roundTrip(t, Uint16, uint16(1), math.MaxUint16)
@@ -54,7 +54,7 @@ func TestElementsAreLittleEndian(t *testing.T) {
 	if got := must[[]byte](t)(made.Bytes()); !slices.Equal(got, []byte{2, 1}) {
 		t.Error(got)
 	}
-	// Where bytes do not lie as their values have to.
+	// The bytes are not aligned for their type.
 	if got := valuesOf[uint32](append([]byte{9}, 1, 0, 0, 0)[1:]); !slices.Equal(got, []uint32{1}) {
 		t.Error(got)
 	}
@@ -63,7 +63,7 @@ func TestElementsAreLittleEndian(t *testing.T) {
 	}
 }
 
-func TestAShapeHasToFit(t *testing.T) {
+func TestMismatchedShapeIsRejected(t *testing.T) {
 	if made := must[*Tensor](t)(Scalar(int64(7))); len(made.Shape()) != 0 || made.Size() != 8 {
 		t.Error(made.Shape(), made.Size())
 	}
@@ -77,7 +77,7 @@ func TestAShapeHasToFit(t *testing.T) {
 	}
 }
 
-func TestValuesOfAnotherTypeAreRefused(t *testing.T) {
+func TestMismatchedElementTypeIsRejected(t *testing.T) {
 	made := must[*Tensor](t)(New([]int64{1}))
 	if _, err := Values[float32](made); err == nil || err.Error() != "the tensor holds int64 and not fp32" {
 		t.Error(err)
@@ -87,7 +87,7 @@ func TestValuesOfAnotherTypeAreRefused(t *testing.T) {
 	}
 }
 
-func TestByteStringsComeBack(t *testing.T) {
+func TestByteStringsRoundTrip(t *testing.T) {
 	made := must[*Tensor](t)(NewBytes([]string{"", "grüezi"}, 2, 1))
 	got := must[[][]byte](t)(ByteStrings(made))
 	if !reflect.DeepEqual(got, [][]byte{{}, []byte("grüezi")}) || !slices.Equal(made.Shape(), []int{2, 1}) {
@@ -101,7 +101,7 @@ func TestByteStringsComeBack(t *testing.T) {
 	}
 }
 
-func TestATensorIsReadInParts(t *testing.T) {
+func TestTensorSupportsPartialReads(t *testing.T) {
 	made := must[*Tensor](t)(New([]byte("0123456789")))
 	all := must[[]byte](t)(io.ReadAll(io.NewSectionReader(made, 3, 100)))
 	if string(all) != "3456789" {
@@ -115,7 +115,7 @@ func TestATensorIsReadInParts(t *testing.T) {
 	}
 }
 
-func TestAMissingTensorIsNamedWithThoseThereAre(t *testing.T) {
+func TestMissingTensorErrorListsNames(t *testing.T) {
 	made := must[*Tensor](t)(New([]byte("a")))
 	_, err := Tensors{"b": made, "a": made}.Get("x")
 	if err == nil || err.Error() != "there is no tensor x; there are a, b" {

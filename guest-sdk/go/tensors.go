@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Tensors go into a run or come out of it, by name.
+// Tensors are the inputs or outputs of a run, by name.
 type Tensors map[string]*Tensor
 
-// Get gives the tensor of that name, or an error that says which there are.
+// Get returns the tensor named name, or an error that lists the existing names.
 func (t Tensors) Get(name string) (*Tensor, error) {
 	if found, is := t[name]; is {
 		return found, nil

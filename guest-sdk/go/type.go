@@ -2,10 +2,10 @@ package weir
 
 import "fmt"
 
-// A Type is the type of a tensor's elements, one of those of the Open Inference Protocol.
+// A Type is the element type of a tensor, as defined by the Open Inference Protocol.
 type Type uint8
 
-// The types of elements. Elements are little-endian.
+// Element types. Elements are little-endian.
 const (
 	Bool Type = iota
 	Uint8
@@ -20,7 +20,7 @@ const (
 	BF16
 	FP32
 	FP64
-	// Bytes: byte strings of any length, each behind its length as four bytes.
+	// Bytes: byte strings of any length, each prefixed with its length as four bytes.
 	Bytes
 )
 
@@ -32,7 +32,7 @@ var types = [...]struct {
 	{"int32", 4}, {"int64", 8}, {"fp16", 2}, {"bf16", 2}, {"fp32", 4}, {"fp64", 8}, {"bytes", 0},
 }
 
-// String gives the type as the contract spells it, such as fp32.
+// String returns the name of the type as in WIT, such as fp32.
 func (t Type) String() string {
 	if int(t) < len(types) {
 		return types[t].name
@@ -40,7 +40,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint8(t))
 }
 
-// Size is how many bytes an element takes; 0 for Bytes, whose elements differ.
+// Size returns the size of an element in bytes; 0 for Bytes, whose elements vary in length.
 func (t Type) Size() int {
 	if int(t) < len(types) {
 		return types[t].size
@@ -48,7 +48,8 @@ func (t Type) Size() int {
 	return 0
 }
 
-// An Element is what Go has for the elements of a tensor. It has none for FP16 and BF16: see [Tensor.Bytes].
+// An Element is a Go type that corresponds to an element type. FP16 and BF16 have no Go type: see
+// [Tensor.Bytes].
 type Element interface {
 	bool | uint8 | uint16 | uint32 | uint64 | int8 | int16 | int32 | int64 | float32 | float64
 }

@@ -1,11 +1,12 @@
-/* Memory and handles that are taken back when the call ends. What the node hands over comes through `cabi_realloc`, and so lies there too. */
+/* Memory and handles that are released when the call ends. Values returned by the node are
+ * allocated with `cabi_realloc`, and so belong to the call too. */
 
 #include "call.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Each allocation begins with a link to the one before. Aligned for every type. */
+/* Header of an allocation: a link to the previous one. Aligned for every type. */
 typedef union block {
     union block *before;
     max_align_t alignment;
@@ -16,7 +17,7 @@ typedef struct {
     weir_give_back give_back;
 } kept;
 
-/* What a function that gives false without a reason answers with. */
+/* Error of a function that returns false without a reason. */
 #define NO_REASON {WEIR_INTERNAL, 500, "the function failed without a reason"}
 
 static weir_failure failure = NO_REASON;
@@ -36,7 +37,7 @@ static void *take(size_t size) {
     return made + 1;
 }
 
-/* The node only grows what it asked for in encodings that are not used here. */
+/* The node calls with an old block only for string encodings that the SDK does not use. */
 __attribute__((export_name("cabi_realloc"))) void *cabi_realloc(void *old, size_t old_size, size_t align, size_t new_size) {
     if (new_size == 0) return (void *)align;
     void *made = take(new_size);
@@ -57,7 +58,8 @@ void weir_keep(int32_t handle, weir_give_back give_back) {
     handles[handle_count++] = (kept){handle, give_back};
 }
 
-/* Where it is kept; NULL where it is not. What is given back early was mostly kept late. */
+/* Entry of a handle; NULL if it is not registered. Searches from the end, since handles released
+ * early were mostly registered late. */
 static kept *find(int32_t handle, weir_give_back give_back) {
     for (size_t at = handle_count; at-- > 0;) {
         if (handles[at].handle == handle && handles[at].give_back == give_back) return &handles[at];
@@ -102,7 +104,7 @@ bool weir_free_last(const void *memory) {
 
 void weir_end_call(void) {
     while (last != NULL) free_one();
-    /* What it said before lay in that memory. */
+    /* The message of the failure was in the freed memory. */
     failure = (weir_failure)NO_REASON;
 }
 
@@ -124,7 +126,8 @@ bool weir_is_text(const uint8_t *bytes, size_t size) {
                                                                                                          : 0;
         if (first == 0 || length == 0 || length > size - at) return false;
         for (size_t next = 1; next < length; next++) {
-            /* The second byte's range keeps out halves of characters, longer forms than needed, and what is past the last character. */
+            /* The range of the second byte excludes surrogates, overlong encodings and code
+             * points above U+10FFFF. */
             uint8_t least = next > 1 ? 0x80 : first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
             uint8_t most = next > 1 ? 0xbf : first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
             if (bytes[at + next] < least || bytes[at + next] > most) return false;
@@ -153,7 +156,7 @@ const char *weir_format(const char *format, ...) {
     return text;
 }
 
-/* The log shows what was printed before a trap. */
+/* Line buffering, so that the log has all lines printed before a trap. */
 __attribute__((constructor)) static void print_by_line(void) {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
 }
@@ -199,10 +202,11 @@ bool weir_failed(const weir_inference_tensors_error_t *error) {
     weir_code code = (weir_code)error->tag;
     if (code == WEIR_DEADLINE_EXCEEDED) return weir_refuse(code, "the deadline passed");
     if (code == WEIR_CANCELLED) return weir_refuse(code, "the run was cancelled");
-    /* The text lies in the same place in every case that has one. */
+    /* The text is at the same offset in every case that has one. */
     const weir_abi_string_t *text = &error->val.internal;
     return weir_refuse(code, "%s", weir_text(text->ptr, text->len));
 }
 
-/* The generated code asks for the object file that holds the world's type; `weir build` embeds the type itself. */
+/* The generated code references the object file with the world's type. `weir build` embeds the
+ * type instead. */
 void __component_type_object_force_link_weir_abi(void) {}

@@ -1,4 +1,5 @@
-/* HTTP functions over `wasi:http` 0.2, by the canonical ABI: what is imported here is a twentieth of that interface. */
+/* HTTP functions over `wasi:http` 0.2, by the canonical ABI. The imports are a twentieth of the
+ * interface. */
 
 #include "../weir_http.h"
 #include "call.h"
@@ -28,7 +29,7 @@ typedef struct {
     } val;
 } tagged;
 
-/* A result whose error may be the largest there is, `error-code`. */
+/* A result whose error can be `error-code`, the largest type. */
 typedef struct {
     uint8_t is_err;
     _Alignas(8) uint8_t payload[64];
@@ -62,7 +63,7 @@ IMPORT(TYPES, "[resource-drop]outgoing-response") void wasi_response_drop(int32_
 IMPORT(TYPES, "[method]outgoing-response.body") void wasi_response_body(int32_t response, tagged *body);
 IMPORT(TYPES, "[static]response-outparam.set")
 void wasi_response_send(int32_t out, int32_t is_err, int32_t response_or_tag, int32_t a, int64_t b, size_t c, void *d, size_t e, int32_t f);
-/* The case of `error-code` that any text goes with. */
+/* The case of `error-code` that takes any text. */
 #define INTERNAL_ERROR 38
 IMPORT(TYPES, "[method]outgoing-body.write") void wasi_body_write(int32_t body, tagged *stream);
 IMPORT(TYPES, "[static]outgoing-body.finish") void wasi_body_finish(int32_t body, int32_t has_trailers, int32_t trailers, large *done);
@@ -71,12 +72,12 @@ IMPORT(STREAMS, "[method]output-stream.write") void wasi_stream_write(int32_t st
 IMPORT(STREAMS, "[method]output-stream.blocking-flush") void wasi_stream_flush(int32_t stream, tagged *done);
 IMPORT(STREAMS, "[resource-drop]output-stream") void wasi_output_drop(int32_t stream);
 
-/* A header name and its value, as `fields.entries` lists them. */
+/* A header name and value, as listed by `fields.entries`. */
 typedef struct {
     bytes name, value;
 } entry;
 
-/* How much of the body is asked for at once. */
+/* Largest read from the body. */
 #define READ_SIZE_MAX ((uint64_t)1 << 20)
 
 struct weir_response {
@@ -143,7 +144,7 @@ bool weir_request_bytes(weir_request *request, const uint8_t **out, size_t *size
     while (stream.tag == 0 && !whole) {
         wasi_stream_read(stream.val.handle, READ_SIZE_MAX, &read);
         if (read.tag != 0) {
-            /* Closed, or else cut off. */
+            /* The body has ended, or was cut off. */
             whole = read.val.error.tag == 1;
             break;
         }
@@ -221,7 +222,7 @@ static void refuse(weir_response *response) {
     }
 }
 
-/* Has the node answer in place of the function, which cannot, and the log say why. */
+/* Makes the node send an error response for the function, and logs the reason. */
 static void send_failure(int32_t out, const char *why) {
     const int32_t is_some = 1;
     fprintf(stderr, "%s\n", why);
@@ -235,7 +236,7 @@ static bool append(int32_t fields, const char *name, const char *value, const ch
     return done.tag == 0;
 }
 
-/* The headers of the response. */
+/* Appends the headers of the response. */
 static bool append_all(int32_t fields, const weir_response *response, const char **why) {
     if (!response->is_tensor) {
         const char *type = response->content_type;
@@ -295,7 +296,7 @@ __attribute__((export_name("wasi:http/incoming-handler@0.2.12#handle"))) void we
     weir_request request = received(handle);
     weir_response response = {.status = 200};
     if (!weir_handle(&request, &response)) refuse(&response);
-    /* A written line is in the log before the answer is. */
+    /* Flushes the log before the response is sent. */
     fflush(NULL);
     send(out, &response);
     wasi_request_drop(handle);

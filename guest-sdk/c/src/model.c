@@ -59,7 +59,7 @@ bool weir_model_describe(weir_model model, weir_description *found) {
     return true;
 }
 
-/* What a run is started with, as the contract has it. */
+/* Arguments that start a run, in the types of the generated code. */
 typedef struct {
     weir_inference_models_borrow_model_t model;
     weir_inference_models_list_tuple2_string_borrow_tensor_t inputs;

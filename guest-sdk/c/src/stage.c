@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a run of a model takes and gives, a tensor function does. */
+/* A tensor function has the same input and output types as a model run. */
 typedef weir_inference_models_tuple2_string_own_tensor_t named;
 typedef weir_inference_models_result_list_tuple2_string_own_tensor_error_t result;
 
@@ -35,7 +35,7 @@ static bool give(const weir_tensors *outputs) {
         items[at].f0 = weir_abi_text(output->name);
         items[at].f1.__handle = output->tensor.handle;
     }
-    /* The caller owns them from here on. */
+    /* The caller takes ownership of the outputs. */
     for (size_t at = 0; at < outputs->count; at++) weir_let_go(items[at].f1.__handle, weir_give_back_tensor);
     answer.val.ok.ptr = items;
     answer.val.ok.len = outputs->count;
@@ -50,7 +50,7 @@ __attribute__((export_name("weir:inference/stage@0.1.0#run"))) result *weir_stag
     }
     memset(&answer, 0, sizeof answer);
     if (!weir_run(&inputs, &outputs) || !give(&outputs)) refuse(weir_error());
-    /* Written lines are in the log before the answer is given. */
+    /* Flushes the log before the answer is returned. */
     fflush(NULL);
     weir_give_back_all();
     return &answer;

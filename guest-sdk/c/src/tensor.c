@@ -3,7 +3,7 @@
 
 #define BORROWED(tensor) ((weir_inference_tensors_borrow_tensor_t){(tensor).handle})
 
-/* By weir_type. */
+/* Indexed by weir_type. */
 static const struct {
     const char *name;
     size_t size;
@@ -39,7 +39,7 @@ void weir_tensors_drop(weir_tensors *tensors) {
     *tensors = (weir_tensors){NULL, 0};
 }
 
-/* How much memory elements of `each` bytes take. */
+/* Size of elements of `each` bytes. */
 static bool sized(const uint32_t *shape, size_t rank, size_t each, size_t *size) {
     uint64_t all = each;
     for (size_t at = 0; at < rank; at++) {
@@ -57,7 +57,7 @@ bool weir_tensor_new(weir_type type, const uint32_t *shape, size_t rank, const v
     return sized(shape, rank, TYPES[type].size, &size) && weir_tensor_of_bytes(type, shape, rank, values, size, made);
 }
 
-/* How long a byte string is lies before it, as four bytes. */
+/* Size of the length prefix of a byte string. */
 #define PREFIX 4
 
 bool weir_tensor_of_strings(const uint32_t *shape, size_t rank, const weir_string *strings, weir_tensor *made) {
@@ -132,7 +132,8 @@ bool weir_tensor_strings(weir_tensor tensor, const weir_string **strings, size_t
     if (is != WEIR_BYTES) return weir_refuse(WEIR_INVALID_ARGUMENT, "the tensor holds %s and not bytes", TYPES[is].name);
     uint64_t size = weir_tensor_size(tensor);
     if (size >= SIZE_MAX) return weir_refuse(WEIR_INVALID_ARGUMENT, "the byte strings are longer than there is memory");
-    /* Each string's zero byte takes the place of the prefix behind it, and the last one's that of one byte more. */
+    /* The terminating zero of each string overwrites the prefix of the next one, and the last
+     * string's needs one more byte. */
     uint8_t *bytes = weir_alloc((size_t)size + 1);
     if (!weir_tensor_read(tensor, 0, bytes, (size_t)size)) return false;
     size_t left = (size_t)size, found = 0;

@@ -21,7 +21,7 @@
         }                                                                              \
     } while (0)
 
-/* Whether the last failure is of that code, and says so. */
+/* Whether the latest failure has that code, and a message with these words. */
 #define SAYS(wanted, words) (weir_error()->code == (wanted) && strstr(weir_error()->message, words) != NULL)
 
 static const float NUMBERS[] = {1, 2, 4};
@@ -52,12 +52,12 @@ static void tensors_are_given_back(void) {
     weir_tensor_drop(&made);
     weir_tensor_drop(&copy);
     CHECK(node_held() == 0 && made.handle == 0);
-    /* In no order. */
+    /* Drops in any order. */
     weir_tensor all[5];
     for (int at = 0; at < 5; at++) all[at] = numbers();
     for (int at = 0; at < 5; at++) weir_tensor_drop(&all[at * 2 % 5]);
     CHECK(node_held() == 0);
-    /* What is not dropped goes with the call. */
+    /* The end of the call releases tensors that were not dropped. */
     numbers();
     CHECK(node_held() == 1);
 }
@@ -161,7 +161,7 @@ static void tensors_are_read_in_parts(void) {
     CHECK(weir_tensor_read(made, 4, part, 8) && part[0] == 2 && part[1] == 4);
     CHECK(weir_tensor_read(made, 12, NULL, 0));
     CHECK(!weir_tensor_read(made, 8, part, 8) && SAYS(WEIR_INVALID_ARGUMENT, "past the end"));
-    /* What the node asked memory for is freed: the last that was taken is what was before. */
+    /* Memory allocated by the node is freed: the latest allocation is the earlier one. */
     void *before = weir_alloc(1);
     CHECK(weir_tensor_read(made, 0, part, 8));
     CHECK(weir_free_last(before));
@@ -203,18 +203,18 @@ static void values_come_back(void) {
     CHECK(!weir_tensor_of_bytes(WEIR_FP32, two, 1, NUMBERS, 12, &made) && weir_error()->status == 400);
 }
 
-/* What the tensor function below does. */
+/* Implementation of the tensor function below. */
 static bool (*stage)(const weir_tensors *inputs, weir_tensors *outputs);
 
 bool weir_run(const weir_tensors *inputs, weir_tensors *outputs) {
     return stage(inputs, outputs);
 }
 
-/* Of weir_abi.h, as src/stage.c has them. */
+/* Same types as in src/stage.c. */
 typedef weir_inference_models_tuple2_string_own_tensor_t named;
 typedef weir_inference_models_result_list_tuple2_string_own_tensor_error_t result;
 
-/* As the node calls it. */
+/* Exports, called as by the node. */
 result *weir_stage_run(named *given, size_t count);
 void weir_stage_ran(result *ran);
 
@@ -288,11 +288,11 @@ static void a_tensor_function_is_called(void) {
     ran = call(say_no);
     CHECK(refused(ran, "on purpose"));
     weir_stage_ran(ran);
-    /* The next call in the same memory has no reason of the last one's. */
+    /* A later call in the same memory does not see the previous failure. */
     CHECK(refused(call(say_nothing), "the function failed without a reason"));
 }
 
-/* One test in a call of its own, which leaves nothing behind. */
+/* Runs one test as its own call, and checks that it leaves nothing behind. */
 static void test(const char *name, void (*run)(void)) {
     run();
     weir_give_back_all();

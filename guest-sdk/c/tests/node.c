@@ -1,4 +1,5 @@
-/* One place for an object, and one model, `twice`, whose output `y` is its input `x`, and whose output `size` is how many bytes that has. */
+/* The fake holds one object, and one model, `twice`. Output `y` of the model is its input `x`,
+ * and output `size` is the size of `x` in bytes. */
 
 #include "../src/call.h"
 #include "node.h"
@@ -15,7 +16,7 @@ static struct {
     uint32_t shape[4];
     size_t rank, size;
     uint8_t *bytes;
-    /* Of a run: its outputs, handed over once. */
+    /* Outputs of a run, returned once. */
     int32_t outputs[2];
 } handles[HANDLES_MAX];
 
@@ -23,7 +24,7 @@ static weir_inference_models_options_t options;
 
 static const size_t SIZES[] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 0};
 
-/* The lowest that is free, as on a node: a handle is used again. */
+/* Returns the lowest free handle, so that handles are reused as on a node. */
 static int32_t lend(kind kind) {
     for (int32_t at = 1; at < HANDLES_MAX; at++) {
         if (handles[at].kind != NOTHING) continue;
@@ -34,7 +35,7 @@ static int32_t lend(kind kind) {
     return 0;
 }
 
-/* What is not of that kind is a trap on a node. */
+/* Aborts for a handle of another kind, as a node traps. */
 static int32_t held(int32_t handle, kind kind) {
     if (handle <= 0 || handle >= HANDLES_MAX || handles[handle].kind != kind) abort();
     return handle;
@@ -230,7 +231,7 @@ void weir_inference_models_pending_drop_own(weir_inference_models_own_pending_t 
     end(own.__handle, PENDING);
 }
 
-/* The object that is kept, a tensor of the node's own. */
+/* The stored object, a tensor owned by the node. */
 static struct {
     bool is_there;
     char name[16];

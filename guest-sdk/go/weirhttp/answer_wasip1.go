@@ -11,22 +11,22 @@ import (
 	"github.com/weir-platform/weir/guest-sdk/go/internal/wit"
 )
 
-// What is kept back so that short answers have a content-length and go out at once.
+// Buffer size. A response that fits gets a Content-Length and is sent at once.
 const keptSize = 64 << 10
 
-// answer is an http.ResponseWriter, http.Flusher and io.StringWriter. Its head goes out with the first flush, or when more has been written
-// than is kept back.
+// answer is an http.ResponseWriter, http.Flusher and io.StringWriter. It sends the head with the
+// first flush, or when the written data exceeds the buffer.
 type answer struct {
 	out    int32
 	header http.Header
-	// 0 until it is set, by the handler or the first write.
+	// 0 until the handler or the first write sets the status.
 	status   int
 	kept     []byte
 	isTensor bool
 
 	sent         bool
 	body, stream int32
-	// Why writing goes no further.
+	// The error after which nothing more is written.
 	failed error
 }
 
@@ -37,7 +37,7 @@ func (a *answer) WriteHeader(status int) {
 	case a.status != 0:
 		fmt.Fprintf(os.Stderr, "the status %d comes after %d and is left out\n", status, a.status)
 	case status >= 100 && status < 200 && status != http.StatusSwitchingProtocols:
-		// Informational, and not the answer.
+		// An informational status does not end the response.
 	default:
 		a.status = status
 	}
@@ -70,10 +70,10 @@ func (a *answer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Flush sends what was written so far.
+// Flush sends the buffered data.
 func (a *answer) Flush() { _ = a.FlushError() }
 
-// FlushError does so for an http.ResponseController.
+// FlushError sends the buffered data, for an http.ResponseController.
 func (a *answer) FlushError() error {
 	if !a.sent && !a.isTensor {
 		if a.status == 0 {
@@ -85,7 +85,7 @@ func (a *answer) FlushError() error {
 	return a.failed
 }
 
-// AnswerWithTensor is what [weir.ReplyWithTensor] calls.
+// AnswerWithTensor implements [weir.ReplyWithTensor].
 func (a *answer) AnswerWithTensor(give func() error) error {
 	if a.status != 0 && len(a.kept) > 0 || a.sent {
 		return weir.Errorf(weir.InvalidArgument, "the answer has begun, and cannot be a tensor any more")
@@ -97,7 +97,7 @@ func (a *answer) AnswerWithTensor(give func() error) error {
 	return nil
 }
 
-// takeBack takes back what was written, unless it is on its way.
+// takeBack discards the buffered response, unless it has been sent.
 func (a *answer) takeBack() bool {
 	if a.sent || a.isTensor {
 		return false
@@ -111,7 +111,7 @@ func (a *answer) bodyless() bool {
 	return a.status == http.StatusNoContent || a.status == http.StatusNotModified || a.status < 200
 }
 
-// finish sends what has not been sent.
+// finish sends the rest of the response.
 func (a *answer) finish() {
 	if a.status == 0 {
 		a.status = http.StatusOK
@@ -123,7 +123,7 @@ func (a *answer) finish() {
 		case declared == "":
 			a.header.Set("Content-Length", length)
 		case declared != length && len(a.kept) > 0:
-			// Who is asked by HEAD says how long the body would be.
+			// A response to HEAD declares the length that the body would have.
 			a.refuse("the header Content-Length: %s is not that of the body, which has %s bytes", declared, length)
 			return
 		}
@@ -146,7 +146,7 @@ func (a *answer) has(header string) bool {
 	return is
 }
 
-// begin sends the head, before a body that begins with what is kept back and then more.
+// begin sends the head. The body consists of the buffered data, followed by more.
 func (a *answer) begin(more []byte) {
 	a.sent = true
 	if !a.isTensor && !a.has("Content-Type") && len(a.kept)+len(more) > 0 {
@@ -181,7 +181,7 @@ func (a *answer) begin(more []byte) {
 
 func appended(fields int32, name, value string) bool {
 	var done words
-	// Text that is empty has no place.
+	// An empty string has no address, so each string gets a terminating zero.
 	name, value = name+"\x00", value+"\x00"
 	fieldsAppend(fields, start(name), uint32(len(name)-1), start(value), uint32(len(value)-1), &done)
 	return done.tag() == 0
@@ -189,7 +189,7 @@ func appended(fields int32, name, value string) bool {
 
 func start(text string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(text)) }
 
-// refuse has the node answer in place of the function, which cannot, and the log say why.
+// refuse makes the node send an error response for the function, and logs the reason.
 func (a *answer) refuse(format string, arguments ...any) {
 	why := fmt.Sprintf(format, arguments...)
 	fmt.Fprintln(os.Stderr, why)
@@ -198,7 +198,7 @@ func (a *answer) refuse(format string, arguments ...any) {
 	responseSend(a.out, 1, internalError, some, int64(uintptr(start(why))), uint32(len(why)), 0, 0, 0)
 }
 
-// send writes to the body, as much at once as the node takes.
+// send writes to the body, in pieces as the node accepts them.
 func (a *answer) send(data []byte) {
 	for len(data) > 0 && a.failed == nil {
 		var permit [2]uint64

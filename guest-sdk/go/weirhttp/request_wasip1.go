@@ -14,16 +14,16 @@ import (
 )
 
 const (
-	// More than all headers of a request take that the node lets through.
+	// Above the largest total size of request headers that the node accepts.
 	headersSize = 320 << 10
-	// How much of the body is asked for at once.
+	// Largest read from the body.
 	readSizeMax = 1 << 20
 )
 
-// In the order of the interface, in which others come last.
+// In the order of the interface, in which other methods come last.
 var methods = [...]string{"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"}
 
-// received gives the request that a body is of.
+// received creates the request of a body.
 func received(from *body) (*http.Request, error) {
 	handle := from.request
 	request := &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, RequestURI: "/", ContentLength: -1}
@@ -49,7 +49,7 @@ func received(from *body) (*http.Request, error) {
 		}
 	})
 	if host := request.Header.Get("Host"); host != "" {
-		// As net/http has it.
+		// net/http keeps the host in Request.Host and not in the headers.
 		request.Host = host
 		request.Header.Del("Host")
 	}
@@ -66,15 +66,15 @@ func place(address uint32) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(nil
 
 func text(at, size uint32) string { return strings.Clone(unsafe.String((*byte)(place(at)), size)) }
 
-// body reads what the client sends as it arrives.
+// body streams the request body.
 type body struct {
 	request, handle, stream int32
 	begun                   bool
-	// How it ended, once it has.
+	// Final error, or io.EOF, of the body.
 	end error
 }
 
-// IsWeirBody marks it for [weir.TakeBodyAsTensor].
+// IsWeirBody marks the body for [weir.TakeBodyAsTensor].
 func (b *body) IsWeirBody() {}
 
 func (b *body) Read(into []byte) (int, error) {
@@ -113,7 +113,7 @@ func (b *body) begin() error {
 	return nil
 }
 
-// giveBack ends reading, and gives back to the node what is its own.
+// giveBack ends reading and releases the handles.
 func (b *body) giveBack() {
 	b.Close()
 	if b.stream != 0 {
@@ -125,7 +125,7 @@ func (b *body) giveBack() {
 	requestDrop(b.request)
 }
 
-// Close ends reading. The node does away with what is left.
+// Close ends reading. The node discards the rest of the body.
 func (b *body) Close() error {
 	if b.end == nil {
 		b.end = errors.New("the body was read after it was closed")

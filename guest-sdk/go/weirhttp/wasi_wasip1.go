@@ -5,18 +5,19 @@ import (
 	"unsafe"
 )
 
-// The twentieth of wasi:http that serving takes, by the canonical ABI. Its bindings would be 6,000 lines.
+// The imports of wasi:http needed for serving, by the canonical ABI: a twentieth of the interface.
+// Generated bindings would have 6,000 lines.
 
-// What a function gives back in memory: pointers, lengths, handles and tags, 32 bits each.
+// Memory for the return value of an import: pointers, lengths, handles and tags of 32 bits each.
 type words struct {
 	_  structs.HostLayout
 	at [4]uint32
 }
 
-// tag is the first byte: 0 where all went well, or there is none.
+// tag returns the first byte: 0 for success or none.
 func (w *words) tag() uint8 { return uint8(w.at[0]) }
 
-// A result whose error may be the largest there is, error-code.
+// A result whose error can be error-code, the largest type.
 type large struct {
 	_  structs.HostLayout
 	at [9]uint64
@@ -76,7 +77,7 @@ func responseDrop(response int32)
 //go:wasmimport wasi:http/types@0.2.12 [method]outgoing-response.body
 func responseBody(response int32, body *words)
 
-// The arguments from a on are those of error-code, the widest of each case.
+// The arguments from a on are the flattened error-code, with the widest type of each case.
 //
 //go:wasmimport wasi:http/types@0.2.12 [static]response-outparam.set
 func responseSend(out, isErr, responseOrTag, a int32, b int64, c, d, e uint32, f int32)
@@ -99,5 +100,5 @@ func streamFlush(stream int32, done *words)
 //go:wasmimport wasi:io/streams@0.2.12 [resource-drop]output-stream
 func outputDrop(stream int32)
 
-// The case of error-code that any text goes with.
+// The case of error-code that takes any text.
 const internalError = 38

@@ -1,5 +1,5 @@
-// Package weirhttp serves the HTTP requests of a function for Weir with an [http.Handler], whatever made it: an [http.ServeMux], a router,
-// or a [HandlerFunc].
+// Package weirhttp serves the HTTP requests of a Weir function with any [http.Handler]: an
+// [http.ServeMux], a router, or a [HandlerFunc].
 //
 //	func init() {
 //		mux := http.NewServeMux()
@@ -26,8 +26,9 @@
 //
 //	func main() {}
 //
-// A panic, in a handler or any other goroutine, ends the call: the client gets status 500, and the log the panic and where it came from.
-// net/http's client and server do not work here: a component has no sockets.
+// A panic in a handler or another goroutine ends the call: the client gets status 500, and the log
+// gets the panic with its stack trace. net/http's client and server do not work in a component,
+// which has no sockets.
 package weirhttp
 
 import (
@@ -45,11 +46,11 @@ var served http.Handler
 
 // Serve makes the component answer HTTP requests with handler. Call it in an init function.
 //
-// Paths are within the function: the node has taken its own part off.
+// Paths are relative to the function: the node removes its own prefix.
 func Serve(handler http.Handler) { served = handler }
 
-// A HandlerFunc is a handler that may fail: what it returns [Error] answers, in place of what was written. Where that is on its way already,
-// the answer is broken off.
+// A HandlerFunc is a handler that may fail. [Error] turns a returned error into the response, in
+// place of any buffered output. If output was already sent, the response is aborted.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP calls f.
@@ -65,7 +66,8 @@ func (f HandlerFunc) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	Error(w, err)
 }
 
-// Error answers with an error: a [weir.Error] with its status and its text, and any other with status 500, while its text goes to the log.
+// Error responds with an error: a [weir.Error] with its status and text, and any other error with
+// status 500, with its text in the log.
 func Error(w http.ResponseWriter, err error) {
 	var known *weir.Error
 	if !errors.As(err, &known) {
@@ -79,7 +81,7 @@ func Error(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), known.Status)
 }
 
-// Text reads the body of a request as text. It fails with status 400 where that is not UTF-8.
+// Text reads the body of a request as text. It fails with status 400 if the body is not UTF-8.
 func Text(r *http.Request) (string, error) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {

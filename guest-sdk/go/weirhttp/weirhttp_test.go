@@ -18,7 +18,7 @@ func answered(fails error) *httptest.ResponseRecorder {
 	return answer
 }
 
-func TestAnErrorIsTheAnswer(t *testing.T) {
+func TestHandlerErrorBecomesResponse(t *testing.T) {
 	for _, one := range []struct {
 		fails       error
 		status      int
@@ -37,7 +37,7 @@ func TestAnErrorIsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestTextIsUTF8(t *testing.T) {
+func TestTextRequiresUTF8(t *testing.T) {
 	text, err := Text(httptest.NewRequest("POST", "/", strings.NewReader("grüezi")))
 	if err != nil || text != "grüezi" {
 		t.Error(text, err)

@@ -11,10 +11,11 @@ import (
 	weir "github.com/weir-platform/weir/guest-sdk/go"
 )
 
-// A word of the canonical ABI is a pointer, a length, a handle or the tag of a variant.
+// A word of the canonical ABI: a pointer, a length, a handle or the tag of a variant.
 type word = uint32
 
-// The answer, as result<list<tuple<string, tensor>>, error>, and what it points to until it has been read.
+// The return value, a result<list<tuple<string, tensor>>, error>, and the memory it points to, kept
+// until the node has read it.
 var (
 	answer [4]word
 	items  [][3]word

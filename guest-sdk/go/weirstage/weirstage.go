@@ -1,4 +1,5 @@
-// Package weirstage makes a function for Weir of one that maps tensors to tensors: it can be called like a model.
+// Package weirstage serves a function that maps tensors to tensors, which callers can run like a
+// model.
 //
 //	func init() { weirstage.Serve(run) }
 //
@@ -16,7 +17,7 @@
 //		return model.Infer(weir.Tensors{"image": x})
 //	}
 //
-// A panic, in any goroutine, ends the call: the log has it, and where it came from.
+// A panic in any goroutine ends the call: the log gets the panic with its stack trace.
 package weirstage
 
 import (
@@ -31,10 +32,11 @@ var served weir.Stage
 
 // Serve makes the component a tensor function. Call it in an init function.
 //
-// A [weir.Error] that run returns is what its caller gets. Of any other error the caller learns only that there is one, and the log has its text.
+// The caller gets a [weir.Error] that run returns. For any other error the caller gets a generic
+// internal error, and the log gets its text.
 func Serve(run weir.Stage) { served = run }
 
-// run runs a stage as the node would.
+// run runs a stage in the same way as the node.
 func run(stage weir.Stage, inputs weir.Tensors) (weir.Tensors, error) {
 	if stage == nil {
 		return nil, weir.Errorf(weir.Internal, "the function serves nothing: call weirstage.Serve in an init function")
@@ -49,7 +51,7 @@ func run(stage weir.Stage, inputs weir.Tensors) (weir.Tensors, error) {
 		if output == nil {
 			return nil, weir.Errorf(weir.Internal, "the output %s is nil", name)
 		}
-		// The caller owns them from here on, and a tensor has one owner.
+		// The caller takes ownership of the outputs, so each tensor may appear only once.
 		if other, is := seen[output]; is {
 			return nil, weir.Errorf(weir.Internal, "the outputs %s and %s are one tensor", other, name)
 		}
@@ -58,7 +60,8 @@ func run(stage weir.Stage, inputs weir.Tensors) (weir.Tensors, error) {
 	return outputs, nil
 }
 
-// shown gives what the caller gets to see of an error, and whether it is all there is.
+// shown returns the code and message of an error for the caller, and whether the message is
+// complete.
 func shown(err error) (code weir.Code, message string, all bool) {
 	if known := new(weir.Error); errors.As(err, &known) {
 		return known.Code, err.Error(), true

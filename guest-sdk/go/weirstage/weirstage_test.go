@@ -11,7 +11,7 @@ import (
 	weir "github.com/weir-platform/weir/guest-sdk/go"
 )
 
-func TestWhatTheCallerSees(t *testing.T) {
+func TestCallerSeesOnlyWeirErrors(t *testing.T) {
 	code, message, all := shown(fmt.Errorf("x: %w", weir.Errorf(weir.InvalidArgument, "too long")))
 	if code != weir.InvalidArgument || message != "x: too long" || !all {
 		t.Error(code, message, all)
@@ -22,7 +22,7 @@ func TestWhatTheCallerSees(t *testing.T) {
 	}
 }
 
-func TestATensorHasOneOwner(t *testing.T) {
+func TestDuplicateOutputTensorIsRejected(t *testing.T) {
 	x, err := weir.New([]int32{1})
 	if err != nil {
 		t.Fatal(err)

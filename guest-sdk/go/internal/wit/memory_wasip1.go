@@ -5,29 +5,31 @@ import (
 	"unsafe"
 )
 
-// While the node asks for memory, a component may call nothing, not even for the time. The garbage collector asks for that when it starts,
-// and what starts it is an allocation. So memory is set aside before a call, and nothing is allocated while it lasts: not even a larger
-// stack, hence nosplit.
+// While the node requests memory with cabi_realloc, a component must not call any import, not even
+// to read the clock. The garbage collector reads the clock when it starts, and any allocation can
+// start it. Memory is therefore reserved before a call, and nothing is allocated during the call:
+// not even a larger stack, hence nosplit.
 var (
-	// One call at a time: what it was handed must not be collected before it has been taken.
+	// Serialises calls, so that returned memory is not collected before it has been read.
 	one sync.Mutex
-	// What is left of what was set aside.
+	// Unused part of the reserved memory.
 	free []byte
-	// All that was set aside for the call under way, which the node has the addresses of.
+	// All memory reserved for the current call. The node holds addresses in it.
 	held [][]byte
 )
 
 const (
-	// What is set aside at once.
+	// Size of a reservation.
 	asideSize = 64 << 10
-	// The most that the canonical ABI aligns by here.
+	// Largest alignment that the canonical ABI requests here.
 	align = 8
 )
 
-// Text is enough for any text or list of names that the node gives.
+// Text is a size that suffices for any text or list of names from the node.
 const Text = 16 << 10
 
-// Ask runs call, which calls the node and takes what it is handed: size bytes at most, and a little more.
+// Ask runs call, which calls the node and reads the returned memory: size bytes at most, plus a
+// small reserve.
 func Ask(size int, call func()) {
 	one.Lock()
 	defer one.Unlock()
@@ -44,7 +46,7 @@ func setAside(size int) {
 	held = append(held, free)
 }
 
-// For the first call's arguments.
+// Reserves memory for the arguments of the first call.
 func init() { setAside(Text) }
 
 //go:wasmexport cabi_realloc
@@ -62,14 +64,15 @@ func cabiRealloc(old unsafe.Pointer, oldSize, _, newSize uintptr) unsafe.Pointer
 	return made
 }
 
-// setMoreAside is for more than was thought possible. It goes wrong only if the garbage collector is due at this very moment.
+// setMoreAside reserves memory during a call that needs more than expected. It fails only if the
+// garbage collector is due at that moment.
 func setMoreAside(size uintptr) {
 	free = make([]byte, size)
 	held = append(held, free)
 }
 
-// What stands between Go's WASI and the node's asks for a page and a stack of its own, once, and as Go starts: before anything can be
-// allocated.
+// The WASI preview 1 adapter requests a page and a stack once, while Go starts and before anything
+// can be allocated.
 var adapter struct {
 	memory [3 << 13]uint64
 	used   uintptr

@@ -1,5 +1,5 @@
-// Package wit is what the bindings in internal/abi stand on: a few of the types that interfaces are made of, and memory for what the node
-// hands over.
+// Package wit is the runtime of the bindings in internal/abi: some of the types of WIT interfaces,
+// and the memory for values returned by the node.
 package wit
 
 import (
@@ -7,25 +7,25 @@ import (
 	"unsafe"
 )
 
-// Option is a value or none.
+// Option is an optional value.
 type Option[T any] struct {
 	some  bool
 	value T
 }
 
-// The tags of an Option.
+// Tags of an Option.
 const (
 	OptionNone uint8 = iota
 	OptionSome
 )
 
-// Some gives an option with a value.
+// Some returns an option with a value.
 func Some[T any](value T) Option[T] { return Option[T]{true, value} }
 
-// None gives an option without one.
+// None returns an option without a value.
 func None[T any]() Option[T] { return Option[T]{} }
 
-// Tag tells which it is.
+// Tag returns the tag of the option.
 func (o Option[T]) Tag() uint8 {
 	if o.some {
 		return OptionSome
@@ -33,10 +33,10 @@ func (o Option[T]) Tag() uint8 {
 	return OptionNone
 }
 
-// IsSome tells whether there is a value.
+// IsSome reports whether there is a value.
 func (o Option[T]) IsSome() bool { return o.some }
 
-// Some gives the value.
+// Some returns the value.
 func (o Option[T]) Some() T {
 	if !o.some {
 		panic("there is no value")
@@ -44,23 +44,23 @@ func (o Option[T]) Some() T {
 	return o.value
 }
 
-// Result is a value, or why there is none.
+// Result is a value or an error.
 type Result[T, E any] struct {
 	isErr bool
 	ok    T
 	err   E
 }
 
-// Ok gives a result with a value.
+// Ok returns a result with a value.
 func Ok[T, E any](value T) Result[T, E] { return Result[T, E]{ok: value} }
 
-// Err gives a result without one.
+// Err returns a result with an error.
 func Err[T, E any](err E) Result[T, E] { return Result[T, E]{isErr: true, err: err} }
 
-// IsErr tells whether there is no value.
+// IsErr reports whether the result is an error.
 func (r Result[T, E]) IsErr() bool { return r.isErr }
 
-// Ok gives the value.
+// Ok returns the value.
 func (r Result[T, E]) Ok() T {
 	if r.isErr {
 		panic("there is no value")
@@ -68,7 +68,7 @@ func (r Result[T, E]) Ok() T {
 	return r.ok
 }
 
-// Err gives why there is none.
+// Err returns the error.
 func (r Result[T, E]) Err() E {
 	if !r.isErr {
 		panic("there is no error")
@@ -76,22 +76,22 @@ func (r Result[T, E]) Err() E {
 	return r.err
 }
 
-// Tuple2 is two values.
+// Tuple2 is a pair.
 type Tuple2[A, B any] struct {
 	F0 A
 	F1 B
 }
 
-// Unit is no value.
+// Unit is the empty type.
 type Unit struct{}
 
-// Handle is what the node knows a resource by. It is given back once.
+// Handle is the node's handle of a resource. Its ownership is transferred at most once.
 type Handle struct{ value int32 }
 
-// MakeHandle keeps what the node gave.
+// MakeHandle wraps a handle that the node returned.
 func MakeHandle(value int32) *Handle { return &Handle{value} }
 
-// Use gives the handle for one call.
+// Use returns the handle for one call.
 func (h *Handle) Use() int32 {
 	if h.value == 0 {
 		panic("a tensor, model or run was used after it was closed or given away")
@@ -99,29 +99,29 @@ func (h *Handle) Use() int32 {
 	return h.value
 }
 
-// Take gives the handle away.
+// Take transfers the ownership of the handle to the caller.
 func (h *Handle) Take() int32 {
 	value := h.Use()
 	h.value = 0
 	return value
 }
 
-// TakeOrNil gives the handle away; 0 where it is gone already.
+// TakeOrNil transfers the ownership of the handle; 0 if it was already transferred.
 func (h *Handle) TakeOrNil() int32 {
 	value := h.value
 	h.value = 0
 	return value
 }
 
-// Set keeps a handle that came back.
+// Set stores a handle that was returned.
 func (h *Handle) Set(value int32) { h.value = value }
 
-// Allocate gives memory for arguments of a call, pinned.
+// Allocate returns pinned memory for the arguments of a call.
 func Allocate(pinner *runtime.Pinner, size, align uintptr) unsafe.Pointer {
 	if size == 0 {
 		return nil
 	}
-	// Words, for no type wants more alignment.
+	// An array of 64-bit words, the largest alignment of any type.
 	made := unsafe.Pointer(unsafe.SliceData(make([]uint64, (size+7)/8)))
 	pinner.Pin(made)
 	return made
