@@ -1,4 +1,5 @@
-/* `{{ name }}` answers HTTP requests. Every request gets a fresh copy of the memory: what is kept in a variable is gone with the answer. */
+/* `{{ name }}` answers HTTP requests. Every request runs on a fresh copy of the memory:
+ * variables do not keep their values between requests. */
 
 #include "weir_http.h"
 #include <locale.h>

@@ -25,7 +25,7 @@ bool weir_run(const weir_tensors *inputs, weir_tensors *outputs) {
     scale(values, scaled, count);
     size_t rank = weir_tensor_shape(x, &shape);
     if (!weir_tensor_new(WEIR_FP32, shape, rank, scaled, &y)) return false;
-    /* It would go with the call, too: what is large goes back as soon as it is done with. */
+    /* Optional, since the end of the call drops it too. Large tensors should be dropped early. */
     weir_tensor_drop(&x);
     weir_put(outputs, "y", y);
     return true;

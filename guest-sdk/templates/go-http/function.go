@@ -1,4 +1,5 @@
-// {{ name }} answers HTTP requests. Every request gets a fresh copy of the memory: what is kept in a variable is gone with the answer.
+// {{ name }} answers HTTP requests. Every request runs on a fresh copy of the memory: variables do
+// not keep their values between requests.
 package main
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/weir-platform/weir/guest-sdk/go/weirhttp"
 )
 
-// The node calls what is served. There is nothing for main to do.
+// The node calls the handler; main stays empty.
 func init() { weirhttp.Serve(handler()) }
 
 func main() {}

@@ -1,6 +1,6 @@
 package main
 
-// Run with `go test`: no node is needed. `weir build` puts Go into .weir/python/bin.
+// Run with `go test`; needs no node. `weir build` installs Go in .weir/python/bin.
 
 import (
 	"net/http/httptest"

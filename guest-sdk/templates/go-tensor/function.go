@@ -10,7 +10,7 @@ import (
 	"github.com/weir-platform/weir/guest-sdk/go/weirstage"
 )
 
-// The node calls what is served. There is nothing for main to do.
+// The node calls the handler; main stays empty.
 func init() { weirstage.Serve(run) }
 
 func main() {}

@@ -1,4 +1,7 @@
-/** `{{ name }}` answers HTTP requests. Every request gets a fresh copy of the engine: what is kept in a variable is gone with the answer. */
+/**
+ * `{{ name }}` answers HTTP requests. Every request runs on a fresh copy of the engine:
+ * variables do not keep their values between requests.
+ */
 
 import { StatusError } from "weir";
 import { httpFunction } from "weir/http";

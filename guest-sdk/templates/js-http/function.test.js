@@ -1,4 +1,4 @@
-// Run with `npm test`: no node is needed.
+// Run with `npm test`; needs no node.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

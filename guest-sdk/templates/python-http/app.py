@@ -1,4 +1,6 @@
-"""`{{ name }}` answers HTTP requests. Every request gets a fresh copy of the interpreter: what is kept in a global is gone with the answer."""
+"""`{{ name }}` answers HTTP requests. Every request runs on a fresh copy of the interpreter:
+globals do not keep their values between requests.
+"""
 
 from weir import StatusError
 from weir.http import Request, http_function

@@ -1,4 +1,4 @@
-"""Run with `PYTHONPATH=sdk python3 -m unittest`: no node is needed."""
+"""Run with `PYTHONPATH=sdk python3 -m unittest`; needs no node."""
 
 import unittest
 

@@ -1,4 +1,5 @@
-//! `{{ name }}` answers HTTP requests. Every request gets a fresh instance: what is kept in a static is gone with the answer.
+//! `{{ name }}` answers HTTP requests. Every request runs on a fresh instance: statics do not keep
+//! their values between requests.
 
 use weir::{Request, Response, Result};
 
