@@ -34,7 +34,8 @@ fn compile(builder: Builder, folder: &str, name: &str, to: &str, check: bool) ->
     let _ = std::fs::remove_dir_all(&out);
     let mut generated = generated.with_context(|| format!("cannot compile {name}.proto"))?;
     // A test compares this line with the file, without the compiler of protocols.
-    let digest = hex::encode(Sha256::digest(std::fs::read(workspace.join(folder).join(format!("{name}.proto")))?));
+    let digest =
+        hex::encode(Sha256::digest(std::fs::read(workspace.join(folder).join(format!("{name}.proto")))?));
     generated.splice(..0, format!("// SHA-256 of {name}.proto: {digest}\n").into_bytes());
     put(&workspace.join(to), &generated, check)
 }
