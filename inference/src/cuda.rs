@@ -5,7 +5,7 @@
 //!   upload ──form──► skeleton + weights by hash         once, in the child that checks it
 //!   node ──Worker──► process that owns the device       for all tenants; restarted after a failure
 //!   skeleton, shapes ──Program──► launches, offsets     once per input shape, on the CPU
-//!   Program + tensors on the device = Bound             all addresses except those in a slot's memory
+//!   Program + tensors on the device = Bound             all addresses except those in a slot
 //!   Bound in a Slot ──► launches, then a CUDA graph     one run at a time
 //! ```
 //!

@@ -1,4 +1,5 @@
-//! The executor on the fake driver: real networks, run by the kernels' own sources.
+//! Tests of the executor on the fake driver: real networks, run with the source code of the
+//! kernels.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 mod captures;
@@ -35,7 +36,7 @@ use weir_kernels::Precision;
 use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
 
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
-/// Less than MiniLM takes, and more than the other models do.
+/// Less than the weights of MiniLM, and more than the weights of the other models.
 const PINNED_CACHE_BYTES_MAX: u64 = 64 << 20;
 const DIGITS: &str = "functions/classify-digits/model/digits.onnx";
 
@@ -51,7 +52,7 @@ fn read(path: &str) -> Bytes {
     )
 }
 
-/// Fields drop in order: the driver last, which looks for what was left.
+/// Fields drop in order: the fake driver last, because it checks for leaks.
 struct Setup {
     gpu: Arc<Gpu>,
     arena: Arena,
@@ -122,12 +123,12 @@ impl Setup {
         }
     }
 
-    /// Memory of the device that something lies in.
+    /// Returns the device memory in use, in bytes.
     fn held_bytes(&self) -> u64 {
         self.fake.count("used_bytes") - self.gpu.tensors.usage().spare_bytes
     }
 
-    /// A model that is there.
+    /// Loads a model, and waits until its weights have arrived.
     fn load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
         let model = self.begin_load(name, upload);
         model.arrive().unwrap();
@@ -135,7 +136,7 @@ impl Setup {
         model
     }
 
-    /// A model that is there, or on its way.
+    /// Loads a model, whose weights may still be in transfer.
     fn begin_load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
         let files = ModelFiles::of(&self.source(name, upload)).unwrap();
         Box::new(CudaModel::load(Arc::clone(&self.gpu), &files).unwrap())
@@ -171,7 +172,7 @@ fn values(tensor: &Tensor) -> Vec<f32> {
     tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
-/// What the reference makes of the same file and input.
+/// Computes the output of the reference for the same file and input.
 fn expected(upload: Bytes, input: &Tensor) -> Vec<f32> {
     expected_of_all(upload, std::slice::from_ref(input))
 }
@@ -200,12 +201,13 @@ fn expected_of_all(upload: Bytes, inputs: &[Tensor]) -> Vec<f32> {
 fn assert_close(found: &[f32], expected: &[f32], tolerance: f64) {
     let off = reference::distance(found, expected);
     assert!(off <= tolerance, "{off:e} off: {found:?} for {expected:?}");
-    // Digits that are written too thickly are one and no other, whatever becomes of the rest.
+    // A saturated classifier gives the same output for wrong intermediate values. A large spread of
+    // the expected output excludes that case.
     assert!(reference::spread(expected) >= 5.0 * tolerance, "nothing is shown by {expected:?}");
 }
 
 #[test]
-fn digits_are_what_the_reference_says_in_every_batch_launched_and_captured() {
+fn digits_match_reference_in_every_batch_launched_and_captured() {
     for seed in 0..4 {
         let setup = Setup::new(seed);
         let model = setup.load("digits", read(DIGITS));
@@ -222,7 +224,7 @@ fn digits_are_what_the_reference_says_in_every_batch_launched_and_captured() {
 }
 
 #[test]
-fn two_sessions_run_beside_each_other() {
+fn two_sessions_run_concurrently() {
     let setup = Setup::new(5);
     let model = setup.load("digits", read(DIGITS));
     std::thread::scope(|scope| {
@@ -247,7 +249,7 @@ fn half_precision_takes_half_the_memory() {
         let source = setup.source("minilm", read(".weir/models/minilm.onnx"));
         let files = ModelFiles::of(&source).unwrap();
         let model = CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
-        // What it is placed by is what it takes.
+        // The estimate that placement uses must match the actual memory.
         let (before, after) = (super::estimate(&source).total_bytes(), model.footprint().total_bytes());
         assert!(after.abs_diff(before) * 50 < before, "{before} bytes were told of, and it has {after}");
         setup.held_bytes()
@@ -257,7 +259,7 @@ fn half_precision_takes_half_the_memory() {
 }
 
 #[test]
-fn models_with_equal_weights_hold_them_once() {
+fn equal_weights_of_models_are_stored_once() {
     let setup = Setup::new(0);
     let one = setup.load("a", read(".weir/models/minilm.onnx"));
     let held = setup.held_bytes();
@@ -270,7 +272,7 @@ fn models_with_equal_weights_hold_them_once() {
 }
 
 #[test]
-fn a_fault_is_told_of_as_the_loss_of_the_device() {
+fn kernel_fault_is_reported_as_device_loss() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
     let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
@@ -283,12 +285,12 @@ fn a_fault_is_told_of_as_the_loss_of_the_device() {
 }
 
 #[test]
-fn a_run_that_finds_no_memory_fails_and_the_next_one_works() {
+fn run_out_of_memory_fails_and_next_run_succeeds() {
     let setup = Setup::new(0);
     let model = setup.load("digits", read(DIGITS));
     let mut session = model.session(1).unwrap();
     let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
-    // Nothing is left that could make way.
+    // No unused memory is left to free.
     setup.gpu.tensors.reclaim(u64::MAX);
     setup.gpu.pool.trim(0);
     setup.fake.fail_allocations(0, 1);
@@ -298,7 +300,7 @@ fn a_run_that_finds_no_memory_fails_and_the_next_one_works() {
 }
 
 #[test]
-fn what_gpus_cannot_run_is_named() {
+fn unsupported_operation_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let why =
         form(Bytes::from_static(b"not a model"), Precision::default(), folder.path()).unwrap().unwrap_err();

@@ -1,4 +1,4 @@
-//! A model's weights on a device: there, or on their way.
+//! Weights of a model on a device, which may still be in transfer.
 
 use super::device::Gpu;
 use crate::integrity::{Check, Unsound};
@@ -13,34 +13,34 @@ use weir_device::cuda::{PinnedCache, Source, Span, Tensor, TensorKey, TransferEr
 use weir_graph::{Model, Weight, WeightData};
 use weir_types::ContentHash;
 
-/// Weights are brought in groups of about so many bytes, which can be waited for one by one.
+/// Approximate size in bytes of a transfer group. Runs can wait for each group separately.
 const GROUP_BYTES: usize = 8 << 20;
 
-/// The weights of a model, held on the device.
+/// Weights of a model in device memory.
 pub(super) struct Weights {
-    /// By their indexes in the model.
+    /// Tensors by weight index.
     tensors: Vec<Tensor>,
-    /// Whether all are known to be there.
+    /// Whether all weights are known to have arrived.
     are_there: AtomicBool,
-    /// Whether what was brought is what was pushed; none where nothing came from files.
+    /// Verification of the file hashes. `None` if no weight came from a file.
     check: Option<Check>,
-    /// Weights from files that the pinned cache did not have, until it is offered them.
+    /// Weights from files that were missing in the pinned cache, kept until [`Self::pin`].
     unpinned: Mutex<Vec<(ContentHash, Bytes)>>,
 }
 
-/// The files of the weights of one load.
+/// Weight files of one load.
 #[derive(Default)]
 struct Files {
-    /// To be checked.
+    /// Files to verify.
     mapped: Vec<(ContentHash, Arc<Mapping>)>,
-    /// Those that the pinned cache did not have.
+    /// Weights that were missing in the pinned cache.
     unpinned: Vec<(ContentHash, Bytes)>,
 }
 
-/// A weight's file, for who sends it and who checks it.
+/// Mapped weight file, shared by the transfer and the verification.
 struct Mapped(Arc<Mapping>);
 
-/// Why weights are not there.
+/// Reason why weights cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum WeightsError {
     #[error("weight file {hash}: {source}")]
@@ -56,8 +56,9 @@ pub(super) enum WeightsError {
 }
 
 impl Weights {
-    /// Hold every weight. Those that are not there are on their way when it returns, in the order in which runs read them, from the files named by
-    /// hash in `blobs`; and whether those files are what was pushed begins to be found out.
+    /// Acquires every weight. Missing weights are transferred in the order in which runs read them,
+    /// from the files named by hash in `blobs`. Also starts the verification of the files. Does not
+    /// wait for either.
     pub(super) fn load(gpu: &Gpu, model: &Model, blobs: &Path) -> Result<Self, WeightsError> {
         let order = model.weights_by_use();
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
@@ -87,21 +88,22 @@ impl Weights {
         Ok(Self { tensors, are_there: AtomicBool::new(false), check, unpinned: Mutex::new(files.unpinned) })
     }
 
-    /// Of a graph that has none.
+    /// Creates the weights of a graph without weights.
     pub(super) fn none() -> Self {
         let (tensors, unpinned) = (Vec::new(), Mutex::default());
         Self { tensors, are_there: AtomicBool::new(true), check: None, unpinned }
     }
 
-    /// Wait until all are there.
+    /// Blocks until all weights have arrived.
     pub(super) fn wait(&self) -> Result<(), TransferError> {
         self.tensors.iter().try_for_each(Tensor::wait)?;
         self.are_there.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Wait until it is known whether they are what was pushed. Asked before anything that was made of them is given to anybody. Weights that are not are no
-    /// good for other models either.
+    /// Blocks until the file hashes are verified. Call it before any result computed from the
+    /// weights is returned. Weights that fail the verification are discarded for other models as
+    /// well.
     pub(super) fn verify(&self) -> Result<(), Unsound> {
         let found = self.check.as_ref().map_or(Ok(()), Check::wait);
         if found.is_err() {
@@ -110,12 +112,13 @@ impl Weights {
         found
     }
 
-    /// Have the pinned cache copy what it does not have, so that the next load comes from there. Once the weights are there and [verified](Self::verify).
+    /// Copies missing weights to the pinned cache, for the next load. Call it after the weights
+    /// have arrived and are [verified](Self::verify).
     pub(super) fn pin(&self, cache: &PinnedCache) {
         cache.offer(std::mem::take(&mut *self.unpinned.lock().unwrap_or_else(PoisonError::into_inner)));
     }
 
-    /// Whether all are there. An error says that some never will be.
+    /// Returns whether all weights have arrived. Returns an error if a weight can never arrive.
     pub(super) fn are_there(&self) -> Result<bool, TransferError> {
         if self.are_there.load(Ordering::Acquire) {
             return Ok(true);
@@ -129,36 +132,41 @@ impl Weights {
         Ok(true)
     }
 
-    /// Whether all are there, and it is known whether they are what was pushed. An error says that some never will be there.
+    /// Returns whether all weights have arrived and the verification has ended. Returns an error if
+    /// a weight can never arrive.
     pub(super) fn are_usable(&self) -> Result<bool, TransferError> {
         Ok(self.are_there()? && self.check.as_ref().is_none_or(Check::has_ended))
     }
 
-    /// Since when all are there and [verified](Self::verify), which is waited for; none while they are on their way.
+    /// Returns the time when all weights had arrived and were [verified](Self::verify). Waits for
+    /// the verification. Returns `None` while weights are in transfer.
     pub(super) fn usable_since(&self) -> Option<Instant> {
         let arrived: Option<Vec<_>> = self.tensors.iter().map(Tensor::arrived_at).collect();
         arrived?.into_iter().chain(self.check.as_ref().map(Check::ended_at)).max()
     }
 
-    /// How long all of them are together.
+    /// Returns the total size of the weights in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.span().bytes()).sum()
     }
 
-    /// The weight of that index.
+    /// Returns the weight with this index.
     pub(super) fn tensor(&self, index: u32) -> Option<&Tensor> {
         self.tensors.get(index as usize)
     }
 
-    /// Where the weight of that index is.
+    /// Returns the device memory of the weight with this index.
     pub(super) fn span(&self, index: u32) -> Option<Span> {
         self.tensor(index).map(Tensor::span)
     }
 }
 
 impl Files {
-    /// Where the bytes of a weight come from: the model, the pinned cache, or a file, which is read as it is sent. Files are checked in any case: the device may
-    /// have the weight already, from a load that is not checked yet.
+    /// Returns the source of a weight's bytes: the model, the pinned cache, or a file that is read
+    /// during the transfer.
+    ///
+    /// Every file is verified, even if the device already has the weight, because that weight may
+    /// come from a load whose verification has not ended.
     fn source(
         &mut self,
         weight: &Weight,

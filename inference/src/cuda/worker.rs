@@ -1,20 +1,23 @@
-//! The worker of a device: the process that runs the models of all tenants there, as its node sees it.
+//! Worker of a device, as seen by its node: the process that runs the models of all tenants on the
+//! device.
 //!
 //! ```text
 //!   node                                         worker
-//!   Cuda ──starts, and starts anew──►            a process of this same program
-//!   a device thread ──Connection: socket──►      a thread: load, session, run...
-//!                   ──Connection: memory──►      outputs and small inputs, which both read and write as a file
-//!   the arena ──its file──►                      large inputs, which the worker reads where they lie
-//!   control ──one way: connections, cancels──►   its main thread, which ends the process with the node
-//!   a thread ──Connection──►                     which outputs that have stayed there nobody has any more
-//!   the run of another worker ──Export──►        keeps such an output where it is, and gives the files of its blocks, which go there with the run
-//!   a thread ──Export, and to a sibling──►       which outputs that have stayed make room, and go to another worker
+//!   Cuda ──starts, restarts──►                   a process of the same executable
+//!   device thread ──Connection: socket──►        a thread: load, session, run...
+//!                 ──Connection: memory──►        outputs and small inputs, in a shared file
+//!   arena ──its file──►                          large inputs, which the worker reads in place
+//!   control ──connections, cancellations──►      main thread; it ends with the node
+//!   release thread ──Connection──►               frees unreferenced device-resident outputs
+//!   run of another worker ──Export──►            exports the memory blocks of an output
+//!   spill thread ──Export to a peer device──►    outputs that move to another worker
 //! ```
 //!
-//! A fault of a device ends everything that a process has there, and the driver gives the process no second chance. So the device is held by a worker, which
-//! can be done away with. What ends one: a fault; a run that takes too long; the worker's own death; its node drops it, or ends. After the first three
-//! [`Supervisor::restart`] gives the next one, which has nothing loaded.
+//! A device fault destroys the CUDA context of the process, and the driver cannot recover that
+//! process. Therefore a replaceable worker process owns the device. A worker ends after a fault,
+//! after a run that exceeds its time limit, when the process dies, or when its node drops it or
+//! ends. In the first three cases, [`Supervisor::restart`] starts a new worker, which has no models
+//! loaded.
 
 mod connection;
 mod control;
@@ -68,29 +71,30 @@ use std::time::Duration;
 use tracing::warn;
 use weir_device::{Arena, Device};
 
-/// How long a worker may take to start and to have its device.
+/// Maximum time for a worker to start and open its device.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
-/// How long it may take for what is done at once: a session, letting go of something.
+/// Maximum time of a short request, such as opening a session or releasing an object.
 const CALL_TIME_MAX: Duration = Duration::from_secs(30);
-/// Connections beside those of the device's slots: for the loader, for whoever lets go of something, and for what is moved from here and to here.
+/// Connections in addition to those of the run slots: for loads, for releases, and for moves from
+/// and to this device.
 pub(super) const CONNECTIONS_BESIDE: usize = 6;
 
-/// What a worker is started with.
+/// Configuration of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerConfig {
     pub(super) program: Option<Program>,
     pub(super) driver: PathBuf,
     pub(super) gpu: GpuConfig,
     pub(super) run_time_max: Duration,
-    /// What inputs are in, mostly: the worker reads them there.
+    /// Arena that contains most inputs. The worker reads them in place.
     pub(super) arena: Arena,
-    /// Counts for all workers of the device.
+    /// Counters shared by all workers of the device.
     pub(super) hand_overs: HandOvers,
-    /// The same.
+    /// Counters of failed captures, shared by all workers of the device.
     pub(super) capture_failures: CaptureFailures,
-    /// What the workers of the device report of its memory.
+    /// Memory of the device, as reported by its workers.
     pub(super) memory: ReportedMemory,
-    /// The devices that make room for each other.
+    /// Devices that can spill intermediates to each other.
     pub(super) group: GpuGroup,
 }
 
@@ -100,37 +104,37 @@ impl WorkerConfig {
     }
 }
 
-/// A process that holds a device. Killed on drop.
+/// Process that owns a device. Killed on drop.
 pub(super) struct Worker {
     config: Arc<WorkerConfig>,
-    /// None once it was waited for.
+    /// `None` after the process was reaped.
     process: Mutex<Option<Process>>,
     control: Control,
-    /// The arena, to be read.
+    /// File of the arena, for reading.
     arena: File,
     lines: Lines,
     let_go: LetGo,
     spill: Spill,
-    /// The tensors that runs have left there, by their numbers.
+    /// Device-resident tensors by number.
     left: Mutex<HashMap<u64, WeakDeviceTensor>>,
-    /// Counts models, sessions, runs and tensors, to tell them from each other.
+    /// Counter for unique numbers of models, sessions, runs and tensors.
     numbers: AtomicU64,
-    /// The ordinals of devices whose memory it reads where it lies.
+    /// Ordinals of the devices whose memory this device can read.
     siblings: Mutex<Vec<u32>>,
-    /// Files of those, on their way there.
+    /// Budget for open files of other devices' memory on their way to this worker.
     files: Files,
     has_worked: AtomicBool,
-    /// Why it is of no use any more.
+    /// Reason of the worker's end, once it has ended.
     ended: OnceLock<Arc<str>>,
 }
 
 impl Worker {
-    /// Start one, and have it take hold of the device; gives what it says of it. Blocks.
+    /// Starts a worker that opens the device, and returns its description of the device. Blocks.
     pub(super) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, Opened), InferenceError> {
         let started = Control::pair().and_then(|(control, theirs)| {
             let arena = config.arena.share()?;
             let mut command = command(config.program.as_ref(), DEVICE_WORKER_COMMAND);
-            // The number is for people who look at processes. The driver keeps what it compiles in the home.
+            // The argument is only for process listings. The driver's compilation cache needs HOME.
             command.arg(config.device().to_string()).stdin(theirs);
             command.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
             Ok((control, arena, Process::start(&mut command)?))
@@ -167,7 +171,7 @@ impl Worker {
         }
     }
 
-    /// Ask for something that is wanted whatever happens.
+    /// Sends a request that cannot be interrupted.
     fn call(&self, request: &Request, time_max: Duration) -> Result<Answer, InferenceError> {
         let wanted = Interrupt::default();
         let mut line = self.line(&wanted)?;
@@ -178,7 +182,7 @@ impl Worker {
         self.understand(answered)
     }
 
-    /// A connection to ask things over, for as long as the answer is wanted.
+    /// Takes a connection, and waits for one until the interrupt.
     fn line(&self, interrupt: &Interrupt) -> Result<Lent<'_>, InferenceError> {
         if let Some(why) = self.ended.get() {
             return Err(InferenceError::DeviceLost(Arc::clone(why)));
@@ -186,20 +190,21 @@ impl Worker {
         self.lines.take(interrupt, || self.control.connect(&self.arena)).map_err(|error| self.failed(error))
     }
 
-    /// Have it let go of something; what has ended has let go of everything.
+    /// Sends a release request. A worker that has ended has already released everything.
     fn release(&self, request: &Request) {
         if self.ended.get().is_none() {
-            // Where that fails the worker has ended, which was told.
+            // On failure the worker has ended, which has already been reported.
             let _ = self.call(request, CALL_TIME_MAX);
         }
     }
 
-    /// Have it give up memory that nobody needs.
+    /// Makes the worker free unused memory.
     pub(super) fn trim(&self) {
         self.release(&Request::Trim);
     }
 
-    /// What an answer means. Whatever says that the worker is of no use any more ends it.
+    /// Maps an answer to a result. An answer that shows that the worker is unusable ends the
+    /// worker.
     fn understand(&self, answered: Result<Answer, CallError>) -> Result<Answer, InferenceError> {
         let answer = answered.map_err(|error| self.failed(error))?;
         if let Some(memory) = answer.memory() {
@@ -235,7 +240,7 @@ impl Worker {
         InferenceError::DeviceLost(self.end(&format!("its worker gave a senseless answer: {answer:?}")))
     }
 
-    /// It is of no use any more: whoever waits for it is told. Gives why, which is the reason that was given first.
+    /// Ends the worker, and notifies all waiting callers. Returns the reason that was given first.
     fn end(&self, why: &str) -> Arc<str> {
         let why = self.ended.get_or_init(|| {
             let device = self.config.device();
@@ -248,7 +253,7 @@ impl Worker {
         Arc::clone(why)
     }
 
-    /// Wait until what it held is free.
+    /// Waits until the device memory of the worker is free.
     fn wait_for_end(&self, time_max: Duration) {
         let process = self.process().take();
         if let Some(process) = process {
@@ -256,7 +261,7 @@ impl Worker {
         }
     }
 
-    /// A run has ended as it should.
+    /// Records a successful run.
     fn note_worked(&self) {
         self.has_worked.store(true, Ordering::Relaxed);
     }
@@ -265,17 +270,18 @@ impl Worker {
         self.has_worked.load(Ordering::Relaxed)
     }
 
-    /// Its process has ended, as whoever watches that has found out. Says what that means to those who wait for something.
+    /// Handles the end of the process, and returns the error for waiting callers.
     fn has_ended(&self) -> InferenceError {
         self.failed(CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
     }
 
-    /// Whether it reads what `other` has where that is.
+    /// Returns whether this worker can read the device memory of `other`.
     fn reads(&self, other: &Self) -> bool {
         self.siblings().contains(&other.config.gpu.ordinal)
     }
 
-    /// It turned out not to read what that device has. Nobody tries again before this one is started anew.
+    /// Records that this worker cannot read the memory of a device. No further attempt is made
+    /// until the worker is restarted.
     fn reads_no_more(&self, ordinal: u32, why: &str) {
         let (device, sibling) = (self.config.device(), Device::Cuda { ordinal });
         warn!(%device, %sibling, why, "a device does not read the other's memory: tensors go over the host");
@@ -286,20 +292,20 @@ impl Worker {
         self.siblings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A tensor has been left there, by that number.
+    /// Records a device-resident tensor of this worker.
     fn note_left(&self, number: u64, tensor: &DeviceTensor) {
         self.tensors().insert(number, tensor.downgrade());
     }
 
-    /// Nobody has that tensor any more, or it was moved.
+    /// Forgets a tensor that was released or moved.
     fn note_gone(&self, number: u64) {
         self.tensors().remove(&number);
     }
 
-    /// The tensor of that number, if somebody has it.
+    /// Returns the tensor with this number, if it is still referenced.
     fn left(&self, number: u64) -> Option<DeviceTensor> {
         let known = self.tensors().get(&number).cloned();
-        // Outside the lock: it may be the last handle that drops.
+        // Upgrade outside the lock, because dropping the last handle takes the lock.
         known?.upgrade()
     }
 

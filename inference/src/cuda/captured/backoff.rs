@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capture_is_attempted_again_after_some_runs() {
+    fn capture_is_retried_after_some_runs() {
         let backoff = CaptureBackoff::default();
         assert!(backoff.is_due() && backoff.is_due());
         backoff.note_failure();

@@ -152,7 +152,7 @@ fn kernel_fault_loses_the_worker() {
 }
 
 #[test]
-fn failed_capture_falls_back_to_eager_launches_and_says_why() {
+fn failed_capture_falls_back_to_eager_launches_and_reports_reason() {
     for failure in [
         "fail_begin_capture",
         "fail_captured_launch",

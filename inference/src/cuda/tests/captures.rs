@@ -1,8 +1,8 @@
-//! Drivers that fail to capture runs as graphs, or to repeat them.
+//! Tests of drivers that fail to capture runs as graphs, or to repeat the graphs.
 
 use super::*;
 
-/// What a driver may refuse on the way to a repeated run.
+/// Driver calls that can fail during the capture and launch of a graph.
 const FAILURES: [&str; 5] = [
     "fail_begin_capture",
     "fail_captured_launch",
@@ -11,7 +11,7 @@ const FAILURES: [&str; 5] = [
     "fail_graph_launch",
 ];
 
-/// The digits' model run so often, in the session that is given: what each run gives.
+/// Runs the digits model `count` times in this session, and returns the output of each run.
 fn runs(setup: &Setup, session: &mut dyn Session, count: usize) -> Vec<Vec<f32>> {
     let input = setup.floats(&[2, 1, 8, 8], |at| (at * 7 % 17) as f32 / 17.0);
     (0..count).map(|_| values(&run(session, &input).unwrap()[0])).collect()
@@ -26,12 +26,13 @@ fn failed_capture_falls_back_to_eager_launches() {
             let mut session = model.session(1).unwrap();
             // The first run is never captured.
             let eager = runs(&setup, &mut *session, 1);
-            // Where there is no room for a graph, what is idle makes some, once.
+            // If memory runs out while a graph is instantiated, idle memory is freed and the call
+            // is retried once.
             setup.fake.set(failure, if failure == "fail_instantiate" { 2 } else { 1 });
             let later = runs(&setup, &mut *session, 5);
             assert!(later.iter().all(|run| *run == eager[0]), "{failure}, seed {seed}");
             assert_eq!(setup.fake.count("graph_launches"), 0, "{failure}: no further attempt is made");
-            // Another session of the model makes none, either; another model is captured.
+            // Another session of the model makes no attempt either; another model is captured.
             let mut second = model.session(1).unwrap();
             assert!(runs(&setup, &mut *second, 3).iter().all(|run| *run == eager[0]));
             assert_eq!(setup.fake.count("graph_launches"), 0, "{failure}: attempts are counted by program");
@@ -44,7 +45,7 @@ fn failed_capture_falls_back_to_eager_launches() {
 }
 
 #[test]
-fn failed_repeat_of_a_graph_falls_back_to_eager_launches() {
+fn failed_graph_launch_falls_back_to_eager_launches() {
     let setup = Setup::new(1);
     let model = setup.load("digits", read(DIGITS));
     let mut session = model.session(1).unwrap();

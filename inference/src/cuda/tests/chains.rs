@@ -1,4 +1,4 @@
-//! Chains of elementwise operations with kernels of their own, as they come about in the executor: the same bits as interpreted.
+//! Tests of compiled chains in the executor: the results must be bit-identical to the interpreter.
 
 use super::networks::{MINILM, light};
 use super::*;
@@ -12,7 +12,7 @@ use crate::cuda::weights::Weights;
 use weir_graph::Graph;
 use weir_kernels::{Chain, Example};
 
-/// A device whose chains of `instructions_min` instructions and more are compiled.
+/// Opens a device that compiles chains of at least `instructions_min` instructions.
 fn with_compiler(fake: Fake, precision: Precision, path: PathBuf, instructions_min: usize) -> Setup {
     let compiler = CompilerConfig { path, instructions_min };
     Setup::with_libraries(fake, MEMORY_BYTES_MAX, precision, None, Some(compiler))
@@ -33,7 +33,8 @@ impl Setup {
         self.fake.count("nvrtcCompileProgram")
     }
 
-    /// Wait until nothing is left for the compiler.
+    /// Binds the graphs, waits for the compiler, and returns the number of compiled steps of each
+    /// graph.
     fn compile_all(&self, graphs: &[Graph]) -> Vec<usize> {
         let weights = Weights::none();
         let bound = graphs.iter().map(|graph| {
@@ -56,7 +57,7 @@ fn every_instruction_gives_the_same_bits_compiled_and_interpreted() {
 }
 
 #[test]
-fn a_chain_is_compiled_once_for_all_sizes_and_models() {
+fn chain_is_compiled_once_for_all_sizes_and_models() {
     let setup = compiling(1);
     let graphs: Vec<_> = [&[64][..], &[3, 5], &[4096], &[2, 7]]
         .iter()
@@ -67,7 +68,7 @@ fn a_chain_is_compiled_once_for_all_sizes_and_models() {
 }
 
 #[test]
-fn a_single_instruction_is_left_to_the_interpreter() {
+fn single_instruction_chain_is_interpreted() {
     let setup = compiling(1);
     let mut example = Example::silu(&[64]);
     example.op.program.instructions.truncate(3);
@@ -76,12 +77,13 @@ fn a_single_instruction_is_left_to_the_interpreter() {
     assert_eq!(setup.compilations(), 0);
 }
 
-/// MiniLM or another model with chains, until all its kernels are there and its runs are captured: what it gives in each run.
+/// Runs a model until all its kernels are compiled and its runs are captured, and returns the
+/// output of each run.
 fn runs(setup: &Setup, name: &str, upload: Bytes, inputs: &[Tensor]) -> Vec<Vec<u8>> {
     let model = setup.load(name, upload);
     let mut session = model.session(1).unwrap();
     let mut outputs = Vec::new();
-    // As many as it takes, and some more that are captured.
+    // Runs until the graph has been launched twice.
     while setup.fake.count("graph_launches") < 2 {
         outputs.push(run_all(&mut *session, inputs).unwrap().remove(0).data().to_vec());
         assert!(outputs.len() < 10_000, "its runs are never captured");
@@ -99,7 +101,7 @@ fn minilm_inputs(setup: &Setup, upload: &Bytes) -> Vec<Tensor> {
 }
 
 #[test]
-fn minilm_changes_over_while_it_serves_and_answers_stay_the_same_to_the_bit() {
+fn switch_to_compiled_chains_keeps_minilm_answers_identical() {
     let upload = read(MINILM);
     for precision in [Precision::Fp32, Precision::Fp16] {
         let own = Setup::with(Fake::new(2), MEMORY_BYTES_MAX, precision);
@@ -115,7 +117,7 @@ fn minilm_changes_over_while_it_serves_and_answers_stay_the_same_to_the_bit() {
 }
 
 #[test]
-fn normalisations_of_a_network_are_the_same_compiled() {
+fn compiled_normalisations_match_interpreter() {
     let upload = light("densenet121");
     let picture = |setup: &Setup| [setup.floats(&[1, 3, 224, 224], |at| (at % 251) as f32 / 251.0 - 0.5)];
     let own = Setup::new(2);
@@ -127,7 +129,7 @@ fn normalisations_of_a_network_are_the_same_compiled() {
 }
 
 #[test]
-fn captured_a_compiled_chain_gives_what_the_interpreter_gives_launched() {
+fn captured_compiled_chain_matches_interpreter() {
     let setup = compiling(4);
     let graph = Example::silu(&[1000]).graph().unwrap();
     let program = || Program::of(&graph, Precision::Fp32, &setup.gpu.target, ProductTier::Own).unwrap();
@@ -155,7 +157,8 @@ fn captured_a_compiled_chain_gives_what_the_interpreter_gives_launched() {
     assert!(setup.launched() > 0);
 }
 
-/// A model whose chains are interpreted, whatever is the matter with the compiler.
+/// Checks that the model's chains stay interpreted, with the same results, in spite of an unusable
+/// compiler.
 fn interpreted(setup: &Setup) {
     let upload = read(MINILM);
     let own = Setup::new(2);
@@ -166,7 +169,7 @@ fn interpreted(setup: &Setup) {
 }
 
 #[test]
-fn what_does_not_compile_is_interpreted() {
+fn uncompilable_chain_is_interpreted() {
     let setup = compiling(1);
     setup.fake.set("nvrtc_fails", 1);
     interpreted(&setup);
@@ -175,7 +178,7 @@ fn what_does_not_compile_is_interpreted() {
 }
 
 #[test]
-fn for_a_device_that_the_compiler_does_not_know_it_makes_ptx_of_the_newest_before() {
+fn newer_device_than_compiler_gets_ptx_of_newest_known_target() {
     let fake = Fake::new(1);
     fake.set("nvrtc_newest", 86).set("sm", 90);
     let path = fake.nvrtc(12);
@@ -184,7 +187,7 @@ fn for_a_device_that_the_compiler_does_not_know_it_makes_ptx_of_the_newest_befor
 }
 
 #[test]
-fn ptx_that_is_too_new_for_the_driver_is_done_without() {
+fn ptx_too_new_for_driver_leaves_chain_interpreted() {
     let fake = Fake::new(1);
     fake.set("nvrtc_newest", 86).set("driver_version", 12_040);
     let path = fake.nvrtc(13);
@@ -193,7 +196,7 @@ fn ptx_that_is_too_new_for_the_driver_is_done_without() {
 }
 
 #[test]
-fn a_compiler_that_is_of_no_use_is_told_of_and_done_without() {
+fn unusable_compiler_is_reported_and_chains_are_interpreted() {
     let unused = |fake: Fake, path: PathBuf| {
         let setup = with_compiler(fake, Precision::Fp32, path, INSTRUCTIONS_MIN);
         assert_eq!(setup.compile_all(&[Example::silu(&[64]).graph().unwrap()]), [0]);

@@ -1,4 +1,4 @@
-//! Runs that begin before the model's weights are there.
+//! Tests of cold runs, which start before the model's weights have arrived.
 
 use super::networks::{MINILM, tolerance};
 use super::{
@@ -16,14 +16,14 @@ use weir_fake_cuda::Fake;
 use weir_kernels::Precision;
 use weir_types::Platform;
 
-/// Far longer than any machine takes, so that only a hang fails.
+/// Timeout that only a hang can reach.
 const LONG: Duration = Duration::from_secs(120);
-/// Of MiniLM's copies of a mebibyte or more, those that bring the table of its words, and no layer.
+/// Number of MiniLM's copies of at least 1 MiB that transfer the word table, without any layer.
 const LOADS_OF_WORDS: u64 = 24;
-/// The same with some layers.
+/// Number of copies that transfer the word table and some layers.
 const LOADS_OF_EARLY_LAYERS: u64 = 30;
 
-/// What MiniLM is asked.
+/// Inputs for MiniLM.
 fn words(setup: &Setup) -> Vec<Tensor> {
     let ids = |at: usize| 100 + (at as i64 * 37) % 20_000;
     let signature = weir_graph::Model::read(read(MINILM)).unwrap().signature().clone();
@@ -34,7 +34,7 @@ fn words(setup: &Setup) -> Vec<Tensor> {
     signature.inputs.iter().map(input).collect()
 }
 
-/// Wait until the device has done so many kernels.
+/// Waits until the device has executed `count` kernels.
 fn wait_for_kernels(fake: &Fake, count: u64) {
     let began = Instant::now();
     while fake.count("computed") < count {
@@ -44,7 +44,7 @@ fn wait_for_kernels(fake: &Fake, count: u64) {
 }
 
 #[test]
-fn early_layers_run_before_the_last_weights_are_there() {
+fn early_layers_run_before_last_weights_arrive() {
     let setup = Setup::new(7);
     let inputs = words(&setup);
     setup.fake.hold_loads_after(LOADS_OF_EARLY_LAYERS);
@@ -53,7 +53,8 @@ fn early_layers_run_before_the_last_weights_are_there() {
     let (found, expected) = std::thread::scope(|scope| {
         let cold = scope.spawn(|| run_all(&mut *session, &inputs).unwrap().remove(0));
         wait_for_kernels(&setup.fake, 10);
-        // Long enough for later layers to run, too, if nothing kept them.
+        // Computing the reference takes long enough for later layers to run as well, unless they
+        // wait for weights.
         let expected = expected_of_all(read(MINILM), &inputs);
         assert!(model.is_arriving() && !cold.is_finished(), "the last weights are not there");
         setup.fake.let_loads_go();
@@ -69,13 +70,13 @@ fn early_layers_run_before_the_last_weights_are_there() {
 }
 
 #[test]
-fn cold_runs_are_right_in_whatever_order_streams_are_drained() {
+fn cold_runs_are_correct_in_any_stream_order() {
     let precisions = [Precision::Fp32, Precision::Tf32, Precision::Fp16];
     for (seed, precision) in (1..10).zip(precisions.into_iter().cycle()) {
         let setup = Setup::with(Fake::new(seed), MEMORY_BYTES_MAX, precision);
         let input = setup.floats(&[2, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
         let model = setup.begin_load("digits", read(DIGITS));
-        // Several at once: one of them has what is needed once be made, and the others wait for that.
+        // With several concurrent runs, one run enqueues the prologue and the others wait for it.
         let found = std::thread::scope(|scope| {
             let run = || run(&mut *model.session(1).unwrap(), &input).unwrap().remove(0);
             let threads: Vec<_> = (0..3).map(|_| scope.spawn(run)).collect();
@@ -89,7 +90,7 @@ fn cold_runs_are_right_in_whatever_order_streams_are_drained() {
 }
 
 #[test]
-fn a_device_that_faults_meanwhile_is_told_to_the_run_and_to_who_waits_for_the_model() {
+fn fault_during_load_fails_the_run_and_the_load() {
     let setup = Setup::new(3);
     let inputs = words(&setup);
     setup.fake.hold_loads_after(LOADS_OF_EARLY_LAYERS);
@@ -101,9 +102,9 @@ fn a_device_that_faults_meanwhile_is_told_to_the_run_and_to_who_waits_for_the_mo
     assert!(matches!(error, InferenceError::DeviceLost(_)), "{error}");
 }
 
-/// Wrong bytes are worse than none: they would be answers.
+/// Answers computed from wrong bytes are worse than no answers.
 #[test]
-fn weights_that_are_not_what_was_pushed_never_answer_and_are_gone_when_they_are_right_again() {
+fn corrupt_weights_never_answer_and_valid_ones_reload() {
     let setup = Setup::new(6);
     let input = setup.floats(&[1, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
     let source = setup.source("digits", read(DIGITS));
@@ -141,7 +142,7 @@ fn weights_that_are_not_what_was_pushed_never_answer_and_are_gone_when_they_are_
 }
 
 #[test]
-fn a_cold_run_that_nobody_wants_any_more_gives_the_device_nothing_more() {
+fn cancelled_cold_run_enqueues_no_further_launches() {
     let setup = Setup::new(4);
     let inputs = words(&setup);
     setup.fake.hold_loads_after(LOADS_OF_WORDS);
@@ -164,13 +165,13 @@ fn a_cold_run_that_nobody_wants_any_more_gives_the_device_nothing_more() {
 }
 
 #[test]
-fn a_model_that_is_let_go_before_it_is_there_leaves_nothing() {
+fn model_dropped_during_load_leaks_nothing() {
     let setup = Setup::new(5);
     setup.fake.hold_loads_after(2);
     let model = setup.begin_load("minilm", read(MINILM));
     drop(model);
     setup.fake.let_loads_go();
-    // It can be had again at once, and the driver looks for what is left.
+    // The model can be loaded again immediately. The fake driver checks for leaks.
     let model = setup.load("minilm", read(MINILM));
     run_all(&mut *model.session(1).unwrap(), &words(&setup)).unwrap();
 }

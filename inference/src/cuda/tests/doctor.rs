@@ -1,11 +1,11 @@
-//! Checks of `weir doctor --gpu` on the fake driver, within one process.
+//! Tests of `weir doctor --gpu` on the fake driver, within one process.
 
 use super::{DIGITS, MEMORY_BYTES_MAX, repository};
 use crate::cuda::check::{CaseSelection, Check, CheckConfig, CheckFailure, Progress, Stage, Tier, check};
 use weir_device::cuda::{Devices, Search};
 use weir_fake_cuda::Fake;
 
-/// The events of a stage, and how it ended.
+/// Setup for running stages on a fake driver.
 struct Stages {
     config: CheckConfig,
     devices: Devices,
@@ -16,7 +16,7 @@ impl Stages {
     fn new(fake: Fake) -> Self {
         let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
         let devices = Devices::discover(&search).unwrap();
-        // NVIDIA's libraries lie beside the driver.
+        // The fake libraries are in the folder of the fake driver.
         let search = Search { folders: vec![fake.path().with_file_name("")], ..search };
         let config = CheckConfig {
             ordinal: 0,
@@ -70,7 +70,7 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
     let mut stages = Stages::new(Fake::new(4));
     stages.config.models = vec![repository(DIGITS)];
     stages.config.batches = vec![1, 3];
-    // This program is no worker: the end-to-end tests run the stages that need one.
+    // The test executable is not a worker. The end-to-end tests run the stages that need a worker.
     let in_workers = [Stage::Worker, Stage::KernelGraphs];
     for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
         let (events, ended) = stages.events(stage);
@@ -81,7 +81,7 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
         assert!(failed.is_empty(), "{failed:#?}");
         if stage != Stage::Environment {
             let listed = stage.cases(&stages.config);
-            // With one GPU there is no sibling to hand anything over to.
+            // With one GPU there is no peer device for a hand-over.
             let listed: Vec<_> = listed.into_iter().filter(|case| !case.contains("from a sibling")).collect();
             assert_eq!(found, listed, "{stage}");
             assert!(checks.iter().all(|check| check.case.is_some()), "{checks:#?}");
@@ -90,7 +90,7 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
             let by_library = checks.iter().filter(|check| check.tier == Some(tier)).count();
             assert_eq!(by_library > 0, stage == Stage::Operations, "{tier}: {checks:#?}");
         }
-        // The share of the floor stands beside the time of what computes.
+        // Checks with a compute rate also report the share of the floor.
         let has_floor = |check: &&Check| check.share_of_floor.is_some_and(|share| share > 0.0);
         let shares = checks.iter().filter(has_floor).count();
         let computing = checks.iter().filter(|check| check.flops_per_s.is_some()).count();
@@ -99,7 +99,7 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
 }
 
 #[test]
-fn timings_have_the_clocks_that_they_were_taken_at() {
+fn timings_include_the_measured_clocks() {
     let stages = Stages::new(Fake::new(4)).only("launch overhead");
     let checks = stages.checks(Stage::Launches);
     assert_eq!(checks.len(), 2, "{checks:#?}");
@@ -112,7 +112,7 @@ fn timings_have_the_clocks_that_they_were_taken_at() {
 }
 
 #[test]
-fn every_module_of_kernels_has_a_load_time_in_both_forms() {
+fn every_kernel_module_has_a_load_time_in_both_formats() {
     let stages = Stages::new(Fake::new(4));
     let loaded = stages.checks(Stage::Launches);
     for module in weir_kernels::Module::ALL {
@@ -125,7 +125,7 @@ fn every_module_of_kernels_has_a_load_time_in_both_forms() {
 }
 
 #[test]
-fn wrong_values_have_their_place_and_their_launch() {
+fn wrong_values_report_position_and_launch() {
     let fake = Fake::new(4);
     fake.set("idle_kernel", "reduce_f32");
     let stages = Stages::new(fake).only("sum of rows, fp32");
@@ -139,7 +139,7 @@ fn wrong_values_have_their_place_and_their_launch() {
 }
 
 #[test]
-fn fault_ends_a_stage_in_the_case_that_was_announced() {
+fn fault_ends_stage_in_announced_case() {
     let fake = Fake::new(4);
     fake.set("fault_kernel", "reduce_f32");
     let mut stages = Stages::new(fake);
@@ -154,10 +154,10 @@ fn fault_ends_a_stage_in_the_case_that_was_announced() {
 }
 
 #[test]
-fn refused_call_fails_its_case_and_no_other() {
+fn failed_driver_call_fails_only_its_case() {
     let stages = Stages::new(Fake::new(4));
     let expected = stages.checks(Stage::Memory).len();
-    // The first allocation of the stage that is not for the device itself: that of a slot.
+    // The first allocation of the stage other than the device's own belongs to a slot.
     let fake = Fake::new(4);
     let stages = Stages::new(fake);
     let mut failed = false;
@@ -178,7 +178,7 @@ fn refused_call_fails_its_case_and_no_other() {
 }
 
 #[test]
-fn library_that_does_not_start_fails_one_check() {
+fn library_start_failure_fails_one_check() {
     let fake = Fake::new(1);
     fake.set("cublaslt_create", 1);
     let stages = Stages::new(fake);
@@ -188,7 +188,7 @@ fn library_that_does_not_start_fails_one_check() {
 }
 
 #[test]
-fn context_bytes_are_those_of_the_context_with_a_library_installed() {
+fn context_bytes_exclude_installed_libraries() {
     let fake = Fake::new(4);
     fake.set("context_bytes", 300 << 20);
     let stages = Stages::new(fake).only("context");
@@ -198,7 +198,7 @@ fn context_bytes_are_those_of_the_context_with_a_library_installed() {
 }
 
 #[test]
-fn intermediates_are_handed_over_between_devices_that_reach_each_other() {
+fn intermediates_are_handed_over_between_peer_devices() {
     let run = |devices: u32, peer_access: u32| {
         let fake = Fake::new(5);
         fake.set("devices", devices).set("peer_access", peer_access);
@@ -209,7 +209,7 @@ fn intermediates_are_handed_over_between_devices_that_reach_each_other() {
         assert!(goals.iter().all(|check| check.what.starts_with("16384") || check.what.starts_with("65536")));
         (checks.len(), goals.len(), checks.pop().unwrap(), stages.fake.count("bytes_between_devices"))
     };
-    // Once to see the bytes, and four times in a row to be timed.
+    // Each hand-over runs once for the comparison of the bytes, and four times for the measurement.
     let (count, goals, last, between) = run(2, 1);
     let sizes = (64 << 10) + (1 << 20) + (16 << 20) + (64 << 20);
     assert_eq!((count, goals, between), (16, 4, 5 * sizes));

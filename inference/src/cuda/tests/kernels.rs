@@ -1,4 +1,4 @@
-//! Loading kernels: machine code or PTX, by several threads, and ahead.
+//! Tests of kernel loading: machine code or PTX, from several threads, and in advance.
 
 use super::{Fake, Setup};
 use std::sync::{Arc, mpsc};
@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 use weir_kernels::{Kernel, Module};
 
-/// How long is waited for what comes at once, or never.
+/// Timeout for events that happen immediately or never.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
 const NO_BINARY_FOR_GPU: u32 = 209;
@@ -19,7 +19,7 @@ fn loads(setup: &Setup) -> (u64, u64) {
     (setup.fake.count("cubin_loads"), setup.fake.count("ptx_loads"))
 }
 
-/// A device of this compute capability, whose driver is of this version of CUDA.
+/// Opens a device of this compute capability, with a driver of this CUDA version.
 fn setup(compute_capability: u32, driver_version: u32) -> Setup {
     let fake = Fake::new(1);
     fake.set("sm", compute_capability).set("driver_version", driver_version);
@@ -51,10 +51,10 @@ fn refused_machine_code_falls_back_to_ptx() {
 #[test]
 fn devices_newer_than_all_machine_code_get_ptx() {
     for (compute_capability, driver_version, expected) in [
-        // The oldest driver that is supported loads the format of CUDA 12.
+        // The oldest supported driver loads the format of CUDA 12.
         (75, 12040, (1, 0)),
         (90, 12040, (1, 0)),
-        // The next minor number of a generation runs the code of the one before.
+        // A later minor version of a generation runs the machine code of an earlier one.
         (121, 13000, (1, 0)),
         (110, 13000, (0, 1)),
     ] {
@@ -65,7 +65,7 @@ fn devices_newer_than_all_machine_code_get_ptx() {
 }
 
 #[test]
-fn users_of_one_module_do_not_wait_for_another() {
+fn module_load_does_not_block_other_modules() {
     let setup = Setup::new(1);
     setup.fake.set("held_kernel", "gather_4");
     let (done, finished) = mpsc::channel();
@@ -79,7 +79,7 @@ fn users_of_one_module_do_not_wait_for_another() {
         };
         ask(Module::Gather, "gather_4");
         ask(Module::Gather, "gather_8");
-        // The first of them has begun to load, and does not come to its end.
+        // The first of the two loads has started, and is blocked.
         while loads(&setup) == (0, 0) {
             thread::yield_now();
         }
@@ -93,11 +93,11 @@ fn users_of_one_module_do_not_wait_for_another() {
 }
 
 #[test]
-fn modules_loaded_ahead_are_there_for_their_first_user() {
+fn modules_loaded_in_advance_are_not_loaded_again() {
     let Setup { mut gpu, fake, .. } = Setup::new(1);
     let kernels = &mut Arc::get_mut(&mut gpu).unwrap().kernels;
     kernels.load_ahead();
-    // Beside the thread that loads ahead.
+    // Runs concurrently with the background loading.
     kernels.function(&kernel(Module::Gather, "gather_4"), 0).unwrap();
     kernels.wait_until_loaded();
     let all = Module::ALL.len() as u64;

@@ -1,4 +1,4 @@
-//! Loads of models that come back, and what serving asks of the driver.
+//! Tests of reloads of evicted models, and of the driver calls while serving.
 
 use super::{DIGITS, Setup, assert_close, expected, read, run, values};
 use crate::backend::Model;
@@ -14,7 +14,7 @@ fn answer(setup: &Setup, model: &dyn Model) -> Vec<f32> {
 }
 
 #[test]
-fn a_model_that_comes_back_is_loaded_from_its_pinned_copies() {
+fn evicted_model_is_reloaded_from_pinned_copies() {
     for seed in 1..5 {
         let setup = Setup::new(seed);
         let model = setup.load("digits", read(DIGITS));
@@ -34,7 +34,7 @@ fn a_model_that_comes_back_is_loaded_from_its_pinned_copies() {
 }
 
 #[test]
-fn serving_neither_pins_nor_frees_host_memory_and_loads_map_nothing() {
+fn serving_makes_no_pinning_or_mapping_calls() {
     let setup = Setup::new(2);
     setup.gpu.pinned.settle();
     let calls = |function| setup.fake.calls(function);
@@ -53,8 +53,8 @@ fn serving_neither_pins_nor_frees_host_memory_and_loads_map_nothing() {
 }
 
 #[test]
-fn memory_that_is_mapped_ahead_makes_way_for_runs() {
-    // Weights, and hardly more than a run of digits takes.
+fn premapped_memory_is_freed_for_runs() {
+    // Room for the weights and little more than one run of the digits model.
     let setup = Setup::with(Fake::new(1), 64 << 20, Precision::Fp32);
     let spare = setup.gpu.tensors.usage().spare_bytes;
     assert!(spare > 0);
@@ -66,9 +66,9 @@ fn memory_that_is_mapped_ahead_makes_way_for_runs() {
     assert_eq!(setup.gpu.tensors.usage().spare_bytes, 0);
 }
 
-/// Wrong bytes are worse than none, wherever a load takes them from.
+/// A load must reject wrong bytes from every source.
 #[test]
-fn a_damaged_file_is_refused_even_where_a_right_copy_is_pinned() {
+fn damaged_file_is_rejected_despite_a_valid_pinned_copy() {
     let setup = Setup::new(6);
     let source = setup.source("digits", read(DIGITS));
     let files = ModelFiles::of(&source).unwrap();

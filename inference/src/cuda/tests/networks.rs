@@ -1,4 +1,4 @@
-//! Whole networks by the executor, beside what ONNX Runtime makes of the same files on the processor.
+//! Tests of whole networks on the executor, compared with ONNX Runtime on the CPU.
 
 #[path = "../../../../graph/tests/onnxruntime/mod.rs"]
 mod onnxruntime;
@@ -14,13 +14,13 @@ use weir_graph::reference::{distance, spread};
 
 pub(super) const MINILM: &str = ".weir/models/minilm.onnx";
 
-/// One of the light networks, with weights that differ.
+/// Returns one of the small networks, with varied weights.
 pub(super) fn light(name: &str) -> Bytes {
     varied(&read(&format!(".weir/models/light_{name}.onnx")))
 }
 
-/// How far answers may be off in a precision, in parts of the largest: several times what is measured (docs/gpu.md), and a fraction of what a wrong weight
-/// makes.
+/// Maximum error in a precision relative to the largest element: several times the measured error
+/// (docs/gpu.md), and a fraction of the error that a wrong weight causes.
 pub(super) fn tolerance(precision: Precision) -> f64 {
     match precision {
         Precision::Fp32 => 1e-5,
@@ -30,7 +30,7 @@ pub(super) fn tolerance(precision: Precision) -> f64 {
     }
 }
 
-/// That answers are near those of ONNX Runtime, which are far enough apart to tell.
+/// Asserts that answers match ONNX Runtime, whose answers must be spread enough to reveal errors.
 #[track_caller]
 pub(super) fn assert_near(what: &str, precision: Precision, found: &[f32], expected: &[f32]) {
     let (off, spread, tolerance) = (distance(found, expected), spread(expected), tolerance(precision));
@@ -63,33 +63,33 @@ fn network(name: &str, precisions: &[Precision]) {
 }
 
 #[test]
-fn squeezenet_is_what_onnx_runtime_says() {
+fn squeezenet_matches_onnx_runtime() {
     network("squeezenet", &Precision::ALL);
 }
 
 #[test]
-fn resnet50_is_what_onnx_runtime_says() {
+fn resnet50_matches_onnx_runtime() {
     network("resnet50", &[Precision::Fp32, Precision::Tf32]);
 }
 
 #[test]
-fn densenet121_is_what_onnx_runtime_says() {
+fn densenet121_matches_onnx_runtime() {
     network("densenet121", &[Precision::Fp32, Precision::Tf32]);
 }
 
-/// Sentences of words by number, as MiniLM takes them: the shorter are filled up, and masked.
+/// Inputs of MiniLM for sentences given as word numbers. Shorter sentences are padded and masked.
 fn sentences(ids: &[Vec<i64>]) -> Vec<reference::Tensor> {
     let length = ids.iter().map(Vec::len).max().unwrap();
     let tensor = |element: &dyn Fn(Option<&i64>) -> i64| {
         let all = ids.iter().flat_map(|ids| (0..length).map(move |at| element(ids.get(at)))).collect();
         reference::Tensor::integers(TensorType::new(ElementType::Int64, [ids.len(), length]).unwrap(), all)
     };
-    // What stands in for a word where there is none must not matter.
+    // The value of padding must not affect the result.
     vec![tensor(&|id| id.copied().unwrap_or(2024)), tensor(&|id| i64::from(id.is_some()))]
 }
 
 #[test]
-fn minilm_is_what_onnx_runtime_says_at_every_length() {
+fn minilm_matches_onnx_runtime_at_every_length() {
     let upload = read(MINILM);
     let made_up = |lengths: &[i64]| -> Vec<Vec<i64>> {
         let ids = |length: i64| (0..length).map(|at| 100 + (length + at * 37) % 20_000).collect();
@@ -109,7 +109,7 @@ fn minilm_is_what_onnx_runtime_says_at_every_length() {
     }
 }
 
-/// As much of `reference.json` as is looked at.
+/// Subset of `reference.json` that the test uses.
 #[derive(Deserialize)]
 struct Embeddings {
     sentences: Vec<Sentence>,
@@ -123,7 +123,7 @@ struct Sentence {
 }
 
 #[test]
-fn minilm_is_what_its_checkpoint_says() {
+fn minilm_matches_its_checkpoint() {
     let Embeddings { sentences: all } =
         serde_json::from_slice(&read("functions/embed-text/model/reference.json")).unwrap();
     let upload = read(MINILM);
@@ -131,7 +131,7 @@ fn minilm_is_what_its_checkpoint_says() {
         let setup = Setup::with(Fake::new(3), MEMORY_BYTES_MAX, precision);
         let model = setup.load("minilm", upload.clone());
         let mut session = model.session(1).unwrap();
-        // The long one takes as long as all the others.
+        // The long sentence takes as much time as all other sentences together.
         let is_short = |sentence: &&Sentence| precision == Precision::Fp32 || sentence.ids.len() < 20;
         for Sentence { text, ids, embedding } in all.iter().filter(is_short) {
             let inputs = sentences(std::slice::from_ref(ids));

@@ -1,11 +1,11 @@
-//! Memory that the driver takes outside of the pool for weights and runs.
+//! Tests of memory that the driver allocates outside the pool for weights and runs.
 
 use super::*;
 use weir_device::cuda::Owner;
 
 const MIB: u64 = 1 << 20;
 
-/// A device of 64 MiB, of which the driver takes `bytes` for each thing of that kind.
+/// Opens a device of 64 MiB, on which the driver allocates `bytes` for each object of this kind.
 fn setup(kind: &str, bytes: u64) -> Setup {
     let fake = Fake::new(0);
     fake.set("memory_bytes", 64 * MIB).set(kind, bytes);
@@ -62,7 +62,7 @@ fn module_without_room_is_refused_as_out_of_memory() {
     let model = setup.load("digits", read(DIGITS));
     let mut session = model.session(1).unwrap();
     let input = setup.floats(&[1, 1, 8, 8], |at| at as f32 / 64.0);
-    // All of the device is in use.
+    // Use all memory of the device.
     let mut held = weir_device::cuda::AddressRange::reserve(&setup.gpu.pool, 64 * MIB).unwrap();
     let free_bytes = setup.gpu.measured().capacity_bytes - setup.gpu.pool.usage().used_bytes;
     let places = usize::try_from(free_bytes / weir_device::cuda::BLOCK_BYTES).unwrap();

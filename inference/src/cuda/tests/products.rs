@@ -1,4 +1,4 @@
-//! Products of matrices by NVIDIA's library, as they come about in the executor.
+//! Tests of matrix products by cuBLASLt in the executor.
 
 use super::networks::{MINILM, assert_near};
 use super::*;
@@ -13,7 +13,7 @@ use weir_graph::{
     Activation, BiasAxis, Graph, MatMul, Matrix, Node, Op, Port, Source, TensorType, Value, ValueId,
 };
 
-/// A device whose library computes products of `flops_min` operations and more.
+/// Opens a device whose library computes products of at least `flops_min` operations.
 fn with_library(fake: Fake, precision: Precision, flops_min: u64) -> Setup {
     let library = LibraryConfig { path: fake.cublas_lt(13), flops_min };
     Setup::with_library(fake, MEMORY_BYTES_MAX, precision, Some(library))
@@ -25,7 +25,7 @@ impl Setup {
     }
 }
 
-/// A product as a model may have one.
+/// Matrix product as a model may contain it.
 #[derive(Debug, Clone)]
 struct Case {
     precision: Precision,
@@ -38,7 +38,7 @@ fn element_type(precision: Precision) -> ElementType {
     precision.storage()
 }
 
-/// Where the matrices of a side are: so many elements apart from being next to each other.
+/// Layout of one side's matrices, with `pad` elements between rows.
 fn side(
     [rows, columns]: [usize; 2],
     batch: &[usize],
@@ -126,7 +126,8 @@ impl Case {
         graph
     }
 
-    /// Whether the library is sure to be asked: products with less of a batch than others have.
+    /// Returns whether the product meets all conditions of the library, with at most one batch
+    /// dimension.
     fn is_plain(&self) -> bool {
         let activation = matches!(self.op.activation, None | Some(Activation::Relu));
         let columns = self.op.bias_axis == BiasAxis::Columns;
@@ -136,7 +137,7 @@ impl Case {
 }
 
 #[test]
-fn every_product_that_the_library_is_given_is_what_the_reference_says() {
+fn library_products_match_reference() {
     let setup = with_library(Fake::new(3), Precision::Fp32, 0);
     let mut runner = TestRunner::new(Config { cases: 160, ..Config::default() });
     let given = runner.run(&cases(), |case| {
@@ -177,7 +178,8 @@ fn every_product_that_the_library_is_given_is_what_the_reference_says() {
     assert!(setup.given_to_library() > 100, "{} of them were the library's", setup.given_to_library());
 }
 
-/// MiniLM with all the products that the library takes: what the reference says, and the same to the bit in every run. Gives how many those are.
+/// Runs MiniLM with all products that the library accepts. Checks the outputs against the
+/// reference, and that every run gives the same bits. Returns the number of these products.
 #[track_caller]
 fn minilm_by_library(precision: Precision) -> u64 {
     let setup = with_library(Fake::new(2), precision, 0);
@@ -201,13 +203,15 @@ fn minilm_by_library(precision: Precision) -> u64 {
 }
 
 #[test]
-fn minilm_is_what_the_reference_says_by_the_library_too() {
-    // Six layers: what attention reads, what it gives, and what comes back to the width of the model; its GELU is no other's.
+fn minilm_by_cublaslt_matches_reference() {
+    // Each of the six layers has three products for the library: the input of attention, its
+    // output, and the projection back to the width of the model. The product with GELU stays with
+    // the kernels.
     assert!(minilm_by_library(Precision::Fp32) >= 6 * 3);
     assert!(minilm_by_library(Precision::Fp16) >= 6 * 3);
 }
 
-/// Digits, in a batch that is large enough for the library.
+/// Runs the digits model with a batch that is large enough for the library.
 fn digits(setup: &Setup) -> Result<(), InferenceError> {
     let model = setup.load("digits", read(DIGITS));
     let input = setup.floats(&[8, 1, 8, 8], |at| (at * 7 % 17) as f32 / 17.0);
@@ -217,7 +221,7 @@ fn digits(setup: &Setup) -> Result<(), InferenceError> {
 }
 
 #[test]
-fn small_products_are_the_kernels() {
+fn small_products_stay_with_the_kernels() {
     let setup = with_library(Fake::new(1), Precision::Fp32, crate::cuda::program::FLOPS_MIN);
     digits(&setup).unwrap();
     assert_eq!(setup.given_to_library(), 0);
@@ -226,7 +230,8 @@ fn small_products_are_the_kernels() {
     assert_eq!(setup.given_to_library(), 2);
 }
 
-/// What a device says of a library, by which it computes nothing, and all the same gives the right answers.
+/// Returns the reason why a library is unusable. Checks that the answers are right without the
+/// library.
 fn unused(prepare: impl FnOnce(&Fake) -> PathBuf) -> String {
     let fake = Fake::new(1);
     let library = Some(LibraryConfig { path: prepare(&fake), flops_min: 0 });
@@ -240,7 +245,7 @@ fn unused(prepare: impl FnOnce(&Fake) -> PathBuf) -> String {
 }
 
 #[test]
-fn a_library_that_is_of_no_use_is_told_of_and_done_without() {
+fn unusable_library_is_reported_and_kernels_compute_products() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libcublasLt.so.12");
     std::fs::write(&file, "not a library").unwrap();
@@ -256,7 +261,7 @@ fn a_library_that_is_of_no_use_is_told_of_and_done_without() {
 }
 
 #[test]
-fn what_the_library_declines_the_kernels_compute() {
+fn product_declined_by_library_is_computed_by_kernels() {
     let fake = Fake::new(1);
     fake.set("cublaslt_declines", 1);
     let setup = with_library(fake, Precision::Fp32, 0);
@@ -266,7 +271,7 @@ fn what_the_library_declines_the_kernels_compute() {
 }
 
 #[test]
-fn a_product_that_fails_fails_its_run_and_nothing_else() {
+fn failed_product_fails_only_its_run() {
     let setup = with_library(Fake::new(1), Precision::Fp32, 0);
     setup.fake.set("cublaslt_matmul", 13);
     let error = digits(&setup).unwrap_err();
@@ -277,7 +282,7 @@ fn a_product_that_fails_fails_its_run_and_nothing_else() {
 }
 
 #[test]
-fn a_small_device_gives_the_library_less_to_work_in() {
+fn library_workspace_scales_with_device_memory() {
     let workspace_bytes = |memory_bytes_max| {
         let fake = Fake::new(1);
         let library = Some(LibraryConfig { path: fake.cublas_lt(12), flops_min: 0 });

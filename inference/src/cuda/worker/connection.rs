@@ -1,4 +1,4 @@
-//! A connection to a worker: a socket, and memory for tensors. Whoever has it asks one thing after the other.
+//! Connection to a worker: a socket, and memory for tensors. Its user sends one request at a time.
 
 use super::export::Export;
 use super::message::{Answer, Request};
@@ -14,40 +14,41 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a worker may take to take in a message, or to send the rest of one: both sides do that at once.
+/// Maximum time to send a message or to receive the rest of one. Both sides do so immediately.
 const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long a run that nobody wants any more is waited for: most end by themselves, and their time counts.
+/// Grace period of a cancelled run. Most runs end within this time, and their device time is then
+/// recorded.
 const GRACE: Duration = Duration::from_millis(20);
 
-/// One end of it, in the node.
+/// Node's end of a connection.
 pub(super) struct Connection {
     socket: UnixStream,
-    /// What both write tensors to, and read them from.
+    /// Shared memory through which both processes exchange tensors.
     pub(super) memory: File,
     waker: Waker,
-    /// An answer that nobody waits for any more.
+    /// Reply that is still pending after its caller has left.
     owed: Option<Owed>,
 }
 
-/// An answer that is due.
+/// Pending reply.
 struct Owed {
     until: Instant,
-    /// How long it may take in all.
+    /// Time limit of the whole call.
     time_max: Duration,
-    /// What the worker may be reading meanwhile.
+    /// Memory that the worker may still read.
     _read: InPlace,
 }
 
-/// What a worker reads in place for a request: it must not change before that is answered.
+/// Memory that a worker reads in place for a request. It must not change until the reply.
 #[derive(Default)]
 pub(super) struct InPlace {
-    /// In the arena.
+    /// Tensors in the arena.
     pub(super) here: Vec<Tensor>,
-    /// On other devices.
+    /// Tensors on other devices.
     pub(super) exports: Vec<Export>,
 }
 
-/// Wakes whoever waits for an answer.
+/// Handle that wakes the thread waiting for a reply.
 #[derive(Clone)]
 pub(super) struct Waker(Arc<OwnedFd>);
 
@@ -57,14 +58,14 @@ enum Ready {
     Late,
 }
 
-/// Why there is no answer.
+/// Reason for a missing reply.
 #[derive(Debug)]
 pub(super) enum CallError {
-    /// The worker has ended, or makes no sense any more.
+    /// The worker has ended, or sent an invalid message.
     Ended(io::Error),
-    /// It took too long.
+    /// The call exceeded its time limit.
     OverTime(Duration),
-    /// Nobody wants the answer any more; the connection can be used again.
+    /// The caller cancelled the call. The connection is still usable.
     Unwanted,
 }
 
@@ -82,24 +83,24 @@ impl Connection {
         Ok(Self { socket, memory, waker: Waker(Arc::new(waker)), owed: None })
     }
 
-    /// Give up the memory if it has become longer, unless a run still has it.
+    /// Truncates the shared memory if it exceeds `bytes`, unless a run still uses it.
     pub(super) fn let_go_beyond(&self, bytes: u64) {
         if self.owed.is_none() && self.memory.metadata().is_ok_and(|memory| memory.len() > bytes) {
             let _ = self.memory.set_len(0);
         }
     }
 
-    /// What ends the wait for an answer that nobody wants any more.
+    /// Returns the handle that ends the wait of a cancelled call.
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Whether an answer is due that is not there yet.
+    /// Returns whether a pending reply has not arrived yet.
     pub(super) fn is_busy(&self) -> bool {
         self.owed.is_some() && !matches!(self.poll(Instant::now(), false), Ok(Ready::Answer))
     }
 
-    /// Take in the answer that is owed, if there is one, for as long as somebody wants that.
+    /// Receives the pending reply, if any. Waits for it until the interrupt.
     pub(super) fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
         if let Some(owed) = &self.owed {
             self.wait(owed.until, owed.time_max, interrupt)?;
@@ -109,8 +110,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Ask, and wait for the answer: no longer than `time_max`, and not much longer than it is wanted. Nothing is owed. `in_place` is what the worker
-    /// reads where it lies, for as long as the answer is owed.
+    /// Sends a request and waits for the reply, at most `time_max`, and at most the grace period
+    /// after an interrupt. No reply may be pending.
+    ///
+    /// The worker reads `in_place` until it replies, so a pending reply keeps it alive.
     pub(super) fn call(
         &mut self,
         request: &Request,
@@ -134,12 +137,12 @@ impl Connection {
         }
     }
 
-    /// The files that come behind an answer; none where there may not be so many.
+    /// Receives the files after a reply. Returns `None` if the limit of open files is reached.
     pub(super) fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, CallError> {
         Ok(receive_files(&self.socket, count)?)
     }
 
-    /// Wait until there is something to receive.
+    /// Waits until the socket is readable.
     fn wait(&self, until: Instant, time_max: Duration, interrupt: &Interrupt) -> Result<(), CallError> {
         self.waker.calm();
         if interrupt.reason().is_none() {
@@ -157,7 +160,8 @@ impl Connection {
         }
     }
 
-    /// What comes first: the answer, or its end, or `until`; or somebody who wakes, where that is of interest.
+    /// Waits for the reply or its end, until the deadline. A wake-up ends the wait if `may_wake` is
+    /// set.
     fn poll(&self, until: Instant, may_wake: bool) -> io::Result<Ready> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -185,7 +189,7 @@ impl Waker {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Whoever was to be woken before has been.
+    /// Clears earlier wake-ups.
     fn calm(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0_u8; 8]);
     }
@@ -200,7 +204,7 @@ mod tests {
     use weir_device::Arena;
     use weir_types::{ElementType, Shape};
 
-    /// Far longer than any machine takes, so that only a hang fails.
+    /// Timeout that only a hang can reach.
     const LONG: Duration = Duration::from_secs(60);
 
     fn pair() -> (Connection, UnixStream) {
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_nobody_waits_for_is_taken_in_before_the_next() {
+    fn pending_reply_is_received_before_the_next_request() {
         let (mut connection, mut worker) = pair();
         let interrupt = Interrupt::default();
         let waker = connection.waker();
@@ -221,7 +225,7 @@ mod tests {
                 assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
                 connection
             });
-            // It has been asked, and does not answer.
+            // The worker has received the request, and does not reply.
             assert_eq!(receive(&mut worker).unwrap(), Some(Request::Trim));
             interrupt.fire(Reason::Deadline);
             let mut connection = call.join().unwrap();
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_may_still_be_reading_is_kept_for_it() {
+    fn pending_reply_keeps_in_place_inputs_alive() {
         let (mut connection, mut worker) = pair();
         let arena = Arena::new(1 << 20);
         let data = arena.copy_of(&[0; 100]).unwrap();
@@ -254,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_owed_is_late_when_it_was_due() {
+    fn pending_reply_keeps_its_deadline() {
         let (mut connection, worker) = pair();
         let (interrupt, time_max) = (Interrupt::default(), Duration::from_millis(200));
         interrupt.fire(Reason::Cancelled);
@@ -266,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_has_gone_is_told_apart_from_one_that_is_slow() {
+    fn dead_and_slow_workers_give_different_errors() {
         let (mut connection, worker) = pair();
         let called = connection.call(&Request::Trim, None, Duration::from_millis(20), &Interrupt::default());
         assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");

@@ -1,4 +1,5 @@
-//! The socket that a worker's main thread reads: one way, in packets of eight bytes. When it closes, the worker ends.
+//! Control socket, which the main thread of a worker reads: one-way packets of eight bytes. The
+//! worker ends when the socket closes.
 
 use super::connection::Connection;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,32 +17,32 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The packet that brings a connection; any other is the number of a run that nobody wants any more.
+/// Packet that passes a connection. Any other packet is the number of a cancelled run.
 const CONNECT: u64 = u64::MAX;
-/// How long a worker may take to take in a packet: its main thread does nothing else.
+/// Maximum time for a worker to receive a packet: its main thread only reads packets.
 const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The node's end.
+/// Node's end of the control socket.
 pub(super) struct Control(OwnedFd);
 
-/// What a worker is told.
+/// Control message.
 pub(super) enum News {
-    /// Here is one more connection.
+    /// A new connection.
     Connection(UnixStream, Files),
-    /// Nobody wants this run any more.
+    /// A run was cancelled.
     Cancel(u64),
 }
 
-/// What tensors are in.
+/// Files with tensors.
 pub(super) struct Files {
-    /// The connection's own.
+    /// Memory file of the connection.
     pub(super) memory: File,
-    /// The node's arena, to be read.
+    /// Arena of the node, for reading.
     pub(super) arena: File,
 }
 
 impl Control {
-    /// The node's end, and the worker's.
+    /// Creates the node's end and the worker's end.
     pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -49,7 +50,7 @@ impl Control {
         Ok((Self(ours), theirs))
     }
 
-    /// One more connection; its tensors may be in `arena`.
+    /// Opens a connection, whose tensors may be in `arena`.
     pub(super) fn connect(&self, arena: &File) -> io::Result<Connection> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = File::from(memfd_create("weir-tensors", MemfdFlags::CLOEXEC)?);
@@ -64,24 +65,25 @@ impl Control {
         Connection::new(socket, memory)
     }
 
-    /// What [`wait_for_end`] waits with.
+    /// Returns the descriptor for [`wait_for_end`].
     pub(super) fn watched(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
 
-    /// Tell that nobody wants a run any more. A hint, which does not wait.
+    /// Sends the cancellation of a run. The message is a hint, and is dropped if the socket is
+    /// full.
     pub(super) fn cancel(&self, run: u64) {
         let _ = send(&self.0, &run.to_le_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
-/// Wait until the worker is gone, which never sends anything.
+/// Waits until the worker is gone. The worker never sends anything.
 pub(super) fn wait_for_end(control: &OwnedFd) {
-    // Its end is told of whatever else is asked for.
+    // `poll` reports a hang-up even without requested events.
     while poll(&mut [PollFd::new(control, PollFlags::empty())], None) == Err(Errno::INTR) {}
 }
 
-/// In the worker: what comes next; none when the node is gone.
+/// Receives the next message in the worker; returns `None` when the node is gone.
 pub(super) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
     let mut packet = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];

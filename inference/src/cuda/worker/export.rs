@@ -1,4 +1,4 @@
-//! A tensor that one worker has, and that of another device reads where it lies.
+//! Export of a tensor of one worker, which the worker of another device reads in place.
 
 use super::files::Reserved;
 use super::let_go::Gone;
@@ -10,26 +10,27 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use weir_types::{Shape, TenantId};
 
-/// A tensor that its worker keeps where it is until this drops.
+/// Tensor that its worker keeps in place until the export drops.
 pub(super) struct Export {
-    /// Weak: what one worker still owes may hold what another has, and the other way round.
+    /// Weak, because pending replies of two workers can hold exports of each other.
     worker: Weak<Worker>,
     config: Arc<WorkerConfig>,
-    /// What the worker knows it by.
+    /// Number of the export in the worker.
     number: u64,
     place: Place,
-    /// The blocks that it lies in, until they are sent.
+    /// Memory blocks of the tensor, until they are sent.
     blocks: Option<Blocks>,
 }
 
-/// Open files.
+/// Open files of memory blocks.
 struct Blocks {
     files: Vec<OwnedFd>,
     _reserved: Reserved,
 }
 
 impl Export {
-    /// Have a tensor of `tenant` kept where it is. None where it is no longer on the device, or in more blocks than were reserved. Blocks for a moment.
+    /// Exports a tensor of `tenant`. Returns `None` if the tensor is no longer on the device, or
+    /// has more blocks than reserved. Blocks briefly.
     pub(super) fn begin(
         worker: &Arc<Worker>,
         tensor: u64,
@@ -45,7 +46,7 @@ impl Export {
         let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
             Answer::Exported(place) if place.blocks <= blocks_max => {
-                // From now on there is something to let go of.
+                // From now on, dropping the export releases it in the worker.
                 let (weak, config) = (Arc::downgrade(worker), Arc::clone(&worker.config));
                 let mut export = Self { worker: weak, config, number, place, blocks: None };
                 let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
@@ -62,22 +63,22 @@ impl Export {
         }
     }
 
-    /// What the worker that reads it is told.
+    /// Returns the description of the tensor for the worker that reads it.
     pub(super) fn told(&self, shape: &Shape) -> Exported {
         Exported { ordinal: self.config.gpu.ordinal, shape: shape.clone(), place: self.place }
     }
 
-    /// What goes to that worker behind the message.
+    /// Returns the files to send after the message.
     pub(super) fn blocks(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.blocks.iter().flat_map(|blocks| &blocks.files).map(AsFd::as_fd)
     }
 
-    /// They have been sent.
+    /// Closes the files after they were sent.
     pub(super) fn close_blocks(&mut self) {
         self.blocks = None;
     }
 
-    /// It has been read, by a run that has ended well.
+    /// Records a read by a successful run.
     pub(super) fn note_read(&self) {
         self.config.hand_overs.read_by_sibling(self.place.bytes);
     }
@@ -85,7 +86,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // One that nobody has any more has ended, and keeps nothing.
+        // A worker that no longer exists has released everything.
         if let Some(worker) = self.worker.upgrade() {
             worker.let_go.tell(Gone::Read { export: self.number });
         }

@@ -1,13 +1,14 @@
-//! How many files of other devices' memory are open in the node, on their way to one worker. A process may not open many.
+//! Budget for open files of other devices' memory in the node, on their way to one worker. The
+//! limit of open files of a process is low.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Those that may still be opened. Cheap to clone.
+/// Number of files that may still be opened. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Files(Arc<AtomicUsize>);
 
-/// So many of them, until it drops.
+/// Reservation of files, returned on drop.
 #[derive(Debug)]
 pub(super) struct Reserved {
     files: Files,
@@ -15,12 +16,12 @@ pub(super) struct Reserved {
 }
 
 impl Files {
-    /// At most `count` at once.
+    /// Creates a budget of `count` open files.
     pub(super) fn new(count: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(count)))
     }
 
-    /// Reserve `count`; none where there are too many already.
+    /// Reserves `count` files. Returns `None` if the budget is exhausted.
     pub(super) fn reserve(&self, count: usize) -> Option<Reserved> {
         self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(count)).ok()?;
         Some(Reserved { files: self.clone(), count })
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_are_open_than_may_be() {
+    fn reservations_never_exceed_the_limit() {
         let files = Files::new(10);
         let (six, four) = (files.reserve(6), files.reserve(4));
         assert!(six.is_some() && four.is_some() && files.reserve(1).is_none());

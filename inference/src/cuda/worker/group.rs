@@ -1,23 +1,26 @@
-//! The GPUs of a node, which take each other's tensors in.
+//! Group of a node's GPUs, which spill intermediates to each other.
 
 use super::Worker;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// GPUs of one node: those that are opened with the same group make room for what runs have left on others, where they reach each other's memory. Cheap to clone.
+/// GPUs of one node. Devices opened with the same group spill intermediates to each other if they
+/// can read each other's memory. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct GpuGroup(Arc<Mutex<BTreeMap<u32, Weak<Worker>>>>);
 
 impl GpuGroup {
-    /// A worker holds its device now, instead of the former one.
+    /// Registers a worker, which replaces the former worker of its device.
     pub(super) fn join(&self, worker: &Arc<Worker>) {
         self.lock().insert(worker.config.gpu.ordinal, Arc::downgrade(worker));
     }
 
-    /// Those that read what `worker` has where it is, the one that has least of tensors that were left there first.
+    /// Returns the workers that can read the memory of `worker`, in ascending order of their
+    /// device-resident intermediates.
     pub(super) fn siblings_of(&self, worker: &Worker) -> Vec<Arc<Worker>> {
-        // Given out of the lock: the last handle of a worker may be among them.
+        // The handles are dropped outside the lock, because one of them may be the last handle of a
+        // worker.
         let all: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
         let is_sibling = |other: &Arc<Worker>| other.ended.get().is_none() && other.reads(worker);
         let mut siblings: Vec<_> = all.into_iter().filter(is_sibling).collect();

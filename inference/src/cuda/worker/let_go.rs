@@ -1,4 +1,5 @@
-//! Telling a worker which tensors nobody has any more, or reads from another device. On a thread of its own: whoever lets go of one does not wait.
+//! Release queue: reports unreferenced tensors and finished exports to a worker on a dedicated
+//! thread, so that dropping a tensor does not block.
 
 use super::message::Request;
 use super::{HandOvers, Worker};
@@ -6,37 +7,38 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 
-/// Tensors that a worker is told of at once.
+/// Maximum number of releases per request.
 const AT_ONCE_MAX: usize = 256;
 
-/// The way there. What waits needs no bound of its own: each is told of once, and there are only so many.
+/// Sender of the release queue. The queue needs no bound, because each tensor is released once, and
+/// the number of tensors is bounded.
 pub(super) struct LetGo(Sender<Gone>);
 
-/// A tensor that nobody has.
+/// Release of a tensor or export.
 pub(super) enum Gone {
-    /// It has stayed, with so many bytes.
+    /// An unreferenced device-resident tensor, with its size.
     Unused { number: u64, bytes: u64 },
-    /// It was to stay, and the run that gives it was not waited for.
+    /// An output that was to stay on the device, of a run whose caller has left.
     Abandoned { number: u64 },
-    /// No worker of another device reads what was exported by that number.
+    /// An export that no other worker reads any more.
     Read { export: u64 },
 }
 
 impl LetGo {
-    /// The way, and its end.
+    /// Creates the queue.
     pub(super) fn channel() -> (Self, Receiver<Gone>) {
         let (sender, receiver) = channel();
         (Self(sender), receiver)
     }
 
-    /// Nobody has a tensor any more.
+    /// Queues a release.
     pub(super) fn tell(&self, gone: Gone) {
-        // Nobody listens any more where the worker has ended, and has let go of everything.
+        // The queue is closed if the worker has ended, which releases everything.
         let _ = self.0.send(gone);
     }
 }
 
-/// Begin to tell `worker`. The thread ends with it.
+/// Starts the thread, which ends with `worker`.
 pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()> {
     let (config, worker) = (Arc::clone(&worker.config), Arc::downgrade(worker));
     let name = format!("weir-{}-free", config.device());
@@ -59,7 +61,7 @@ fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
                 Gone::Read { export } => exports.push(export),
             }
         }
-        // One that nobody has any more has ended, and has let go of everything.
+        // A worker that no longer exists has released everything.
         if let Some(worker) = worker.upgrade() {
             worker.release(&Request::Release { tensors, abandoned, exports });
         }

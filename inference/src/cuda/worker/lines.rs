@@ -1,4 +1,5 @@
-//! The connections to a worker. As many as are needed at once, up to a limit, each lent to one at a time.
+//! Connection pool of a worker: creates connections on demand, up to a limit. Each connection has
+//! one user at a time.
 
 use super::connection::{CallError, Connection};
 use crate::cuda::process::MEMORY_BYTES_KEPT;
@@ -7,10 +8,11 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How often somebody who waits for a connection looks whether it is still wanted. Hardly anybody does: there are more than runs at once.
+/// Interval at which a caller that waits for a connection checks its interrupt. Waits are rare,
+/// because there are more connections than concurrent runs.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// The connections that there are.
+/// Connection pool.
 pub(super) struct Lines {
     connections_max: usize,
     state: Mutex<State>,
@@ -20,11 +22,11 @@ pub(super) struct Lines {
 #[derive(Default)]
 struct State {
     idle: Vec<Connection>,
-    /// How many there are, lent ones included.
+    /// Number of connections, including connections in use.
     count: usize,
 }
 
-/// A connection that is lent, until it drops.
+/// Connection in use, returned on drop.
 pub(super) struct Lent<'a> {
     lines: &'a Lines,
     /// Present until the drop.
@@ -36,7 +38,8 @@ impl Lines {
         Self { connections_max, state: Mutex::default(), returned: Condvar::new() }
     }
 
-    /// Take one: the one used last, of those whose run nobody waits for any more only where there is no other; or else a new one, which `connect` makes.
+    /// Takes an idle connection, the most recently used one first; otherwise creates a connection
+    /// with `connect`. A connection with a pending reply is the last resort.
     pub(super) fn take(
         &self,
         interrupt: &Interrupt,
@@ -50,7 +53,7 @@ impl Lines {
                 None if state.count < self.connections_max => {
                     state.count += 1;
                     drop(state);
-                    // Counted out again on drop, should there be none.
+                    // If `connect` fails, the drop decrements the count.
                     let mut lent = Lent { lines: self, connection: None };
                     lent.connection = Some(connect()?);
                     return Ok(lent);
@@ -74,7 +77,7 @@ impl Lines {
 }
 
 impl Lent<'_> {
-    /// The connection itself; there is one until the drop.
+    /// Returns the connection, which is present until the drop.
     pub(super) fn connection(&mut self) -> Result<&mut Connection, CallError> {
         let gone = || CallError::Ended(io::ErrorKind::NotConnected.into());
         self.connection.as_mut().ok_or_else(gone)

@@ -1,4 +1,4 @@
-//! The memory of a device that outputs stay in, as a tenant's models see it from the node.
+//! Device-resident outputs of a tenant, as seen by the node.
 
 use super::let_go::Gone;
 use super::message::{Answer, Request};
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use weir_device::{Arena, Buffer};
 use weir_types::TenantId;
 
-/// What one tenant has left with a worker, and can have back.
+/// Access to the device-resident tensors of one tenant in a worker.
 pub(super) struct WorkerMemory {
     pub(super) worker: Arc<Worker>,
     pub(super) tenant: TenantId,
-    /// Where it is brought to.
+    /// Arena for fetched tensors.
     pub(super) arena: Arena,
 }
 
-/// Counts what becomes of tensors that stay, whichever worker has them.
+/// Counters of device-resident tensors, across all workers of a device.
 #[derive(Debug, Default)]
 pub(in crate::cuda) struct HandOvers {
     kept: AtomicU64,
@@ -33,7 +33,7 @@ pub(in crate::cuda) struct HandOvers {
 }
 
 impl HandOvers {
-    /// What was counted so far.
+    /// Returns the current counts.
     pub(super) fn counted(&self) -> HandedOver {
         HandedOver {
             kept: self.kept.load(Relaxed),
@@ -46,35 +46,36 @@ impl HandOvers {
         }
     }
 
-    /// A tensor stays.
+    /// Counts a tensor that stays on the device.
     pub(super) fn kept(&self, bytes: u64) {
         self.kept.fetch_add(1, Relaxed);
         self.kept_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// The memory of one is free again.
+    /// Counts the release of a tensor.
     pub(super) fn gone(&self, bytes: u64) {
         self.kept.fetch_sub(1, Relaxed);
         self.kept_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// A run has read so many bytes where they were, or where they had made room.
+    /// Counts the bytes that a run read on the device, and the bytes that it read from the host
+    /// because they had been spilled.
     pub(super) fn read(&self, on_device_bytes: u64, through_host_bytes: u64) {
         self.on_device_bytes.fetch_add(on_device_bytes, Relaxed);
         self.through_host_bytes.fetch_add(through_host_bytes, Relaxed);
     }
 
-    /// A run on another device has read so many bytes where they were.
+    /// Counts the bytes that a run on another device read in place.
     pub(super) fn read_by_sibling(&self, bytes: u64) {
         self.by_sibling_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes have made room, and are on a sibling.
+    /// Counts the bytes that were spilled to a peer device.
     pub(super) fn spilled_to_sibling(&self, bytes: u64) {
         self.spilled_to_sibling_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// So many bytes have made room, and are on the host.
+    /// Counts the bytes that were spilled to the host.
     pub(super) fn spilled_to_host(&self, bytes: u64) {
         self.spilled_to_host_bytes.fetch_add(bytes, Relaxed);
     }
@@ -105,7 +106,8 @@ impl WorkerMemory {
 impl DeviceMemory for WorkerMemory {
     fn fetch(&self, number: u64, bytes: u64) -> Result<Buffer, InferenceError> {
         self.take(number, bytes).map_err(|error| match error {
-            // Of the device, which may have another worker by now, that says nothing.
+            // The loss of a worker says nothing about the device, which may already have a new
+            // worker.
             InferenceError::DeviceLost(why) => InferenceError::TensorLost(why),
             error => error,
         })

@@ -1,4 +1,5 @@
-//! What a node and the worker of a device say to each other over a connection. Each request is answered before the next is sent.
+//! Messages between a node and the worker of a device on a connection. Each request is answered
+//! before the next request is sent.
 
 use crate::cuda::device::GpuConfig;
 use crate::cuda::libraries::LibraryState;
@@ -10,62 +11,65 @@ use std::path::PathBuf;
 use weir_device::cuda::Measured;
 use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
-/// The most files that go with one message, and are on their way to one worker: blocks of memory of 2 MiB, of tensors that other devices have. What is more
-/// goes over the host.
+/// Maximum number of files per message, and in transit to one worker. Each file is a 2 MiB memory
+/// block of a tensor on another device. Larger tensors go through the host.
 pub(in crate::cuda) const FILES_MAX: usize = 128;
 
-/// What a node asks. Models, sessions and runs are known by numbers that it gives them.
+/// Request of a node. The node assigns the numbers of models, sessions and runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Request {
-    /// Take hold of the device: the first.
+    /// Open the device. The first request.
     Open { driver: PathBuf, gpu: GpuConfig },
-    /// Bring a model into the device's memory.
+    /// Load a model into device memory.
     Load { model: u64, files: ModelFiles },
-    /// Answer once all of a model is there.
+    /// Wait until all weights of a model have arrived.
     Arrive { model: u64 },
-    /// Let go of a model that has no sessions any more.
+    /// Unload a model without sessions.
     Unload { model: u64 },
-    /// Make one more session of a model.
+    /// Open a session of a model.
     Session { model: u64, session: u64 },
-    /// Let go of a session.
+    /// Close a session.
     Forget { session: u64 },
-    /// Run, and leave the wanted outputs behind each other in the connection's memory from a place on. Each may be given a number, by which it may stay on
-    /// the device instead.
+    /// Run, and write the wanted outputs one after another to the connection's memory, starting at
+    /// `outputs_at`. An output with a number may stay on the device under that number instead.
     Run { session: u64, run: u64, inputs: Vec<Input>, outputs: Vec<(usize, Option<u64>)>, outputs_at: u64 },
-    /// Put a tensor of a tenant that has stayed into the connection's memory.
+    /// Copy a device-resident tensor of a tenant to the connection's memory.
     Fetch { tensor: u64, tenant: TenantId },
-    /// Keep a tensor of a tenant where it is, if it is on the device and in no more blocks than that: the worker of another device reads it there.
+    /// Export a tensor of a tenant, if it is on the device in at most `blocks_max` blocks. The
+    /// worker of another device reads it in place.
     Export { tensor: u64, tenant: TenantId, export: u64, blocks_max: usize },
-    /// Keep a copy of a tensor of a tenant that has stayed on another device, as a guest, if there is room.
+    /// Copy an exported tensor of a tenant to this device, if there is room. The copy is a guest: a
+    /// tensor spilled by another device.
     Take { tensor: u64, tenant: TenantId, exported: Exported },
-    /// Let go of tensors that have stayed. Those of `abandoned` are outputs of runs that nobody waits for any more, which may be still to come; and `exports`
-    /// are read by nobody any more.
+    /// Release device-resident tensors. `abandoned` are outputs of runs whose caller has left;
+    /// these outputs may not exist yet. `exports` are exports that are no longer read.
     Release { tensors: Vec<u64>, abandoned: Vec<u64>, exports: Vec<u64> },
-    /// Give up memory that nobody needs.
+    /// Free unused memory.
     Trim,
 }
 
-/// What a worker says of the device that it has taken hold of.
+/// Worker's description of an opened device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cuda) struct Opened {
-    /// What it is called.
+    /// Name of the device.
     pub(in crate::cuda) name: String,
-    /// The ordinals of those whose memory it reads where it lies.
+    /// Ordinals of the devices whose memory this device can read in place.
     pub(in crate::cuda) siblings: Vec<u32>,
-    /// What became of the library for products of matrices.
+    /// State of cuBLASLt.
     pub(in crate::cuda) library: LibraryState,
-    /// The same of the compiler for chains of elementwise operations.
+    /// State of NVRTC.
     pub(in crate::cuda) compiler: LibraryState,
     pub(in crate::cuda) memory: MemoryReport,
 }
 
-/// The memory of a device, as its worker has measured it last.
+/// Memory of a device at its worker's last measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::cuda) struct MemoryReport {
-    /// In use outside of the pool for weights and runs: by contexts, modules, graphs and libraries, and by other processes.
+    /// Memory in use outside the pool for weights and runs, in bytes: contexts, modules, graphs,
+    /// libraries and other processes.
     pub(in crate::cuda) outside_bytes: u64,
-    /// What the pool may have beside that.
+    /// Memory available to the pool, in bytes.
     pub(in crate::cuda) capacity_bytes: u64,
 }
 
@@ -75,28 +79,28 @@ impl From<Measured> for MemoryReport {
     }
 }
 
-/// An input of a run.
+/// Input of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Input {
-    /// In the connection's memory.
+    /// Tensor in the connection's memory.
     Here(Part),
-    /// A tensor that has stayed on the device.
+    /// Device-resident tensor.
     Stayed(u64),
-    /// One that has stayed on another device, and is read there.
+    /// Tensor on another device, which is read in place.
     Exported(Exported),
 }
 
-/// A tensor on another device: so many bytes from a place on, in blocks of memory whose files come behind the message.
+/// Tensor on another device: a byte range in memory blocks, whose files follow the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Exported {
-    /// Whose memory it is in.
+    /// Ordinal of the device with the tensor.
     pub(super) ordinal: u32,
     pub(super) shape: Shape,
     pub(super) place: Place,
 }
 
-/// Where a tensor is in blocks of memory, each of which is a file.
+/// Byte range of a tensor in memory blocks, each of which is a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub(super) blocks: usize,
@@ -104,26 +108,28 @@ pub(super) struct Place {
     pub(super) bytes: u64,
 }
 
-/// An output of a run.
+/// Output of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Output {
-    /// In the connection's memory.
+    /// Tensor in the connection's memory.
     Here(Part),
-    /// It stays on the device, by the number that it was given.
+    /// Tensor that stays on the device under its number.
     Stays { shape: Shape, bytes: u64 },
 }
 
-/// What a worker answers.
+/// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Answer {
-    /// The device is held.
+    /// The device is open.
     Opened(Opened),
-    /// A model can be run: what it takes for itself, and weights that others may have, too; and whether some of that is still on its way.
+    /// The model is ready to run. The answer has its exclusive memory, its shareable weights, and
+    /// whether weights are still in transfer.
     Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool, memory: MemoryReport },
-    /// It has run, and has had the device for so long; whether it began before all of the model was there. So many bytes of inputs that had stayed came from
-    /// the host all the same. Where the run was to be captured as a graph and was not, it says why.
+    /// The run is done, and took this device time. `was_cold`: the run started before all weights
+    /// had arrived. `through_host_bytes`: bytes of inputs that had been spilled to the host.
+    /// `not_captured`: reason of a failed capture as a CUDA graph.
     Ran {
         outputs: Vec<Output>,
         device_time_ns: u64,
@@ -133,24 +139,25 @@ pub(super) enum Answer {
         not_captured: Option<String>,
         memory: MemoryReport,
     },
-    /// It has not begun: what is on that other device cannot be read there.
+    /// The run has not started, because it cannot read the memory of this device.
     NotReached { ordinal: u32, why: String },
-    /// A tensor stays where it is. The files of its blocks come behind.
+    /// The tensor is exported. The files of its blocks follow.
     Exported(Place),
-    /// It is elsewhere, or cannot be exported.
+    /// The tensor is not on the device, or cannot be exported.
     NotExported { why: String },
-    /// There is no room for it.
+    /// There is no room for the tensor.
     NotTaken { why: String },
-    /// A tensor is in the connection's memory, from its beginning on: so many bytes.
+    /// The tensor is at the start of the connection's memory.
     Fetched { bytes: u64 },
-    /// It is done.
+    /// The request is done.
     Done,
-    /// It is not done. Want of memory may be the reason, which is why it says how much there is.
+    /// The request failed. The answer includes the memory of the device, because a lack of memory
+    /// may be the reason.
     Failed { failure: Failure, memory: Option<MemoryReport> },
 }
 
 impl Answer {
-    /// The memory of the device, where the answer tells of it.
+    /// Returns the memory report of the answer, if any.
     pub(super) fn memory(&self) -> Option<MemoryReport> {
         match self {
             Self::Opened(Opened { memory, .. }) | Self::Loaded { memory, .. } | Self::Ran { memory, .. } => {
@@ -162,17 +169,17 @@ impl Answer {
     }
 }
 
-/// How tensors that stay get along with the room there is.
+/// Memory pressure of the device-resident tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Room {
-    /// Those that had better be elsewhere, so that others find room.
+    /// Tensors that should move to another device, to make room.
     pub(super) beyond: Vec<u64>,
-    /// So many bytes have gone to the host since the last answer.
+    /// Bytes spilled to the host since the last answer.
     pub(super) spilled_bytes: u64,
 }
 
 impl Request {
-    /// How many files come behind it.
+    /// Returns the number of files that follow the request.
     pub(super) fn files(&self) -> usize {
         let inputs = match self {
             Self::Run { inputs, .. } => inputs,
@@ -187,7 +194,7 @@ impl Request {
     }
 }
 
-/// Why something was not done: the errors that come of a device.
+/// Error of a device in serialised form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Failure {
@@ -201,7 +208,7 @@ pub(super) enum Failure {
     Unavailable(String),
     Gone(String),
     Failed(String),
-    /// The context is lost, and the worker with it.
+    /// The context is lost, and the worker must be replaced.
     Lost(String),
 }
 
@@ -241,7 +248,7 @@ mod tests {
     use weir_types::{Name, Version};
 
     #[test]
-    fn errors_mean_the_same_on_the_other_side() {
+    fn errors_keep_kind_and_text_across_processes() {
         let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
         for error in [
             InferenceError::Refused("a".into()),

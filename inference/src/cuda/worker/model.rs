@@ -1,4 +1,4 @@
-//! A model in the memory of a device that a worker holds.
+//! Model in the memory of a worker's device.
 
 use super::memory::WorkerMemory;
 use super::message::{Answer, Request};
@@ -14,31 +14,32 @@ use std::time::Duration;
 use weir_device::Arena;
 use weir_types::{ElementType, ModelId};
 
-/// How slowly weights may come from the disk before their worker is taken to hang.
+/// Minimum rate at which weights are read from disk, in bytes per second. A slower worker is
+/// assumed to hang.
 const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
 
-/// A model that is loaded.
+/// Loaded model.
 pub(in crate::cuda) struct WorkerModel {
     model: Arc<Loaded>,
     footprint: Footprint,
 }
 
-/// What its sessions share.
+/// State shared by the model's sessions.
 pub(super) struct Loaded {
     pub(super) worker: Arc<Worker>,
     pub(super) id: ModelId,
-    /// What the worker knows it by.
+    /// Number of the model in the worker.
     number: u64,
     pub(super) outputs: Vec<ElementType>,
-    /// Where outputs may stay.
+    /// Device memory in which outputs may stay.
     pub(super) memory: Arc<WorkerMemory>,
-    /// How long it may take to arrive.
+    /// Maximum time for the weights to arrive.
     load_time_max: Duration,
     is_arriving: AtomicBool,
 }
 
 impl WorkerModel {
-    /// Have the worker load it. Blocks.
+    /// Loads the model in the worker. Blocks.
     pub(in crate::cuda) fn load(
         worker: Arc<Worker>,
         source: &ModelSource,
@@ -102,7 +103,7 @@ impl Drop for Loaded {
 }
 
 impl Loaded {
-    /// How long a run may take, and what it may have to wait for.
+    /// Returns the time limit of a run, including the time that it may wait for weights.
     pub(super) fn run_time_max(&self) -> Duration {
         let run_time_max = self.worker.config.run_time_max;
         if self.is_arriving.load(Ordering::Relaxed) {

@@ -1,37 +1,38 @@
-//! The memory of a device as its workers report it.
+//! Memory of a device, as reported by its workers.
 
 use super::message::MemoryReport;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What was reported last. Cheap to clone.
+/// Last memory report. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(in crate::cuda) struct ReportedMemory(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// What weights and runs may take together.
+    /// Configured limit of weights and runs together, in bytes.
     limit_bytes: u64,
     last: Mutex<Option<MemoryReport>>,
 }
 
 impl ReportedMemory {
-    /// Of a device of which weights and runs may take so much; nothing is reported yet.
+    /// Creates an empty report for a device with this limit of weights and runs.
     pub(in crate::cuda) fn new(limit_bytes: u64) -> Self {
         Self(Arc::new(Shared { limit_bytes, last: Mutex::default() }))
     }
 
-    /// A worker has measured the memory of the device.
+    /// Records a measurement of a worker.
     pub(super) fn note(&self, report: MemoryReport) {
         *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
-    /// Memory of the device that is in use outside of the pool for weights and runs.
+    /// Returns the device memory in use outside the pool for weights and runs, in bytes.
     pub(in crate::cuda) fn outside_bytes(&self) -> u64 {
         self.last().map_or(0, |report| report.outside_bytes)
     }
 
-    /// Of memory that is configured as a share of the limit, what there is of it beside what others have; but for `accounted_bytes` of these, which are
-    /// accounted for otherwise.
+    /// Scales `configured_bytes`, a part of the limit, by the share of the limit that other users
+    /// of the device leave. `accounted_bytes` of their memory count as available, because they are
+    /// accounted for elsewhere.
     pub(in crate::cuda) fn available_bytes(&self, configured_bytes: u64, accounted_bytes: u64) -> u64 {
         let limit_bytes = self.0.limit_bytes;
         let Some(MemoryReport { capacity_bytes, .. }) = self.last() else { return configured_bytes };
@@ -50,12 +51,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_have_their_share_of_what_others_leave() {
+    fn available_bytes_scale_with_memory_left_by_others() {
         let memory = ReportedMemory::new(1_000);
         assert_eq!((memory.available_bytes(750, 0), memory.outside_bytes()), (750, 0));
         memory.note(MemoryReport { outside_bytes: 650, capacity_bytes: 400 });
         assert_eq!((memory.available_bytes(750, 0), memory.outside_bytes()), (300, 650));
-        // What the cache counts as a model's is not counted twice.
+        // Memory that the cache attributes to a model is not counted twice.
         assert_eq!((memory.available_bytes(750, 200), memory.available_bytes(750, 700)), (450, 750));
         memory.note(MemoryReport { outside_bytes: 10, capacity_bytes: 1_000 });
         assert_eq!(memory.available_bytes(750, 0), 750);

@@ -1,4 +1,4 @@
-//! What the worker of a device does: the whole of what a process does that was started with [`DEVICE_WORKER_COMMAND`].
+//! Worker process of a device: the entry point of a process started with [`DEVICE_WORKER_COMMAND`].
 
 mod exports;
 mod fetching;
@@ -17,22 +17,24 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// The hidden subcommand that a node starts itself with.
+/// Hidden subcommand with which a node starts itself as a worker.
 pub const DEVICE_WORKER_COMMAND: &str = "__run-models";
 
-/// Be the worker of a device: do what is asked over connections that come through standard input, a socket, until it closes.
+/// Runs the worker of a device: serves the connections that arrive over the socket on standard
+/// input, until it closes.
 #[must_use]
 pub fn device_worker_main() -> ExitCode {
     let served = serve();
     if let Err(error) = &served {
-        // The node's own log is what is left to say it in.
+        // Standard error, which goes to the node's log, is the only remaining channel.
         eprintln!("the worker of a device: {error}");
     }
     end_at_once();
     ExitCode::FAILURE
 }
 
-/// Nothing is done here that might take long, so that the process ends with the node whatever the device does.
+/// Reads control messages. This thread never blocks on the device, so that the process ends with
+/// its node.
 fn serve() -> io::Result<()> {
     confine()?;
     let control: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
@@ -46,7 +48,7 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// A thread for each connection: the node sees to it that there are not many.
+/// Starts a thread for a connection. The node bounds the number of connections.
 fn attend(service: &Arc<Service>, socket: UnixStream, files: Files) -> io::Result<()> {
     let service = Arc::clone(service);
     let thread = std::thread::Builder::new().name("connection".to_owned());

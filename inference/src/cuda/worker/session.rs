@@ -1,4 +1,4 @@
-//! Runs of a model that a worker has: where their tensors are, on the way there and back.
+//! Runs of a model in a worker: transfer of inputs and outputs, and device-resident tensors.
 
 use super::connection::{CallError, InPlace};
 use super::export::Export;
@@ -20,7 +20,7 @@ use weir_device::Arena;
 use weir_device::cuda::BLOCK_BYTES;
 use weir_types::{ElementType, Shape};
 
-/// One slot's share of a model.
+/// Session of a model.
 pub(super) struct WorkerSession {
     model: Arc<Loaded>,
     number: u64,
@@ -28,36 +28,37 @@ pub(super) struct WorkerSession {
     was_cold: bool,
 }
 
-/// Where an input of a run is.
+/// Location of an input.
 enum Source {
     Here(Tensor),
-    /// With this worker, where it stays for the run.
+    /// Tensor on this worker's device, kept there during the run.
     Stayed(Stay, u64),
-    /// With the worker of a device whose memory this one reads.
+    /// Tensor on a device whose memory this worker can read.
     Sibling(Export, Shape),
 }
 
-/// The inputs of a run, as its worker is told of them.
+/// Inputs of a run in the form in which the worker gets them.
 struct Sent {
     inputs: Vec<Input>,
-    /// Those that the worker may read in the arena, or on other devices.
+    /// Inputs that the worker may read in the arena or on other devices.
     in_place: InPlace,
-    /// Those that have stayed with it. A run that is given up does not care whether they still do.
+    /// Guards that keep tensors on this worker's device. An abandoned run drops them early, because
+    /// its result is discarded.
     stays: Vec<Stay>,
-    /// How many bytes those have that have stayed with it.
+    /// Bytes of the device-resident inputs.
     stayed_bytes: u64,
-    /// Where the connection's memory is free.
+    /// Start of the free part of the connection's memory.
     outputs_at: u64,
 }
 
-/// Where an output of a run is.
+/// Location of an output.
 enum Given {
     Here(ElementType, Part),
     Stays(DeviceTensor),
 }
 
 impl WorkerSession {
-    /// One that the worker knows by `number`.
+    /// Creates a session with this number in the worker.
     pub(super) fn new(model: &Arc<Loaded>, number: u64) -> Self {
         Self { model: Arc::clone(model), number, device_time: None, was_cold: false }
     }
@@ -70,7 +71,8 @@ impl Session for WorkerSession {
 
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
         (self.device_time, self.was_cold) = (None, false);
-        // What is on other devices it reads there; or else the node has that brought to the host.
+        // The first attempt reads tensors of other devices in place. If that fails, the node copies
+        // them through the host.
         for siblings in [true, false] {
             if let Some(outputs) = self.run_on(job, siblings, interrupt)? {
                 return Ok(outputs);
@@ -89,7 +91,8 @@ impl Session for WorkerSession {
 }
 
 impl WorkerSession {
-    /// Run, with inputs read from `siblings` where that can be; none if it turned out that it cannot.
+    /// Runs the model. Inputs on `siblings` are read in place if possible. Returns `None` if a
+    /// device turns out to be unreachable.
     fn run_on(
         &mut self,
         job: &PlacedJob,
@@ -97,7 +100,7 @@ impl WorkerSession {
         interrupt: &Interrupt,
     ) -> Result<Option<Vec<Value>>, InferenceError> {
         let worker = &self.model.worker;
-        // Before there is a connection: what is elsewhere takes one, too.
+        // Sources come before the connection, because an export needs a connection as well.
         let sources = self.model.sources(job, siblings)?;
         if interrupt.reason().is_some() {
             return Err(InferenceError::Cancelled);
@@ -119,7 +122,8 @@ impl WorkerSession {
         let time_max = self.model.run_time_max();
         let answered = connection.call(&request, Some(&mut in_place), time_max, interrupt);
         if let Err(CallError::Unwanted) = &answered {
-            // It goes on there, and what it leaves is nobody's.
+            // The run continues in the worker; its device-resident outputs are orphaned and
+            // released.
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
             numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
         }
@@ -145,7 +149,8 @@ impl WorkerSession {
         worker.note_worked();
         worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
         in_place.exports.iter().for_each(Export::note_read);
-        // All of them before the first is read: those that have stayed have somebody to let go of them.
+        // All outputs are registered before the first is read, so that an error still releases
+        // device-resident outputs.
         let given = wanted.iter().zip(outputs).map(|(wanted, output)| self.model.given(*wanted, output));
         let given = given.collect::<Vec<_>>();
         let read = |given| match given? {
@@ -169,7 +174,8 @@ impl Drop for WorkerSession {
 }
 
 impl Loaded {
-    /// Where the inputs of a run can be read. What a device has that this one does not reach, or what a former worker had, has to be brought here.
+    /// Returns the locations of a run's inputs. Tensors on an unreachable device or of a former
+    /// worker are copied to the host.
     fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<Source>, InferenceError> {
         let source = |value: &Value| {
             let Some(stay) = value.device().map(DeviceTensor::stay) else {
@@ -189,26 +195,27 @@ impl Loaded {
         job.inputs.iter().map(source).collect()
     }
 
-    /// Have a tensor of so many bytes kept where another worker has it, to be read there; none where this one cannot.
+    /// Exports a tensor of another worker. Returns `None` if this worker cannot read it in place.
     fn export(&self, there: &WorkerMemory, number: u64, bytes: u64) -> Option<Export> {
         if !self.worker.reads(&there.worker) {
             return None;
         }
-        // It may begin in the middle of a block.
+        // The tensor may begin in the middle of a block.
         let blocks_max = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).ok()?.checked_add(1)?;
         let reserved = self.worker.files.reserve(blocks_max)?;
-        // Why there is none is told by the way over the host, if that fails as well.
+        // The error is dropped: the copy through the host reports an error if it fails as well.
         Export::begin(&there.worker, number, &self.memory.tenant, reserved).ok().flatten()
     }
 
-    /// The outputs that a run is to give, with numbers for those that may stay.
+    /// Returns the wanted outputs of a run, with numbers for the outputs that may stay on the
+    /// device.
     fn wanted(&self, job: &PlacedJob) -> Vec<(usize, Option<u64>)> {
         let is_on = self.worker.config.gpu.intermediates.free_percent_max > 0;
         let number = |at: &usize| (is_on && job.may_stay.contains(at)).then(|| self.worker.number());
         job.outputs.iter().map(|at| (*at, number(at))).collect()
     }
 
-    /// An output that a run has given.
+    /// Converts an output of the worker.
     fn given(
         &self,
         (position, number): (usize, Option<u64>),
@@ -231,7 +238,7 @@ impl Loaded {
 }
 
 impl Sent {
-    /// Put inputs that are here where the worker reads them.
+    /// Writes host inputs to memory that the worker reads.
     fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
         let (mut in_place, mut stays, mut stayed_bytes) = (InPlace::default(), Vec::new(), 0);
         let elsewhere = |source| match source {

@@ -1,7 +1,10 @@
-//! Making room on a device before there is need: what runs have left there, and what nobody has used for longest, goes to the memory of a sibling that has room.
+//! Spilling to peer devices before memory runs out: the least recently used device-resident tensors
+//! move to a peer device with free memory.
 //!
-//! A worker says with a run's answer what it would part with. A thread for each worker, here in the node, has a sibling's worker copy it, where it lies, by an
-//! [`Export`]; from then on that is where it is. What no sibling has room for stays, and goes to the host when its place is needed.
+//! A worker lists tensors to move in the answer of a run. For each worker, a thread in the node
+//! makes the worker of a peer device copy such a tensor in place, through an [`Export`]. The copy
+//! then replaces the original. If no peer has room, the tensor stays, and is spilled to the host
+//! when its memory is needed.
 
 use super::connection::InPlace;
 use super::export::Export;
@@ -18,20 +21,21 @@ use std::thread::sleep;
 use std::time::Duration;
 use weir_device::cuda::BLOCK_BYTES;
 
-/// How long no sibling is asked after none had room.
+/// Pause after a spill for which no peer device had room.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// The way to the thread.
+/// Sender of the spill thread.
 pub(super) struct Spill(SyncSender<Vec<u64>>);
 
 impl Spill {
-    /// The way, and its end. What is offered while something is being moved is offered again by the next run.
+    /// Creates the channel. Tensors offered during a move are dropped; the next run offers them
+    /// again.
     pub(super) fn channel() -> (Self, Receiver<Vec<u64>>) {
         let (sender, receiver) = sync_channel(1);
         (Self(sender), receiver)
     }
 
-    /// The worker would part with these tensors. Does not block.
+    /// Offers tensors for a move. Does not block.
     pub(super) fn offer(&self, tensors: Vec<u64>) {
         if !tensors.is_empty() {
             let _ = self.0.try_send(tensors);
@@ -39,7 +43,7 @@ impl Spill {
     }
 }
 
-/// Begin to move what `worker` would part with. The thread ends with it.
+/// Starts the spill thread, which ends with `worker`.
 pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Result<()> {
     let (name, worker) = (format!("weir-{}-spill", worker.config.device()), Arc::downgrade(worker));
     let spill = move || spill(&worker, &offered);
@@ -50,9 +54,9 @@ pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Re
 fn spill(worker: &Weak<Worker>, offered: &Receiver<Vec<u64>>) {
     while let Ok(tensors) = offered.recv() {
         for number in tensors {
-            // One that nobody has any more has ended, with all it had.
+            // A worker that no longer exists has released its tensors.
             let Some(worker) = worker.upgrade() else { return };
-            // Somebody may have let go of it.
+            // The tensor may have been released.
             let Some(tensor) = worker.left(number) else { continue };
             let siblings = worker.config.group.siblings_of(&worker);
             let moved = siblings.iter().any(|sibling| move_to(sibling, &worker, &tensor, number));
@@ -65,7 +69,8 @@ fn spill(worker: &Weak<Worker>, offered: &Receiver<Vec<u64>>) {
     }
 }
 
-/// Move a tensor to the memory of a sibling. Whether there was room for it, or it needs no moving any more.
+/// Moves a tensor to the memory of a peer device. Returns false if there was no room or the move
+/// failed.
 fn move_to(sibling: &Arc<Worker>, worker: &Arc<Worker>, tensor: &DeviceTensor, number: u64) -> bool {
     match Copied::take(sibling, worker, tensor, number) {
         Ok(Some(copied)) => {
@@ -83,14 +88,15 @@ fn move_to(sibling: &Arc<Worker>, worker: &Arc<Worker>, tensor: &DeviceTensor, n
     }
 }
 
-/// A tensor in the memory of a sibling.
+/// Copy of a tensor in the memory of a peer device.
 struct Copied {
     memory: Arc<WorkerMemory>,
     number: u64,
 }
 
 impl Copied {
-    /// Have `sibling` copy what `worker` has; none where it does not, for want of room.
+    /// Makes `sibling` copy a tensor of `worker`. Returns `None` if there is no copy, for example
+    /// for lack of room.
     fn take(
         sibling: &Arc<Worker>,
         worker: &Arc<Worker>,
@@ -103,7 +109,7 @@ impl Copied {
         else {
             return Ok(None);
         };
-        // It may begin in the middle of a block.
+        // The tensor may begin in the middle of a block.
         let blocks_max = usize::try_from(tensor.bytes().div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
         let reserved = sibling.files.reserve(blocks_max.saturating_add(1));
         let Some(reserved) = reserved else { return Ok(None) };
@@ -136,7 +142,8 @@ impl Copied {
         }
     }
 
-    /// Be where the tensor is, unless somebody has begun to use it where it was. Whether it is.
+    /// Replaces the original with the copy, unless the original is in use. Returns whether it was
+    /// replaced.
     fn replace(self, tensor: &DeviceTensor) -> bool {
         let Self { memory, number } = self;
         memory.worker.note_left(number, tensor);

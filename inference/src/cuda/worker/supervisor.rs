@@ -1,4 +1,4 @@
-//! Having a worker again, after it has ended.
+//! Restarts of a device's worker.
 
 use super::control::wait_for_end;
 use super::message::Opened;
@@ -12,28 +12,28 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::info;
 
-/// How long is waited for what a worker held of the device to be free, before the next one is started beside it.
+/// Maximum time to wait for the device memory of the former worker, before the next worker starts.
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Has the worker of a device.
+/// Supervisor of a device's worker.
 pub(in crate::cuda) struct Supervisor(Arc<Shared>);
 
 struct Shared {
     config: Arc<WorkerConfig>,
     state: Mutex<State>,
-    /// Told when a worker ends that nobody is asking anything.
+    /// Hook for the end of a worker without a pending request.
     tell: OnceLock<LossHook>,
 }
 
 #[derive(Default)]
 struct State {
-    /// None from when one has ended until the next is there.
+    /// `None` from the end of a worker until the next worker has started.
     worker: Option<Arc<Worker>>,
     restarts: Restarts,
 }
 
 impl Supervisor {
-    /// Start the first; gives what it says of the device. Blocks.
+    /// Starts the first worker, and returns its description of the device. Blocks.
     pub(in crate::cuda) fn start(config: WorkerConfig) -> Result<(Self, Opened), InferenceError> {
         let (config, state, tell) = (Arc::new(config), Mutex::default(), OnceLock::new());
         let shared = Arc::new(Shared { config, state, tell });
@@ -41,25 +41,25 @@ impl Supervisor {
         Ok((Self(shared), device))
     }
 
-    /// The one that there is.
+    /// Returns the current worker.
     pub(in crate::cuda) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
         let none = || self.0.lost("its worker is being started anew");
         self.0.lock().worker.clone().ok_or_else(none)
     }
 
-    /// What became of the tensors that runs have left with its workers.
+    /// Returns the counters of device-resident tensors.
     pub(in crate::cuda) fn handed_over(&self) -> HandedOver {
         self.0.config.hand_overs.counted()
     }
 
-    /// Have `tell` called, from a thread of its own, when a worker has ended.
+    /// Sets the hook that is called from a dedicated thread when a worker has ended.
     pub(in crate::cuda) fn on_loss(&self, tell: LossHook) {
-        // Nobody asks twice.
+        // The hook is set only once.
         let _ = self.0.tell.set(tell);
     }
 
-    /// Do away with the worker, and start the next: at once, if this one has worked, and after longer and longer pauses if not. Blocks; called by one
-    /// thread at a time.
+    /// Ends the worker and starts the next one: immediately if the worker has completed a run,
+    /// otherwise with exponential backoff. Blocks. Only one thread may call it at a time.
     pub(in crate::cuda) fn restart(&self) -> Result<(), InferenceError> {
         let shared = &*self.0;
         let former = shared.lock().worker.take();
@@ -91,7 +91,7 @@ impl Shared {
         Ok(device)
     }
 
-    /// Notice the end of a worker. The thread ends with its process.
+    /// Watches for the end of a worker. The thread ends with the worker's process.
     fn watch(self: &Arc<Self>, worker: &Arc<Worker>) -> io::Result<()> {
         let (shared, watched) = (Arc::downgrade(self), Arc::downgrade(worker));
         let control = worker.control.watched()?;
@@ -99,7 +99,7 @@ impl Shared {
             wait_for_end(&control);
             let (Some(shared), Some(worker)) = (shared.upgrade(), watched.upgrade()) else { return };
             let error = worker.has_ended();
-            // Told under the lock: by the time that there is another worker, it is too late to say so of this one.
+            // Called under the lock, so that the report precedes the start of the next worker.
             let state = shared.lock();
             let is_current = state.worker.as_ref().is_some_and(|current| Arc::ptr_eq(current, &worker));
             if let Some(tell) = shared.tell.get().filter(|_| is_current) {

@@ -1,4 +1,4 @@
-//! Tensors that stay where they are for as long as the worker of another device reads them there.
+//! Exported tensors, which stay in place while the worker of another device reads them.
 
 use super::staying::Stayed;
 use crate::cuda::lost;
@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{Exported, Held, Owner};
 
-/// The most at once. Each is of a run on another device, of which there are fewer.
+/// Maximum number of exports. Each belongs to a run on another device, and there are fewer runs.
 const EXPORTS_MAX: usize = 256;
 
-/// Those that there are, by the numbers that the node gave them.
+/// Exports by the numbers that the node assigned.
 #[derive(Default)]
 pub(super) struct Exports(Mutex<HashMap<u64, (Arc<Stayed>, Held)>>);
 
 impl Exports {
-    /// Keep a tensor of `owner` where it is, and give the blocks that it lies in; why not, if it is not there, or in more blocks than that.
+    /// Exports a tensor of `owner`, and returns its blocks. Returns the reason if the tensor is not
+    /// on the device, or has more than `blocks_max` blocks.
     pub(super) fn begin(
         &self,
         number: u64,
@@ -41,7 +42,7 @@ impl Exports {
         Ok(Ok(exported))
     }
 
-    /// Nobody reads these any more.
+    /// Ends exports.
     pub(super) fn end(&self, numbers: &[u64]) {
         let mut exports = self.lock();
         let ended: Vec<_> = numbers.iter().filter_map(|number| exports.remove(number)).collect();

@@ -1,4 +1,4 @@
-//! Bringing tensors that have stayed to the host.
+//! Copies of device-resident tensors to the host.
 
 use super::staying::Stayed;
 use super::window::failed;
@@ -12,12 +12,13 @@ use weir_device::Arena;
 use weir_device::cuda::{Fetch, Place, Span};
 use weir_types::TenantId;
 
-/// How much is on its way at once: what lies between the device and the connection's memory takes no more.
+/// Size of a piece in bytes. The staging memory between the device and the connection's memory
+/// holds two pieces.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Put a tensor of `tenant` into the memory of a connection, from its beginning on. Gives how many bytes that is.
+/// Copies a tensor of `tenant` to the start of a connection's memory. Returns its size in bytes.
 pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result<u64, InferenceError> {
-    // It stays where it is until the last copy has ended, whoever waits for that.
+    // The tensor stays in place until the last copy has ended, even if the caller leaves early.
     let held = Arc::new(stayed.hold(owner(tenant))?);
     let span: Span = match held.place() {
         Place::Host(bytes) => {
@@ -30,7 +31,7 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
     let mut offset = 0;
     while offset < span.bytes() {
         let piece = span.slice(offset, PIECE_BYTES.min(span.bytes() - offset)).ok_or_else(misfit)?;
-        // The run that has left it has ended: it is there.
+        // The run that produced the tensor has ended, so no ordering is needed.
         let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(Arc::clone(&held)));
         let bytes = fetched.and_then(Fetch::wait).map_err(|error| weights_failure(&error))?;
         memory.write_all_at(&bytes, offset).map_err(|error| failed(&error))?;

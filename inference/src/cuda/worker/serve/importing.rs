@@ -1,4 +1,4 @@
-//! Tensors that are read on other devices.
+//! Imports of tensors on other devices.
 
 use super::window::failed;
 use crate::cuda::device::Gpu;
@@ -9,13 +9,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use weir_device::cuda::{Exported, Imported};
 
-/// What of that device is not reached, and why.
+/// Device whose memory cannot be read, with the reason.
 pub(super) struct NotReached {
     pub(super) ordinal: u32,
     pub(super) why: String,
 }
 
-/// Map tensors that are on other devices, in their order, from the files that came with the request; none where this process may not open so many.
+/// Maps tensors of other devices in order, from the files that came with the request. `files` is
+/// `None` if this process could not open all files.
 pub(super) fn import<'a>(
     gpu: &Gpu,
     elsewhere: impl IntoIterator<Item = &'a message::Exported>,

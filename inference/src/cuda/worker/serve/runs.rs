@@ -1,14 +1,14 @@
-//! Runs under way in a worker: how they are told to stop.
+//! Active runs of a worker, and their cancellation.
 
 use crate::interrupt::{Interrupt, Reason};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What stops each of them.
+/// Interrupts of the active runs.
 #[derive(Default)]
 pub(super) struct Runs(Mutex<HashMap<u64, Arc<Interrupt>>>);
 
-/// A run under way, until it drops.
+/// Active run, removed on drop.
 pub(super) struct UnderWay<'a> {
     runs: &'a Runs,
     number: u64,
@@ -22,7 +22,7 @@ impl Runs {
         UnderWay { runs: self, number, interrupt }
     }
 
-    /// Tell a run to stop, if it has not ended yet.
+    /// Cancels a run, unless it has ended.
     pub(super) fn cancel(&self, number: u64) {
         let interrupt = self.lock().get(&number).cloned();
         if let Some(interrupt) = interrupt {

@@ -1,4 +1,4 @@
-//! What the connections of a worker have in common: the device, and the models and sessions there.
+//! State shared by the connections of a worker: the device, its models and its sessions.
 
 use super::exports::Exports;
 use super::fetching::fetch;
@@ -27,13 +27,13 @@ use weir_device::Arena;
 use weir_device::cuda::{Devices, Exported, Search};
 use weir_types::TenantId;
 
-/// Memory for tensors that go neither to nor from a connection's: there are none on the way of a run.
+/// Arena for tensors outside the connections' memory, in bytes. Runs need no such tensors.
 const ARENA_BYTES_MAX: u64 = 64 << 20;
 
-/// The most tensors that a run's answer says had better be elsewhere: the next one says the rest.
+/// Maximum number of tensors to move per answer. The next answer reports the remaining tensors.
 const BEYOND_MAX: usize = 16;
 
-/// A device, once it is held, and what is there.
+/// Device, once it is open, and its models and sessions.
 #[derive(Default)]
 pub(super) struct Service {
     gpu: OnceLock<Arc<Gpu>>,
@@ -41,15 +41,15 @@ pub(super) struct Service {
     sessions: Mutex<HashMap<u64, Arc<Mutex<CudaSession>>>>,
     runs: Runs,
     exports: Exports,
-    /// Before the device that they are on.
+    /// Dropped before the device with the tensors.
     staying: Staying,
 }
 
-/// What is answered, with the files that go behind it.
+/// Answer, and the files to send after it.
 pub(super) type Reply = (Answer, Vec<OwnedFd>);
 
 impl Service {
-    /// Answer what is asked over a connection, until it closes.
+    /// Answers the requests of a connection until it closes.
     pub(super) fn attend(&self, mut socket: UnixStream, files: &Files) -> io::Result<()> {
         while let Some(request) = receive::<Request>(&mut socket)? {
             let count = request.files();
@@ -60,7 +60,8 @@ impl Service {
             let replied = self.reply(request, files, brought);
             let failed = |error| {
                 let memory = self.gpu.get().map(|gpu| {
-                    // Where that fails, so does whatever comes next, which tells why.
+                    // If the measurement fails, the next request fails as well, and reports the
+                    // reason.
                     _ = gpu.measure();
                     gpu.measured().into()
                 });
@@ -73,12 +74,13 @@ impl Service {
         Ok(())
     }
 
-    /// Nobody wants a run any more.
+    /// Cancels a run.
     pub(super) fn cancel(&self, run: u64) {
         self.runs.cancel(run);
     }
 
-    /// Answer a request, which has brought these files; none where not all of them could be opened.
+    /// Answers a request. `brought` has the files of the request, or is `None` if not all of them
+    /// could be opened.
     pub(super) fn reply(
         &self,
         request: Request,
@@ -136,14 +138,15 @@ impl Service {
         let search = Search { driver: Some(driver), ..Search::default() };
         let cannot = |error: &dyn std::fmt::Display| InferenceError::DeviceLost(error.to_string().into());
         let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
-        // The node has seen to it that it may; where not, tensors of siblings go over the host.
+        // The node raises the hard limit. If the limit is too low, tensors of peer devices go
+        // through the host.
         let files = GpuFiles::new(devices.infos().len() as u64, config.slots as u64).worker;
         raise_open_files(files).map_err(|error| cannot(&error))?;
         let mut gpu =
             Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
-        // The first model finds them loaded, or on their way.
+        // When the first model loads, the kernels are loaded or being loaded.
         gpu.kernels.load_ahead();
-        // Where it cannot be told, tensors go over the host.
+        // If the query fails, tensors go through the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();
         let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
@@ -155,10 +158,10 @@ impl Service {
 
     fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
         let gpu = self.gpu()?;
-        // Other processes may have taken some of the device.
+        // Other processes may have allocated device memory since the last measurement.
         gpu.measure().map_err(|error| failure(&error))?;
         let model = match CudaModel::load(Arc::clone(&gpu), files) {
-            // Weights go before what runs have left.
+            // Weights have priority over device-resident intermediates.
             Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => {
                 CudaModel::load(Arc::clone(&gpu), files)?
             }

@@ -1,7 +1,9 @@
-//! Tensors that stay on the device between runs, by the numbers that the node knows them by.
+//! Device-resident tensors between runs, by the numbers that the node assigned.
 //!
-//! Each is an intermediate of the device's communication store, its tenant's, until the node lets go of it; the store moves it to the host where others
-//! need the memory. The node may let go of what a run has not left yet: that is not kept when it comes.
+//! Each tensor is an intermediate of the device's communication store, owned by its tenant, until
+//! the node releases it. The store spills tensors to the host when the memory is needed. The node
+//! can release a tensor that its run has not produced yet; such a tensor is discarded when the run
+//! produces it.
 
 use crate::cuda::device::Gpu;
 use crate::cuda::failure;
@@ -12,12 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_device::cuda::{CommError, CommIndex, Held, Owner, Priority, Span, Stream, TransferError};
 use weir_types::Shape;
 
-/// Tensors below this go over the host: that takes no longer than looking after them.
+/// Minimum size of a device-resident tensor in bytes. For smaller tensors, a copy through the host
+/// is as fast as the bookkeeping.
 const STAYING_BYTES_MIN: u64 = 16 << 10;
-/// Numbers that are remembered for runs that nobody waits for any more. Such a run has begun, or begins at once.
+/// Maximum number of remembered abandoned outputs. The runs of these outputs have already started
+/// or start immediately.
 const ABANDONED_MAX: usize = 1_024;
 
-/// Those that there are.
+/// Device-resident tensors.
 #[derive(Default)]
 pub(super) struct Staying(Mutex<State>);
 
@@ -27,7 +31,7 @@ struct State {
     abandoned: VecDeque<u64>,
 }
 
-/// A tensor that stays. The device lets go of it with the last handle.
+/// Device-resident tensor. The device frees it with the last handle.
 pub(super) struct Stayed {
     pub(super) gpu: Arc<Gpu>,
     index: CommIndex,
@@ -37,7 +41,7 @@ pub(super) struct Stayed {
 }
 
 impl Staying {
-    /// Keep a tensor, unless nobody wants it any more.
+    /// Keeps a tensor, unless it was abandoned.
     pub(super) fn add(&self, number: u64, stayed: Stayed) {
         let mut state = self.lock();
         match state.abandoned.iter().position(|abandoned| *abandoned == number) {
@@ -50,7 +54,7 @@ impl Staying {
         self.lock().there.get(&number).cloned().ok_or_else(gone)
     }
 
-    /// What the node knows these by.
+    /// Returns the node's numbers of these intermediates.
     pub(super) fn numbers_of(&self, indices: &[CommIndex]) -> Vec<u64> {
         if indices.is_empty() {
             return Vec::new();
@@ -61,7 +65,8 @@ impl Staying {
         indices.iter().filter_map(|index| numbers.get(index).copied()).collect()
     }
 
-    /// Let go of tensors, and of those that are `abandoned` when they come.
+    /// Releases tensors. `abandoned` tensors are released now, or as soon as their run produces
+    /// them.
     pub(super) fn release(&self, numbers: &[u64], abandoned: &[u64]) {
         let mut state = self.lock();
         let mut went: Vec<_> = numbers.iter().filter_map(|number| state.there.remove(number)).collect();
@@ -85,7 +90,8 @@ impl Staying {
 }
 
 impl Stayed {
-    /// Leave a copy of `from` on the device for `owner`, in the order of `stream`; none where it is better off on the host.
+    /// Keeps a copy of `from` on the device for `owner`, enqueued on `stream`. Returns `None` if
+    /// the tensor should go through the host.
     pub(super) fn leave(
         gpu: &Arc<Gpu>,
         owner: Owner,
@@ -102,12 +108,12 @@ impl Stayed {
                 Ok(Some(Self { gpu, index, owner, shape, bytes }))
             }
             Err(CommError::Transfer(TransferError::Device(error))) => Err(failure(&error)),
-            // There is no room, neither on the device nor where others went that had to make room.
+            // There is no room on the device or in the memory for spilled tensors.
             Err(_) => Ok(None),
         }
     }
 
-    /// Have a copy of `from`, which another device has, for `owner`, if there is room. Waits until it is there.
+    /// Copies a tensor from another device for `owner`, if there is room. Waits for the copy.
     pub(super) fn take_in(
         gpu: &Arc<Gpu>,
         owner: Owner,
@@ -116,7 +122,7 @@ impl Stayed {
     ) -> Result<Option<Self>, InferenceError> {
         let stream = Stream::new(&gpu.context, Priority::Normal).map_err(|error| failure(&error))?;
         let put = gpu.intermediates.put_guest(from, &stream, owner, gpu.now_ns());
-        // What it reads must not go before it is read.
+        // The source must stay mapped until the copy has ended.
         stream.synchronize().map_err(|error| failure(&error))?;
         match put {
             Ok(Some(index)) => {
@@ -128,12 +134,12 @@ impl Stayed {
         }
     }
 
-    /// Use it on behalf of `owner`: whose it is not finds nothing.
+    /// Holds the tensor for `owner`. Fails if the tensor belongs to another owner.
     pub(super) fn hold(&self, owner: Owner) -> Result<Held, InferenceError> {
         self.gpu.intermediates.get(self.index, owner, self.gpu.now_ns()).map_err(|_| gone())
     }
 
-    /// What the node is told of it.
+    /// Returns the description of the tensor for the node.
     pub(super) fn told(&self) -> Output {
         Output::Stays { shape: self.shape.clone(), bytes: self.bytes }
     }
@@ -141,7 +147,7 @@ impl Stayed {
 
 impl Drop for Stayed {
     fn drop(&mut self) {
-        // It is there until now.
+        // The index is valid until now.
         let _ = self.gpu.intermediates.remove(self.index, self.owner);
     }
 }

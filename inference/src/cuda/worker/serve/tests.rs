@@ -1,4 +1,5 @@
-//! Tensors that stay with a worker, on the fake driver: whose they are, where they are, and when they go.
+//! Tests of device-resident tensors in a worker on the fake driver: ownership, location and
+//! release.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot be set up has failed")]
 
 use super::service::{Reply, Service};
@@ -22,11 +23,12 @@ use tempfile::TempDir;
 use weir_fake_cuda::Fake;
 use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
 
-/// Rows of 4 KiB in every tensor here.
+/// Number of rows of 4 KiB in every tensor of these tests.
 const ROWS: u32 = 8;
 const BYTES: u64 = ROWS as u64 * 4096;
 
-/// A worker in this process. Fields drop in order: the driver last, which looks for what was left.
+/// Worker within the test process. Fields drop in order: the fake driver last, because it checks
+/// for leaks.
 struct Stage {
     service: Service,
     files: Files,
@@ -43,7 +45,7 @@ impl Stage {
         Self::on(0, memory_bytes_max, intermediates)
     }
 
-    /// One of two devices. Each stage has a driver of its own, as each worker has.
+    /// Creates a stage on one of two devices. Each stage has a separate driver, as each worker has.
     fn on(ordinal: u32, memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
         let fake = Fake::new(7);
         fake.set("devices", 2);
@@ -74,13 +76,13 @@ impl Stage {
         self.service.reply(request, &self.files, Some(brought))
     }
 
-    /// Have a tensor kept where it is, as `export`.
+    /// Exports a tensor under the number `export`.
     fn export(&self, tensor: u64, of: &str, export: u64) -> Result<Reply, InferenceError> {
         let request = Request::Export { tensor, tenant: tenant(of), export, blocks_max: FILES_MAX };
         self.reply(request, Vec::new())
     }
 
-    /// Run on what another stage has exported.
+    /// Runs on a tensor that another stage has exported.
     fn run_on(&self, session: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
         let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
         let request =
@@ -89,7 +91,7 @@ impl Stage {
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
 
-    /// Take in what another stage has exported.
+    /// Takes in a tensor that another stage has exported.
     fn take(&self, tensor: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
         let exported = Exported { ordinal: 0, shape: shape(), place };
         let request = Request::Take { tensor, tenant: tenant("alice"), exported };
@@ -97,7 +99,8 @@ impl Stage {
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
 
-    /// Load a model of `tests/fixtures/models` for a tenant, and open a session of the same number.
+    /// Loads a model of `tests/fixtures/models` for a tenant, and opens a session with the same
+    /// number.
     fn load(&self, number: u64, of: &str, name: &str) {
         let path = format!("../tests/fixtures/models/good/{name}.onnx");
         let upload = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
@@ -124,7 +127,8 @@ impl Stage {
         self.ask(Request::Session { model: number, session: number }).unwrap();
     }
 
-    /// Run on ones in the connection's memory, or on a tensor that has stayed. The output may stay by that number.
+    /// Runs on ones in the connection's memory, or on a device-resident tensor. `stays_as` is the
+    /// number under which the output may stay.
     fn run(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Result<Output, InferenceError> {
         match self.ask(self.request(session, input, stays_as))? {
             Answer::Ran { mut outputs, .. } => Ok(outputs.remove(0)),
@@ -144,7 +148,7 @@ impl Stage {
         Request::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES }
     }
 
-    /// Whether all elements of an output in the connection's memory are this one.
+    /// Returns whether all elements of an output in the connection's memory have this value.
     fn is(&self, output: &Output, value: f32) -> bool {
         let Output::Here(part) = output else { panic!("it has stayed: {output:?}") };
         let mut found = vec![0; usize::try_from(part.bytes).unwrap()];
@@ -190,11 +194,11 @@ fn is_lost<T>(answer: &Result<T, InferenceError>) -> bool {
 }
 
 #[test]
-fn what_a_run_leaves_the_next_reads_without_the_bus() {
+fn next_run_reads_device_tensor_without_host_copy() {
     let stage = Stage::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.load(2, "alice", "raised");
-    // Launch by launch, captured, and repeated.
+    // The three runs are launched kernel by kernel, captured, and repeated.
     for number in [10, 11, 12] {
         assert_eq!(stage.run(1, None, Some(number)).unwrap(), stays());
         let (up, down) = (stage.fake.count("bytes_to_device"), stage.fake.count("bytes_to_host"));
@@ -204,7 +208,7 @@ fn what_a_run_leaves_the_next_reads_without_the_bus() {
         let output = stage.run(1, Some(100 + number), None).unwrap();
         assert!(stage.is(&output, 6.0));
         assert_eq!(stage.fake.count("bytes_to_host"), down + BYTES, "the last gives it to the host");
-        // It is still there for others, until nobody has it.
+        // The tensor stays available until it is released.
         assert!(stage.is(&stage.run(2, Some(number), None).unwrap(), 3.0));
         stage.release(&[number, 100 + number], &[]);
         assert_eq!(stage.usage().device_bytes, 0);
@@ -213,7 +217,7 @@ fn what_a_run_leaves_the_next_reads_without_the_bus() {
 }
 
 #[test]
-fn a_tenant_finds_nothing_of_anothers() {
+fn tenant_cannot_access_tensors_of_another_tenant() {
     let stage = Stage::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.load(2, "bob", "twice");
@@ -225,7 +229,7 @@ fn a_tenant_finds_nothing_of_anothers() {
 }
 
 #[test]
-fn what_has_to_make_room_is_right_all_the_same() {
+fn spilled_tensor_keeps_its_contents() {
     let stage = Stage::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     for number in [10, 11] {
@@ -242,7 +246,7 @@ fn what_has_to_make_room_is_right_all_the_same() {
 }
 
 #[test]
-fn where_there_is_no_room_it_goes_with_the_answer() {
+fn output_without_room_on_device_is_returned_with_the_answer() {
     let none = IntermediateLimits { spilled_bytes_max: 0, ..IntermediateLimits::default() };
     for limits in [
         IntermediateLimits { len_max: 1, ..IntermediateLimits::default() },
@@ -260,10 +264,10 @@ fn where_there_is_no_room_it_goes_with_the_answer() {
 }
 
 #[test]
-fn what_nobody_waits_for_is_not_kept_whenever_it_comes() {
+fn abandoned_output_is_not_kept() {
     let stage = Stage::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
-    // Told of before it is there, and after.
+    // Abandoned before the run produces the tensor, and after.
     stage.release(&[], &[10]);
     stage.run(1, None, Some(10)).unwrap();
     assert_eq!(stage.usage().device_bytes, 0);
@@ -275,7 +279,7 @@ fn what_nobody_waits_for_is_not_kept_whenever_it_comes() {
 }
 
 #[test]
-fn a_run_that_fails_leaves_nothing() {
+fn failed_run_keeps_no_outputs() {
     let stage = Stage::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.run(1, None, Some(10)).unwrap();
@@ -284,7 +288,7 @@ fn a_run_that_fails_leaves_nothing() {
     assert!(is_lost(&stage.fetch(11, "alice")));
 }
 
-/// A tensor of alice's on the first device, as the second can read it, and that.
+/// Creates two stages, with a tensor of alice on the first device that the second device can read.
 fn siblings() -> (Stage, Stage) {
     let stages = [0, 1].map(|ordinal| Stage::on(ordinal, 256 << 20, IntermediateLimits::default()));
     let [first, second] = stages;
@@ -302,7 +306,7 @@ fn exported(reply: Result<Reply, InferenceError>) -> (Place, Vec<OwnedFd>) {
 }
 
 #[test]
-fn what_a_run_leaves_one_on_a_sibling_reads_without_the_bus() {
+fn sibling_run_reads_device_tensor_without_host_copy() {
     let (first, second) = siblings();
     for export in 100..103 {
         let up = second.fake.count("bytes_to_device");
@@ -320,10 +324,10 @@ fn what_a_run_leaves_one_on_a_sibling_reads_without_the_bus() {
 }
 
 #[test]
-fn what_a_sibling_reads_stays_until_it_has_read_it() {
+fn exported_tensor_stays_until_sibling_has_read_it() {
     let (first, second) = siblings();
     let lent = exported(first.export(10, "alice", 100));
-    // Neither somebody's need nor the end of the workflow takes it away.
+    // Neither memory pressure nor the end of the workflow evicts an exported tensor.
     first.service.gpu().unwrap().give_up(u64::MAX);
     first.release(&[10], &[]);
     assert_eq!(first.usage().device_bytes, BYTES);
@@ -335,7 +339,7 @@ fn what_a_sibling_reads_stays_until_it_has_read_it() {
 }
 
 #[test]
-fn what_a_sibling_takes_in_is_right_when_the_first_has_let_go_of_it() {
+fn tensor_taken_in_by_sibling_outlives_the_original() {
     let (first, second) = siblings();
     let (up, down) = (second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host"));
     let taken = second.take(20, exported(first.export(10, "alice", 100)));
@@ -347,7 +351,7 @@ fn what_a_sibling_takes_in_is_right_when_the_first_has_let_go_of_it() {
     assert!(is_lost(&second.fetch(20, "bob")), "it is alice's there, too");
     assert_eq!(second.fetch(20, "alice").unwrap(), ones(2.0));
     assert!(second.is(&second.run(2, Some(20), None).unwrap(), 3.0));
-    // It goes on to the host where it is in the way, and home to nobody.
+    // Under memory pressure, the tensor is spilled to the host instead of its first device.
     second.service.gpu().unwrap().give_up(u64::MAX);
     assert_eq!(second.usage().host_bytes, BYTES);
     assert!(second.is(&second.run(2, Some(20), None).unwrap(), 3.0));
@@ -356,7 +360,7 @@ fn what_a_sibling_takes_in_is_right_when_the_first_has_let_go_of_it() {
 }
 
 #[test]
-fn a_sibling_without_room_takes_nothing_in() {
+fn sibling_without_room_takes_in_no_tensor() {
     let (first, _) = siblings();
     let full = IntermediateLimits { free_percent_max: 0, ..IntermediateLimits::default() };
     let second = Stage::on(1, 256 << 20, full);
@@ -369,8 +373,8 @@ fn a_sibling_without_room_takes_nothing_in() {
 }
 
 #[test]
-fn a_run_tells_what_had_better_be_elsewhere() {
-    // A share of some tensors.
+fn run_reports_tensors_that_should_move() {
+    // A limit that admits only some tensors.
     let share = IntermediateLimits { free_percent_max: 1, ..IntermediateLimits::default() };
     let stage = Stage::new(32 << 20, share);
     stage.load(1, "alice", "twice");
@@ -384,13 +388,13 @@ fn a_run_tells_what_had_better_be_elsewhere() {
     assert!(first > 1, "there is room at first: {rooms:?}");
     assert_eq!(rooms[first].beyond, [0], "what was unused for longest");
     assert!(rooms[..=first].iter().all(|room| room.spilled_bytes == 0), "ahead of need: {rooms:?}");
-    // Nobody has taken anything away: it goes to the host.
+    // No peer has taken a tensor, so the oldest one is spilled to the host.
     assert_eq!(rooms[11].spilled_bytes, BYTES);
     assert_eq!(stage.usage().host_bytes, rooms.iter().map(|room| room.spilled_bytes).sum::<u64>());
 }
 
 #[test]
-fn what_a_sibling_may_not_or_cannot_read_where_it_is_is_not_exported() {
+fn unreadable_tensor_is_not_exported_to_sibling() {
     let (first, second) = siblings();
     assert!(is_lost(&first.export(10, "bob", 100)), "it is alice's");
     let in_no_more = Request::Export { tensor: 10, tenant: tenant("alice"), export: 101, blocks_max: 0 };
@@ -405,14 +409,14 @@ fn what_a_sibling_may_not_or_cannot_read_where_it_is_is_not_exported() {
 }
 
 #[test]
-fn a_device_that_does_not_reach_the_other_says_so_before_it_runs() {
+fn unreachable_device_is_reported_before_the_run() {
     let (first, second) = siblings();
     second.fake.set("peer_access", 0);
     let lent = exported(first.export(10, "alice", 100));
     assert!(matches!(second.run_on(2, lent), Ok(Answer::NotReached { ordinal: 0, .. })));
     let (place, blocks) = exported(first.export(10, "alice", 101));
     drop(blocks);
-    // As where its process may not open so many files.
+    // Same as when the process cannot open all files.
     let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
     let request =
         Request::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };

@@ -1,4 +1,4 @@
-//! Where the tensors of one run are: in the memory of its connection, or on the device.
+//! Tensors of one run: in the connection's memory, or on the device.
 
 use super::staying::{Stayed, Staying};
 use crate::cuda::device::Gpu;
@@ -14,37 +14,39 @@ use weir_device::Buffer;
 use weir_device::cuda::{CudaError, Held, Imported, Owner, Place, Span, Stream};
 use weir_types::{ElementType, Shape};
 
-/// The tensors of one run. What has to go over the host is read from the files that its connection came with into pinned memory, and written from there.
+/// Tensors of one run. Host inputs are read from the connection's files into pinned memory; host
+/// outputs are written from pinned memory.
 pub(super) struct Window<'a> {
     gpu: &'a Arc<Gpu>,
     owner: Owner,
     files: &'a Files,
     inputs: Vec<Source<'a>>,
-    /// For each output that is wanted, the number by which it may stay.
+    /// Number under which each wanted output may stay.
     numbers: Vec<Option<u64>>,
     outputs: Vec<Option<Given>>,
     end: u64,
 }
 
-/// Where an input is.
+/// Location of an input.
 enum Source<'a> {
     Here(&'a Part),
-    /// Left on the device.
+    /// Device-resident tensor.
     Stayed(Arc<Stayed>, Held, Span),
-    /// It has stayed, and had to make room.
+    /// Device-resident tensor that was spilled to the host.
     Spilled(Arc<Stayed>, Buffer),
-    /// On another device, mapped for as long as the run goes on.
+    /// Tensor on another device, mapped during the run.
     Sibling(&'a Exported, Imported),
 }
 
-/// What became of an output.
+/// Location of an output.
 enum Given {
     Here(Part),
     Stays(u64, Stayed),
 }
 
 impl<'a> Window<'a> {
-    /// The tensors of a run on behalf of `owner`. What is on other devices was `imported`, in the order of the inputs.
+    /// Creates the tensors of a run for `owner`. `imported` has the mapped tensors of other
+    /// devices, in the order of the inputs.
     pub(super) fn new(
         (gpu, staying): (&'a Arc<Gpu>, &Staying),
         owner: Owner,
@@ -70,7 +72,7 @@ impl<'a> Window<'a> {
         Ok(Self { gpu, owner, files, inputs, numbers, outputs, end: outputs_at })
     }
 
-    /// Bytes of inputs that had stayed, and are on the host.
+    /// Returns the bytes of inputs that were spilled to the host.
     pub(super) fn through_host_bytes(&self) -> u64 {
         let spilled = self.inputs.iter().map(|source| match source {
             Source::Spilled(stayed, _) => stayed.bytes,
@@ -79,7 +81,7 @@ impl<'a> Window<'a> {
         spilled.sum()
     }
 
-    /// What became of the outputs. The run has ended well; those that stay do from now on.
+    /// Returns the outputs of a successful run, and registers the outputs that stay on the device.
     pub(super) fn into_outputs(self, staying: &Staying) -> Result<Vec<Output>, InferenceError> {
         let given = self.outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(misfit)?;
         let output = |given| match given {
@@ -128,7 +130,7 @@ impl Exchange for Window<'_> {
     fn order(&self, input: usize, stream: &Stream) -> Result<(), CudaError> {
         match self.inputs.get(input) {
             Some(Source::Stayed(_, held, _)) => held.order(stream),
-            // Another process has waited for what is on a sibling.
+            // The exporting process has already waited for a tensor of a peer device.
             _ => Ok(()),
         }
     }
@@ -180,7 +182,7 @@ impl Exchange for Window<'_> {
     }
 }
 
-/// The memory for tensors cannot be written or read.
+/// Error of reading or writing the memory for tensors.
 pub(super) fn failed(error: &io::Error) -> InferenceError {
     InferenceError::RunOutOfMemory(format!("the memory for tensors: {error}").into())
 }
