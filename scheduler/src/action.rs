@@ -11,9 +11,10 @@ pub enum Action {
     Start {
         /// The invocation.
         invocation: InvocationId,
-        /// The node to run it on.
+        /// The node that runs the invocation.
         node: NodeId,
-        /// The device on which its models are granted; `None` if it may open no models.
+        /// The device on which the invocation's models are granted; `None` if the invocation may
+        /// open no models.
         device: Option<DeviceId>,
         /// Models that the device may evict from now on, in order of eviction, until they are
         /// granted again. The node evicts one only when a load needs the room. The permission holds
@@ -29,7 +30,7 @@ pub enum Action {
         invocation: InvocationId,
         /// The reason.
         why: Rejection,
-        /// The estimated cost of running it, if known.
+        /// The estimated cost of running the invocation, if known.
         estimate: Estimate,
     },
     /// Send [`Event::Woken`](crate::Event::Woken) at this time. Replaces an earlier request.
@@ -42,13 +43,13 @@ pub enum Action {
 pub enum Rejection {
     /// The queue is full.
     QueueFull,
-    /// Its models exceed every device, or its tenant's memory limit.
+    /// The invocation's models exceed every device, or its tenant's memory limit.
     NoCapacity,
-    /// Its deadline passed while it waited.
+    /// The invocation's deadline passed while it waited.
     Deadline,
-    /// It would miss its SLO, or missed the SLO while it waited.
+    /// The invocation would miss its SLO, or missed the SLO while it waited.
     Slo,
-    /// Its node was lost while it ran.
+    /// The invocation's node was lost while it ran.
     NodeLost,
 }
 
@@ -96,7 +97,7 @@ pub struct Why {
 pub struct Alternative {
     /// The device.
     pub device: DeviceId,
-    /// Its expected cost.
+    /// The expected cost on the device.
     pub estimate: Estimate,
 }
 

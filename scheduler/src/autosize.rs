@@ -38,7 +38,7 @@ pub struct Chosen {
     pub is_short: bool,
 }
 
-/// Sizes one model. It has no clock: the caller passes each interval's rate.
+/// Sizes one model. An `Autosizer` has no clock: the caller passes each interval's rate.
 #[derive(Debug, Clone, Default)]
 pub struct Autosizer {
     /// Rates of the last intervals, newest last.
@@ -67,7 +67,7 @@ impl Chosen {
         u64::from(self.sessions()) * u64::from(self.configuration.threads)
     }
 
-    /// Whether it needs less memory than `other`, or equal memory and fewer threads.
+    /// Whether this size needs less memory than `other`, or equal memory and fewer threads.
     fn is_less_than(&self, other: &Self) -> bool {
         (self.memory_bytes(), self.threads()) < (other.memory_bytes(), other.threads())
     }

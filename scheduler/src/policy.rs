@@ -47,14 +47,14 @@ use weir_types::{InvocationId, NodeId, Platforms};
 /// A scheduling policy: it queues waiting invocations in its own order, and chooses the next
 /// placement.
 ///
-/// It never places an invocation of a tenant that [`may_start`](crate::Tenants::may_start) refuses,
-/// or an invocation that does not fit.
+/// A policy never places an invocation of a tenant that [`may_start`](crate::Tenants::may_start)
+/// refuses, or an invocation that does not fit.
 pub trait Policy: Send {
     /// The policy's name in settings and reports.
     fn name(&self) -> &'static str;
 
-    /// Queues an invocation. It has at least one model; its models are distinct, and fit into some
-    /// device that was up when it arrived.
+    /// Queues an invocation. The invocation has at least one model. Its models are distinct, and
+    /// fit into some device that was up when it arrived.
     fn arrived(&mut self, request: Request, view: &View);
 
     /// Called after every event, before [`next`](Self::next) is asked for placements.
@@ -65,7 +65,7 @@ pub trait Policy: Send {
     /// [`View`] reports for its device.
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement>;
 
-    /// Removes a waiting invocation; `None` if it does not wait here.
+    /// Removes a waiting invocation; `None` if the invocation is not in the queue.
     fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request>;
 
     /// Removes a waiting invocation that can no longer meet its SLO; `None` if there is none, or if
@@ -95,19 +95,19 @@ pub struct Request {
     pub tenant: TenantKey,
     /// The function to run.
     pub function: FunctionKey,
-    /// The models that it may open.
+    /// The models that the invocation may open.
     pub models: SmallVec<[Demand; 1]>,
-    /// When it arrived.
+    /// Arrival time.
     pub arrived_at_ns: u64,
-    /// When it expires.
+    /// Time at which the invocation expires.
     pub deadline_at_ns: u64,
     /// 1 is the most urgent; 0 is the default.
     pub priority: u32,
-    /// Items that it works on.
+    /// Items that the invocation works on.
     pub batch: u32,
-    /// Its run time, if the caller knows it.
+    /// Run time, if the caller knows it.
     pub run_time_ns: Option<u64>,
-    /// Its run time on some kinds of devices, from the caller.
+    /// Run times on some kinds of devices, from the caller.
     pub told_ns: Box<[(KindKey, u64)]>,
     /// The SLO to meet. Policies see a request with an SLO only if admission is off.
     pub slo: Slo,
@@ -120,11 +120,11 @@ pub struct Request {
 pub struct Demand {
     /// The model.
     pub model: ModelKey,
-    /// Bytes of device memory that it takes, as measured or estimated.
+    /// Bytes of device memory that the model takes, as measured or estimated.
     pub bytes: u64,
     /// Duration of a load, if the caller knows it.
     pub load_time_ns: Option<u64>,
-    /// The platforms that can run it.
+    /// The platforms that can run the model.
     pub runs_on: Platforms,
     /// The parts of [`bytes`](Self::bytes) that other models may share.
     pub parts: Parts,
@@ -135,9 +135,9 @@ pub struct Demand {
 pub struct Placement {
     /// The invocation.
     pub request: Request,
-    /// The node that runs it.
+    /// The node that runs the invocation.
     pub node: NodeId,
-    /// The device on which its models are granted; `None` if it has no models.
+    /// The device on which the models are granted; `None` without models.
     pub device: Option<DeviceKey>,
     /// Victims, in addition to the models that are evictable already.
     pub evict: Vec<ModelKey>,

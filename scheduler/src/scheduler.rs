@@ -235,7 +235,7 @@ impl Scheduler {
         self.admission.settle(self.now_ns, &mut self.view);
     }
 
-    /// Queues an arrival, or rejects it if it cannot run.
+    /// Queues an arrival, or rejects it if it can never run.
     fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<InvocationId> {
         let (invocation, deadline_at_ns) = (arrival.invocation, arrival.deadline_at_ns);
         if self.waiting.contains_key(&invocation) || self.view.is_running(invocation) {
@@ -302,8 +302,8 @@ impl Scheduler {
         self.reject(request, why, actions);
     }
 
-    /// Whether some known device can run it and is large enough, and the tenant's memory limit
-    /// allows it. True while no device is known.
+    /// Whether some known device can run the request and is large enough, and the tenant's memory
+    /// limit allows it. True while no device is known.
     fn could_fit(&self, request: &Request) -> bool {
         let is_within_cap =
             || together_bytes(&request.models) <= self.view.tenants().bytes_max(request.tenant);

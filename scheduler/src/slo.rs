@@ -48,8 +48,8 @@ use weir_types::Cost;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Slo {
-    /// When it is due, in the scheduler's time; `u64::MAX` for no limit. Unlike after a deadline,
-    /// it keeps running after its due time.
+    /// The due time, in the scheduler's time; `u64::MAX` for no limit. An invocation keeps running
+    /// after its due time, unlike after its deadline.
     pub due_at_ns: u64,
     /// Maximum cost of its device time, loads included; [`Cost::MAX`] for no limit.
     pub cost_max: Cost,

@@ -139,7 +139,7 @@ struct Tenant {
     waiting: u32,
     running: u32,
     charges: Charges,
-    /// Its models in memory, with the number of devices that hold each.
+    /// The tenant's models in memory, with the number of devices that hold each.
     held: BTreeMap<ModelKey, u32>,
     /// Device time divided by weight.
     clock_ns: u64,

@@ -34,6 +34,6 @@ pub struct Victims {
     /// Models of the same tenant that other devices evict, so that the tenant stays within its
     /// memory limit.
     pub elsewhere: SmallVec<[(DeviceKey, ModelKey); 1]>,
-    /// Expected cost of the evictions, in load time. 0 from policies that do not estimate it.
+    /// Expected cost of the evictions, in load time; 0 from policies without an estimate.
     pub loss_ns: u64,
 }

@@ -62,7 +62,7 @@ impl Nodes {
         actions
     }
 
-    /// The node on which it starts at once, and the best alternative.
+    /// The node on which the invocation starts at once, and the best alternative.
     fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(Place, Option<Place>)> {
         let inputs = inputs.iter().map(|(node, bytes)| InputsOn { node: NodeId(*node), bytes: *bytes });
         let ModelId { tenant, name, version } = model();

@@ -51,7 +51,7 @@ impl Combiner {
         }
     }
 
-    /// Whether it computes with elements, which must then be `FP32` or `FP64`.
+    /// Whether the combiner computes with elements, which must then be `FP32` or `FP64`.
     pub(crate) fn computes(self) -> bool {
         matches!(self, Self::Mean | Self::Vote | Self::Best)
     }

@@ -114,7 +114,7 @@ pub enum PlanError {
     /// A source does not exist.
     #[error("{place}: there is no {source_text}; there are {have}")]
     NoSource {
-        /// Where it is read.
+        /// The place that reads the source.
         place: Box<Place>,
         /// The source.
         source_text: Source,
@@ -124,7 +124,7 @@ pub enum PlanError {
     /// A source names a step with several outputs, without an output.
     #[error("{place}: step {step} has several outputs, say which: {have}")]
     SeveralOutputs {
-        /// Where it is read.
+        /// The place that reads the step.
         place: Box<Place>,
         /// The step.
         step: String,
@@ -170,7 +170,7 @@ pub enum PlanError {
     /// A tensor does not match the type required by its reader.
     #[error("{place}: {takes} is taken, and {source_text} is {is}")]
     DoesNotFit {
-        /// Where it is read.
+        /// The place that reads the tensor.
         place: Box<Place>,
         /// The required type.
         takes: String,
@@ -227,7 +227,7 @@ pub enum PlanError {
         output: String,
         /// Its source.
         source_text: Source,
-        /// A case in which it is absent.
+        /// A case in which the output is absent.
         case: String,
     },
     /// A step runs in no case.

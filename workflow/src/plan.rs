@@ -31,9 +31,9 @@ pub const CASES_MAX: u64 = 1_024;
 pub struct Pinned {
     /// The kind of target.
     pub kind: TargetKind,
-    /// Its name.
+    /// The target's name.
     pub name: Name,
-    /// Its version.
+    /// The target's version.
     pub version: Version,
     /// Digest of the version's content, which detects a replacement.
     pub digest: ContentHash,
@@ -90,11 +90,11 @@ pub(crate) type ValueId = usize;
 /// A value: an input of the workflow or an output of a step.
 #[derive(Debug, Clone)]
 pub(crate) struct PlannedValue {
-    /// Its name within its step or workflow.
+    /// The name within its step or workflow.
     pub(crate) name: String,
-    /// Its type; `None` if unknown.
+    /// The type; `None` if unknown.
     pub(crate) is: Option<Type>,
-    /// How often steps, conditions and outputs read it.
+    /// How often steps, conditions and outputs read the value.
     pub(crate) readers: usize,
 }
 
@@ -226,7 +226,7 @@ impl Plan {
         self.depth
     }
 
-    /// The number of its steps, including those of nested workflows.
+    /// The number of steps, including those of nested workflows.
     #[must_use]
     pub fn runs(&self) -> u64 {
         self.runs

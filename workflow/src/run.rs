@@ -35,16 +35,16 @@ pub struct Run<V> {
 /// A step to start.
 #[derive(Debug, Clone)]
 pub struct Begin<V> {
-    /// Its index in [`Plan::steps`].
+    /// The step's index in [`Plan::steps`].
     pub step: usize,
-    /// Its inputs. A combiner gets only the tensors that are present.
+    /// The step's inputs. A combiner gets only the tensors that are present.
     pub inputs: Vec<(String, V)>,
     /// The outputs that are read, which the step has to return.
     pub outputs: Vec<String>,
-    /// The outputs that only steps with a target read. They may be returned [without their
-    /// data](Value::view) if those steps find the data elsewhere.
+    /// The outputs that only steps with a target read. A step may return these outputs [without
+    /// their data](Value::view) if their readers find the data elsewhere.
     pub handed_on: Vec<String>,
-    /// The outputs of these that only models read.
+    /// The handed-on outputs that only models read.
     pub for_models: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ enum Held<V> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No requested output depends on it.
+    /// No requested output depends on the step.
     NotNeeded,
     Waiting {
         /// Whether its condition holds.

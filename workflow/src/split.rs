@@ -10,7 +10,7 @@ pub const PARTS_MAX: u32 = 16;
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// Its shape.
+    /// The part's shape.
     pub shape: Shape,
     /// The range of its data in the data of the whole tensor.
     pub range: Range<usize>,

@@ -27,7 +27,7 @@ impl View<'_> {
         self.shape.element_count()
     }
 
-    /// Whether it has no elements.
+    /// Whether the tensor has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -16,7 +16,7 @@ pub struct Network {
 }
 
 impl Default for Network {
-    /// A 10 Gbit/s network at the throughput that HTTP achieves on it.
+    /// A 10 Gbit/s network, at the throughput of HTTP.
     fn default() -> Self {
         Self { bytes_per_second: 1_000_000_000, round_trip_ns: 500_000 }
     }

@@ -53,8 +53,7 @@ pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey
     let Some(device) = view.device(key).filter(could_hold) else {
         return false;
     };
-    // An idle device has all the room that it will ever have, unless the tenant's memory limit
-    // frees up elsewhere.
+    // An idle device gets no more room, unless the tenant frees memory on other devices.
     device.running() > 0 || placer.fit(now_ns, view, key, request).is_some()
 }
 

@@ -58,7 +58,7 @@ struct Round {
 /// An invocation to be costed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
-    /// When it is costed: at its place in the order, or later if it yields.
+    /// The head's turn: its place in the order, or a later place if it yields.
     turn: Order,
     order: Order,
     queue: QueueKey,
@@ -95,7 +95,7 @@ enum Verdict {
     WaitToLoad(DeviceKey, u64),
     /// Wait until its tenant's other models are evicted.
     WaitForCap,
-    /// Wait until a device that can run it is up again.
+    /// Wait until a device that can run the invocation is up again.
     WaitForDevice,
     /// No device has room for its models.
     NoRoom,

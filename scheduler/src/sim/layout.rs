@@ -13,9 +13,9 @@ use weir_types::{DeviceId, NodeId, Platform};
 pub struct Kind {
     /// The kind's name.
     pub name: &'static str,
-    /// Its memory, relative to the workload's capacity.
+    /// Memory, relative to the workload's capacity.
     pub capacity: f64,
-    /// Its load and run times, relative to the workload's times.
+    /// Load and run times, relative to the workload's times.
     pub time: f64,
 }
 

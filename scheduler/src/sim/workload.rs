@@ -66,7 +66,7 @@ pub enum WorkloadError {
 }
 
 impl Workload {
-    /// Creates a workload and checks it.
+    /// Creates a workload from its parts, and checks them.
     ///
     /// # Errors If arrivals are out of order or name an unknown model, if a model is larger than a
     /// device or has a run time of 0, or if there is no device.
@@ -119,7 +119,7 @@ impl Workload {
         &self.models
     }
 
-    /// Its arrivals, in order.
+    /// The arrivals, in order.
     #[must_use]
     pub fn requests(&self) -> &[SimRequest] {
         &self.requests

@@ -50,7 +50,7 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) request: Request,
-    /// Its best estimate.
+    /// The best estimate for the request.
     pub(crate) estimate: Estimate,
 }
 
@@ -166,7 +166,7 @@ impl Admission {
         Some(placement)
     }
 
-    /// Removes a waiting request; `None` if it does not wait here.
+    /// Removes a waiting request; `None` if the request has no place in a timetable.
     pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request> {
         let key = *self.places.get(&invocation)?;
         let at = self.tables.get(&key)?.position(invocation)?;

@@ -21,9 +21,10 @@ use weir_types::Cost;
 /// A step of a workflow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
-    /// The indexes of the steps that must end before it starts. All are smaller than its own index.
+    /// The indexes of the steps that must end before this step starts. All are smaller than this
+    /// step's index.
     pub after: Vec<usize>,
-    /// Time and cost on each kind of device, by index; `None` where it cannot run.
+    /// Time and cost on each kind of device, by index; `None` where the step cannot run.
     pub quotes: Vec<Option<Quote>>,
 }
 
@@ -55,7 +56,7 @@ pub enum FrontError {
     Order {
         /// The step.
         step: usize,
-        /// The step that it depends on.
+        /// The step that `step` depends on.
         after: usize,
     },
     /// A step runs on no kind of device.
@@ -73,11 +74,11 @@ pub struct Front {
 /// A placement in the current state of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer<T> {
-    /// Time from now until it would end.
+    /// Time from now until the end.
     pub finish_after_ns: u64,
-    /// Its cost.
+    /// Cost of the placement.
     pub cost: Cost,
-    /// Its place.
+    /// The place of the placement.
     pub place: T,
 }
 
@@ -134,7 +135,7 @@ impl Front {
     }
 
     /// Compares up to `sample_len` of the placements that meet both SLOs with the current state of
-    /// the cluster, and chooses one that still meets them.
+    /// the cluster, and chooses a placement that still meets both SLOs.
     ///
     /// `check` returns the finish time and cost of a placement in that state; `None` if there is no
     /// room for it. `seed` seeds the random choices.

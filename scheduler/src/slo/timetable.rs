@@ -15,14 +15,14 @@ use weir_types::InvocationId;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) request: Request,
-    /// When it must end.
+    /// Time by which the entry must end.
     pub(super) due_at_ns: u64,
     /// Load time of the models that are missing when its turn comes.
     pub(super) load_ns: u64,
     pub(super) run_ns: u64,
-    /// The models that it loads. It relies on all its other models being in memory.
+    /// The models that the entry loads. The entry relies on all its other models being in memory.
     pub(super) loads: SmallVec<[ModelKey; 1]>,
-    /// Whether it has no SLO, and was added because it waited for too long.
+    /// Whether the entry has no SLO, and was added because it waited for too long.
     pub(super) is_other: bool,
 }
 
@@ -256,9 +256,9 @@ struct Models(SmallVec<[Place; 8]>);
 struct Place {
     model: ModelKey,
     size: Size,
-    /// Whether the device holds or loads it.
+    /// Whether the device holds or loads the model.
     is_held: bool,
-    /// When it is loaded, up to the current entry of the pass.
+    /// When the model is loaded, up to the current entry of the pass.
     there_at_ns: u64,
 }
 
@@ -279,8 +279,8 @@ impl Models {
         all
     }
 
-    /// When an entry that starts at `begin_ns` can proceed, before its own loads. It waits for
-    /// models that another entry loads, whether it relies on them or not.
+    /// When an entry that starts at `begin_ns` can proceed, before its own loads. An entry waits
+    /// for models that another entry loads, whether it relies on them or not.
     fn there_at_ns(&mut self, begin_ns: u64, entry: &Entry) -> u64 {
         let needed = || self.0.iter().filter(|place| entry.needs(place.model)).map(|place| place.there_at_ns);
         let there_ns = if self.0.iter().all(|place| place.there_at_ns <= begin_ns) {

@@ -69,7 +69,7 @@ impl View {
     /// the measurement of other functions.
     ///
     /// An accelerator on which the function never ran is assumed to be [`ACCELERATION`] times as
-    /// fast as the fastest known device, so that it is tried.
+    /// fast as the fastest known device, so that the accelerator is tried.
     #[must_use]
     pub fn run_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)

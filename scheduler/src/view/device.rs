@@ -26,13 +26,15 @@ pub struct DeviceView {
     /// Number of invocations ever placed here.
     dispatches: u64,
     run_time_ns: RunningMean,
-    /// An invocation admitted with an SLO waits for it: no other invocation may start.
+    /// Whether an invocation admitted with an SLO waits for the device, so that no other invocation
+    /// may start.
     is_kept: bool,
-    /// It serves invocations with SLOs, and runs at most as many at once as it has slots.
+    /// Whether the device serves invocations with SLOs, and runs at most as many at once as it has
+    /// slots.
     serves_slos: bool,
-    /// It accepts no invocations for now.
+    /// Whether the device accepts no invocations for now.
     is_down: bool,
-    /// Its node also has a CPU that runs models.
+    /// Whether the node also has a CPU that runs models.
     has_cpu_beside: bool,
 }
 

@@ -33,32 +33,32 @@ pub struct ModelView {
 }
 
 impl ModelView {
-    /// The devices that hold it: in memory, or granted and loading, and not given up.
+    /// The devices that hold the model: in memory, or granted and loading, and not given up.
     #[must_use]
     pub fn holders(&self) -> &BTreeSet<DeviceKey> {
         &self.holders
     }
 
-    /// The devices that hold it, earliest to accept one more invocation first.
+    /// The devices that hold the model, earliest to accept one more invocation first.
     pub fn holders_by_free(&self) -> impl Iterator<Item = DeviceKey> {
         self.by_free.iter().map(|(_, device)| *device)
     }
 
-    /// Number of waiting requests for it.
+    /// Number of waiting requests for the model.
     #[must_use]
     pub fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// Recent arrivals per second that asked for it. `watched_ns` is the time over which arrivals
-    /// were counted.
+    /// Recent arrivals per second that asked for the model. `watched_ns` is the time over which
+    /// arrivals were counted.
     pub(super) fn demand_per_s(&self, now_ns: u64, watched_ns: u64) -> f64 {
         let forgotten = (-(now_ns.saturating_sub(self.demand_at_ns) as f64) / HALF_LIFE_NS).exp2();
         let seen = 1.0 - (-(watched_ns.max(WATCHED_NS_MIN) as f64) / HALF_LIFE_NS).exp2();
         self.demand * forgotten * std::f64::consts::LN_2 / (HALF_LIFE_NS / 1e9) / seen
     }
 
-    /// The expected time to load the missing part of it, from measured loads.
+    /// The expected time to load the missing part of the model, from measured loads.
     pub(super) fn load_time_ns(&self, kind: usize, tier: Tier, part: Missing) -> Option<u64> {
         let beside_ns = self.beside_times.mean_ns(kind, tier).filter(|_| part.is_lesser());
         let whole_ns = || self.load_times.mean_ns(kind, tier);
@@ -70,7 +70,7 @@ impl ModelView {
         times.add(kind, tier, load_time_ns);
     }
 
-    /// Where a node would load it from, if the node reported that.
+    /// Where a node would load the model from, if the node reported that.
     pub(super) fn staged(&self, node: NodeId) -> Option<&[(Tier, u64)]> {
         self.staged.get(&node).map(Vec::as_slice)
     }

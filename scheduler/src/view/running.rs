@@ -106,7 +106,7 @@ impl View {
         if let Some(key) = running.device {
             let models = running.models.clone();
             // On platforms that overlap computation with loads, a cold run takes less than load and
-            // run time together. It counts only while no better measurement exists.
+            // run time together. A cold run counts only while no better measurement exists.
             let says_run_time = |device: &&DeviceView| {
                 let may_overlap =
                     device.spec().platform.computes_behind_loads() && !running.missing.is_empty();

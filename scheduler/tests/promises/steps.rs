@@ -56,7 +56,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Events about unknown things, or with absurd numbers. They must not affect the guarantees for
+/// Events about unknown things, or with absurd numbers, which must not affect the guarantees for
 /// everything else.
 fn nonsense() -> impl Strategy<Value = Event> {
     let nobody = InvocationId(u64::MAX);

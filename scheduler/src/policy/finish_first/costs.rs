@@ -61,7 +61,7 @@ pub(super) struct Costs<'a> {
     pub(super) request: &'a Request,
     /// How long the head of its queue has waited.
     pub(super) waited_ns: u64,
-    /// Its run time on the fastest kind of device.
+    /// The request's run time on the fastest kind of device.
     pub(super) quickest_ns: u64,
     /// The best load, computed once: it does not depend on the place in the queue.
     pub(super) load: OnceCell<Best>,
@@ -108,8 +108,8 @@ impl Costs<'_> {
             let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
             if !device.is_open() {
                 let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
-                // Of the invocations that wait for this device, `ahead_ns` counts those ahead.
-                // Those behind are not overtaken, so they lose nothing.
+                // Of the invocations that wait for this device, `ahead_ns` counts those ahead. The
+                // invocations behind are not overtaken, so they lose nothing.
                 let (_, later_ns) = self.delays_ns(device, run_time_ns);
                 best.offer(key, false, wait_ns.saturating_add(ahead_ns).saturating_add(later_ns), 0);
             } else if self.placer.fit(self.now_ns, self.view, key, self.request).is_some() {
@@ -210,7 +210,7 @@ impl Costs<'_> {
         self.view.device(key).filter(|device| device.takes(&self.request.models))
     }
 
-    /// Whether any device that is up can run it, with or without room.
+    /// Whether any device that is up can run the request, with or without room.
     pub(super) fn has_device(&self) -> bool {
         let is_any = self.request.models.iter().all(|demand| demand.runs_on.is_all());
         is_any && self.view.open().next().is_some()

@@ -12,8 +12,8 @@ pub(super) struct Queue {
     places: HashMap<InvocationId, u64>,
     /// Places by the first model of the invocation.
     by_model: HashMap<ModelKey, BTreeSet<u64>>,
-    /// Number of scans by the place at which they ended: each visited all places before. Scans that
-    /// ended at or before the head are dropped.
+    /// Number of scans by the place at which they ended: each scan visited all places before its
+    /// end. Scans that ended at or before the head are dropped.
     scans: BTreeMap<u64, u32>,
     arrivals: u64,
 }

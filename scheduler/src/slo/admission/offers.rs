@@ -21,7 +21,7 @@ struct Wish<'a> {
     now_ns: u64,
     view: &'a View,
     request: &'a Request,
-    /// When it is due, less the margin.
+    /// The due time, less the margin.
     due_at_ns: u64,
     cost_max: Cost,
 }
@@ -252,7 +252,8 @@ impl Admission {
         lines.iter().take(self.settings.sample_len.max(1)).find_map(|line| {
             let Offer { finish_after_ns, place: Seat { device, at, mut entry }, .. } =
                 self.on_device(&wish, line)?;
-            // Later arrivals may overtake it, as long as it still ends by the due time set here.
+            // Later arrivals may overtake this entry, as long as it still ends by the due time set
+            // here.
             let last_due_ns = self.tables.get(&device).and_then(|table| table.entries().last());
             entry.due_at_ns = last_due_ns.map_or(0, |last| last.due_at_ns).max(now_ns + finish_after_ns);
             entry.is_other = true;

@@ -25,7 +25,7 @@ pub(super) struct Held {
     bytes: u64,
     parts: Parts,
     resident: bool,
-    /// Number of running invocations that may open it.
+    /// Number of running invocations that may open the model.
     grants: u32,
     /// The node may evict the model while no grant needs it.
     evictable: bool,
@@ -42,7 +42,7 @@ pub struct Candidate {
     /// Bytes freed by evicting this model alone: its size without the parts that it shares with
     /// other models.
     pub bytes: u64,
-    /// When it was last granted or loaded; higher is later. Models granted together have equal
+    /// The time of the last grant or load; higher is later. Models granted together have equal
     /// values.
     pub used: u64,
 }
