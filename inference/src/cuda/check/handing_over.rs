@@ -107,7 +107,7 @@ fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Ch
     Ok(beside(("through the host", host), ("on the device", device), bytes))
 }
 
-/// Hand-over from the memory of a peer device.
+/// Compares the hand-over from the memory of a peer device with a hand-over through the host.
 fn on_two(
     timer: &Timer,
     (gpu, here): (&Gpu, &mut Slot),

@@ -21,7 +21,7 @@ pub(in crate::cuda) struct Supervisor(Arc<Shared>);
 struct Shared {
     config: Arc<WorkerConfig>,
     state: Mutex<State>,
-    /// Hook for the end of a worker without a pending request.
+    /// Hook that is called when the process of the current worker ends, even without a request.
     tell: OnceLock<LossHook>,
 }
 
