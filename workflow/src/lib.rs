@@ -27,7 +27,11 @@
 //!     [outputs]
 //!     probabilities = "surer"
 //! "#)?;
-//! let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None, Some(2)] };
+//! let port = |name: &str| Port {
+//!     name: name.into(),
+//!     datatype: ElementType::Fp32,
+//!     shape: vec![None, Some(2)],
+//! };
 //! let plan = Plan::new(&document, &|_step, reference| {
 //!     Ok(Some(Pinned {
 //!         kind: TargetKind::Model,
