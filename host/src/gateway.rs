@@ -1,4 +1,4 @@
-//! The node's HTTP face: one service, the calls of functions first and everything else behind a router.
+//! HTTP gateway of a node: serves function calls directly, and all other requests through a router.
 
 mod auth;
 mod body;
@@ -53,10 +53,10 @@ use weir_inference::Content;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, Name, TenantId};
 
-/// The longest text of a request that axum itself refused.
+/// Size limit of the text of a rejection by axum itself.
 const REJECTION_BYTES_MAX: usize = 4 << 10;
 
-/// Everything a node serves. Cheap to clone.
+/// Gateway of a node. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Gateway {
     node: Arc<NodeState>,
@@ -117,7 +117,8 @@ impl Gateway {
         Self { node, router }
     }
 
-    /// Answer one request. Dropping the future, as the server does when the client goes away, cancels what it started.
+    /// Serves one request. Dropping the future, as the server does when the client disconnects,
+    /// cancels the work that the request started.
     pub(crate) async fn serve(&self, request: Request) -> Response {
         let id = RequestId::of(request.headers());
         let dialect = Dialect::of(request.uri().path());
@@ -136,7 +137,7 @@ impl Gateway {
     }
 
     async fn route(&self, mut request: Request, id: &RequestId) -> Response {
-        // Health answers come first: they need nothing of the node and no permission.
+        // Health checks come first: they need neither permission nor capacity.
         match request.uri().path() {
             "/healthz" => return "ok\n".into_response(),
             "/readyz" => return health::ready(&self.node),
@@ -164,10 +165,10 @@ impl Gateway {
         self.call(tenant, request, id).await
     }
 
-    /// Answer a request in the name of `tenant`.
+    /// Serves a request on behalf of `tenant`.
     async fn call(&self, tenant: TenantId, mut request: Request, id: &RequestId) -> Response {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
-            // Where the name ends, as an offset: the request itself goes on to the function.
+            // Keep only the length of the name: the request itself goes on to the function.
             let name_len = name_len(call);
             return invoke::invoke(&self.node, tenant, name_len, request, id)
                 .await
@@ -178,7 +179,7 @@ impl Gateway {
         if grpc::is_call(request.uri().path()) {
             return grpc::serve(&self.node, request).await;
         }
-        // Infallible: every error is an answer already.
+        // Infallible: every error is already a response.
         let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
         let is_told = |extensions: &http::Extensions| {
             extensions.get::<ApiError>().is_some() || extensions.get::<AsItWas>().is_some()
@@ -190,12 +191,13 @@ impl Gateway {
     }
 }
 
-/// What asynchronous invocations ask of it.
+/// Interface for asynchronous invocations.
 impl Gateway {
-    /// Answer a request that was accepted before, as it would have been answered then; or say which error of the node's that would be.
+    /// Runs a request that was accepted earlier. Returns the response that a synchronous caller
+    /// would have received, or the node's error.
     pub(crate) async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
         let id = RequestId::of(request.headers());
-        // On the heap: a future of this size is otherwise part of every one around it.
+        // Boxed: a future of this size would otherwise be part of every enclosing future.
         let mut response = Box::pin(self.call(tenant, request, &id)).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             return Err(Fault::new(error.code, error.text));
@@ -203,20 +205,20 @@ impl Gateway {
         if !response.headers().contains_key(ERROR_CODE) {
             return Ok(response);
         }
-        // Of another node, that it was passed on to.
+        // An error response from the node that the call was forwarded to.
         let (head, body) = response.into_parts();
         let text = axum::body::to_bytes(body, REJECTION_BYTES_MAX).await.unwrap_or_default();
         let error = refusal(&head.headers, &text);
         Err(Fault::new(error.code, error.text))
     }
 
-    /// Where the results of calls of `name` may be sent.
+    /// Returns the hosts that callbacks of calls of `name` may reach.
     pub(crate) fn callback_hosts(&self, tenant: &TenantId, kind: InvocationKind, name: &Name) -> Vec<String> {
         self.node.callback_hosts(tenant, kind, name)
     }
 }
 
-/// What other nodes ask of this one.
+/// Interface for the other nodes of the cluster.
 impl Gateway {
     async fn route_of_cluster(&self, mut request: Request, id: &RequestId) -> Result<Response, ApiError> {
         let cluster = self.node.cluster.as_ref();
@@ -249,22 +251,23 @@ impl Gateway {
     }
 }
 
-/// How much of what follows `/fn/` is the function's name.
+/// Returns the length of the function's name in the path after `/fn/`.
 fn name_len(call: &str) -> usize {
     call.find('/').unwrap_or(call.len())
 }
 
-/// A path or query that axum itself could not read, as an error like every other.
+/// Converts axum's rejection of a path or query to an API error.
 async fn rejected(response: Response) -> ApiError {
     let text = axum::body::to_bytes(response.into_body(), REJECTION_BYTES_MAX).await.unwrap_or_default();
     ApiError::new(ErrorCode::InvalidRequest, String::from_utf8_lossy(&text))
 }
 
-/// In the extensions of an answer that a function has given, now or before, whatever its status.
+/// Response extension that marks a function's own response, live or stored, so that the gateway
+/// does not rewrite it as an API error.
 #[derive(Debug, Clone)]
 struct AsItWas;
 
-/// On whose behalf a management request is made.
+/// Tenant on whose behalf a request runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) tenant: TenantId,

@@ -1,4 +1,4 @@
-//! Who a request comes from: the tokens of a node that listens to more than its own machine.
+//! Authentication by tokens, for nodes that listen beyond loopback.
 
 use super::error::ApiError;
 use super::headers;
@@ -10,29 +10,30 @@ use std::collections::HashMap;
 use std::path::Path;
 use weir_types::{ContentHash, ErrorCode, TenantId};
 
-/// The shortest token: 128 bits as base64 have 22 characters.
+/// Minimum length of a token, in characters. A token of 128 bits in base64 has 22 characters.
 const TOKEN_LEN_MIN: usize = 16;
 
-/// Stands for the operator where a token file names a tenant.
+/// Name of the operator in the tenant column of a token file.
 const OPERATOR: &str = "*";
 
-/// The tokens of a node, or none where everyone is tenant `default`.
+/// Tokens of a node; none if every client is tenant `default`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tokens(Option<HashMap<ContentHash, Identity>>);
 
-/// Who makes a request.
+/// Identity of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Identity {
-    /// Whoever reaches a node without tokens: tenant `default`, and all there is.
+    /// Any client of a node without tokens: tenant `default`, with full access.
     Anyone,
-    /// Who has a token of this tenant's.
+    /// Client with a token of this tenant.
     Tenant(TenantId),
-    /// Who looks after a node with tokens: reads the metrics of all tenants, and does nothing in the name of any.
+    /// Operator of a node with tokens: reads the metrics of all tenants, and cannot act for any
+    /// tenant.
     Operator,
 }
 
 impl Identity {
-    /// In whose name the request is made.
+    /// Returns the tenant on whose behalf the request runs.
     pub(crate) fn tenant(self) -> Result<TenantId, ApiError> {
         match self {
             Self::Anyone => Ok(TenantId::default()),
@@ -45,7 +46,7 @@ impl Identity {
         }
     }
 
-    /// The only tenant whose metrics it may read; none where it may read everyone's.
+    /// Returns the only tenant whose metrics the client may read; none if it may read all metrics.
     pub(crate) fn reads_only(&self) -> Option<&TenantId> {
         match self {
             Self::Tenant(tenant) => Some(tenant),
@@ -54,7 +55,7 @@ impl Identity {
     }
 }
 
-/// Why a token file cannot be used.
+/// Invalid token file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenFileError {
     #[error("cannot read it: {0}")]
@@ -66,7 +67,8 @@ pub(crate) enum TokenFileError {
 }
 
 impl Tokens {
-    /// The tokens that `config` asks for; none only where nobody else reaches the node, or that is what was asked for.
+    /// Loads the tokens that `config` requires. Returns no tokens only on loopback, or with
+    /// `insecure`.
     pub(crate) fn of(config: &NodeConfig) -> anyhow::Result<Self> {
         if let Some(path) = &config.token_file {
             return Self::read(path).with_context(|| format!("cannot use the token file {}", path.display()));
@@ -80,7 +82,7 @@ impl Tokens {
         Ok(Self::default())
     }
 
-    /// Read a token file: one `TOKEN [TENANT]` a line, where the tenant `*` is the operator.
+    /// Reads a token file: one `TOKEN [TENANT]` per line, where the tenant `*` is the operator.
     fn read(path: &Path) -> Result<Self, TokenFileError> {
         Self::parse(&std::fs::read_to_string(path)?)
     }
@@ -104,7 +106,8 @@ impl Tokens {
             if words.next().is_some() {
                 return Err(bad("there are more than two words".to_owned()));
             }
-            // Kept and compared as hashes: how long a look-up takes says nothing about the tokens.
+            // Tokens are stored and compared as hashes: the time of a lookup reveals nothing about
+            // them.
             if tokens.insert(ContentHash::of(token.as_bytes()), identity).is_some() {
                 return Err(bad("the token is there twice".to_owned()));
             }
@@ -112,7 +115,8 @@ impl Tokens {
         if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self(Some(tokens))) }
     }
 
-    /// Who makes a request. Its token is taken out of the headers: functions do not see it.
+    /// Identifies the client of a request, and removes its token from the headers, so that
+    /// functions do not see the token.
     pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Result<Identity, ApiError> {
         let Some(tokens) = &self.0 else { return Ok(Identity::Anyone) };
         let own = headers.remove(headers::TOKEN);
@@ -142,7 +146,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn a_token_names_its_tenant_and_is_not_passed_on() {
+    fn token_identifies_its_tenant_and_is_stripped() {
         let text = "# ours\n0123456789abcdef acme # theirs\nfedcba9876543210\noperator90123456 *\n";
         let tokens = Tokens::parse(text).unwrap();
         let tenant = |header: &'static str, value: &str| {
@@ -161,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_file_that_would_let_everyone_in_is_refused() {
+    fn invalid_token_files_are_rejected() {
         for bad in [
             "",
             "# nothing",

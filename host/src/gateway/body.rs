@@ -1,4 +1,4 @@
-//! Bodies with limits: requests on their way in, responses on their way out.
+//! Size limits for the bodies of requests and responses.
 
 use super::error::ApiError;
 use crate::instance::RequestBody;
@@ -13,20 +13,21 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_device::{Arena, Buffer};
 use weir_types::ErrorCode;
 
-/// A request body up to this size is received before its function gets an instance, so that a slow sender holds none. Larger bodies, and
-/// those of unknown length, are streamed to the running guest.
+/// Size up to which a request body is received before its function gets an instance, so that a slow
+/// sender holds no instance. Larger bodies, and bodies of unknown length, are streamed to the
+/// running guest.
 const WHOLE_BYTES_MAX: u64 = 8 << 20;
-/// How many times what has arrived of a body is set aside for the rest of it.
+/// Memory reserved ahead for a body of declared length, as a multiple of the bytes received.
 const AHEAD: usize = 16;
 
-/// The most that a body may have, and what that is called where it is set.
+/// Size limit of a body, and the name of its setting.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BodyLimit {
     pub(crate) bytes_max: u64,
     pub(crate) setting: &'static str,
 }
 
-/// Receive a request body, or prepare to stream it.
+/// Receives a request body, or prepares to stream it.
 pub(crate) async fn receive(
     body: Body,
     length: Option<u64>,
@@ -43,7 +44,7 @@ pub(crate) async fn receive(
     Ok(RequestBody::Stream(Body::new(Limited::new(body, bytes_max))))
 }
 
-/// Receive a request body to its end.
+/// Receives a whole request body.
 pub(crate) async fn receive_whole(
     body: Body,
     length: Option<u64>,
@@ -53,7 +54,8 @@ pub(crate) async fn receive_whole(
     receive_behind(0, body, length, arena, limit).await
 }
 
-/// The same, with the body `lead` bytes behind the start of its memory, which is aligned: so what is in the body somewhere can be, too.
+/// Receives a whole request body at offset `lead` of its memory. The memory is aligned, so that the
+/// caller can align a part of the body by its choice of `lead`.
 pub(crate) async fn receive_behind(
     lead: usize,
     body: Body,
@@ -83,7 +85,8 @@ pub(crate) async fn receive_behind(
             return Err(limit.too_large());
         }
         if lead + received > buffer.capacity() {
-            // A declared length is a promise: memory is set aside for some times as much as has come.
+            // A declared length is only a promise: reserve at most a multiple of the bytes
+            // received.
             let ahead = length.min(received.saturating_mul(AHEAD)).max(received);
             buffer.reserve(lead + ahead - buffer.len()).map_err(full)?;
         }
@@ -102,27 +105,28 @@ impl BodyLimit {
     }
 }
 
-/// A guest that goes on while its answer is being sent.
+/// Task of a guest that continues while its response is sent.
 pub(crate) type Rest<Report> = AbortOnDropHandle<Report>;
 
-/// A response body that stops at a limit. The guest that writes it is stopped when the body is dropped half-way, as it is when the client goes
-/// away; once the body has been sent, the guest may finish what it is doing.
+/// Response body with a size limit. Dropping the body half-way, as when the client disconnects,
+/// stops the guest that writes it. After the whole body was sent, the guest may finish its work.
 pub(crate) struct Guarded<Report, Guard: Witness> {
     body: Body,
     bytes_left: u64,
     bytes_max: u64,
-    /// What is still to come, where the guest said how much that is: nobody may ask for the end after that.
+    /// Bytes left of the length that the guest declared, if any. The server may stop polling after
+    /// these bytes, without polling for the end.
     declared_left: Option<u64>,
     has_ended: bool,
-    /// Whether the client is reading, and it is not the node or the guest that broke off.
+    /// Whether the client reads, and neither the node nor the guest has cut the body off.
     is_read: bool,
     rest: Option<Rest<Report>>,
     guard: Guard,
 }
 
-/// Is told how a response body ended, where it did not end well.
+/// Observer of a response body that ends early.
 pub(crate) trait Witness {
-    /// The body was cut off by the node, or the client went away.
+    /// Called when the body was cut off, or when the client disconnected.
     fn cut_off(&self, code: ErrorCode);
 }
 
@@ -170,7 +174,8 @@ impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
         };
         let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
         if bytes > self.bytes_left {
-            // The head has gone out: all that is left is to cut the body, so that the client sees that it is not whole.
+            // The head was already sent: cutting the body off shows the client that the response is
+            // incomplete.
             tracing::warn!(
                 bytes_max = self.bytes_max,
                 "response cut: it is larger than the function's limit"
@@ -199,7 +204,7 @@ impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
 impl<Report, Guard: Witness> Drop for Guarded<Report, Guard> {
     fn drop(&mut self) {
         if self.has_ended || self.body.is_end_stream() {
-            // The guest's own deadline ends what it still does.
+            // The guest's deadline ends its remaining work.
             if let Some(rest) = self.rest.take() {
                 drop(rest.detach());
             }
@@ -209,7 +214,7 @@ impl<Report, Guard: Witness> Drop for Guarded<Report, Guard> {
     }
 }
 
-/// All of `body`, for requests with a small JSON body.
+/// Collects the body of a request with small JSON.
 pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
     let collected = Limited::new(body, bytes_max).collect().await;
     collected.map(http_body_util::Collected::to_bytes).map_err(|error| {

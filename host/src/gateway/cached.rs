@@ -1,7 +1,9 @@
-//! Calls of functions some of whose answers are kept for equal calls (`cache_ttl_ms`), by the rules of HTTP for shared caches (RFC 9111).
+//! Response cache for calls of HTTP functions with a `cache_ttl_ms`, by the rules of HTTP for
+//! shared caches (RFC 9111).
 //!
-//! Calls are equal if their method, path, query, body and [`TELLING`] headers are. What the caller and the function say about caching holds:
-//! `no-store`, `no-cache`, `max-age`, `private`, `Vary`. `docs/caching.md` tells the whole of it.
+//! Calls are equal if their method, path, query, body and [`TELLING`] headers are equal. The cache
+//! respects the directives of the caller and the function: `no-store`, `no-cache`, `max-age`,
+//! `private`, `Vary`. See `docs/caching.md`.
 
 mod rules;
 
@@ -26,19 +28,19 @@ use weir_types::{CACHE_TTL_MS_MAX, ContentHash, ErrorCode, Hasher};
 
 pub(super) use rules::wish;
 
-/// What the cache had to do with an answer.
+/// Role of the cache in a response.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Verdict {
-    /// It was made for an equal call, so long ago.
+    /// The response was made for an equal call, and has this age.
     Hit(Duration),
-    /// The cache had none.
+    /// The cache had no response.
     Miss,
-    /// The cache was not asked: the call is not one of those whose answers are kept.
+    /// The cache was not consulted: responses to such calls are not cached.
     Bypass,
 }
 
 impl Verdict {
-    /// Tell the caller.
+    /// Reports the verdict in the response headers.
     pub(super) fn tell(self, headers: &mut HeaderMap) {
         let text = match self {
             Self::Hit(age) => {
@@ -52,7 +54,7 @@ impl Verdict {
     }
 }
 
-/// Refuse a time to live that makes no sense.
+/// Rejects a time to live outside the allowed range.
 pub(super) fn check_ttl(ttl_ms: Option<u64>) -> Result<(), ApiError> {
     let Some(ttl_ms) = ttl_ms.filter(|ttl_ms| !(1..=CACHE_TTL_MS_MAX).contains(ttl_ms)) else {
         return Ok(());
@@ -63,7 +65,7 @@ pub(super) fn check_ttl(ttl_ms: Option<u64>) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::LimitOverCap, text))
 }
 
-/// Answer a call of an HTTP function with what is kept, or run it.
+/// Answers a call of an HTTP function from the cache, or runs the call.
 pub(super) async fn http(
     node: &NodeState,
     scope: &Arc<Scope>,
@@ -105,7 +107,8 @@ pub(super) fn waited_too_long(limit: &str) -> ApiError {
     ApiError::new(ErrorCode::DeadlineExceeded, text)
 }
 
-/// Everything of a call but its body that tells it from others. Each part is led by its length: no two calls come to the same bytes.
+/// Encodes everything except the body that distinguishes a call from others. A length precedes each
+/// part, so that different calls have different encodings.
 fn input_head(call: &HttpCall<'_>) -> Vec<u8> {
     let mut all = Vec::with_capacity(256);
     let mut part = |bytes: &[u8]| {
@@ -131,13 +134,13 @@ fn input(head: &[u8], body: &[u8]) -> ContentHash {
     hasher.finish()
 }
 
-/// The response, and the same to be kept if it may be. Read to its end as far as it could be kept; one that turns out to be larger goes on as
-/// it comes.
+/// Returns the response, and a copy to cache if the response may be cached. Reads the response up
+/// to the largest size that can be cached; a larger response continues as a stream.
 async fn collected(response: Response, bytes_max: u64) -> (Response, Option<Keep>) {
     let Some(ttl_max) = rules::lets_keep(&response, bytes_max) else { return (response, None) };
     let (head, mut body) = response.into_parts();
     let mut whole = Vec::new();
-    // What does not fit, or is no data.
+    // The first frame that does not fit, or that is not data.
     let next = loop {
         match body.frame().await {
             None => break None,
@@ -151,7 +154,7 @@ async fn collected(response: Response, bytes_max: u64) -> (Response, Option<Keep
             Some(Err(error)) => break Some(Err(error)),
         }
     };
-    // In memory of its own, of its own size: not in the arena, and not with room for more.
+    // A separate allocation of the exact size: not in the arena, and without spare capacity.
     let whole = Bytes::from(whole.into_boxed_slice());
     match next {
         None => {
@@ -173,7 +176,7 @@ mod tests {
     use axum::response::IntoResponse;
 
     #[tokio::test]
-    async fn what_may_be_kept_is_read_and_the_rest_goes_on_whole() {
+    async fn cacheable_responses_are_collected_and_larger_ones_streamed() {
         let pieces = |count: usize| {
             let pieces = (0..count).map(|_| Ok::<_, std::io::Error>(Bytes::from_static(&[7; 100])));
             Body::from_stream(stream::iter(pieces)).into_response()
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_to_live_is_from_a_millisecond_to_thirty_days() {
+    fn cache_ttl_outside_its_range_is_rejected() {
         for good in [None, Some(1), Some(CACHE_TTL_MS_MAX)] {
             assert!(check_ttl(good).is_ok());
         }

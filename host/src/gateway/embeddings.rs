@@ -1,7 +1,8 @@
-//! `POST /v1/embeddings`, where programs that speak OpenAI's API look for it.
+//! `POST /v1/embeddings`: the embeddings route of OpenAI's API.
 //!
-//! What the request calls its model is the name of an HTTP function, which is called with the request as it is and answers in that API's
-//! shape; `functions/embed-text` does. Only the name is read here.
+//! The `model` of the request names an HTTP function. The function is called with the unchanged
+//! request and answers in the format of that API, as `functions/embed-text` does. The gateway reads
+//! only the name.
 
 use super::body::{BodyLimit, receive_whole};
 use super::error::{ApiError, status};
@@ -24,9 +25,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_types::{ErrorCode, FunctionKind};
 
-/// The largest request: some thousand texts.
+/// Size limit of a request: some thousand texts.
 const BODY_LIMIT: BodyLimit = BodyLimit { bytes_max: 16 << 20, setting: "no setting changes that" };
-/// Where embeddings are served, by the node and by a function.
+/// Path of embeddings, on the node and on the function.
 pub(super) const PATH: &str = "/v1/embeddings";
 
 #[derive(Deserialize)]
@@ -69,7 +70,7 @@ pub(super) async fn embed(
     Ok(response)
 }
 
-/// An error as clients of that API read it.
+/// Returns an error in the format of OpenAI's API.
 pub(super) fn error(code: ErrorCode, text: &str) -> Value {
     let kind = if status(code).is_client_error() { "invalid_request_error" } else { "server_error" };
     json!({"error": {"message": text, "type": kind, "param": null, "code": code}})

@@ -1,4 +1,4 @@
-//! The one place that decides HTTP statuses of errors, and what their bodies look like.
+//! API errors. This is the only place that defines their HTTP statuses and bodies.
 
 use super::{embeddings, grpc, headers};
 use crate::blobs::BlobError;
@@ -9,19 +9,19 @@ use http::{HeaderValue, StatusCode};
 use weir_types::ErrorCode;
 use weir_types::api::{ErrorBody, SloRefusal};
 
-/// Whose errors a client can read.
+/// Error format that a client can read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
-    /// `error` is a text, as the Open Inference Protocol has it, too.
+    /// `error` is a string, as in the Open Inference Protocol.
     Weir,
-    /// `error` has a `message`.
+    /// `error` is an object with a `message`.
     OpenAi,
-    /// A status in the trailers.
+    /// A gRPC status in the trailers.
     Grpc,
 }
 
 impl Dialect {
-    /// That of whoever asks for `path`.
+    /// Returns the error format for `path`.
     pub(crate) fn of(path: &str) -> Self {
         match path {
             embeddings::PATH => Self::OpenAi,
@@ -31,12 +31,12 @@ impl Dialect {
     }
 }
 
-/// An error on its way to the client. The request id is filled in by `gateway/request_id.rs`.
+/// An API error. The gateway adds the request id when it responds.
 #[derive(Debug, Clone)]
 pub(crate) struct ApiError {
     pub(crate) code: ErrorCode,
     pub(crate) text: String,
-    /// What it would have taken, if it was turned away for that.
+    /// Estimate behind a rejection by admission control.
     pub(crate) slo: Option<Box<SloRefusal>>,
 }
 
@@ -45,12 +45,13 @@ impl ApiError {
         Self { code, text: text.into(), slo: None }
     }
 
-    /// For what should not happen.
+    /// Returns an error for a fault inside the node.
     pub(crate) fn internal(error: &dyn std::fmt::Display) -> Self {
         Self::new(ErrorCode::Internal, error.to_string())
     }
 
-    /// The answer for the request called `request_id`. Of the node's own faults the log has the details, and the client a pointer to it.
+    /// Builds the response to the request `request_id`. The details of an internal error are only
+    /// logged, and the client gets a reference to the log.
     pub(crate) fn respond(&self, dialect: Dialect, request_id: &str) -> Response {
         if dialect == Dialect::Grpc {
             return grpc::refuse(self);
@@ -88,7 +89,7 @@ impl ApiError {
     }
 }
 
-/// Carried as an extension until the request id is known.
+/// The error travels as a response extension until the request id is known.
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = status(self.code).into_response();
@@ -124,13 +125,14 @@ impl From<BlobError> for ApiError {
     }
 }
 
-/// When what waits now would be over, as far as it was too much; a minute at most, since others come and go meanwhile.
+/// Returns the time by which the call would have missed its objective, as an estimate of when the
+/// load is low enough. A minute at most, since the load changes meanwhile.
 fn retry_after_s(slo: &SloRefusal) -> u64 {
     let late_ns = slo.estimated_ns.saturating_sub(slo.slo_ns.unwrap_or(slo.estimated_ns));
     late_ns.div_ceil(1_000_000_000).clamp(1, 60)
 }
 
-/// The status that goes with a code.
+/// Returns the HTTP status of a code.
 pub(crate) fn status(code: ErrorCode) -> StatusCode {
     use ErrorCode as Code;
     match code {
@@ -164,7 +166,7 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
         Code::QueueFull | Code::AsyncQueueFull => StatusCode::TOO_MANY_REQUESTS,
-        // The function asked for more than it may have: its owner's to mend, not the caller's.
+        // The function exceeded its limits: its owner can fix that, and the caller cannot.
         Code::MemoryLimit
         | Code::TableLimit
         | Code::HandleLimit
@@ -180,7 +182,8 @@ pub(crate) fn status(code: ErrorCode) -> StatusCode {
             StatusCode::INTERNAL_SERVER_ERROR
         }
         Code::Unavailable | Code::SloUnattainable | Code::IntermediateLost => StatusCode::SERVICE_UNAVAILABLE,
-        // nginx's "client closed request"; nobody is there to read it, but logs and metrics are.
+        // nginx's "client closed request". The client is gone, but logs and metrics show the
+        // status.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
     }
 }

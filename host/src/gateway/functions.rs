@@ -1,4 +1,4 @@
-//! `/v1/functions`: deploying functions and looking after them.
+//! `/v1/functions`: deploying and managing functions.
 
 mod advice;
 mod deploy;
@@ -22,7 +22,7 @@ use weir_types::api::{Function, FunctionVersion, Rollback};
 use weir_types::{ErrorCode, Name, Version};
 use weir_workflow::TargetKind;
 
-/// The largest JSON body of a management call.
+/// Size limit of the JSON body of a management request.
 const JSON_BYTES_MAX: usize = 64 << 10;
 
 type Node = State<Arc<NodeState>>;
@@ -118,7 +118,7 @@ fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<FunctionEn
         .ok_or_else(|| RegistryError::NotThere(Noun::Function, name.clone()).into())
 }
 
-/// The version to roll back to, if the body names one.
+/// Reads the version to roll back to, if the body names one.
 pub(super) async fn read_rollback(body: Body) -> Result<Option<Version>, ApiError> {
     let body = small(body, JSON_BYTES_MAX).await?;
     let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };

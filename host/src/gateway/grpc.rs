@@ -1,7 +1,8 @@
-//! The Open Inference Protocol over gRPC, on the same port as everything else: HTTP/2 without TLS.
+//! The Open Inference Protocol over gRPC, on the same port as HTTP: HTTP/2 without TLS.
 //!
-//! Messages are read by tonic into memory of its own; what has arrived of them counts against the arena's bound for as long as their calls
-//! last. Compressed messages are not taken: unpacking one would hold up a gateway thread.
+//! tonic reads messages into its own memory. Their received bytes count against the arena's limit
+//! for the duration of the call. Compressed messages are rejected: decompressing one would block a
+//! gateway thread.
 
 mod counted;
 mod describe;
@@ -34,15 +35,15 @@ use weir_grpc::{
 };
 use weir_types::ErrorCode;
 
-/// What the paths of its methods begin with.
+/// Path prefix of the service's methods.
 const PATH: &str = "/inference.GRPCInferenceService/";
 
-/// Whether a path is that of a method.
+/// Whether a path names a method of the service.
 pub(super) fn is_call(path: &str) -> bool {
     path.starts_with(PATH)
 }
 
-/// Answer a call, which carries who makes it.
+/// Serves a call; the request's extensions name the caller.
 pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Response {
     let reserved = Arc::new(Reserved::new(&node.arena));
     request.extensions_mut().insert(reserved.clone());
@@ -58,7 +59,7 @@ pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Respon
     }
 }
 
-/// A refusal from before the call.
+/// Responds to a call that was rejected before it reached the service.
 pub(super) fn refuse(error: &ApiError) -> Response {
     status_of(error).into_http()
 }
@@ -69,7 +70,7 @@ struct Service {
 
 type Answer<T> = Result<tonic::Response<T>, Status>;
 
-/// Who calls, as the gateway found out.
+/// Caller of a method, as the gateway identified it.
 struct Asker {
     caller: Caller,
     id: RequestId,
@@ -196,7 +197,8 @@ impl GrpcInferenceService for Service {
 
     type ModelStreamInferStream = BoxStream<'static, Result<ModelStreamInferResponse, Status>>;
 
-    /// Each message is an inference of its own; answers come in the order of the messages, one at a time.
+    /// Runs each message as a separate inference. Responses come in the order of the messages, one
+    /// at a time.
     async fn model_stream_infer(
         &self,
         request: tonic::Request<Streaming<ModelInferRequest>>,
@@ -218,7 +220,8 @@ impl GrpcInferenceService for Service {
                     error_message: status.message().to_owned(),
                 },
             };
-            // What has arrived of the next message meanwhile is small: the stream is read no further than that.
+            // Only a small part of the next message has arrived: the stream is read no further
+            // until now.
             asker.reserved.clear();
             Some((Ok(answer), (node, asker, messages)))
         });
@@ -246,7 +249,7 @@ async fn infer(
     answered.await.map_err(|error: ApiError| status_of(&error))
 }
 
-/// The client's deadline, as gRPC writes it: up to eight digits and a unit.
+/// Returns the client's deadline in gRPC's format: up to eight digits and a unit.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
@@ -262,7 +265,7 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
-/// An error as gRPC says it. What goes with which follows from the HTTP status.
+/// Converts an error to a gRPC status, by way of its HTTP status.
 fn status_of(error: &ApiError) -> Status {
     let code = match status(error.code).as_u16() {
         _ if error.code == ErrorCode::Cancelled => Code::Cancelled,
@@ -290,7 +293,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn timeouts_are_numbers_with_a_unit() {
+    fn grpc_timeout_is_a_number_with_a_unit() {
         let of = |text: &'static str| {
             timeout(&HeaderMap::from_iter([(
                 "grpc-timeout".parse().unwrap(),
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_an_error() {
+    fn every_error_code_maps_to_a_grpc_error() {
         for &code in ErrorCode::ALL {
             assert_ne!(status_of(&ApiError::new(code, "x")).code(), Code::Ok, "{code}");
         }

@@ -1,30 +1,30 @@
-//! The headers that have a meaning to Weir itself.
+//! Headers with a meaning to Weir itself.
 
 use http::HeaderName;
 use weir_types::api::{CALLBACK_HEADER, ERROR_CODE_HEADER, REQUEST_ID_HEADER};
 
-/// What a request is called, in both directions.
+/// Request id, in both directions.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static(REQUEST_ID_HEADER);
-/// The code of an error that is Weir's own.
+/// Error code of an error that comes from Weir itself.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static(ERROR_CODE_HEADER);
-/// The priority of an invocation: 1 is the most urgent, 0 the default.
+/// Priority of an invocation: 1 is the most urgent, 0 the default.
 pub(crate) const PRIORITY: HeaderName = HeaderName::from_static("weir-priority");
-/// The token, where `authorization` is the function's own.
+/// Token, for requests whose `authorization` belongs to the function.
 pub(crate) const TOKEN: HeaderName = HeaderName::from_static("weir-token");
-/// How many bytes of an inference's body are JSON; the rest are tensors.
+/// Size of the JSON at the start of an inference's body, in bytes; the rest are tensors.
 pub(crate) const INFERENCE_HEADER_LENGTH: HeaderName =
     HeaderName::from_static("inference-header-content-length");
-/// What the response cache had to do with an answer: `hit`, `miss` or `bypass`.
+/// Role of the response cache in a response: `hit`, `miss` or `bypass`.
 pub(crate) const CACHE: HeaderName = HeaderName::from_static("weir-cache");
-/// The device that a model by itself has run on.
+/// Device that ran a direct model inference.
 pub(crate) const DEVICE: HeaderName = HeaderName::from_static("weir-device");
-/// Why that is not the device that the scheduler had chosen, where it is not.
+/// Reason why the model ran on another device than the scheduler had chosen.
 pub(crate) const FALLBACK: HeaderName = HeaderName::from_static("weir-fallback");
-/// The caller's span (W3C Trace Context).
+/// Span of the caller (W3C Trace Context).
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// How a request is to be answered (RFC 7240).
+/// Preferences for the handling of a request (RFC 7240).
 pub(crate) const PREFER: HeaderName = HeaderName::from_static("prefer");
-/// The client's own name for a request that is to be run later.
+/// Idempotency key of an asynchronous request.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Where the answer of such a request is to be sent.
+/// Callback address for the result of an asynchronous request.
 pub(crate) const CALLBACK: HeaderName = HeaderName::from_static(CALLBACK_HEADER);

@@ -1,4 +1,4 @@
-//! How the node is.
+//! Health, status and metrics of the node.
 
 use super::Caller;
 use super::error::ApiError;
@@ -53,7 +53,7 @@ pub(super) async fn index() -> &'static str {
     INDEX
 }
 
-/// `GET /readyz`: whether new requests should come here.
+/// `GET /readyz`: whether the node takes new requests.
 pub(super) fn ready(node: &NodeState) -> Response {
     if node.is_ready() {
         return "ready\n".into_response();
@@ -92,7 +92,8 @@ pub(super) async fn status(
     })
 }
 
-/// `GET /metrics`, in the OpenMetrics text format: the node's own, and those of the functions of one tenant or of all.
+/// `GET /metrics`, in the OpenMetrics text format: the metrics of the node, and of the functions of
+/// one tenant or of all tenants.
 pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.arena_used_bytes.set(gauge(node.arena.used_bytes()));

@@ -1,4 +1,4 @@
-//! `/v1/invocations`, and the requests that become them.
+//! `/v1/invocations`, and the acceptance of asynchronous requests.
 
 mod accept;
 pub(super) use accept::{Later, accept};
@@ -22,13 +22,13 @@ use tokio_util::sync::CancellationToken;
 use weir_types::api::{Invocation, InvocationPage, InvocationStatus};
 use weir_types::{AsyncId, ErrorCode, Name};
 
-/// Invocations in one answer, unless the client says how many, and at most.
+/// Invocations per page: by default, and at most.
 const PAGE_LEN: usize = 100;
 const PAGE_LEN_MAX: usize = 1_000;
 
 type Node = State<Arc<NodeState>>;
 
-/// What `GET /v1/invocations` takes.
+/// Query of `GET /v1/invocations`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ListQuery {
@@ -57,14 +57,14 @@ pub(super) async fn list(
     Ok(Json(node.invocations.list(&caller.tenant, &Filter { status, name }, after, limit).await?))
 }
 
-/// What `GET /v1/invocations/{id}` takes.
+/// Query of `GET /v1/invocations/{id}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ShowQuery {
     wait_ms: u64,
 }
 
-/// `GET /v1/invocations/{id}`: at once, or when it has ended.
+/// `GET /v1/invocations/{id}`: answers at once, or when the invocation has ended.
 pub(super) async fn show(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -95,7 +95,7 @@ pub(super) async fn result(
     Ok(response)
 }
 
-/// `DELETE /v1/invocations/{id}`: one that has not ended is cancelled, and one that has is forgotten.
+/// `DELETE /v1/invocations/{id}`: cancels an unfinished invocation, or deletes an ended one.
 pub(super) async fn remove(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -109,7 +109,8 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// `POST /v1/invocations/{id}/cancel`: the same for those who do not want to lose a result that has just come.
+/// `POST /v1/invocations/{id}/cancel`: cancels an unfinished invocation. Unlike `DELETE`, it never
+/// deletes a result that has just arrived.
 pub(super) async fn cancel(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -130,7 +131,8 @@ pub(super) async fn retry(
     Ok(Json(node.invocations.retry(&caller.tenant, parse_id(&id)?).await?))
 }
 
-/// `GET /v1/invocations/{id}/events`: how it is, and again whenever that changes, until it has ended.
+/// `GET /v1/invocations/{id}/events`: sends the state now and after each change, until the
+/// invocation has ended.
 pub(super) async fn events(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -165,7 +167,8 @@ fn changes(
                     () = watched.changed() => {}
                     () = stop.cancelled() => return None,
                 }
-                // Forgotten, or out of reach: the client asks again.
+                // If the invocation was deleted or is unreachable, the stream ends and the client
+                // asks again.
                 next = Some(watched.now().await.ok()?);
             }
         }

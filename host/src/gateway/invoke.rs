@@ -1,4 +1,4 @@
-//! `/fn/{name}/{path}`: calling a function.
+//! `/fn/{name}/{path}`: function calls.
 
 use super::body::{BodyLimit, receive};
 use super::cached;
@@ -28,7 +28,7 @@ use std::time::Instant;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionId, FunctionKind, Name, TenantId};
 
-/// Call the function whose name is the first `name_len` bytes behind `/fn/`.
+/// Calls the function whose name is the first `name_len` bytes after `/fn/`.
 pub(super) async fn invoke(
     node: &NodeState,
     tenant: TenantId,
@@ -57,7 +57,7 @@ pub(super) async fn invoke(
     run(node, deployment, None, name_len, request, id).await
 }
 
-/// Run a call that another node of the cluster has passed on to this one.
+/// Runs a call that another node of the cluster forwarded to this node.
 pub(super) async fn invoke_granted(
     node: &NodeState,
     grant: Grant,
@@ -66,7 +66,7 @@ pub(super) async fn invoke_granted(
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let name = &request.uri().path()["/fn/".len()..][..name_len];
-    // The news of a version may come after the first call of it.
+    // The event of a new version may arrive after the first call of the version.
     let Some(deployment) = node.registry.find_version(&grant.tenant, name, grant.version).await else {
         return Ok(refused("the node does not know that version of the function\n"));
     };
@@ -97,7 +97,8 @@ async fn run(
     answered.inspect_err(|error| account.close(error.code))
 }
 
-/// A call of `deployment` that arrived with these headers, from a client or by another node's `grant`.
+/// Builds the invocation of `deployment` from the headers of a client's call, or of a call that
+/// another node forwarded with a `grant`.
 pub(super) fn invocation(
     node: &NodeState,
     deployment: Arc<Deployment>,
@@ -123,15 +124,15 @@ pub(super) fn invocation(
     })
 }
 
-/// What has become of a call that was to be placed.
+/// Result of admitting a call.
 enum Turn {
-    /// It is to run on this node.
+    /// The call runs on this node.
     Here(Admission),
-    /// Another node has run it.
+    /// Another node has run the call.
     Answered(Response),
 }
 
-/// Have a call admitted, and run by another node if it was placed there.
+/// Admits a call, and forwards it if it was placed on another node.
 async fn admit(
     node: &NodeState,
     invocation: &mut Invocation,
@@ -168,7 +169,7 @@ async fn admit(
     }
 }
 
-/// The span of a call of `name`.
+/// Starts the span of a call of `name`.
 pub(super) fn trace(
     node: &NodeState,
     tenant: &TenantId,
@@ -194,7 +195,7 @@ async fn http(
     prepare(&mut head.headers, id);
     let call = HttpCall { invocation, account, head, name_len, body };
     let Deployment { manifest, answers, .. } = &*call.invocation.deployment;
-    // Where a call comes from another node, that one keeps its answer.
+    // The response to a forwarded call is cached by the node that forwarded it.
     if manifest.cache_ttl_ms.is_some()
         && call.invocation.granted.is_none()
         && let Some(scope) = node.response_cache.scope(answers, manifest.cache_ttl_ms)
@@ -203,7 +204,7 @@ async fn http(
     }
     call.run(node).await
 }
-/// A call of an HTTP function that has arrived, with its body as far as that is received first.
+/// Call of an HTTP function, with its body received whole or as a stream.
 pub(super) struct HttpCall<'a> {
     pub(super) invocation: Invocation,
     pub(super) account: &'a Arc<Account>,
@@ -213,7 +214,7 @@ pub(super) struct HttpCall<'a> {
 }
 
 impl HttpCall<'_> {
-    /// Have it run, on this node or another.
+    /// Runs the call, on this node or another.
     pub(super) async fn run(self, node: &NodeState) -> Result<Response, ApiError> {
         let Self { mut invocation, account, mut head, name_len, mut body } = self;
         let call = Call { method: &head.method, uri: &head.uri, headers: &head.headers };
@@ -227,7 +228,7 @@ impl HttpCall<'_> {
     }
 }
 
-/// Refuse what is no inference at all.
+/// Rejects a request that cannot be an inference.
 fn check_method(method: &Method) -> Result<(), ApiError> {
     if method == Method::POST {
         return Ok(());
@@ -241,7 +242,7 @@ pub(super) fn request_limit(invocation: &Invocation) -> BodyLimit {
     BodyLimit { bytes_max, setting: "limits.request_body_bytes" }
 }
 
-/// The body, unless the invocation's deadline passes first.
+/// Receives the body, unless the invocation's deadline passes first.
 pub(super) async fn received<T>(
     invocation: &Invocation,
     receiving: impl Future<Output = Result<T, ApiError>>,
@@ -263,12 +264,12 @@ fn unknown(name: &str) -> ApiError {
     }
 }
 
-/// The request target as the function sees it: without `/fn/{name}`.
+/// Returns the request target as the function sees it: without `/fn/{name}`.
 fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
     let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
     let rest = &target["/fn/".len() + name_len..];
     let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
-    // A suffix of a valid target behind a slash is valid.
+    // A suffix of a valid target after a slash is valid.
     let target =
         PathAndQuery::from_maybe_shared(Bytes::from(target)).unwrap_or(PathAndQuery::from_static("/"));
     if uri.authority().is_none() {
@@ -279,7 +280,7 @@ fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
     Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
 }
 
-/// Take out what belongs to the connection, and put in what a function may rely on.
+/// Removes the headers of the connection, and sets headers that functions may rely on.
 fn prepare(headers: &mut HeaderMap, id: &RequestId) {
     for name in [CONNECTION, TRANSFER_ENCODING] {
         headers.remove(name);
@@ -307,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_function_sees_its_own_paths() {
+    fn function_sees_paths_without_its_prefix() {
         let seen = |uri: &'static str| guest_uri(&Uri::from_static(uri), "hello".len()).to_string();
         assert_eq!(seen("/fn/hello"), "/");
         assert_eq!(seen("/fn/hello/"), "/");

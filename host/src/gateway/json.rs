@@ -1,14 +1,15 @@
-//! JSON of a size that must not hold up other requests.
+//! Handling of large JSON without blocking other requests.
 
 use super::error::ApiError;
 use crate::node::NodeState;
 use weir_types::ErrorCode;
 
-/// JSON up to this size is read and written where it is; more goes to a thread that may block.
+/// Size up to which JSON is read and written inline; larger JSON goes to a blocking thread.
 const BRIEF_BYTES: usize = 16 << 10;
 
 impl NodeState {
-    /// Do `work` on about `bytes` of JSON without holding up other requests for long: as many such at once as there are cores.
+    /// Runs `work` on about `bytes` of JSON without blocking other requests for long. At most
+    /// `gateway_threads` large pieces of work run at once.
     pub(super) async fn json<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -19,7 +20,7 @@ impl NodeState {
         }
         let stopping = || ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another");
         let turn = self.json_turns.clone().acquire_owned().await.map_err(|_| stopping())?;
-        // The turn goes along: a caller that gives up does not stop the work.
+        // The thread holds the permit: a caller that gives up does not stop the work.
         let worked = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             work()

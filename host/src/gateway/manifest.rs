@@ -1,7 +1,8 @@
-//! Where the manifest of an upload comes from: a multipart field, a header, the query, or nowhere.
+//! Manifests of uploads: from a multipart field, a header or the query, or by default.
 //!
-//! `curl -T fn.wasm URL` is enough to deploy; `?models=digits&limits.deadline_ms=500` says more without a file, the `weir-manifest` header
-//! takes JSON, and a multipart form has both as the fields `component` and `manifest`.
+//! `curl -T fn.wasm URL` is enough to deploy. `?models=digits&limits.deadline_ms=500` sets values
+//! without a file, the `weir-manifest` header takes JSON, and a multipart form has the fields
+//! `component` and `manifest`.
 
 use super::error::ApiError;
 use axum::extract::Request;
@@ -17,22 +18,23 @@ use serde_json::{Map, Value};
 use weir_types::ErrorCode;
 use weir_types::api::MANIFEST_HEADER;
 
-/// The largest manifest.
+/// Size limit of a manifest.
 const MANIFEST_BYTES_MAX: usize = 256 << 10;
-/// What a form may have around its file.
+/// Size limit of a form around its file.
 const FORM_BYTES_MAX: u64 = 512 << 10;
 
-/// The file of an upload, still arriving.
+/// File of an upload, still arriving.
 pub(super) type Upload = BoxStream<'static, Result<Bytes, axum::Error>>;
 
-/// What the query of an upload says besides the manifest.
+/// Options of an upload in the query, besides the manifest.
 #[derive(Debug, Default)]
 pub(super) struct Options {
-    /// Refuse a component that imports what it is not granted.
+    /// Rejects a component with imports that the manifest does not grant.
     pub(super) strict: bool,
 }
 
-/// Read the manifest of an upload, and hand on its file. One that says it is larger than `bytes_max` is refused before any of it is read.
+/// Reads the manifest of an upload, and returns its file as a stream. An upload whose declared size
+/// is above `bytes_max` is rejected before it is read.
 pub(super) async fn read<M: DeserializeOwned>(
     request: Request,
     bytes_max: u64,
@@ -59,7 +61,7 @@ pub(super) async fn read<M: DeserializeOwned>(
     Ok((manifest, options, upload))
 }
 
-/// Nothing is over in no time.
+/// Rejects an SLO of zero, which no call can meet.
 pub(super) fn check_slo(slo_ms: Option<u64>) -> Result<(), ApiError> {
     if slo_ms == Some(0) {
         return Err(invalid(&"slo_ms must be at least 1; leave it out for no SLO"));
@@ -75,7 +77,8 @@ fn invalid(error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidManifest, format!("the manifest cannot be read: {error}"))
 }
 
-/// `a.b=c` sets `{"a": {"b": c}}`, and no manifest goes deeper; a value is JSON if it reads as such, else text. Lists take commas.
+/// Reads the manifest and options in a query. `a.b=c` sets `{"a": {"b": c}}`, and manifests are not
+/// nested deeper; a value is JSON if it parses as JSON, else text. Lists are separated by commas.
 fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
     let (mut manifest, mut options) = (Map::new(), Options::default());
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
@@ -98,7 +101,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
             }
         }
     }
-    // Environment variables are text even where they look like numbers.
+    // Environment variables are text, even if they look like numbers.
     if let Some(Value::Object(env)) = manifest.get_mut("env") {
         env.values_mut()
             .filter(|value| !value.is_string())
@@ -107,7 +110,7 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
     Ok((manifest, options))
 }
 
-/// `value` at `path`.
+/// Returns an object with `value` at `path`.
 fn at(path: &str, value: Value) -> Map<String, Value> {
     match path.split_once('.') {
         Some((outer, inner)) => {
@@ -131,7 +134,7 @@ fn is_multipart(headers: &HeaderMap) -> bool {
     value.is_some_and(|value| value.starts_with("multipart/form-data"))
 }
 
-/// The fields of a form arrive in order: the manifest, if any, comes before the file.
+/// Reads a form. Its fields arrive in order: the manifest, if any, comes before the file.
 async fn from_form(request: Request) -> Result<(Map<String, Value>, Upload), ApiError> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -171,7 +174,8 @@ async fn read_small(mut field: Field<'static>) -> Result<Vec<u8>, ApiError> {
     Ok(bytes)
 }
 
-/// The pieces of the last field. One more behind it would be lost, and is an error.
+/// Streams the last field of a form. Another field after it is an error, since its value would be
+/// lost.
 fn file(form: Multipart<'static>, field: Field<'static>) -> Upload {
     stream::try_unfold((form, Some(field)), async |(mut form, field)| {
         let Some(mut field) = field else { return Ok(None) };
@@ -189,7 +193,7 @@ fn file(form: Multipart<'static>, field: Field<'static>) -> Upload {
     .boxed()
 }
 
-/// Lay `over` on `base`, object by object.
+/// Merges `over` into `base`, object by object.
 fn merge(base: &mut Map<String, Value>, over: Map<String, Value>) {
     for (key, value) in over {
         match (base.get_mut(&key), value) {
@@ -225,13 +229,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plain_upload_has_the_default_manifest() {
+    async fn plain_upload_has_the_default_manifest() {
         let (manifest, options, bytes) = read_all(put("/v1/functions/f", &[], "wasm")).await.unwrap();
         assert_eq!((manifest, options.strict, bytes), (FunctionManifest::default(), false, b"wasm".to_vec()));
     }
 
     #[tokio::test]
-    async fn query_header_and_form_add_up() {
+    async fn query_header_and_form_are_merged() {
         let uri = "/v1/functions/f?models=a,b:2&limits.deadline_ms=500&env.N=1&strict=true";
         let (manifest, options, _) =
             read_all(put(uri, &[(MANIFEST_HEADER, r#"{"limits":{"handles":7}}"#)], "")).await.unwrap();
@@ -248,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_models_query_says_how_it_is_served() {
+    async fn query_sets_slots_and_batching_of_a_model() {
         let uri = "/v1/models/m?slots=2&batching.mode=on&batching.size_max=16&batching.preferred_sizes=4,8";
         let (manifest, ..) =
             read::<ModelManifest>(put(uri, &[], ""), u64::MAX).await.map_err(|error| error.text).unwrap();
@@ -262,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_would_be_lost_is_an_error() {
+    async fn unknown_settings_and_late_form_fields_are_errors() {
         for uri in [
             "/f?modles=a",
             "/f?limits.memory=1",

@@ -1,4 +1,5 @@
-//! `/v1/models` and `/v1/kernel-graphs`: pushing models and looking after them. Kernel graphs are models of another make.
+//! `/v1/models` and `/v1/kernel-graphs`: pushing and managing models. A kernel graph is a model
+//! with another kind of content.
 
 mod profile;
 mod size;
@@ -26,12 +27,12 @@ use weir_workflow::TargetKind;
 
 type Node = State<Arc<NodeState>>;
 
-/// Slots that a manifest may ask for.
+/// Maximum number of run slots that a manifest may request.
 const SLOTS_MAX: u32 = 256;
-/// The largest kernel graph, with its sources.
+/// Size limit of a kernel graph, with its sources.
 const KERNEL_GRAPH_BYTES_MAX: u64 = 16 << 20;
 
-/// The routes of what is of one kind.
+/// Returns the routes of one kind of model.
 pub(super) fn routes(collection: &str, content: Content) -> Router<Arc<NodeState>> {
     let all = format!("/v1/{collection}");
     Router::new()
@@ -55,7 +56,7 @@ async fn push(
     keep(&node, content, &caller, &parse_name(&name)?, Some(parse_version(&version)?), request).await
 }
 
-/// `PUT /v1/models/{name}`: the next version.
+/// `PUT /v1/models/{name}`: pushes the next version.
 async fn push_next(
     State(node): Node,
     Extension(content): Extension<Content>,
@@ -75,7 +76,7 @@ async fn keep(
     request: Request,
 ) -> Result<Json<ModelVersion>, ApiError> {
     refuse_name_of_workflow(node, &caller.tenant, name)?;
-    // Before the upload has arrived, which takes longer.
+    // Check before the upload arrives, which takes longer.
     node.models.may_push(&caller.tenant, name, content)?;
     let bytes_max = match content {
         Content::Network => node.config.model_bytes_max,
@@ -90,7 +91,7 @@ async fn keep(
             format!("slots = {slots} is not within 1 to {SLOTS_MAX}"),
         ));
     }
-    // Before the model is checked, which takes longer.
+    // Check before the model is validated, which takes longer.
     manifest.batching.check().map_err(ModelsError::from)?;
     manifest.autosize.map_or(Ok(()), |autosize| autosize.check()).map_err(ModelsError::from)?;
     cached::check_ttl(manifest.cache_ttl_ms)?;
@@ -104,7 +105,8 @@ async fn keep(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// Nobody knows whether a kernel's items change each other's answers; and a tenant's worker does one thing at a time.
+/// Disables batching and concurrency for a kernel graph: the items of a kernel may affect each
+/// other's outputs, and a tenant's worker runs one thing at a time.
 fn run_alone(manifest: &mut ModelManifest) -> Result<(), ApiError> {
     if manifest.batching != Batching::default() && manifest.batching.mode != BatchingMode::Off {
         let text = "kernel graphs are not batched: leave batching out";
@@ -154,7 +156,7 @@ async fn show_version(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// `POST /v1/kernel-graphs/{name}/rollback`: an earlier version once more, as the newest.
+/// `POST /v1/kernel-graphs/{name}/rollback`: pushes an earlier version again, as the newest.
 pub(super) async fn roll_back(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -195,7 +197,7 @@ async fn delete(
     name: &Name,
     version: Option<Version>,
 ) -> Result<Response, ApiError> {
-    // What cannot be read has no kind, and can be removed as either.
+    // An unreadable model has no known kind, and can be removed as either kind.
     if let Ok(entry) = node.models.get(&caller.tenant, name, None)
         && entry.content() != content
     {

@@ -1,4 +1,4 @@
-//! `/v1/objects`: tensors that are kept under names.
+//! `/v1/objects`: tensors stored under names.
 
 use super::Caller;
 use super::body::{BodyLimit, receive_whole};
@@ -30,13 +30,13 @@ pub(super) fn routes() -> Router<Arc<NodeState>> {
         .route("/v1/objects/{name}/data", get(data))
 }
 
-/// What `PUT /v1/objects/{name}` takes.
+/// Query of `PUT /v1/objects/{name}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct PutQuery {
-    /// The type of the elements; none for bytes as they are.
+    /// Element type; none for plain bytes.
     datatype: Option<ElementType>,
-    /// The dimensions, with commas between them; none for one dimension, which is as long as the body makes it.
+    /// Dimensions, separated by commas; none for one dimension, whose size follows from the body.
     shape: Option<String>,
     ttl_ms: Option<u64>,
 }
@@ -74,7 +74,7 @@ async fn keep(
     Ok(Json(node.objects.put(&caller.tenant, &name, &tensor, query.ttl_ms).await?))
 }
 
-/// `GET /v1/objects`, by name.
+/// `GET /v1/objects`, sorted by name.
 async fn list(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Vec<Object>> {
     Json(node.objects.list(&caller.tenant))
 }
@@ -88,7 +88,7 @@ async fn show(
     Ok(Json(node.objects.describe(&caller.tenant, &parse_name(&name)?).await?))
 }
 
-/// `GET /v1/objects/{name}/data`: the data, and what it is in headers.
+/// `GET /v1/objects/{name}/data`: the data, described in headers.
 async fn data(
     State(node): Node,
     Extension(caller): Extension<Caller>,

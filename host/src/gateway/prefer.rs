@@ -1,4 +1,5 @@
-//! What a request says about being run later: `Prefer: respond-async` (RFC 7240), and what may go with it.
+//! Options of asynchronous requests: `Prefer: respond-async` (RFC 7240), and the headers that go
+//! with it.
 
 use super::error::ApiError;
 use super::headers::{CALLBACK, IDEMPOTENCY_KEY, PREFER};
@@ -7,22 +8,23 @@ use std::time::Duration;
 use weir_types::ErrorCode;
 use weir_types::api::CALLBACK_HEADER;
 
-/// The longest idempotency key, in characters.
+/// Length limit of an idempotency key, in characters.
 const KEY_LEN_MAX: usize = 255;
 
-/// What a client that does not wait for its answer has said.
+/// Options of an asynchronous request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Wishes {
-    /// The client's own name for the request.
+    /// Idempotency key.
     pub(super) key: Option<String>,
-    /// Where the result is to go.
+    /// Callback address for the result.
     pub(super) callback: Option<String>,
-    /// How long the client does wait at first.
+    /// Time that the client waits for the result before it gets a response.
     pub(super) wait: Option<Duration>,
 }
 
 impl Wishes {
-    /// Take what is for the node out of `headers`, where the request is to be run later. The rest is the function's.
+    /// Removes the options of an asynchronous request from `headers`, and returns them; none for a
+    /// synchronous request. The remaining headers belong to the function.
     pub(super) fn take(headers: &mut HeaderMap) -> Result<Option<Self>, ApiError> {
         let preferences: Vec<_> = headers.get_all(PREFER).iter().flat_map(preferences).collect();
         let is_own = |preference: &str, own: &str| name(preference).eq_ignore_ascii_case(own);
@@ -56,7 +58,7 @@ impl Wishes {
     }
 }
 
-/// The one value of a header, which is taken out.
+/// Removes a header, and returns its only value.
 fn text(headers: &mut HeaderMap, name: &HeaderName) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let first = values.next().map(|value| value.to_str().map(str::to_owned));
@@ -67,7 +69,7 @@ fn text(headers: &mut HeaderMap, name: &HeaderName) -> Result<Option<String>, Ap
     first.transpose().map_err(|_| invalid(format!("{name} has characters that are not ASCII")))
 }
 
-/// The preferences that one header lists. None of ours has a comma in it.
+/// Returns the preferences that one header lists. Weir's own preferences contain no commas.
 fn preferences(value: &HeaderValue) -> Vec<String> {
     let text = value.to_str().unwrap_or_default();
     text.split(',')
@@ -80,13 +82,14 @@ fn name(preference: &str) -> &str {
     preference.split(['=', ';']).next().unwrap_or_default().trim()
 }
 
-/// Whether something stands behind it, as in `respond-async=false`. Nothing in quotes is nothing, too.
+/// Whether a preference has a value, as in `respond-async=false`. An empty quoted string counts as
+/// no value.
 fn has_value(preference: &str) -> bool {
     let value = preference.split(';').next().and_then(|first| first.split_once('='));
     value.is_some_and(|(_, value)| !matches!(value.trim(), "" | "\"\""))
 }
 
-/// The number of `wait=10`.
+/// Returns the seconds in `wait=10`.
 fn seconds(preference: &str) -> Result<Duration, ApiError> {
     let value = preference.split(';').next().and_then(|first| first.split_once('='));
     let number = value.and_then(|(_, number)| number.trim().trim_matches('"').parse().ok());
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preference_is_found_wherever_it_is_and_others_are_left_to_the_function() {
+    fn respond_async_is_extracted_and_other_preferences_remain() {
         for prefer in
             ["respond-async", "Respond-Async", "respond-async=\"\"", "return=minimal, respond-async ; x=y"]
         {
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_it_is_the_functions_own() {
+    fn request_without_respond_async_is_unchanged() {
         for prefer in [
             "",
             "return=minimal",
@@ -150,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_preferences_are_rejected() {
         let long: &'static str = Box::leak("k".repeat(256).into_boxed_str());
         for bad in [
             &[("prefer", "respond-async, wait=soon")] as &[_],

@@ -1,4 +1,4 @@
-//! What a request is called in logs, errors and answers.
+//! Request ids in logs, errors and responses.
 
 use super::headers::REQUEST_ID;
 use axum::response::Response;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_types::InvocationId;
 
-/// The longest id taken from a client.
+/// Length limit of a client's id.
 const LEN_MAX: usize = 128;
 
-/// The client's `weir-request-id`, or one of ours.
+/// Request id: the client's `weir-request-id`, or a generated one.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId {
     pub(crate) invocation: InvocationId,
@@ -29,7 +29,7 @@ impl RequestId {
             return Self { invocation, text: text.into(), header: header.clone() };
         }
         let digits = invocation.digits();
-        // Hexadecimal digits are always text, and a header value.
+        // Hexadecimal digits are always valid text, and a valid header value.
         let text = std::str::from_utf8(&digits).unwrap_or("-");
         let header = HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("-"));
         Self { invocation, text: text.into(), header }
@@ -47,16 +47,17 @@ impl RequestId {
         self.header.clone()
     }
 
-    /// Tell the client.
+    /// Adds the id to the response headers.
     pub(crate) fn echo(self, response: &mut Response) {
         response.headers_mut().insert(REQUEST_ID, self.header);
     }
 }
 
-/// What an invocation is called that no request asks for, or none yet. A counter that begins anywhere, mixed so that ids of neighbours look different: nodes of a cluster count apart.
+/// Returns a new invocation id: a counter with a random start, mixed so that consecutive ids look
+/// different. The random start separates the nodes of a cluster.
 pub(crate) fn next_id() -> InvocationId {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    // Seeded by the operating system.
+    // The operating system seeds `RandomState`.
     static START: std::sync::LazyLock<u64> =
         std::sync::LazyLock::new(|| RandomState::new().build_hasher().finish());
     let count = START.wrapping_add(COUNTER.fetch_add(1, Ordering::Relaxed));
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clients_id_is_kept_unless_it_is_unfit() {
+    fn valid_client_request_id_is_kept() {
         let id = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());

@@ -1,4 +1,4 @@
-//! Accepting connections: how many, how slow, and until when.
+//! Accepts connections, with limits on their number, their idle time and the shutdown.
 
 mod activity;
 mod linger;
@@ -25,16 +25,16 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-/// Requests that one HTTP/2 connection may have under way.
+/// Concurrent requests of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 1_000;
-/// What may be under way unread of one HTTP/2 request, and of all requests of a connection: some bodies that no function reads do not hold up
-/// the others.
+/// Unread bytes in flight of one HTTP/2 request, and of all requests of a connection: some bodies
+/// that no function reads do not block the other requests.
 const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// What is read from an HTTP/1 connection at a time, and so the longest head. Grows up to this where a large body comes: every piece of one
-/// costs a turn of the connection's task.
+/// Read buffer of an HTTP/1 connection, and so the size limit of a request head. The buffer grows
+/// up to this size for large bodies, since each read costs a turn of the connection's task.
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Pause after `accept` failed, as it does when the process is out of file descriptors.
+/// Pause after a failed `accept`, for example when the process is out of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Serves a gateway on a listener.
@@ -48,25 +48,27 @@ pub(crate) struct Server {
     places: Places,
 }
 
-/// Where the requests of HTTP/2 connections run, which may be many on one: on threads that share their work.
+/// Executor of HTTP/2 requests: runs the many requests of a connection on threads that share work.
 #[derive(Clone)]
 struct Streams(Handle);
 
 impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
     fn execute(&self, stream: F) {
-        // Ends with its connection.
+        // The task ends with its connection.
         drop(self.0.spawn(stream));
     }
 }
 
 impl Server {
-    /// One whose connections live on `threads`, and the requests of those that have many at once on `shared`.
+    /// Creates a server that runs connections on `threads`, and the requests of HTTP/2 connections
+    /// on `shared`.
     pub(crate) fn new(gateway: Gateway, config: &NodeConfig, threads: &Threads, shared: Handle) -> Self {
         let places = threads.places(shared.clone());
         let mut builder = auto::Builder::new(Streams(shared));
         builder
             .http1()
-            // `Activity` ends a connection whose next head does not come, without a timer for each request.
+            // `Activity` closes a connection whose next head does not arrive, without a timer per
+            // request.
             .header_read_timeout(None)
             .max_buf_size(READ_BYTES_MAX)
             .http2()
@@ -86,11 +88,12 @@ impl Server {
         }
     }
 
-    /// Serve until `stop`, then let requests under way finish, for so long.
+    /// Serves until `stop`, then lets the requests in progress finish within the drain timeout.
     pub(crate) async fn run(self, listener: TcpListener, stop: CancellationToken) {
         let graceful = GracefulShutdown::new();
         loop {
-            // A connection is accepted once there is room for it; until then it waits in the kernel's queue.
+            // A connection is accepted once there is room for it; until then it waits in the
+            // kernel's accept queue.
             let accept = async {
                 let permit = self.connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
                 listener.accept().await.map(|(stream, _)| (stream, permit))
@@ -107,7 +110,8 @@ impl Server {
                 }
             }
         }
-        // Who is connected already is answered, and not cut off by the end of the kernel's queue.
+        // Serve the clients already in the kernel's accept queue, which closing the listener would
+        // cut off.
         while let Some(Ok((stream, _))) = listener.accept().now_or_never()
             && let Ok(permit) = self.connections.clone().try_acquire_owned()
         {
@@ -128,11 +132,12 @@ impl Server {
         permit: tokio::sync::OwnedSemaphorePermit,
         graceful: &GracefulShutdown,
     ) {
-        // Answers are small and complete: waiting to fill a packet only delays them.
+        // Responses are small and complete: waiting to fill a packet only delays them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        // It wakes the thread that it was registered on.
+        // A stream wakes the thread that registered it, so the stream is registered again on its
+        // thread below.
         let (Ok(stream), place) = (stream.into_std(), self.places.next()) else { return };
         let gateway = self.gateway.clone();
         let metrics = gateway.node.metrics.clone();
@@ -147,7 +152,8 @@ impl Server {
             }
         });
         let (builder, watcher, placed) = (self.builder.clone(), graceful.watcher(), place.take());
-        // Ends with its client, its timeouts, or the drain; the graceful shutdown waits for it.
+        // The task ends with its client, its timeouts, or the drain; the graceful shutdown waits
+        // for it.
         place.runtime().spawn(async move {
             let _held = (permit, placed);
             let stream = match TcpStream::from_std(stream) {
@@ -168,7 +174,7 @@ impl Server {
     }
 }
 
-/// A request's body; most have none, which takes no memory.
+/// Converts a request's body. Most requests have none, and an empty body takes no memory.
 fn body_of(body: Incoming) -> Body {
     if body.is_end_stream() { Body::empty() } else { Body::new(body) }
 }

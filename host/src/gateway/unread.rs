@@ -1,8 +1,10 @@
-//! What a refused request still has to say.
+//! Unread bodies of rejected requests.
 //!
-//! An answer that comes before the body has been read leaves bytes on the connection: closing it then makes the client's kernel throw the
-//! answer away, and leaving it open without saying so makes the client's next request fail. So what is already here is read; if that is not
-//! all, the client is told that the connection ends, and `server/linger.rs` sees to it that it gets to read so.
+//! A response that is sent before the body was read leaves bytes on the connection. Closing the
+//! connection then makes the client's kernel discard the response, and leaving it open without
+//! notice makes the client's next request fail. So the gateway reads the bytes that have already
+//! arrived. If the body has more, the response announces that the connection closes, and
+//! `server/linger.rs` lets the client read the response.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -16,20 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// How much of a refused body is read before the answer.
+/// Bytes of a rejected body that are read before the response.
 const BYTES_MAX: usize = 256 << 10;
-/// And for how long.
+/// Time for which a rejected body is read before the response.
 const TIME_MAX: Duration = Duration::from_millis(20);
 
-/// The body of a request that may be refused before it is read.
+/// Body of a request that may be rejected before the body is read.
 pub(super) struct Unread(Option<Shared>);
 
 type Shared = Arc<Mutex<Option<Body>>>;
 
 impl Unread {
-    /// Keep an eye on the body of `request`.
+    /// Watches the body of `request`.
     pub(super) fn watch(request: Request) -> (Request, Self) {
-        // HTTP/2 resets the one stream. A client that waits to be told to go on has sent nothing yet, and is not told.
+        // HTTP/2 resets only the stream. A client that waits for `100 Continue` has sent nothing
+        // yet, and does not get one.
         let is_simple = request.version() > Version::HTTP_11 || request.headers().contains_key(EXPECT);
         if request.body().is_end_stream() || is_simple {
             return (request, Self(None));
@@ -39,7 +42,7 @@ impl Unread {
         (Request::from_parts(head, Body::new(Watched(shared.clone()))), Self(Some(shared)))
     }
 
-    /// Read what is left of the body. False if that is too much.
+    /// Reads the rest of the body. Returns false if the rest is too large or too slow.
     pub(super) async fn drain(self) -> bool {
         let Some(mut body) = self.0.and_then(|shared| lock(&shared).take()) else { return true };
         let reading = async {
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_read_is_read_up_to_a_limit() {
+    async fn unread_body_is_drained_up_to_a_limit() {
         for (bytes, is_drained) in [(0, true), (10_000, true), (BYTES_MAX + 10_000, false)] {
             let (request, unread) = Unread::watch(request(bytes));
             let mut body = request.into_body();
@@ -111,14 +114,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_read_is_the_body_itself() {
+    async fn watched_body_passes_through_unchanged() {
         let (request, unread) = Unread::watch(request(10_000));
         assert_eq!(request.into_body().collect().await.unwrap().to_bytes().len(), 10_000);
         assert!(unread.drain().await);
     }
 
     #[tokio::test]
-    async fn a_client_that_waits_to_be_told_is_not_told() {
+    async fn client_that_expects_continue_is_not_drained() {
         let mut waiting = request(10_000);
         waiting.headers_mut().insert(EXPECT, http::HeaderValue::from_static("100-continue"));
         let (_, unread) = Unread::watch(waiting);

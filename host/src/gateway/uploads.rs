@@ -1,4 +1,4 @@
-//! Uploads of components and models: how many at once, how large, and for how long.
+//! Uploads of components and models, with limits on their number, size and time.
 
 use super::error::ApiError;
 use super::manifest::{self, Options};
@@ -10,16 +10,16 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use weir_types::ErrorCode;
 
-/// An upload that is here in full.
+/// A completely received upload.
 pub(super) struct Received<Manifest> {
     pub(super) manifest: Manifest,
     pub(super) options: Options,
     pub(super) staged: Staged,
-    /// To be held until nothing waits for the upload any more.
+    /// Permit to hold until the upload is processed.
     pub(super) place: OwnedSemaphorePermit,
 }
 
-/// Receive an upload into a file beside `blobs`, unless as many are under way as the node takes.
+/// Receives an upload into a file beside `blobs`. Fails above `uploads_max` concurrent uploads.
 pub(super) async fn receive<Manifest: DeserializeOwned>(
     node: &NodeState,
     request: Request,

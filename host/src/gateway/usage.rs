@@ -1,4 +1,4 @@
-//! `/v1/usage`: what a tenant has used of the node's devices.
+//! `/v1/usage`: device usage of a tenant.
 
 use super::Caller;
 use crate::node::NodeState;

@@ -1,7 +1,8 @@
-//! `/v2`: the Open Inference Protocol, version 2, for models, tensor functions and workflows alike.
+//! `/v2`: the Open Inference Protocol, version 2, for models, tensor functions and workflows.
 //!
-//! A tensor function is asked like a model of its name. Where both have a name, the function answers: it stands in front of the model, which
-//! it may run. Models and functions of other tenants are not found. `docs/protocols.md` says what clients may rely on.
+//! A tensor function is called like a model of its name. If a function and a model share a name,
+//! the function answers: it stands in front of the model, which it may run. Models and functions of
+//! other tenants are not found. See `docs/protocols.md` for the guarantees to clients.
 
 mod answer;
 mod cached;
@@ -37,9 +38,9 @@ use serde_json::json;
 use std::sync::Arc;
 use weir_types::ErrorCode;
 
-/// What answers, in metadata.
+/// Server name in the metadata.
 pub(super) const SERVER: &str = "weir";
-/// The protocol's extensions that are here.
+/// Supported extensions of the protocol.
 pub(super) const EXTENSIONS: [&str; 7] = [
     "binary_tensor_data",
     "classification",
@@ -50,7 +51,7 @@ pub(super) const EXTENSIONS: [&str; 7] = [
     "statistics",
 ];
 
-/// Everything below `/v2` but health, which is answered before the rest.
+/// Returns all routes below `/v2` except health checks, which the gateway answers first.
 pub(super) fn routes() -> Router<Arc<NodeState>> {
     let mut router = Router::new()
         .route("/v2", get(metadata::server))
@@ -90,7 +91,7 @@ pub(super) fn health(node: &NodeState, path: &str) -> Response {
     ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
 }
 
-/// What Triton has and Weir has not.
+/// Rejects features of Triton that Weir does not support.
 async fn unsupported(request: Request) -> ApiError {
     let text = format!("{} is not supported here; see docs/protocols.md for what is", request.uri().path());
     ApiError::new(ErrorCode::NotSupported, text)

@@ -1,4 +1,4 @@
-//! `/v1/workflows`: deploying workflows and looking after them.
+//! `/v1/workflows`: deploying and managing workflows.
 
 use super::Caller;
 use super::body::small;
@@ -21,15 +21,15 @@ use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
 
 type Node = State<Arc<NodeState>>;
 
-/// What of a record the datastore is asked to keep, at most.
+/// Size limit of a record in the datastore.
 const RECORD_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Options {
-    /// Check it, and deploy nothing.
+    /// Checks the workflow without deploying it.
     dry_run: bool,
-    /// What calls are to keep to, whatever the document says.
+    /// Objectives of the calls, which override the document's.
     slo_ms: Option<NonZeroU64>,
     cost_slo: Option<Cost>,
 }
@@ -47,7 +47,7 @@ pub(super) async fn deploy(
     check_name(&node, &caller.tenant, &name)?;
     let objective = (options.slo_ms, options.cost_slo);
     let (catalog, tenant) = (node.dispatch.catalog.clone(), caller.tenant.clone());
-    // Looking at every case of a large one takes milliseconds.
+    // Checking every case of a large workflow takes milliseconds.
     let record =
         node.json(DOCUMENT_BYTES_MAX, move || record(&catalog, &tenant, &document, &objective)).await?;
     let entry = node.workflows.get(&caller.tenant, name.as_str());
@@ -75,7 +75,7 @@ pub(super) async fn deploy(
     Ok(Json(WorkflowDeployed { workflow: describe(&node, &entry, &workflow), created: true, path }))
 }
 
-/// What is to be kept of a document, if it is a workflow.
+/// Builds the record of a document, if the document is a workflow.
 fn record(
     catalog: &Catalog,
     tenant: &TenantId,
@@ -107,7 +107,7 @@ fn record(
     Ok(record)
 }
 
-/// What is to be started a second time must not do harm by that.
+/// Rejects a hedged step whose function must not run twice.
 fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(), ApiError> {
     for step in plan.steps().iter().filter(|step| step.is_hedged) {
         let Action::Run(Some(pinned)) = &step.action else { continue };
@@ -122,7 +122,8 @@ fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(),
     Ok(())
 }
 
-/// A workflow shares its name with nothing else: `/v2/models/NAME` and `models.open(NAME)` must mean one thing.
+/// Rejects a workflow name that is in use: `/v2/models/NAME` and `models.open(NAME)` must be
+/// unambiguous.
 fn check_name(node: &NodeState, tenant: &TenantId, name: &Name) -> Result<(), ApiError> {
     let taken = |what: &str| {
         let text = format!("there is a {what} {name} already; a workflow has a name of its own");
@@ -137,7 +138,7 @@ fn check_name(node: &NodeState, tenant: &TenantId, name: &Name) -> Result<(), Ap
     Ok(())
 }
 
-/// The other way round: what is deployed or pushed must not take a workflow's name.
+/// Rejects a function or model with the name of a workflow.
 pub(super) fn refuse_name_of_workflow(
     node: &NodeState,
     tenant: &TenantId,
@@ -150,7 +151,7 @@ pub(super) fn refuse_name_of_workflow(
     Err(ApiError::new(ErrorCode::Conflict, text))
 }
 
-/// What a workflow runs is not deleted.
+/// Rejects the deletion of a target that a workflow runs.
 pub(super) fn refuse_if_used(
     node: &NodeState,
     kind: TargetKind,

@@ -1,4 +1,4 @@
-//! What callers and functions say about keeping answers (RFC 9111). Plain functions of headers.
+//! Cache directives of callers and functions (RFC 9111). Pure functions of headers.
 
 use crate::response_cache::Wish;
 use axum::response::Response;
@@ -10,9 +10,10 @@ use http::header::{
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use std::time::Duration;
 
-/// The headers that tell calls apart. A function that answers by others says so with `Vary`, and its answer is not kept. Weir's own token is
-/// not among them: it names the tenant and is taken out before the function sees it. `authorization` and `cookie` are the function's, and
-/// nobody is given what was made for another's.
+/// Headers that distinguish calls. A function whose response depends on other headers says so with
+/// `Vary`, and the response is not cached. Weir's own token is not in the list: it names the
+/// tenant, and is removed before the function sees the request. `authorization` and `cookie` belong
+/// to the function, and are in the list so that callers do not get responses made for other users.
 pub(super) const TELLING: [HeaderName; 10] = [
     ACCEPT,
     ACCEPT_ENCODING,
@@ -26,24 +27,26 @@ pub(super) const TELLING: [HeaderName; 10] = [
     ORIGIN,
 ];
 
-/// A request with one of these asks for a part of an answer, or for none if nothing has changed: the function is to see it.
+/// Headers that ask for a part of a response, or for a response only after a change. The function
+/// must see such requests.
 const PARTIAL: [HeaderName; 7] =
     [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, UPGRADE];
 
-/// Whether the answer to such a request can be one that is kept.
+/// Whether the cache may answer such a request, and keep its response.
 pub(super) fn may_be_kept(head: &http::request::Parts) -> bool {
     matches!(head.method, Method::GET | Method::HEAD | Method::POST)
         && !PARTIAL.iter().any(|name| head.headers.contains_key(name))
 }
 
-/// What a caller says of answers that were made for others; none if it wants nothing to do with them (`no-store`).
+/// Returns the caller's requirements on cached responses; none if the caller bypasses the cache
+/// (`no-store`).
 pub(in super::super) fn wish(headers: &HeaderMap) -> Option<Wish> {
     let mut wish = Wish::default();
     for (name, value) in directives(headers) {
         let age_max = match &*name {
             "no-store" => return None,
             "no-cache" => Duration::ZERO,
-            // What cannot be read is as good as stale (section 4.2.1).
+            // An unreadable value counts as stale (section 4.2.1).
             "max-age" => seconds(value).unwrap_or_default(),
             _ => continue,
         };
@@ -52,7 +55,8 @@ pub(in super::super) fn wish(headers: &HeaderMap) -> Option<Wish> {
     Some(wish)
 }
 
-/// Whether a response may be given to others, and for how long, where it says that. `bytes_max` is the largest body.
+/// Returns whether a response may be cached, with the time to live that the response sets, if any.
+/// `bytes_max` is the size limit of the body.
 pub(super) fn lets_keep(response: &Response, bytes_max: u64) -> Option<Option<Duration>> {
     let (status, headers) = (response.status(), response.headers());
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
@@ -60,7 +64,7 @@ pub(super) fn lets_keep(response: &Response, bytes_max: u64) -> Option<Option<Du
         || status == StatusCode::PARTIAL_CONTENT
         || headers.contains_key(SET_COOKIE)
         || varies(headers)
-        // It lasts for as long as its reader likes.
+        // An event stream lasts as long as its reader wants.
         || text(&CONTENT_TYPE).is_some_and(|kind| kind.starts_with("text/event-stream"))
         || text(&CONTENT_LENGTH).and_then(|length| length.parse().ok()).is_some_and(|length: u64| length > bytes_max);
     if is_one_of_a_kind {
@@ -78,14 +82,14 @@ pub(super) fn lets_keep(response: &Response, bytes_max: u64) -> Option<Option<Du
     Some(shared.or(max_age))
 }
 
-/// Whether the answer depends on headers that do not tell calls apart here.
+/// Whether the response depends on headers outside [`TELLING`].
 fn varies(headers: &HeaderMap) -> bool {
     let names = headers.get_all(VARY).into_iter().map(|value| value.to_str().unwrap_or("*"));
     let mut names = names.flat_map(|names| names.split(',')).map(str::trim).filter(|name| !name.is_empty());
     names.any(|name| !TELLING.iter().any(|telling| name.eq_ignore_ascii_case(telling.as_str())))
 }
 
-/// The directives of `Cache-Control`, their names in lower case, with what is behind a `=`.
+/// Returns the directives of `Cache-Control`: names in lower case, and values after `=`.
 fn directives(headers: &HeaderMap) -> impl Iterator<Item = (String, Option<&str>)> {
     let values = headers.get_all(CACHE_CONTROL).into_iter().filter_map(|value| value.to_str().ok());
     values.flat_map(|value| value.split(',')).map(|directive| {
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_says_how_old_an_answer_may_be() {
+    fn request_directives_limit_the_age() {
         let wish = |value| {
             wish(&headers(&[("cache-control", value)])).map(|wish| wish.age_max.map(|age| age.as_secs()))
         };
@@ -127,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_says_what_may_be_kept() {
+    fn response_directives_decide_whether_to_cache() {
         let kept = |status: u16, given: &[(&'static str, &'static str)]| {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::from_u16(status).unwrap();

@@ -1,19 +1,20 @@
-//! What to tell the owner of a function that was deployed: what it may not do, and what would work better otherwise.
+//! Advice for the owner of a deployed function: denied imports, and possible improvements.
 
 use crate::component::policy::{self, Verdict};
 use crate::node::NodeState;
 use weir_types::FunctionManifest;
 use weir_types::api::FunctionVersion;
 
-/// A component larger than this gets advice with its deployment.
+/// Component size above which a deployment gets advice.
 const LARGE_COMPONENT_BYTES: u64 = 8 << 20;
 
-/// The interfaces that are linked as denying.
+/// Returns the imports that are linked to denying implementations.
 pub(super) fn denied_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
     imports.iter().filter(|name| policy::verdict(name, manifest) == Verdict::Denied).cloned().collect()
 }
 
-/// The interfaces that the manifest grants nothing of: those, and models and objects of which none is named.
+/// Returns the imports for which the manifest grants nothing: denied imports, and models and
+/// objects if the manifest names none.
 pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
     let grants_nothing = |name: &String| match name.split('@').next() {
         Some("weir:inference/models") => manifest.models.is_empty(),
@@ -23,7 +24,7 @@ pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest)
     imports.iter().filter(|name| grants_nothing(name)).cloned().collect()
 }
 
-/// Things that will work, but not as well as they could.
+/// Returns advice on settings that work, but could work better.
 pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[String]) -> Vec<String> {
     let mut advice = Vec::new();
     for model in &function.manifest.models {
@@ -36,7 +37,8 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     }
     let uses = |interface: &str| imports.iter().any(|name| name.split('@').next() == Some(interface));
     let manifest = &function.manifest;
-    // Compilers for scripting languages import all that the script could call, so this need not be a mistake.
+    // Compilers of scripting languages import everything that a script could call, so this need not
+    // be a mistake.
     let uses_models = uses("weir:inference/models") || uses("wasi:nn/graph");
     if uses_models && manifest.limits.loaded_model_bytes == 0 && manifest.models.is_empty() {
         advice.push(

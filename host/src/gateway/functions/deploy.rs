@@ -1,4 +1,4 @@
-//! `PUT /v1/functions/{name}`: from an upload to a version that can be called.
+//! `PUT /v1/functions/{name}`: turns an upload into a version that can be called.
 
 use super::advice::{advice, denied_imports, ungranted_imports};
 use super::{Node, find, parse_name};
@@ -22,7 +22,7 @@ use weir_types::{ErrorCode, FunctionKind, FunctionManifest, Limits};
 
 use crate::blobs::Staged;
 
-/// A component that can be started on this node.
+/// A component that can start on this node.
 struct Ready {
     kind: FunctionKind,
     imports: Vec<String>,
@@ -95,7 +95,8 @@ pub(in crate::gateway) async fn deploy(
     Ok(Json(answer(entry.describe(&deployment), true)))
 }
 
-/// Have the component compiled, unless it was, for any function of any tenant, and its artefact can still be used.
+/// Compiles the component, unless a deploy of any function of any tenant has already left a usable
+/// artifact.
 async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError> {
     let digest = staged.digest;
     node.dispatch.recompiler.forgive(digest);
@@ -120,7 +121,7 @@ async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError
     })
 }
 
-/// The manifest must not ask for more than the node allows.
+/// Rejects a manifest that asks for more than the node allows.
 fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
     cached::check_ttl(manifest.cache_ttl_ms)?;
     crate::gateway::manifest::check_slo(manifest.slo_ms)?;
@@ -136,7 +137,7 @@ fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiEr
     Err(ApiError::new(ErrorCode::LimitOverCap, text))
 }
 
-/// The component must not need more, before it has run at all, than the manifest allows.
+/// Rejects a component that needs more at its start than the manifest allows.
 fn check_needs(needs: Needs, limits: &Limits) -> Result<(), ApiError> {
     let over = |what: &str, needed: u64, name: &str, allowed: u64| {
         let text = format!(

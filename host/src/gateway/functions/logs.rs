@@ -1,4 +1,4 @@
-//! What a function wrote, to read and to follow.
+//! Logs of a function, to read and to follow.
 
 use super::{Node, find, parse_name};
 use crate::gateway::Caller;
@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 use weir_types::ErrorCode;
 use weir_types::api::LogLine;
 
-/// A follower is sent something this often, so that nothing between here and there takes the connection for dead, and so that it is noticed
-/// when nobody is there any more.
+/// Keep-alive interval of a follower: intermediaries keep the connection open, and the node notices
+/// a client that is gone.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// What `GET .../logs` takes.
+/// Query of `GET .../logs`.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::gateway) struct LogQuery {
@@ -37,7 +37,7 @@ impl Default for LogQuery {
     }
 }
 
-/// `GET /v1/functions/{name}/logs`, as newline-delimited JSON; a reader skips empty lines.
+/// `GET /v1/functions/{name}/logs`, as newline-delimited JSON; readers skip empty lines.
 pub(in crate::gateway) async fn logs(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -54,14 +54,15 @@ pub(in crate::gateway) async fn logs(
     } else {
         (entry.shared.log.tail(query.lines), None)
     };
-    // Deleting the function ends its log, and with it this answer.
+    // Deleting the function ends its log, and with it this response.
     drop(entry);
     let tail = stream::iter(tail.into_iter().map(|line| encode(&line)));
     let body = Body::from_stream(tail.chain(stream::iter(news).flatten()));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// Every line as it comes, until the log or the node ends. An empty line follows on each [`QUIET`] without one.
+/// Streams new lines until the log or the node ends, with an empty line after each [`QUIET`]
+/// without a line.
 fn follow(
     news: Receiver<LogLine>,
     stop: CancellationToken,
@@ -75,7 +76,7 @@ fn follow(
             };
             let piece = match line {
                 Ok(Ok(line)) => after_loss(lost, &line),
-                // The oldest that there still are come next.
+                // The oldest lines still available come next.
                 Ok(Err(RecvError::Lagged(more))) => {
                     lost += more;
                     continue;
@@ -88,7 +89,7 @@ fn follow(
     })
 }
 
-/// `line`, below the node's word on how many lines before it this reader was too slow for.
+/// Encodes `line`, after a note about the lines that the reader was too slow for.
 fn after_loss(lost: u64, line: &LogLine) -> Result<Bytes, std::io::Error> {
     if lost == 0 {
         return encode(line);
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_quiet_log_keeps_its_follower_with_empty_lines() {
+    async fn quiet_log_sends_keep_alive_lines() {
         let (sender, stop, began) = (Sender::new(4), CancellationToken::new(), Instant::now());
         let mut news = Box::pin(follow(sender.subscribe(), stop.clone()));
         for quiet in 1..4 {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_follower_is_told_how_much_it_missed() {
+    async fn slow_follower_learns_how_many_lines_it_missed() {
         let sender = Sender::new(4);
         let mut news = Box::pin(follow(sender.subscribe(), CancellationToken::new()));
         for number in 0..10 {

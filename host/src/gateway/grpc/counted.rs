@@ -1,4 +1,4 @@
-//! Bodies whose memory is somebody else's, and counts here.
+//! Counts memory that tonic allocates for request bodies against the arena.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use tonic::Status;
 use weir_device::Arena;
 
-/// What one call has received, taken off the arena's room until the call is over.
+/// Bytes that one call has received, reserved in the arena until the call ends.
 pub(super) struct Reserved {
     arena: Arena,
     bytes: AtomicU64,
@@ -27,7 +27,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// What was received is not used any more.
+    /// Releases the reservation: the received bytes are no longer in use.
     pub(super) fn clear(&self) {
         self.arena.release(self.bytes.swap(0, Ordering::Relaxed));
     }
@@ -39,7 +39,7 @@ impl Drop for Reserved {
     }
 }
 
-/// A request body that counts what it hands out.
+/// Request body that counts the bytes that it yields.
 pub(super) struct Counted {
     body: Body,
     reserved: Arc<Reserved>,
@@ -83,7 +83,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn what_arrives_counts_until_the_call_is_over() {
+    async fn received_bytes_count_until_the_call_ends() {
         let arena = Arena::new(1_000);
         let reserved = Arc::new(Reserved::new(&arena));
         let body = Counted::new(Body::from(vec![0; 600]), reserved.clone());

@@ -1,4 +1,4 @@
-//! What models are and have done, as messages.
+//! Metadata, configuration and statistics of models, as messages.
 
 use super::super::error::ApiError;
 use super::super::v2::{self, At, Group, IndexEntry, Target, instances, platform};
@@ -39,7 +39,7 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
     let target = at.find(node, tenant)?;
     let (inputs, outputs) = target.ports();
     let batching = target.batching();
-    // Where there is a largest batch, shapes are those of one item.
+    // With a maximum batch size, shapes are those of one item.
     let of_item =
         |port: &Port| dimensions(port).split_off(usize::from(batching.is_some() && !port.shape.is_empty()));
     let input = |port: &Port| ModelInput {
@@ -76,7 +76,7 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
     })
 }
 
-/// Of one model, or of all where the name is empty.
+/// Returns the statistics of one model, or of all models if the name is empty.
 pub(super) fn statistics(
     node: &NodeState,
     tenant: &TenantId,
@@ -154,7 +154,7 @@ fn data_type(datatype: ElementType) -> DataType {
     }
 }
 
-/// -1 stands for what may vary.
+/// Returns the dimensions of a port, with -1 for a variable size.
 fn dimensions(port: &Port) -> Vec<i64> {
     port.shape.iter().map(|size| size.map_or(-1, i64::from)).collect()
 }

@@ -1,4 +1,4 @@
-//! Inference messages in and out.
+//! Conversion of inference requests and responses from and to messages.
 
 use super::super::body::BodyLimit;
 use super::super::error::ApiError;
@@ -15,10 +15,10 @@ use weir_inference::Tensor;
 use weir_protocol::{Output, Parameters, Region};
 use weir_types::{ElementType, ErrorCode, Shape};
 
-/// Raw data counts as this much less work than elements: most of it is not looked at.
+/// Divisor for the work on raw data, relative to elements: most raw data is not inspected.
 const RAW_WEIGHT: usize = 16;
 
-/// What a message asks, on a thread that may block where it is long.
+/// Parses a message, on a blocking thread if the message is large.
 pub(super) async fn read(
     node: &NodeState,
     message: ModelInferRequest,
@@ -89,7 +89,7 @@ fn input(
     Tensor::new(datatype, shape, data.into()).map(Input::Here).map_err(|error| error.to_string())
 }
 
-/// The named object that takes the place of data.
+/// Returns the named object that takes the place of data, if any.
 fn region(parameters: &HashMap<String, InferParameter>) -> Result<Option<Region>, ApiError> {
     let given = parameters.get("shared_memory_region").and_then(|given| given.parameter_choice.as_ref());
     let name = match given {
@@ -102,7 +102,7 @@ fn region(parameters: &HashMap<String, InferParameter>) -> Result<Option<Region>
     Ok(Some(Region { name, offset: number(parameters, "shared_memory_offset")?, bytes }))
 }
 
-/// The elements of a tensor, from the list that its type takes.
+/// Returns the elements of a tensor, from the list for its type.
 fn elements(datatype: ElementType, contents: InferTensorContents) -> Result<Vec<u8>, String> {
     macro_rules! narrow {
         ($list:expr, $type:ty) => {{
@@ -145,7 +145,7 @@ fn output(wanted: InferRequestedOutputTensor) -> Result<Output, ApiError> {
     Ok(Output { name, binary: Some(true), classes, region }.check()?)
 }
 
-/// A parameter that is a number from 0 up; 0 where it is not given.
+/// Returns a parameter that is a number from 0 up; 0 if it is missing.
 fn number<T: TryFrom<i64> + TryFrom<u64> + Default>(
     parameters: &HashMap<String, InferParameter>,
     name: &str,
@@ -160,7 +160,7 @@ fn number<T: TryFrom<i64> + TryFrom<u64> + Default>(
     number.ok_or_else(|| invalid(format!("the parameter {name} is not a number from 0 up")))
 }
 
-/// The message that answers. Outputs are raw, as clients expect.
+/// Builds the response message. Outputs are raw, as clients expect.
 pub(super) fn write(answered: Answered, limits: &CallLimits) -> Result<ModelInferResponse, ApiError> {
     let Answered { model_name, model_version, asked, completion, .. } = answered;
     let (mut outputs, mut raw_output_contents) = (Vec::new(), Vec::new());
@@ -206,7 +206,7 @@ fn shape(tensor: &Tensor) -> Vec<i64> {
     tensor.shape().dimensions().iter().map(|size| i64::from(*size)).collect()
 }
 
-/// Where an output is that was kept.
+/// Returns the parameters of an output that was stored as an object.
 fn kept(region: &Region, tensor: &Tensor) -> HashMap<String, InferParameter> {
     let bytes = i64::try_from(tensor.data().len()).unwrap_or(i64::MAX);
     let parameters = [

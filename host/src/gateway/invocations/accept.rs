@@ -1,4 +1,4 @@
-//! Requests that are to be run later.
+//! Acceptance of asynchronous requests.
 
 use super::super::error::ApiError;
 use super::super::headers::REQUEST_ID;
@@ -15,21 +15,21 @@ use std::time::Instant;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
 
-/// What was done about a preference (RFC 7240).
+/// Preferences that the node applied (RFC 7240).
 const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
 
-/// What a request that is to be run later is for.
+/// Target and limits of an asynchronous request.
 pub(in super::super) struct Later {
     pub(in super::super) tenant: TenantId,
     pub(in super::super) kind: InvocationKind,
     pub(in super::super) name: Name,
     pub(in super::super) version: Option<Version>,
     pub(in super::super) body_bytes_max: u64,
-    /// When the body must be here.
+    /// Deadline for the arrival of the body.
     pub(in super::super) deadline: Instant,
 }
 
-/// Keep a request, and say where its answer will be.
+/// Stores a request, and responds with the location of its result.
 pub(in super::super) async fn accept(
     node: &NodeState,
     later: Later,
@@ -77,7 +77,8 @@ pub(in super::super) async fn accept(
 }
 
 impl NodeState {
-    /// Where results of calls of `name` may be sent: what the function may reach by itself, and for models what the node's owner says.
+    /// Returns the hosts that callbacks of calls of `name` may reach: the function's outbound
+    /// hosts, and for models the hosts in the node's settings.
     pub(in super::super) fn callback_hosts(
         &self,
         tenant: &TenantId,

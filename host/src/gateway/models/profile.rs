@@ -1,4 +1,4 @@
-//! `POST /v1/models/{name}/profile`: measuring a model, told as it goes.
+//! `POST /v1/models/{name}/profile`: measures a model, and streams the progress.
 
 use super::{Node, parse_name};
 use crate::dispatch::Inference;
@@ -24,14 +24,15 @@ use weir_inference::PRIORITY_DEFAULT;
 use weir_types::ErrorCode;
 use weir_types::api::{ProfileEvent, ProfileRequest};
 
-/// The largest body of such a request.
+/// Size limit of the request body.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// Events that wait for a client that reads slowly. It is not measured on meanwhile.
+/// Events buffered for a slow reader. The measurement pauses while the buffer is full.
 const EVENTS_MAX: usize = 16;
-/// A client is sent something this often, so that it is noticed when it is not there any more.
+/// Keep-alive interval, by which the node notices a client that is gone.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// `POST /v1/models/{name}/profile`, answered with newline-delimited JSON; a reader skips empty lines.
+/// `POST /v1/models/{name}/profile`, answered with newline-delimited JSON; readers skip empty
+/// lines.
 pub(in crate::gateway) async fn profile(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -91,7 +92,8 @@ pub(in crate::gateway) async fn profile(
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 
-/// Every event as a line, and an empty line on each [`QUIET`] without one. Dropping it ends the measuring.
+/// Streams each event as a line, with an empty line after each [`QUIET`] without an event. Dropping
+/// the stream stops the measurement.
 fn lines(
     events: mpsc::Receiver<ProfileEvent>,
     measuring: AbortOnDropHandle<()>,
@@ -143,7 +145,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_hears_something_every_second_and_its_leaving_ends_the_measuring() {
+    async fn profile_stream_sends_keep_alives_and_stops_on_disconnect() {
         let ((sender, events), stop) = (mpsc::channel(1), CancellationToken::new());
         let held = sender.clone();
         let measuring = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -162,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_stops_says_so() {
+    async fn shutdown_ends_the_profile_stream_with_an_error() {
         let ((_sender, events), stop) = (mpsc::channel(1), CancellationToken::new());
         let measuring = AbortOnDropHandle::new(tokio::spawn(std::future::pending()));
         let mut lines = Box::pin(lines(events, measuring, stop.clone()));

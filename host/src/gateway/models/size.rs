@@ -1,4 +1,5 @@
-//! `GET /v1/models/{name}/size`: which of the configurations that were measured serve a rate within a latency, and how many it takes.
+//! `GET /v1/models/{name}/size`: capacity planning. Returns the measured configuration that serves
+//! a rate within a latency, and the number of instances that this takes.
 
 use super::{Node, parse_name};
 use crate::gateway::Caller;
@@ -13,10 +14,10 @@ use weir_scheduler::{Configuration, SizingError};
 use weir_types::api::ModelSizing;
 use weir_types::{ErrorCode, Measured, ModelId, Version};
 
-/// The largest SLO that is looked at: a day.
+/// Longest accepted SLO: a day.
 const SLO_MS_MAX: f64 = 86_400_000.0;
 
-/// What `GET .../size` takes.
+/// Query of `GET .../size`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::gateway) struct SizeQuery {
@@ -59,7 +60,7 @@ fn choose(node: &NodeState, entry: &ModelEntry, query: &SizeQuery) -> Result<Mod
         return Err(ApiError::new(ErrorCode::NoConfiguration, text));
     };
     let configurations: Vec<_> = profile.measured.iter().map(Configuration::from).collect();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within a day")]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the SLO is at most a day")]
     let slo_ns = (query.slo_ms * 1e6).round() as u64;
     let sizing = weir_scheduler::size(query.rate, slo_ns, &configurations)
         .map_err(|error| refuse(error, query, &profile.measured))?;

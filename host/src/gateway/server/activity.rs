@@ -1,4 +1,4 @@
-//! Whether anything goes on on a connection.
+//! Idle detection for a connection.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -10,18 +10,20 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Counts the requests under way on one connection, and remembers when the last of them ended. Cheap to clone.
+/// Counts the requests in progress on one connection, and records the end of the last request.
+/// Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Activity(Arc<Shared>);
 
 struct Shared {
     opened: Instant,
     under_way: AtomicU32,
-    /// When the last request ended, after `opened`. Zero before the first.
+    /// End of the last request, in milliseconds after `opened`; zero before the first request has
+    /// ended.
     idle_since_ms: AtomicU64,
 }
 
-/// One request, from its head to the end of its answer's body.
+/// One request, from its head to the end of its response's body.
 pub(super) struct UnderWay(Activity);
 
 impl Activity {
@@ -38,7 +40,8 @@ impl Activity {
         UnderWay(self.clone())
     }
 
-    /// Returns once no request has been under way for `first` since the connection opened, or for `later` since the last one ended.
+    /// Returns once the connection has been idle for `first` after it opened, or for `later` after
+    /// its last request.
     pub(super) async fn idle(&self, first: Duration, later: Duration) {
         loop {
             let idle_since_ms = self.0.idle_since_ms.load(Ordering::Relaxed);
@@ -49,7 +52,7 @@ impl Activity {
             if is_quiet && now >= until {
                 return;
             }
-            // Looked at again when it could be over, and now and then while requests run.
+            // Check again when the idle time could be over, and periodically while requests run.
             tokio::time::sleep_until(if is_quiet { until } else { now + patience }).await;
         }
     }
@@ -64,7 +67,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// A response body that keeps its request under way.
+/// Response body that keeps its request in progress.
 pub(super) struct Tracked {
     pub(super) body: Body,
     pub(super) _under_way: UnderWay,
@@ -98,7 +101,7 @@ mod tests {
     const LATER: Duration = Duration::from_secs(75);
 
     #[tokio::test(start_paused = true)]
-    async fn silence_ends_after_the_first_patience_and_requests_renew_it() {
+    async fn idle_timeout_restarts_after_each_request() {
         let started = Instant::now();
         Activity::new().idle(FIRST, LATER).await;
         assert_eq!(started.elapsed(), FIRST);

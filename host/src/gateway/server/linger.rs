@@ -1,4 +1,4 @@
-//! Closing a connection so that the client gets to read its answer.
+//! Closes a connection so that the client can still read its response.
 
 use std::io;
 use std::pin::Pin;
@@ -8,13 +8,14 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-/// How much a client may still send after the node has closed its side.
+/// Bytes that a client may still send after the node has closed its side.
 const BYTES_MAX: usize = 4 << 20;
-/// And for how long.
+/// Time that a client may still send after the node has closed its side.
 const TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A connection that is closed in two steps: its own side first, and the other after what the client was still sending has been read. Closed
-/// at once, with bytes unread, the client's kernel would throw away the answer that tells why its request was refused.
+/// Connection that closes in two steps: first the node's sending side, then the connection, after
+/// the node has read the rest of the client's bytes. If the node closed the connection with unread
+/// bytes, the client's kernel would discard the response that explains the rejection.
 pub(super) struct Linger {
     stream: TcpStream,
     closing: Option<Closing>,
@@ -78,7 +79,7 @@ impl AsyncWrite for Linger {
                     Some(bytes_left) => closing.bytes_left = bytes_left,
                     None => return Poll::Ready(Ok(())),
                 },
-                // The client is gone, which is what closing is for.
+                // The client has already disconnected.
                 Poll::Ready(Err(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => return closing.timeout.as_mut().poll(cx).map(Ok),
             }
@@ -99,7 +100,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_is_still_sending_reads_its_answer() {
+    async fn client_that_is_still_sending_can_read_the_response() {
         let (mut client, server) = pair().await;
         let serve = async {
             let mut server = Linger::new(server);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_never_stops_is_left() {
+    async fn lingering_close_times_out() {
         let (client, server) = pair().await;
         let started = tokio::time::Instant::now();
         Linger::new(server).shutdown().await.unwrap();

@@ -1,11 +1,12 @@
-//! The threads that connections live on: each on one, from its beginning to its end.
+//! Threads for connections: each connection stays on one thread.
 //!
-//! A request is read, answered and written where its connection is, so nothing has to be handed from one thread to another. Threads that share
-//! their work, as those of tokio's runtime do, wake each other for every event that one of them finds, and carry a connection's memory from one processor
-//! to the next.
+//! The thread of a connection also reads, answers and writes its requests, so that no work moves
+//! between threads. Threads that share work, like those of tokio's runtime, wake each other for
+//! each event that one of them finds, and move a connection's memory from core to core.
 //!
-//! A connection that is the only one is with threads that share their work: where nothing else goes on, the one that is woken for nothing keeps a
-//! processor awake, and an answer is sent sooner to a client that needs not be woken from the depths.
+//! A single connection runs on threads that share work. On an idle node, a thread that is woken for
+//! nothing keeps a core awake, and a response is sent sooner to a client that is not in a deep
+//! sleep state.
 
 use anyhow::Context;
 use std::sync::Arc;
@@ -15,34 +16,34 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 
-/// Threads for blocking work that one of them may have.
+/// Maximum number of blocking threads per connection thread.
 const BLOCKING_THREADS_MAX: usize = 128;
 
-/// Some threads, until they are stopped or dropped.
+/// Connection threads, which run until they are stopped or dropped.
 pub(crate) struct Threads {
     places: Vec<Place>,
     threads: Vec<JoinHandle<()>>,
     stop: CancellationToken,
 }
 
-/// Where connections can be.
+/// Runtimes that can serve connections.
 pub(super) struct Places {
     threads: Vec<Place>,
     shared: Place,
 }
 
-/// A thread, or some that share their work, as connections are given to it.
+/// Runtime of one thread, or of threads that share work, with the number of its connections.
 #[derive(Clone)]
 pub(super) struct Place {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
 }
 
-/// A connection that is on a thread.
+/// Connection counted on a runtime until dropped.
 pub(super) struct Placed(Arc<AtomicUsize>);
 
 impl Threads {
-    /// So many threads. Each ends within `shutdown`, once it is told to.
+    /// Starts `count` threads. Each ends within `shutdown` after a stop.
     pub(crate) fn start(count: usize, shutdown: Duration) -> anyhow::Result<Self> {
         let mut started = Self { places: Vec::new(), threads: Vec::new(), stop: CancellationToken::new() };
         for _ in 0..count.max(1) {
@@ -62,13 +63,14 @@ impl Threads {
         Ok(started)
     }
 
-    /// What a server gives its connections to: these, and some that share their work.
+    /// Returns the runtimes for a server's connections: these threads, and `shared` threads that
+    /// share work.
     pub(super) fn places(&self, shared: Handle) -> Places {
         let shared = Place { runtime: shared, connections: Arc::default() };
         Places { threads: self.places.clone(), shared }
     }
 
-    /// End what goes on there, and the threads. Blocks.
+    /// Stops the connections and the threads. Blocks.
     pub(crate) fn stop(mut self) {
         self.stop.cancel();
         for thread in self.threads.drain(..) {
@@ -91,7 +93,8 @@ fn run(runtime: Runtime, stop: &CancellationToken, shutdown: Duration) {
 }
 
 impl Places {
-    /// Where the next connection is to be: the thread that has the fewest, unless there is no other anywhere.
+    /// Selects the runtime of the next connection: the thread with the fewest connections, or the
+    /// shared runtime if there is no other connection.
     pub(super) fn next(&self) -> &Place {
         let least_busy = self.threads.iter().min_by_key(|place| place.connections());
         let is_alone = self.threads.iter().chain([&self.shared]).all(|place| place.connections() == 0);
@@ -104,7 +107,7 @@ impl Place {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Count one more connection there, until what this gives is dropped.
+    /// Counts one more connection until the returned value is dropped.
     pub(super) fn take(&self) -> Placed {
         self.connections.fetch_add(1, Ordering::Relaxed);
         Placed(Arc::clone(&self.connections))
@@ -126,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connections_are_spread_and_one_alone_is_where_work_is_shared() {
+    async fn connections_spread_over_threads_and_a_single_one_is_shared() {
         let threads = Threads::start(2, Duration::from_secs(1)).unwrap();
         let places = threads.places(Handle::current());
         let counts = || {
@@ -135,7 +138,7 @@ mod tests {
         };
         let mut open: Vec<Placed> = (0..5).map(|_| places.next().take()).collect();
         assert_eq!(counts(), [2, 2, 1]);
-        // The first two of the threads' own end, which were on different ones.
+        // Close the first two connections of the threads, which were on different threads.
         open.drain(1..3);
         assert_eq!(counts(), [1, 1, 1]);
         open.clear();

@@ -1,4 +1,4 @@
-//! An answer on its way out: JSON, and behind it the tensors that were asked for as binary, which are sent from where they are.
+//! Inference responses: JSON, followed by the binary tensors, which are sent without a copy.
 
 use super::super::error::ApiError;
 use super::super::headers::INFERENCE_HEADER_LENGTH;
@@ -19,27 +19,27 @@ use weir_inference::Tensor;
 use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
 use weir_types::{ElementType, ErrorCode};
 
-/// Answers below this are not compressed: they would hardly get smaller.
+/// Size below which responses are not compressed: they would hardly shrink.
 const COMPRESSED_BYTES_MIN: usize = 1 << 10;
 
-/// Everything that an answer is made of.
+/// Parts of a response.
 pub(super) struct Written {
     pub(super) model_name: String,
     pub(super) model_version: String,
     pub(super) id: Option<String>,
     pub(super) outputs: Vec<(String, Tensor)>,
-    /// How each output is wanted, where the request says.
+    /// Requested form of each output, if the request sets it.
     pub(super) wanted: Option<Vec<Output>>,
-    /// Whether outputs that do not say come as binary.
+    /// Whether outputs without a requested form are binary.
     pub(super) is_binary: bool,
     pub(super) encoding: Option<Encoding>,
-    /// The largest answer, and the limit's name.
+    /// Size limit of the response, and the name of the limit.
     pub(super) bytes_max: u64,
     pub(super) limit: &'static str,
 }
 
 impl Written {
-    /// Write it, on a thread that may block where it is long.
+    /// Builds the response, on a blocking thread if that takes long.
     pub(super) async fn respond(self, node: &NodeState) -> Result<Response, ApiError> {
         let work_bytes: usize = (self.outputs.iter().zip(self.forms()))
             .filter(|(_, (form, classes))| *form == Form::Json || *classes > 0 || self.encoding.is_some())
@@ -48,7 +48,7 @@ impl Written {
         node.json(work_bytes, move || self.write()).await
     }
 
-    /// The form of each output, and how many of its classes are wanted instead of it.
+    /// Returns the form of each output, and the number of classes to return instead of the tensor.
     fn forms(&self) -> impl Iterator<Item = (Form<'_>, u32)> {
         self.outputs.iter().map(|(name, _)| {
             let wanted = self.wanted.iter().flatten().find(|output| output.name == *name);
@@ -94,7 +94,7 @@ impl Written {
         match serde_json::to_writer(&mut json, &answer) {
             Ok(()) => Ok(json.bytes),
             Err(error) if error.is_io() => Err(self.too_large()),
-            // What has no JSON form can be asked for as binary.
+            // Outputs without a JSON form can be requested as binary.
             Err(error) => Err(ApiError::new(ErrorCode::InvalidRequest, format!("an output: {error}"))),
         }
     }
@@ -127,7 +127,7 @@ impl Written {
     }
 }
 
-/// An output, and how it is given.
+/// An output and its form.
 struct Shown<'a> {
     name: &'a str,
     tensor: Tensor,
@@ -141,7 +141,8 @@ impl Shown<'_> {
     }
 }
 
-/// The largest elements of an output, in its place; none where they take more than `bytes_max`.
+/// Classifies an output: returns its largest elements instead of it; none if they take more than
+/// `bytes_max`.
 pub(in super::super) fn classify(
     name: &str,
     tensor: &Tensor,
@@ -164,7 +165,7 @@ fn bytes(pieces: &VecDeque<Bytes>) -> usize {
     pieces.iter().map(Bytes::len).sum()
 }
 
-/// A body in pieces, each sent from where it is.
+/// Body of several pieces, which are sent without a copy.
 struct Pieces(VecDeque<Bytes>);
 
 impl HttpBody for Pieces {
@@ -187,7 +188,7 @@ impl HttpBody for Pieces {
     }
 }
 
-/// Takes so many bytes and no more.
+/// Writer with a size limit.
 struct Limited {
     bytes: Vec<u8>,
     bytes_max: u64,

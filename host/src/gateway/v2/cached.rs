@@ -1,4 +1,5 @@
-//! Inferences that may be answered with what an equal one was given: the same inputs, in whatever form they came, and the same outputs wanted.
+//! Response cache for inferences. Inferences are equal if they have the same inputs, in any form,
+//! and request the same outputs.
 
 use super::super::cached::wish;
 use super::super::error::ApiError;
@@ -10,14 +11,14 @@ use std::sync::{Arc, OnceLock};
 use weir_inference::Tensor;
 use weir_types::{ContentHash, Hasher};
 
-/// Whose answers an inference may be given, and which of them.
+/// Cache scope of an inference, and the caller's requirements.
 pub(super) struct Cached {
     pub(super) scope: Arc<Scope>,
     pub(super) wish: Wish,
 }
 
 impl Cached {
-    /// None where there are none for it: its model or function has none kept, or its caller wants none of them.
+    /// Returns none if the model or function has no cache, or if the caller bypasses it.
     pub(super) fn of(
         node: &NodeState,
         answers: &OnceLock<Arc<Scope>>,
@@ -29,7 +30,7 @@ impl Cached {
     }
 }
 
-/// What stands for the inputs and the outputs wanted, where that matters.
+/// Hashes the inputs and, if given, the requested outputs.
 pub(super) async fn input(
     node: &NodeState,
     inputs: &[(String, Tensor)],
@@ -40,8 +41,8 @@ pub(super) async fn input(
     node.json(bytes, move || Ok(hash(inputs, wanted.as_deref()))).await
 }
 
-/// Each part is led by its length: no two inferences come to the same bytes. The order in which inputs are given does not matter, that of
-/// outputs does.
+/// Hashes an inference. A length precedes each part, so that different inferences hash different
+/// bytes. The order of the inputs does not matter; the order of the outputs does.
 fn hash(mut inputs: Vec<(String, Tensor)>, wanted: Option<&[String]>) -> ContentHash {
     let mut hasher = Hasher::default();
     let mut part = |bytes: &[u8]| {
@@ -61,8 +62,8 @@ fn hash(mut inputs: Vec<(String, Tensor)>, wanted: Option<&[String]>) -> Content
     hasher.finish()
 }
 
-/// `outputs` to be kept, in memory of their own: what they are in now is the arena's, and may be more than them. None where they are larger
-/// than `bytes_max`.
+/// Copies `outputs` for the cache: their present memory belongs to the arena, and may be larger
+/// than the outputs. Returns none if the outputs are larger than `bytes_max`.
 pub(super) fn keep(outputs: &[(String, Tensor)], bytes_max: u64) -> Option<Keep> {
     let bytes: usize = outputs.iter().map(|(_, tensor)| tensor.data().len()).sum();
     if bytes as u64 > bytes_max {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_tells_inferences_apart_is_in_the_hash() {
+    fn different_inferences_have_different_hashes() {
         use ElementType::{Int8, Uint8};
         let (x, y) = (tensor("x", Uint8, &[2], b"ab"), tensor("y", Uint8, &[2], b"cd"));
         let of = |inputs: &[&(String, Tensor)], wanted: Option<&[&str]>| {
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_a_copy_within_its_bound() {
+    fn cached_outputs_are_copies_within_the_limit() {
         let outputs = [tensor("y", ElementType::Uint8, &[4], b"abcd")];
         assert!(keep(&outputs, 3).is_none());
         let Some(Keep { answer: Answer::Tensors(kept), .. }) = keep(&outputs, 4) else {

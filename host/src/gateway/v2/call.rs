@@ -1,4 +1,4 @@
-//! One inference from its request to its answer, of whichever kind it is and in whatever form it came.
+//! One inference from request to response, for all kinds of targets and all forms of requests.
 
 mod pick;
 
@@ -27,48 +27,48 @@ use std::time::{Duration, Instant};
 use weir_inference::{Completion, Tensor};
 use weir_types::{ErrorCode, Port, TenantId};
 
-/// What is asked, before it has been read.
+/// An inference whose request has not been read yet.
 pub(in super::super) struct Call {
     arrived: Instant,
     kind: Kind,
-    /// Answers made for equal ones, where there can be any.
+    /// Response cache, if the target has one and the caller does not bypass it.
     cached: Option<Cached>,
-    /// Where it comes from another node.
+    /// Present if another node forwarded the call.
     left: Option<Left>,
 }
 
-/// What the response cache had to do with an answer, and how long looking there took; none where it was not asked.
+/// Role of the response cache, and the time of the lookup; none if the cache was not consulted.
 type Looked = Option<(Verdict, Duration)>;
 
 enum Kind {
-    /// With its account, which is closed where the call fails here.
+    /// A function call with its account, which is closed if the call fails here.
     Function(Box<Invocation>, Arc<Account>),
     Model(Inference),
     Workflow(WorkflowCall),
 }
 
-/// How much may come and go.
+/// Size limits of a call.
 pub(in super::super) struct CallLimits {
     pub(in super::super) request: BodyLimit,
     pub(in super::super) answer_bytes_max: u64,
-    /// What the latter is called.
+    /// Name of the setting of `answer_bytes_max`.
     pub(in super::super) answer_limit: &'static str,
 }
 
-/// The outputs, and what they were asked with.
+/// Outputs of an inference, and its request.
 pub(in super::super) struct Answered {
     pub(in super::super) model_name: String,
     pub(in super::super) model_version: String,
     pub(in super::super) asked: Asked,
     pub(in super::super) completion: Completion,
-    /// What the response cache had to do with that; none where it was not asked.
+    /// Role of the response cache; none if the cache was not consulted.
     pub(in super::super) verdict: Option<Verdict>,
-    /// Where a model by itself has run.
+    /// Device that ran a direct model inference.
     pub(in super::super) ran_on: Option<RanOn>,
 }
 
 impl Call {
-    /// A call of `target` that arrived with these headers.
+    /// Prepares a call of `target` with these headers.
     pub(in super::super) fn of(
         node: &NodeState,
         target: Target,
@@ -80,7 +80,7 @@ impl Call {
         if !node.is_ready() {
             return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
         }
-        // Where a call comes from another node, that one keeps its answer.
+        // The response to a forwarded call is cached by the node that forwarded it.
         let cached = if grant.is_none() { target.cached(node, headers) } else { None };
         let until = |grant: &Grant| arrived.checked_add(Duration::from_millis(grant.left_for_ms));
         let left = grant.as_ref().map(|grant| Left { until: until(grant).unwrap_or(arrived) });
@@ -98,7 +98,7 @@ impl Call {
         Ok(Self { arrived, kind, cached, left })
     }
 
-    /// A call of a tensor function.
+    /// Prepares a call of a tensor function.
     pub(super) fn function(
         node: &NodeState,
         invocation: Invocation,
@@ -113,7 +113,7 @@ impl Call {
         Self { arrived, kind: Kind::Function(Box::new(invocation), account), cached, left: None }
     }
 
-    /// The inputs, where it is known what they are.
+    /// Returns the inputs, if they are declared.
     pub(super) fn ports(&self) -> Option<Vec<Port>> {
         match &self.kind {
             Kind::Function(..) => None,
@@ -140,7 +140,7 @@ impl Call {
         }
     }
 
-    /// Bring the deadline closer.
+    /// Shortens the deadline to `at`.
     pub(in super::super) fn end_by(&mut self, at: Instant) {
         let deadline = match &mut self.kind {
             Kind::Function(invocation, _) => &mut invocation.deadline,
@@ -150,7 +150,7 @@ impl Call {
         *deadline = at.min(*deadline);
     }
 
-    /// What is received, unless the deadline passes first.
+    /// Waits for `receiving`, unless the deadline passes first.
     pub(super) async fn in_time<T>(
         &self,
         node: &NodeState,
@@ -168,7 +168,7 @@ impl Call {
         })
     }
 
-    /// Have it `read`, run and `written`, and count it.
+    /// Reads, runs and writes the inference, and counts it.
     pub(in super::super) async fn answer<T>(
         mut self,
         node: &NodeState,
@@ -213,7 +213,7 @@ impl Call {
                 serving.done(times);
                 Ok(answer)
             }
-            // The other node counts it.
+            // The other node counts the inference.
             Ok((answer, _, None)) => {
                 serving.passed_on();
                 if let Kind::Function(_, account) = &self.kind {
@@ -232,7 +232,7 @@ impl Call {
         }
     }
 
-    /// Have it answered with what is kept for it, or run.
+    /// Answers the inference from the cache, or runs it.
     async fn run(&mut self, node: &NodeState, asked: &mut Asked) -> Result<(Ran, Looked), ApiError> {
         let inputs = std::mem::take(&mut asked.inputs);
         let (deadline, priority) = match &mut self.kind {
@@ -243,7 +243,7 @@ impl Call {
         *deadline = asked.deadline(self.arrived, *deadline);
         *priority = asked.priority(*priority);
         let deadline = *deadline;
-        // A function gives all it has, whatever is wanted.
+        // A function returns all of its outputs, regardless of the request.
         let (of_model, of_function) = match self.kind {
             Kind::Function(..) => (None, asked.wanted()),
             Kind::Model(_) | Kind::Workflow(_) => (asked.wanted(), None),
@@ -253,7 +253,7 @@ impl Call {
             Some(cached) => Box::pin(self.run_once(node, cached, deadline, inputs, of_model)).await?,
         };
         match of_function {
-            // What is missing is for the node that has the workflow to say.
+            // The node that runs the workflow reports missing outputs.
             Some(wanted) if self.left.is_some() => {
                 ran.completion.outputs.retain(|(name, _)| wanted.contains(name));
             }
@@ -263,7 +263,7 @@ impl Call {
         Ok((ran, looked))
     }
 
-    /// Have it run on the node that it is placed on.
+    /// Runs the inference on the node where it is placed.
     async fn run_now(
         &mut self,
         node: &NodeState,
@@ -280,7 +280,7 @@ impl Call {
         })
     }
 
-    /// Have it run unless there is an answer to an equal one, or is about to be.
+    /// Runs the inference, unless an equal inference has a cached response or is about to get one.
     async fn run_once(
         &mut self,
         node: &NodeState,
@@ -319,7 +319,7 @@ impl Call {
         }
     }
 
-    /// What is done by the deadline; else it was `not_done` in time.
+    /// Waits for `work`. If the deadline passes first, fails with the text in `not_done`.
     async fn by_deadline<T>(
         &self,
         not_done: &str,
@@ -378,7 +378,8 @@ impl Call {
     }
 }
 
-/// An inference of a model that arrived with these headers, from a client or by another node's `grant`.
+/// Prepares an inference of a model with the headers of a client's call, or of a call that another
+/// node forwarded with a `grant`.
 pub(in super::super) fn inference(
     node: &NodeState,
     entry: Arc<ModelEntry>,
@@ -403,7 +404,8 @@ pub(in super::super) fn inference(
     })
 }
 
-/// A call of a workflow that arrived with these headers, from a client or by another node's `grant`.
+/// Prepares a call of a workflow with the headers of a client's call, or of a call that another
+/// node forwarded with a `grant`.
 fn workflow_call(
     node: &NodeState,
     workflow: Arc<Workflow>,
@@ -428,7 +430,7 @@ fn workflow_call(
     })
 }
 
-/// Items that an inference works on: the first dimension of the first input.
+/// Returns the number of items of an inference: the first dimension of the first input.
 fn batch(tensors: &[(String, Tensor)]) -> u32 {
     tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }

@@ -1,13 +1,13 @@
-//! Where a model by itself has run, as it is told in headers.
+//! Headers that report the device of a direct model inference.
 
 use super::super::headers::{DEVICE, FALLBACK};
 use crate::models::RanOn;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The longest reason that is told.
+/// Length limit of a reported reason.
 const REASON_LEN_MAX: usize = 300;
 
-/// Tell the caller.
+/// Writes the device to the headers.
 pub(super) fn tell(RanOn { device, instead }: &RanOn, headers: &mut HeaderMap) {
     let plain = |c: char| if c.is_ascii_graphic() { c } else { ' ' };
     let value = |text: &str| {
@@ -18,7 +18,7 @@ pub(super) fn tell(RanOn { device, instead }: &RanOn, headers: &mut HeaderMap) {
     headers.extend(instead.as_deref().and_then(value).map(|why| (FALLBACK, why)));
 }
 
-/// What another node has told.
+/// Reads the device that another node reported.
 pub(super) fn told(headers: &HeaderMap) -> Option<RanOn> {
     let text = |name: &HeaderName| Some(headers.get(name)?.to_str().ok()?.into());
     Some(RanOn { device: text(&DEVICE)?, instead: text(&FALLBACK) })
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_heard_in_one_line() {
+    fn device_headers_round_trip_on_one_line() {
         let mut headers = HeaderMap::new();
         assert_eq!(told(&headers), None);
         let mut ran_on = RanOn { device: "cpu".into(), instead: None };

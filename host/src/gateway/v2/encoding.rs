@@ -1,4 +1,4 @@
-//! Compressed bodies: `Content-Encoding` of requests, and `Accept-Encoding` of answers.
+//! Compressed bodies: `Content-Encoding` of requests, and `Accept-Encoding` for responses.
 
 use super::super::error::ApiError;
 use flate2::Compression;
@@ -11,19 +11,19 @@ use std::io::{Read, Write};
 use weir_device::{Arena, Buffer, BufferMut};
 use weir_types::ErrorCode;
 
-/// How much is decompressed at a time.
+/// Bytes decompressed at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The two encodings of the protocol.
+/// Content encodings of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Encoding {
     Gzip,
-    /// zlib's format, as HTTP says, and not deflate's own.
+    /// zlib's format, as HTTP defines it, and not raw deflate.
     Deflate,
 }
 
 impl Encoding {
-    /// That of a request; none where it is as it is.
+    /// Returns the encoding of a request; none for an uncompressed body.
     pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(value) = values.next() else { return Ok(None) };
@@ -34,8 +34,8 @@ impl Encoding {
         })
     }
 
-    /// The one that a client wants of the answer. A list is not a wish: libraries send one of all that they could read, and tensors rarely
-    /// get much smaller.
+    /// Returns the encoding that a client requests for the response. A list does not count as a
+    /// request: libraries list everything that they can read, and tensors rarely shrink much.
     pub(super) fn wanted(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(ACCEPT_ENCODING)?.to_str().ok()?).flatten()
     }
@@ -56,7 +56,7 @@ impl Encoding {
         })
     }
 
-    /// What `body` is decompressed, `lead` bytes behind the start of its memory. Stops at `bytes_max`, whatever more there is. Blocks.
+    /// Decompresses `body`, at offset `lead` of the result's memory. Stops at `bytes_max`. Blocks.
     pub(super) fn decode(
         self,
         body: &Buffer,
@@ -79,7 +79,7 @@ impl Encoding {
         Ok(plain.freeze().slice(lead..))
     }
 
-    /// All of `pieces` in one, compressed for speed. Blocks.
+    /// Compresses `pieces` into one buffer, optimized for speed. Blocks.
     pub(super) fn encode(self, pieces: &[impl AsRef<[u8]>]) -> std::io::Result<Vec<u8>> {
         match self {
             Self::Gzip => write(GzEncoder::new(Vec::new(), Compression::fast()), pieces)?.finish(),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_compressed_comes_back() {
+    fn compression_round_trips() {
         let plain = b"tensor ".repeat(50_000);
         for encoding in [Encoding::Gzip, Encoding::Deflate] {
             let packed = encoding.encode(&[&plain[..100], &plain[100..]]).unwrap();
@@ -148,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_ends_at_the_limit() {
+    fn decompression_bomb_stops_at_the_limit() {
         let bomb = Encoding::Gzip.encode(&[vec![0; 4 << 20]]).unwrap();
         assert!(bomb.len() < 64 << 10);
         assert_eq!(decode(Encoding::Gzip, &bomb, 1 << 20), Err(ErrorCode::BodyTooLarge));
     }
 
     #[test]
-    fn only_one_encoding_is_a_wish() {
+    fn accept_encoding_must_name_one_encoding() {
         let wanted = |text: &'static str| {
             Encoding::wanted(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(text))]))
         };

@@ -1,4 +1,4 @@
-//! `POST /v2/models/{name}/infer`: one inference, of a tensor function or of a model by itself.
+//! `POST /v2/models/{name}/infer`: one inference of a tensor function, model or workflow.
 
 use super::super::Caller;
 use super::super::error::ApiError;
@@ -35,7 +35,7 @@ pub(super) async fn infer(
     let arrived = Instant::now();
     let grant = grant.map(|Extension(grant)| grant);
     let target = match at.find(&node, &caller.tenant) {
-        // Its news may come after the first call.
+        // The event of the deployment may arrive after the first call.
         Err(_) if grant.is_some() => return Ok(refused("the node does not know what is asked for\n")),
         Ok(target) if grant.is_some() && target.unready(&node).is_some() => {
             return Ok(refused("the node does not know what that runs\n"));
@@ -51,7 +51,7 @@ pub(super) async fn infer(
     answer(&node, call, &head.headers, body).await
 }
 
-/// The same, to be run later.
+/// Prepares the request for asynchronous execution.
 fn later(
     node: &NodeState,
     caller: &Caller,
@@ -78,7 +78,7 @@ fn later(
     })
 }
 
-/// Call a tensor function by its own path. Whoever sees it fail closes the account.
+/// Calls a tensor function by its own path. On failure, the caller closes the account.
 pub(in super::super) async fn function(
     node: &NodeState,
     invocation: Invocation,

@@ -1,4 +1,4 @@
-//! What the server and its models are.
+//! Metadata of the server and its models.
 
 use super::super::Caller;
 use super::super::error::ApiError;
@@ -40,7 +40,8 @@ pub(super) async fn model(
     })))
 }
 
-/// `GET /v2/models/{name}/ready`. What is not in device memory is brought there by who asks for it, and so is ready.
+/// `GET /v2/models/{name}/ready`. A model outside device memory is ready too: the first inference
+/// loads it.
 pub(super) async fn ready(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -56,7 +57,7 @@ pub(super) async fn ready(
     Ok(Json(json!({"name": target.name(), "ready": true})))
 }
 
-/// `GET /v2/models/{name}/config`, as far as there is such a thing here.
+/// `GET /v2/models/{name}/config`, with the fields that Weir has values for.
 pub(super) async fn config(
     State(node): Node,
     Extension(caller): Extension<Caller>,
@@ -66,7 +67,7 @@ pub(super) async fn config(
     let (inputs, outputs) = target.ports();
     let (backend, groups) = instances(&node, &target);
     let batching = target.batching();
-    // Where there is a largest batch, shapes are those of one item.
+    // With a maximum batch size, shapes are those of one item.
     let is_batched = batching.is_some();
     let mut config = json!({
         "name": target.name(),
@@ -89,9 +90,9 @@ pub(super) async fn config(
     Ok(Json(config))
 }
 
-/// Where something runs, and how many inferences at once.
+/// Instance group: a device, and its number of concurrent inferences.
 pub(in super::super) struct Group {
-    /// Which of the node's GPUs, or other accelerators; none for its processor.
+    /// Number of the GPU or other accelerator of the node; none for its CPU.
     pub(in super::super) gpu: Option<u32>,
     pub(in super::super) count: u32,
 }
@@ -101,7 +102,8 @@ fn instance_group(target: &Target, Group { gpu, count }: &Group) -> Value {
     json!({"name": target.name(), "kind": kind, "count": count, "gpus": gpu.iter().collect::<Vec<_>>()})
 }
 
-/// What runs it, and where; of functions and workflows the sandbox does.
+/// Returns the backend of a target and its instance groups. Functions and workflows run in the
+/// sandbox.
 pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'static str, Vec<Group>) {
     let first = node.models.devices().first();
     match target {
@@ -122,7 +124,7 @@ pub(in super::super) fn instances(node: &NodeState, target: &Target) -> (&'stati
     }
 }
 
-/// What runs it, by the names that clients know.
+/// Returns the platform of a target, in the names that clients know.
 pub(in super::super) fn platform(node: &NodeState, target: &Target) -> &'static str {
     match (target, instances(node, target).0) {
         (Target::Function(_), _) => "weir_function",
@@ -146,7 +148,7 @@ fn config_port(port: &Port, is_batched: bool) -> Value {
     json!({"name": port.name, "data_type": data_type, "dims": dimensions})
 }
 
-/// -1 stands for what may vary.
+/// Returns the dimensions of a port, with -1 for a variable size.
 fn dimensions(port: &Port) -> Vec<i64> {
     port.shape.iter().map(|size| size.map_or(-1, i64::from)).collect()
 }

@@ -1,4 +1,5 @@
-//! A request's body on its way in: received into the arena, decompressed, and taken apart into tensors, which share its memory.
+//! Request bodies: received into the arena, decompressed, and split into tensors that share the
+//! body's memory.
 
 use super::super::body::{BodyLimit, receive_behind};
 use super::super::error::ApiError;
@@ -15,52 +16,52 @@ use weir_inference::Tensor;
 use weir_protocol::{Data, Output, Parameters, RawInput, Request, RequestError};
 use weir_types::{ElementType, ErrorCode, Port, Shape};
 
-/// What the data behind the JSON is aligned to in memory, so that the first tensor, and those behind it whose sizes allow it, are run where
-/// they are.
+/// Alignment of the data behind the JSON, so that models can use the first tensor, and later
+/// tensors if the sizes allow it, without a copy.
 const ALIGNMENT_BYTES: usize = 64;
-/// Binary data counts as this much less work than JSON: most of it is not looked at.
+/// Divisor for the work on binary data, relative to JSON: most binary data is not inspected.
 const BINARY_WEIGHT: usize = 16;
 
-/// What a request asks, as models and functions take it.
+/// Content of a request, in the form that models and functions take.
 pub(in super::super) struct Asked {
     pub(in super::super) id: Option<String>,
     pub(in super::super) parameters: Parameters,
     pub(in super::super) inputs: Vec<(String, Tensor)>,
-    /// None for all.
+    /// Requested outputs; none for all outputs.
     pub(in super::super) outputs: Option<Vec<Output>>,
-    /// What it took to read.
+    /// Time that it took to read the request.
     pub(in super::super) time: Duration,
 }
 
 impl Asked {
-    /// The names of the outputs wanted.
+    /// Returns the names of the requested outputs.
     pub(super) fn wanted(&self) -> Option<Vec<String>> {
         Some(self.outputs.as_ref()?.iter().map(|output| output.name.clone()).collect())
     }
 
-    /// The deadline, which `timeout` may bring closer.
+    /// Returns the deadline, which `timeout` can only shorten.
     pub(super) fn deadline(&self, arrived: Instant, latest: Instant) -> Instant {
         let timeout = Some(self.parameters.timeout).filter(|timeout| *timeout > 0);
         let asked = timeout.and_then(|timeout| arrived.checked_add(Duration::from_micros(timeout)));
         asked.map_or(latest, |asked| asked.min(latest))
     }
 
-    /// The priority, which goes before the header's.
+    /// Returns the priority, which takes precedence over the header's.
     pub(super) fn priority(&self, header: u32) -> u32 {
         if self.parameters.priority > 0 { self.parameters.priority } else { header }
     }
 }
 
-/// The same, while inputs that are named objects are still to be had.
+/// Content of a request whose inputs may be named objects that are not loaded yet.
 pub(in super::super) struct Unresolved {
     pub(in super::super) asked: Asked,
     pub(in super::super) inputs: Vec<(String, Input)>,
 }
 
-/// What the head says of the body.
+/// Description of the body in the headers.
 struct Wire {
     encoding: Option<Encoding>,
-    /// How much JSON there is; none where that is all.
+    /// Size of the JSON; none if the whole body is JSON.
     json_bytes: Option<usize>,
     length: Option<u64>,
 }
@@ -74,14 +75,15 @@ impl Wire {
         })
     }
 
-    /// How many bytes to leave free before the body, for what is behind the JSON to be aligned.
+    /// Returns the number of bytes to leave free before the body, so that the data behind the JSON
+    /// is aligned.
     fn lead(&self) -> usize {
         self.json_bytes.map_or(0, |json| json.wrapping_neg() % ALIGNMENT_BYTES)
     }
 }
 
-/// Receive a body within `limit`, before and after decompression, and read it. `ports` are the inputs of a model that says what
-/// they are.
+/// Receives a body within `limit`, before and after decompression, and reads it. `ports` are the
+/// inputs of a model that declares them.
 pub(super) async fn read(
     node: &NodeState,
     headers: &HeaderMap,
@@ -124,7 +126,7 @@ fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Unre
         }
     };
     let inputs = inputs.into_iter().map(read).collect::<Result<_, _>>()?;
-    // An empty list asks for nothing in particular.
+    // An empty list requests all outputs.
     let outputs = outputs.filter(|outputs| !outputs.is_empty());
     let asked = Asked { id, parameters, inputs: Vec::new(), outputs, time: Duration::ZERO };
     Ok(Unresolved { asked, inputs })
@@ -157,7 +159,7 @@ fn input(
     Tensor::new(datatype, shape, data).map(Input::Here).map_err(|error| error.to_string())
 }
 
-/// A body that is the only input of a model, which says what it is.
+/// Reads a body that is the data of a model's only input, as declared by the model.
 fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolved, ApiError> {
     let ports = ports.ok_or_else(|| {
         invalid("a tensor function does not say what its inputs are: send JSON with the data".to_owned())
@@ -175,7 +177,7 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolve
         }
     };
     let tensor = Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))?;
-    // Whoever sends nothing but data gets it back the same way.
+    // A client that sends only data gets only data back.
     let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
     let asked = Asked { id: None, parameters, inputs: Vec::new(), outputs: None, time: Duration::ZERO };
     Ok(Unresolved { asked, inputs: vec![(name, Input::Here(tensor))] })
@@ -207,7 +209,7 @@ mod tests {
     use serde_json::json;
 
     #[tokio::test]
-    async fn binary_inputs_are_parts_of_the_body_and_the_first_is_aligned() {
+    async fn binary_inputs_share_the_body_and_the_first_is_aligned() {
         let arena = Arena::new(1 << 20);
         let limit = BodyLimit { bytes_max: 1 << 20, setting: "limit" };
         for pad in 0..70 {
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_says_of_time_and_urgency_goes_before() {
+    fn request_timeout_and_priority_override_defaults() {
         let asked = |timeout, priority| Asked {
             id: None,
             parameters: Parameters { binary_data_output: false, priority, timeout },

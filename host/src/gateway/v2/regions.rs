@@ -1,5 +1,6 @@
-//! Named objects in the place of data: inputs that are looked up, and outputs that are kept. The protocol calls them regions of shared memory,
-//! so that its clients can name them. Between nodes, what steps of workflows leave for each other is named the same way.
+//! Named objects in the place of data: inputs are loaded from objects, and outputs are stored as
+//! objects. The protocol calls them shared memory regions, so that its clients can name them.
+//! Between nodes, workflow intermediates are named the same way.
 
 use super::super::error::ApiError;
 use super::super::functions::parse_name;
@@ -11,22 +12,24 @@ use weir_inference::Tensor;
 use weir_protocol::{Output, Region};
 use weir_types::{ElementType, ErrorCode, Shape, TenantId};
 
-/// An input, as a request gives it.
+/// An input of a request.
 pub(in super::super) enum Input {
-    /// With its data.
+    /// The data itself.
     Here(Tensor),
-    /// With the name of what has it.
+    /// The name of an object or intermediate with the data.
     Kept { datatype: ElementType, shape: Shape, region: Region },
 }
 
-/// Goes with a call that another node has passed on: what its steps leave for each other can be named, and is kept until then.
+/// Present on a call that another node forwarded. Such a call may name workflow intermediates, and
+/// its outputs may be left as intermediates until this time.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Left {
     pub(in super::super) until: Instant,
 }
 
 impl Unresolved {
-    /// Have the objects of `tenant` that it names, and the intermediates if it may name any.
+    /// Loads the objects of `tenant` that the inputs name, and the intermediates if the request may
+    /// name any.
     pub(super) async fn resolve(
         self,
         node: &NodeState,
@@ -52,7 +55,8 @@ impl Unresolved {
     }
 }
 
-/// What a region is of an object: its bytes count, whatever tensor it was put as.
+/// Returns the part of an object that a region names. Only the object's bytes count, and not the
+/// type that it was stored with.
 async fn part(
     node: &NodeState,
     tenant: &TenantId,
@@ -67,12 +71,12 @@ async fn part(
         let of = bytes.map_or("the rest".to_owned(), |bytes| format!("{bytes} bytes"));
         invalid(format!("object {name} has {} bytes, and {of} from {offset} on are asked for", object.bytes))
     });
-    // Within the tensor, whose length is a size in memory.
+    // The range is within the tensor, whose length is a size in memory.
     let data = tensor.data().slice(*offset as usize..range? as usize);
     Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))
 }
 
-/// What a step has left.
+/// Takes an intermediate that a step has left.
 async fn left(
     node: &NodeState,
     tenant: &TenantId,
@@ -91,7 +95,8 @@ async fn left(
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
 }
 
-/// Leave those of `outputs` here for other steps that are `wanted` so, as far as that is worth it and there is room. The others are given.
+/// Leaves outputs on this node for other steps if they are `wanted` as intermediates, if that is
+/// worthwhile and if there is room. All other outputs return with the response.
 pub(super) fn leave(
     node: &NodeState,
     tenant: &TenantId,
@@ -109,7 +114,7 @@ pub(super) fn leave(
     }
 }
 
-/// Keep those of `outputs` as objects of `tenant` that are `wanted` so.
+/// Stores outputs as objects of `tenant` if they are `wanted` as objects.
 pub(super) async fn keep(
     node: &NodeState,
     tenant: &TenantId,

@@ -1,4 +1,4 @@
-//! `/v2/repository`: what there is, and what of it is in device memory.
+//! `/v2/repository`: the index of models, and loading into and unloading from device memory.
 
 use super::super::Caller;
 use super::super::body::small;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_types::{ErrorCode, TenantId};
 
-/// The largest body of these requests.
+/// Size limit of the request bodies.
 const BODY_BYTES_MAX: usize = 64 << 10;
 
 type Node = State<Arc<NodeState>>;
@@ -36,7 +36,7 @@ struct Change {
     parameters: Map<String, Value>,
 }
 
-/// One version of what can be asked, or could be if it were not damaged.
+/// Index entry of one version, which may be damaged.
 #[derive(Debug, Serialize)]
 pub(in super::super) struct IndexEntry {
     pub(in super::super) name: String,
@@ -82,7 +82,8 @@ pub(super) async fn unload(
     Ok(Json(json!({})))
 }
 
-/// Everything of `tenant`. What is there can be asked, whether or not it is in device memory; what is damaged, or lacks what it runs, cannot.
+/// Lists all versions of `tenant`. A version is ready whether or not it is in device memory, unless
+/// it is damaged or its dependencies are missing.
 pub(in super::super) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<IndexEntry> {
     let there = Target::list(node, tenant).into_iter().flat_map(|target| {
         let (name, unready) = (target.name().clone(), target.unready(node));
@@ -105,7 +106,8 @@ pub(in super::super) fn entries(node: &NodeState, tenant: &TenantId, only_ready:
     all
 }
 
-/// Have a model in device memory before it is asked for. Functions are loaded by their first calls, and so is what workflows run.
+/// Loads a model into device memory ahead of its inferences. Functions and the targets of workflows
+/// are loaded by their first calls.
 pub(in super::super) async fn bring_in(
     node: &NodeState,
     caller: &Caller,
@@ -121,7 +123,8 @@ pub(in super::super) async fn bring_in(
     if let Target::Model(entry) = at.find(node, &caller.tenant)? {
         let mut inference = inference(node, entry, None, headers, id, Instant::now())?;
         if let InferenceTurn::There(..) = node.dispatch.ready(&inference, 1).await? {
-            // Wherever in the cluster it is, its inferences go there: as well to this node, which was asked.
+            // Inferences go to any node of the cluster that has the model, so this node, which got
+            // the request, loads it.
             let models = vec![inference.entry.source.id().clone()];
             let device = node.models.device_for(&models);
             inference.granted = Some(node.dispatch.placements.grant_here(models, device));
@@ -131,12 +134,13 @@ pub(in super::super) async fn bring_in(
     Ok(())
 }
 
-/// Give the device memory of all versions back, each once nobody uses it. It can still be asked, and the first who does has it loaded anew.
+/// Unloads all versions from device memory, each as soon as it is unused. They can still be called,
+/// and the next call reloads them.
 pub(in super::super) fn give_back(node: &NodeState, caller: &Caller, at: &At) -> Result<(), ApiError> {
     let target = at.find(node, &caller.tenant)?;
     if let Target::Model(_) = target {
         for version in target.versions(node) {
-            // One that is deleted meanwhile leaves by itself.
+            // A version that is deleted meanwhile is unloaded anyway.
             if let Ok(entry) = node.models.get(&caller.tenant, target.name(), Some(version)) {
                 node.models.unload(&entry, &node.dispatch.placements);
             }
@@ -145,7 +149,7 @@ pub(in super::super) fn give_back(node: &NodeState, caller: &Caller, at: &At) ->
     Ok(())
 }
 
-/// A small JSON body, which may be left out.
+/// Parses a small JSON body, which may be missing.
 async fn body<T: Default + DeserializeOwned>(request: Request) -> Result<T, ApiError> {
     let body = small(request.into_body(), BODY_BYTES_MAX).await?;
     if body.is_empty() {

@@ -1,4 +1,4 @@
-//! `/v2/models/stats`: how often models and tensor functions were asked, and where the time went.
+//! `/v2/models/stats`: request counts and times of models, tensor functions and workflows.
 
 use super::super::Caller;
 use super::super::error::ApiError;
@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 type Node = State<Arc<NodeState>>;
 
-/// `GET /v2/models/stats`: of models the newest version, of functions the active one.
+/// `GET /v2/models/stats`: the newest version of each model, and the active version of each
+/// function.
 pub(super) async fn all(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Value> {
     let all = Target::list(&node, &caller.tenant);
     let all: Vec<_> = all.iter().map(|target| statistics(&node, target)).collect();
@@ -64,7 +65,7 @@ fn statistics(node: &NodeState, target: &Target) -> Value {
     })
 }
 
-/// What a model takes of the memory of devices.
+/// Returns the memory that a model takes on devices.
 fn memory_usage(node: &NodeState, target: &Target) -> Vec<Value> {
     let Target::Model(entry) = target else { return Vec::new() };
     let usage = |device: &NodeDevice| {

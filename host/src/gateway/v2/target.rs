@@ -1,4 +1,4 @@
-//! What a name in a path stands for.
+//! Resolution of the names in paths.
 
 use super::super::error::ApiError;
 use super::super::functions::{parse_name, parse_version};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir_inference::BatchRules;
 use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version};
 
-/// The name, and the version if there is one, of a path.
+/// Name in a path, with an optional version.
 #[derive(Debug, Deserialize)]
 pub(in super::super) struct At {
     name: String,
@@ -22,7 +22,7 @@ pub(in super::super) struct At {
     version: Option<String>,
 }
 
-/// What answers inferences.
+/// Target of an inference.
 pub(in super::super) enum Target {
     Function(Arc<Deployment>),
     Model(Arc<ModelEntry>),
@@ -30,7 +30,7 @@ pub(in super::super) enum Target {
 }
 
 impl Target {
-    /// How requests for it are run together; none if they are not.
+    /// Returns the rules for batching requests; none if requests are not batched.
     pub(in super::super) fn batching(&self) -> Option<BatchRules> {
         let Self::Model(entry) = self else { return None };
         BatchRules::of(&entry.source.prepared.signature, &entry.source.batching).ok().flatten()
@@ -38,7 +38,7 @@ impl Target {
 }
 
 impl At {
-    /// A name, and a version that may be empty for none.
+    /// Creates a path from a name, and a version that may be empty for none.
     pub(in super::super) fn new(name: String, version: String) -> Self {
         Self { name, version: Some(version).filter(|version| !version.is_empty()) }
     }
@@ -48,13 +48,13 @@ impl At {
         self.version.is_some()
     }
 
-    /// The version that the path names, if it does.
+    /// Returns the version that the path names, if any.
     pub(super) fn version(&self) -> Result<Option<Version>, ApiError> {
         self.version.as_deref().map(parse_version).transpose()
     }
 
-    /// What of `tenant` is there: the active version of a function or workflow, or the newest of a model, unless the path
-    /// names another.
+    /// Finds a target of `tenant`: the version that the path names, or else the active version of a
+    /// function or workflow, or the newest version of a model.
     pub(in super::super) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<Target, ApiError> {
         let name = parse_name(&self.name)?;
         let version = self.version()?;
@@ -102,7 +102,7 @@ fn is_http(name: &Name) -> ApiError {
 }
 
 impl Target {
-    /// Everything of `tenant` that can be asked, by name: of a model its newest version.
+    /// Lists all targets of `tenant` by name; a model is listed with its newest version.
     pub(in super::super) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
         let functions =
             node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
@@ -134,7 +134,7 @@ impl Target {
         }
     }
 
-    /// Every version that can be asked: of a function or workflow, the active one.
+    /// Returns all callable versions; for a function or workflow, only the active version.
     pub(in super::super) fn versions(&self, node: &NodeState) -> Vec<Version> {
         match self {
             Self::Function(deployment) => vec![deployment.id.version],
@@ -143,7 +143,8 @@ impl Target {
         }
     }
 
-    /// Its inputs and outputs. A function takes and gives what it likes: it has none that are known.
+    /// Returns the inputs and outputs. A function declares none, since it may take and return any
+    /// tensors.
     pub(in super::super) fn ports(&self) -> (&[Port], &[Port]) {
         match self {
             Self::Function(_) => (&[], &[]),
@@ -158,7 +159,8 @@ impl Target {
         }
     }
 
-    /// Why it cannot be asked now, if it cannot: a workflow needs what it runs, and a model a device, which another node of a cluster may have.
+    /// Returns the reason why the target cannot be called now, if any: a workflow needs its
+    /// targets, and a model needs a device, which another node of a cluster may have.
     pub(in super::super) fn unready(&self, node: &NodeState) -> Option<String> {
         match self {
             Self::Function(_) => None,
@@ -168,7 +170,8 @@ impl Target {
         }
     }
 
-    /// Its answers that are kept for equal inferences, if it has any kept and whoever sends these headers wants one.
+    /// Returns the response cache for a request with these headers; none if the target has no cache
+    /// or the caller bypasses it.
     pub(super) fn cached(&self, node: &NodeState, headers: &HeaderMap) -> Option<Cached> {
         let (answers, ttl_ms) = match self {
             Self::Function(deployment) => (&deployment.answers, deployment.manifest.cache_ttl_ms),
@@ -178,7 +181,7 @@ impl Target {
         Cached::of(node, answers, ttl_ms, headers)
     }
 
-    /// Its numbers.
+    /// Returns the statistics of the target.
     pub(in super::super) fn served(&self, node: &NodeState) -> Served {
         match self {
             Self::Function(deployment) => node.dispatch.served(deployment),

@@ -1,4 +1,5 @@
-//! An inference as one node asks it of another: in the protocol's binary form, whatever form it came in; and the answer.
+//! Inferences between nodes: requests in the protocol's binary form, whatever form the client used,
+//! and their responses.
 
 use super::super::body::{BodyLimit, receive_whole};
 use super::super::error::ApiError;
@@ -17,10 +18,10 @@ use weir_inference::{Completion, Tensor};
 use weir_types::api::ErrorBody;
 use weir_types::{ElementType, ErrorCode, Name, Shape, TenantId, Version};
 
-/// What the description of the outputs may take besides them.
+/// Size limit of the description of the outputs, besides their data.
 const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
 
-/// An inference that can be sent, as often as need be.
+/// Encoded inference, which can be sent repeatedly.
 pub(crate) struct Written {
     uri: Uri,
     headers: HeaderMap,
@@ -28,18 +29,19 @@ pub(crate) struct Written {
     tensor_bytes: u64,
 }
 
-/// An answer, as it was read.
+/// Decoded response.
 pub(crate) struct Read {
     pub(crate) completion: Completion,
-    /// Outputs that were left where they were made.
+    /// Outputs that were left on the node that made them.
     pub(crate) left: Vec<(String, Handle)>,
-    /// Where a model by itself has run.
+    /// Device that ran a direct model inference.
     pub(crate) ran_on: Option<RanOn>,
 }
 
 impl Written {
-    /// Write down what is asked of a version of a model, tensor function or workflow. `wanted` are its outputs, none for all; of them, those
-    /// `handed_on` may be left where they are made.
+    /// Encodes an inference of a version of a model, tensor function or workflow. `wanted` are its
+    /// requested outputs, none for all; the outputs in `handed_on` may be left on the node that
+    /// makes them.
     pub(crate) fn new(
         arena: &Arena,
         (name, version): (&Name, Version),
@@ -77,22 +79,22 @@ impl Written {
         Ok(Self { uri, headers, body: body.freeze(), tensor_bytes: tensor_bytes as u64 })
     }
 
-    /// The request but for its body.
+    /// Returns the request without its body.
     pub(crate) fn call(&self) -> Call<'_> {
         Call { method: &Method::POST, uri: &self.uri, headers: &self.headers }
     }
 
-    /// The body of the request.
+    /// Returns the body of the request.
     pub(crate) fn body(&self) -> Buffer {
         self.body.clone()
     }
 
-    /// Bytes of tensors in the body.
+    /// Returns the size of the tensors in the body.
     pub(crate) fn tensor_bytes(&self) -> u64 {
         self.tensor_bytes
     }
 
-    /// What the other node has answered to a call of `tenant`.
+    /// Decodes the response of another node to a call of `tenant`.
     pub(crate) async fn read(
         intermediates: &Intermediates,
         tenant: &TenantId,
@@ -126,7 +128,7 @@ impl Written {
 fn describe(name: &str, handle: &Handle) -> Value {
     let (datatype, place) = match handle {
         Handle::Here(tensor) => (tensor.element_type(), json!({ "binary_data_size": tensor.data().len() })),
-        // None is passed on: see above.
+        // Unreachable: `Written::new` rejects tensors on a device.
         Handle::OnDevice(tensor) => (tensor.element_type(), json!({})),
         Handle::Left(left) => {
             let place =
@@ -155,14 +157,14 @@ struct Output {
     parameters: Parameters,
 }
 
-/// Outputs that were read.
+/// Decoded outputs.
 #[derive(Default)]
 struct Outputs {
     here: Vec<(String, Tensor)>,
     left: Vec<(String, Handle)>,
 }
 
-/// Where an output is.
+/// Location of an output.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Parameters {
@@ -170,7 +172,8 @@ enum Parameters {
     Left { shared_memory_region: String, shared_memory_byte_size: u64 },
 }
 
-/// The outputs in an answer whose first `json_bytes` describe them: those that are in it, and those that were left.
+/// Decodes the outputs of a response whose first `json_bytes` describe them: outputs in the body,
+/// and outputs that were left on the other node.
 fn outputs(
     body: &Buffer,
     json_bytes: usize,
@@ -197,7 +200,7 @@ fn outputs(
     Some(outputs)
 }
 
-/// The error that another node has answered, as if it were this one's.
+/// Converts the error response of another node to an error of this node.
 pub(crate) fn refusal(headers: &HeaderMap, body: &[u8]) -> ApiError {
     let told = headers.get(ERROR_CODE).and_then(|code| code.to_str().ok());
     let code = ErrorCode::ALL.iter().copied().find(|code| Some(code.as_str()) == told);

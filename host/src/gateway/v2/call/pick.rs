@@ -1,10 +1,10 @@
-//! The outputs that are wanted of those there are.
+//! Selection of requested outputs.
 
 use super::super::super::error::ApiError;
 use weir_inference::Tensor;
 use weir_types::ErrorCode;
 
-/// Of the outputs of a function, which gives all it has, those that are wanted.
+/// Selects the requested outputs of a function, which always returns all of its outputs.
 pub(super) fn pick(
     mut outputs: Vec<(String, Tensor)>,
     wanted: &[String],
