@@ -1,4 +1,4 @@
-//! What the node tells about itself: metrics, spans and the functions' logs.
+//! Telemetry of the node: metrics, spans and function logs.
 
 pub(crate) mod gpus;
 pub(crate) mod logs;

@@ -1,7 +1,8 @@
-//! What GPUs say of themselves, for `/metrics`.
+//! GPU figures for `/metrics`, as the driver reports them.
 //!
-//! It is asked for when somebody scrapes, at most once a second and by one at a time, on a thread that may block: a driver whose GPU is ill answers when it
-//! likes. A scrape waits only so long; figures that have grown old are left out rather than told as if they were new.
+//! A scrape triggers a read, at most once a second and one read at a time, on a blocking thread:
+//! the driver of a faulty GPU may take arbitrarily long. A scrape waits for a limited time. Old
+//! figures are omitted, so that they are not taken for current ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -9,28 +10,28 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use weir_device::GpuFigures;
 
-/// Figures are not read anew within this time.
+/// Age below which figures are not read again.
 const FRESH: Duration = Duration::from_secs(1);
-/// They are not shown after this time.
+/// Age from which figures are not shown.
 const OLD: Duration = Duration::from_secs(10);
-/// The longest that a scrape waits for new ones.
+/// Longest wait of a scrape for new figures.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What tells of GPUs.
+/// Source of GPU figures.
 pub(crate) trait GpuSource: Send + Sync + 'static {
-    /// What each of them says now. Blocks.
+    /// Reads the current figures of all GPUs. Blocks.
     fn read(&self) -> Vec<GpuFigures>;
 }
 
-/// The figures that were read last. Cheap to clone.
+/// The GPU figures of the last read. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct GpuMonitor(Arc<Shared>);
 
 struct Shared {
-    /// None where there are no GPUs.
+    /// None on a node without GPUs.
     source: OnceLock<Arc<dyn GpuSource>>,
     latest: Mutex<Option<(Instant, Vec<GpuFigures>)>>,
-    /// For whoever reads.
+    /// Permit to read figures.
     turn: Arc<Semaphore>,
 }
 
@@ -48,12 +49,13 @@ impl std::fmt::Debug for GpuMonitor {
 }
 
 impl GpuMonitor {
-    /// Ask this source from now on. Only the first counts.
+    /// Sets the source. Only the first call has an effect.
     pub(crate) fn watch(&self, source: Arc<dyn GpuSource>) {
         let _ = self.0.source.set(source);
     }
 
-    /// Have new figures, unless there are fresh ones, somebody else is reading them, or that takes too long.
+    /// Reads new figures, unless the last figures are fresh or another read is in progress. Waits
+    /// for at most [`PATIENCE`].
     pub(crate) async fn refresh(&self) {
         let Some(source) = self.0.source.get().cloned() else { return };
         let Ok(turn) = self.0.turn.clone().try_acquire_owned() else { return };
@@ -62,7 +64,8 @@ impl GpuMonitor {
         }
         let shared = self.0.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            // It stays taken for as long as the driver takes, whoever has stopped waiting.
+            // The thread holds the permit for as long as the driver takes, even if the scrape no
+            // longer waits.
             let _turn = turn;
             let figures = source.read();
             *shared.latest() = Some((Instant::now(), figures));
@@ -70,7 +73,7 @@ impl GpuMonitor {
         let _ = tokio::time::timeout(PATIENCE, reading).await;
     }
 
-    /// What is worth showing.
+    /// Returns the figures that are recent enough to show.
     pub(super) fn figures(&self) -> Vec<GpuFigures> {
         self.younger_than(OLD).unwrap_or_default()
     }
@@ -93,7 +96,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
 
-    /// Says how often it was asked.
+    /// Reports the number of its reads.
     #[derive(Default)]
     struct Counting(AtomicU64);
 
@@ -104,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Answers when it is told to.
+    /// Answers when it gets a message.
     struct Ill(Mutex<mpsc::Receiver<()>>);
 
     impl GpuSource for Ill {
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn gpus_are_asked_once_a_second_at_most_and_what_is_old_is_not_shown() {
+    async fn gpu_figures_refresh_once_a_second_and_expire() {
         let monitor = GpuMonitor::default();
         monitor.refresh().await;
         assert!(shown(&monitor).is_empty(), "there are none");
@@ -137,11 +140,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_driver_that_does_not_answer_holds_nobody_up_and_is_asked_by_one_at_a_time() {
+    async fn hanging_driver_does_not_block_scrapes() {
         let monitor = GpuMonitor::default();
         let (answer, answers) = mpsc::channel();
         monitor.watch(Arc::new(Ill(Mutex::new(answers))));
-        // Time does not pass by itself while a thread blocks.
+        // The paused clock does not advance while a thread blocks.
         tokio::join!(monitor.refresh(), tokio::time::advance(PATIENCE));
         monitor.refresh().await;
         assert!(monitor.figures().is_empty());

@@ -1,7 +1,8 @@
-//! What functions write, kept for `GET /v1/functions/{name}/logs`.
+//! Function logs, for `GET /v1/functions/{name}/logs`.
 //!
-//! Each function has a ring of lines, bounded in lines and in bytes; all rings together have a budget, and where that is used up the largest
-//! ring gives up its older half. Followers get new lines through a bounded channel and are told when they were too slow.
+//! Each function has a ring of lines, bounded in lines and bytes. All rings share a budget; when it
+//! is used up, the largest ring drops its older half. Followers get new lines through a bounded
+//! channel, and learn how many lines they missed if they are too slow.
 
 use super::FunctionMetrics;
 use std::collections::VecDeque;
@@ -11,14 +12,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::broadcast;
 use weir_types::api::LogLine;
 
-/// The longest line kept; what comes after it starts a new one.
+/// Length limit of a line; the text after it starts a new line.
 pub(crate) const LINE_BYTES_MAX: usize = 8 << 10;
-/// Lines a follower may fall behind.
+/// Lines that a follower may fall behind.
 const FOLLOW_LEN_MAX: usize = 256;
-/// Half the lines that a ring has room for at least, once it has had that many.
+/// Half of the capacity, in lines, below which a ring does not shrink.
 const ROOM_LEN_MIN: usize = 8;
 
-/// How much is kept.
+/// Size limits of logs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogLimits {
     /// Lines of one function.
@@ -29,7 +30,7 @@ pub(crate) struct LogLimits {
     pub(crate) all_bytes_max: u64,
 }
 
-/// The logs of all functions of a node.
+/// Logs of all functions of a node.
 pub(crate) struct Logs {
     limits: LogLimits,
     used_bytes: AtomicU64,
@@ -41,7 +42,8 @@ impl Logs {
         Arc::new(Self { limits, used_bytes: AtomicU64::new(0), all: Mutex::default() })
     }
 
-    /// An empty log, for a function that is counted in `metrics`. Its memory goes back when it is dropped.
+    /// Opens an empty log for a function that is counted in `metrics`. Dropping the log returns its
+    /// memory to the budget.
     pub(crate) fn open(self: &Arc<Self>, metrics: FunctionMetrics) -> Arc<FunctionLog> {
         let log = Arc::new(FunctionLog {
             state: Mutex::default(),
@@ -55,7 +57,7 @@ impl Logs {
         log
     }
 
-    /// Stay within the budget of all. Halves, so that it is seldom called for.
+    /// Enforces the shared budget. Drops half of the largest log, so that this is rarely needed.
     fn make_room(&self) {
         while self.used_bytes.load(Ordering::Relaxed) > self.limits.all_bytes_max {
             let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,10 +70,10 @@ impl Logs {
     }
 }
 
-/// The log of one function, over all its versions.
+/// Log of one function, over all its versions.
 pub(crate) struct FunctionLog {
     state: Mutex<State>,
-    /// What `state` takes; changes under its lock only.
+    /// Size of `state`; changes only under its lock.
     bytes: AtomicU64,
     logs: Arc<Logs>,
     metrics: FunctionMetrics,
@@ -80,14 +82,14 @@ pub(crate) struct FunctionLog {
 #[derive(Default)]
 struct State {
     lines: VecDeque<LogLine>,
-    /// There while somebody follows.
+    /// Present while the log has followers.
     follow: Option<broadcast::Sender<LogLine>>,
 }
 
 impl FunctionLog {
     pub(crate) fn push(&self, line: LogLine) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // An error means that the last follower just left.
+        // An error means that the last follower has left.
         if state.follow.as_ref().is_some_and(|follow| follow.send(line.clone()).is_err()) {
             state.follow = None;
         }
@@ -103,19 +105,19 @@ impl FunctionLog {
         }
     }
 
-    /// Some of what the function wrote was not let through.
+    /// Counts bytes that the log limit did not let through.
     pub(crate) fn dropped(&self, bytes: u64) {
         self.metrics.log_dropped(bytes);
     }
 
-    /// The last `count` lines, oldest first.
+    /// Returns the last `count` lines, oldest first.
     pub(crate) fn tail(&self, count: usize) -> Vec<LogLine> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).tail(count)
     }
 
-    /// The last `count` lines, oldest first, and every line that comes after them.
+    /// Returns the last `count` lines, oldest first, and a receiver for all later lines.
     pub(crate) fn tail_and_follow(&self, count: usize) -> (Vec<LogLine>, broadcast::Receiver<LogLine>) {
-        // Under one lock: no line is missing between the two, and none is in both.
+        // One lock for both, so that each line is either in the tail or sent to the receiver.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         (
             state.tail(count),
@@ -127,7 +129,7 @@ impl FunctionLog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Let go of the oldest lines, until no more than these are left.
+    /// Drops the oldest lines until the log is within these limits.
     fn trim(&self, state: &mut State, lines_max: usize, bytes_max: u64) {
         while state.lines.len() > lines_max || self.bytes() > bytes_max {
             let Some(oldest) = state.lines.pop_front() else { return };
@@ -135,7 +137,7 @@ impl FunctionLog {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.logs.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
-        // The place of what went goes too, with room for as much again.
+        // Shrink the capacity too, but keep room for as many lines again.
         let room = 2 * state.lines.len().max(ROOM_LEN_MIN);
         state.lines.shrink_to(room);
     }
@@ -153,7 +155,7 @@ impl Drop for FunctionLog {
     }
 }
 
-/// What keeping `line` takes.
+/// Returns the memory that `line` takes in a log.
 fn bytes_of(line: &LogLine) -> u64 {
     (size_of::<LogLine>() + line.text.len() + line.request_id.len() + line.stream.len()) as u64
 }
@@ -176,7 +178,7 @@ pub(crate) mod tests {
         logs.open(Metrics::new().function(&TenantId::default(), &Name::new("f").unwrap()))
     }
 
-    /// The log of a function that shares its budget with no other.
+    /// Opens a function log with a separate budget.
     pub(crate) fn log() -> Arc<FunctionLog> {
         open(&Logs::new(LIMITS))
     }
@@ -196,7 +198,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_ring_keeps_the_newest_and_a_follower_continues_where_the_tail_ends() {
+    fn ring_keeps_the_newest_lines_and_followers_continue_after_the_tail() {
         let log = open(&Logs::new(LogLimits { lines_max: 2, ..LIMITS }));
         ["a", "b", "c"].iter().for_each(|text| log.push(line(text)));
         let (tail, mut follow) = log.tail_and_follow(10);

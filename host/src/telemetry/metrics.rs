@@ -1,6 +1,8 @@
-//! The node's Prometheus metrics. Times are in seconds and sizes in bytes, as Prometheus asks.
+//! Prometheus metrics of the node. Times are in seconds and sizes in bytes, by Prometheus
+//! convention.
 //!
-//! What is counted per function carries its tenant, and is shown to that tenant and the operator; the rest is the node's, and everyone's.
+//! Series of functions carry their tenant, and are shown to that tenant and the operator. All other
+//! series belong to the node, and are shown to every client.
 
 mod asynchronous;
 mod devices;
@@ -42,16 +44,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
-/// Everything the node counts. Handles are cheap to clone and to update.
+/// All metrics of the node. Handles are cheap to clone and to update.
 pub(crate) struct Metrics {
     registry: Registry,
     functions_counted: Functions,
     served: AllServed,
     sizes: AllSizes,
     hedges: AllHedges,
-    /// What GPUs say of themselves.
+    /// Figures that GPUs report.
     pub(crate) gpus: GpuMonitor,
-    /// What tenants use of devices.
+    /// Device usage of tenants.
     pub(crate) usage: Meters,
     phase_seconds: [Histogram; Phase::ALL.len()],
     cold_starts: Family<Cause, Counter>,
@@ -60,17 +62,19 @@ pub(crate) struct Metrics {
     /// Asynchronous invocations.
     pub(crate) asynchronous: AsyncMetrics,
     pub(crate) objects: ObjectMetrics,
-    /// Tensors between nodes.
+    /// Tensors sent between nodes.
     pub(crate) intermediates: IntermediateMetrics,
-    /// Components loaded before anybody called them.
+    /// Components loaded ahead of their first call.
     pub(crate) preloaded: Counter,
-    /// Invocations running now.
+    /// Invocations that another node of the cluster ran.
     pub(crate) passed_on: Counter,
+    /// Invocations that a node rejected, or that were lost with a node.
     pub(crate) placed_again: Counter,
+    /// Invocations running now.
     pub(crate) running: Gauge,
     /// Invocations waiting now.
     pub(crate) queued: Gauge,
-    /// Instances that wait for another call.
+    /// Idle instances, kept for another call.
     pub(crate) instances_idle: Gauge,
     /// Open connections.
     pub(crate) connections: Gauge,
@@ -79,20 +83,20 @@ pub(crate) struct Metrics {
     /// Models pushed.
     pub(crate) models: Gauge,
     pub(crate) workflows: Gauge,
-    /// By device.
+    /// Series by device.
     pub(crate) devices: DeviceMetrics,
-    /// Memory that bodies and tensors take.
+    /// Memory of the bodies and tensors of requests in progress.
     pub(crate) arena_used_bytes: Gauge,
-    /// Memory that the arena keeps for the next ones.
+    /// Memory that the arena keeps for later bodies and tensors.
     pub(crate) arena_pooled_bytes: Gauge,
 }
 
-/// Why something had to be made ready first.
+/// Cause of a cold start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum ColdStart {
     /// The compiled component was not loaded.
     Component,
-    /// The component had to be compiled, too.
+    /// The component also had to be compiled.
     Compile,
     /// A model was not in device memory.
     Model,
@@ -114,12 +118,12 @@ impl EncodeLabelValue for ColdStart {
     }
 }
 
-/// From 10 microseconds to about 40 seconds.
+/// Histogram from 10 microseconds to about 40 seconds.
 fn time_buckets() -> Histogram {
     Histogram::new(exponential_buckets(10e-6, 2.0, 23))
 }
 
-/// Powers of two up to the largest batch that may be asked for.
+/// Histogram of powers of two, up to the largest batch that may be requested.
 fn size_buckets() -> Histogram {
     Histogram::new(exponential_buckets(1.0, 2.0, 11))
 }
@@ -221,8 +225,8 @@ impl Metrics {
         self.phase_seconds[phase as usize].observe(time.as_secs_f64());
     }
 
-    /// A guest has ended with so much memory.
-    #[expect(clippy::cast_precision_loss, reason = "a histogram's buckets are coarser than that")]
+    /// Records the memory of a guest at its end.
+    #[expect(clippy::cast_precision_loss, reason = "histogram buckets are coarser than the rounding")]
     pub(crate) fn guest_memory(&self, bytes: usize) {
         self.guest_memory_bytes.observe(bytes as f64);
     }
@@ -231,32 +235,34 @@ impl Metrics {
         self.cold_starts.get_or_create(&Cause { cause }).inc();
     }
 
-    /// A model did not run on this device, where it was placed.
+    /// Counts a model that was placed on this device but ran on another.
     pub(crate) fn instead(&self, device: &str) {
         self.devices.instead(device);
     }
 
-    /// The metrics of one function, looked up once.
+    /// Looks up the metrics of one function. Callers keep the handle.
     pub(crate) fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
         self.functions_counted.of(tenant, name)
     }
 
-    /// The inferences of one version of a model or tensor function, looked up once.
+    /// Looks up the inference statistics of one version of a model or tensor function. Callers keep
+    /// the handle.
     pub(crate) fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
         self.served.of(tenant, name, version)
     }
 
-    /// How large one version of a model is kept on a device.
+    /// Returns the sizing metrics of one version of a model on a device.
     pub(crate) fn sizes(&self, model: &ModelId, device: &str) -> SizeMetrics {
         self.sizes.of(model, device)
     }
 
-    /// The second copies of one step of a workflow.
+    /// Returns the hedging metrics of one step of a workflow.
     pub(crate) fn hedges(&self, workflow: &WorkflowId, step: &str) -> HedgeMetrics {
         self.hedges.of(workflow, step)
     }
 
-    /// Everything in the OpenMetrics text format, or, of what carries a tenant, only what is this tenant's.
+    /// Encodes all series in the OpenMetrics text format. With a tenant, omits the series of other
+    /// tenants.
     pub(crate) fn encode(&self, of: Option<&TenantId>) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -267,7 +273,8 @@ impl Metrics {
     }
 }
 
-/// The samples that carry `tenant` or none. Names of tenants and functions have no quotes in them that could make one look like another.
+/// Removes the samples of tenants other than `tenant`. Names of tenants and functions contain no
+/// quotes, so no name can look like the label of another tenant.
 fn shown_to(tenant: &TenantId, text: &str) -> String {
     let own = format!("tenant=\"{tenant}\"");
     let is_shown = |line: &&str| line.starts_with('#') || !line.contains("tenant=\"") || line.contains(&own);
@@ -284,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_shown_its_own_functions_and_the_node() {
+    fn tenant_sees_its_own_functions_and_the_node() {
         let metrics = Metrics::new();
         let _kept = ["acme", "acme2", "tenant"].map(|owner| {
             let function = metrics.function(&tenant(owner), &Name::new("secret").unwrap());
@@ -308,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn series_go_with_the_last_who_counts_and_not_before() {
+    fn series_live_until_the_last_handle_is_dropped() {
         let metrics = Metrics::new();
         let (tenant, name) = (tenant("acme"), Name::new("f").unwrap());
         let count = || metrics.encode(None).unwrap().matches("tenant=\"acme\"").count();

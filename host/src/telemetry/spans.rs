@@ -1,7 +1,8 @@
-//! Spans of invocations as lines of the node's log: one for each span that ends, whichever way the log is written.
+//! Spans of invocations as lines of the node's log: one line per ended span, in any log format.
 //!
-//! A line has the ids of its trace, of its span and of the span above, the request's id, whose function it was, what the span is called, and
-//! how long it lasted. Nothing is done for invocations that are not sampled: they have no spans.
+//! A line has the ids of its trace, of its span and of the parent span, the request id, the tenant
+//! and function, the name of the span, and its duration. Invocations that are not sampled have no
+//! spans and cost nothing.
 
 use std::fmt::Debug;
 use std::time::Instant;
@@ -12,22 +13,24 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 
-/// The target of invocations' spans and of their lines in the log; a filter such as `info,weir::invocation=off` turns both off.
+/// Target of the spans of invocations and of their log lines. A filter such as
+/// `info,weir::invocation=off` disables both.
 pub(crate) const SPAN_TARGET: &str = "weir::invocation";
 
-/// A layer for the process's subscriber. It logs through that same subscriber.
+/// Layer for the process's subscriber. The layer logs through the same subscriber.
 #[derive(Debug, Default)]
 pub struct SpanLog(());
 
-/// What is kept of a span until it ends.
+/// State of a span until it ends.
 struct Kept {
-    /// When it was first entered; before that, and for those that nobody enters, when it was made.
+    /// Time at which the span was first entered; until then, the time at which it was created.
     started: Instant,
     is_entered: bool,
     fields: Fields,
 }
 
-/// What the lines say. Phases have a `span_id` only; the rest is the invocation's.
+/// Fields of a log line. Phases have only a `span_id`; the other fields come from the span of the
+/// invocation.
 #[derive(Default)]
 struct Fields {
     trace_id: String,
@@ -66,7 +69,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
         let line = |whole: &Fields, parent_id: Option<&str>| {
             let Fields { trace_id, request_id, tenant, function, .. } = whole;
             let span_id = &own.span_id;
-            // On its own, not in whichever span its thread is in.
+            // No parent, so that the line does not belong to the current span of its thread.
             info!(target: SPAN_TARGET, parent: None, trace_id, span_id, parent_id, request_id, tenant, function, phase, duration_ns, "span");
         };
         match span.parent() {
@@ -95,6 +98,6 @@ impl Visit for Fields {
     }
 
     fn record_debug(&mut self, _: &Field, _: &dyn Debug) {
-        // All of them are strings.
+        // All fields are strings.
     }
 }

@@ -1,31 +1,33 @@
-//! Spans of one invocation, for a sample of them: one for all of it, and one below that for each of its phases.
+//! Spans of sampled invocations: one span for the whole invocation, and a child span for each of
+//! its phases.
 //!
-//! An invocation that is not sampled has the empty span, and its phases cost nothing. The W3C `traceparent` of the client is kept: a sampled
-//! parent makes a sampled invocation. [`SpanLog`](super::SpanLog) writes what has ended into the log.
+//! An invocation that is not sampled has the empty span, and its phases cost nothing. The client's
+//! W3C `traceparent` is respected: a sampled parent makes a sampled invocation.
+//! [`SpanLog`](super::SpanLog) writes ended spans to the log.
 
 use super::spans::SPAN_TARGET;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::{Span, info_span};
 
-/// A part of an invocation.
+/// Phase of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     /// Waiting for a turn and a placement.
     Queue,
     /// Reading the compiled component from disk.
     Fetch,
-    /// Compiling it, where its artefact does not fit this build.
+    /// Compiling the component, if its artifact does not fit this build.
     Compile,
-    /// Making the sandbox.
+    /// Creating the sandbox.
     Instantiate,
-    /// Running the guest, its host calls included.
+    /// Running the guest, including its host calls.
     Guest,
-    /// Bringing a model into device memory.
+    /// Loading a model into device memory.
     ModelLoad,
-    /// Running a model, its wait for a slot included.
+    /// Running a model, including the wait for a run slot.
     ModelRun,
-    /// Sending the rest of the answer.
+    /// Sending the rest of the response.
     Reply,
 }
 
@@ -55,12 +57,12 @@ impl Phase {
     }
 }
 
-/// The span of an invocation, or none.
+/// Span of an invocation, or none.
 #[derive(Debug, Clone)]
 pub(crate) struct Trace(Span);
 
 impl Trace {
-    /// The span of an invocation; empty unless it is sampled.
+    /// Starts the span of an invocation; empty unless the invocation is sampled.
     pub(crate) fn start(
         sampler: &Sampler,
         parent: Option<&TraceParent>,
@@ -79,17 +81,17 @@ impl Trace {
         )
     }
 
-    /// The span of nothing.
+    /// Returns the empty span.
     pub(crate) fn none() -> Self {
         Self(Span::none())
     }
 
-    /// The span of one phase, which lasts for as long as what is given back.
+    /// Starts the span of a phase, which ends when the returned span is dropped.
     pub(crate) fn phase(&self, phase: Phase) -> Span {
         if self.0.is_disabled() {
             return Span::none();
         }
-        // The name of a span is static: one call site each.
+        // The name of a span is static, so each phase has a call site.
         macro_rules! span {
             ($name:literal) => {
                 info_span!(target: SPAN_TARGET, parent: &self.0, $name, span_id = random_id())
@@ -108,22 +110,23 @@ impl Trace {
     }
 }
 
-/// The id of a span, and half of a trace's: 16 hexadecimal digits, not all of them zero.
+/// Returns the id of a span, or half of a trace id: 16 hexadecimal digits, not all of them zero.
 fn random_id() -> String {
-    // What the standard library keys its hash tables with is as random as an id needs to be.
+    // The keys of the standard library's hash tables are random enough for an id.
     format!("{:016x}", RandomState::new().build_hasher().finish().max(1))
 }
 
-/// Picks the last of every n invocations: the ratio holds without a random number, and whoever makes a few calls by hand reads no spans.
+/// Samples the last of every n invocations. The ratio holds without random numbers, and a few calls
+/// made by hand leave no spans in the log.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    /// None: never.
+    /// None: samples nothing.
     every: Option<u64>,
     seen: AtomicU64,
 }
 
 impl Sampler {
-    /// `ratio` from 0 (never) to 1 (always).
+    /// Creates a sampler; `ratio` is from 0 (never) to 1 (always).
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -148,7 +151,7 @@ pub(crate) struct TraceParent {
 }
 
 impl TraceParent {
-    /// Read a header value; none if it is not one, as the specification asks.
+    /// Parses a header value; none if it is invalid, as the specification requires.
     pub(crate) fn parse(value: &str) -> Option<Self> {
         let mut parts = value.split('-');
         let (version, trace_id, parent_id, flags) =
@@ -177,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_read_or_ignored() {
+    fn invalid_traceparent_is_ignored() {
         let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(TraceParent::parse(good).unwrap().sampled);
         assert!(!TraceParent::parse(&good.replace("-01", "-00")).unwrap().sampled);
@@ -194,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sampler_keeps_its_ratio() {
+    fn sampler_keeps_its_ratio() {
         let count = |ratio| {
             let sampler = Sampler::new(ratio);
             (0..1_000).filter(|_| sampler.sample()).count()

@@ -1,7 +1,8 @@
-//! What tenants use of the node's devices: by function and model, and in all.
+//! Cost attribution: device usage of tenants, by function and model, and in total.
 //!
-//! A row is of a function and a model that it runs, of a model that clients run by itself, or of a function that brings models along. It is there for as long as
-//! both are deployed, and until the last who counts for them lets go. What is counted in a row is counted for its tenant, too, and stays there.
+//! A row belongs to a function and a model that it runs, to a model that clients run directly, or
+//! to a function that brings models along. A row exists while both are deployed, and until the last
+//! handle is dropped. Usage in a row also counts in the total of the row's tenant, which remains.
 
 use super::logs::now_ms;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +11,7 @@ use weir_device::Device;
 use weir_inference::{Meter, Used};
 use weir_types::{ModelId, Name, TenantId, Version};
 
-/// The meters of all tenants. Cheap to clone.
+/// Meters of all tenants. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Meters(Arc<Shared>);
 
@@ -27,7 +28,7 @@ struct All {
     functions: HashMap<(TenantId, Name), Weak<FunctionRow>>,
 }
 
-/// The meters of one version of a model. Cheap to clone; its rows go with the last.
+/// Meters of one version of a model. Cheap to clone; the rows are removed with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelMeters(Arc<ModelRows>);
 
@@ -40,7 +41,8 @@ struct ModelRows {
     meters: Meters,
 }
 
-/// The meter of the models that a function brings along. Cheap to clone; all rows of the function go with the last.
+/// Meter of the models that a function brings along. Cheap to clone; all rows of the function are
+/// removed with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct FunctionMeter(Arc<FunctionRow>);
 
@@ -51,13 +53,14 @@ struct FunctionRow {
     meters: Meters,
 }
 
-/// What was used in the name of a function, by a model.
+/// Usage on behalf of a function, by a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Row {
     pub(crate) tenant: TenantId,
-    /// None where clients asked the model itself, and for what belongs to nobody's run: its loads, and its time in memory.
+    /// None for direct inferences of the model, and for usage outside of runs: the model's loads,
+    /// and its time in memory.
     pub(crate) function: Option<Name>,
-    /// None for models that the function has brought along.
+    /// None for models that the function brings along.
     pub(crate) model: Option<(Name, Version)>,
 }
 
@@ -68,12 +71,12 @@ impl Default for Meters {
 }
 
 impl Meters {
-    /// Since when it is counted, in Unix milliseconds.
+    /// Returns the start of the metering, in Unix milliseconds.
     pub(crate) fn since_ms(&self) -> u64 {
         self.0.since_ms
     }
 
-    /// The meters of a model; the same for all who ask while one of them still counts.
+    /// Returns the meters of a model. All callers share them while any handle exists.
     pub(crate) fn model(&self, id: &ModelId) -> ModelMeters {
         let mut all = self.lock();
         if let Some(rows) = all.models.get(id).and_then(Weak::upgrade) {
@@ -86,7 +89,7 @@ impl Meters {
         ModelMeters(rows)
     }
 
-    /// The meter of a function; the same for all who ask while one of them still counts.
+    /// Returns the meter of a function. All callers share it while any handle exists.
     pub(crate) fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMeter {
         let key = (tenant.clone(), name.clone());
         let mut all = self.lock();
@@ -99,12 +102,13 @@ impl Meters {
         FunctionMeter(row)
     }
 
-    /// What a tenant has used in all, by device; what is not deployed any more included.
+    /// Returns the total usage of a tenant by device, including functions and models that are no
+    /// longer deployed.
     pub(crate) fn total(&self, tenant: &TenantId) -> Vec<(Device, Used)> {
         self.lock().tenants.get(tenant).map(Meter::used).unwrap_or_default()
     }
 
-    /// Every row in which something was counted, in order, by device.
+    /// Returns all rows with usage, sorted, by device.
     pub(crate) fn rows(&self) -> Vec<(Row, Vec<(Device, Used)>)> {
         let all = self.lock();
         let models: Vec<_> = all.models.values().filter_map(Weak::upgrade).collect();
@@ -132,12 +136,13 @@ impl All {
 }
 
 impl ModelMeters {
-    /// What counts the model's loads, its time in memory, and what clients run of it.
+    /// Returns the meter of the model's loads, its time in memory, and its direct inferences.
     pub(crate) fn own(&self) -> &Meter {
         &self.0.own
     }
 
-    /// What counts what a function runs of it. The caller holds a meter of that function.
+    /// Returns the meter of the runs of the model by a function. The caller holds a meter of that
+    /// function.
     pub(crate) fn of_function(&self, function: &Name) -> Meter {
         let mut functions = self.0.functions();
         if let Some(meter) = functions.get(function) {
@@ -167,7 +172,7 @@ impl ModelRows {
 }
 
 impl FunctionMeter {
-    /// What counts all that has to do with models that the function brings along.
+    /// Returns the meter of all usage by models that the function brings along.
     pub(crate) fn own(&self) -> &Meter {
         &self.0.own
     }
@@ -176,7 +181,7 @@ impl FunctionMeter {
 impl Drop for ModelRows {
     fn drop(&mut self) {
         let mut all = self.meters.lock();
-        // Unless the model is there again.
+        // Keep the entry if the model exists again.
         if all.models.get(&self.id).is_some_and(|rows| rows.strong_count() == 0) {
             all.models.remove(&self.id);
         }
@@ -185,11 +190,12 @@ impl Drop for ModelRows {
 
 impl Drop for FunctionRow {
     fn drop(&mut self) {
-        // Held until the lock is not: the last of a model's takes it.
+        // Declared before the lock, so that the models are dropped after it: dropping the last
+        // handle of a model takes the lock.
         let mut models = Vec::new();
         let mut all = self.meters.lock();
         if all.functions.get(&self.key).is_none_or(|row| row.strong_count() > 0) {
-            // The name is in use again: its rows go on.
+            // The name is in use again: keep its rows.
             return;
         }
         all.functions.remove(&self.key);
@@ -219,7 +225,7 @@ mod tests {
         ModelId { tenant: TenantId::new(tenant).unwrap(), name: name(model), version: Version(1) }
     }
 
-    /// As `function model time`.
+    /// Formats rows as `tenant function model time`.
     fn shown(meters: &Meters) -> Vec<String> {
         let text = |(row, used): (Row, Vec<(Device, Used)>)| {
             let function = row.function.map_or_else(|| "-".into(), |name| name.to_string());
@@ -230,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_of_what_is_deployed_and_totals_of_what_was_used() {
+    fn rows_end_with_the_deployment_and_totals_remain() {
         let meters = Meters::default();
         let (m, other) = (meters.model(&model("acme", "m")), meters.model(&model("bold", "m")));
         let tenant = TenantId::new("acme").unwrap();
@@ -243,7 +249,7 @@ mod tests {
         other.own().add(CPU, &run(4_000));
         assert_eq!(shown(&meters), ["acme - m 1", "acme f - 300", "acme f m 40", "bold - m 4000"]);
 
-        // Deployed anew while a call of the one before still runs.
+        // Deploy the function again while a call of the earlier deployment still runs.
         let again = meters.function(&tenant, &name("f"));
         drop(f);
         again.own().add(CPU, &run(300));

@@ -1,4 +1,4 @@
-//! What is counted of asynchronous invocations, by tenant.
+//! Metrics of asynchronous invocations, by tenant.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -19,13 +19,13 @@ struct Ended {
     outcome: &'static str,
 }
 
-/// The series. Tenants are as many as the token file names.
+/// Series of asynchronous invocations. The token file bounds the number of tenants.
 pub(crate) struct AsyncMetrics {
     accepted: Family<Owner, Counter>,
     attempts: Family<Owner, Counter>,
     ended: Family<Ended, Counter>,
     callbacks: Family<Ended, Counter>,
-    /// Invocations that have not ended, on all nodes.
+    /// Unfinished invocations, on all nodes.
     pub(crate) queued: Gauge,
     running: Gauge,
 }
@@ -82,7 +82,7 @@ impl AsyncMetrics {
         self.callbacks.get_or_create(&Ended { tenant: tenant.to_string(), outcome }).inc();
     }
 
-    /// How many there are, and how many of them are worked on here.
+    /// Sets the number of unfinished invocations, and of those that this node works on.
     pub(crate) fn queue(&self, queued: usize, running: usize) {
         self.queued.set(i64::try_from(queued).unwrap_or(i64::MAX));
         self.running.set(i64::try_from(running).unwrap_or(i64::MAX));

@@ -1,4 +1,4 @@
-//! What is counted by device.
+//! Metrics by device.
 
 use crate::cluster::DeviceReport;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use std::sync::atomic::Ordering;
 use weir_inference::{ExecutorFigures, HandedOver};
 
-/// The devices of the node.
+/// Metrics of the node's devices.
 pub(crate) struct DeviceMetrics {
     resident_bytes: Family<Labels, Gauge>,
     capacity_bytes: Family<Labels, Gauge>,
@@ -103,7 +103,7 @@ impl DeviceMetrics {
         }
     }
 
-    /// What a device is doing now.
+    /// Sets the current state of a device.
     pub(crate) fn set(&self, device: &DeviceReport) {
         let labels = Labels::of(&device.name);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -111,11 +111,11 @@ impl DeviceMetrics {
         self.capacity_bytes.get_or_create(&labels).set(number(device.capacity_bytes));
         self.runs_waiting.get_or_create(&labels).set(number(device.runs_waiting));
         self.up.get_or_create(&labels).set(i64::from(device.lost.is_none()));
-        // Shown from the start.
+        // Creates the counters, so that they are shown as 0 from the start.
         let _ = (self.losses.get_or_create(&labels), self.fallbacks.get_or_create(&labels));
     }
 
-    /// What became of the tensors that runs have left on a device.
+    /// Sets the figures of the tensors that runs have left on a device.
     pub(crate) fn set_handed_over(&self, device: &str, handed_over: &HandedOver) {
         let HandedOver {
             kept,
@@ -133,7 +133,7 @@ impl DeviceMetrics {
         let ways = [("device", on_device_bytes), ("sibling", by_sibling_bytes), ("host", through_host_bytes)];
         for (through, bytes) in ways {
             let labels = WayLabels { device: device.to_owned(), through };
-            // Counted where it happens.
+            // The backend counts these bytes; copy its total.
             self.handed_over_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
         }
         for (to, bytes) in [("sibling", spilled_to_sibling_bytes), ("host", spilled_to_host_bytes)] {
@@ -142,21 +142,21 @@ impl DeviceMetrics {
         }
     }
 
-    /// What the executor of a GPU counts.
+    /// Sets the figures of a GPU's executor.
     pub(crate) fn set_executor(&self, device: &str, figures: &ExecutorFigures) {
         let ExecutorFigures { capture_failures, outside_bytes } = *figures;
         let labels = Labels::of(device);
         self.outside_bytes.get_or_create(&labels).set(i64::try_from(outside_bytes).unwrap_or(i64::MAX));
-        // Counted where it happens.
+        // The executor counts these failures; copy its total.
         self.capture_failures.get_or_create(&labels).inner().store(capture_failures, Ordering::Relaxed);
     }
 
-    /// A device was lost.
+    /// Counts the loss of a device.
     pub(crate) fn lost(&self, device: &str) {
         self.losses.get_or_create(&Labels::of(device)).inc();
     }
 
-    /// A model did not run on this device, where it was placed.
+    /// Counts a model that was placed on this device but ran on another.
     pub(super) fn instead(&self, device: &str) {
         self.fallbacks.get_or_create(&Labels::of(device)).inc();
     }

@@ -1,7 +1,7 @@
-//! What is counted for each function.
+//! Metrics of functions.
 //!
-//! A function's series are there from its deployment until the last who counts for it lets go: it has been deleted and its invocations are
-//! over. Names that come and go leave nothing behind.
+//! The series of a function exist from its deployment until the last handle is dropped, after the
+//! function was deleted and its invocations have ended. Deleted functions leave no series behind.
 
 use super::time_buckets;
 use crate::objective::Outcome as Kept;
@@ -18,10 +18,10 @@ use weir_types::{ErrorCode, Name, TenantId};
 
 type Seconds = Counter<f64, AtomicU64>;
 
-/// What stands for no error among the outcomes.
+/// Outcome of an invocation without an error.
 const OK: &str = "ok";
 
-/// The two kinds of instances that an invocation is given.
+/// Kinds of instances that run an invocation.
 const FRESH: &str = "fresh";
 const REUSED: &str = "reused";
 
@@ -38,24 +38,25 @@ struct Outcome {
     code: &'static str,
 }
 
-/// Why an instance that might have been used again was given up.
+/// Reason for retiring an instance that could have been reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Retired {
-    /// It had its `reuse.calls_max`.
+    /// The instance ran `reuse.calls_max` calls.
     Calls,
-    /// It had gained more than its `reuse.memory_growth_bytes`.
+    /// The memory of the instance grew by more than `reuse.memory_growth_bytes`.
     Memory,
-    /// It held more handles than its `reuse.handles_max`, or one that may not outlive a call.
+    /// The instance held more than `reuse.handles_max` handles, or a handle that may not outlive a
+    /// call.
     Handles,
-    /// It was as old as its `reuse.age_ms`.
+    /// The instance reached the age of `reuse.age_ms`.
     Age,
-    /// No call came within its `reuse.idle_ms`.
+    /// The instance got no call within `reuse.idle_ms`.
     Idle,
-    /// Its last call failed, or was cut off.
+    /// The last call of the instance failed, or was cut off.
     Failed,
-    /// Its place was wanted: by another function, or as `reuse.idle_max` waited already.
+    /// Another function needed the place, or `reuse.idle_max` instances were already idle.
     Room,
-    /// Another version of the function is the active one, or the function is gone.
+    /// Another version of the function became active, or the function was deleted.
     Replaced,
     /// The node shuts down.
     Stopping,
@@ -132,7 +133,7 @@ impl Owner {
     }
 }
 
-/// The series of all functions. Cheap to clone.
+/// Series of all functions. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Functions {
     invocations: Family<Outcome, Counter>,
@@ -188,7 +189,7 @@ impl Functions {
         functions
     }
 
-    /// The series of one function; the same for all who ask while one of them still counts.
+    /// Returns the series of one function. All callers share them while any handle exists.
     pub(super) fn of(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
         let owner = Owner { tenant: tenant.to_string(), function: name.to_string() };
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +211,7 @@ impl Functions {
     }
 }
 
-/// What is counted for one function. Cheap to clone and to update.
+/// Metrics of one function. Cheap to clone and to update.
 #[derive(Clone)]
 pub(crate) struct FunctionMetrics(Arc<Series>);
 
@@ -226,7 +227,7 @@ struct Series {
 }
 
 impl FunctionMetrics {
-    /// An invocation has ended.
+    /// Records the end of an invocation.
     pub(crate) fn ended(&self, failed: Option<ErrorCode>, time: Duration, cpu_time: Duration) {
         let Series { owner, ok, seconds, cpu_seconds, functions, .. } = &*self.0;
         seconds.observe(time.as_secs_f64());
@@ -237,38 +238,38 @@ impl FunctionMetrics {
         };
     }
 
-    /// An invocation was given an instance.
+    /// Counts an instance given to an invocation.
     pub(crate) fn instance(&self, is_fresh: bool) {
         let Series { owner, fresh, reused, functions, .. } = &*self.0;
         match is_fresh {
             true => fresh.inc(),
-            // Not there until an instance is reused, which those of most functions never are.
+            // Created at the first reuse, since most functions never reuse an instance.
             false => {
                 reused.get_or_init(|| functions.instances.get_or_create_owned(&owner.use_of(REUSED))).inc()
             }
         };
     }
 
-    /// An instance that might have been used again was given up.
+    /// Counts a retired instance.
     pub(crate) fn retired(&self, cause: Retired) {
         let Series { owner, functions, .. } = &*self.0;
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
-    /// An invocation with an objective has ended.
+    /// Counts the end of an invocation with an objective.
     pub(crate) fn objective(&self, outcome: Kept) {
         let Series { owner, functions, .. } = &*self.0;
         functions.slo_invocations.get_or_create(&owner.kept(outcome)).inc();
     }
 
-    /// An invocation wrote more than its log limit lets through.
+    /// Counts bytes that an invocation wrote beyond its log limit.
     pub(crate) fn log_dropped(&self, bytes: u64) {
         self.0.log_dropped_bytes.inc_by(bytes);
     }
 }
 
 impl FunctionMetrics {
-    /// An invocation was given an answer made for another.
+    /// Counts an invocation that got a response made for another.
     pub(crate) fn hit(&self) {
         let Series { owner, functions, .. } = &*self.0;
         functions.hits.get_or_create(owner).inc();
@@ -291,7 +292,7 @@ impl Drop for Series {
         let owner = &self.owner;
         let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
         if live.get(owner).is_none_or(|series| series.strong_count() > 0) {
-            // The name is in use again: the series go on.
+            // The name is in use again: keep the series.
             return;
         }
         live.remove(owner);

@@ -1,4 +1,4 @@
-//! What GPUs say of themselves, under the names that dashboards made for Triton look for.
+//! GPU figures for `/metrics`, under the names that dashboards for Triton expect.
 
 use crate::telemetry::gpus::GpuMonitor;
 use prometheus_client::collector::Collector;
@@ -13,7 +13,7 @@ struct Labels {
 
 type Number = (&'static str, &'static str, MetricType, fn(&GpuFigures) -> Option<f64>);
 
-#[expect(clippy::cast_precision_loss, reason = "a gauge of Prometheus is a float")]
+#[expect(clippy::cast_precision_loss, reason = "Prometheus gauges are floats")]
 const NUMBERS: [Number; 6] = [
     (
         "nv_gpu_utilization",
@@ -29,7 +29,8 @@ const NUMBERS: [Number; 6] = [
     }),
     ("nv_gpu_power_usage", "What the GPU draws, in watts", MetricType::Gauge, |gpu| gpu.power_w),
     ("nv_gpu_power_limit", "What the GPU may draw, in watts", MetricType::Gauge, |gpu| gpu.power_limit_w),
-    // Cumulative, but without the `_total` that OpenMetrics wants of a counter's name and dashboards do not have.
+    // Cumulative, but without the `_total` suffix that OpenMetrics requires for counters and that
+    // dashboards do not expect.
     (
         "nv_energy_consumption",
         "What the GPU has used up since it was first asked, in joules",
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_gpu_does_not_tell_is_left_out() {
+    async fn missing_gpu_figures_are_omitted() {
         let metrics = Metrics::new();
         assert!(!metrics.encode(None).unwrap().contains("nv_gpu"));
         metrics.gpus.watch(Arc::new(Two));

@@ -1,4 +1,4 @@
-//! Second copies of steps of workflows.
+//! Metrics of hedging: second copies of workflow steps.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -6,7 +6,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use weir_types::WorkflowId;
 
-/// The series of all steps. Cheap to clone.
+/// Series of all steps. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AllHedges {
     started: Family<Labels, Counter>,
@@ -21,7 +21,7 @@ struct Labels {
     step: String,
 }
 
-/// The series of one step. They go with this.
+/// Series of one step, removed on drop.
 #[derive(Debug)]
 pub(crate) struct HedgeMetrics {
     pub(crate) started: Counter,

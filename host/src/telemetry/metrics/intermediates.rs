@@ -1,14 +1,14 @@
-//! What is counted of tensors that go from node to node.
+//! Metrics of tensors that move between nodes.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// The series, each of this node.
+/// Series of intermediates on this node.
 pub(crate) struct IntermediateMetrics {
-    /// Along with inferences that others run.
+    /// Bytes sent with inferences that other nodes run.
     pub(crate) sent_bytes: Counter,
-    /// With their answers.
+    /// Bytes received with the responses of other nodes.
     pub(crate) received_bytes: Counter,
     kept_bytes: Counter,
     pub(crate) taken_bytes: Counter,
@@ -68,7 +68,7 @@ impl IntermediateMetrics {
         }
     }
 
-    /// So many bytes more are kept, which makes so many in so many bytes.
+    /// Counts `more_bytes` of new intermediates, and sets the current number and bytes.
     pub(crate) fn kept(&self, more_bytes: usize, (len, bytes): (usize, u64)) {
         self.kept_bytes.inc_by(more_bytes as u64);
         self.usage(len, bytes);

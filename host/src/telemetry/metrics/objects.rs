@@ -1,4 +1,4 @@
-//! What is counted of named objects.
+//! Metrics of named objects.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -15,11 +15,11 @@ struct Owner {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Read {
     tenant: String,
-    /// Where the bytes were: `memory`, or else `disk` or the cluster's store.
+    /// Location of the bytes: `memory`, or `disk` for the disk and the cluster's store.
     from: &'static str,
 }
 
-/// The series. Tenants are as many as the token file names.
+/// Series of named objects. The token file bounds the number of tenants.
 pub(crate) struct ObjectMetrics {
     puts: Family<Owner, Counter>,
     gets: Family<Read, Counter>,

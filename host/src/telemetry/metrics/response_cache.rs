@@ -1,4 +1,4 @@
-//! What is counted for the answers that are kept for equal calls, of all tenants together.
+//! Metrics of the response cache, for all tenants together.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -6,17 +6,17 @@ use prometheus_client::registry::{Registry, Unit};
 
 /// Handles of the response cache.
 pub(crate) struct ResponseCacheMetrics {
-    /// Calls that were given an answer made for another.
+    /// Calls that got a response made for another call.
     pub(crate) hits: Counter,
-    /// Calls that looked for one and ran.
+    /// Calls that looked for a cached response and ran.
     pub(crate) misses: Counter,
-    /// Answers that made room for others.
+    /// Responses evicted to make room for others.
     pub(crate) evicted: Counter,
-    /// Answers whose time was up.
+    /// Responses whose time to live ended.
     pub(crate) expired: Counter,
-    /// Answers that are kept.
+    /// Cached responses.
     pub(crate) answers: Gauge,
-    /// The memory that they take.
+    /// Memory of the cached responses.
     pub(crate) bytes: Gauge,
 }
 

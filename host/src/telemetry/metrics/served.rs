@@ -1,7 +1,8 @@
-//! What is counted for each version of a model or tensor function that is asked for inferences.
+//! Inference statistics of each version of a model, tensor function or workflow.
 //!
-//! A version's numbers are there from its push until the last who counts for it lets go, as a function's are. They are plain atomics, read by
-//! `/metrics` ([`super::triton`]) and by the protocol's statistics.
+//! The statistics of a version exist from its push until the last handle is dropped, like those of
+//! a function. They are plain atomics, which `/metrics` ([`super::triton`]) and the statistics of
+//! the inference protocol read.
 
 use super::{size_buckets, time_buckets};
 use crate::objective::{Objective, Outcome};
@@ -15,10 +16,10 @@ use std::time::{Duration, Instant};
 use weir_inference::{Completion, Execution};
 use weir_types::{ErrorCode, Name, TenantId, Version};
 
-/// Batch sizes told apart for one version; others count only among all.
+/// Batch sizes with separate statistics per version; other sizes count only in the totals.
 const BATCH_SIZES_MAX: usize = 64;
 
-/// Whose numbers they are.
+/// Version that the statistics belong to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Owner {
     pub(super) tenant: TenantId,
@@ -26,7 +27,7 @@ pub(super) struct Owner {
     pub(super) version: Version,
 }
 
-/// The numbers of all versions. Cheap to clone.
+/// Statistics of all versions. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AllServed(Arc<Mutex<HashMap<Owner, Weak<Series>>>>);
 
@@ -37,7 +38,7 @@ impl AllServed {
         all
     }
 
-    /// The numbers of one version; the same for all who ask while one of them still counts.
+    /// Returns the statistics of one version. All callers share them while any handle exists.
     pub(super) fn of(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
         let owner = Owner { tenant: tenant.clone(), name: name.clone(), version };
         let mut all = self.lock();
@@ -49,7 +50,7 @@ impl AllServed {
         Served(series)
     }
 
-    /// Those there are now, in the order of their names.
+    /// Lists the existing statistics, sorted by owner.
     pub(super) fn list(&self) -> Vec<Served> {
         let mut all: Vec<_> = self.lock().values().filter_map(Weak::upgrade).map(Served).collect();
         all.sort_by(|a, b| a.0.owner.cmp(&b.0.owner));
@@ -61,20 +62,20 @@ impl AllServed {
     }
 }
 
-/// The numbers of one version. Cheap to clone and to update.
+/// Statistics of one version. Cheap to clone and to update.
 #[derive(Debug, Clone)]
 pub(crate) struct Served(Arc<Series>);
 
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) owner: Owner,
-    /// By outcome: those that ended well, then one for each code.
+    /// Counts by outcome: successes, then one count per error code.
     pub(super) outcomes: Vec<AtomicU64>,
     pub(super) seconds: Histogram,
-    /// What became of objectives, by [`Outcome::ALL`].
+    /// Outcomes of objectives, in the order of [`Outcome::ALL`].
     pub(super) objectives: [AtomicU64; Outcome::ALL.len()],
     pub(super) pending: AtomicU64,
-    /// Items, of which an inference may have several.
+    /// Items; an inference may have several.
     pub(super) items: AtomicU64,
     pub(super) last_ms: AtomicU64,
     pub(super) success: Counter,
@@ -83,11 +84,11 @@ pub(super) struct Series {
     pub(super) input: Counter,
     pub(super) infer: Counter,
     pub(super) output: Counter,
-    /// Runs, of which each may have answered several inferences.
+    /// Runs; a run may answer several inferences.
     pub(super) executions: AtomicU64,
-    /// The items of each run.
+    /// Items per run.
     pub(super) run_items: Histogram,
-    /// The inferences that each run answered.
+    /// Inferences answered per run.
     pub(super) run_requests: Histogram,
     pub(super) input_bytes: AtomicU64,
     pub(super) padding_bytes: AtomicU64,
@@ -97,21 +98,21 @@ pub(super) struct Series {
     all: AllServed,
 }
 
-/// How often, and how long in all.
+/// Count and total time.
 #[derive(Debug, Default)]
 pub(super) struct Counter {
     count: AtomicU64,
     time_ns: AtomicU64,
 }
 
-/// A [`Counter`] as it was read.
+/// Values read from a [`Counter`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) count: u64,
     pub(crate) time_ns: u64,
 }
 
-/// What runs of one size took.
+/// Times of the runs of one batch size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub(crate) input: Tally,
@@ -119,36 +120,37 @@ pub(crate) struct Batch {
     pub(crate) output: Tally,
 }
 
-/// What a model was asked for so far.
+/// Demand for a model so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// Inferences, those under way and those that failed included; not those that were given an answer made for an equal one.
+    /// Inferences, including those in progress and failed ones, but not those that got a response
+    /// made for another.
     pub(crate) asked: u64,
-    /// Those of them that ended well.
+    /// Inferences in `asked` that succeeded.
     pub(crate) ended: u64,
-    /// Their items.
+    /// Items of the successful inferences.
     pub(crate) items: u64,
 }
 
-/// Where the time of one inference went.
+/// Time of one inference, by phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// Items that it worked on.
+    /// Items of the inference.
     pub(crate) batch: u32,
-    /// Waiting for a placement and a slot.
+    /// Wait for a placement and a run slot.
     pub(crate) queue: Duration,
-    /// Reading its inputs.
+    /// Reading the inputs.
     pub(crate) input: Duration,
     /// Running.
     pub(crate) infer: Duration,
-    /// Writing its outputs.
+    /// Writing the outputs.
     pub(crate) output: Duration,
-    /// The run, if this is the inference to count it with.
+    /// The run, if it is counted with this inference.
     pub(crate) execution: Option<Execution>,
 }
 
 impl Times {
-    /// Those of a run whose tensors were there and stay there.
+    /// Returns the times of a run, without times to read inputs and write outputs.
     pub(crate) fn of(batch: u32, run: &Completion) -> Self {
         let Completion { queue_time: queue, run_time: infer, execution, .. } = *run;
         Self { batch, queue, infer, execution, ..Self::default() }
@@ -184,7 +186,7 @@ impl Series {
         }
     }
 
-    /// Count the outcome and the time since `began`.
+    /// Counts the outcome, and the time since `began`.
     fn ended(&self, failed: Option<ErrorCode>, began: Instant, objective: &Objective) {
         let time = began.elapsed();
         if let Some(outcome) = objective.outcome(failed, time) {
@@ -231,7 +233,7 @@ impl Series {
 impl Drop for Series {
     fn drop(&mut self) {
         let mut all = self.all.lock();
-        // Unless the name is in use again.
+        // Keep the entry if the name is in use again.
         if all.get(&self.owner).is_some_and(|series| series.strong_count() == 0) {
             all.remove(&self.owner);
         }
@@ -261,12 +263,12 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 impl Served {
-    /// An inference has been asked for at `began`.
+    /// Counts an inference that arrived at `began`.
     pub(crate) fn begin(&self, began: Instant) -> Serving {
         self.begin_with(began, Objective::default())
     }
 
-    /// The same for one that has something to keep to.
+    /// Counts an inference that arrived at `began` and has an objective.
     pub(crate) fn begin_with(&self, began: Instant, objective: Objective) -> Serving {
         self.0.pending.fetch_add(1, Ordering::Relaxed);
         Serving { series: self.0.clone(), began, objective, has_ended: false }
@@ -276,17 +278,17 @@ impl Served {
         &self.0
     }
 
-    /// When the last inference ended, in Unix milliseconds; 0 if there was none.
+    /// Returns the end of the last inference, in Unix milliseconds; 0 if there was none.
     pub(crate) fn last_ms(&self) -> u64 {
         self.0.last_ms.load(Ordering::Relaxed)
     }
 
-    /// Items over all inferences that ended well.
+    /// Returns the items of all successful inferences.
     pub(crate) fn items(&self) -> u64 {
         self.0.items.load(Ordering::Relaxed)
     }
 
-    /// What it was asked for so far.
+    /// Returns the demand so far.
     pub(crate) fn demand(&self) -> Demand {
         let Series { success, fail, pending, cache_hit, .. } = &*self.0;
         let ended = success.read().count.saturating_sub(cache_hit.read().count);
@@ -294,30 +296,31 @@ impl Served {
         Demand { asked, ended, items: self.items() }
     }
 
-    /// Runs; one may have answered several inferences.
+    /// Returns the number of runs; a run may answer several inferences.
     pub(crate) fn executions(&self) -> u64 {
         self.0.executions.load(Ordering::Relaxed)
     }
 
-    /// Inferences that ended well and those that failed, and where the time of the former went: queue, inputs, runs and outputs.
+    /// Returns the successful and the failed inferences, and the time of the successful ones by
+    /// phase: queue, inputs, runs and outputs.
     pub(crate) fn tallies(&self) -> [Tally; 6] {
         let Series { success, fail, queue, input, infer, output, .. } = &*self.0;
         [success, fail, queue, input, infer, output].map(Counter::read)
     }
 
-    /// Inferences that were given an answer made for an equal one, and those that looked for one and ran; with the time that looking took.
+    /// Returns the cache hits and the cache misses, with the time of the lookups.
     pub(crate) fn cached(&self) -> [Tally; 2] {
         [self.0.cache_hit.read(), self.0.cache_miss.read()]
     }
 
-    /// Where the time of runs went, by their items.
+    /// Returns the times of runs, by batch size.
     pub(crate) fn batches(&self) -> Vec<(u32, Batch)> {
         let batches = self.0.batches.lock().unwrap_or_else(PoisonError::into_inner);
         batches.iter().map(|(size, batch)| (*size, *batch)).collect()
     }
 }
 
-/// An inference under way. One that is dropped was cancelled.
+/// An inference in progress. A drop before its end counts it as cancelled.
 #[derive(Debug)]
 pub(crate) struct Serving {
     series: Arc<Series>,
@@ -327,32 +330,32 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// It has ended well.
+    /// Counts a successful inference.
     pub(crate) fn done(mut self, times: Times) {
         self.has_ended = true;
         self.series.spent(&times);
         self.series.ended(None, self.began, &self.objective);
     }
 
-    /// It was given an answer made for an equal one, found within `look`.
+    /// Counts an inference that got a response made for another, after a lookup of `look`.
     pub(crate) fn hit(mut self, look: Duration) {
         self.has_ended = true;
         self.series.cache_hit.add(look);
         self.series.ended(None, self.began, &self.objective);
     }
 
-    /// It looked for an answer made for an equal one for as long as `look`, and runs.
+    /// Counts a cache miss after a lookup of `look`; the inference runs.
     pub(crate) fn missed(&self, look: Duration) {
         self.series.cache_miss.add(look);
     }
 
-    /// Another node has run it, and counts it.
+    /// Ends an inference that another node ran and counts.
     pub(crate) fn passed_on(mut self) {
         self.has_ended = true;
         self.series.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// It has failed.
+    /// Counts a failed inference.
     pub(crate) fn failed(mut self, code: ErrorCode) {
         self.has_ended = true;
         self.series.ended(Some(code), self.began, &self.objective);
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_inference_ends_once_and_one_that_is_dropped_was_cancelled() {
+    fn inference_is_counted_once_and_a_drop_counts_as_cancelled() {
         let served = served(&AllServed::default());
         let began = Instant::now();
         let execution = Execution { requests: 2, items: 5, input_bytes: 20, padding_bytes: 4 };
@@ -396,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_with_the_last_who_counts() {
+    fn statistics_live_until_the_last_handle_is_dropped() {
         let all = AllServed::default();
         let (first, second) = (served(&all), served(&all));
         drop(first);

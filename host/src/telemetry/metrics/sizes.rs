@@ -1,4 +1,4 @@
-//! How large models are kept whose owners have them sized by their rate.
+//! Metrics of models that are sized by their request rate.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU64;
 use weir_inference::RunSetting;
 use weir_types::ModelId;
 
-/// The series of all models. Cheap to clone.
+/// Series of all models. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct AllSizes {
     threads: Family<Labels, Gauge>,
@@ -28,7 +28,7 @@ struct Labels {
     device: String,
 }
 
-/// The series of one model on one device. They go with this.
+/// Series of one model on one device, removed on drop.
 pub(crate) struct SizeMetrics {
     all: AllSizes,
     labels: Labels,
@@ -72,7 +72,7 @@ impl AllSizes {
             version: version.to_string(),
             device: device.to_owned(),
         };
-        // Shown from the start.
+        // Creates the counter, so that it is shown as 0 from the start.
         drop(self.changes.get_or_create(&labels));
         SizeMetrics { all: self.clone(), labels }
     }
@@ -83,7 +83,7 @@ impl SizeMetrics {
         self.all.rate.get_or_create(&self.labels).set(rate_per_s);
     }
 
-    /// How it is run, with how many sessions.
+    /// Sets the run settings of the model, and its number of sessions.
     pub(crate) fn set(&self, setting: &RunSetting, sessions: usize, is_short: bool) {
         let number = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
         self.all.threads.get_or_create(&self.labels).set(i64::from(setting.threads));

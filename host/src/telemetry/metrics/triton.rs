@@ -1,5 +1,5 @@
-//! The inferences of each model and tensor function as `/metrics` shows them: under Weir's names, and under those that dashboards made for
-//! Triton look for.
+//! Inference statistics for `/metrics`: under Weir's names, and under the names that dashboards for
+//! Triton expect.
 
 use super::served::{AllServed, Counter, Series, Served};
 use crate::objective::Outcome as Kept;
@@ -52,7 +52,8 @@ impl Collector for AllServed {
         outcomes(&mut encoder, &all)?;
         failures(&mut encoder, &all)?;
         for (name, help, value) in NUMBERS {
-            // Cumulative, but without the `_total` that OpenMetrics wants of a counter's name and dashboards do not have.
+            // Cumulative, but without the `_total` suffix that OpenMetrics requires for counters
+            // and that dashboards do not expect.
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Unknown)?;
             for served in &all {
                 metric.encode_family(&model(served))?.encode_gauge(&i64_of(value(served.series())))?;
@@ -69,7 +70,7 @@ impl Collector for AllServed {
     }
 }
 
-/// Weir's own.
+/// Encodes the series with Weir's names.
 fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     let help = "Inferences of models and tensor functions that ended, by outcome";
     let mut metric = encoder.encode_descriptor("weir_inferences", help, None, MetricType::Counter)?;
@@ -94,7 +95,7 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     batches(encoder, all)
 }
 
-/// What became of service level objectives: those that are kept are the goodput.
+/// Encodes the outcomes of service level objectives. The kept objectives are the goodput.
 fn objectives(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     let help = "Inferences with a service level objective, by what became of it";
     let mut metric = encoder.encode_descriptor("weir_slo_inferences", help, None, MetricType::Counter)?;
@@ -113,7 +114,7 @@ fn objectives(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     Ok(())
 }
 
-/// What was run together.
+/// Encodes the sizes of batches.
 fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     type Of<T> = fn(&Series) -> &T;
     let histograms: [(&str, &str, Of<Histogram>); 2] = [
@@ -195,7 +196,7 @@ fn failures(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     Ok(())
 }
 
-/// Triton's four reasons for what went wrong.
+/// Returns one of Triton's four failure reasons.
 fn reason_of(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::QueueFull
@@ -239,7 +240,7 @@ mod tests {
     use weir_types::{ErrorCode, Name, TenantId, Version};
 
     #[test]
-    fn dashboards_find_their_names_and_tenants_only_their_models() {
+    fn triton_metric_names_are_shown_per_tenant() {
         let metrics = Metrics::new();
         let tenant = TenantId::new("acme").unwrap();
         let served = metrics.served(&tenant, &Name::new("m").unwrap(), Version(2));

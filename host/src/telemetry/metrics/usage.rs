@@ -1,4 +1,4 @@
-//! What tenants use of the node's devices, as `/metrics` shows it.
+//! Device usage of tenants, for `/metrics`.
 
 use crate::telemetry::usage::{Meters, Row};
 use prometheus_client::collector::Collector;
@@ -17,7 +17,7 @@ struct Labels {
 }
 
 impl Labels {
-    /// Empty labels stand for none, as Prometheus has it.
+    /// Creates labels. An empty label stands for none, by Prometheus convention.
     fn of(Row { tenant, function, model }: &Row, device: Device) -> Self {
         let (name, version) = model
             .as_ref()
@@ -27,10 +27,10 @@ impl Labels {
     }
 }
 
-/// Name, help, value, and whether it is a row's that loads models.
+/// Name, help, value, and whether only rows that load models have the value.
 type Number = (&'static str, &'static str, fn(&Used) -> f64, bool);
 
-#[expect(clippy::cast_precision_loss, reason = "a counter of Prometheus is a float")]
+#[expect(clippy::cast_precision_loss, reason = "Prometheus counters are floats")]
 const NUMBERS: [Number; 5] = [
     ("weir_device_runs", "Requests that devices worked on", |used| used.runs as f64, false),
     (
@@ -58,7 +58,8 @@ impl Collector for Meters {
         for (name, help, value, is_of_loads) in NUMBERS {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (row, used) in &rows {
-                // A function loads what it brings along; whatever else it runs, the model's own row has the loads of.
+                // A function loads the models that it brings along; the loads of all other models
+                // are in the models' own rows.
                 if is_of_loads && row.function.is_some() && row.model.is_some() {
                     continue;
                 }
