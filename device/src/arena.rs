@@ -1,14 +1,14 @@
 //! Bounded, pooled memory for bodies and tensors.
 //!
 //! The system's allocator returns a 600 KB buffer to the system at the end of each call, and faults
-//! it in again at the next. The arena keeps such blocks. A block leaves its current state when
-//! - its last [`Buffer`](crate::Buffer) is dropped: the block goes to the pool of its size, or to
-//!   the system if it is small or huge;
-//! - it was idle during 1,024 returns to its pool, or between two calls of [`Arena::sweep`]: it
-//!   goes to the system;
+//! it in again at the next. The arena keeps such blocks. Blocks are released as follows:
+//! - The last [`Buffer`](crate::Buffer) of the block drops: the block goes to the pool of its size,
+//!   or to the system if it is small or huge.
+//! - The block was idle during 1,024 returns to its pool, or between two calls of [`Arena::sweep`]:
+//!   it goes to the system.
 //! - [`Arena::trim`] is called, for example when a model is unloaded: every idle block goes to the
-//!   system;
-//! - an allocation would exceed the arena's limit: idle blocks go to the system until it fits.
+//!   system.
+//! - An allocation would exceed the arena's limit: idle blocks go to the system until it fits.
 
 use crate::block::Block;
 use crate::buffer::{Buffer, BufferMut};

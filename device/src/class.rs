@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! requested:  1 .. 4096       small: as many 64-byte lines as needed, never pooled
-//!             4097 .. 64 MiB  pooled: four classes per doubling (4, 5, 6, 7, 8, 10, 12, 14, 16, ...
-//!                             KiB), so at most a quarter is wasted
+//!             4097 .. 64 MiB  pooled: four classes per doubling (4, 5, 6, 7, 8, 10, 12, 14, 16,
+//!                             ... KiB), so at most a quarter is wasted
 //!             64 MiB ..       huge: whole pages, never pooled
 //! ```
 

@@ -185,8 +185,7 @@ impl CommStore {
         }
         let kept = self.0.state().ledger.pin(index.number, now_ns).cloned().ok_or_else(not_found)?;
         let (of, held) = (kept.owner, Held::new(&self.0, index.number, kept.tier));
-        // The intermediate is pinned before the owner check, so that dropping `held` releases the
-        // pin.
+        // `held` exists before the owner check, so that its drop releases the pin.
         if of == owner { Ok(held) } else { Err(not_found()) }
     }
 

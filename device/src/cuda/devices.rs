@@ -1,4 +1,4 @@
-//! The GPUs that there are.
+//! Discovery of the GPUs.
 #![allow(unsafe_code, reason = "the driver is asked about its devices")]
 
 use super::context::Context;
@@ -12,7 +12,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::Arc;
 
-/// The most devices that are looked at.
+/// The most devices that are listed.
 const DEVICES_MAX: c_int = 64;
 
 /// The driver of this machine, and the GPUs that it shows to this process.
@@ -21,21 +21,21 @@ pub struct Devices {
     infos: Vec<DeviceInfo>,
 }
 
-/// What is known of a GPU before anything runs on it.
+/// Properties of a GPU, known before any work runs on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// Its number among those that the process sees.
+    /// Number of the device among those that the process sees.
     pub ordinal: u32,
-    /// What its maker calls it.
+    /// Product name.
     pub name: String,
-    /// Where it sits, as `domain:bus:device.function`.
+    /// PCI address, as `domain:bus:device.function`.
     pub pci: String,
-    /// Its compute capability: major and minor.
+    /// Compute capability: major and minor.
     pub compute_capability: (u32, u32),
-    /// All of its memory.
+    /// Total memory.
     pub memory_bytes: u64,
-    /// How many multiprocessors share the blocks of a launch.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
     /// The most threads in one block.
     pub block_threads_max: u32,
@@ -43,24 +43,27 @@ pub struct DeviceInfo {
     pub grid_max: [u32; 3],
     /// The most threads along each dimension of a block.
     pub block_max: [u32; 3],
-    /// Shared memory that a block may have without asking for more.
+    /// Default limit of a block's shared memory.
     pub shared_bytes: u32,
-    /// Shared memory that a block may have if its function asks ([`Function::allow_shared_bytes`](super::Function::allow_shared_bytes)).
+    /// Limit of a block's shared memory with
+    /// [`Function::allow_shared_bytes`](super::Function::allow_shared_bytes).
     pub shared_bytes_max: u32,
-    /// Its second-level cache.
+    /// Size of the second-level cache.
     pub l2_bytes: u64,
-    /// How fast its cores run at most, in clocks per second; 0 where the driver does not say.
+    /// Highest clock of the cores, in clocks per second; 0 if the driver does not report it.
     pub clock_hz: u64,
-    /// How fast its memory is on paper, in bytes per second; 0 where the driver does not say.
+    /// Nominal memory bandwidth, in bytes per second; 0 if the driver does not report it.
     pub memory_bytes_per_s: u64,
-    /// Whether memory can be mapped into addresses that were reserved before, which [`AddressRange`](super::AddressRange)s need.
+    /// Whether memory can be mapped into reserved addresses, as
+    /// [`AddressRange`](super::AddressRange)s require.
     pub maps_memory: bool,
     /// Whether blocks of memory can be [exported](super::Exported) to other processes, as files.
     pub exports_memory: bool,
 }
 
 impl Devices {
-    /// Open the driver that `search` finds and list its devices: at least one. Never panics, whatever is installed.
+    /// Opens the driver that `search` finds and lists its devices: at least one. Never panics,
+    /// whatever is installed.
     pub fn discover(search: &Search) -> Result<Self, Unavailable> {
         let driver = Driver::find(search)?;
         let path = driver.path().to_owned();
@@ -83,7 +86,7 @@ impl Devices {
         &self.infos
     }
 
-    /// Where the driver's library is.
+    /// Path of the driver's library.
     #[must_use]
     pub fn driver_path(&self) -> &std::path::Path {
         self.driver.path()
@@ -95,13 +98,14 @@ impl Devices {
         version(self.driver.version())
     }
 
-    /// The major version of that.
+    /// Major version of [`Devices::driver_version`].
     #[must_use]
     pub fn driver_major(&self) -> u32 {
         self.driver.version() / 1000
     }
 
-    /// The other devices whose memory this one reads where it lies, if that is [exported](super::Exported): those that export it, and are connected so.
+    /// Other devices whose [exported](super::Exported) memory this device can read in place: those
+    /// that can export memory and have a peer connection.
     pub fn siblings(&self, ordinal: u32) -> Result<Vec<u32>, CudaError> {
         let own = handle(&self.driver, ordinal)?;
         let mut siblings = Vec::new();
@@ -116,7 +120,8 @@ impl Devices {
         Ok(siblings)
     }
 
-    /// Take hold of a device. The first context of a process on it takes some hundred milliseconds and as many megabytes of the device.
+    /// Opens a device. The first context of a process on a device takes some hundred milliseconds
+    /// and as many megabytes of its memory.
     pub fn open(&self, ordinal: u32) -> Result<Arc<Context>, CudaError> {
         let info = self.infos.iter().find(|info| info.ordinal == ordinal);
         let info = info.ok_or_else(|| {
@@ -161,11 +166,11 @@ fn info(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, CudaError> {
     let mut memory_bytes = 0;
     // SAFETY: `memory_bytes` outlives the call.
     unsafe { driver.cuDeviceTotalMem_v2(&mut memory_bytes, device) }?;
-    // SAFETY: the buffer that `text` lends is as long as it says.
+    // SAFETY: the buffer passed by `text` has the stated length.
     let name = text(|buffer, len| unsafe { driver.cuDeviceGetName(buffer, len, device) })?;
     // SAFETY: as above.
     let pci = text(|buffer, len| unsafe { driver.cuDeviceGetPCIBusId(buffer, len, device) })?;
-    // Two transfers per clock, of so many bits.
+    // Two transfers per clock, over the width of the bus.
     let clock_khz = u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE).unwrap_or(0));
     let bus_bits = u64::from(number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH).unwrap_or(0));
     Ok(DeviceInfo {
@@ -207,7 +212,7 @@ fn attribute_of(driver: &Driver, device: CUdevice, attribute: CUdevice_attribute
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
-/// A text that the driver writes.
+/// Reads a text that the driver writes into a buffer.
 fn text(write: impl FnOnce(*mut c_char, c_int) -> Result<(), CudaError>) -> Result<String, CudaError> {
     const BYTES_MAX: u16 = 256;
     let mut buffer = [0_u8; BYTES_MAX as usize];

@@ -1,8 +1,9 @@
-//! The driver's functions, found by name when its library is opened.
+//! Functions of the CUDA driver, looked up by name when its library is opened.
 //!
-//! cudarc declares their types. Its own loading is left aside: it takes the first library of some name that the loader finds, which may be another than
-//! the one chosen here, and panics at the first call of a function that is missing. Results are plain numbers here: drivers newer than any
-//! declaration return numbers that it does not have.
+//! The crate `cudarc` declares their types. Its loader is not used: it takes the first library with
+//! a matching name that the system's loader finds, which may differ from the one chosen here, and
+//! it panics at the first call of a missing function. Results are plain numbers, since newer
+//! drivers may return numbers outside of any declared enum.
 #![allow(unsafe_code, reason = "functions of the driver are looked up and called here")]
 
 use super::error::{CudaError, NO_DEVICE};
@@ -28,11 +29,12 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Look all of them up; the names of those that are missing otherwise.
+            /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the driver's own names")]
             fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 // SAFETY: the driver has these functions with these types under these names.
+                // 45r error names and texts are looked up without these wrappers
                 $(let $name = unsafe { symbol(library, stringify!($name), &mut missing) };)*
                 match ($($name,)*) {
                     ($(Some($name),)*) => Ok(Self { $($name),* }),
@@ -48,7 +50,7 @@ macro_rules! functions {
                 /// # Safety
                 /// As NVIDIA documents the function of this name.
                 pub(super) unsafe fn $name(&self, $($argument: $type),*) -> Result<(), CudaError> {
-                    // SAFETY: the caller's part.
+                    // SAFETY: guaranteed by the caller.
                     self.check(stringify!($name), unsafe { (self.functions.$name)($($argument),*) })
                 }
             )*
@@ -129,18 +131,18 @@ functions! {
     cuMemImportFromShareableHandle(handle: *mut CUmemGenericAllocationHandle, shareable: *mut c_void, kind: CUmemAllocationHandleType);
 }
 
-/// The opened driver. It stays open for as long as anything on a device is held.
+/// The opened driver. It stays open while any object on a device exists.
 pub(super) struct Driver {
     functions: Functions,
-    /// The version of CUDA that it implements, as `1000 * major + 10 * minor`.
+    /// The version of CUDA that the driver implements, as `1000 * major + 10 * minor`.
     version: u32,
-    /// Its library's file.
+    /// Path of the library.
     path: PathBuf,
     _library: Library,
 }
 
 impl Driver {
-    /// Open the driver that `search` finds, and start it.
+    /// Opens the driver that `search` finds, and initialises it.
     pub(super) fn find(search: &Search) -> Result<Self, Unavailable> {
         if let Some(path) = find_driver(search)? {
             return match open(&path) {
@@ -164,7 +166,7 @@ impl Driver {
             functions: missing.join(", "),
         })?;
         let mut driver = Self { functions, version: 0, path: path.clone(), _library: library };
-        // SAFETY: the first call of the driver; it may be repeated.
+        // SAFETY: the first call of the driver; repeating it is allowed.
         unsafe { driver.cuInit(0) }.map_err(|error| match error {
             error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.clone() },
             error => unusable(error.to_string()),
@@ -181,7 +183,7 @@ impl Driver {
         self.version
     }
 
-    /// Where its library is.
+    /// Path of the library.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -194,7 +196,8 @@ impl Driver {
     fn error(&self, call: &'static str, code: u32) -> CudaError {
         let text = |ask: unsafe extern "C" fn(u32, *mut *const c_char) -> u32| {
             let mut text = ptr::null();
-            // SAFETY: `text` outlives the call, which stores the address of a constant string there, or null for a code that it does not know.
+            // SAFETY: `text` outlives the call, which stores the address of a constant string
+            // there, or null for an unknown code.
             let known = unsafe { ask(code, &mut text) } == 0 && !text.is_null();
             // SAFETY: as above.
             known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
@@ -206,25 +209,27 @@ impl Driver {
     }
 }
 
-/// Open the library at a path, or, where that is a bare name, the one that the loader finds.
+/// Opens the library at a path; for a bare name, the library that the system's loader finds.
 fn open(path: &Path) -> Result<Library, libloading::Error> {
-    // Global, so that libraries which bring their own calls of the driver, as cuBLASLt, meet the same one.
-    // SAFETY: opening NVIDIA's driver runs its initialisers, which ask nothing of us.
+    // RTLD_GLOBAL, so that libraries with their own driver calls, such as cuBLASLt, use the same
+    // driver.
+    // SAFETY: opening NVIDIA's driver runs its initialisers, which have no preconditions.
     unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }
 }
 
-/// The file that the loader has mapped for a driver: the one that has its first function.
+/// Path of the file that the loader has mapped for the driver, found by the address of its first
+/// function.
 fn file_of(library: &Library) -> Option<PathBuf> {
-    // SAFETY: the address is looked at, and never used.
+    // SAFETY: the address is only compared, never used.
     let function = unsafe { library.get::<*const c_void>("cuInit") }.ok()?;
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     mapped_file(&maps, *function as usize)
 }
 
-/// The file that is mapped at an address, by the kernel's list of mappings.
+/// The file that is mapped at an address, according to the kernel's list of mappings.
 fn mapped_file(maps: &str, address: usize) -> Option<PathBuf> {
     let file = |line: &str| {
-        // Addresses, rights, offset, device and inode; the rest is the file.
+        // Addresses, permissions, offset, device and inode; the rest is the file.
         let mut rest = line;
         let mut field = || {
             let (field, behind) = rest.trim_start().split_once(' ')?;
@@ -240,7 +245,7 @@ fn mapped_file(maps: &str, address: usize) -> Option<PathBuf> {
     maps.lines().find_map(file)
 }
 
-/// Look up one function, noting its name if it is not there.
+/// Looks up one function, and adds its name to `missing` if it does not exist.
 ///
 /// # Safety
 /// `F` is the type of the function of that name.
@@ -249,7 +254,7 @@ pub(super) unsafe fn symbol<F: Copy>(
     name: &'static str,
     missing: &mut Vec<&'static str>,
 ) -> Option<F> {
-    // SAFETY: the caller's part; the library stays open as long as the functions are kept.
+    // SAFETY: guaranteed by the caller; the library stays open as long as the functions are kept.
     let found = unsafe { library.get::<F>(name) };
     match found {
         Ok(function) => Some(*function),

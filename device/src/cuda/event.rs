@@ -1,4 +1,4 @@
-//! Points in the work of a stream.
+//! Events: points in the work of a stream.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::context::Context;
@@ -7,43 +7,46 @@ use cudarc::driver::sys::CUevent;
 use std::ptr;
 use std::sync::Arc;
 
-/// Waiting threads sleep instead of turning a core.
+/// Waiting threads sleep instead of spinning.
 const BLOCKING_SYNC: u32 = 1;
-/// No time is taken, which makes the event cheaper.
+/// No timestamp is recorded, which makes the event cheaper.
 const DISABLE_TIMING: u32 = 2;
 
-/// A point in the work of a stream, that other streams and threads can wait for. Says nothing until it is [recorded](super::Stream::record);
-/// recorded again, it is the later point, and those that wait already wait for the earlier one.
+/// A point in the work of a stream, which other streams and threads can wait for. It counts as
+/// reached until it is [recorded](super::Stream::record). Recording it again moves it to the later
+/// point; existing waits keep the earlier one.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
     handle: CUevent,
 }
 
-// SAFETY: the handle of an event may be used by any thread, and by several: the driver takes its own locks.
+// SAFETY: the handle of an event may be used by several threads at once: the driver takes its own
+// locks.
 unsafe impl Send for Event {}
 // SAFETY: as above.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that orders work.
+    /// Creates an event that orders work.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::with_flags(context, BLOCKING_SYNC | DISABLE_TIMING)
     }
 
-    /// An event that also takes the time.
+    /// Creates an event that also records the time.
     pub fn with_timing(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::with_flags(context, BLOCKING_SYNC)
     }
 
     fn with_flags(context: &Arc<Context>, flags: u32) -> Result<Self, CudaError> {
         let mut event = ptr::null_mut();
-        // SAFETY: `event` outlives the call; what is created is destroyed on drop.
+        // SAFETY: `event` outlives the call; the created event is destroyed on drop.
         context.call(|driver| unsafe { driver.cuEventCreate(&mut event, flags) })?;
         Ok(Self { context: Arc::clone(context), handle: event })
     }
 
-    /// Whether the device has got there; an event that was never recorded counts as reached.
+    /// Whether the device has reached the event; an event that was never recorded counts as
+    /// reached.
     pub fn is_reached(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is valid until the drop.
         match self.context.call(|driver| unsafe { driver.cuEventQuery(self.handle) }) {
@@ -53,13 +56,14 @@ impl Event {
         }
     }
 
-    /// Wait until the device has got there.
+    /// Waits until the device has reached the event.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the handle is valid until the drop.
         self.context.call(|driver| unsafe { driver.cuEventSynchronize(self.handle) })
     }
 
-    /// The device's time from `start` to this event, in nanoseconds. Both take the time, and have been reached.
+    /// Device time from `start` to this event, in nanoseconds. Both events record the time, and
+    /// have been reached.
     pub fn since_ns(&self, start: &Self) -> Result<u64, CudaError> {
         let mut milliseconds = 0.0_f32;
         // SAFETY: both handles are valid as long as their owners; `milliseconds` outlives the call.
@@ -82,7 +86,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; who waits for it already is served by the driver all the same.
+        // SAFETY: created in `new`; the driver still completes existing waits.
         self.context.release("event", |driver| unsafe { driver.cuEventDestroy_v2(self.handle) });
     }
 }

@@ -1,4 +1,4 @@
-//! Work that is given as a whole, again and again.
+//! CUDA graphs: work that is recorded once and launched repeatedly as a whole.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::context::Context;
@@ -8,36 +8,41 @@ use cudarc::driver::sys::{CUgraph, CUgraphExec, CUstreamCaptureMode_enum as Capt
 use std::ptr;
 use std::sync::Arc;
 
-/// Work that a stream was given while it was recorded, with its order.
+/// Work that was recorded from a stream, with its order.
 #[derive(Debug)]
 pub struct Graph {
     context: Arc<Context>,
     handle: CUgraph,
 }
 
-/// A [`Graph`] made ready: launched with one call, however much work it is.
+/// An instantiated [`Graph`]: launched with one call, whatever its size.
 #[derive(Debug)]
 pub struct GraphExec {
     context: Arc<Context>,
     handle: CUgraphExec,
 }
 
-// SAFETY: the handle of a graph may be used by any thread, but by one at a time: no method that changes it takes it shared.
+// SAFETY: the handle of a graph may be used by any thread, but by one at a time: no method that
+// changes it takes `&self`.
 unsafe impl Send for Graph {}
-// SAFETY: the handle of an executable graph may be used by any thread, but by one at a time, and is not `Sync`.
+// SAFETY: the handle of an executable graph may be used by any thread, but by one at a time; the
+// type is not `Sync`.
 unsafe impl Send for GraphExec {}
 
-/// A stream that records its work into a graph instead of running it. Dropping it aborts the recording, and the stream can be used again.
+/// A stream that records its work into a graph instead of running it. Dropping the recording aborts
+/// it, and the stream can be used again.
 struct Recording<'a> {
     stream: &'a Stream,
     is_open: bool,
 }
 
 impl Stream {
-    /// Record what `work` gives to this stream, and to others that it makes wait for events of this one, instead of doing it. Others have joined it
-    /// again, by events that this one waits for, when `work` ends. Meanwhile the calling thread neither waits for the device nor allocates.
+    /// Records the work that `work` adds to this stream, and to streams that wait for its events,
+    /// instead of running it. Those streams must rejoin this one, by events that it waits for,
+    /// before `work` ends. In the meantime the calling thread must neither wait for the device nor
+    /// allocate.
     ///
-    /// On error nothing was done, and unless the context is lost the stream takes work as before.
+    /// On error no work was run, and unless the context is lost the stream accepts work as before.
     pub fn capture<E: From<CudaError>>(&self, work: impl FnOnce(&Self) -> Result<(), E>) -> Result<Graph, E> {
         let recording = Recording::begin(self)?;
         work(self)?;
@@ -61,10 +66,12 @@ impl<'a> Recording<'a> {
         graph.ok_or_else(|| CudaError::Invalid("nothing was recorded".to_owned()))
     }
 
-    /// End the recording, also one that an error has made invalid: until then the stream takes no other work.
+    /// Ends the recording, even if an error has made it invalid: until then the stream accepts no
+    /// other work.
     fn close(&self) -> (Result<(), CudaError>, Option<Graph>) {
         let (context, mut handle) = (self.stream.context(), ptr::null_mut());
-        // SAFETY: the stream's handle is valid until its drop; `handle` outlives the call; what is created is destroyed on drop.
+        // SAFETY: the stream's handle is valid until its drop; `handle` outlives the call; the
+        // created graph is destroyed on drop.
         let ended =
             context.call(|driver| unsafe { driver.cuStreamEndCapture(self.stream.handle(), &mut handle) });
         (ended, (!handle.is_null()).then(|| Graph { context: Arc::clone(context), handle }))
@@ -81,7 +88,7 @@ impl Drop for Recording<'_> {
 }
 
 impl Graph {
-    /// How many pieces of work it has.
+    /// Number of nodes.
     pub fn len(&self) -> Result<usize, CudaError> {
         let mut count = 0;
         self.context.call(|driver| {
@@ -91,16 +98,16 @@ impl Graph {
         Ok(count)
     }
 
-    /// Whether it has none.
+    /// Whether the graph has no nodes.
     pub fn is_empty(&self) -> Result<bool, CudaError> {
         Ok(self.len()? == 0)
     }
 
-    /// Make it ready to be launched. The graph is not needed any more then.
+    /// Instantiates the graph for launches. The graph may be dropped afterwards.
     pub fn instantiate(&self) -> Result<GraphExec, CudaError> {
         let mut executable = ptr::null_mut();
         self.context.call(|driver| {
-            // SAFETY: `executable` outlives the call; what is created is destroyed on drop.
+            // SAFETY: `executable` outlives the call; the created object is destroyed on drop.
             unsafe { driver.cuGraphInstantiateWithFlags(&mut executable, self.handle, 0) }
         })?;
         Ok(GraphExec { context: Arc::clone(&self.context), handle: executable })
@@ -108,33 +115,35 @@ impl Graph {
 }
 
 impl GraphExec {
-    /// Bring it to the device, so that the first launch does not have to.
+    /// Uploads the graph to the device, so that the first launch does not have to.
     pub fn upload(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        // SAFETY: both handles are valid as long as their owners; `&mut` keeps other threads out.
+        // SAFETY: both handles are valid as long as their owners; `&mut` excludes other threads.
         self.context.call(|driver| unsafe { driver.cuGraphUpload(self.handle, stream.handle()) })
     }
 
-    /// Do all of its work in the order of `stream`. Launches of one graph come one after the other, whatever their streams.
+    /// Launches all of the graph's work in the order of `stream`. Launches of one graph run one
+    /// after another, on any streams.
     ///
     /// # Safety
-    /// Everything that the work uses, functions and memory, lives until it is done, at the addresses that it was recorded with; as for
-    /// [`Stream::launch`].
+    /// All functions and memory that the work uses live until it is done, at the addresses that
+    /// were recorded; as for [`Stream::launch`].
     pub unsafe fn launch(&mut self, stream: &Stream) -> Result<(), CudaError> {
-        // SAFETY: both handles are valid as long as their owners; `&mut` keeps other threads out; the rest is the caller's part.
+        // SAFETY: both handles are valid as long as their owners; `&mut` excludes other threads;
+        // the rest is guaranteed by the caller.
         self.context.call(|driver| unsafe { driver.cuGraphLaunch(self.handle, stream.handle()) })
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: created by a capture; executables made of it are on their own.
+        // SAFETY: created by a capture; executable graphs made from it are independent.
         self.context.release("graph", |driver| unsafe { driver.cuGraphDestroy(self.handle) });
     }
 }
 
 impl Drop for GraphExec {
     fn drop(&mut self) {
-        // SAFETY: created in `instantiate`; the driver finishes launches that are under way.
+        // SAFETY: created in `instantiate`; the driver finishes current launches.
         self.context.release("executable graph", |driver| unsafe { driver.cuGraphExecDestroy(self.handle) });
     }
 }

@@ -1,24 +1,25 @@
-//! What a kernel is launched with.
+//! Launch dimensions and parameters of kernels.
 
 use super::error::CudaError;
 use std::ffi::c_void;
 
-/// The most bytes of parameters that every device takes.
+/// The most bytes of parameters that every device accepts.
 const PARAMETER_BYTES_MAX: usize = 4 << 10;
 
-/// How many threads run a kernel, in which arrangement.
+/// Number and arrangement of the threads that run a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
     /// Threads of a block along x, y and z.
     pub block: [u32; 3],
-    /// Shared memory of a block, besides what the kernel declares.
+    /// Dynamic shared memory of a block, in addition to the kernel's static shared memory.
     pub shared_bytes: u32,
 }
 
 impl Launch {
-    /// `threads` threads in a row, in blocks of `block`, the last of which may have threads to spare.
+    /// `threads` threads in one dimension, in blocks of `block`; the last block may have surplus
+    /// threads.
     #[must_use]
     pub fn linear(threads: u32, block: u32) -> Self {
         Self {
@@ -39,41 +40,41 @@ impl Launch {
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Parameters {
-    /// The values, each from a new word on, so that every one is aligned.
+    /// The values, each starting at a new word, so that every value is aligned.
     words: Vec<u64>,
-    /// Where each begins.
+    /// Index of each value's first word.
     starts: Vec<usize>,
 }
 
 impl Parameters {
-    /// Add a pointer.
+    /// Adds a pointer.
     pub fn address(&mut self, address: u64) -> &mut Self {
         self.u64(address)
     }
 
-    /// Add a 64-bit integer.
+    /// Adds a 64-bit integer.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.starts.push(self.words.len());
         self.words.push(value);
         self
     }
 
-    /// Add a 32-bit integer without sign.
+    /// Adds an unsigned 32-bit integer.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.push(&value.to_ne_bytes())
     }
 
-    /// Add a 32-bit integer.
+    /// Adds a 32-bit integer.
     pub fn i32(&mut self, value: i32) -> &mut Self {
         self.push(&value.to_ne_bytes())
     }
 
-    /// Add a 32-bit floating-point number.
+    /// Adds a 32-bit floating-point number.
     pub fn f32(&mut self, value: f32) -> &mut Self {
         self.push(&value.to_ne_bytes())
     }
 
-    /// Add a structure, given as its bytes in the device's layout.
+    /// Adds a structure, given as bytes in the device's layout.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<&mut Self, CudaError> {
         if self.words.len() * 8 + bytes.len() > PARAMETER_BYTES_MAX {
             return Err(CudaError::Invalid(format!(
@@ -83,25 +84,25 @@ impl Parameters {
         Ok(self.push(bytes))
     }
 
-    /// How many there are.
+    /// Number of parameters.
     #[must_use]
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parameters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Forget them, and keep the room.
+    /// Removes all parameters, and keeps the capacity.
     pub fn clear(&mut self) {
         self.words.clear();
         self.starts.clear();
     }
 
-    /// Where each value is, for the driver to copy from. Valid until the next change.
+    /// Address of each value, for the driver to copy from. Valid until the next change.
     pub(super) fn addresses(&self) -> Vec<*mut c_void> {
         let words = self.words.as_ptr();
         self.starts.iter().map(|start| words.wrapping_add(*start).cast_mut().cast()).collect()
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_lie_one_by_one_where_the_driver_looks() {
+    fn parameters_start_at_separate_words() {
         let mut parameters = Parameters::default();
         parameters.address(7).u32(8).f32(0.5).bytes(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap().i32(-1);
         assert_eq!(parameters.starts, [0, 1, 2, 3, 5]);
@@ -138,13 +139,13 @@ mod tests {
     }
 
     #[test]
-    fn more_than_devices_take_is_refused() {
+    fn too_many_parameter_bytes_are_refused() {
         assert!(Parameters::default().bytes(&[0; PARAMETER_BYTES_MAX]).is_ok());
         assert!(Parameters::default().bytes(&[0; PARAMETER_BYTES_MAX + 1]).is_err());
     }
 
     #[test]
-    fn a_row_of_threads_is_covered() {
+    fn linear_launch_covers_all_threads() {
         assert_eq!(Launch::linear(257, 256).grid, [2, 1, 1]);
         assert_eq!(Launch::linear(256, 256).grid, [1, 1, 1]);
         assert_eq!(Launch::linear(0, 256).grid, [1, 1, 1]);

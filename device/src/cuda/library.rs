@@ -1,4 +1,6 @@
-//! NVIDIA's libraries, none of which is linked in: a node starts without them, and says what it misses.
+//! NVIDIA's libraries, which are loaded at run time: a node starts without them, and reports the
+//! missing ones.
+//! 4r libraries are opened for the lifetime of the process, so that later lookups by name get these
 #![allow(
     unsafe_code,
     reason = "libraries are opened for good, so that those who ask for them by name later get these"
@@ -10,13 +12,14 @@ use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
 use std::error::Error as _;
 use std::path::{Path, PathBuf};
 
-/// The driver's file name, and its soname.
+/// File name of the driver, and its soname.
 pub(super) const DRIVER: &str = "libcuda.so.1";
 
-/// The oldest driver that takes the machine-independent code that Weir brings, by the version of CUDA that it implements.
+/// The oldest driver that accepts Weir's machine-independent code, by the version of CUDA that it
+/// implements.
 pub(super) const DRIVER_VERSION_MIN: u32 = 12_040;
 
-/// A library of NVIDIA's besides the driver. Weir does more, or faster, with it.
+/// An NVIDIA library other than the driver. Weir has more functions, or is faster, with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Library {
     /// The compiler for kernels.
@@ -40,7 +43,7 @@ impl Library {
         }
     }
 
-    /// That a file is of a version that Weir knows, whatever it is called.
+    /// Checks that a file has a version that Weir knows, whatever its name.
     pub(super) fn check_major(self, path: &Path, found: u32) -> Result<(), Unavailable> {
         if MAJORS.contains(&found) {
             return Ok(());
@@ -60,12 +63,12 @@ impl Library {
     }
 }
 
-/// The major versions of the libraries that Weir knows, the better first.
+/// The major versions of the libraries that Weir knows, the preferred one first.
 const MAJORS: [u32; 2] = [13, 12];
 /// The same in words.
 const KNOWN: &str = "12 and 13";
 
-/// The driver's file, where the search names it or a folder has it. Nothing is opened.
+/// The driver's file, if the search names it or a folder contains it. Opens nothing.
 pub(super) fn find_driver(search: &Search) -> Result<Option<PathBuf>, Unavailable> {
     if let Some(path) = &search.driver {
         let there = path.is_file();
@@ -78,12 +81,12 @@ pub(super) fn find_driver(search: &Search) -> Result<Option<PathBuf>, Unavailabl
     Ok(search.folders.iter().map(|folder| folder.join(DRIVER)).find(|path| path.is_file()))
 }
 
-/// Why the loader has not opened a library, in its own words.
+/// The loader's message about a library that it could not open.
 pub(super) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// No folder has a driver, and the loader has none either: what it says, if it was asked.
+/// The error if no folder has a driver, with the loader's message if the loader was asked.
 pub(super) fn no_driver(search: &Search, loader: Option<&libloading::Error>) -> Unavailable {
     let loader =
         loader.map(|error| format!(", and by the loader, which says: {}", reason(error))).unwrap_or_default();
@@ -95,19 +98,20 @@ pub(super) fn no_driver(search: &Search, loader: Option<&libloading::Error>) -> 
     }
 }
 
-/// Find `library` and open it for good, so that whoever asks the loader for it by name gets this one. Gives its path.
+/// Finds `library` and opens it for the lifetime of the process, so that later lookups by name get
+/// this one. Returns its path.
 ///
-/// A version that the driver cannot work with is found out when it is used, and not here.
+/// A version that the driver does not support is detected at its use, and not here.
 pub fn find_library(library: Library, search: &Search) -> Result<PathBuf, Unavailable> {
     let path = newest(library, search, u32::MAX)?;
     open_library(library, &path)?;
     Ok(path)
 }
 
-/// Open the file of `library` for good, with its parts.
+/// Opens the file of `library`, with its parts, for the lifetime of the process.
 pub(super) fn open_library(library: Library, path: &Path) -> Result<(), Unavailable> {
     if library == Library::Nvrtc {
-        // Its parts are looked for by the loader, which would not find them beside it in every version.
+        // The loader would not find NVRTC's parts in the same folder in every version.
         if let Some(builtins) = path.parent().and_then(|folder| file_starting(folder, "libnvrtc-builtins.so"))
         {
             open(&builtins)?;
@@ -116,12 +120,14 @@ pub(super) fn open_library(library: Library, path: &Path) -> Result<(), Unavaila
     open(path)
 }
 
-/// The file of `library` for a driver of a major version of CUDA: a library calls for a driver that is as new. Nothing is opened.
+/// The file of `library` for a driver with this major version of CUDA: a library needs a driver
+/// that is as new. Opens nothing.
 pub fn locate_library(library: Library, search: &Search, driver_major: u32) -> Result<PathBuf, Unavailable> {
     newest(library, search, driver_major)
 }
 
-/// The file of `library` with the best version up to `major_max`, in the first folder that has one.
+/// The file of `library` with the preferred version up to `major_max`, in the first folder that has
+/// one.
 fn newest(library: Library, search: &Search, major_max: u32) -> Result<PathBuf, Unavailable> {
     let named = |major: u32| {
         let name = format!("{}.{major}", library.stem());
@@ -133,7 +139,7 @@ fn newest(library: Library, search: &Search, major_max: u32) -> Result<PathBuf, 
     if let Some((found, path)) = MAJORS.into_iter().find_map(|major| Some((major, named(major)?))) {
         return Err(Unavailable::TooNewForDriver { path, found, driver: major_max });
     }
-    // Of another version only: that is worth more words than that there is none.
+    // A wrong version gets a more specific error than a missing library.
     let others = (1..100).rev().find_map(|major| Some((named(major)?, major)));
     Err(match others {
         Some((path, found)) => {
@@ -150,16 +156,16 @@ fn newest(library: Library, search: &Search, major_max: u32) -> Result<PathBuf, 
 
 fn file_starting(folder: &Path, start: &str) -> Option<PathBuf> {
     let names = folder.read_dir().ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    // Beside it lie variants of other purposes, called `*.alt.so*`, which start otherwise.
+    // The folder also has variants for other purposes, called `*.alt.so*`, which start differently.
     names.filter(|name| name.starts_with(start)).max().map(|name| folder.join(name))
 }
 
 fn open(path: &Path) -> Result<(), Unavailable> {
-    // SAFETY: opening NVIDIA's libraries runs their initialisers, which ask nothing of us.
+    // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no preconditions.
     let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     let opened =
         opened.map_err(|error| Unavailable::Unusable { path: path.to_owned(), why: reason(&error) })?;
-    // Never closed: others have it by name now.
+    // Never closed: other libraries may have found it by name.
     std::mem::forget(opened);
     Ok(())
 }
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_it_says_where_it_looked_and_what_to_do() {
+    fn missing_driver_error_names_places_and_remedy() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(find_driver(&search(folder.path())), Ok(None));
         let text = no_driver(&search(folder.path()), None).to_string();
@@ -187,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_named_is_binding() {
+    fn named_driver_is_binding() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(DRIVER), "").unwrap();
         let named = Search { driver: Some("/nowhere/libcuda.so.1".into()), ..search(folder.path()) };
@@ -196,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_that_is_known_is_preferred_and_an_unknown_one_is_named() {
+    fn known_version_is_preferred_and_unknown_one_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
         assert!(matches!(
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_is_no_newer_than_the_driver() {
+    fn library_is_not_newer_than_the_driver() {
         let folder = tempfile::tempdir().unwrap();
         let add = |name: &str| std::fs::write(folder.path().join(name), "").unwrap();
         let locate = |driver| locate_library(Library::CublasLt, &search(folder.path()), driver);
@@ -226,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_library_is_an_error() {
+    fn invalid_library_file_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("libcublasLt.so.12"), "not a library").unwrap();
         let error = find_library(Library::CublasLt, &search(folder.path())).unwrap_err();

@@ -1,16 +1,19 @@
 //! Memory of a device.
 //!
 //! ```text
-//!   BlockPool      physical blocks of 2 MiB, as many as may be used       [b0][b1][b2][b3]...
-//!                          │ lent, and given back
-//!   AddressRange   reserved addresses, blocks mapped where needed         |b2|b0|  |  |b1|  |
+//!   BlockPool      physical blocks of 2 MiB, up to a limit               [b0][b1][b2][b3]...
+//!                          │ lent, and returned
+//!   AddressRange   reserved addresses, blocks mapped where needed        |b2|b0|  |  |b1|  |
 //!                          │                     │
-//!   SlotMemory     what a slot's runs work in    tensor store, weights at places that a BlockMap gives
+//!   SlotMemory     memory of a slot's runs      tensor store, weights at places of a BlockMap
 //! ```
 //!
-//! What ends a block's stay in a range: the range is dropped; a slot's demand has fallen ([`SlotMemory::settle`]); the last tensor in the block is gone.
-//! It goes to the pool, and from there to the driver with [`BlockPool::trim`] or the pool. Whoever gets a block that another [`Owner`] had, or that
-//! comes from the driver, gets it filled with zeroes. What lies in some blocks of a range another process can read, where they are ([`Exported`], [`Imported`]).
+//! A block leaves a range when the range drops, when a slot's demand has fallen
+//! ([`SlotMemory::settle`]), or when the last tensor in the block is dropped. It returns to the
+//! pool, and from there to the driver, with [`BlockPool::trim`] or with the pool. A block that
+//! another [`Owner`] used, or that comes from the driver, is filled with zeroes before its next
+//! use. Another process can read the contents of exported blocks in place ([`Exported`],
+//! [`Imported`]).
 
 mod span;
 pub use span::{Owner, Span};

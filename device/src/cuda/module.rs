@@ -1,4 +1,4 @@
-//! Kernels, loaded.
+//! Modules and functions: kernels loaded into a context.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::context::Context;
@@ -11,61 +11,64 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The most that is kept of what the driver's compiler says.
+/// The most bytes that are kept of the driver compiler's log.
 const LOG_BYTES_MAX: usize = 8 << 10;
 
-/// Code on a device. Unloaded with the last [`Function`] of it.
+/// Code on a device. Unloaded with its last [`Function`].
 #[derive(Debug)]
 pub struct Module {
     context: Arc<Context>,
     handle: CUmodule,
 }
 
-/// One kernel. Cheap to clone; keeps its module.
+/// One kernel. Cheap to clone; keeps its module loaded.
 #[derive(Debug, Clone)]
 pub struct Function {
     module: Arc<Module>,
     handle: CUfunction,
 }
 
-/// What a kernel takes of a multiprocessor.
+/// Resources that a kernel takes on a multiprocessor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionAttributes {
     /// Registers per thread.
     pub registers: u32,
-    /// Memory per thread that did not fit into registers.
+    /// Spilled memory per thread, beyond the registers.
     pub local_bytes: u32,
-    /// Shared memory per block, besides what a launch asks for.
+    /// Static shared memory per block, in addition to a launch's dynamic shared memory.
     pub shared_bytes: u32,
-    /// The most threads that a block of it may have.
+    /// The most threads per block.
     pub block_threads_max: u32,
 }
 
-// SAFETY: the handle of a module may be used by any thread, and by several: the driver takes its own locks.
+// SAFETY: the handle of a module may be used by several threads at once: the driver takes its own
+// locks.
 unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
-// SAFETY: as above, of a function.
+// SAFETY: as above, for a function.
 unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
 impl Module {
-    /// Load machine code for the device (a cubin), or PTX, which the driver then compiles: some ten milliseconds per kernel, unless its own cache has it.
+    /// Loads machine code for the device (a cubin), or PTX. The driver compiles PTX, which takes
+    /// some ten milliseconds per kernel unless the driver's cache has it.
     ///
-    /// What is loaded is trusted: a kernel may do anything with what is on the device, and with pinned host memory.
+    /// The image is trusted: a kernel can access everything on the device, and pinned host memory.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Arc<Self>, CudaError> {
-        // Text ends with a zero; machine code says itself how long it is.
+        // PTX is NUL-terminated text; machine code states its length.
         let mut terminated = Vec::with_capacity(image.len() + 1);
         terminated.extend_from_slice(image);
         terminated.push(0);
         let mut log = vec![0_u8; LOG_BYTES_MAX];
         let mut options = [JitOption::CU_JIT_ERROR_LOG_BUFFER, JitOption::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // The driver takes numbers in the place of addresses.
+        // The driver takes numbers in place of addresses.
         let mut values: [*mut c_void; 2] =
             [log.as_mut_ptr().cast(), ptr::without_provenance_mut(LOG_BYTES_MAX - 1)];
         let mut module = ptr::null_mut();
-        // SAFETY: image, log, options and values outlive the call, and the log is longer than is said; what is loaded is unloaded on drop.
+        // SAFETY: image, log, options and values outlive the call, and the log is longer than
+        // stated; the loaded module is unloaded on drop.
         let loaded = context.call(|driver| unsafe {
             let image = terminated.as_ptr().cast();
             driver.cuModuleLoadDataEx(&mut module, image, 2, options.as_mut_ptr(), values.as_mut_ptr())
@@ -79,7 +82,7 @@ impl Module {
         let c_name = CString::new(name)
             .map_err(|_| CudaError::Invalid(format!("{name:?} cannot be the name of a kernel")))?;
         let mut function = ptr::null_mut();
-        // SAFETY: the name ends with a zero; both outlive the call.
+        // SAFETY: the name is NUL-terminated; both outlive the call.
         let found = self.context.call(|driver| unsafe {
             driver.cuModuleGetFunction(&mut function, self.handle, c_name.as_ptr())
         });
@@ -94,7 +97,7 @@ impl Module {
 }
 
 impl Function {
-    /// What it takes of a multiprocessor.
+    /// Resources that the kernel takes on a multiprocessor.
     pub fn attributes(&self) -> Result<FunctionAttributes, CudaError> {
         Ok(FunctionAttributes {
             registers: self.attribute(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
@@ -104,7 +107,9 @@ impl Function {
         })
     }
 
-    /// Let launches ask for up to `bytes` of shared memory. Needed beyond [`DeviceInfo::shared_bytes`](super::DeviceInfo::shared_bytes), 48 KiB everywhere.
+    /// Allows launches with up to `bytes` of dynamic shared memory. Needed beyond
+    /// [`DeviceInfo::shared_bytes`](super::DeviceInfo::shared_bytes), which is 48 KiB on all
+    /// devices.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<(), CudaError> {
         let value = c_int::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -112,7 +117,8 @@ impl Function {
         self.context().call(|driver| unsafe { driver.cuFuncSetAttribute(self.handle, attribute, value) })
     }
 
-    /// How many blocks of so many threads and so much shared memory a multiprocessor runs at once.
+    /// Number of blocks with this many threads and this much shared memory that a multiprocessor
+    /// runs at once.
     pub fn blocks_per_multiprocessor(&self, threads: u32, shared_bytes: u32) -> Result<u32, CudaError> {
         let threads = c_int::try_from(threads).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let mut blocks = 0;
@@ -149,12 +155,12 @@ impl Function {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // SAFETY: loaded in `load`; no function of it is left.
+        // SAFETY: loaded in `load`; all of its functions have dropped.
         self.context.release("module", |driver| unsafe { driver.cuModuleUnload(self.handle) });
     }
 }
 
-/// Add what the driver's compiler has had to say.
+/// Adds the log of the driver's compiler to an error.
 fn with_log(error: CudaError, log: &[u8]) -> CudaError {
     let log = CStr::from_bytes_until_nul(log).map(CStr::to_string_lossy).unwrap_or_default();
     match error {

@@ -1,4 +1,4 @@
-//! What GPUs say of themselves, through NVIDIA's management library (NVML), which comes with the driver.
+//! Figures of GPUs from NVIDIA's management library (NVML), which is installed with the driver.
 
 use super::devices::Devices;
 use crate::{GpuFigures, OperatingPoint};
@@ -10,33 +10,34 @@ use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use tracing::debug;
 
-/// The library's file name.
+/// File name of the library.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
 /// Reads the figures of the GPUs that the driver shows to this process.
 pub struct Monitor {
-    /// Where the GPUs sit: what both of NVIDIA's interfaces know them by.
+    /// PCI addresses of the GPUs, which identify them in both of NVIDIA's interfaces.
     pci: Vec<String>,
     library: PathBuf,
-    /// None once it turned out that there is no using it.
+    /// `None` once NVML has turned out to be unusable.
     nvml: OnceLock<Option<Nvml>>,
-    /// The energy that each had used up when it was first asked, in millijoules.
+    /// Energy counter of each GPU at its first reading, in millijoules.
     energy_before_mj: Mutex<HashMap<String, u64>>,
 }
 
 impl Monitor {
-    /// For these GPUs. Opens nothing yet.
+    /// Creates a monitor for these GPUs. Opens no library yet.
     #[must_use]
     pub fn of(devices: &Devices) -> Self {
         let pci = devices.infos().iter().map(|info| info.pci.clone()).collect();
-        // Of the same version as the driver, if it is beside it; or else what the loader finds.
+        // The library beside the driver has the same version; otherwise the loader's search
+        // decides.
         let beside = devices.driver_path().with_file_name(LIBRARY);
         let library = if beside.is_file() { beside } else { LIBRARY.into() };
         Self { pci, library, nvml: OnceLock::new(), energy_before_mj: Mutex::default() }
     }
 
-    /// What each of the GPUs says now; nothing where there is no NVML. Blocks: the first time for as long as it takes to open the library, and for as long as the
-    /// driver takes to answer, which is long where a GPU is ill.
+    /// Current figures of each GPU; empty without NVML. Blocks: the first time while the library is
+    /// opened, and always while the driver answers, which is slow if a GPU is faulty.
     #[must_use]
     pub fn read(&self) -> Vec<GpuFigures> {
         let Some(nvml) = self.nvml() else { return Vec::new() };
@@ -50,7 +51,8 @@ impl Monitor {
         self.pci.iter().filter_map(read).collect()
     }
 
-    /// Operating point of the GPU with this ordinal now; none without NVML. Blocks as [`read`](Self::read) does.
+    /// Operating point of the GPU with this ordinal now; `None` without NVML. Blocks as
+    /// [`read`](Self::read) does.
     #[must_use]
     pub fn operating_point(&self, ordinal: u32) -> Option<OperatingPoint> {
         let gpu = self.gpu(ordinal)?;
@@ -63,7 +65,8 @@ impl Monitor {
         })
     }
 
-    /// Memory of the GPU with this ordinal that all processes together use now; none if the GPU does not report it.
+    /// Memory of the GPU with this ordinal that all processes together use now; `None` if the GPU
+    /// does not report it.
     #[must_use]
     pub fn memory_used_bytes(&self, ordinal: u32) -> Option<u64> {
         self.gpu(ordinal)?.memory_info().ok().map(|memory| memory.used)

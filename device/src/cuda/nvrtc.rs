@@ -1,4 +1,4 @@
-//! NVIDIA's compiler for CUDA C, where it is installed.
+//! NVIDIA's runtime compiler for CUDA C (NVRTC), where it is installed.
 #![allow(unsafe_code, reason = "NVRTC has an interface in C")]
 
 mod functions;
@@ -12,57 +12,60 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::Path;
 use std::ptr;
 
-/// How a source is compiled whose form is to run on every device from this on.
+/// Options for code that runs on every device from this compute capability on.
 const PORTABLE: [&str; 2] = ["--gpu-architecture=compute_75", "--std=c++17"];
-/// The most that is kept of what the compiler says.
+/// The most bytes that are kept of the compiler's log.
 const LOG_BYTES_MAX: usize = 64 << 10;
-/// The most architectures that a version may know; there are some twenty.
+/// The most architectures that a version may list; current versions list about twenty.
 const ARCHITECTURES_MAX: usize = 1 << 10;
 
-/// NVRTC, loaded. It parses what it is given in C++: let it do so in a process that may crash, unless the source is Weir's own.
+/// NVRTC, loaded. It parses its input in C++: unless the source is Weir's own, use it in a process
+/// that may crash.
 pub struct Nvrtc {
     functions: Functions,
     version: [u32; 2],
-    /// Compute capabilities that it compiles for, as 90 for 9.0.
+    /// Compute capabilities that the compiler supports, as 90 for 9.0.
     architectures: Vec<u32>,
 }
 
-/// What is compiled.
+/// Source to compile.
 #[derive(Debug, Clone, Copy)]
 pub struct CudaSource<'a> {
-    /// What its file is called in the compiler's words.
+    /// File name in the compiler's messages.
     pub name: &'a str,
-    /// The source.
+    /// The source text.
     pub text: &'a str,
-    /// What it may include: names and texts.
+    /// Headers that the source may include: names and texts.
     pub headers: &'a [(&'a str, &'a str)],
 }
 
-/// For what a source is compiled.
+/// Target of a compilation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompileTarget {
-    /// Machine code for devices of this compute capability: any driver of the compiler's major version loads it.
+    /// Machine code for devices of this compute capability: any driver with the compiler's major
+    /// version loads it.
     Cubin(u32),
-    /// PTX for devices of this compute capability and later ones. The driver compiles it, if it is as new as the compiler.
+    /// PTX for devices of this compute capability and later ones. The driver compiles it, if it is
+    /// as new as the compiler.
     Ptx(u32),
 }
 
-/// What a source has become.
+/// Result of a compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Compiled {
-    /// As [`Module::load`](super::Module::load) takes it.
+    /// Image for [`Module::load`](super::Module::load).
     pub image: Vec<u8>,
-    /// What the compiler has had to say.
+    /// The compiler's log.
     pub log: String,
 }
 
 impl Nvrtc {
-    /// Find it and open it for good.
+    /// Finds NVRTC and opens it for the lifetime of the process.
     pub fn find(search: &Search) -> Result<Self, Unavailable> {
         Self::opened(&find_library(Library::Nvrtc, search)?)
     }
 
-    /// Open the file at `path` for good.
+    /// Opens the file at `path` for the lifetime of the process.
     pub fn open(path: &Path) -> Result<Self, Unavailable> {
         open_library(Library::Nvrtc, path)?;
         Self::opened(path)
@@ -70,12 +73,12 @@ impl Nvrtc {
 
     fn opened(path: &Path) -> Result<Self, Unavailable> {
         let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
-        // SAFETY: opened a second time, it sets up nothing.
+        // SAFETY: the library is already open, so no initialisers run.
         let library = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|error| unusable(error.to_string()))?;
         let functions = Functions::of(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
-        // Others have it by name.
+        // Never closed: other libraries may have found it by name.
         std::mem::forget(library);
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both outlive the call.
@@ -86,13 +89,14 @@ impl Nvrtc {
         Ok(Self { functions, version, architectures })
     }
 
-    /// Its version, as `12.4`.
+    /// Version of the compiler, as `12.4`.
     #[must_use]
     pub fn version(&self) -> String {
         self.version.map(|number| number.to_string()).join(".")
     }
 
-    /// The best that it can compile for devices of a compute capability: machine code, or PTX of the newest before them; none if it knows newer devices only.
+    /// The best target for devices of a compute capability: machine code, or PTX of the newest
+    /// known capability before it; `None` if the compiler only knows newer devices.
     #[must_use]
     pub fn target(&self, compute_capability: u32) -> Option<CompileTarget> {
         let known = self.architectures.iter().copied().filter(|known| *known <= compute_capability).max()?;
@@ -103,7 +107,7 @@ impl Nvrtc {
         })
     }
 
-    /// The PTX of a source, whose file has this name; or what the compiler has against it.
+    /// Compiles a source, whose file is called `name`, to PTX. The error is the compiler's log.
     pub fn ptx(&self, name: &str, source: &str) -> Result<String, String> {
         let made =
             self.run(&CudaSource { name, text: source, headers: &[] }, &PORTABLE.map(str::to_owned))?;
@@ -111,7 +115,7 @@ impl Nvrtc {
         Ok(String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned())
     }
 
-    /// Compile a source with further options; or say what the compiler has against it.
+    /// Compiles a source with further options. The error is the compiler's log.
     pub fn compile(
         &self,
         source: &CudaSource<'_>,
@@ -141,7 +145,8 @@ impl Nvrtc {
         let count = |items: &[*const c_char]| c_int::try_from(items.len()).map_err(|error| error.to_string());
 
         let mut made = Compilation { functions: &self.functions, program: ptr::null_mut() };
-        // SAFETY: all texts outlive the call, which copies them; there are as many names of headers as texts.
+        // SAFETY: all texts outlive the call, which copies them; there are as many header names as
+        // header texts.
         let code = unsafe {
             (self.functions.create)(
                 &mut made.program,
@@ -153,21 +158,21 @@ impl Nvrtc {
             )
         };
         expect(code)?;
-        // SAFETY: the program is one that was created, and the options outlive the call.
+        // SAFETY: the program was created above, and the options outlive the call.
         let code =
             unsafe { (self.functions.compile)(made.program, count(&options_at)?, options_at.as_ptr()) };
         if code == 0 { Ok(made) } else { Err(made.log()?) }
     }
 }
 
-/// A program that is compiled.
+/// A program being compiled.
 struct Compilation<'a> {
     functions: &'a Functions,
     program: Program,
 }
 
 impl Compilation<'_> {
-    /// What the compiler says.
+    /// The compiler's log.
     fn log(&self) -> Result<String, String> {
         let log = self.bytes(self.functions.log_size, self.functions.log)?;
         let mut log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
@@ -175,13 +180,13 @@ impl Compilation<'_> {
         Ok(log.trim_end().to_owned())
     }
 
-    /// What NVRTC hands out by its size and then its bytes.
+    /// Reads data that NVRTC returns by its size and then its bytes.
     fn bytes(&self, size: Size, get: Get) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
-        // SAFETY: the program is one that was created; `bytes` outlives the call.
+        // SAFETY: the program was created; `bytes` outlives the call.
         expect(unsafe { size(self.program, &mut bytes) })?;
         let mut buffer = vec![0_u8; bytes];
-        // SAFETY: the buffer is as large as NVRTC says.
+        // SAFETY: the buffer is as large as NVRTC states.
         expect(unsafe { get(self.program, buffer.as_mut_ptr().cast()) })?;
         Ok(buffer)
     }
@@ -190,7 +195,7 @@ impl Compilation<'_> {
 impl Drop for Compilation<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: it was created, and nobody uses it after this.
+            // SAFETY: the program was created, and is not used after this call.
             unsafe { (self.functions.destroy)(&mut self.program) };
         }
     }
@@ -202,7 +207,7 @@ fn architectures(functions: &Functions) -> Result<Vec<u32>, String> {
     expect(unsafe { (functions.architectures_len)(&mut count) })?;
     let len = usize::try_from(count).ok().filter(|len| *len <= ARCHITECTURES_MAX);
     let mut architectures = vec![0; len.ok_or_else(|| format!("it knows {count} architectures"))?];
-    // SAFETY: there is room for as many as NVRTC says.
+    // SAFETY: there is room for the number that NVRTC states.
     expect(unsafe { (functions.architectures)(architectures.as_mut_ptr()) })?;
     Ok(architectures.into_iter().filter_map(|known| u32::try_from(known).ok()).collect())
 }

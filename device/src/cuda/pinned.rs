@@ -1,4 +1,5 @@
-//! Memory of the host that devices read and write by themselves.
+//! Pinned host memory, which devices read and write directly.
+//! 2r memory from the driver is exposed as slices
 #![allow(unsafe_code, reason = "memory of the driver's is handed out as slices")]
 
 use super::context::Context;
@@ -13,29 +14,30 @@ use std::time::Duration;
 /// The memory is pinned for every context of the process.
 const PORTABLE: u32 = 1;
 
-/// Pinned memory: devices copy from and to it at the full speed of the bus, beside everything else. Getting it takes about a millisecond per
-/// megabyte, so it is got once and kept.
+/// Pinned memory: devices copy from and to it at the full speed of the bus, in parallel with other
+/// work. Allocating takes about a millisecond per megabyte, so the memory is allocated once and
+/// kept.
 pub struct PinnedMemory {
     context: Arc<Context>,
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: it owns its memory alone, like a `Box<[u8]>`.
+// SAFETY: the value owns its memory exclusively, like a `Box<[u8]>`.
 unsafe impl Send for PinnedMemory {}
-// SAFETY: shared, it can only be read.
+// SAFETY: a shared reference only allows reads.
 unsafe impl Sync for PinnedMemory {}
 
 impl PinnedMemory {
-    /// Get `bytes` bytes, at least one; zeroes.
+    /// Allocates `bytes` zeroed bytes, at least one.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
         let bytes = bytes.max(1);
         let mut address = std::ptr::null_mut();
-        // SAFETY: `address` outlives the call; what is allocated is freed on drop.
+        // SAFETY: `address` outlives the call; the allocation is freed on drop.
         context.call(|driver| unsafe { driver.cuMemHostAlloc(&mut address, bytes, PORTABLE) })?;
         let start = NonNull::new(address.cast::<u8>())
             .ok_or_else(|| CudaError::Invalid("the driver allocated memory at address 0".to_owned()))?;
-        // SAFETY: the memory is ours and as long.
+        // SAFETY: the memory was just allocated with this length.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Self { context: Arc::clone(context), start, bytes })
     }
@@ -49,52 +51,53 @@ impl PinnedMemory {
         Ok(memory)
     }
 
-    /// All of it.
+    /// The whole memory.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory is ours, as long, and was written whole.
+        // SAFETY: `self` owns the memory, which has this length and has been initialised.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// All of it, to change.
+    /// The whole memory, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed alone.
+        // SAFETY: as above, and borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
-/// A part of pinned memory that is not written any more.
+/// A part of pinned memory that is immutable while this value lives.
 pub struct PinnedSlice {
     memory: Arc<PinnedMemory>,
     range: Range<usize>,
 }
 
 impl PinnedSlice {
-    /// That part of `memory`; none where it would go past the end.
+    /// The part `range` of `memory`; `None` if it would exceed the end.
     #[must_use]
     pub fn new(memory: Arc<PinnedMemory>, range: Range<usize>) -> Option<Self> {
         (range.start <= range.end && range.end <= memory.bytes).then_some(Self { memory, range })
     }
 
-    /// A part that the caller fills before anybody else sees it.
+    /// A part that `fill` writes before any other code sees it.
     ///
     /// # Safety
-    /// No other slice of these bytes is made, nor one of all of the memory, as long as this one lives.
+    /// While this slice lives, no other slice of these bytes, nor of the whole memory, is created.
     pub(super) unsafe fn filled(
         memory: &Arc<PinnedMemory>,
         range: Range<usize>,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<Self> {
         let slice = Self::new(Arc::clone(memory), range)?;
-        // SAFETY: within the memory, and nobody else's: the caller's part.
+        // SAFETY: the range lies within the memory; the caller guarantees exclusive access.
         fill(unsafe { std::slice::from_raw_parts_mut(slice.start(), slice.range.len()) });
         Some(slice)
     }
 
-    /// What is there.
+    /// Contents of the part.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: within the memory, which was written whole, and is not written while this lives.
+        // SAFETY: the range lies within the memory, which is initialised, and is not written while
+        // this value lives.
         unsafe { std::slice::from_raw_parts(self.start(), self.range.len()) }
     }
 
@@ -118,14 +121,15 @@ impl fmt::Debug for PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new`; whoever gave a device work with it has waited for that.
+        // SAFETY: allocated in `new`; callers wait for device work that uses the memory before they
+        // drop it.
         self.context
             .release("pinned memory", |driver| unsafe { driver.cuMemFreeHost(self.start.as_ptr().cast()) });
     }
 }
 
-/// A few blocks of pinned memory, through which everything passes between a device and memory that is not pinned. One ring serves all devices
-/// of a process.
+/// A few blocks of pinned memory, through which all copies between a device and unpinned memory
+/// pass. One ring serves all devices of a process.
 #[derive(Debug)]
 pub struct PinnedRing {
     idle: Mutex<Vec<PinnedMemory>>,
@@ -133,7 +137,7 @@ pub struct PinnedRing {
     blocks: usize,
 }
 
-/// A block of a ring, which it goes back to on drop.
+/// A block of a ring, returned to the ring on drop.
 #[derive(Debug)]
 pub struct PinnedBlock {
     ring: Arc<PinnedRing>,
@@ -142,7 +146,7 @@ pub struct PinnedBlock {
 }
 
 impl PinnedRing {
-    /// A ring of `blocks` blocks, at least one, of 2 MiB each.
+    /// Creates a ring of `blocks` blocks, at least one, of 2 MiB each.
     pub fn new(context: &Arc<Context>, blocks: usize) -> Result<Arc<Self>, CudaError> {
         let blocks = blocks.max(1);
         let memory = (0..blocks).map(|_| PinnedMemory::new(context, BLOCK_BYTES as usize));
@@ -150,19 +154,19 @@ impl PinnedRing {
         Ok(Arc::new(Self { idle, returned: Condvar::new(), blocks }))
     }
 
-    /// How many blocks it has.
+    /// Number of blocks.
     #[must_use]
     pub fn blocks(&self) -> usize {
         self.blocks
     }
 
-    /// Take a block, if one is idle.
+    /// Takes a block, if one is idle.
     pub fn try_take(self: &Arc<Self>) -> Option<PinnedBlock> {
         let memory = self.lock().pop()?;
         Some(PinnedBlock { ring: Arc::clone(self), memory: Some(memory) })
     }
 
-    /// Take a block, waiting up to `wait` for one.
+    /// Takes a block, and waits up to `wait` for one.
     pub fn take(self: &Arc<Self>, wait: Duration) -> Option<PinnedBlock> {
         let idle = self.returned.wait_timeout_while(self.lock(), wait, |idle| idle.is_empty());
         let memory = idle.unwrap_or_else(PoisonError::into_inner).0.pop()?;
@@ -175,13 +179,13 @@ impl PinnedRing {
 }
 
 impl PinnedBlock {
-    /// All of it.
+    /// The whole block.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         self.memory.as_ref().map_or(&[], PinnedMemory::as_slice)
     }
 
-    /// All of it, to change.
+    /// The whole block, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.memory.as_mut().map_or(&mut [], PinnedMemory::as_mut_slice)
     }

@@ -1,8 +1,10 @@
-//! Pinned copies of weights, so that a model that comes back is copied to the device straight from the host's memory.
+//! Cache of weights in pinned memory, so that a model that is loaded again is copied to the device
+//! directly from host memory.
 //!
-//! The memory is allocated once, by the cache's own thread when the device is opened, and freed with the cache: neither happens while runs wait. The thread
-//! copies what is [offered](PinnedCache::offer), hashes the copy, and drops it where it is not what its hash says. For want of room, the copies that were
-//! used longest ago make way, but for those that a transfer reads.
+//! The cache's thread allocates the memory once, when the device is opened, and the memory is freed
+//! with the cache; neither happens while runs wait. The thread copies [offered](PinnedCache::offer)
+//! weights, hashes each copy, and drops a copy that does not match its hash. When room is short,
+//! the least recently used copies are evicted, except those that a transfer reads.
 #![allow(unsafe_code, reason = "copies are written into memory that is shared")]
 
 mod shelf;
@@ -20,7 +22,7 @@ use std::thread::{Builder, JoinHandle};
 use tracing::warn;
 use weir_types::ContentHash;
 
-/// The most weights that wait to be copied; what is offered beyond that is passed over.
+/// The most weights that wait to be copied; further offers are ignored.
 const OFFERS_MAX: usize = 4_096;
 
 /// Pinned copies of weights, by the hash of their bytes.
@@ -31,24 +33,25 @@ pub struct PinnedCache {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something was offered, or the cache is to stop.
+    /// Signals that weights were offered, or that the cache must stop.
     wake: Condvar,
-    /// The thread has nothing to do.
+    /// Signals that the thread is idle.
     idle: Condvar,
 }
 
 struct State {
     shelf: Shelf,
     offers: VecDeque<(ContentHash, Bytes)>,
-    /// The thread works on an offer, or allocates the memory.
+    /// Whether the thread works on an offer, or allocates the memory.
     is_busy: bool,
-    /// There is no memory, and never will be.
+    /// Whether the cache is permanently without memory.
     is_off: bool,
     stop: bool,
 }
 
 impl PinnedCache {
-    /// A cache of at most `bytes_max` bytes, rounded down to 256; with 0 it holds nothing, and has no thread.
+    /// Creates a cache of at most `bytes_max` bytes, rounded down to a multiple of 256. With 0 the
+    /// cache holds nothing, and has no thread.
     pub fn new(context: &Arc<Context>, bytes_max: u64) -> Result<Self, CudaError> {
         let shelf = Shelf::new(bytes_max);
         let is_off = shelf.usage().bytes_max == 0;
@@ -65,13 +68,14 @@ impl PinnedCache {
         Ok(Self { shared, thread })
     }
 
-    /// The copy of the bytes with that hash, if there is one.
+    /// The copy of the bytes with this hash, if the cache has it.
     #[must_use]
     pub fn get(&self, hash: &ContentHash) -> Option<Arc<PinnedSlice>> {
         self.shared.lock().shelf.get(hash)
     }
 
-    /// Have bytes copied that are known by these hashes. Returns at once; what is there or waits already, and what does not fit, is passed over.
+    /// Offers weights for copying, by their hashes. Returns immediately; weights that are cached or
+    /// queued already, or do not fit, are ignored.
     pub fn offer(&self, offers: impl IntoIterator<Item = (ContentHash, Bytes)>) {
         let mut state = self.shared.lock();
         for (hash, bytes) in offers {
@@ -84,13 +88,13 @@ impl PinnedCache {
         self.shared.wake.notify_one();
     }
 
-    /// Wait until everything that was offered is copied or passed over.
+    /// Waits until all offers are copied or ignored.
     pub fn settle(&self) {
         let busy = |state: &mut State| state.is_busy || !state.offers.is_empty();
         drop(self.shared.idle.wait_while(self.shared.lock(), busy));
     }
 
-    /// What it holds now.
+    /// Current usage.
     #[must_use]
     pub fn usage(&self) -> PinnedCacheUsage {
         self.shared.lock().shelf.usage()
@@ -108,7 +112,7 @@ impl Drop for PinnedCache {
         self.shared.lock().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the thread itself.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
     }
@@ -129,17 +133,18 @@ impl Shared {
         self.idle.notify_all();
     }
 
-    /// Copy what is offered until told to stop.
+    /// Copies offered weights until the cache stops.
     fn fill(&self, memory: &Arc<PinnedMemory>) {
         while let Some((hash, bytes)) = self.next() {
             let Some(offset) = self.lock().shelf.place(bytes.len() as u64) else { continue };
             let range =
                 usize::try_from(offset).ok().and_then(|start| Some(start..start.checked_add(bytes.len())?));
             let slice = range.and_then(|range| {
-                // SAFETY: the shelf gives a place to one copy at a time, and takes it back when no slice of it is left.
+                // SAFETY: the shelf assigns a place to one copy at a time, and reuses it only when
+                // no slice of it exists.
                 unsafe { PinnedSlice::filled(memory, range, |to| to.copy_from_slice(&bytes)) }
             });
-            // Of the copy itself: what the file had before or has by now does not matter.
+            // The hash of the copy itself decides; the file may have changed before or since.
             let slice = slice.filter(|slice| ContentHash::of(slice.bytes()) == hash);
             let mut state = self.lock();
             match slice {
@@ -163,7 +168,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements.
+        // Consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

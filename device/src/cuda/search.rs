@@ -1,34 +1,36 @@
-//! Where NVIDIA's libraries may be.
+//! Search paths of NVIDIA's libraries.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// The variable that names the driver's library, binding.
+/// Environment variable that names the driver's library; binding.
 pub(super) const DRIVER_VARIABLE: &str = "WEIR_CUDA_LIBRARY";
 
-/// The variable that names folders with NVIDIA's other libraries, which are looked at first.
+/// Environment variable with folders of NVIDIA's other libraries, which are searched first.
 const FOLDERS_VARIABLE: &str = "WEIR_CUDA_LIBRARY_PATH";
 
-/// The most folders that one pattern of a search gives.
+/// The most folders that one pattern of a search yields.
 const MATCHES_MAX: usize = 32;
 
-/// Where to look for the driver and for NVIDIA's other libraries. A value: looking is done with it.
+/// Search settings for the driver and NVIDIA's other libraries. A plain value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Search {
-    /// The driver's library, where somebody says which; nothing else is tried then.
+    /// The driver's library, if configured; no other place is tried then.
     pub driver: Option<PathBuf>,
-    /// The folders that may have libraries, those to prefer first.
+    /// Folders that may have libraries, the preferred ones first.
     pub folders: Vec<PathBuf>,
-    /// Whether a driver that is in none of the folders is left to the loader's own search: its cache (`ldconfig -p`) and the program's `RPATH`.
+    /// Whether a driver outside of the folders is found by the loader's search: its cache
+    /// (`ldconfig -p`) and the program's `RPATH`.
     pub loader: bool,
 }
 
 impl Search {
-    /// What the environment says, and the usual places: `WEIR_CUDA_LIBRARY` (the driver's file), `WEIR_CUDA_LIBRARY_PATH` and `LD_LIBRARY_PATH`
-    /// (folders), Python packages of NVIDIA's in the active environment, the home and the system, where the loader looks mostly, and the CUDA toolkit; and for
-    /// the driver the loader itself.
+    /// Settings from the environment and the usual places: `WEIR_CUDA_LIBRARY` (the driver's file),
+    /// `WEIR_CUDA_LIBRARY_PATH` and `LD_LIBRARY_PATH` (folders), NVIDIA's Python packages in the
+    /// active environment, the home and the system, the loader's usual folders, and the CUDA
+    /// toolkit; for the driver also the loader's search.
     ///
-    /// Reads the environment and the names of folders; opens nothing.
+    /// Reads the environment and the names of folders; opens no file.
     #[must_use]
     pub fn from_environment() -> Self {
         let driver = env::var_os(DRIVER_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -56,14 +58,15 @@ impl Search {
     }
 }
 
-/// Where environments of Python may be.
+/// Folders that may contain Python environments.
 fn python_roots() -> Vec<PathBuf> {
     let set = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(env::var_os).map(PathBuf::from);
     let home = env::home_dir().map(|home| home.join(".local"));
     set.chain(home).chain(["/usr/local", "/usr"].map(PathBuf::from)).collect()
 }
 
-/// The folders below `root` along `pattern`, whose parts may have one `*` each; the last by name first, so that newer versions come first.
+/// Folders below `root` that match `pattern`, whose parts may have one `*` each; sorted by name in
+/// descending order, so that newer versions come first.
 fn matches(root: &Path, pattern: &[&str]) -> Vec<PathBuf> {
     let Some((part, rest)) = pattern.split_first() else {
         return if root.is_dir() { vec![root.to_owned()] } else { Vec::new() };
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn packages_of_every_python_are_found_the_newest_first() {
+    fn python_packages_are_found_newest_first() {
         let root = tempfile::tempdir().unwrap();
         let folder = |path: &str| {
             let folder = root.path().join(path);
@@ -101,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_not_there_is_no_place() {
+    fn missing_folders_are_ignored() {
         assert!(matches(Path::new("/nowhere"), &["cuda*", "lib64"]).is_empty());
         assert!(matches(Path::new("/nowhere"), &["lib"]).is_empty());
     }

@@ -1,25 +1,27 @@
-//! Pinned memory for what goes in and out of runs.
+//! Pinned staging memory for inputs and outputs of runs.
 
 use super::context::Context;
 use super::error::CudaError;
 use super::pinned::PinnedMemory;
 use std::sync::Arc;
 
-/// Pinned memory that grows by further segments, and gives none back before it is dropped: `cuMemFreeHost` waits for all work on the device.
+/// Pinned memory that grows by adding segments, and frees none before it is dropped:
+/// `cuMemFreeHost` waits for all work on the device.
 #[derive(Debug)]
 pub struct StagingBuffer {
     context: Arc<Context>,
-    /// Each longer than those before it, at least twice as long where it was added later.
+    /// Each segment is longer than those before it; later ones are at least twice as long.
     segments: Vec<PinnedMemory>,
 }
 
 impl StagingBuffer {
-    /// A buffer with one segment of `bytes` bytes, which longer requests add to.
+    /// Creates a buffer with one segment of `bytes` bytes; longer requests add segments.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
         Ok(Self { context: Arc::clone(context), segments: vec![PinnedMemory::new(context, bytes)?] })
     }
 
-    /// The first `bytes` bytes of the shortest segment that has as many: the same memory for the same length. Contents stay until the next request.
+    /// The first `bytes` bytes of the shortest segment that is long enough: the same memory for the
+    /// same length. Contents stay until the next request.
     pub fn get(&mut self, bytes: usize) -> Result<&mut [u8], CudaError> {
         let found = self.segments.iter().position(|segment| segment.as_slice().len() >= bytes);
         let position = match found {

@@ -1,4 +1,4 @@
-//! Work in order.
+//! Streams: ordered work on a device.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::context::Context;
@@ -11,34 +11,37 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// The stream has no order with the driver's default stream, which nothing here uses.
+/// The stream is not ordered with the driver's default stream, which this crate does not use.
 const NON_BLOCKING: u32 = 1;
 
-/// Which streams' kernels begin first where they compete for the device.
+/// Priority of a stream's kernels when streams compete for the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// As others.
+    /// Default priority.
     Normal,
-    /// Before others.
+    /// Ahead of streams with normal priority.
     High,
 }
 
-/// Work that the device does in the order in which it was given. Streams run beside each other, but for what [`Event`]s order.
+/// Work that the device does in the order in which it was added. Streams run concurrently, except
+/// as ordered by [`Event`]s.
 ///
-/// Dropped with work left, it ends once that is done: what the work uses must live until then.
+/// A stream that is dropped with remaining work ends once that work is done: all objects that the
+/// work uses must live until then.
 #[derive(Debug)]
 pub struct Stream {
     context: Arc<Context>,
     handle: CUstream,
 }
 
-// SAFETY: the handle of a stream may be used by any thread, and by several: the driver takes its own locks.
+// SAFETY: the handle of a stream may be used by several threads at once: the driver takes its own
+// locks.
 unsafe impl Send for Stream {}
 // SAFETY: as above.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// A stream without work.
+    /// Creates a stream without work.
     pub fn new(context: &Arc<Context>, priority: Priority) -> Result<Self, CudaError> {
         let (mut least, mut greatest): (c_int, c_int) = (0, 0);
         let mut stream = ptr::null_mut();
@@ -49,25 +52,25 @@ impl Stream {
                 Priority::Normal => least,
                 Priority::High => greatest,
             };
-            // SAFETY: `stream` outlives the call; what is created is destroyed on drop.
+            // SAFETY: `stream` outlives the call; the created stream is destroyed on drop.
             unsafe { driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority) }
         })?;
         Ok(Self { context: Arc::clone(context), handle: stream })
     }
 
-    /// What it runs on.
+    /// The context of the stream.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Wait until all its work is done.
+    /// Waits until all work in the stream is done.
     pub fn synchronize(&self) -> Result<(), CudaError> {
         // SAFETY: the handle is valid until the drop.
         self.context.call(|driver| unsafe { driver.cuStreamSynchronize(self.handle) })
     }
 
-    /// Whether all its work is done.
+    /// Whether all work in the stream is done.
     pub fn is_idle(&self) -> Result<bool, CudaError> {
         // SAFETY: the handle is valid until the drop.
         match self.context.call(|driver| unsafe { driver.cuStreamQuery(self.handle) }) {
@@ -77,24 +80,26 @@ impl Stream {
         }
     }
 
-    /// Make `event` the point that the work given so far ends at.
+    /// Records `event` at the end of the work added so far.
     pub fn record(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: both handles are valid as long as their owners.
         self.context.call(|driver| unsafe { driver.cuEventRecord(event.handle(), self.handle) })
     }
 
-    /// Do what is given from now on only after `event` as it is recorded now; at once if it never was.
+    /// Makes later work wait for the current recording of `event`; no wait if it was never
+    /// recorded.
     pub fn wait(&self, event: &Event) -> Result<(), CudaError> {
         // SAFETY: both handles are valid as long as their owners.
         self.context.call(|driver| unsafe { driver.cuStreamWaitEvent(self.handle, event.handle(), 0) })
     }
 
-    /// Run `function` with `parameters`, whose values are copied now.
+    /// Launches `function` with `parameters`, whose values are copied during the call.
     ///
     /// # Safety
-    /// The parameters are those of the function, in order, type and size. Memory whose address is among them, or that is reached from there, lives until
-    /// the work is done, is as large as the kernel takes it to be, and is meanwhile used by nobody whose work is not ordered with it. The function's
-    /// module is not dropped before the work is done.
+    /// The parameters match those of the function in order, type and size. Memory whose address is
+    /// among them, or is reachable from there, lives until the work is done, has the size that the
+    /// kernel assumes, and is used in the meantime only by work ordered with this launch. The
+    /// function's module is not dropped before the work is done.
     pub unsafe fn launch(
         &self,
         function: &Function,
@@ -108,7 +113,8 @@ impl Stream {
         }
         let mut addresses = parameters.addresses();
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, launch.block);
-        // SAFETY: the handles are valid as long as their owners; the addresses are of values that outlive the call; the rest is the caller's part.
+        // SAFETY: the handles are valid as long as their owners; the addresses point to values that
+        // outlive the call; the rest is guaranteed by the caller.
         self.context.call(|driver| unsafe {
             driver.cuLaunchKernel(
                 function.handle(),
@@ -133,7 +139,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: created in `new`; the driver finishes the work that is left.
+        // SAFETY: created in `new`; the driver finishes the remaining work.
         self.context.release("stream", |driver| unsafe { driver.cuStreamDestroy_v2(self.handle) });
     }
 }

@@ -1,4 +1,4 @@
-//! Reserved addresses, and what is mapped into them.
+//! Reserved addresses, and the blocks mapped into them.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::block::{BLOCK_BYTES, Block, location};
@@ -9,7 +9,8 @@ use cudarc::driver::sys::{CUmemAccess_flags, CUmemAccessDesc};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A run of reserved addresses, in blocks. Reserving costs no memory. Before it is dropped, everything is unmapped.
+/// A range of reserved addresses, in blocks. Reserving costs no memory. All blocks must be unmapped
+/// before it drops.
 #[derive(Debug)]
 pub(super) struct Addresses {
     context: Arc<Context>,
@@ -17,37 +18,38 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Reserve addresses for `bytes` bytes, rounded up to blocks.
+    /// Reserves addresses for `bytes` bytes, rounded up to blocks.
     pub(super) fn reserve(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let bytes = bytes.max(1).checked_next_multiple_of(BLOCK_BYTES);
         let bytes = bytes.ok_or_else(|| CudaError::Invalid("no device has so many addresses".to_owned()))?;
         let len = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let mut address = 0;
-        // SAFETY: `address` outlives the call; what is reserved is freed on drop.
+        // SAFETY: `address` outlives the call; the reservation is freed on drop.
         context.call(|driver| unsafe {
             driver.cuMemAddressReserve(&mut address, len, BLOCK_BYTES as usize, 0, 0)
         })?;
         Ok(Self { context: Arc::clone(context), span: Span::new(address, bytes) })
     }
 
-    /// All of them, with memory behind them or not.
+    /// The whole range, mapped or not.
     pub(super) fn span(&self) -> Span {
         self.span
     }
 
-    /// The block at `place`, which lies within them.
+    /// The block at `place`, which lies within the range.
     pub(super) fn at(&self, place: usize) -> Span {
         Span::new(self.span.address() + place as u64 * BLOCK_BYTES, BLOCK_BYTES)
     }
 
-    /// Map a block to `place`, where there is none. The driver keeps its memory until that is unmapped.
+    /// Maps a block to `place`, which must be unmapped. The driver keeps its memory until the place
+    /// is unmapped.
     pub(super) fn map(&self, place: usize, block: &Block) -> Result<(), CudaError> {
         let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
-        // SAFETY: the addresses are reserved by us, and nothing is mapped there.
+        // SAFETY: the addresses are reserved by `self`, and unmapped.
         self.context.call(|driver| unsafe { driver.cuMemMap(address, bytes, 0, block.handle(), 0) })
     }
 
-    /// Let the device use what is mapped at all of `places`.
+    /// Gives the device access to the mappings at all of `places`.
     pub(super) fn open(&self, places: Range<usize>, flags: CUmemAccess_flags) -> Result<(), CudaError> {
         let access = CUmemAccessDesc { location: location(&self.context), flags };
         let (address, bytes) = (self.at(places.start).address(), places.len() * BLOCK_BYTES as usize);
@@ -55,10 +57,10 @@ impl Addresses {
         self.context.call(|driver| unsafe { driver.cuMemSetAccess(address, bytes, &access, 1) })
     }
 
-    /// Take away what is mapped at `place`, which nothing uses any more.
+    /// Unmaps the block at `place`, which no work uses any more.
     pub(super) fn unmap(&self, place: usize) {
         let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
-        // SAFETY: mapped by us, whole; nothing uses it any more: the caller's part.
+        // SAFETY: mapped as a whole by `map`; the caller guarantees that no work uses it.
         self.context.release("mapping", |driver| unsafe { driver.cuMemUnmap(address, bytes) });
     }
 }
@@ -66,7 +68,7 @@ impl Addresses {
 impl Drop for Addresses {
     fn drop(&mut self) {
         let (address, bytes) = (self.span.address(), self.span.bytes());
-        // SAFETY: reserved in `reserve`; nothing is mapped there any more.
+        // SAFETY: reserved in `reserve`; all blocks have been unmapped.
         self.context.release("addresses", |driver| unsafe {
             driver.cuMemAddressFree(address, usize::try_from(bytes).unwrap_or(0))
         });

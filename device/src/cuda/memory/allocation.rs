@@ -1,4 +1,4 @@
-//! Memory for a few small things that stay.
+//! Memory for a few small, long-lived objects.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::span::Span;
@@ -6,9 +6,10 @@ use crate::cuda::context::Context;
 use crate::cuda::error::{CudaError, OUT_OF_MEMORY, OutOfMemory};
 use std::sync::Arc;
 
-/// Memory from the driver, outside any pool and uncounted by it: for what is small and lasts as long as the context. Its contents are undefined.
+/// Memory from the driver, outside any pool and not counted by one: for small objects that live as
+/// long as the context. The contents are undefined at first.
 ///
-/// Getting it and letting go of it may wait for the whole device.
+/// Allocating and freeing may wait for the whole device.
 #[derive(Debug)]
 pub struct Allocation {
     context: Arc<Context>,
@@ -16,17 +17,17 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Get `bytes` bytes, at least one, aligned to 256.
+    /// Allocates `bytes` bytes, at least one, aligned to 256.
     pub fn new(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let mut address = 0;
         let len = usize::try_from(bytes.max(1)).map_err(|error| CudaError::Invalid(error.to_string()))?;
-        // SAFETY: `address` outlives the call; what is allocated is freed on drop.
+        // SAFETY: `address` outlives the call; the allocation is freed on drop.
         let allocated = context.call(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, len) });
         allocated.map_err(|error| device_full(context, error, bytes))?;
         Ok(Self { context: Arc::clone(context), span: Span::new(address, bytes) })
     }
 
-    /// All of it.
+    /// The whole allocation.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -40,7 +41,8 @@ impl Drop for Allocation {
     }
 }
 
-/// What an error of the driver means to somebody who asked for memory: where there is none, how much is missing.
+/// Converts a driver error of an allocation: if the device is out of memory, the result states the
+/// missing bytes.
 pub(super) fn device_full(context: &Context, error: CudaError, asked_bytes: u64) -> CudaError {
     if !error.is(OUT_OF_MEMORY) {
         return error;
@@ -48,7 +50,7 @@ pub(super) fn device_full(context: &Context, error: CudaError, asked_bytes: u64)
     let Ok(memory) = context.memory() else { return error };
     CudaError::OutOfMemory(OutOfMemory {
         asked_bytes,
-        // Free memory may be in pieces of no use: then what was asked for is missing as a whole.
+        // Free memory may be fragmented: then the whole request counts as missing.
         missing_bytes: asked_bytes
             .checked_sub(memory.free_bytes)
             .filter(|bytes| *bytes > 0)

@@ -1,4 +1,4 @@
-//! One block of physical memory.
+//! Blocks of physical memory.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use crate::cuda::context::Context;
@@ -13,13 +13,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-/// How big a block is: what devices map at least, and copies need to reach the bus's full speed.
+/// Size of a block: the least that devices map, and the least at which copies reach the bus's full
+/// speed.
 pub const BLOCK_BYTES: u64 = 2 << 20;
 
-/// What a block is exported as.
+/// Kind of handle that a block is exported as.
 const FILE: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
-/// 2 MiB of a device, wherever they are mapped.
+/// 2 MiB of a device's memory, mapped or not.
 #[derive(Debug)]
 pub(super) struct Block {
     context: Arc<Context>,
@@ -31,32 +32,36 @@ impl Block {
         Self::with_bytes(context, BLOCK_BYTES)
     }
 
-    /// A block of another size, a multiple of [`BLOCK_BYTES`]: only [`mapping_cost`](super::mapping_cost) makes such blocks.
+    /// Creates a block of a different size, a multiple of [`BLOCK_BYTES`]: only
+    /// [`mapping_cost`](super::mapping_cost) uses such blocks.
     pub(super) fn with_bytes(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let bytes = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let (mut handle, properties) = (0, properties(context));
-        // SAFETY: both outlive the call; what is created is released on drop.
+        // SAFETY: both outlive the call; the created block is released on drop.
         context.call(|driver| unsafe { driver.cuMemCreate(&mut handle, bytes, &properties, 0) })?;
         Ok(Self { context: Arc::clone(context), handle })
     }
 
-    /// A file by which another process can have it. Only devices that [can](crate::cuda::DeviceInfo::exports_memory) give one.
+    /// A file that gives another process access to the block. Only devices that
+    /// [can](crate::cuda::DeviceInfo::exports_memory) export support this.
     pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
         let mut file: c_int = -1;
-        // SAFETY: for this kind of handle the driver writes the number of a file, which outlives the call.
+        // SAFETY: for this kind of handle the driver writes a file descriptor to `file`, which
+        // outlives the call.
         self.context.call(|driver| unsafe {
             driver.cuMemExportToShareableHandle(ptr::from_mut(&mut file).cast(), self.handle, FILE, 0)
         })?;
-        // SAFETY: the driver has opened it for us.
+        // SAFETY: the driver has opened the descriptor for this process.
         Ok(unsafe { OwnedFd::from_raw_fd(file) })
     }
 
-    /// The block of another process that `file` is, of whichever device.
+    /// Imports the block that another process exported as `file`, from any device.
     pub(super) fn import(context: &Arc<Context>, file: &OwnedFd) -> Result<Self, CudaError> {
         let (mut handle, number) = (0, file.as_raw_fd());
-        // The driver takes the number itself where a pointer stands.
+        // The driver takes the descriptor itself in place of a pointer.
         let number = ptr::without_provenance_mut::<c_void>(usize::try_from(number).unwrap_or_default());
-        // SAFETY: the file is open, and stays its owner's; `handle` outlives the call; what is imported is released on drop.
+        // SAFETY: the file is open, and stays its owner's; `handle` outlives the call; the imported
+        // block is released on drop.
         context.call(|driver| unsafe { driver.cuMemImportFromShareableHandle(&mut handle, number, FILE) })?;
         Ok(Self { context: Arc::clone(context), handle })
     }
@@ -68,12 +73,12 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: created in `new`, or imported; the driver keeps the memory for as long as it is mapped somewhere.
+        // SAFETY: created in `new`, or imported; the driver keeps the memory while it is mapped.
         self.context.release("memory block", |driver| unsafe { driver.cuMemRelease(self.handle) });
     }
 }
 
-/// Where a device's blocks are.
+/// Location of a device's blocks.
 pub(super) fn location(context: &Context) -> CUmemLocation {
     CUmemLocation {
         type_: LocationType::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -81,11 +86,12 @@ pub(super) fn location(context: &Context) -> CUmemLocation {
     }
 }
 
-/// What a block is asked of the driver as.
+/// Properties of a new block.
 pub(super) fn properties(context: &Context) -> CUmemAllocationProp {
     CUmemAllocationProp {
         type_: AllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        // So that a part of it can be read by the process of another device. No other process has it before it is exported.
+        // Exportable, so that the process of another device can read it. No other process has
+        // access before the export.
         requestedHandleTypes: if context.info().exports_memory { FILE } else { HandleType(0) },
         location: location(context),
         win32HandleMetaData: ptr::null_mut(),

@@ -1,50 +1,51 @@
-//! Which bytes of a run of blocks are in use. Numbers only.
+//! Allocation of byte ranges in a sequence of blocks. Pure arithmetic.
 //!
 //! ```text
 //!   blocks    |      0      |      1      |      2      |      3      |
-//!   bytes     [aaaaaa][bb]  .  [cccccccccccccccccc].................... up to the end of the run
-//!   users     |      2      |      1      |      1      |      0      |  memory is needed where there are any
+//!   bytes     [aaaaaa][bb]  .  [cccccccccccccccccc].................... up to the end of the range
+//!   users     |      2      |      1      |      1      |      0      |  memory is needed if not 0
 //! ```
 //!
-//! The run may be much longer than there is memory: addresses are free. So a place for something large is always found in one piece, and what
-//! is left between things that stay is used for things that fit, those first which need the fewest blocks more.
+//! The range may be much larger than the memory, since addresses are free. A large object therefore
+//! always fits in one piece. The gaps between long-lived objects are used for objects that fit,
+//! preferring the places that need the fewest new blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// What places are rounded to: the alignment that kernels may count on.
+/// Alignment of places, which kernels may rely on.
 const ALIGNMENT_BYTES: u64 = 256;
 
-/// How many holes are looked at for one place.
+/// Holes that are examined for one place.
 const CANDIDATES_MAX: usize = 64;
 
-/// A run of blocks, of which parts are in use.
+/// A range of blocks, partly in use.
 #[derive(Debug, Clone)]
 pub struct BlockMap {
     block_bytes: u64,
-    /// What is free, by where it begins: the length.
+    /// Free holes: length by start.
     holes: BTreeMap<u64, u64>,
-    /// The same, by length.
+    /// Free holes by length and start.
     by_bytes: BTreeSet<(u64, u64)>,
-    /// What is in use, by where it begins: the length.
+    /// Ranges in use: length by start.
     used: BTreeMap<u64, u64>,
-    /// In how many of these every block has a part.
+    /// Number of used ranges that overlap each block.
     users: BTreeMap<usize, u32>,
 }
 
-/// Where something was put.
+/// The place of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Where it begins, from the start of the run.
+    /// Offset from the start of the range.
     pub offset: u64,
-    /// How long it is: what was asked for, rounded up.
+    /// Length: the requested length, rounded up.
     pub bytes: u64,
-    /// The blocks that it has a part in, and that nothing had before: they need memory now.
+    /// Blocks that the object overlaps and that were unused before: they need memory now.
     pub new_blocks: Vec<usize>,
 }
 
 impl BlockMap {
-    /// A run of `blocks` blocks, none of them in use.
+    /// Creates a range of `blocks` unused blocks.
     #[must_use]
     pub fn new(block_bytes: u64, blocks: u64) -> Self {
         let bytes = block_bytes.saturating_mul(blocks);
@@ -61,11 +62,11 @@ impl BlockMap {
         map
     }
 
-    /// Find a place for `bytes` bytes; none where no hole is that long.
+    /// Finds a place for `bytes` bytes; `None` if no hole is long enough.
     pub fn place(&mut self, bytes: u64) -> Option<Placement> {
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT_BYTES)?;
         let candidates = self.by_bytes.range((bytes, 0)..).take(CANDIDATES_MAX);
-        // Either end of a hole may share its block with what is there already.
+        // Either end of a hole may share its block with an existing object.
         let ends = candidates.flat_map(|(hole_bytes, hole)| {
             let last = (hole + hole_bytes - bytes) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
             [(*hole, *hole_bytes, *hole), (*hole, *hole_bytes, last)]
@@ -93,7 +94,7 @@ impl BlockMap {
         Some(Placement { offset, bytes, new_blocks })
     }
 
-    /// Free what begins at `offset`. Gives the blocks that nothing has a part in any more: they need no memory.
+    /// Frees the object at `offset`. Returns the blocks that are now unused and need no memory.
     pub fn free(&mut self, offset: u64) -> Vec<usize> {
         let Some(bytes) = self.used.remove(&offset) else { return Vec::new() };
         let mut idle = Vec::new();
@@ -119,13 +120,13 @@ impl BlockMap {
         idle
     }
 
-    /// How many bytes are in use.
+    /// Bytes in use.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         self.used.values().sum()
     }
 
-    /// How many blocks have something in them.
+    /// Number of blocks in use.
     #[must_use]
     pub fn used_blocks(&self) -> usize {
         self.users.len()
@@ -155,7 +156,7 @@ mod tests {
     const BLOCK: u64 = 2 << 20;
 
     #[test]
-    fn small_things_share_a_block_and_the_last_of_them_frees_it() {
+    fn small_objects_share_a_block_until_the_last_is_freed() {
         let mut map = BlockMap::new(BLOCK, 100);
         let first = map.place(1000).unwrap();
         let second = map.place(1000).unwrap();
@@ -167,19 +168,19 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_new_block_goes_where_there_is_room() {
+    fn placement_prefers_blocks_that_are_in_use() {
         let mut map = BlockMap::new(BLOCK, 100);
         let large = map.place(3 * BLOCK - 4096).unwrap();
         let small = map.place(4096).unwrap();
         assert_eq!(small.offset, large.bytes, "in the rest of the last block");
-        // Of a hole, the end is taken that shares a block with what stays.
+        // In a hole, the object is placed at the end that shares a block with a remaining object.
         map.free(large.offset);
         let next = map.place(8192).unwrap();
         assert_eq!((next.offset + next.bytes, next.new_blocks.len()), (small.offset, 0));
     }
 
     #[test]
-    fn there_is_no_place_for_more_than_the_run() {
+    fn placement_fails_beyond_the_range() {
         let mut map = BlockMap::new(BLOCK, 2);
         assert!(map.place(2 * BLOCK + 1).is_none());
         assert!(map.place(u64::MAX).is_none());
@@ -191,7 +192,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn nothing_overlaps_and_blocks_have_memory_exactly_where_it_is_needed(
+        fn placements_do_not_overlap_and_exactly_used_blocks_are_backed(
             steps in prop::collection::vec((any::<bool>(), 1_u64..5 * BLOCK, any::<prop::sample::Index>()), 1..200),
         ) {
             let mut map = BlockMap::new(BLOCK, 64);

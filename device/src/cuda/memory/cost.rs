@@ -1,4 +1,4 @@
-//! Time that the driver takes to create, map and open one block of memory, by the size of the block.
+//! Time that the driver takes to create, map and open one block of memory, by block size.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::addresses::Addresses;
@@ -28,13 +28,14 @@ impl MappingCost {
     }
 }
 
-/// A block that is mapped at the start of `addresses`. Unmapped on drop.
+/// A block mapped at the start of `addresses`. Unmapped on drop.
 struct Mapping<'a> {
     context: &'a Context,
     addresses: &'a Addresses,
 }
 
-/// Create, map and open one block of `bytes`, a multiple of [`BLOCK_BYTES`], and release it again.
+/// Measures creating, mapping and opening one block of `bytes`, a multiple of [`BLOCK_BYTES`], and
+/// releases it again.
 pub fn mapping_cost(context: &Arc<Context>, bytes: u64) -> Result<MappingCost, CudaError> {
     if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(CudaError::Invalid(format!("{bytes} bytes are no multiple of {BLOCK_BYTES}")));
@@ -56,7 +57,8 @@ impl<'a> Mapping<'a> {
     fn new(context: &'a Context, addresses: &'a Addresses, block: &Block) -> Result<Self, CudaError> {
         let span = addresses.span();
         let bytes = usize::try_from(span.bytes()).unwrap_or_default();
-        // SAFETY: the addresses are reserved by the caller, as long as the block, and nothing is mapped there.
+        // SAFETY: the caller has reserved the addresses, which are as long as the block and
+        // unmapped.
         context.call(|driver| unsafe { driver.cuMemMap(span.address(), bytes, 0, block.handle(), 0) })?;
         Ok(Self { context, addresses })
     }
@@ -66,7 +68,7 @@ impl Drop for Mapping<'_> {
     fn drop(&mut self) {
         let span = self.addresses.span();
         let bytes = usize::try_from(span.bytes()).unwrap_or_default();
-        // SAFETY: mapped in `new`, whole; no work uses it.
+        // SAFETY: mapped as a whole in `new`; no work uses it.
         self.context.release("mapping", |driver| unsafe { driver.cuMemUnmap(span.address(), bytes) });
     }
 }

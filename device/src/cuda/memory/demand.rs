@@ -1,47 +1,49 @@
-//! How much memory a slot is going to need. Numbers only.
+//! Estimated memory demand of a run slot. Pure arithmetic.
 
-/// What of an estimate stays when an interval has passed in which less was used: the half of what was too much.
+/// Divisor of the estimate's excess at the end of an interval in which less was used.
 const HALVES: u64 = 2;
 
-/// An estimate of the most bytes that the runs of the next interval take, from what those of earlier ones took. It rises at once, and falls by half of
-/// what was too much with every interval: a model that runs now and then keeps its memory, one that runs no more soon holds none.
+/// Estimates the most bytes that the runs of the next interval take, from those of earlier
+/// intervals. The estimate rises immediately, and its excess halves with every interval: a model
+/// that runs occasionally keeps its memory, and a model that stops running soon holds none.
 ///
-/// This is the elastic scaling of a memory pool after StreamBox (Wu et al., USENIX ATC 2024), with what runs ask for in place of profiles made offline:
-/// a plan knows how much it takes before it runs.
+/// This is the elastic scaling of a memory pool after StreamBox (Wu et al., USENIX ATC 2024), with
+/// the requests of the runs in place of profiles made offline: a plan knows its memory demand
+/// before it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demand {
     interval_ns: u64,
-    /// When the interval that is under way began.
+    /// Start of the current interval.
     began_ns: u64,
-    /// The most that was used in it.
+    /// The most bytes used in the current interval.
     used_bytes: u64,
-    /// What was estimated when it began.
+    /// The estimate at the start of the current interval.
     estimate_bytes: u64,
 }
 
 impl Demand {
-    /// No demand yet, looked at anew every `interval_ns`, at least one.
+    /// Creates an estimate of zero, updated every `interval_ns`, at least one.
     #[must_use]
     pub fn new(interval_ns: u64, now_ns: u64) -> Self {
         Self { interval_ns: interval_ns.max(1), began_ns: now_ns, used_bytes: 0, estimate_bytes: 0 }
     }
 
-    /// A run takes `bytes`.
+    /// Records a run that takes `bytes`.
     pub fn used(&mut self, bytes: u64, now_ns: u64) {
         self.pass(now_ns);
         self.used_bytes = self.used_bytes.max(bytes);
     }
 
-    /// How much is worth holding now.
+    /// Bytes worth holding now.
     pub fn bytes(&mut self, now_ns: u64) -> u64 {
         self.pass(now_ns);
         self.estimate_bytes.max(self.used_bytes)
     }
 
-    /// End the intervals that have passed.
+    /// Ends the intervals that have passed.
     fn pass(&mut self, now_ns: u64) {
         let passed = now_ns.saturating_sub(self.began_ns) / self.interval_ns;
-        // After so many halvings there is nothing left to halve, however long it was.
+        // After so many halvings the excess is zero, however much time has passed.
         for _ in 0..passed.min(u64::from(u64::BITS) + 1) {
             let excess = self.estimate_bytes.saturating_sub(self.used_bytes);
             self.estimate_bytes = self.used_bytes + excess / HALVES;
@@ -57,7 +59,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn it_rises_at_once_and_falls_by_halves() {
+    fn demand_rises_at_once_and_halves_per_interval() {
         let mut demand = Demand::new(100, 0);
         demand.used(1024, 10);
         assert_eq!(demand.bytes(10), 1024);
@@ -70,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_covers_what_was_just_used_and_never_exceeds_what_ever_was(
+        fn demand_covers_current_use_and_never_exceeds_peak(
             steps in prop::collection::vec((0_u64..1 << 40, 0_u64..1_000), 1..100),
         ) {
             let (mut demand, mut now, mut peak) = (Demand::new(100, 0), 0, 0);
@@ -84,7 +86,7 @@ mod tests {
         }
 
         #[test]
-        fn without_use_it_only_falls_and_ends_at_nothing(bytes in 0_u64..u64::MAX, pauses in prop::collection::vec(0_u64..500, 1..50)) {
+        fn demand_falls_to_zero_without_use(bytes in 0_u64..u64::MAX, pauses in prop::collection::vec(0_u64..500, 1..50)) {
             let (mut demand, mut now) = (Demand::new(100, 0), 0);
             demand.used(bytes, now);
             let mut last = demand.bytes(now);

@@ -1,4 +1,4 @@
-//! Memory of one process's device, read by another's.
+//! Memory of one process's device that another process's device reads.
 
 use super::addresses::Addresses;
 use super::block::{BLOCK_BYTES, Block};
@@ -9,30 +9,34 @@ use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Some bytes of a device as another process can have them: the blocks that they lie in, each as a file, which goes over a socket.
+/// Bytes of a device in a form that another process can use: the blocks that contain them, each as
+/// a file, which is sent over a socket.
 ///
-/// Whoever exports keeps the bytes where they are for as long as the other reads them. The files keep the memory from the driver, and nothing more.
+/// The exporter keeps the bytes in place while the other process reads them. The files only keep
+/// the memory from being freed.
 #[derive(Debug)]
 pub struct Exported {
     /// The blocks, in order.
     pub blocks: Vec<OwnedFd>,
-    /// Where the bytes begin in the first of them.
+    /// Offset of the bytes in the first block.
     pub offset: u64,
-    /// How many there are.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// What another process has [exported](Exported), mapped for this one's device to read. Gone with its drop: nothing uses it any more then.
+/// Memory that another process has [exported](Exported), mapped for this process's device to read.
+/// Drop it once no work uses it any more.
 #[derive(Debug)]
 pub struct Imported {
     addresses: Addresses,
-    /// Blocks that are mapped, from the first place on.
+    /// Number of mapped blocks, from the first place on.
     mapped: usize,
     span: Span,
 }
 
 impl Imported {
-    /// Map it. The files are not needed any more then. Fails where the devices are not connected so that the one reads what the other has.
+    /// Maps the exported memory. The files may be closed afterwards. Fails if the devices have no
+    /// connection over which this device can read the other.
     pub fn map(context: &Arc<Context>, exported: &Exported) -> Result<Self, CudaError> {
         let Exported { ref blocks, offset, bytes } = *exported;
         let addresses = Addresses::reserve(context, blocks.len() as u64 * BLOCK_BYTES)?;
@@ -42,12 +46,12 @@ impl Imported {
         })?;
         let mut imported = Self { addresses, mapped: 0, span };
         for (place, file) in blocks.iter().enumerate() {
-            // The mapping keeps its memory; we need its handle no more.
+            // The mapping keeps its memory, so the handle is not needed any more.
             let block = Block::import(context, file)?;
             imported.addresses.map(place, &block)?;
             imported.mapped += 1;
         }
-        // To be read only, where the driver can tell.
+        // Read-only, if the driver supports the distinction.
         let read = imported.addresses.open(0..blocks.len(), Access::CU_MEM_ACCESS_FLAGS_PROT_READ);
         read.or_else(|_| {
             imported.addresses.open(0..blocks.len(), Access::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
@@ -55,7 +59,7 @@ impl Imported {
         Ok(imported)
     }
 
-    /// The bytes that were exported, where this device reads them.
+    /// The exported bytes, at the addresses where this device reads them.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span

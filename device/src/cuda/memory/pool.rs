@@ -1,4 +1,4 @@
-//! Physical memory in blocks.
+//! Pool of physical memory blocks.
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::allocation::device_full;
@@ -11,44 +11,47 @@ use cudarc::driver::sys::CUmemAllocationGranularity_flags_enum as Granularity;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The blocks of a device that may be used, by all of its ranges together. Blocks that come back are kept for the next who asks.
+/// The blocks that all ranges of a device may use together. Returned blocks are kept for later
+/// requests.
 #[derive(Debug)]
 pub struct BlockPool {
     context: Arc<Context>,
-    /// The most that it may ever have.
+    /// The most that the pool may ever have.
     limit_bytes: u64,
     state: Mutex<State>,
-    /// Blocks that there are, lent, idle or on their way. Held while the driver makes or releases some, so that a measurement meets none half-way. Taken
-    /// before `state`, where both are.
+    /// Number of existing blocks: lent, idle or in transit. The lock is held while the driver
+    /// creates or releases blocks, so that a measurement sees none half-way. Locked before `state`
+    /// where both are needed.
     created: Mutex<usize>,
 }
 
-/// What a pool has, in bytes.
+/// Usage of a pool, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolUsage {
-    /// The most that it may ever have.
+    /// The most that the pool may ever have.
     pub limit_bytes: u64,
-    /// The most that it may have now: less than the limit where the device has less for it, by the last [measurement](BlockPool::measure).
+    /// The most that the pool may have now: less than the limit if the device has less for it, by
+    /// the last [measurement](BlockPool::measure).
     pub capacity_bytes: u64,
-    /// What ranges hold.
+    /// Bytes that ranges hold.
     pub used_bytes: u64,
-    /// What lies idle, held from the driver.
+    /// Idle bytes, not returned to the driver.
     pub idle_bytes: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Blocks by whose bytes are in them; nobody's have come from the driver.
+    /// Idle blocks by last owner; `None`: fresh from the driver.
     idle: HashMap<Option<Owner>, Vec<Block>>,
     idle_len: usize,
-    /// Blocks lent, or about to be.
+    /// Blocks lent, or about to be lent.
     lent: usize,
-    /// The most that may be lent.
+    /// The most blocks that may be lent.
     blocks_max: usize,
 }
 
 impl BlockPool {
-    /// A pool of at most `limit_bytes` of the device, rounded down to blocks. Holds none yet.
+    /// Creates an empty pool of at most `limit_bytes` of the device, rounded down to blocks.
     pub fn new(context: &Arc<Context>, limit_bytes: u64) -> Result<Arc<Self>, CudaError> {
         let info = context.info();
         if !info.maps_memory {
@@ -74,13 +77,13 @@ impl BlockPool {
         Ok(Arc::new(Self { context, limit_bytes, state: state.into(), created }))
     }
 
-    /// The device whose memory it is.
+    /// The device that the memory belongs to.
     #[must_use]
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// What it has now.
+    /// Current usage.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
         let state = self.state();
@@ -92,9 +95,11 @@ impl BlockPool {
         }
     }
 
-    /// Measure what the device has for the pool, and keep to that from now on: what lies idle beyond it goes back to the driver. What is lent stays so.
+    /// Measures the memory that the device has for the pool, and limits the pool to it from now on:
+    /// surplus idle blocks return to the driver. Lent blocks stay lent.
     ///
-    /// To be called whenever much may have changed outside of the pool, and when there was no room. Takes some ten microseconds.
+    /// Call it after large changes outside of the pool, and after an allocation failure. Takes some
+    /// ten microseconds.
     pub fn measure(&self) -> Result<Measured, CudaError> {
         let created = self.created();
         let measured = Measured::new(self.context.memory()?, bytes(*created), self.limit_bytes);
@@ -107,8 +112,8 @@ impl BlockPool {
         Ok(measured)
     }
 
-    /// Get idle blocks from the driver until `bytes` are held in all, or as many as there can be: getting them takes some milliseconds per hundred megabytes,
-    /// which whoever needs them later does not have to wait for.
+    /// Creates idle blocks until the pool holds `bytes`, or as many as it can. Creating blocks
+    /// takes some milliseconds per hundred megabytes, which later requests do not have to wait for.
     pub fn warm(&self, bytes: u64) -> Result<(), CudaError> {
         loop {
             let usage = self.usage();
@@ -121,7 +126,7 @@ impl BlockPool {
         }
     }
 
-    /// Give the driver back what lies idle, but for `keep_bytes` of it.
+    /// Returns idle blocks to the driver, except `keep_bytes`.
     pub fn trim(&self, keep_bytes: u64) {
         let mut gone = Vec::new();
         let mut state = self.state();
@@ -133,7 +138,8 @@ impl BlockPool {
         self.release(gone);
     }
 
-    /// Take `count` blocks for `owner`, all or none. With each it says whether it may hold bytes of somebody else.
+    /// Takes `count` blocks for `owner`, all or none. Each comes with a flag: whether it may hold
+    /// another owner's bytes.
     pub(super) fn take(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
         let mut blocks = self.reserve(count, owner)?;
         while blocks.len() < count {
@@ -149,14 +155,14 @@ impl BlockPool {
         Ok(blocks)
     }
 
-    /// Take back blocks with bytes of `owner` in them.
+    /// Takes back blocks that contain bytes of `owner`.
     pub(super) fn put(&self, blocks: Vec<Block>, owner: Owner) {
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(blocks.len());
         state.add(Some(owner), blocks);
     }
 
-    /// Count `count` blocks as lent, and take those of them that lie idle, the owner's own first.
+    /// Counts `count` blocks as lent, and takes idle ones among them, the owner's own first.
     fn reserve(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
         let mut state = self.state();
         let free = state.blocks_max.saturating_sub(state.lent);
@@ -182,7 +188,8 @@ impl BlockPool {
         Ok(blocks)
     }
 
-    /// Undo a [`reserve`](Self::reserve) of `count` blocks. Those that others' bytes may be in are given back to the driver.
+    /// Undoes a [`reserve`](Self::reserve) of `count` blocks. Blocks that may hold other owners'
+    /// bytes return to the driver.
     fn cancel(&self, blocks: Vec<(Block, bool)>, count: usize, owner: Owner) {
         let (foreign, own): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, foreign)| *foreign);
         let mut state = self.state();
@@ -192,7 +199,7 @@ impl BlockPool {
         self.release(foreign.into_iter().map(|(block, _)| block).collect());
     }
 
-    /// Have the driver make a block.
+    /// Creates a block.
     fn create(&self) -> Result<Block, CudaError> {
         let mut created = self.created();
         let block = Block::new(&self.context)?;
@@ -200,7 +207,7 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// Give blocks back to the driver, which takes a while.
+    /// Returns blocks to the driver, which takes a while.
     fn release(&self, blocks: Vec<Block>) {
         let mut created = self.created();
         *created = created.saturating_sub(blocks.len());
@@ -212,14 +219,14 @@ impl BlockPool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Counts and lists are whole between any two statements that can panic.
+        // Counts and lists are consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
     fn add(&mut self, owner: Option<Owner>, blocks: Vec<Block>) {
-        // An owner without blocks would hide those of others from `take_any`.
+        // An owner without blocks would hide the blocks of others from `take_any`.
         if !blocks.is_empty() {
             self.idle_len += blocks.len();
             self.idle.entry(owner).or_default().extend(blocks);

@@ -1,4 +1,4 @@
-//! Addresses that stay, with memory behind them where it is needed.
+//! Stable addresses, with memory mapped where it is needed.
 
 use super::addresses::Addresses;
 use super::block::{BLOCK_BYTES, Block};
@@ -12,14 +12,16 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A run of reserved addresses, into which blocks of a pool are mapped. Reserving costs no memory.
+/// A range of reserved addresses, into which blocks of a pool are mapped. Reserving costs no
+/// memory.
 ///
-/// Whoever takes memory away from under addresses, by [`release`](Self::release) or by dropping the range, sees to it that no work that uses them is left.
+/// A caller that removes memory, with [`release`](Self::release) or by dropping the range, must
+/// ensure that no work uses the addresses any more.
 #[derive(Debug)]
 pub struct AddressRange {
     pool: Arc<BlockPool>,
     addresses: Addresses,
-    /// What is mapped, by place, and whose bytes are in it.
+    /// Mapped blocks by place, with the owner of their bytes.
     mapped: BTreeMap<usize, Mapped>,
 }
 
@@ -30,43 +32,44 @@ struct Mapped {
 }
 
 impl AddressRange {
-    /// Reserve addresses for `bytes` bytes, rounded up to blocks.
+    /// Reserves addresses for `bytes` bytes, rounded up to blocks.
     pub fn reserve(pool: &Arc<BlockPool>, bytes: u64) -> Result<Self, CudaError> {
         let addresses = Addresses::reserve(pool.context(), bytes)?;
         Ok(Self { pool: Arc::clone(pool), addresses, mapped: BTreeMap::new() })
     }
 
-    /// All of its addresses, with memory behind them or not.
+    /// The whole range, mapped or not.
     #[must_use]
     pub fn span(&self) -> Span {
         self.addresses.span()
     }
 
-    /// The pool that its memory comes from.
+    /// The pool that the memory comes from.
     #[must_use]
     pub fn pool(&self) -> &Arc<BlockPool> {
         &self.pool
     }
 
-    /// How much memory there is behind its addresses.
+    /// Bytes of mapped memory.
     #[must_use]
     pub fn mapped_bytes(&self) -> u64 {
         self.mapped.len() as u64 * BLOCK_BYTES
     }
 
-    /// How many blocks its addresses have room for.
+    /// Number of blocks that the addresses have room for.
     pub(in super::super) fn blocks(&self) -> usize {
         usize::try_from(self.span().bytes() / BLOCK_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// Whether there is memory behind the block at `place`.
+    /// Whether the block at `place` is mapped.
     pub(in super::super) fn is_mapped(&self, place: usize) -> bool {
         self.mapped.contains_key(&place)
     }
 
-    /// Put memory for `owner` behind the blocks at `places`, ascending, where there is none yet: all or nothing, with one change of access for each run of
-    /// blocks without gaps. What may hold others' bytes is filled with zeroes in
-    /// the order of `scrub`; the owner's own bytes may still be there. Without a stream nothing is filled: the owner writes all that it shows to anybody.
+    /// Maps memory for `owner` at `places`, ascending, where none is mapped yet: all or nothing,
+    /// with one access call for each contiguous run of blocks. Memory that may hold other owners'
+    /// bytes is filled with zeroes in the order of `scrub`; the owner's earlier bytes may still be
+    /// there. Without a stream nothing is filled: the owner must write all bytes that it exposes.
     pub fn back(
         &mut self,
         places: impl IntoIterator<Item = usize>,
@@ -99,7 +102,7 @@ impl AddressRange {
         result
     }
 
-    /// Take the memory away from behind the blocks at `places`.
+    /// Unmaps the memory at `places`.
     pub fn release(&mut self, places: Range<usize>) {
         let places: Vec<usize> = self.mapped.range(places).map(|(place, _)| *place).collect();
         for place in places {
@@ -109,7 +112,8 @@ impl AddressRange {
         }
     }
 
-    /// Make what is mapped `owner`'s: everything of others in the first `bytes` is filled with zeroes, in the order of `stream`.
+    /// Transfers the mapped memory to `owner`: other owners' blocks in the first `bytes` are filled
+    /// with zeroes, in the order of `stream`.
     pub fn hand_over(&mut self, bytes: u64, owner: Owner, stream: &Stream) -> Result<(), CudaError> {
         let places = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
         let others = |(_, mapped): &(&usize, &Mapped)| mapped.owner != owner;
@@ -126,7 +130,7 @@ impl AddressRange {
         Ok(())
     }
 
-    /// Some of its bytes as another process can have them: the blocks that they lie in, and no others.
+    /// Exports some bytes of the range to another process: exactly the blocks that contain them.
     pub fn export(&self, span: Span) -> Result<Exported, CudaError> {
         let outside = || CudaError::Invalid("no memory of this range is at those addresses".to_owned());
         let offset = span.address().checked_sub(self.span().address()).ok_or_else(outside)?;
@@ -148,7 +152,8 @@ impl AddressRange {
         }
     }
 
-    /// Let the device use what has just been mapped at some places, and fill what may hold others' bytes.
+    /// Gives the device access to newly mapped places, and fills those that may hold other owners'
+    /// bytes.
     fn open_and_scrub(&self, done: &[(usize, bool)], scrub: Option<&Stream>) -> Result<(), CudaError> {
         let places: Vec<_> = done.iter().map(|(place, _)| *place).collect();
         for run in runs(&places) {
@@ -170,7 +175,7 @@ impl Drop for AddressRange {
     }
 }
 
-/// Ascending places as runs without gaps.
+/// Groups ascending places into contiguous ranges.
 fn runs(places: &[usize]) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for place in places {
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_next_to_each_other_are_one_run() {
+    fn adjacent_places_form_one_run() {
         assert_eq!(runs(&[]), []);
         assert_eq!(runs(&[0, 1, 2, 5, 7, 8]), [0..3, 5..6, 7..9]);
     }

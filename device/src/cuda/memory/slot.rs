@@ -1,4 +1,4 @@
-//! What the runs of one slot work in.
+//! Memory of one run slot.
 
 use super::block::BLOCK_BYTES;
 use super::demand::Demand;
@@ -9,11 +9,12 @@ use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;
 use std::sync::Arc;
 
-/// How often a slot's demand is looked at anew, in nanoseconds.
+/// Interval between updates of a slot's demand, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// The memory of a slot: addresses that stay for as long as the slot, so that recorded graphs stay right, and as much memory behind them as its runs have
-/// needed lately. All models that run in the slot share it, one run after the other.
+/// Memory of a run slot: stable addresses for the slot's lifetime, so that recorded graphs stay
+/// valid, backed by as much memory as recent runs have needed. All models that run in the slot
+/// share it, one run after another.
 #[derive(Debug)]
 pub struct SlotMemory {
     range: AddressRange,
@@ -22,7 +23,7 @@ pub struct SlotMemory {
 }
 
 impl SlotMemory {
-    /// Reserve addresses for runs that take up to `bytes_max`, on `stream`, which all of them are given to.
+    /// Reserves addresses for runs that take up to `bytes_max`. All runs of the slot use `stream`.
     pub fn new(
         pool: &Arc<BlockPool>,
         stream: &Arc<Stream>,
@@ -33,7 +34,8 @@ impl SlotMemory {
         Ok(Self { range, stream: Arc::clone(stream), demand: Demand::new(INTERVAL_NS, now_ns) })
     }
 
-    /// Have `bytes` bytes ready for a run of `owner`: the first of the slot's addresses, with nobody else's bytes in them. On error the slot is as before.
+    /// Prepares `bytes` bytes for a run of `owner`, at the start of the slot's addresses and
+    /// without other owners' bytes. On error the slot is unchanged.
     pub fn prepare(&mut self, bytes: u64, owner: Owner, now_ns: u64) -> Result<Span, CudaError> {
         let span = self.range.span().slice(0, bytes).ok_or_else(|| {
             let bytes_max = self.range.span().bytes();
@@ -46,8 +48,8 @@ impl SlotMemory {
         Ok(span)
     }
 
-    /// Give back what is not worth holding any more, and say how much that was. Call it now and then, between runs: it waits for the stream if there is
-    /// something to give back.
+    /// Returns memory that is not worth holding any more to the pool, and reports how much. Call it
+    /// occasionally, between runs: it waits for the stream if it returns memory.
     pub fn settle(&mut self, now_ns: u64) -> Result<u64, CudaError> {
         let keep = self.demand.bytes(now_ns).div_ceil(BLOCK_BYTES);
         let before = self.range.mapped_bytes();
@@ -59,7 +61,8 @@ impl SlotMemory {
         Ok(before - self.range.mapped_bytes())
     }
 
-    /// Give back everything, as when others need the memory more. Waits for the stream.
+    /// Returns all memory to the pool, for example when other consumers need it more. Waits for the
+    /// stream.
     pub fn release(&mut self) -> Result<u64, CudaError> {
         let before = self.range.mapped_bytes();
         if before > 0 {
@@ -69,13 +72,13 @@ impl SlotMemory {
         Ok(before)
     }
 
-    /// Where its addresses begin.
+    /// Start of the slot's addresses.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.range.span().address()
     }
 
-    /// How much memory it holds.
+    /// Bytes of memory that the slot holds.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         self.range.mapped_bytes()
@@ -84,7 +87,8 @@ impl SlotMemory {
 
 impl Drop for SlotMemory {
     fn drop(&mut self) {
-        // Runs may still be under way. If waiting fails, the context is lost, and they are over.
+        // Runs may still be in progress. If waiting fails, the context is lost, and the runs have
+        // ended.
         let _ = self.stream.synchronize();
     }
 }

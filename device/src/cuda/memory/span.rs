@@ -1,13 +1,13 @@
-//! Which bytes of a device.
+//! Address ranges of a device, and owners of memory.
 
-/// Some bytes of a device, as addresses: a value, which keeps nothing alive.
+/// A range of device addresses: a plain value, which keeps nothing alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     address: u64,
     bytes: u64,
 }
 
-/// On whose behalf memory is held: what one owner has left in it, no other gets to see.
+/// Owner of memory: bytes that one owner leaves in memory are never visible to another owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(pub u64);
 
@@ -16,19 +16,19 @@ impl Span {
         Self { address, bytes }
     }
 
-    /// Where it begins, as kernels take it.
+    /// Start address, as kernels take it.
     #[must_use]
     pub fn address(self) -> u64 {
         self.address
     }
 
-    /// How long it is.
+    /// Length in bytes.
     #[must_use]
     pub fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// A part of it; none where it would go past the end.
+    /// A part of the range; `None` if it would exceed the end.
     #[must_use]
     pub fn slice(self, offset: u64, bytes: u64) -> Option<Self> {
         let end = offset.checked_add(bytes)?;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_lies_within_the_whole() {
+    fn slice_stays_within_the_span() {
         let whole = Span::new(1000, 100);
         assert_eq!(whole.slice(0, 100), Some(whole));
         assert_eq!(whole.slice(60, 40), Some(Span::new(1060, 40)));

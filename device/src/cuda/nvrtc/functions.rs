@@ -1,4 +1,4 @@
-//! The functions of NVRTC that are called.
+//! Functions of NVRTC.
 
 use libloading::os::unix::Library;
 use std::ffi::{c_char, c_int, c_void};
@@ -21,13 +21,14 @@ type Numbers = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 macro_rules! functions {
     ($($field:ident: $function:ident, $name:literal;)*) => {
-        /// All of them, looked up.
+        /// The functions, looked up by name.
         pub(super) struct Functions {
             $(pub(super) $field: $function,)*
         }
 
         impl Functions {
-            /// Those of a library that stays open; or the names of those that it lacks.
+            /// Looks up the functions of a library that stays open; on failure returns the names of
+            /// the missing ones.
             pub(super) fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(

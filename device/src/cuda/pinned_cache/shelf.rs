@@ -1,4 +1,4 @@
-//! Where copies are, and which was used when. Bookkeeping only.
+//! Bookkeeping of a pinned cache: places and last uses of the copies.
 
 use crate::cuda::memory::BlockMap;
 use crate::cuda::pinned::PinnedSlice;
@@ -6,27 +6,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use weir_types::ContentHash;
 
-/// What lengths are rounded to.
+/// Alignment of lengths.
 const ALIGNMENT_BYTES: u64 = 256;
 
-/// What a cache holds, in bytes, and how often it was asked.
+/// Usage of a pinned cache, in bytes, and counts of its lookups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PinnedCacheUsage {
-    /// The most that it can hold: this much memory of the host is pinned.
+    /// Capacity of the cache: this much host memory is pinned.
     pub bytes_max: u64,
-    /// What it holds.
+    /// Bytes of the copies.
     pub used_bytes: u64,
-    /// Copies that were found.
+    /// Lookups that found a copy.
     pub hits: u64,
-    /// Copies that were asked for and not there.
+    /// Lookups that found none.
     pub misses: u64,
 }
 
-/// The copies in one run of memory.
+/// The copies in one range of memory.
 pub(super) struct Shelf {
     map: BlockMap,
     entries: HashMap<ContentHash, Entry>,
-    /// The copies by their last use, the one used longest ago first.
+    /// Copies by last use, the least recently used first.
     by_use: BTreeMap<u64, ContentHash>,
     uses: u64,
     usage: PinnedCacheUsage,
@@ -42,12 +42,12 @@ impl Shelf {
     pub(super) fn new(bytes_max: u64) -> Self {
         let bytes_max = bytes_max / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
         let usage = PinnedCacheUsage { bytes_max, ..PinnedCacheUsage::default() };
-        // All of the memory is there: one block.
+        // All of the memory exists, so it is one block.
         let map = BlockMap::new(bytes_max, 1);
         Self { map, entries: HashMap::new(), by_use: BTreeMap::new(), uses: 0, usage }
     }
 
-    /// A copy, which counts as used.
+    /// Looks up a copy, and counts it as used.
     pub(super) fn get(&mut self, hash: &ContentHash) -> Option<Arc<PinnedSlice>> {
         let Some(entry) = self.entries.get_mut(hash) else {
             self.usage.misses += 1;
@@ -65,7 +65,8 @@ impl Shelf {
         self.entries.contains_key(hash)
     }
 
-    /// A place for a copy of so many bytes. Copies make way that nothing reads, those used longest ago first; none does for what never fits.
+    /// A place for a copy of `bytes` bytes. Evicts copies that no transfer reads, least recently
+    /// used first, but none for a copy that can never fit.
     pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
         if bytes > self.usage.bytes_max {
             return None;
@@ -78,7 +79,7 @@ impl Shelf {
         }
     }
 
-    /// Keep a copy at a place that was given for it.
+    /// Adds a copy at its assigned place.
     pub(super) fn add(&mut self, hash: ContentHash, offset: u64, slice: PinnedSlice) {
         self.uses += 1;
         let entry = Entry { offset, slice: Arc::new(slice), last_use: self.uses };
@@ -86,7 +87,7 @@ impl Shelf {
         self.entries.insert(hash, entry);
     }
 
-    /// Take back a place that nothing was put at.
+    /// Frees a place that was assigned but not used.
     pub(super) fn take_back(&mut self, offset: u64) {
         self.map.free(offset);
     }
@@ -96,7 +97,8 @@ impl Shelf {
     }
 
     fn evict_oldest(&mut self) -> Option<()> {
-        // Slices are handed out under the same lock as this: one that nobody else has stays so.
+        // Slices are handed out under the same lock: a slice without other references cannot gain
+        // one here.
         let is_free = |hash: &&ContentHash| {
             self.entries.get(hash).is_some_and(|entry| Arc::strong_count(&entry.slice) == 1)
         };
