@@ -200,9 +200,9 @@ pub struct ClusterConfig {
     /// Lease of the node: the time until the cluster drops a node that etcd does not hear from, and
     /// so the longest time that the cluster may be without a dispatcher.
     pub lease_ms: u64,
-    /// Interval of the heartbeats between nodes that work together.
+    /// Interval of the heartbeats between cooperating nodes.
     pub heartbeat_ms: u64,
-    /// Silence after which such a node counts as lost.
+    /// Silence after which a cooperating node counts as lost.
     pub heartbeat_timeout_ms: u64,
 }
 
@@ -229,7 +229,7 @@ pub struct AsyncConfig {
     /// Invocations and callbacks that this node runs at once. At 0 the node accepts invocations and
     /// runs none.
     pub running_max: u32,
-    /// Share of one tenant in `running_max`, so that other tenants always have room.
+    /// Maximum for one tenant within `running_max`, so that other tenants always have room.
     pub tenant_running_max: u32,
     /// Unfinished invocations accepted by this node. Further invocations are answered with 429.
     pub queue_len_max: u32,

@@ -251,7 +251,7 @@ mod tests {
 
     /// A record takes less than 1 KiB with any content.
     #[test]
-    fn the_largest_record_takes_less_than_1_kib() {
+    fn largest_record_is_below_1_kib() {
         let digest = ContentHash::of(b"x");
         let part = Part { digest, bytes: u64::MAX };
         let mut record = Record {

@@ -125,8 +125,8 @@ impl From<BlobError> for ApiError {
     }
 }
 
-/// Returns the time by which the call would have missed its objective, as an estimate of when the
-/// load is low enough. A minute at most, since the load changes meanwhile.
+/// Returns the seconds by which the call would have missed its objective, as an estimate of when
+/// the load is low enough. At most a minute, since the load changes meanwhile.
 fn retry_after_s(slo: &SloRefusal) -> u64 {
     let late_ns = slo.estimated_ns.saturating_sub(slo.slo_ns.unwrap_or(slo.estimated_ns));
     late_ns.div_ceil(1_000_000_000).clamp(1, 60)

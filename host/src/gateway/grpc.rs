@@ -220,8 +220,8 @@ impl GrpcInferenceService for Service {
                     error_message: status.message().to_owned(),
                 },
             };
-            // Only a small part of the next message has arrived: the stream is read no further
-            // until now.
+            // Bytes of the next message that have already arrived lose their count too. They are
+            // few: the stream is read no further.
             asker.reserved.clear();
             Some((Ok(answer), (node, asker, messages)))
         });

@@ -11,7 +11,7 @@ use weir_types::InvocationId;
 /// Length limit of a client's id.
 const LEN_MAX: usize = 128;
 
-/// Request id: the client's `weir-request-id`, or a generated one.
+/// Request id: the client's `weir-request-id`, or a generated id.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId {
     pub(crate) invocation: InvocationId,

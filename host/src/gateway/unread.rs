@@ -32,7 +32,7 @@ impl Unread {
     /// Watches the body of `request`.
     pub(super) fn watch(request: Request) -> (Request, Self) {
         // HTTP/2 resets only the stream. A client that waits for `100 Continue` has sent nothing
-        // yet, and does not get one.
+        // yet, and does not get that response.
         let is_simple = request.version() > Version::HTTP_11 || request.headers().contains_key(EXPECT);
         if request.body().is_end_stream() || is_simple {
             return (request, Self(None));

@@ -29,7 +29,7 @@ const RECORD_BYTES_MAX: usize = 512 << 10;
 pub(super) struct Options {
     /// Checks the workflow without deploying it.
     dry_run: bool,
-    /// Objectives of the calls, which override the document's.
+    /// Objectives of the calls, which override the objectives in the document.
     slo_ms: Option<NonZeroU64>,
     cost_slo: Option<Cost>,
 }
