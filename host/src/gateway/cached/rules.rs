@@ -32,7 +32,7 @@ pub(super) const TELLING: [HeaderName; 10] = [
 const PARTIAL: [HeaderName; 7] =
     [RANGE, IF_RANGE, IF_MATCH, IF_NONE_MATCH, IF_MODIFIED_SINCE, IF_UNMODIFIED_SINCE, UPGRADE];
 
-/// Whether the cache may answer such a request, and keep its response.
+/// Whether the cache may answer a request with these headers, and keep its response.
 pub(super) fn may_be_kept(head: &http::request::Parts) -> bool {
     matches!(head.method, Method::GET | Method::HEAD | Method::POST)
         && !PARTIAL.iter().any(|name| head.headers.contains_key(name))
