@@ -1,90 +1,90 @@
-//! What is compared, and for how long.
+//! Command line: suites, duration and paths.
 
 use clap::{Parser, ValueEnum};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Measures programs side by side; `cargo xtask bench` gives it the programs.
+/// Benchmarks programs side by side; `cargo xtask bench` provides the programs.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// Rounds; each measures every contender once
+    /// Number of rounds; each round measures every contender once
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) rounds: u32,
-    /// How long each measurement lasts
+    /// Seconds per measurement
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     pub(crate) seconds: u32,
-    /// What to measure [default: everything]
+    /// Suites to run [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<Suite>,
-    /// One round of one second and few restarts: to see that everything runs, not for figures
+    /// Run one round of one second with few restarts, as a smoke test; the results are meaningless
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write every sample to this file
+    /// Write all samples to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
     /// Replace the measured sections of this page
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
 
-    /// The commit that is measured
+    /// Commit under test
     #[arg(long)]
     pub(crate) commit: String,
-    /// The `weir` program
+    /// Path of the `weir` program
     #[arg(long)]
     pub(crate) weir: PathBuf,
-    /// The `wasmtime` program
+    /// Path of the `wasmtime` program
     #[arg(long)]
     pub(crate) wasmtime: PathBuf,
-    /// A Python that has what `bench/python/requirements.txt` pins
+    /// Python with the packages in `bench/python/requirements.txt`
     #[arg(long)]
     pub(crate) python: PathBuf,
-    /// A Python that has what `bench/python/serving/requirements.txt` pins; only `serving` needs it
+    /// Python with the packages in `bench/python/serving/requirements.txt`; only for `serving`
     #[arg(long)]
     pub(crate) serving_python: Option<PathBuf>,
-    /// The folder of Python scripts
+    /// Folder of the Python scripts
     #[arg(long)]
     pub(crate) scripts: PathBuf,
-    /// The folder of built functions
+    /// Folder of the built functions
     #[arg(long)]
     pub(crate) functions: PathBuf,
-    /// embed-text, pre-initialised
+    /// Pre-initialised component of embed-text
     #[arg(long)]
     pub(crate) embed_snapshot: PathBuf,
-    /// The folder of ONNX models
+    /// Folder of the ONNX models
     #[arg(long)]
     models: PathBuf,
-    /// The `libonnxruntime.so` that Weir uses
+    /// Path of the `libonnxruntime.so` for Weir
     #[arg(long)]
     pub(crate) onnxruntime: PathBuf,
 }
 
-/// A comparison.
+/// Benchmark suite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Suite {
-    /// A request that does nothing.
+    /// Requests to a trivial function.
     Hello,
     /// A model behind HTTP.
     Inference,
-    /// Models beside servers of models.
+    /// Weir compared with model servers.
     Serving,
-    /// The first call after a restart, and memory per function.
+    /// First calls after a restart, and memory per function.
     Coldstart,
-    /// A function beside one that misbehaves.
+    /// A function beside a misbehaving one.
     Neighbours,
     /// One function in every language.
     Languages,
-    /// Three nodes beside what the simulator predicts.
+    /// A cluster of three nodes compared with the simulator.
     Cluster,
-    /// Requests for one model, together or one by one.
+    /// Batched and unbatched requests for one model.
     Batching,
-    /// Several models put together.
+    /// Workflows of several models.
     Workflows,
-    /// More requests than can be served.
+    /// Load beyond the capacity.
     Overload,
-    /// What calls of the host take.
+    /// Duration of host calls.
     Calls,
-    /// What is lost when parts of a cluster fail.
+    /// Lost calls when parts of a cluster fail.
     Faults,
 }
 
@@ -108,15 +108,15 @@ impl fmt::Display for Suite {
 }
 
 impl Args {
-    /// What to measure, in the order of the page.
+    /// The selected suites, in the order of the page.
     pub(crate) fn suites(&self) -> Vec<Suite> {
         let all = Suite::value_variants().iter().copied();
         all.filter(|suite| self.only.is_empty() || self.only.contains(suite)).collect()
     }
 
-    /// The file of the model of that name.
+    /// Path of a model by name.
     pub(crate) fn model(&self, name: &str) -> PathBuf {
-        // The one that is in the repository itself.
+        // This model is in the repository.
         let folder = if name == "digits" {
             self.scripts.join("../../functions/classify-digits/model")
         } else {
@@ -125,17 +125,17 @@ impl Args {
         folder.join(format!("{name}.onnx"))
     }
 
-    /// Rounds to measure.
+    /// Number of rounds.
     pub(crate) fn rounds(&self) -> u32 {
         if self.quick { 1 } else { self.rounds }
     }
 
-    /// Seconds of one measurement.
+    /// Seconds per measurement.
     pub(crate) fn seconds(&self) -> u32 {
         if self.quick { 1 } else { self.seconds }
     }
 
-    /// What a person types to run this again.
+    /// Command line that repeats this run.
     pub(crate) fn command_line(&self) -> String {
         if self.quick {
             return "cargo xtask bench --quick".to_owned();

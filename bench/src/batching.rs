@@ -1,5 +1,5 @@
-//! Requests for one model, run together or one by one: on a curve that a fake model declares, beside fixed sizes, and on models that the
-//! processor runs, where it may not pay.
+//! Batching: a fake model with a declared latency curve at fixed and adaptive batch sizes, and CPU
+//! models for which batching may not pay.
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare, connections};
@@ -12,9 +12,9 @@ use std::path::Path;
 
 const INPUT_ELEMENTS: u32 = 3 * 224 * 224;
 const SENTENCE: &[u8] = b"A cat sits on the mat.";
-/// The largest batches that adaptive ones are compared with.
+/// Maximum batch sizes to compare adaptive batching with.
 const FIXED: [u32; 6] = [1, 2, 4, 8, 16, 32];
-/// What the fake model's runs take: 2 ms, and a quarter for each item.
+/// Run times of the fake model: 2 ms, and 0.25 ms per item.
 const CURVE_MS: [(u32, f64); 6] = [(1, 2.25), (2, 2.5), (4, 3.0), (8, 4.0), (16, 6.0), (32, 10.0)];
 
 const ADAPTIVE: &str = "adaptive";
@@ -87,7 +87,7 @@ fn fake() -> String {
     .to_string()
 }
 
-/// Models of which it is for the node to find out whether running requests together pays.
+/// Models for which the node has to find out whether batching pays.
 fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>> {
     let weir = |way: &str, batching: &str| -> Result<Weir<'_>> {
         let folder = folder.join(way);
@@ -124,7 +124,7 @@ fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>
     Ok(measured)
 }
 
-/// Adaptive batches over the size that did best with as many connections.
+/// Adaptive batching compared with the best fixed size, per number of connections.
 fn beside_fixed(results: &Results) -> Table {
     let columns = ["connections", "best fixed", "throughput over it", "bound", "p99 over its p99"];
     let mut table = Table::new(

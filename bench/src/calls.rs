@@ -1,4 +1,4 @@
-//! What a guest's calls of its host take, alone and beside many.
+//! Duration of host calls, with one guest and with many.
 
 use crate::args::Args;
 use crate::report::{Section, Table};
@@ -7,12 +7,13 @@ use crate::weir::{Node, Spans, Weir};
 use anyhow::{Context as _, Result, anyhow};
 use std::collections::BTreeMap;
 
-/// Guests at once.
+/// Numbers of concurrent guests.
 const GUESTS: [usize; 2] = [1, 48];
-/// Calls of each kind, in each guest.
+/// Calls of each kind per guest.
 const CALLS: u32 = 20_000;
 
-/// The kinds of calls, what each is, and the most that it may take with so many guests as in [`GUESTS`].
+/// Kinds of calls: name, description, and upper bounds in microseconds for the numbers of guests in
+/// [`GUESTS`].
 const KINDS: [(&str, &str, Option<[f64; 2]>); 4] = [
     ("shape", "`tensor.shape`", Some([3.0, 5.0])),
     ("describe", "`model.describe`, which gives lists of text", Some([3.0, 5.0])),
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     Ok(Section { key: "calls", notes, tables: vec![table], samples: serde_json::to_value(samples)? })
 }
 
-/// Microseconds of a call of each kind, at the median over so many guests at once.
+/// Median microseconds per call of each kind over `guests` concurrent guests.
 fn measure(node: &Node, guests: usize) -> Result<Vec<(String, f64)>> {
     let path = format!("/fn/host-calls/nothing?calls={CALLS}");
     let answers: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {

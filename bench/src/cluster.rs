@@ -1,6 +1,8 @@
-//! A cluster of three nodes under a skewed workload, beside what the simulator predicts for the same arrivals.
+//! A cluster of three nodes under a skewed workload, compared with the simulator's prediction for
+//! the same arrivals.
 //!
-//! Nodes run fake models, which take the times that they declare: what is compared is where calls run, and when.
+//! The nodes run fake models with declared times, so the comparison covers placement and
+//! scheduling.
 
 use crate::args::Args;
 use crate::report::{Section, Table};
@@ -18,18 +20,19 @@ use weir_scheduler::{PolicyKind, PolicyOptions};
 
 const NODES: u32 = 3;
 const POLICIES: [PolicyKind; 3] = [PolicyKind::FinishFirst, PolicyKind::LalbO3, PolicyKind::Lb];
-/// Functions, each with a model of its own, of which a node holds two or three at once.
+/// Number of functions, each with its own model. A node holds two or three models at once.
 const FUNCTIONS: u32 = 10;
-/// Arrivals in one of the recipe's minutes: some 80 % of what three devices can do if nothing is loaded twice.
+/// Arrivals per minute of the recipe: about 80 % of the capacity of three devices without repeated
+/// loads.
 const PER_MINUTE: u32 = 85;
 const MINUTES: u32 = 8;
-/// How much faster everything is than seed 000's.
+/// Speed-up over the times of seed 000.
 const FASTER: u64 = 10;
 const SEED: u64 = 1;
-/// How long the nodes have to hear of what was deployed.
+/// Time for the nodes to learn about the deployments.
 const SETTLE: Duration = Duration::from_secs(3);
 
-/// What became of the workload.
+/// Result of the workload.
 #[derive(Debug, Serialize)]
 struct Outcome {
     mean_ms: f64,
@@ -76,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-/// Seed 000's costs and popularity on three devices, in less time.
+/// Seed 000's costs and popularity on three devices, sped up.
 fn workload(minutes: u32) -> Result<Workload> {
     let recipe = Recipe {
         functions: FUNCTIONS,
@@ -101,7 +104,7 @@ fn workload(minutes: u32) -> Result<Workload> {
     Ok(Workload::new(models.collect(), requests.collect(), NODES, slow.capacity_bytes())?)
 }
 
-/// Play the workload on a new cluster.
+/// Runs the workload on a new cluster.
 fn play(args: &Args, workload: &Workload, policy: PolicyKind, scratch: &Path) -> Result<Outcome> {
     let (_server, nodes) = start(args, workload, policy, scratch)?;
     let agent = weir::agent();
@@ -156,7 +159,7 @@ fn play(args: &Args, workload: &Workload, policy: PolicyKind, scratch: &Path) ->
     Ok(Outcome { mean_ms, p99_ms, misses })
 }
 
-/// A cluster, and where its nodes are.
+/// Starts a cluster. Returns its process and the nodes' URLs.
 fn start(
     args: &Args,
     workload: &Workload,
@@ -171,7 +174,7 @@ fn start(
         format!("policy={policy}"),
         format!("model_memory_bytes_max={}", workload.capacity_bytes()),
         "backend=fake".to_owned(),
-        // One call at a time.
+        // One call at a time per node.
         "instances_max=1".to_owned(),
         "model_slots=1".to_owned(),
     ] {

@@ -1,7 +1,9 @@
-//! The first call after a restart, instances after that, what a snapshot is worth, and what a deployed function costs in memory.
+//! First calls after a restart, later calls, the effect of a snapshot, and memory per function.
 //!
-//! The node's own clocks tell: `weir_phase_fetch_seconds` is loading a function's machine code from its artefact, and
-//! `weir_phase_instantiate_seconds` is making the sandbox. Their sums before and after one call give that call's times exactly.
+//! The times are from the node's metrics: `weir_phase_fetch_seconds` is the time to load a
+//! function's machine code from its artefact, `weir_phase_instantiate_seconds` the time to create
+//! the sandbox. The difference of their sums before and after one call gives that call's exact
+//! times.
 
 mod memory;
 mod snapshot;
@@ -18,17 +20,17 @@ use std::time::Instant;
 const PATH: &str = "/fn/hello/";
 const RESTARTS: u32 = 30;
 const RESTARTS_QUICK: u32 = 3;
-/// Calls after the first one in each run of the node.
+/// Calls after the first call in each run of the node.
 const LATER_CALLS: u32 = 20;
 const FUNCTIONS: u32 = 1_000;
 const FUNCTIONS_QUICK: u32 = 20;
 
-/// One call, in microseconds.
+/// Times of one call, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Call {
     fetch_us: f64,
     instantiate_us: f64,
-    /// As the client sees it.
+    /// Latency at the client.
     whole_us: f64,
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-/// The first and the later calls over all restarts.
+/// Measures the first and the later calls over all restarts.
 fn calls(args: &Args, scratch: &Path, component: &[u8], restarts: u32) -> Result<(Vec<Call>, Vec<Call>)> {
     let weir = Weir::new(args, &scratch.join("calls"))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", component)?;
@@ -76,7 +78,7 @@ fn calls(args: &Args, scratch: &Path, component: &[u8], restarts: u32) -> Result
     Ok((first, later))
 }
 
-/// What the node has counted so far.
+/// Counters of the node at the last call.
 #[derive(Default)]
 struct Counted {
     calls: f64,

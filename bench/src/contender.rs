@@ -1,4 +1,5 @@
-//! The programs of one comparison, measured in turn, again and again: what changes on the machine meanwhile changes for all of them.
+//! Contenders of one comparison, measured in turn over several rounds, so that changes on the
+//! machine affect all of them.
 
 use crate::load::{CONNECTIONS, Load, Sample};
 use crate::server::Server;
@@ -6,19 +7,20 @@ use crate::stats::Spread;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-/// One program that is compared.
+/// One program in a comparison.
 pub(crate) struct Contender<'a> {
     name: String,
     measure: Box<dyn Fn() -> Result<Vec<Sample>> + 'a>,
 }
 
 impl<'a> Contender<'a> {
-    /// Something that measures itself.
+    /// Creates a contender with its own measurement.
     pub(crate) fn new(name: &str, measure: impl Fn() -> Result<Vec<Sample>> + 'a) -> Self {
         Self { name: name.to_owned(), measure: Box::new(measure) }
     }
 
-    /// A server, started anew for every round and put under `load` at `path`.
+    /// Creates a contender for a server that is started for every round and put under `load` at
+    /// `path`.
     pub(crate) fn server(
         name: &str,
         load: &'a Load,
@@ -29,7 +31,7 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// The samples of every contender in every round.
+/// Samples of every contender in every round.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Results {
@@ -43,7 +45,7 @@ struct Measured {
     rounds: Vec<Vec<Sample>>,
 }
 
-/// Measure all of `contenders` in every round, every other round in reverse.
+/// Measures all `contenders` in every round, in reverse order every other round.
 pub(crate) fn compare(contenders: &[Contender<'_>], rounds: u32) -> Result<Results> {
     let mut results: Vec<_> = contenders
         .iter()
@@ -79,12 +81,13 @@ fn in_short(samples: &[Sample]) -> String {
 }
 
 impl Results {
-    /// The contenders, in the order they were given.
+    /// Names of the contenders in their original order.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.contenders.iter().map(|measured| measured.name.as_str())
     }
 
-    /// `what` of the samples of `name` with so many connections, over the rounds. None where there are no such samples.
+    /// Spread of `what` over the rounds, for the samples of `name` with this number of connections.
+    /// Returns `None` without such samples.
     pub(crate) fn spread(
         &self,
         name: &str,
@@ -94,7 +97,7 @@ impl Results {
         Spread::of(self.samples(name, connections).map(what))
     }
 
-    /// `what` of one contender over that of another, each pair from the same round.
+    /// Ratio of `what` between two contenders, paired by round.
     pub(crate) fn ratio(
         &self,
         name: &str,
@@ -106,7 +109,7 @@ impl Results {
         Spread::of(pairs.map(|(ours, theirs)| what(ours) / what(theirs)))
     }
 
-    /// As [`Results::ratio`], with the difference instead.
+    /// Like [`Results::ratio`], with the difference.
     pub(crate) fn difference(
         &self,
         name: &str,
@@ -118,7 +121,7 @@ impl Results {
         Spread::of(pairs.map(|(ours, theirs)| what(ours) - what(theirs)))
     }
 
-    /// The median and the largest share of the machine that others took during a measurement.
+    /// Spread of the share of the machine that other programs took during the measurements.
     pub(crate) fn others(&self) -> Option<Spread> {
         let samples = self.contenders.iter().flat_map(|measured| measured.rounds.iter().flatten());
         Spread::of(samples.map(|sample| sample.others_share))
@@ -131,7 +134,7 @@ impl Results {
     }
 }
 
-/// The connections that anything was measured with.
+/// The numbers of connections with samples of `name`.
 pub(crate) fn connections(results: &Results, name: &str) -> Vec<u32> {
     CONNECTIONS
         .into_iter()
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_are_interleaved_and_ratios_pair_what_was_measured_in_the_same_round() {
+    fn rounds_are_interleaved_and_ratios_are_paired_by_round() {
         let (order, slowdown) =
             (RefCell::new(String::new()), RefCell::new(vec![3.0, 3.0, 7.0, 7.0, 1.0, 1.0]));
         let contender = |name: &'static str, cost: f64| {
@@ -171,7 +174,7 @@ mod tests {
         let results = compare(&[contender("a", 10.0), contender("b", 20.0)], 3).unwrap();
         assert_eq!(*order.borrow(), "abbaab");
         let cpu = |sample: &Sample| sample.cpu_us_per_request;
-        // The machine slowed down between rounds; the ratio did not.
+        // The machine slowed down between rounds; the ratio stayed the same.
         assert_eq!(results.ratio("a", "b", 8, cpu), Some(Spread { median: 0.5, min: 0.5, max: 0.5 }));
         assert_eq!(results.spread("a", 8, cpu), Some(Spread { median: 30.0, min: 10.0, max: 70.0 }));
         assert_eq!(results.spread("a", 64, cpu), None);

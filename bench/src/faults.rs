@@ -1,7 +1,8 @@
-//! A cluster of three nodes under load while parts of it fail: what is lost, what runs again, and how long until all is as before.
+//! Faults of a cluster of three nodes under load: lost calls, repeated calls, and recovery time.
 //!
-//! Calls come in at nodes that are not themselves what fails, so that it is the cluster that is measured and not the clients' connections; where
-//! all nodes are stopped in turn, clients go on to the next node if one takes nothing any more, as a load balancer would.
+//! Calls go to nodes that do not fail themselves, so that the cluster is measured instead of the
+//! clients' connections. If all nodes are restarted in turn, clients retry on the next node, as a
+//! load balancer would.
 
 mod calls;
 mod nodes;
@@ -15,18 +16,18 @@ use rustix::process::Signal;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Functions that run a model; which node has it decides where they run.
+/// Number of functions. Each runs a model, and the node that holds the model runs the function.
 pub(crate) const FUNCTIONS: usize = 9;
-/// How long a call of one runs.
+/// Run time of a call.
 const RUN_TIME_MS: f64 = 30.0;
-/// A call that takes longer was held up.
+/// Duration above which a call counts as disturbed.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// How long something hangs, or is away.
+/// Duration of a hang.
 const AWAY: Duration = Duration::from_secs(5);
-/// How long nodes that work together may be silent, and how long one counts without etcd hearing of it: the least that is asked for.
+/// Heartbeat timeout and lease of the nodes: the minimum of both settings.
 const LEASE_MS: u64 = 2_000;
 
-/// What fails.
+/// Kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     KillNode,
@@ -50,7 +51,7 @@ impl Fault {
         }
     }
 
-    /// Let it happen. Says which node that was, if it was one.
+    /// Causes the fault on the node `victim`, if it affects a node.
     fn happen(self, nodes: &mut Nodes, victim: usize) -> Result<()> {
         match self {
             Self::KillNode | Self::KillDispatcher => nodes.signal(Part::Node(victim), Signal::KILL),
@@ -67,19 +68,19 @@ fn hang(nodes: &Nodes, part: Part) -> Result<()> {
     nodes.signal(part, Signal::CONT)
 }
 
-/// What came of one fault.
+/// Result of one fault.
 #[derive(Debug, Serialize)]
 struct Outcome {
     fault: &'static str,
     calls: usize,
     lost: usize,
-    /// Of those, calls that the cluster may run a second time.
+    /// Lost calls that the cluster may run again.
     lost_although_idempotent: usize,
     placed_again: f64,
     turned_away: u32,
     slowest_ms: f64,
     recovered_after_ms: f64,
-    /// What the first of the lost were told.
+    /// Errors of the first lost calls.
     told: Vec<String>,
 }
 
@@ -124,7 +125,7 @@ fn play(args: &Args, fault: Fault) -> Result<Outcome> {
     Ok(outcome(fault, &calls, at, placed_again))
 }
 
-/// `at` is when the fault was.
+/// Evaluates the calls. `at` is the time of the fault.
 fn outcome(fault: Fault, calls: &[Call], at: Duration, placed_again: f64) -> Outcome {
     let lost: Vec<_> = calls.iter().filter(|call| call.lost.is_some()).collect();
     let disturbed = calls.iter().filter(|call| call.lost.is_some() || call.took > HELD_UP);
@@ -175,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn recovered_is_when_the_last_disturbed_call_ended() {
+    fn recovery_time_is_the_end_of_the_last_disturbed_call() {
         let call = |began_ms, took_ms, lost: Option<&str>, is_idempotent| Call {
             began: Duration::from_millis(began_ms),
             took: Duration::from_millis(took_ms),

@@ -1,4 +1,4 @@
-//! A request that does nothing but run a fresh sandbox.
+//! Requests that only run a fresh sandbox.
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare, connections};
@@ -18,7 +18,7 @@ const TUNED: &str = "wasmtime serve, tuned";
 const WEIR: &str = "Weir";
 const SPANS: &str = "Weir, spans of every request";
 
-/// What makes `wasmtime serve` fastest, as far as its flags go.
+/// Flags that make `wasmtime serve` fastest.
 const TUNED_FLAGS: &str = "-Opooling-allocator=y,pooling-memory-keep-resident=2097152,pooling-table-keep-resident=65536,\
                            pooling-pagemap-scan=y,pooling-async-stack-keep-resident=65536";
 
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-/// What each contender did, with the spread of what matters most.
+/// Results of each contender, with the spread of the CPU time.
 pub(crate) fn table(title: &str, results: &Results) -> Table {
     let columns =
         ["", "connections", "req/s", "p50 ms", "p99 ms", "server CPU µs/request", "[min .. max]", "RSS MiB"];
@@ -83,7 +83,7 @@ pub(crate) fn table(title: &str, results: &Results) -> Table {
     table
 }
 
-/// How much of the machine went elsewhere.
+/// Describes the share of the machine that other programs took.
 pub(crate) fn others(results: &Results) -> String {
     let Some(others) = results.others() else { return String::new() };
     format!(
@@ -101,7 +101,7 @@ pub(crate) fn throughput(sample: &Sample) -> f64 {
     sample.requests_per_second
 }
 
-/// A ratio and how far it was from it in any round.
+/// Formats a ratio with its spread over the rounds.
 pub(crate) fn ratio(spread: Option<Spread>) -> String {
     spread.map_or_else(String::new, |Spread { median, min, max }| {
         format!("{median:.2}x [{min:.2} .. {max:.2}]")

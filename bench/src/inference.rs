@@ -1,4 +1,4 @@
-//! A model behind HTTP: a picture's worth of fp32 in, a thousand fp32 out.
+//! A model behind HTTP, with an fp32 image as input and a thousand fp32 values as output.
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
@@ -22,7 +22,8 @@ const UVICORN: &str = "uvicorn + onnxruntime, 1 process";
 const UVICORN_PER_CORE: &str = "uvicorn + onnxruntime, 1 process a core";
 const WEIR: &str = "Weir";
 
-/// Answers may differ by rounding: the graph is optimised ahead of time in one case and as it loads in the other.
+/// Results may differ by rounding, because Weir's graph is optimised ahead of time and the peers'
+/// at load time.
 const DIFFERENCE_MAX: f32 = 1e-3;
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
@@ -82,7 +83,7 @@ fn uvicorn(args: &Args, model: &Path, workers: usize, log: &Path) -> Result<Serv
     Server::start(command, log)
 }
 
-/// What the script `in_process.py` writes.
+/// Output of the script `in_process.py`.
 #[derive(Debug, Deserialize)]
 struct Floor {
     requests: u64,
@@ -109,7 +110,7 @@ fn in_process(args: &Args, model: &Path, body: &Path) -> Result<Vec<Sample>> {
     }])
 }
 
-/// Whatever is fast must also be right.
+/// Checks that all contenders return the same results.
 fn same_answers(
     args: &Args,
     weir: &Weir<'_>,
@@ -158,7 +159,7 @@ fn against(model: &str, results: &Results) -> Table {
     let mut table =
         Table::new(format!("Weir with `{model}`: medians of the rounds' ratios [least .. most]"), &columns);
     let bound = |text: &str| if model == MODELS[0] { text.to_owned() } else { String::new() };
-    // In-process is measured without connections: its cost holds for any number of them.
+    // In-process runs have no connections: their cost is compared with every number of connections.
     let floor = results.spread(IN_PROCESS, 1, cpu).map_or(f64::NAN, |spread| spread.median);
     let over_floor = CONNECTIONS.map(|connections| match connections {
         1 => ratio(results.ratio(WEIR, IN_PROCESS, 1, cpu)),
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_compared_as_numbers() {
+    fn results_are_compared_with_tolerance() {
         let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
         assert!(is_close(&bytes(&[1.0, 2.0]), &bytes(&[1.0, 2.0005])));
         assert!(!is_close(&bytes(&[1.0, 2.0]), &bytes(&[1.0, 2.1])));

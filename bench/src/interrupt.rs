@@ -1,6 +1,7 @@
-//! Ctrl-C: whatever was started ends with the benchmark.
+//! Ctrl-C handling: started programs end with the benchmark.
 //!
-//! The measuring itself needs no check for it. What it waits for (a server, wrk, a script) ends, so that it fails, and drops what it holds.
+//! The measurements need no checks for it. The programs that they wait for (a server, wrk, a
+//! script) end, so the measurement fails and drops its resources.
 
 use crate::process::Tree;
 use anyhow::{Context as _, Result};
@@ -9,12 +10,12 @@ use std::thread;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long everything may take to end in order.
+/// Time limit for an orderly end.
 const END_MAX: Duration = Duration::from_secs(20);
-/// What shells show for a program that Ctrl-C has ended.
+/// Exit status of shells for a program that Ctrl-C ended.
 const STATUS: i32 = 130;
 
-/// From now on Ctrl-C and SIGTERM end what this program has started, and then this program.
+/// Installs handlers for Ctrl-C and SIGTERM that end the started programs and then this program.
 pub(crate) fn watch() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -24,7 +25,7 @@ pub(crate) fn watch() -> Result<()> {
         let _runtime = runtime.enter();
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
     };
-    // It lasts as long as the process.
+    // The thread runs until the process ends.
     thread::Builder::new().name("interrupt".into()).spawn(move || {
         runtime.block_on(async {
             tokio::select! {
@@ -37,7 +38,8 @@ pub(crate) fn watch() -> Result<()> {
     Ok(())
 }
 
-/// The main thread ends the process as soon as it has stopped its servers; if it does not in time, this does.
+/// Ends the started programs. The main thread exits when its servers have stopped; after the time
+/// limit this function exits.
 fn end() -> ! {
     eprintln!("interrupted; ending what was started");
     let this = Tree::of(std::process::id());
@@ -47,11 +49,11 @@ fn end() -> ! {
     std::process::exit(STATUS)
 }
 
-/// To all processes that the root has started, itself not.
+/// Sends a signal to all descendants of the root, but not to the root.
 fn send(tree: &Tree, what: Signal) {
     for process in tree.processes().unwrap_or_default().iter().skip(1) {
         if let Some(pid) = Pid::from_raw(process.pid()) {
-            // It may have ended by itself.
+            // The process may have exited already.
             let _ = kill_process(pid, what);
         }
     }
@@ -64,8 +66,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn what_the_root_has_started_ends_and_the_root_does_not() {
-        // The shell tells how the program ended that it has started.
+    fn signal_reaches_descendants_but_not_the_root() {
+        // The shell prints the exit status of the program that it started.
         let script = "sleep 60 & echo started; wait $!; echo $?; read x";
         let mut shell = Command::new("sh")
             .args(["-c", script])

@@ -1,7 +1,8 @@
-//! What a function costs in each language: to deploy, to instantiate and to call.
+//! Costs of a function in each language: deployment, instantiation and calls.
 //!
-//! All of them do the same, `functions/echo-body`: they read the request's body into their memory and answer with it. In every round each is
-//! deployed to a node of its own without any artefacts, so that it is compiled anew.
+//! All functions are equivalent to `functions/echo-body`: they read the request body into memory
+//! and return it. In every round each function is deployed to a new node without artefacts, so that
+//! it is compiled.
 
 use crate::args::Args;
 use crate::process::PeakWatch;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::time::Instant;
 
-/// Each language and its function.
+/// Languages with their functions.
 const LANGUAGES: [(&str, &str); 6] = [
     ("Rust", "echo-body"),
     ("C", "echo-body-c"),
@@ -22,15 +23,15 @@ const LANGUAGES: [(&str, &str); 6] = [
     ("TypeScript", "echo-body-ts"),
     ("Python", "echo-body-py"),
 ];
-/// A small body, and one of 150,528 numbers in fp32: a picture as image models take it.
+/// A small body, and one of 150,528 fp32 numbers: an image as model input.
 const SMALL_BYTES: usize = 16;
 const LARGE_BYTES: usize = 602_112;
-/// Calls with each body in a round, after some that are not counted.
+/// Calls per body and round, after the warm-up calls.
 const CALLS: usize = 50;
 const CALLS_QUICK: usize = 3;
 const WARM_UP_CALLS: usize = 5;
 
-/// What was measured of one language, over all rounds.
+/// Measurements of one language over all rounds.
 #[derive(Debug, Serialize)]
 struct Measured {
     language: &'static str,
@@ -39,20 +40,20 @@ struct Measured {
     compile_ms: Vec<f64>,
     compile_peak_bytes: Vec<f64>,
     instantiate_us: Vec<f64>,
-    /// A fresh instance for each call.
+    /// A fresh instance per call.
     fresh: Calls,
-    /// Instances that answer one call after the other.
+    /// Reused instances.
     reused: Calls,
 }
 
-/// Calls with a small body and with a large one, as the client sees them, in microseconds.
+/// Client latencies of calls with a small and with a large body, in microseconds.
 #[derive(Debug, Default, Serialize)]
 struct Calls {
     small_us: Vec<f64>,
     large_us: Vec<f64>,
 }
 
-/// What a node says about a deploy.
+/// Response of a node to a deployment.
 #[derive(Deserialize)]
 struct Deployed {
     compile_time_ms: u64,
@@ -70,7 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         }
     }
     for round in 1..=args.rounds() {
-        // Whatever changes on the machine during a round favours none of them twice.
+        // Alternate the order, so that changes on the machine during a round do not favour one
+        // language.
         all.reverse();
         for (component, measured) in &mut all {
             let folder = scratch.path().join(format!("{round}-{}", measured.function));
@@ -112,7 +114,7 @@ impl Measured {
         }
     }
 
-    /// Deploy it to a new node in `folder`, and call it.
+    /// Deploys the function to a new node in `folder`, and calls it.
     fn round(&mut self, args: &Args, folder: &Path, component: &[u8]) -> Result<()> {
         let node = Weir::new(args, folder)?.start(Spans::Off)?;
         let watch = PeakWatch::start(node.server.tree())?;
@@ -143,7 +145,7 @@ fn calls(args: &Args) -> usize {
     if args.quick { CALLS_QUICK } else { CALLS }
 }
 
-/// Microseconds of calls with a body of `length`, as the client sees them.
+/// Client latencies in microseconds of calls with a body of `length` bytes.
 fn call(
     node: &Node,
     function: &str,
@@ -214,7 +216,7 @@ fn call_table(all: &[Measured]) -> Table {
     table
 }
 
-/// The median of samples in a unit, and how far they spread.
+/// Median and spread of samples in a unit.
 fn cells(samples: &[f64], unit: f64, decimals: usize) -> (String, String) {
     Spread::of(samples.iter().map(|sample| sample / unit)).map_or_else(Default::default, |spread| {
         let shown = |value: f64| format!("{value:.decimals$}");
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_show_the_middle_and_the_ends() {
+    fn cells_show_median_and_range() {
         assert_eq!(cells(&[3e3, 1e3, 2e3], 1e3, 1), ("2.0".into(), "[1.0 .. 3.0]".into()));
         assert_eq!(cells(&[], 1.0, 0), (String::new(), String::new()));
     }

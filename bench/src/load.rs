@@ -1,4 +1,4 @@
-//! Putting a server under load with wrk, and reading what that cost.
+//! Load generation with wrk, and the resource use of the server under load.
 
 use crate::process::{self, Resident};
 use crate::server::Server;
@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections of the three measurements of a comparison.
+/// Numbers of connections of the three measurements.
 pub(crate) const CONNECTIONS: [u32; 3] = [1, 8, 64];
 
-/// A request may take this long: with 64 connections, a slow model's queue is long.
+/// Time limit of a request. With 64 connections, a slow model's queue is long.
 const REQUEST_TIMEOUT: &str = "60s";
-/// How long requests of one measurement may run on before the next begins.
+/// Time limit for requests of one measurement to finish before the next measurement.
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 const WARM_UP_SECONDS: u32 = 1;
 const WARM_UP_CONNECTIONS: u32 = 8;
@@ -27,15 +27,15 @@ pub(crate) struct Sample {
     pub(crate) requests_per_second: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Of the server and everything it started, user and system.
+    /// CPU time of the server and its children, user and system.
     pub(crate) cpu_us_per_request: f64,
-    /// The most it was under load.
+    /// Maximum under load.
     pub(crate) resident_bytes: u64,
-    /// The share of the machine's processor time that neither the server nor the load took.
+    /// Share of the machine's CPU time that other programs took, besides the server and the load.
     pub(crate) others_share: f64,
 }
 
-/// What is sent.
+/// Request and duration of the load.
 pub(crate) struct Load {
     script: PathBuf,
     body: Option<PathBuf>,
@@ -50,14 +50,15 @@ struct Measured {
     duration_us: u64,
     p50_us: f64,
     p99_us: f64,
-    /// Answers with a status of 400 or more.
+    /// Responses with a status of 400 or more.
     refused: u64,
-    /// Connections and requests that got no answer.
+    /// Connections and requests without a response.
     broken: u64,
 }
 
 impl Load {
-    /// A load of `seconds` per measurement; posts `body`, or gets where there is none. Scratch files go to `folder`.
+    /// Creates a load of `seconds` per measurement, which posts `body`, or sends GET requests
+    /// without one. Scratch files go to `folder`.
     pub(crate) fn new(folder: &Path, body: Option<PathBuf>, seconds: u32) -> Result<Self> {
         let script = folder.join("load.lua");
         std::fs::write(&script, include_str!("load.lua"))?;
@@ -65,12 +66,12 @@ impl Load {
         Ok(Self { script, body, header: None, seconds, cores })
     }
 
-    /// One that sends a header of its own.
+    /// Adds a request header.
     pub(crate) fn with_header(self, name: &str, value: &str) -> Self {
         Self { header: Some(format!("{name}: {value}")), ..self }
     }
 
-    /// Warm `path` on the server up, then measure it with each of [`CONNECTIONS`].
+    /// Warms up `path` on the server, then measures it with each number of [`CONNECTIONS`].
     pub(crate) fn measure(&self, server: &Server, path: &str) -> Result<Vec<Sample>> {
         self.warm_up(server, path)?;
         let sample = |connections| {
@@ -80,12 +81,12 @@ impl Load {
         CONNECTIONS.into_iter().map(sample).collect()
     }
 
-    /// Let the server come up to speed.
+    /// Warms up the server.
     pub(crate) fn warm_up(&self, server: &Server, path: &str) -> Result<()> {
         self.wrk(&server.url(path), WARM_UP_CONNECTIONS, WARM_UP_SECONDS, || Ok(())).map(drop)
     }
 
-    /// Measure `path` on the server once.
+    /// Measures `path` on the server once.
     pub(crate) fn sample(&self, server: &Server, path: &str, connections: u32) -> Result<Sample> {
         let tree = server.tree();
         let mut resident = Resident::default();
@@ -121,7 +122,7 @@ impl Load {
         })
     }
 
-    /// Run wrk to its end, calling `watch` four times a second.
+    /// Runs wrk to its end, and calls `watch` four times per second.
     fn wrk(
         &self,
         url: &str,
@@ -154,7 +155,7 @@ impl Load {
         let mut wrk =
             command.spawn().context("cannot start wrk (Debian and Ubuntu: `apt-get install wrk`)")?;
         let started = Instant::now();
-        // Its output is a screenful and fits the pipe, so that it can be read at the end.
+        // The output is short enough for the pipe, so it can be read at the end.
         while wrk.try_wait()?.is_none() {
             watch()?;
             let left = Duration::from_secs(seconds.into()).saturating_sub(started.elapsed());

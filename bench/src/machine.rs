@@ -1,12 +1,12 @@
-//! What the figures were measured on.
+//! Description of the machine for the report.
 
 use anyhow::Result;
 use procfs::{CpuInfo, Current as _, Meminfo};
 
-/// Processor, cores, memory and kernel, in a line.
+/// One line with processor, cores, memory and kernel.
 pub(crate) fn describe() -> Result<String> {
     let cpus = CpuInfo::current()?;
-    // Not every architecture names its processors.
+    // Some architectures have no model names.
     let model = cpus.model_name(0).unwrap_or(std::env::consts::ARCH).to_owned();
     let cores = std::thread::available_parallelism()?;
     let memory_gib = Meminfo::current()?.mem_total.div_ceil(1 << 30);

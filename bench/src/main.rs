@@ -1,9 +1,12 @@
-//! Weir measured side by side with its peers, on one machine, in interleaved rounds.
+//! Benchmarks of Weir and its peers on one machine, in interleaved rounds.
 //!
-//! `cargo xtask bench` brings the programs that are compared and runs this. In the order data meets them: [`args`] says what is compared;
-//! [`contender`] interleaves the rounds; [`server`] starts one program, [`load`] puts it under load with wrk and [`process`] reads what it
-//! took; [`protocol`] is how models are asked, and [`interrupt`] what becomes of it all on Ctrl-C; [`hello`], [`inference`], [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`], [`batching`], [`workflows`], [`overload`] and [`calls`] are what is
-//! measured; [`report`] shows them and puts them into the documentation.
+//! `cargo xtask bench` provides the programs and runs this. In order of the data flow: [`args`]
+//! selects the suites; [`contender`] interleaves the rounds; [`server`] starts a program, [`load`]
+//! puts it under load with wrk, and [`process`] reads its resource use; [`protocol`] encodes
+//! inference requests; [`interrupt`] handles Ctrl-C. The suites are [`hello`], [`inference`],
+//! [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`],
+//! [`batching`], [`workflows`], [`overload`] and [`calls`]. [`report`] prints the results and
+//! writes them into the documentation.
 
 mod args;
 mod contender;
@@ -73,7 +76,7 @@ fn run(args: &Args) -> Result<()> {
         }
         .with_context(|| format!("the {suite} benchmark failed"))?;
         section.print();
-        // Suite by suite, so that a later one that fails takes nothing with it.
+        // After each suite, so that the failure of a later suite loses no results.
         if let Some(page) = &args.write {
             section.write(&heading, page)?;
         }

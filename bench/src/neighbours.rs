@@ -1,4 +1,4 @@
-//! What the clients of a well-behaved function notice while another function misbehaves on the same node.
+//! Effect of a misbehaving function on the clients of another function on the same node.
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
@@ -12,15 +12,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The function that is measured, and with how many connections.
+/// Path of the measured function, and its number of connections.
 const PATH: &str = "/fn/hello/";
 const CONNECTIONS: u32 = 8;
-/// Clients of the function that misbehaves, each calling again as soon as it is answered.
+/// Number of clients of the misbehaving function. Each calls again after every response.
 const CALLERS: usize = 8;
-/// Limits of the function that misbehaves: the defaults but for times, so that a measurement holds many calls.
+/// Limits of the misbehaving function: the defaults with shorter times, so that a measurement
+/// covers many calls.
 const LIMITS: &str = "limits.cpu_time_ms=200&limits.deadline_ms=500";
 const ALONE: &str = "nothing";
-/// What it does, and the path that makes it do so.
+/// Misbehaviours, with the path that causes each.
 const MISDEEDS: [(&str, &str); 10] = [
     ("computes without end", "/spin"),
     ("waits without end", "/sleep"),
@@ -33,10 +34,10 @@ const MISDEEDS: [(&str, &str); 10] = [
     ("traps", "/trap"),
     ("opens a model it was not granted", "/open?secret"),
 ];
-/// How often `/healthz` is asked.
+/// Interval of `/healthz` requests.
 const HEALTH_EVERY: Duration = Duration::from_millis(20);
 
-/// How calls of the misbehaving function ended, and how long `/healthz` took meanwhile.
+/// Results of the misbehaving calls, and the slowest `/healthz` response meanwhile.
 #[derive(Default)]
 struct Notes {
     endings: BTreeMap<String, u64>,
@@ -105,7 +106,7 @@ fn misbehave(node: &Node, what: &'static str, path: &str, book: &Book) -> Result
     (0..CALLERS).map(caller).collect()
 }
 
-/// Status and error code, or that the answer was broken off.
+/// Status and error code, or a note that the response was broken off.
 fn ending(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> String {
     let Ok(mut answer) = answer else { return "no answer".to_owned() };
     let code = answer.headers().get("weir-error").and_then(|code| code.to_str().ok()).unwrap_or_default();
@@ -157,7 +158,7 @@ fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> Table {
     table
 }
 
-/// Does something again and again, on a thread of its own, until dropped.
+/// Repeats a task on its own thread until dropped.
 struct Repeat {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -180,7 +181,7 @@ impl Repeat {
 impl Drop for Repeat {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Its last call ends with the function's deadline.
+        // The last call ends at the function's deadline.
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {

@@ -1,4 +1,4 @@
-//! Twice as many requests as a device can serve, with a service level objective and without.
+//! Load at twice a device's capacity, with and without a service level objective.
 
 use crate::args::Args;
 use crate::report::{Section, Table};
@@ -8,25 +8,26 @@ use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What a run takes, on one device that runs one at a time.
+/// Run time on the only slot of the device.
 const RUN_TIME_MS: u32 = 50;
-/// Twenty times that.
+/// Twenty times the run time.
 const SLO: Duration = Duration::from_millis(1_000);
-/// How many times what can be served is asked for.
+/// Load as a multiple of the capacity.
 const LOAD: f64 = 2.0;
-/// How long each round goes on, at the least: some times the objective, or those who come last would make the difference.
+/// Minimum duration of a round: several times the objective, so that the last requests have little
+/// effect.
 const MEASURED_MIN: Duration = Duration::from_secs(10);
 
 const WITH: &str = "with `slo_ms`";
 const WITHOUT: &str = "without";
 
-/// What became of the requests of one round.
+/// Results of one round.
 #[derive(Debug, Serialize)]
 struct Round {
     offered: usize,
-    /// Milliseconds until each answer.
+    /// Latencies of responses, in milliseconds.
     answered_ms: Vec<f64>,
-    /// The same of those that were turned away.
+    /// Latencies of SLO rejections, in milliseconds.
     refused_ms: Vec<f64>,
 }
 
@@ -79,7 +80,7 @@ fn fake() -> String {
 fn round(node: &Node, path: &str, seed: u64, measured: Duration) -> Result<Round> {
     let url = node.server.url(path);
     let body = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}"#;
-    // How long it takes is known then, as it is of any model that has been asked before.
+    // Measure the model's run time first, as for any model in use.
     for _ in 0..5 {
         node.post(path, body.as_bytes())?;
     }
@@ -106,11 +107,11 @@ fn round(node: &Node, path: &str, seed: u64, measured: Duration) -> Result<Round
     Ok(Round { offered: arrivals.len(), answered_ms: of(true), refused_ms: of(false) })
 }
 
-/// A Poisson process: when each request comes.
+/// Arrival times of a Poisson process.
 fn arrivals(seed: u64, rate_per_s: f64, measured: Duration) -> Vec<Duration> {
     let (mut state, mut at_s, mut all) = (seed.wrapping_mul(2).wrapping_add(1), 0.0, Vec::new());
     loop {
-        // Knuth's 64-bit linear congruential generator, of which the upper bits are taken.
+        // Knuth's 64-bit linear congruential generator; only the upper bits are used.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let uniform = ((state >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         at_s -= uniform.ln() / rate_per_s;
@@ -153,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_come_at_the_rate_that_was_asked_for() {
+    fn arrivals_have_the_requested_rate() {
         let arrivals = arrivals(7, 40.0, Duration::from_secs(100));
         assert!((3_800..4_200).contains(&arrivals.len()), "{}", arrivals.len());
         assert!(arrivals.is_sorted());

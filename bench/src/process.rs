@@ -1,4 +1,4 @@
-//! What a program and its children take of the machine, read from `/proc`.
+//! Resource use of a program and its children, read from `/proc`.
 
 use anyhow::{Context as _, Result, anyhow};
 use procfs::process::Process;
@@ -7,15 +7,15 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Memory that is mapped in now.
+/// Resident memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct Resident {
     pub(crate) total_bytes: u64,
-    /// The part that is not a file's: heap, stacks, guests' memories.
+    /// The part that is not backed by files: heap, stacks, guest memories.
     pub(crate) anonymous_bytes: u64,
 }
 
-/// A program and everything it started.
+/// A process and all its descendants.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tree {
     root: i32,
@@ -26,7 +26,7 @@ impl Tree {
         Self { root: pid.cast_signed() }
     }
 
-    /// Processor time so far, of processes that have ended too. Exact to a kernel tick (10 ms) per process.
+    /// CPU time so far, including ended processes. Exact to a kernel tick (10 ms) per process.
     pub(crate) fn cpu_time(&self) -> Result<Duration> {
         let mut ticks = 0;
         for stat in self.each(Process::stat)? {
@@ -35,7 +35,7 @@ impl Tree {
         Ok(of_ticks(ticks))
     }
 
-    /// Pages that several processes share count for each of them.
+    /// Resident memory. Pages that processes share are counted for each process.
     pub(crate) fn resident(&self) -> Result<Resident> {
         let mut resident = Resident::default();
         for status in self.each(Process::status)? {
@@ -45,15 +45,15 @@ impl Tree {
         Ok(resident)
     }
 
-    /// The most bytes that one of the programs started by the root has had resident. Those that end meanwhile count no more.
+    /// The largest peak of resident bytes over the running descendants.
     fn children_peak(&self) -> u64 {
         let children = self.processes().unwrap_or_default().into_iter().skip(1);
         children.filter_map(|child| child.status().ok()?.vmhwm).max().unwrap_or(0) << 10
     }
 
-    /// Wait until it has nothing left to do from before, or `longest` has passed.
+    /// Waits until the tree is idle, or `longest` has passed.
     pub(crate) fn settle(&self, longest: Duration) -> Result<()> {
-        /// Long enough that a busy process takes several ticks of it.
+        /// Long enough for several ticks of a busy process.
         const WINDOW: Duration = Duration::from_millis(100);
         let started = Instant::now();
         let mut before = self.cpu_time()?;
@@ -68,7 +68,8 @@ impl Tree {
         Ok(())
     }
 
-    /// What `read` says of each process. One that ends before it is read is left out, but for the root: then there is nothing to measure any more.
+    /// Applies `read` to each process. Processes that have ended are skipped, except for the root,
+    /// whose end is an error.
     fn each<T>(&self, read: impl Fn(&Process) -> ProcResult<T>) -> Result<Vec<T>> {
         let processes = self.processes()?;
         let root = processes.first().map(&read).transpose().context("the measured program has ended")?;
@@ -76,14 +77,14 @@ impl Tree {
         Ok(root.into_iter().chain(children).collect())
     }
 
-    /// The root first.
+    /// All processes of the tree, the root first.
     pub(crate) fn processes(&self) -> Result<Vec<Process>> {
         let root = Process::new(self.root).context("the measured program has ended")?;
         let mut found = vec![root];
         let mut next = 0;
         while let Some(process) = found.get(next) {
             let mut children = Vec::new();
-            // A process, a thread or a child may end while it is looked at.
+            // A process, a thread or a child may end meanwhile.
             for task in process.tasks().into_iter().flatten().flatten() {
                 children.extend(task.children().unwrap_or_default());
             }
@@ -94,7 +95,7 @@ impl Tree {
     }
 }
 
-/// Looks, on a thread of its own, how much memory the programs that a tree's root starts take at their most.
+/// Thread that records the peak memory of a tree's descendants.
 #[derive(Debug)]
 pub(crate) struct PeakWatch {
     stop: Sender<()>,
@@ -102,7 +103,7 @@ pub(crate) struct PeakWatch {
 }
 
 impl PeakWatch {
-    /// How often it looks. What a program takes in the last moments of its life is missed.
+    /// Poll interval. Allocations in the last moments of a process are missed.
     const EVERY: Duration = Duration::from_millis(2);
 
     pub(crate) fn start(tree: Tree) -> Result<Self> {
@@ -119,20 +120,20 @@ impl PeakWatch {
         Ok(Self { stop, thread })
     }
 
-    /// The most bytes that were seen.
+    /// Stops the thread and returns the peak in bytes.
     pub(crate) fn stop(self) -> Result<u64> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow!("the watch of memory panicked"))
     }
 }
 
-/// Processor time of this process's children that have ended.
+/// CPU time of this process's ended children.
 pub(crate) fn ended_children_cpu_time() -> Result<Duration> {
     let stat = Process::myself()?.stat()?;
     Ok(of_ticks(stat.cutime.cast_unsigned() + stat.cstime.cast_unsigned()))
 }
 
-/// Processor time that everything on the machine has used, what other guests of the same hardware took included.
+/// CPU time used on the whole machine, including steal time of other guests on the hardware.
 pub(crate) fn machine_busy_time() -> Result<Duration> {
     let cpu = KernelStats::current()?.total;
     let interrupts = cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
@@ -149,8 +150,8 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn the_peak_is_that_of_what_was_started_and_not_of_what_starts_it() {
-        // Reads until this side closes its input.
+    fn peak_memory_excludes_the_root() {
+        // Reads until this side closes the input.
         let mut child = Command::new("sh")
             .args(["-c", "exec 3<&0; cat <&3 >&2 & echo; wait"])
             .stdin(Stdio::piped())
@@ -161,7 +162,7 @@ mod tests {
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
         let tree = Tree::of(child.id());
         let began = Instant::now();
-        // `cat` has been forked by now, and is a program of its own a little later.
+        // `cat` is forked by now, and executes its own program a little later.
         while tree.children_peak() < 10_000 && began.elapsed() < Duration::from_secs(60) {
             thread::yield_now();
         }
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_ends_while_it_is_looked_at_is_left_out_and_the_root_is_not() {
+    fn ended_child_is_skipped_but_ended_root_is_an_error() {
         let gone = || Err(procfs::ProcError::NotFound(None));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let (tree, root) = (Tree::of(std::process::id()), std::process::id().cast_signed());
@@ -189,8 +190,8 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_counts_its_grandchildren_and_those_that_ended() {
-        // The inner shell spins for a while and ends; the outer one then waits for input.
+    fn tree_includes_grandchildren_and_ended_processes() {
+        // The inner shell spins for a while and ends; the outer shell then waits for input.
         let script = "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read x";
         let mut child = Command::new("sh")
             .args(["-c", script])

@@ -1,16 +1,16 @@
-//! Requests and answers of the Open Inference Protocol, with binary tensors behind the JSON.
+//! Open Inference Protocol requests and responses with binary tensors.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 use ureq::Agent;
 
-/// Says how many bytes of a body are JSON.
+/// Header with the length of the JSON part of a body.
 pub(crate) const HEADER: &str = "inference-header-content-length";
 
-/// The largest answer of an inference.
+/// Maximum length of an inference response.
 const ANSWER_BYTES_MAX: u64 = 128 << 20;
 
-/// One input.
+/// Input tensor.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     pub(crate) name: &'a str,
@@ -19,7 +19,7 @@ pub(crate) struct Input<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// A request that asks for binary tensors.
+/// Request with binary tensors in both directions.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) json_bytes: usize,
@@ -40,7 +40,7 @@ impl Request {
         Self { json_bytes: json.len(), body: json.bytes().chain(tensors.copied()).collect() }
     }
 
-    /// Send it to `url`.
+    /// Sends the request to `url`.
     pub(crate) fn send(&self, agent: &Agent, url: &str) -> Result<Answer> {
         let request = agent.post(url).header(HEADER, self.json_bytes.to_string());
         let request = request.header("content-type", "application/octet-stream");
@@ -58,15 +58,15 @@ impl Request {
     }
 }
 
-/// What came back.
+/// Response of an inference.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) json: Value,
-    /// All that is behind the JSON.
+    /// Binary data after the JSON.
     pub(crate) tensors: Vec<u8>,
 }
 
-/// The numbers of an FP32 tensor.
+/// Decodes an FP32 tensor.
 pub(crate) fn numbers(bytes: &[u8]) -> Result<Vec<f32>> {
     let (values, rest) = bytes.as_chunks();
     ensure!(rest.is_empty() && !values.is_empty(), "{} bytes are no FP32", bytes.len());
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tensors_are_behind_their_description() {
+    fn tensors_follow_the_json() {
         let (ids, mask) = ([1, 2, 3, 4], [5, 6]);
         let request = Request::new(&[
             Input { name: "ids", datatype: "UINT8", shape: &[2, 2], bytes: &ids },
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_whole() {
+    fn truncated_fp32_is_an_error() {
         assert_eq!(numbers(&1.5_f32.to_le_bytes()).unwrap(), [1.5]);
         assert!(numbers(&[0; 5]).is_err() && numbers(&[]).is_err());
     }

@@ -1,4 +1,4 @@
-//! Showing what was measured: on the terminal, in a page between markers, and as JSON.
+//! Reports: on the terminal, in a page between markers, and as JSON.
 
 use anyhow::{Context as _, Result, bail};
 use comfy_table::{CellAlignment, ColumnConstraint, Width, presets};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// What holds for everything that was measured.
+/// Metadata of all measurements.
 #[derive(Debug, Serialize)]
 pub(crate) struct Heading {
     pub(crate) machine: String,
@@ -14,19 +14,19 @@ pub(crate) struct Heading {
     pub(crate) commit: String,
 }
 
-/// One comparison.
+/// Results of one suite.
 #[derive(Debug, Serialize)]
 pub(crate) struct Section {
-    /// Names its markers in the page.
+    /// Name of its markers in the page.
     pub(crate) key: &'static str,
-    /// What was measured and what disturbed it, one paragraph each.
+    /// Description of the measurement and its disturbances, one paragraph each.
     pub(crate) notes: Vec<String>,
     pub(crate) tables: Vec<Table>,
-    /// Every sample.
+    /// All samples.
     pub(crate) samples: serde_json::Value,
 }
 
-/// A table of text; the first column is left-aligned and all others right.
+/// Text table. The first column is left-aligned, the other columns right-aligned.
 #[derive(Debug, Serialize)]
 pub(crate) struct Table {
     title: String,
@@ -50,7 +50,7 @@ impl Section {
         }
     }
 
-    /// Replace what is between this section's markers in the page at `path`.
+    /// Replaces the text between this section's markers in the page at `path`.
     pub(crate) fn write(&self, heading: &Heading, path: &Path) -> Result<()> {
         let page =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -101,7 +101,7 @@ impl Table {
     }
 }
 
-/// Write everything measured so far to `path`.
+/// Writes all measurements so far to `path`.
 pub(crate) fn write_json(path: &Path, heading: &Heading, sections: &[Section]) -> Result<()> {
     let all = serde_json::json!({ "heading": heading, "sections": sections });
     std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_between_the_markers_changes() {
+    fn replace_changes_only_text_between_the_markers() {
         let page = "a\n<!-- bench:x -->\nold\n<!-- /bench:x -->\n<!-- bench:y -->\n<!-- /bench:y -->\nb\n";
         let once = replace(page, "x", "new\n").unwrap();
         assert_eq!(once, page.replace("old", "new"));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_markdown() {
+    fn table_renders_as_markdown() {
         let mut table = Table::new("t", &["a", "b"]);
         table.row(["x".to_owned(), "1".to_owned()]);
         assert_eq!(table.markdown(), "| a | b |\n|---|---:|\n| x | 1 |\n");

@@ -1,4 +1,4 @@
-//! One program under measurement: started, found by the address it prints, and stopped.
+//! Server process under measurement: started, located by its printed address, and stopped.
 
 use crate::process::Tree;
 use anyhow::{Context as _, Result, bail};
@@ -11,13 +11,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a server may take until it listens: `wasmtime serve` compiles first, and Ray starts ten processes in Python, which takes ten seconds
-/// where nothing else runs.
+/// Time limit for the start: `wasmtime serve` compiles first, and Ray starts ten Python processes,
+/// which takes ten seconds on an idle machine.
 const START_MAX: Duration = Duration::from_secs(180);
-/// How long it may take to end by itself.
+/// Time limit for a graceful end.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// A running server. Dropping it ends it and what it started.
+/// Running server. Dropping it ends the process and its descendants.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -25,12 +25,13 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Start `command`, which writes where it listens; its output goes to `log`.
+    /// Starts `command`, which must print its address; the output goes to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        // Ctrl-C on the terminal is for this program, which ends servers in order (`interrupt`), and not for what they have started.
+        // Ctrl-C on the terminal must reach only this program, which stops servers in order
+        // (`interrupt`).
         command.process_group(0);
         let child = command.spawn().with_context(|| format!("cannot start {name}"))?;
         let mut server = Self { child, url: String::new() };
@@ -38,7 +39,7 @@ impl Server {
         loop {
             let mut text = String::new();
             File::open(log)?.read_to_string(&mut text)?;
-            // Some print their address before they listen.
+            // Some servers print their address before they listen.
             if let Some(url) = url_in(&text)
                 && TcpStream::connect(url.trim_start_matches("http://")).is_ok()
             {
@@ -55,7 +56,7 @@ impl Server {
         }
     }
 
-    /// `path` on this server.
+    /// URL of `path` on this server.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
@@ -69,7 +70,7 @@ impl Server {
     }
 
     fn stop(&mut self) -> Result<()> {
-        // Whoever has children is asked, so that it can end them; whatever is left is killed.
+        // Ask the root process to end, so that it can end its children; then kill the rest.
         let processes = self.tree().processes().unwrap_or_default();
         let id = |pid: i32| Pid::from_raw(pid).context("a process has no id");
         let root = id(self.child.id().cast_signed())?;
@@ -84,11 +85,11 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // What has ended by itself meanwhile is no error.
+        // Ignore processes that have ended meanwhile.
         for process in processes.iter().skip(1).filter(|process| process.is_alive()) {
             let _ = kill_process(id(process.pid())?, Signal::KILL);
         }
-        // Those whose parents had ended before they could be listed.
+        // Also kill orphans that were not listed.
         let _ = kill_process_group(root, Signal::KILL);
         Ok(())
     }
@@ -102,11 +103,11 @@ impl Drop for Server {
     }
 }
 
-/// The first complete `http://ADDRESS:PORT` that has been written.
+/// Finds the first complete `http://ADDRESS:PORT` in the output.
 fn url_in(text: &str) -> Option<&str> {
     const SCHEME: &str = "http://";
     let url = &text[text.find(SCHEME)?..];
-    // What ends it shows that all of it is there.
+    // A character after the URL shows that it is complete.
     let end = url[SCHEME.len()..].find(|c: char| !(c.is_ascii_alphanumeric() || ":.-[]".contains(c)))?;
     Some(&url[..SCHEME.len() + end])
 }
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_found_by_what_it_prints_and_gone_when_dropped() {
+    fn server_is_located_by_its_output_and_killed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -124,7 +125,7 @@ mod tests {
         command.args(["-c", &format!("echo Serving HTTP on http://{address}/; exec sleep 60")]);
         let server = Server::start(command, &folder.path().join("log")).unwrap();
         assert_eq!(server.url("/x"), format!("http://{address}/x"));
-        // Not in that of this program, which Ctrl-C on a terminal ends.
+        // The server has its own process group, so Ctrl-C on a terminal does not reach it.
         let group = rustix::process::getpgid(Pid::from_raw(server.pid().cast_signed())).unwrap();
         assert_eq!(group.as_raw_nonzero().get(), server.pid().cast_signed());
         let tree = server.tree();
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_fails_says_why() {
+    fn failed_start_includes_the_output() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo the port is taken >&2; exit 3"]);
@@ -142,14 +143,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_leaves_behind_ends_with_it() {
+    fn orphans_of_a_server_are_killed() {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 & echo $! >&2; exit 3"]);
         let log = folder.path().join("log");
         Server::start(command, &log).unwrap_err();
         let orphan: i32 = std::fs::read_to_string(log).unwrap().trim().parse().unwrap();
-        // Whoever adopts it has to notice that it has ended.
+        // The adopting process has to reap it first.
         let is_gone = || procfs::process::Process::new(orphan).map_or(true, |process| !process.is_alive());
         let started = Instant::now();
         while !is_gone() {
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_counts_once_it_is_complete() {
+    fn incomplete_address_is_ignored() {
         assert_eq!(url_in("listening on http://127.0.0.1:80"), None);
         assert_eq!(url_in("listening on http://127.0.0.1:8080\n"), Some("http://127.0.0.1:8080"));
         assert_eq!(url_in("on http://127.0.0.1:80/ (CTRL+C)"), Some("http://127.0.0.1:80"));

@@ -1,4 +1,4 @@
-//! Models beside servers of models: the same bytes asked of all, the same bytes answered.
+//! Weir compared with model servers, with equal requests and responses.
 
 mod peers;
 mod questions;
@@ -18,12 +18,12 @@ use std::path::Path;
 
 const WEIR: &str = "Weir";
 
-/// With 64 connections, a batch of 32 pictures may take most of a second.
+/// With 64 connections, a batch of 32 images may take most of a second.
 const SECONDS_MIN: u32 = 3;
 
-/// What Weir is to have of the throughput of servers of models.
+/// Lower bound of Weir's throughput relative to model servers.
 const THROUGHPUT_BOUND: &str = "3.00x";
-/// And of the processor time of the least that there can be around a model in Python.
+/// Upper bound of Weir's CPU time relative to a minimal Python server.
 const CPU_BOUND: &str = "1.00x";
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
@@ -56,7 +56,7 @@ fn beside(args: &Args, peers: &Peers, questions: &Questions, scratch: &Path) -> 
     weir.start(Spans::Off)?.put(&format!("/v1/models/{}/versions/1", questions.model), &bytes)?;
     let path = format!("/v2/models/{}/infer", questions.model);
 
-    // Whatever is fast must also be right.
+    // Check the results before measuring.
     let right = |server: Result<Server>, path: &str| -> Result<Server> {
         let server = server?;
         questions.check(&server.url(path), &expected)?;

@@ -1,6 +1,6 @@
 //! Order statistics of a few samples.
 
-/// The middle of some samples, and how far they spread.
+/// Median and range of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -9,7 +9,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// None of no samples.
+    /// Computes the spread. Returns `None` without samples.
     pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut samples: Vec<f64> = samples.into_iter().collect();
         samples.sort_by(f64::total_cmp);
@@ -17,7 +17,7 @@ impl Spread {
     }
 }
 
-/// The `q`-quantile of sorted samples, between neighbours where it falls between them.
+/// The `q`-quantile of sorted samples, interpolated between neighbours.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = q.clamp(0.0, 1.0) * last as f64;
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_of_few_samples_is_exact() {
+    fn median_and_quantiles_are_exact() {
         assert_eq!(Spread::of([]), None);
         assert_eq!(Spread::of([2.0]), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
         assert_eq!(Spread::of([9.0, 1.0, 4.0]), Some(Spread { median: 4.0, min: 1.0, max: 9.0 }));

@@ -1,4 +1,4 @@
-//! A Weir node to measure: how it is started, deployed to and asked for its metrics.
+//! Weir node under measurement: start, deployments and metrics.
 
 use crate::args::Args;
 use crate::protocol::Request;
@@ -9,37 +9,37 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use ureq::Agent;
 
-/// A data folder, and how to start a node on it.
+/// Starts nodes on one data folder.
 pub(crate) struct Weir<'a> {
     args: &'a Args,
     folder: PathBuf,
     settings: Vec<String>,
 }
 
-/// Spans of every n-th invocation.
+/// Sampling of traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spans {
-    /// Of none.
+    /// No traces.
     Off,
-    /// Of every one.
+    /// All invocations.
     On,
 }
 
 impl<'a> Weir<'a> {
-    /// Nodes that keep everything under `folder`.
+    /// Creates a data folder under `folder`.
     pub(crate) fn new(args: &'a Args, folder: &Path) -> Result<Self> {
         let folder = folder.join("weir");
         std::fs::create_dir_all(&folder)?;
         Ok(Self { args, folder, settings: Vec::new() })
     }
 
-    /// Nodes that have settings of their own, as `name=value`.
+    /// Adds settings, as `name=value`.
     pub(crate) fn with_settings(mut self, settings: &[&str]) -> Self {
         self.settings.extend(settings.iter().map(ToString::to_string));
         self
     }
 
-    /// Start a node. What was deployed to an earlier one is there.
+    /// Starts a node with the deployments of earlier nodes.
     pub(crate) fn start(&self, spans: Spans) -> Result<Node> {
         let mut command = Command::new(&self.args.weir);
         for (name, _) in std::env::vars_os() {
@@ -62,13 +62,13 @@ impl<'a> Weir<'a> {
             .arg(&self.args.onnxruntime)
             .arg("--data")
             .arg(self.folder.join("data"))
-            // No `weir.toml` above it.
+            // Outside any folder with a `weir.toml`.
             .current_dir(&self.folder);
         Ok(Node { server: Server::start(command, &self.folder.join("log"))?, agent: agent() })
     }
 }
 
-/// A client that takes answers of any status.
+/// HTTP client that returns responses of any status.
 pub(crate) fn agent() -> Agent {
     Agent::config_builder()
         .http_status_as_error(false)
@@ -77,39 +77,40 @@ pub(crate) fn agent() -> Agent {
         .into()
 }
 
-/// A running node.
+/// Running node.
 pub(crate) struct Node {
     pub(crate) server: Server,
     agent: Agent,
 }
 
 impl Node {
-    /// Deploy or push; `path` says what and with which manifest. Gives what the node says about it.
+    /// Deploys or pushes to `path`, which includes the manifest. Returns the response body.
     pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         read(self.agent.put(self.server.url(path)).send(bytes), path)
     }
 
-    /// Call a function without a body.
+    /// Calls a function without a body.
     pub(crate) fn get(&self, path: &str) -> Result<Vec<u8>> {
         read(self.agent.get(self.server.url(path)).call(), path)
     }
 
-    /// Call a function with a body.
+    /// Calls a function with a body.
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> Result<Vec<u8>> {
         read(self.agent.post(self.server.url(path)).send(body), path)
     }
 
-    /// Ask for an inference. Gives the tensors behind the JSON of the answer.
+    /// Runs an inference. Returns the binary tensors of the response.
     pub(crate) fn infer(&self, path: &str, request: &Request) -> Result<Vec<u8>> {
         Ok(request.send(&self.agent, &self.server.url(path))?.tensors)
     }
 
-    /// The node's metrics, now.
+    /// The node's current metrics.
     pub(crate) fn metrics(&self) -> Result<Metrics> {
         Ok(Metrics(String::from_utf8(self.get("/metrics")?)?))
     }
 
-    /// The node's metrics, once so many guests have ended: the answer goes out a little before it is counted.
+    /// The node's metrics after `invocations` guests have ended: a response is sent shortly before
+    /// it is counted.
     pub(crate) fn metrics_after(&self, invocations: f64) -> Result<Metrics> {
         let started = Instant::now();
         loop {
@@ -137,7 +138,7 @@ fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>, path: &st
 pub(crate) struct Metrics(String);
 
 impl Metrics {
-    /// The value of a metric without labels; nothing has been counted where it is not there.
+    /// Value of a metric without labels; a missing metric counts as zero.
     pub(crate) fn get(&self, name: &str) -> Result<f64> {
         let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} has the value {value:?}")))
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_metric_is_found_by_its_whole_name() {
+    fn metric_is_matched_by_its_whole_name() {
         let metrics = Metrics("# TYPE a_b counter\na_b_count 3\na_b 2.5e-5\n".into());
         assert_eq!(metrics.get("a_b").unwrap(), 2.5e-5);
         assert_eq!(metrics.get("a").unwrap(), 0.0);

@@ -1,4 +1,5 @@
-//! Workflows: what it costs to put steps together, beside the steps by themselves and the same pipeline as HTTP calls.
+//! Workflows: overhead of composition, compared with single steps and with a pipeline of HTTP
+//! calls.
 
 use crate::args::Args;
 use crate::protocol::{Input, Request, numbers};
@@ -11,18 +12,18 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long each branch of the ensemble on the fake backend takes.
+/// Run time of each branch of the ensemble on the fake backend.
 const BRANCH_MS: f64 = 50.0;
-/// The most that the ensemble may take over its slowest branch.
+/// Upper bound of the ensemble's time relative to its slowest branch.
 const OVERHEAD_MAX: f64 = 1.05;
-/// Steps of the long chain; the short one has one.
+/// Steps of the long chain; the short chain has one.
 const CHAIN: usize = 9;
-/// Sizes of what is handed over, in numbers of four bytes.
+/// Tensor sizes, in numbers of four bytes.
 const SIZES: [(usize, &str); 3] = [(1 << 8, "1 KiB"), (1 << 18, "1 MiB"), (1 << 22, "16 MiB")];
-/// Digits of one request.
+/// Digits per request.
 const BATCHES: [usize; 2] = [1, 32];
 
-/// Median times of one round's calls.
+/// Median call times per round.
 #[derive(Debug, Default, Serialize)]
 struct Samples {
     what: String,
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-/// Three branches at once, beside one of them by itself.
+/// Measures three parallel branches, and one branch alone.
 fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
     for branch in ["a", "b", "c"] {
         push_fake(node, branch, BRANCH_MS)?;
@@ -59,7 +60,7 @@ fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     let mut steps = serde_json::Map::from_iter(steps.into_iter().map(|(name, step)| (name.to_owned(), step)));
     steps.insert("mean".into(), json!({"combine": "mean", "of": ["a", "b", "c"]}));
     deploy(node, "ensemble", &json!({"inputs": {"x": "FP32[n]"}, "steps": steps, "outputs": {"y": "mean"}}))?;
-    // One item: the fake model takes its time for each.
+    // One item: the fake model's run time is per item.
     let body = request(&[0.5]);
     let mut measured = compare(
         args,
@@ -84,7 +85,7 @@ fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     Ok(table)
 }
 
-/// What one more step costs: a handle within a workflow, a request and an answer between calls.
+/// Measures the cost of one more step: a handle within a workflow, or a request and a response.
 fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
     push_fake(node, "pass", 0.0)?;
     for length in [1, CHAIN] {
@@ -115,7 +116,7 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
         )?;
         let per_step = |(long, short): (&f64, &f64)| (long - short) / (CHAIN - 1) as f64;
         let handles: Vec<f64> = measured[1].iter().zip(&measured[0]).map(per_step).collect();
-        // Where both chains take as long, give or take, there is nothing to divide by.
+        // If both chains take equally long, the ratio is undefined.
         let can_be_told = handles.iter().all(|us| *us > 0.0);
         let ratio =
             if can_be_told { times(ratio(&measured[2], &handles)) } else { "too little to tell".to_owned() };
@@ -124,7 +125,8 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
     Ok(table)
 }
 
-/// The ensemble of `examples/workflows`, beside a client that calls its models itself: one, then three at once, then the mean.
+/// Measures the ensemble in `examples/workflows`, and a client that calls its models: one, then
+/// three concurrently, then the mean.
 fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
     let examples = args.scripts.join("../../examples/workflows");
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
@@ -161,7 +163,7 @@ fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     Ok(table)
 }
 
-/// The pipeline as a client makes it.
+/// The pipeline in a client.
 fn by_hand(node: &Node, batch: usize, body: &Request) -> Result<Vec<f32>> {
     let image = numbers(&infer(node, "digits-prepare", body)?)?;
     let bytes: Vec<u8> = image.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -178,15 +180,16 @@ fn by_hand(node: &Node, batch: usize, body: &Request) -> Result<Vec<f32>> {
     Ok(sums.map(|((a, b), c)| (a + b + c) / 3.0).collect())
 }
 
-/// What is timed, and its name.
+/// A timed call with its name.
 type Call<'a> = (&'a str, &'a mut dyn FnMut() -> Result<Vec<u8>>);
 
-/// Time the calls in interleaved rounds. Gives each one's medians in microseconds, round by round.
+/// Times the calls in interleaved rounds. Returns the medians of each call per round, in
+/// microseconds.
 fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> Result<Vec<Vec<f64>>> {
     let mut medians = vec![Vec::new(); calls.len()];
     for _ in 0..args.rounds() {
         for ((_, call), medians) in calls.iter_mut().zip(&mut medians) {
-            // What is loaded or connected for the first call is not what is measured.
+            // A warm-up call, for loads and connections.
             call()?;
             let (began, mut times) = (Instant::now(), Vec::new());
             while began.elapsed() < Duration::from_secs(args.seconds().into()) || times.is_empty() {
@@ -230,7 +233,7 @@ fn binary(name: &str, datatype: &str, shape: &[usize], bytes: &[u8]) -> Request 
     Request::new(&[Input { name, datatype, shape, bytes }])
 }
 
-/// The tensors behind the JSON of an answer.
+/// Runs an inference. Returns the binary tensors of the response.
 fn infer(node: &Node, name: &str, request: &Request) -> Result<Vec<u8>> {
     node.infer(&format!("/v2/models/{name}/infer"), request)
 }

@@ -1,4 +1,4 @@
-//! What a deployed function costs in memory.
+//! Memory per deployed function.
 
 use crate::args::Args;
 use crate::process::Resident;
@@ -9,20 +9,20 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a node may take to get quiet.
+/// Time limit for a node to become idle.
 const SETTLE_MAX: Duration = Duration::from_secs(5);
 
-/// A node's memory with a number of functions.
+/// Memory of a node with `functions` functions.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub(super) struct Memory {
     functions: u32,
-    /// After a restart and one call of one of them.
+    /// After a restart and one call of one function.
     deployed: Resident,
-    /// After a call of each.
+    /// After a call of each function.
     called: Resident,
 }
 
-/// Memory with one function and with `functions` of them.
+/// Measures the memory with one function and with `functions` functions.
 pub(super) fn memory(
     args: &Args,
     scratch: &Path,
@@ -59,7 +59,8 @@ pub(super) fn memory(
     Ok((one, measure(functions)?))
 }
 
-/// The same component with a custom section that makes it another one: code is shared by content, which must not help here.
+/// Adds a custom section, which makes a different component: code is shared by content, which must
+/// not affect this measurement.
 fn variant(component: &[u8], index: u32) -> Vec<u8> {
     const NAME: &[u8] = b"variant";
     let index = index.to_le_bytes();
@@ -69,7 +70,7 @@ fn variant(component: &[u8], index: u32) -> Vec<u8> {
     [component, &head, NAME, &index].concat()
 }
 
-/// What each function but the first adds.
+/// Additional memory per function after the first.
 pub(super) fn per_function(one: Memory, all: Memory) -> Table {
     let title = format!("Memory of a node with {} different functions", all.functions);
     let columns = [
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_are_components_of_their_own() {
+    fn variants_are_different_valid_components() {
         let engine = wasmtime::Engine::default();
         let empty = b"\0asm\x0d\0\x01\0";
         let (a, b) = (variant(empty, 1), variant(empty, 1_000));

@@ -1,5 +1,5 @@
-//! What pre-initialising a component is worth: `embed-text` parses a vocabulary of 30,522 words before it can do anything, in every fresh
-//! instance or once, when it is built.
+//! Effect of pre-initialisation on `embed-text`, which parses a vocabulary of 30,522 words, either
+//! in every fresh instance or once at build time.
 
 use crate::args::Args;
 use crate::report::Table;
@@ -13,7 +13,7 @@ use std::time::Instant;
 const SENTENCE: &[u8] = b"A cat sits on the mat.";
 const LATER_CALLS: u32 = 5;
 
-/// One way to build the function, in milliseconds a call.
+/// One build of the function, with call times in milliseconds.
 #[derive(Debug, Serialize)]
 pub(super) struct Built {
     how: &'static str,
@@ -24,13 +24,14 @@ pub(super) struct Built {
 
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Call {
-    /// As the client sees it.
+    /// Latency at the client.
     whole_ms: f64,
     model_load_ms: f64,
     model_run_ms: f64,
 }
 
-/// First and later calls with and without a snapshot, in turn, each on nodes that have just been restarted.
+/// Measures first and later calls with and without a snapshot, alternating, each on a restarted
+/// node.
 pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built; 2]> {
     let weir = Weir::new(args, &scratch.join("embed"))?;
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));

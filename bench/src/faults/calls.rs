@@ -1,4 +1,4 @@
-//! Clients that call without a pause, and write down what came of it.
+//! Clients that call continuously and record the results.
 
 use super::FUNCTIONS;
 use anyhow::{Result, bail};
@@ -10,27 +10,27 @@ use std::time::{Duration, Instant};
 use ureq::Agent;
 
 const CALLERS: usize = 12;
-/// Between two calls of one client.
+/// Pause between two calls of a client.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a client waits for an answer.
+/// Time limit of a client for a response.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often one call is brought to another door.
+/// Maximum number of retries on other nodes.
 const DOORS_MAX: u32 = 10;
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// One call, its times counted from the first.
+/// One call. Times count from the start of the clients.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) began: Duration,
     pub(super) took: Duration,
     pub(super) is_idempotent: bool,
-    /// How often a node did not take it.
+    /// Number of nodes that did not accept the call.
     pub(super) turned_away: u32,
-    /// What it was told instead of an answer.
+    /// Error of a lost call.
     pub(super) lost: Option<String>,
 }
 
-/// The nodes that calls come in at, in turn.
+/// Nodes that accept calls, used round-robin.
 pub(super) struct Doors {
     urls: Vec<String>,
     next: AtomicUsize,
@@ -46,7 +46,7 @@ impl Doors {
     }
 }
 
-/// Clients at work.
+/// Running clients.
 pub(super) struct Callers {
     began: Instant,
     stop: Arc<AtomicBool>,
@@ -59,7 +59,7 @@ impl Callers {
         let caller = |first: usize| {
             let (doors, stop) = (doors.clone(), stop.clone());
             std::thread::Builder::new().spawn(move || {
-                // A connection for each call: one that is kept may be a dead node's.
+                // A new connection per call: a kept connection may belong to a dead node.
                 let agent: Agent = Agent::config_builder()
                     .http_status_as_error(false)
                     .max_idle_connections(0)
@@ -81,12 +81,12 @@ impl Callers {
         Ok(Self { began, stop, threads })
     }
 
-    /// How long they have been at work.
+    /// Time since the start of the clients.
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Let the calls under way end. Gives all there were.
+    /// Stops the clients after their current calls, and returns all calls.
     pub(super) fn stop(self) -> Result<Vec<Call>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut calls = Vec::new();
@@ -100,10 +100,10 @@ impl Callers {
     }
 }
 
-/// What one door said.
+/// Result of one attempt.
 enum Said {
     Answered,
-    /// It did not take the call.
+    /// The node did not accept the call.
     Away,
     Lost(String),
 }

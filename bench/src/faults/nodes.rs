@@ -1,4 +1,4 @@
-//! The processes of a cluster, which can be harmed.
+//! Processes of a cluster that can be killed and stopped.
 
 use super::FUNCTIONS;
 use crate::args::Args;
@@ -13,21 +13,21 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const NODES: usize = 3;
-/// How long nodes may take to find each other, or to end.
+/// Time limit for the nodes to form a cluster.
 const PATIENCE: Duration = Duration::from_secs(60);
 const ASKED_EVERY: Duration = Duration::from_millis(50);
 
-/// An etcd and nodes. Those that were killed are none.
+/// Etcd and the nodes. A node is `None` while it restarts.
 pub(super) struct Nodes {
     nodes: Vec<Option<Server>>,
     urls: Vec<String>,
     commands: Vec<(PathBuf, Vec<String>)>,
     weir: PathBuf,
-    /// After the nodes, which give their leases back.
+    /// Dropped after the nodes, which return their leases.
     etcd: Server,
 }
 
-/// One of the processes.
+/// Process of the cluster.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Part {
     Node(usize),
@@ -42,7 +42,7 @@ impl Nodes {
             "--listen-client-urls=http://127.0.0.1:{client} --advertise-client-urls=http://127.0.0.1:{client} \
              --listen-peer-urls=http://127.0.0.1:{peer} --initial-advertise-peer-urls=http://127.0.0.1:{peer} --initial-cluster=default=http://127.0.0.1:{peer}"
         );
-        // It does not say where it listens in a way that all its versions share.
+        // Etcd's versions print their listen address differently, so the shell prints it.
         etcd.args([
             "-c",
             &format!("echo http://127.0.0.1:{client} ; exec etcd --log-level=error {urls} --data-dir=\"$0\""),
@@ -63,7 +63,7 @@ impl Nodes {
             .to_vec();
             for setting in [
                 "backend=fake".to_owned(),
-                // Each node has room for a good third of the models.
+                // Each node has room for about a third of the models.
                 format!("model_memory_bytes_max={}", FUNCTIONS.div_ceil(NODES) + 1),
                 format!("cluster.lease_ms={lease_ms}"),
                 format!("cluster.heartbeat_timeout_ms={lease_ms}"),
@@ -86,7 +86,7 @@ impl Nodes {
                 command.env_remove(name);
             }
         }
-        // No `weir.toml` above it.
+        // Outside any folder with a `weir.toml`.
         command.args(arguments).current_dir(log.parent().unwrap_or(Path::new("/")));
         Server::start(command, log)
     }
@@ -99,7 +99,7 @@ impl Nodes {
         &self.urls[node]
     }
 
-    /// Functions that each run a model of their own; every other one may run twice.
+    /// Deploys functions that each run their own model; every other function is idempotent.
     pub(super) fn deploy(&self, args: &Args, run_time_ms: f64) -> Result<()> {
         let agent = weir::agent();
         let put = |url: String, bytes: &[u8]| -> Result<()> {
@@ -120,7 +120,8 @@ impl Nodes {
         Ok(())
     }
 
-    /// Wait until all ask one dispatcher and know all functions. Says which node the dispatcher is.
+    /// Waits until all nodes use one dispatcher and know all functions. Returns the dispatcher's
+    /// index.
     pub(super) fn settle(&self) -> Result<usize> {
         let began = Instant::now();
         loop {
@@ -156,15 +157,15 @@ impl Nodes {
         Ok(kill_process(pid.context("the process is gone")?, signal)?)
     }
 
-    /// Have a node end in good order, and start it again.
+    /// Restarts a node gracefully.
     pub(super) fn restart(&mut self, node: usize) -> Result<()> {
-        // Dropping it asks it to end, and waits.
+        // Dropping the server stops it with SIGTERM and waits.
         self.nodes[node] = None;
         self.nodes[node] = Some(self.spawn(node)?);
         self.settle().map(drop)
     }
 
-    /// Calls that ran elsewhere after their node had gone, as those that are left have counted them.
+    /// Calls that ran on another node after their node was lost, as counted by the reachable nodes.
     pub(super) fn placed_again(&self) -> f64 {
         let agent = weir::agent();
         let of_node = |url: &String| -> Option<f64> {
@@ -178,7 +179,7 @@ impl Nodes {
     }
 }
 
-/// A port that nobody listens on at this moment.
+/// Finds a TCP port that is free at this moment.
 fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

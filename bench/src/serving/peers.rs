@@ -1,4 +1,4 @@
-//! The servers that Weir is compared with, and how each of them is started.
+//! Peer servers and how to start them.
 
 use crate::args::Args;
 use crate::server::Server;
@@ -6,28 +6,29 @@ use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What Ray's guide to performance names for more throughput: HAProxy in front, and no second thread in the replicas.
+/// Settings that Ray's performance guide recommends for throughput: HAProxy in front, and no second
+/// thread in the replicas.
 const RAY_THROUGHPUT: [(&str, &str); 2] =
     [("RAY_SERVE_THROUGHPUT_OPTIMIZED", "1"), ("RAY_SERVE_ENABLE_HA_PROXY", "1")];
 
-/// How long Ray waits for its own processes, in seconds: on a busy machine they need longer than it gives them.
+/// Ray's timeouts for its own processes, in seconds: the defaults are too short on a busy machine.
 const RAY_PATIENCE: [(&str, &str); 2] =
     [("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60"), ("RAY_SERVE_HAPROXY_STARTUP_TIMEOUT_S", "60")];
 
-/// A server, set up in one way.
+/// Server in one configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Peer {
-    /// The least that there can be around a model in Python.
+    /// A minimal Python server around a model.
     Uvicorn,
-    /// Ray Serve as it comes: requests go through its own proxy.
+    /// Ray Serve with its defaults: requests go through its own proxy.
     Ray,
-    /// With [`RAY_THROUGHPUT`].
+    /// Ray Serve with [`RAY_THROUGHPUT`].
     RayHaproxy,
-    /// And requests that wait in a replica run together.
+    /// [`Peer::RayHaproxy`] with batching in the replicas.
     RayBatches,
     /// One service, mounted into BentoML's server.
     Bento,
-    /// Two services: one takes requests, the other runs them together.
+    /// Two services: one accepts requests, the other batches them.
     BentoBatches,
 }
 
@@ -46,7 +47,7 @@ impl Peer {
         }
     }
 
-    /// Where it answers.
+    /// Path of the inference endpoint.
     pub(super) fn path(self) -> &'static str {
         match self {
             Self::Bento | Self::BentoBatches => "/v2/",
@@ -55,17 +56,17 @@ impl Peer {
     }
 }
 
-/// What the peers take to be started.
+/// Paths and settings for starting the peers.
 pub(super) struct Peers {
     python: PathBuf,
     scripts: PathBuf,
     scratch: PathBuf,
-    /// Processes that run models: one a core.
+    /// Number of model processes: one per core.
     workers: String,
 }
 
 impl Peers {
-    /// Peers that keep their logs and sockets under `scratch`.
+    /// Creates the settings for peers with logs and sockets under `scratch`.
     pub(super) fn new(args: &Args, scratch: &Path) -> Result<Self> {
         let python = args.serving_python.clone().context(
             "--serving-python is missing: a Python with what bench/python/serving/requirements.txt pins",
@@ -75,7 +76,7 @@ impl Peers {
         Ok(Self { python, scripts: args.scripts.join("serving"), scratch: scratch.to_owned(), workers })
     }
 
-    /// Start `peer` with the model in the file `model`.
+    /// Starts `peer` with the model file `model`.
     pub(super) fn start(&self, peer: Peer, model: &Path) -> Result<Server> {
         let mut command = self.python(model);
         match peer {
@@ -103,7 +104,7 @@ impl Peers {
         Server::start(command, &self.scratch.join("log"))
     }
 
-    /// Run the script `name` of these to its end.
+    /// Runs the script `name` to its end.
     pub(super) fn script(&self, model: &Path, name: &str, arguments: &[String]) -> Result<()> {
         let output = self.python(model).arg(name).args(arguments).output();
         let output = output.with_context(|| format!("cannot run {name}"))?;
@@ -113,12 +114,13 @@ impl Peers {
         Ok(())
     }
 
-    /// A folder for files of the measurement.
+    /// Folder for files of the measurement.
     pub(super) fn scratch(&self) -> &Path {
         &self.scratch
     }
 
-    /// An empty folder. Unix sockets lie deep in it, and their paths can have some hundred bytes.
+    /// Creates an empty folder with a short path: Ray's Unix sockets are deep in it, and their
+    /// paths are limited to about a hundred bytes.
     fn ray_folder(&self) -> Result<PathBuf> {
         let folder = self.scratch.join("ray");
         if folder.exists() {
@@ -141,13 +143,14 @@ impl Peers {
     }
 }
 
-/// A port that nobody listens on, for servers that cannot be told to find one.
+/// Finds a free TCP port, for servers that cannot choose one.
 fn free_port() -> Result<String> {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
     Ok(listener.local_addr()?.port().to_string())
 }
 
-/// Ray's processes and HAProxy's statistics listen on every address, whatever they are told, and Ray runs what it is sent there.
+/// Requires a network namespace with only loopback: Ray's processes and HAProxy's statistics listen
+/// on every address regardless of settings, and Ray executes code that it receives there.
 fn only_loopback() -> Result<()> {
     let interfaces = procfs::net::dev_status().context("cannot see which networks this machine has")?;
     let other: Vec<_> = interfaces.into_keys().filter(|name| name != "lo").collect();

@@ -1,4 +1,4 @@
-//! What the servers are asked, and what they are to answer.
+//! Requests for the servers, and the expected responses.
 
 use super::peers::Peers;
 use crate::protocol::{Answer, Input, Request, numbers};
@@ -7,19 +7,20 @@ use anyhow::{Context as _, Result, bail, ensure};
 use std::path::Path;
 use std::thread;
 
-/// Different requests, so that one that gets another's answer is found out.
+/// Number of different requests, so that mixed-up responses are detected.
 const QUESTIONS: usize = 4;
-/// All of them are asked at once so many times, so that those who run requests together do.
+/// Number of concurrent repetitions of all requests, so that batching servers form batches.
 const ASKED: usize = 4;
-/// Of the largest number of an answer: kernels add up in another order for another number of requests.
+/// Tolerance relative to the largest number of a response: batched kernels sum in a different
+/// order.
 const DIFFERENCE_MAX: f32 = 1e-4;
 
-/// "A man is playing a guitar on the street.", as the model's tokenizer cuts it.
+/// "A man is playing a guitar on the street.", as tokens of the model's tokenizer.
 const TOKENS: [i64; 12] = [101, 1037, 2158, 2003, 2652, 1037, 2858, 2006, 1996, 2395, 1012, 102];
-/// The token that other questions have another of in its place: "man".
+/// Index of the token that differs between requests: "man".
 const VARIED: usize = 2;
 
-/// Requests for one model, all of the same shapes.
+/// Requests for one model, all with the same shapes.
 pub(super) struct Questions {
     pub(super) model: &'static str,
     requests: [Request; QUESTIONS],
@@ -27,12 +28,12 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// A digit: as little of a model as there can be, so that it is the servers that are compared.
+    /// A digit: a minimal model, so that the servers dominate.
     pub(super) fn digits() -> Self {
         Self::pictures("digits", "image", [1, 1, 8, 8], 10)
     }
 
-    /// Pictures.
+    /// Images.
     pub(super) fn squeezenet() -> Self {
         Self::pictures("light_squeezenet_batched", "data_0", [1, 3, 224, 224], 1_000)
     }
@@ -71,18 +72,18 @@ impl Questions {
         }
     }
 
-    /// The one that is measured.
+    /// The measured request.
     pub(super) fn first(&self) -> &Request {
         &self.requests[0]
     }
 
-    /// How large the tensors are, for people.
+    /// Human-readable sizes of the tensors.
     pub(super) fn sizes(&self) -> String {
         let [inputs, outputs] = self.tensor_bytes;
         format!("{inputs} bytes of tensors in and {outputs} out")
     }
 
-    /// The numbers of each answer, from ONNX Runtime in a process without a server.
+    /// Expected numbers of each response, from in-process ONNX Runtime.
     pub(super) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
         let mut arguments = vec!["--json-bytes".to_owned(), self.first().json_bytes.to_string()];
         let files = |end: &str| {
@@ -98,10 +99,10 @@ impl Questions {
         files(".answer").iter().map(|file| numbers(&std::fs::read(file)?)).collect()
     }
 
-    /// Ask `url` all questions, many at once, and compare the answers with those `expected`.
+    /// Sends all requests to `url` concurrently, and compares the responses with `expected`.
     pub(super) fn check(&self, url: &str, expected: &[Vec<f32>]) -> Result<()> {
         let agent = agent();
-        // A server that has only just begun to listen may take its time for the first.
+        // The first request may be slow on a server that has just started.
         let first = self.first().send(&agent, url)?;
         let answers = thread::scope(|scope| {
             let ask = |request| {
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_compared_by_their_largest_number() {
+    fn tolerance_is_relative_to_the_largest_number() {
         assert!(is_close(&[0.001, 0.0], &[0.001, 1e-8]));
         assert!(!is_close(&[0.001, 1e-6], &[0.001, 0.0]));
         assert!(!is_close(&[0.001], &[0.001, 0.0]) && !is_close(&[0.0], &[0.0]));
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_have_one_shape_and_different_values() {
+    fn requests_have_equal_shapes_and_different_values() {
         for questions in [Questions::digits(), Questions::squeezenet(), Questions::minilm()] {
             for (place, request) in questions.requests.iter().enumerate() {
                 assert_eq!(request.json_bytes, questions.first().json_bytes);

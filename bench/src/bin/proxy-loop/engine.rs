@@ -1,4 +1,5 @@
-//! The engine and store as Weir's node sets them up; `host/src/component/engine.rs` gives the reasons.
+//! Engine and store with the settings of Weir's node; `host/src/component/engine.rs` has the
+//! reasons.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +15,10 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView, default_hoo
 
 const EPOCH_TICK: Duration = Duration::from_millis(1);
 const INSTANCES_MAX: u32 = 1_000;
-/// What the pool reserves for each memory and table.
+/// Reservation of the pool for each memory and table.
 const MEMORY_BYTES_CAP: usize = 1 << 30;
 const TABLE_ELEMENTS_CAP: usize = 1_000_000;
-/// What one guest may take of that.
+/// Limits of one guest.
 const MEMORY_BYTES_MAX: usize = 256 << 20;
 const TABLE_ELEMENTS_MAX: usize = 100_000;
 
@@ -48,7 +49,7 @@ pub(crate) fn engine() -> wasmtime::Result<Engine> {
     Engine::new(&config)
 }
 
-/// Raises the epoch until dropped.
+/// Increments the epoch until dropped.
 pub(crate) struct EpochTicker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -80,7 +81,7 @@ impl Drop for EpochTicker {
     }
 }
 
-/// What one request's store holds.
+/// Store data of one request.
 pub(crate) struct State {
     wasi: WasiCtx,
     http: WasiHttpCtx,

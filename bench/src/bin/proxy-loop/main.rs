@@ -1,6 +1,7 @@
-//! The least that can serve a component safely: hyper, a fresh instance per request, and the same limits as Weir.
+//! Minimal safe component server: hyper, a fresh instance per request, and the same limits as Weir.
 //!
-//! No names, versions, metrics, logs, models or queues: what Weir costs beyond this is what those cost.
+//! It has no names, versions, metrics, logs, models or queues. The difference to Weir is their
+//! cost.
 
 mod engine;
 
@@ -21,7 +22,7 @@ use wasmtime_wasi_http::p2::bindings::ProxyPre;
 use wasmtime_wasi_http::p2::bindings::http::types::Scheme;
 use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 
-/// How long a request may take.
+/// Time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 type Pre = ProxyPre<State>;
@@ -61,8 +62,8 @@ async fn serve(stream: TcpStream, pre: Pre) {
     }
 }
 
-/// Run the guest on the thread that read the request, where nearly all of them end; one that goes on after its answer's head moves to a
-/// task of its own.
+/// Runs the guest on the thread that read the request, where most guests end. A guest that
+/// continues after the response head moves to its own task.
 async fn call(pre: Pre, request: Request<Incoming>) -> wasmtime::Result<Response<HyperOutgoingBody>> {
     let (sender, mut receiver) = oneshot::channel();
     let mut guest = Box::pin(async move {
