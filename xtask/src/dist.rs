@@ -14,14 +14,15 @@ use std::process::Command;
 
 /// Make a release tarball: `weir`, ONNX Runtime and an example with its model, in `target/dist/`
 ///
-/// It runs on a Linux of the same kind with nothing but the C and C++ libraries: the templates of `weir new` are in the program, and ONNX
-/// Runtime is found beside it. The Containerfile at the top of the repository makes an image from the same folder.
+/// The tarball runs on Linux of the same architecture with only the C and C++ libraries: the
+/// program contains the templates of `weir new`, and finds ONNX Runtime beside itself. The
+/// Containerfile at the top of the repository makes an image from the same folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DistArgs {
-    /// Unpack the tarball where there is nothing else, and have the node there answer the example
+    /// Unpack the tarball in an empty root file system, and run its example on a node there
     #[arg(long)]
     check: bool,
-    /// The profile to build with; `dev` packs in less time what is not for shipping
+    /// Build profile; `dev` is faster, but not for shipping
     #[arg(long, value_name = "PROFILE", default_value = "dist")]
     profile: String,
 }
@@ -33,12 +34,14 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");
     pack(&dist.join(&name), &contents(repo, weir, library))?;
-    // What is packed for shipping is stripped and optimised, and is carried to machines by itself.
+    // The release program is stripped and optimised; its size is limited because it is copied to
+    // machines.
     if args.profile == "dist" {
         keep_within(&dist.join(&name).join("bin/weir"), PROGRAM_BYTES_MAX)?;
     }
     let tarball = dist.join(format!("{name}.tar.gz"));
-    // Whoever unpacks it as root gets files of root's, not of whoever has this number there.
+    // When root unpacks the tarball, the files belong to root instead of a user with the builder's
+    // id.
     let mut tar = Command::new("tar");
     tar.args(["--owner=0", "--group=0", "--numeric-owner", "-C"]);
     process::run(tar.arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
@@ -46,7 +49,7 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     if args.check { check::run(&tarball, &name) } else { Ok(()) }
 }
 
-/// The largest that the program may be: 64 MB.
+/// Maximum size of the program: 64 MB.
 const PROGRAM_BYTES_MAX: u64 = 64_000_000;
 
 fn keep_within(file: &Path, bytes_max: u64) -> Result<()> {
@@ -58,7 +61,7 @@ fn keep_within(file: &Path, bytes_max: u64) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is shipped: where it is, and where it goes.
+/// Contents of the release: source paths and paths in the release.
 fn contents(repo: &Repo, weir: PathBuf, onnxruntime: PathBuf) -> Vec<(PathBuf, &'static str)> {
     let digits = repo.functions().join("classify-digits");
     vec![
@@ -74,7 +77,7 @@ fn contents(repo: &Repo, weir: PathBuf, onnxruntime: PathBuf) -> Vec<(PathBuf, &
     ]
 }
 
-/// Make `folder` hold `contents` and nothing else, whatever was there before.
+/// Makes `folder` contain exactly `contents`.
 fn pack(folder: &Path, contents: &[(PathBuf, &str)]) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -85,7 +88,7 @@ fn pack(folder: &Path, contents: &[(PathBuf, &str)]) -> Result<()> {
     contents.iter().try_for_each(|(from, to)| copy(from, &folder.join(to)))
 }
 
-/// Copy a file with its permissions, and make the folders above it.
+/// Copies a file with its permissions, and creates the parent folders.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_of_an_earlier_release_is_shipped() {
+    fn pack_removes_files_of_an_earlier_release() {
         let top = tempfile::tempdir().unwrap();
         let (from, folder) = (top.path().join("from"), top.path().join("release"));
         std::fs::write(&from, "new").unwrap();
@@ -111,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_has_grown_too_large_is_not_shipped() {
+    fn oversized_program_is_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [0; 10]).unwrap();
         assert!(keep_within(file.path(), 10).is_ok());
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_there_and_its_script_can_be_run() {
+    fn example_files_exist_and_the_script_is_executable() {
         use std::os::unix::fs::PermissionsExt as _;
         let repo = Repo::find();
         let built = [repo.built_functions(), PathBuf::from("weir"), PathBuf::from("lib")];

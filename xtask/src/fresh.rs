@@ -15,12 +15,13 @@ use std::time::Instant;
 
 /// Run a command on a machine that has only the README's prerequisites
 ///
-/// The machine is a minimal Debian in a folder, entered by chroot in mount and process namespaces of its own. It has the packages that
-/// the README states, this machine's Rust toolchain, an empty cargo cache, and a clone of the last commit, in which the command runs.
-/// It uses this machine's network and processors. The command's exit status is passed on.
+/// The machine is a minimal Debian in a folder, entered by chroot with its own mount and process
+/// namespaces. It has the packages that the README states, this machine's Rust toolchain, an empty
+/// cargo cache, and a clone of the last commit, in which the command runs. It uses this machine's
+/// network and processors. The exit status is that of the command.
 ///
-/// The Debian system is made once, in `.weir/fresh/` (needs root and debootstrap); every run has a copy of it, which is removed when
-/// the run ends.
+/// The Debian system is created once, in `.weir/fresh/` (needs root and debootstrap). Every run
+/// uses a copy, which is removed at the end of the run.
 ///
 /// Examples:
 ///   cargo xtask fresh cargo xtask demo
@@ -28,13 +29,13 @@ use std::time::Instant;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct FreshArgs {
-    /// Leave the machine's folder in place, and print its path
+    /// Keep the machine's folder, and print its path
     #[arg(long)]
     keep: bool,
-    /// Make the Debian system again, to have its newest packages
+    /// Recreate the Debian system with the newest packages
     #[arg(long)]
     renew: bool,
-    /// The command and its arguments
+    /// Command with its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -62,7 +63,7 @@ pub(crate) fn run(repo: &Repo, args: &FreshArgs) -> Result<()> {
     Ok(())
 }
 
-/// Only commits reach the clone.
+/// Prints a note about uncommitted changes, because only commits reach the clone.
 fn note_uncommitted(repo: &Repo) {
     let mut status = Command::new("git");
     status.args(["status", "--porcelain", "--untracked-files=no"]).current_dir(repo.root());

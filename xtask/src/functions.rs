@@ -12,19 +12,19 @@ use weir_provision::Toolchain;
 
 /// Build the functions in `functions/` into `target/functions/<name>.wasm`
 ///
-/// Release builds; only what changed is built again. A folder with a `Cargo.toml` is a function in Rust; any other with a `weir.toml` is
-/// built by the command that is in there.
+/// Makes release builds of changed functions. A folder with a `Cargo.toml` is a function in Rust; a
+/// folder with only a `weir.toml` is built by its `build` command.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct FunctionsArgs {
-    /// Which; all of them by default
+    /// Functions to build [default: all]
     names: Vec<String>,
-    /// Use Debian's Rust although rustup has the target, to see that it works
+    /// Use Debian's Rust even if rustup has the target, to test that it works
     #[arg(long)]
     debian: bool,
 }
 
 impl FunctionsArgs {
-    /// These functions.
+    /// Selects these functions.
     pub(crate) fn of(names: &[&str]) -> Self {
         Self { names: names.iter().map(|&name| name.to_owned()).collect(), debian: false }
     }
@@ -66,7 +66,7 @@ pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
     Ok(())
 }
 
-/// Functions by name, which is their folder's.
+/// Functions by name, which is the name of their folder.
 struct Found {
     rust: Vec<String>,
     other: Vec<String>,
@@ -91,7 +91,7 @@ impl Found {
         Ok(Self { rust, other })
     }
 
-    /// Those with the given names, or all where none are given.
+    /// Selects functions by name, or all functions if `names` is empty.
     fn only(&self, names: &[String]) -> Result<Self> {
         for name in names {
             if !self.rust.contains(name) && !self.other.contains(name) {
@@ -108,7 +108,8 @@ impl Found {
     }
 }
 
-/// Put `component` at `place` whole, unless the same is there. Gives its length and whether it was another.
+/// Writes `component` to `place` atomically, unless the contents are equal. Returns the length and
+/// whether the file changed.
 fn install(component: &Path, place: &Path) -> Result<(usize, bool)> {
     let bytes =
         std::fs::read(component).with_context(|| format!("the build left no {}", component.display()))?;
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_are_folders_with_a_manifest() {
+    fn functions_are_found_by_their_manifest() {
         let folder = tempfile::tempdir().unwrap();
         for (name, file) in [("b", "Cargo.toml"), ("a", "Cargo.toml"), ("p", "weir.toml"), ("x", "README.md")]
         {
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_equal_component_is_left_alone() {
+    fn equal_component_is_not_rewritten() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::write(&from, "one").unwrap();

@@ -11,40 +11,41 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Largest size of the kit, results of earlier steps included: 60 MiB.
+/// Maximum size of the kit, including results of earlier steps: 60 MiB.
 const KIT_BYTES_MAX: u64 = 60 << 20;
 
-/// Entries that the command makes, and replaces. `results/`, with files of earlier steps, is the user's.
+/// Entries that the command replaces. `results/`, with files of earlier steps, belongs to the user.
 const PROGRAM: &str = "weir.gz";
 const MODELS: &str = "models";
 
-/// Scripts of the kit: where they are in the repository, and their name in the kit.
+/// Scripts of the kit: path in the repository, name in the kit.
 const SCRIPTS: [(&str, &str); 3] = [
     ("bench/gpu/go.sh", "go.sh"),
     ("bench/gpu/models.py", "models.py"),
     ("bench/python/pytorch_gpu.py", "pytorch_gpu.py"),
 ];
 
-/// Make the folder to carry to a machine with an NVIDIA GPU, `.gpu/`: `weir`, models without their
+/// Make the folder to copy to a machine with an NVIDIA GPU, `.gpu/`: `weir`, models without their
 /// weights, and the scripts that check and measure
 ///
-/// The machine needs the driver and bash, and neither a network nor Rust. There, models get random
-/// weights (with Python 3), and are measured beside PyTorch if it is installed. The folder has at
-/// most 60 MiB, and nothing of NVIDIA's. Files in `.gpu/results` are kept: put the results of a step
-/// there, and the next step goes on from them. docs/gpu.md, "Waiting for a GPU", lists the steps.
+/// The machine needs the driver and bash, but neither network nor Rust. There, models get random
+/// weights (with Python 3), and are compared with PyTorch if it is installed. The folder has at
+/// most 60 MiB, and contains no NVIDIA software. Files in `.gpu/results` are kept: put the results
+/// of a step there, and the next step resumes from them. docs/gpu.md, "Waiting for a GPU", lists
+/// the steps.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpuKitArgs {
-    /// The profile to build `weir` with
+    /// Build profile of `weir`
     #[arg(long, value_name = "PROFILE", default_value = "dist")]
     profile: String,
-    /// Carry this `weir` instead of building one
+    /// Use this `weir` instead of building one
     #[arg(long, value_name = "FILE", conflicts_with = "profile")]
     program: Option<PathBuf>,
-    /// An ONNX model to carry without its weights; may be given several times [default: resnet50 and
-    /// minilm of `cargo xtask models`]
+    /// ONNX model to include without its weights; may be repeated [default: resnet50 and minilm of
+    /// `cargo xtask models`]
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
-    /// The folder to make
+    /// Folder to create
     #[arg(long, value_name = "FOLDER", default_value = ".gpu")]
     out: PathBuf,
 }
@@ -81,7 +82,7 @@ pub(crate) fn run(repo: &Repo, args: &GpuKitArgs) -> Result<()> {
     Ok(())
 }
 
-/// Make the folder, without what an earlier run made there.
+/// Creates the folder, and removes the products of an earlier run.
 fn clear(kit: &Path) -> Result<()> {
     fs::create_dir_all(kit).with_context(|| format!("cannot make {}", kit.display()))?;
     match fs::remove_dir_all(kit.join(MODELS)) {
@@ -92,17 +93,18 @@ fn clear(kit: &Path) -> Result<()> {
     }
 }
 
-/// Compress a program without its symbols: with them, a build for tests is larger than the kit may be.
+/// Compresses a program without its symbols: with symbols, a test build exceeds the kit's maximum
+/// size.
 fn pack_program(from: &Path, to: &Path) -> Result<()> {
     let stripped = to.with_extension("stripped");
     process::answer(Command::new("strip").arg("-o").arg(&stripped).arg(from))?;
     let packed = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
-    // Without name and time, the same program is the same bytes.
+    // Without name and time, equal programs give equal bytes.
     process::run(Command::new("gzip").args(["--no-name", "--stdout"]).arg(&stripped).stdout(packed))?;
     fs::remove_file(&stripped).with_context(|| format!("cannot remove {}", stripped.display()))
 }
 
-/// The size of a folder, which must not be larger than `bytes_max`.
+/// Returns the size of a folder, or an error if it exceeds `bytes_max`.
 fn keep_within(folder: &Path, bytes_max: u64) -> Result<u64> {
     let bytes = entries(folder)?.iter().map(|(_, bytes)| bytes).sum();
     if bytes > bytes_max {
@@ -116,7 +118,7 @@ fn keep_within(folder: &Path, bytes_max: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// What lies in a folder, by name, with its size: of folders, of all that is in them.
+/// Entries of a folder by name, with sizes. The size of a subfolder includes its contents.
 fn entries(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     let read = || {
         let mut entries = Vec::new();
@@ -136,7 +138,7 @@ fn entries(folder: &Path) -> Result<Vec<(PathBuf, u64)>> {
     Ok(entries)
 }
 
-/// A size for people, rounded up.
+/// Human-readable size, rounded up.
 fn size(bytes: u64) -> String {
     if bytes < 1 << 20 {
         format!("{} KiB", bytes.div_ceil(1 << 10))
@@ -170,7 +172,7 @@ mod tests {
     fn packed_program_runs_and_has_no_symbols() {
         let folder = tempfile::tempdir().unwrap();
         let (packed, program) = (folder.path().join(PROGRAM), folder.path().join("program"));
-        // This test itself, which is built with symbols.
+        // This test executable has symbols.
         let own = std::env::current_exe().unwrap();
         pack_program(&own, &packed).unwrap();
         let unpack = r#"gzip -dc "$1" >"$2" && chmod 755 "$2" && "$2" --list"#;

@@ -23,22 +23,22 @@ use resources::Resources;
 use sources::Sources;
 use std::path::{Path, PathBuf};
 
-/// Families of architectures that PTX is compiled for: each also serves the architectures after it.
+/// Architecture families to compile PTX for. Each also serves newer architectures.
 const FAMILIES: [u32; 2] = [75, 80];
-/// Architectures that machine code is assembled for: compute capability 7.5 to 12.0.
+/// Architectures to assemble machine code for: compute capability 7.5 to 12.0.
 const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
-/// All PTX together. A sixth of it is left when the program is packed.
+/// Maximum size of all PTX. The packed program contains about a sixth of it.
 const PTX_BYTES_MAX: u64 = 14 << 20;
-/// All machine code together, compressed as it is shipped.
+/// Maximum size of all compressed machine code.
 const CUBIN_BYTES_MAX: u64 = 6 << 20;
 
-/// Compile the kernels to the PTX and machine code that are checked in, after a change of `kernels/cuda/`
+/// Compile the kernels to the checked-in PTX and machine code, after a change of `kernels/cuda/`
 #[derive(Debug, clap::Args)]
 pub(crate) struct KernelsArgs {
-    /// Only compare what is checked in with what the sources make: PTX, machine code of every architecture, and the table of resources
+    /// Only compare the checked-in PTX, machine code and table of resources with the sources
     #[arg(long)]
     check: bool,
-    /// Only these files of `kernels/cuda/`, by name without the ending
+    /// Files of `kernels/cuda/`, by name without the extension [default: all]
     modules: Vec<String>,
 }
 
@@ -51,24 +51,24 @@ pub(crate) fn run(repo: &Repo, args: &KernelsArgs) -> Result<()> {
     kernels.assemble()
 }
 
-/// Fail if the PTX, the machine code or the table of resources differs from what the sources make.
+/// Fails if the PTX, the machine code or the table of resources differs from the sources' output.
 pub(crate) fn check(repo: &Repo, modules: &[String]) -> Result<()> {
     let kernels = Kernels::open(repo, modules)?;
     kernels.check_ptx()?;
     kernels.check_cubins()
 }
 
-/// The sources, and the compiler and the assembler for them.
+/// Kernel sources with their compiler and assembler.
 struct Kernels {
     sources: Sources,
     ptxas: Ptxas,
     folder: PathBuf,
-    /// Holds a stamp for each pair of module and architecture that passed the check.
+    /// Folder of stamps for the pairs of module and architecture that passed the check.
     stamps: PathBuf,
 }
 
 impl Kernels {
-    /// The modules of these names, or all.
+    /// Opens the modules in `only`, or all modules if it is empty.
     fn open(repo: &Repo, only: &[String]) -> Result<Self> {
         let folder = repo.root().join("kernels");
         let programs = setup::environment(repo, "nvrtc", &folder.join("requirements.txt"))?;
@@ -81,7 +81,7 @@ impl Kernels {
         Ok(Self { sources, ptxas: Ptxas::find(environment)?, folder, stamps })
     }
 
-    /// Write the PTX.
+    /// Writes the PTX.
     fn compile(&self) -> Result<()> {
         let made = self.each(&FAMILIES, |module, family| {
             let ptx = self.sources.compile(module, family)?;
@@ -91,7 +91,7 @@ impl Kernels {
         Ok(())
     }
 
-    /// Write the machine code and the table of resources.
+    /// Writes the machine code and the table of resources.
     fn assemble(&self) -> Result<()> {
         let made = self.each(&ARCHITECTURES, |module, architecture| {
             let assembled = self.ptxas.assemble(&self.ptx_for(module, architecture)?, architecture)?;
@@ -148,7 +148,8 @@ impl Kernels {
         Ok(())
     }
 
-    /// Run `work` for every module on every one of `targets` that has its instructions.
+    /// Runs `work` for every module and target, except for targets without the module's
+    /// instructions.
     fn each<T: Send>(&self, targets: &[u32], work: impl Fn(&str, u32) -> Result<T> + Sync) -> Result<Vec<T>> {
         let pairs: Vec<_> = self
             .sources
@@ -177,14 +178,14 @@ impl Kernels {
         std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
     }
 
-    /// The PTX that machine code for an architecture is assembled from: of the newest family that is not newer.
+    /// PTX for the machine code of an architecture: of the newest family that is not newer.
     fn ptx_for(&self, module: &str, architecture: u32) -> Result<String> {
         let family = FAMILIES.into_iter().rfind(|family| *family <= architecture);
         self.ptx(module, family.context("no PTX is old enough for this architecture")?)
     }
 }
 
-/// Write a file; returns its length.
+/// Writes a file, and returns its length.
 fn write(file: &Path, bytes: &[u8]) -> Result<u64> {
     std::fs::write(file, bytes).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(bytes.len() as u64)

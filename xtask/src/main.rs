@@ -1,6 +1,7 @@
-//! All developer automation. `cargo xtask setup` brings what a fresh machine lacks; every other command asks for what it needs itself.
+//! Developer automation. `cargo xtask setup` prepares a fresh machine; every other command also
+//! installs what it needs.
 //!
-//! Few dependencies and no async: this is the first thing that is compiled on a fresh clone.
+//! Few dependencies and no async, because this crate is compiled first on a fresh clone.
 
 mod prerequisites;
 mod process;

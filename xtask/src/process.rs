@@ -1,10 +1,10 @@
-//! Running other programs, with errors that name the command line and say what to do.
+//! Subprocesses, with errors that contain the command line and advice.
 
 use anyhow::{Context as _, Result, bail};
 use std::io::ErrorKind;
 use std::process::{Command, Output, Stdio};
 
-/// Run `command` to its end; what it writes is shown.
+/// Runs `command` to its end with visible output.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| not_started(command))?;
     if status.success() {
@@ -13,7 +13,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     bail!("`{}` failed ({status}); what it wrote is above", line(command))
 }
 
-/// Run `command` to its end and give what it wrote to standard output. All that it wrote is shown where it fails, and only there.
+/// Runs `command` to its end and returns standard output. The output is shown only if the command
+/// fails.
 pub(crate) fn answer(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.stdin(Stdio::null()).output().with_context(|| not_started(command))?;
@@ -24,12 +25,12 @@ pub(crate) fn answer(command: &mut Command) -> Result<String> {
     bail!("`{}` failed ({status}):\n{}", line(command), String::from_utf8_lossy(&said).trim_end())
 }
 
-/// Whether `command` runs and succeeds. Nothing is shown.
+/// Whether `command` runs and succeeds. The output is hidden.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
 }
 
-/// `command` with a low priority: what it computes waits for the processor until others leave it free.
+/// Wraps `command` in `nice`, so that it uses only otherwise idle CPU time.
 pub(crate) fn in_background(command: &Command) -> Command {
     let mut nice = Command::new("nice");
     nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
@@ -45,7 +46,7 @@ pub(crate) fn in_background(command: &Command) -> Command {
     nice
 }
 
-/// The command as a person would type it.
+/// The command line in shell syntax.
 pub(crate) fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_names_its_command_line_and_what_it_said() {
+    fn failure_includes_command_line_and_output() {
         let error = answer(Command::new("sh").args(["-c", "echo why; echo it broke >&2; exit 3"]))
             .unwrap_err()
             .to_string();
@@ -104,13 +105,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_is_named() {
+    fn missing_program_is_named() {
         let error = run(&mut Command::new("no-such-program")).unwrap_err().to_string();
         assert!(error.contains("no-such-program") && error.contains("is it installed"), "{error}");
     }
 
     #[test]
-    fn words_are_quoted_where_a_shell_needs_it() {
+    fn words_are_quoted_for_the_shell() {
         assert_eq!(quoted("a-b/c=1"), "a-b/c=1");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");

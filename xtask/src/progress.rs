@@ -1,8 +1,8 @@
-//! What long commands say while they work: a numbered line for each step, with the time since the start.
+//! Progress of long commands: a numbered line per step, with the elapsed time.
 
 use std::time::{Duration, Instant};
 
-/// The steps of a long command.
+/// Steps of a long command.
 pub(crate) struct Progress {
     start: Instant,
     steps: usize,
@@ -10,24 +10,24 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// A command of so many steps that starts now.
+    /// Starts a command with `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self { start: Instant::now(), steps, done: 0 }
     }
 
-    /// Say which step begins.
+    /// Prints the next step.
     pub(crate) fn step(&mut self, what: &str) {
         self.done += 1;
         eprintln!("[{}/{} {}] {what}", self.done, self.steps, elapsed(self.start));
     }
 
-    /// The time since the start, as `3 min 20 s`.
+    /// Elapsed time, as `3 min 20 s`.
     pub(crate) fn elapsed(&self) -> String {
         elapsed(self.start)
     }
 }
 
-/// The time since `start`, as `3 min 20 s`.
+/// Time since `start`, as `3 min 20 s`.
 pub(crate) fn elapsed(start: Instant) -> String {
     written(start.elapsed())
 }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_written_in_minutes_and_seconds() {
+    fn durations_have_minutes_and_seconds() {
         assert_eq!(written(Duration::from_millis(59_900)), "59 s");
         assert_eq!(written(Duration::from_secs(205)), "3 min 25 s");
     }

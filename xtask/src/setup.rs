@@ -11,11 +11,11 @@ use std::process::Command;
 use weir_provision::apt;
 use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
-/// Bring what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for functions in other languages,
-/// clients for the tests, and etcd
+/// Install what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for
+/// functions in other languages, clients for the tests, and etcd
 ///
-/// Everything but the Rust target, etcd and a C++ compiler goes into `.weir/` and, from npm, `functions/node_modules`. What is there already is left
-/// alone.
+/// Except for the Rust target, etcd and a C++ compiler, everything goes into `.weir/` and, from
+/// npm, `functions/node_modules`. Installed parts are kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SetupArgs {}
 
@@ -31,7 +31,7 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     Ok(())
 }
 
-/// The toolchain that builds functions in Rust, installed if need be.
+/// Finds or installs the toolchain for functions in Rust.
 pub(crate) fn toolchain(repo: &Repo) -> Result<Toolchain> {
     if let Ok(toolchain) = Toolchain::find(&repo.functions()) {
         report("found", &format!("Rust for {}: {toolchain}", weir_provision::TARGET));
@@ -43,7 +43,7 @@ pub(crate) fn toolchain(repo: &Repo) -> Result<Toolchain> {
     Ok(toolchain)
 }
 
-/// The library that runs models on the CPU.
+/// Installs the library that runs models on the CPU.
 pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
     let (library, version) = (repo.onnxruntime(), OnnxRuntime::VERSION);
     let what = format!("ONNX Runtime {version} in {}", repo.show(&library));
@@ -60,17 +60,18 @@ pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
     Ok(library)
 }
 
-/// The folder of programs of a Python environment that has what `functions/requirements.txt` pins.
+/// Installs the Python environment of `functions/requirements.txt`. Returns its folder of programs.
 pub(crate) fn python(repo: &Repo) -> Result<PathBuf> {
     environment(repo, "python", &repo.functions().join("requirements.txt"))
 }
 
-/// Clients of other makers, which the tests run unmodified against a node.
+/// Installs third-party clients, which the tests run unmodified against a node.
 fn clients(repo: &Repo) -> Result<PathBuf> {
     environment(repo, "clients", &repo.root().join("tests/clients/requirements.txt"))
 }
 
-/// The folder of programs of the Python environment `.weir/<name>`, which has what the file `requirements` pins: all of it, by checksum.
+/// Installs the Python environment `.weir/<name>` with the packages that `requirements` pins by
+/// checksum. Returns its folder of programs.
 pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Result<PathBuf> {
     let folder = repo.local().join(name);
     let environment = PythonEnvironment::new(&folder, requirements);
@@ -81,8 +82,8 @@ pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Resul
     Ok(environment.programs())
 }
 
-/// The folder of programs of what the `package.json` in `folder` asks for. None where this machine has no npm: that is said, and what needs
-/// it left out.
+/// Installs the packages of the `package.json` in `folder`. Returns their folder of programs, or
+/// `None` with a note if this machine has no npm.
 pub(crate) fn node_modules(folder: &Path) -> Result<Option<PathBuf>> {
     let modules = NodeModules::of(folder);
     match modules.install(&mut step) {
@@ -95,7 +96,7 @@ pub(crate) fn node_modules(folder: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// What compiles the kernels for the processor, in the tests of GPUs.
+/// Installs the C++ compiler, which compiles the kernels for the CPU in the GPU tests.
 fn compiler() -> Result<()> {
     if process::succeeds(Command::new("c++").arg("--version")) {
         report("found", "c++, for tests of GPUs without one");
@@ -109,7 +110,7 @@ fn compiler() -> Result<()> {
     Ok(())
 }
 
-/// The server that tests and benchmarks of clusters run. Without it they are skipped.
+/// Installs etcd for the tests and benchmarks of clusters, which are skipped without it.
 pub(crate) fn etcd() {
     if has_etcd() {
         return report("found", "etcd, for tests of clusters");
@@ -120,17 +121,17 @@ pub(crate) fn etcd() {
     }
 }
 
-/// Whether clusters can be tested.
+/// Whether etcd is installed.
 pub(crate) fn has_etcd() -> bool {
     process::succeeds(Command::new("etcd").arg("--version"))
 }
 
-/// What is about to be done.
+/// Prints the next step.
 pub(crate) fn step(what: &str) {
     eprintln!("  ... {what}");
 }
 
-/// What has come of it.
+/// Prints the result of a step.
 pub(crate) fn report(verb: &str, what: &str) {
     eprintln!("{verb:>9} {what}");
 }

@@ -10,13 +10,13 @@ use crate::setup::{self, SetupArgs};
 use anyhow::Result;
 use std::process::Command;
 
-/// The functions that have unit tests, which run on the host.
+/// Functions with unit tests, which run on the host.
 const FUNCTIONS_TESTED: [&str; 2] = ["classify-digits", "embed-text"];
 
-/// Install what is missing, build everything, run every test
+/// Install missing tools, build everything, run all tests
 #[derive(Debug, clap::Args)]
 pub(crate) struct TestArgs {
-    /// Passed on to `cargo test`, such as a part of a test's name
+    /// Arguments for `cargo test`, such as a part of a test's name
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
 }
@@ -29,7 +29,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     eprintln!("building the functions");
     functions::run(repo, &FunctionsArgs::default())?;
     eprintln!("building weir");
-    // The end-to-end suites run the program itself. Built together with them, so that both share their dependencies.
+    // The end-to-end tests run the program. A common build shares the dependencies.
     process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;
     eprintln!("testing the functions' own parts");
     let packages = FUNCTIONS_TESTED.iter().flat_map(|name| ["--package", name]);
@@ -45,13 +45,13 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     let tests = ["test", "--workspace", "--no-fail-fast"];
     let mut cargo = repo.cargo(".");
     if setup::has_etcd() {
-        // From here on, a test that does not find etcd has failed.
+        // From here on, a test that does not find etcd fails.
         cargo.env("WEIR_REQUIRE_ETCD", "1");
     }
     process::run(cargo.args(tests).args(&args.rest))
 }
 
-/// The tests of what is written in Python, which need no node.
+/// Tests of the Python code, without a node.
 fn python(repo: &Repo) -> Result<()> {
     let (program, sdk) = (setup::python(repo)?.join("python"), repo.root().join("guest-sdk/python"));
     for folder in [sdk.join("tests"), repo.functions().join("classify-digits-py")] {
@@ -62,7 +62,7 @@ fn python(repo: &Repo) -> Result<()> {
     Ok(())
 }
 
-/// The tests of what is written in JavaScript and TypeScript, and their types.
+/// Tests and type checks of the JavaScript and TypeScript code.
 fn javascript(repo: &Repo) -> Result<()> {
     if setup::node_modules(&repo.functions())?.is_none() {
         return Ok(());
@@ -74,7 +74,7 @@ fn javascript(repo: &Repo) -> Result<()> {
     })
 }
 
-/// The tests of what is written in Go, which need no node.
+/// Tests of the Go code, without a node.
 fn go(repo: &Repo) -> Result<()> {
     let program = setup::python(repo)?.join("go");
     for folder in [repo.root().join("guest-sdk/go"), repo.functions().join("classify-digits-go")] {
@@ -83,7 +83,7 @@ fn go(repo: &Repo) -> Result<()> {
     Ok(())
 }
 
-/// The tests of the SDK for C, natively, on a stand-in for what it imports.
+/// Native tests of the C SDK with stubs for its imports.
 fn c(repo: &Repo) -> Result<()> {
     let program = repo.root().join("target/weir-c-tests");
     let mut compiler = Command::new("cc");
@@ -105,7 +105,8 @@ fn c(repo: &Repo) -> Result<()> {
     process::run(&mut Command::new(program))
 }
 
-/// Whether the files for Kubernetes are what it takes, by the schemas of the oldest and the newest version that is still looked after.
+/// Validates the Kubernetes manifests against the schemas of the oldest and the newest supported
+/// version.
 fn kubernetes(repo: &Repo) -> Result<()> {
     let folder = repo.root().join("deploy/kubernetes");
     let program = setup::environment(repo, "kubernetes", &folder.join("requirements.txt"))?;
@@ -118,7 +119,7 @@ fn kubernetes(repo: &Repo) -> Result<()> {
     Ok(())
 }
 
-/// What CI checks besides the tests: format, lints, generated files, licences and advisories
+/// Run the other checks of CI: format, lints, generated files, licences and advisories
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {}
 
@@ -127,7 +128,7 @@ pub(crate) fn check(repo: &Repo, _args: &CheckArgs) -> Result<()> {
     process::run(repo.cargo("functions").args(["fmt", "--all", "--check"]))?;
     let clippy = ["clippy", "--workspace", "--all-targets"];
     process::run(repo.cargo(".").args(clippy).args(["--", "-D", "warnings"]))?;
-    // On the host, which has clippy for certain; guests' code is the same there.
+    // On the host, which always has clippy; the guests' code is the same there.
     let mut functions = repo.cargo("functions");
     functions.env_remove("CARGO_TARGET_DIR").args([
         "clippy",

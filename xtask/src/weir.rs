@@ -1,4 +1,4 @@
-//! The `weir` program: building it, and running a node of it.
+//! The `weir` program: building it, and running a node.
 
 use crate::process;
 use crate::repo::Repo;
@@ -7,15 +7,16 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-/// What `weir up` prints once it answers, before its address.
+/// Prefix of the line that `weir up` prints when it is ready.
 const READY: &str = "weir listening on ";
 
-/// Build `weir` for the demo: without GPUs, in the profile that compiles fastest. Gives the program's path.
+/// Builds `weir` for the demo: without GPU support, in the profile that compiles fastest. Returns
+/// its path.
 pub(crate) fn build_for_demo(repo: &Repo) -> Result<PathBuf> {
     build(repo, "quick", &["--no-default-features"])
 }
 
-/// Build `weir` with one of Cargo's profiles. Gives the program's path.
+/// Builds `weir` with a Cargo profile. Returns its path.
 pub(crate) fn build_with(repo: &Repo, profile: &str) -> Result<PathBuf> {
     build(repo, profile, &[])
 }
@@ -25,22 +26,22 @@ fn build(repo: &Repo, profile: &str, features: &[&str]) -> Result<PathBuf> {
     process::run(repo.cargo(".").args(build).args(features))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo.root().join("target"), PathBuf::from);
-    // Cargo's own exception.
+    // Cargo's folder of the `dev` profile is `debug`.
     Ok(target.join(if profile == "dev" { "debug" } else { profile }).join("weir"))
 }
 
-/// A node. Stopped when dropped.
+/// Node. Stopped on drop.
 pub(crate) struct Node {
     child: Child,
     url: String,
-    /// Kept open: the node would fail to print into a closed pipe.
+    /// Kept open: the node fails when it prints into a closed pipe.
     _stdout: BufReader<ChildStdout>,
-    /// Its folder, if that goes when it does.
+    /// Temporary data folder, removed on drop.
     data: Option<PathBuf>,
 }
 
 impl Node {
-    /// A node in a temporary folder, on a free port.
+    /// Starts a node in a temporary folder on a free port.
     pub(crate) fn start(repo: &Repo, weir: &Path) -> Result<Self> {
         let data = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
         let mut command = Command::new(weir);
@@ -54,7 +55,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Run `command`, which is or becomes `weir up`, and wait until the node answers.
+    /// Runs `command`, which is or executes `weir up`, and waits until the node is ready.
     pub(crate) fn spawn(mut command: Command) -> Result<Self> {
         let mut child = command
             .stdout(Stdio::piped())
@@ -64,7 +65,7 @@ impl Node {
         let mut node_line = String::new();
         stdout.read_line(&mut node_line).context("cannot read what the node prints")?;
         let Some(url) = node_line.trim().strip_prefix(READY) else {
-            // It has said on standard error why it did not start.
+            // The node has printed the reason on standard error.
             let _ = child.kill();
             bail!("the node did not start; what it wrote is above");
         };
@@ -75,15 +76,15 @@ impl Node {
         self.url.clone()
     }
 
-    /// Ask it to stop, as Ctrl-C does, and wait until it has.
+    /// Stops the node with SIGTERM, and waits for its exit.
     pub(crate) fn stop(mut self) -> Result<()> {
-        // The shell's own: a minimal Debian has no program of that name.
+        // Use the shell's builtin: a minimal Debian has no `kill` program.
         process::run(Command::new("sh").args(["-c", r#"kill "$1""#, "sh", &self.child.id().to_string()]))?;
         let status = self.child.wait().context("cannot wait for the node")?;
         if status.success() { Ok(()) } else { bail!("the node ended badly: {status}") }
     }
 
-    /// Wait until it ends.
+    /// Waits for the node's exit.
     pub(crate) fn wait(mut self) -> Result<()> {
         self.child.wait().context("cannot wait for the node")?;
         Ok(())
@@ -92,7 +93,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Neither matters once it has ended.
+        // Ignore errors of a node that has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if let Some(data) = &self.data {

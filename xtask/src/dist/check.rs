@@ -1,7 +1,8 @@
-//! Whether the tarball is all that a machine needs.
+//! Checks that the tarball is self-contained.
 //!
-//! The tarball is unpacked into a root file system of its own that has nothing else in it but the C and C++ libraries of any Linux, `/dev`
-//! and `/proc`: no repository, no home, no environment, no other program. The node runs in there; the example's script calls it from here.
+//! The tarball is unpacked into a root file system that contains only the C and C++ libraries of
+//! any Linux, `/dev` and `/proc`: no repository, home folder, environment or other program. The
+//! node runs there, and the example's script calls it from outside.
 
 use super::copy;
 use crate::process;
@@ -11,11 +12,11 @@ use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Mounts what the kernel provides in the root `$1` and becomes the node in there. It stays one process, so that a signal to it reaches the
-/// node. The mounts go with the process.
+/// Mounts the kernel's file systems in the root `$1` and executes the node there. The process stays
+/// the same, so signals to it reach the node. The mounts end with the process.
 const START: &str = r#"mount --rbind /dev "$1/dev" && mount --rbind /proc "$1/proc" && exec chroot "$@""#;
 
-/// What the script's last answer has in it.
+/// Expected part of the script's last response.
 const ANSWER: &str = r#""digit":7"#;
 
 pub(super) fn run(tarball: &Path, name: &str) -> Result<()> {
@@ -40,7 +41,7 @@ fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", START, "sh"]).arg(root);
     command.arg(format!("/{name}/bin/weir")).args(["up", "--listen", "127.0.0.1:0", "--data", "/data"]);
-    // Only so that the programs of the line above are found.
+    // PATH is only for the programs of this command line.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
     let node = Node::spawn(command)?;
     let script = folder.join("examples/digits/try.sh");
@@ -53,7 +54,7 @@ fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The libraries of the system that `file` is linked to, the loader among them.
+/// System libraries that `file` is linked to, including the loader.
 fn system_libraries(file: &Path) -> Result<Vec<PathBuf>> {
     let listed = process::answer(Command::new("ldd").arg(file))?;
     let missing: Vec<_> = listed.lines().filter(|line| line.contains("not found")).collect();

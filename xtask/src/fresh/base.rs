@@ -1,4 +1,4 @@
-//! The Debian system that fresh machines are copies of: a minimal one, with the README's prerequisites.
+//! Base system of fresh machines: a minimal Debian with the README's prerequisites.
 
 use crate::prerequisites::PREREQUISITES;
 use crate::process;
@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use weir_provision::Stamp;
 
-/// What a machine's own way to its package registries consists of: certificates, and the settings of apt, pip and npm.
+/// Settings for this machine's package registries: certificates, and the settings of apt, pip and
+/// npm.
 const SETTINGS: [&str; 8] = [
     "/etc/apt/apt.conf.d",
     "/etc/apt/sources.list.d",
@@ -22,16 +23,18 @@ const SETTINGS: [&str; 8] = [
     "/usr/local/share/ca-certificates",
 ];
 
-/// A Debian system in a folder. Runs use copies of it.
+/// Debian system in a folder. Runs use copies of it.
 pub(super) struct Base {
     folder: PathBuf,
 }
 
 impl Base {
-    /// The base system, made if it is missing, made for other prerequisites, or to be renewed.
+    /// Opens the base system. Creates it if it is missing, was created for other prerequisites, or
+    /// should be renewed.
     ///
     /// # Errors
-    /// Without root or debootstrap, and where a package cannot be installed; each says what to do.
+    /// Fails without root or debootstrap, or if a package cannot be installed. Each error explains
+    /// what to do.
     pub(super) fn open(repo: &Repo, renew: bool) -> Result<Self> {
         if !process::succeeds(Command::new("sh").args(["-c", r#"test "$(id -u)" = 0"#])) {
             bail!("only root can make and enter a fresh machine\n\nWhat to do: run the same command as root");
@@ -64,7 +67,7 @@ impl Base {
     }
 }
 
-/// A release of Debian, and where its packages come from.
+/// Debian release and its package mirror.
 struct Release {
     codename: String,
     mirror: String,
@@ -88,7 +91,7 @@ impl Release {
         Ok(Self { codename: codename.to_owned(), mirror })
     }
 
-    /// Install the system with `packages` besides, and let it reach what this machine reaches.
+    /// Installs the system with `packages`, and copies this machine's registry settings.
     fn install(&self, folder: &Path, packages: &str) -> Result<()> {
         step(&format!("debootstrap --variant=minbase --include={packages} {}", self.codename));
         let mut debootstrap = Command::new("debootstrap");
@@ -99,7 +102,8 @@ impl Release {
             if let Some(above) = place.parent() {
                 fs::create_dir_all(above).with_context(|| format!("cannot make {}", above.display()))?;
             }
-            // Contents of folders are added to those of the system; links are followed, since their ends may be elsewhere.
+            // Folder contents are merged into the system's; links are followed, because their
+            // targets may be missing there.
             process::answer(
                 Command::new("cp").args(["-RLpT", "--remove-destination", "--"]).arg(path).arg(&place),
             )?;
@@ -108,7 +112,7 @@ impl Release {
     }
 }
 
-/// Remove a folder with all that is in it, if it exists.
+/// Removes a folder recursively, if it exists.
 pub(super) fn remove(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -118,7 +122,7 @@ pub(super) fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// The first mirror that a file of apt's sources names, in either of its formats.
+/// The first mirror in an apt source file, in either of its formats.
 fn mirror(sources: &str) -> Option<String> {
     sources.lines().map(str::trim).find_map(|line| {
         let listed = line.strip_prefix("deb ").or_else(|| line.strip_prefix("URIs:"))?;
@@ -145,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_release_is_read_without_its_quotes() {
+    fn release_is_read_without_quotes() {
         let text = "NAME=\"Debian\"\nVERSION_CODENAME=\"bookworm\"\n";
         assert_eq!(value_of(text, "VERSION_CODENAME="), Some("bookworm"));
         assert_eq!(value_of(text, "ABSENT="), None);

@@ -12,11 +12,12 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Where the project lies on the machine.
+/// Path of the project on the machine.
 const PROJECT: &str = "/src/weir";
 
-/// Mounts what the kernel and rustup provide in the root `$1` and becomes the rest of the command line in there. `$2` is rustup's
-/// folder, `$3` an empty one for what is written to it. The mounts belong to the namespace and go with it.
+/// Mounts the kernel's file systems and rustup in the root `$1`, and executes the rest of the
+/// command line there. `$2` is rustup's folder, `$3` an empty folder for writes to it. The mounts
+/// belong to the namespace and end with it.
 const ENTER: &str = r#"
 root=$1 rustup=$2 written=$3; shift 3
 mount --make-rprivate /
@@ -26,21 +27,21 @@ mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" && mount --rbi
 exec chroot "$root" "$@"
 "#;
 
-/// The search path on the machine: rustup's programs, and the system's.
+/// Search path on the machine: rustup's and the system's programs.
 const PATH: &str = "/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The variables of this machine that say how to reach the network.
+/// Environment variables with this machine's proxy settings.
 const NETWORK_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
-/// A machine in a folder. Removed with [`remove`](Self::remove), or by the next run where this one was killed.
+/// Machine in a folder. Removed by [`remove`](Self::remove), or by the next run after a kill.
 pub(super) struct Machine {
     folder: PathBuf,
     rustup: PathBuf,
 }
 
 impl Machine {
-    /// A copy of `base` with a clone of the last commit of `repo`.
+    /// Copies `base` and clones the last commit of `repo` into the copy.
     pub(super) fn copy_of(base: &Base, repo: &Repo) -> Result<Self> {
         let runs = repo.local().join("fresh/runs");
         remove_abandoned(&runs)?;
@@ -62,7 +63,7 @@ impl Machine {
         Ok(machine)
     }
 
-    /// Run `command` in the clone until it ends. Ctrl-C ends the command, and not this program.
+    /// Runs `command` in the clone until it ends. Ctrl-C ends the command, but not this program.
     pub(super) fn run(&self, command: &[String]) -> Result<ExitStatus> {
         let mut enter = Command::new("unshare");
         enter.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", ENTER, "sh"]);
@@ -82,7 +83,7 @@ impl Machine {
         enter.status().context("cannot start `unshare` (Debian and Ubuntu: `apt-get install util-linux`)")
     }
 
-    /// Leave the machine in place, also in later runs. Gives the folder of its root.
+    /// Keeps the machine beyond later runs. Returns the folder of its root.
     pub(super) fn keep(self) -> PathBuf {
         let kept = self.folder.with_extension("kept");
         match fs::rename(&self.folder, &kept) {
@@ -91,12 +92,12 @@ impl Machine {
         }
     }
 
-    /// Remove the machine. Its mounts are gone with its processes.
+    /// Removes the machine. Its mounts ended with its processes.
     pub(super) fn remove(self) -> Result<()> {
         remove(&self.folder)
     }
 
-    /// Bring rustup's programs and cargo's settings, and nothing of cargo's caches.
+    /// Copies rustup's programs and cargo's settings, but not cargo's caches.
     fn bring_rustup(&self, cargo: &Path) -> Result<()> {
         let home = self.root().join("root");
         for folder in [home.join(".cargo/bin"), home.join(".rustup")] {
@@ -131,11 +132,11 @@ impl Machine {
     }
 }
 
-/// Remove the machines of runs that were killed.
+/// Removes the machines of runs that were killed.
 fn remove_abandoned(runs: &Path) -> Result<()> {
     for entry in fs::read_dir(runs).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        // Machines that are to be kept have other names.
+        // Kept machines have other names.
         let process: Option<u32> = name.to_str().and_then(|name| name.parse().ok());
         if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
             remove(&entry.path())?;
@@ -149,10 +150,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_of_ended_runs_are_removed_and_kept_ones_are_not() {
+    fn abandoned_machines_are_removed_and_kept_ones_stay() {
         let runs = tempfile::tempdir().unwrap();
         let own = std::process::id().to_string();
-        // Above every number of a process on Linux.
+        // Above the maximum process id of Linux.
         for name in ["5000000", own.as_str(), "5000001.kept"] {
             fs::create_dir_all(runs.path().join(name).join("root")).unwrap();
         }

@@ -1,4 +1,4 @@
-//! Functions in other languages: each has its build command in its `weir.toml`.
+//! Functions in other languages, built by the command in their `weir.toml`.
 
 use crate::process;
 use crate::repo::Repo;
@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::SystemTime;
 use weir_provision::component_of;
 
-/// As much of a `weir.toml` as a build needs. The `weir` command reads all of it.
+/// The keys of `weir.toml` that a build needs. The `weir` command reads the whole file.
 #[derive(Deserialize)]
 struct Project {
     function: Function,
@@ -23,11 +23,12 @@ struct Function {
     world: Option<String>,
 }
 
-/// Folders beside sources that hold none.
+/// Folders of build products beside the sources.
 const PRODUCTS: [&str; 3] = ["__pycache__", "node_modules", "build"];
 
-/// Build the function `name`, with `programs` and, where it has a `package.json`, those that such files ask for first on the path, unless its
-/// component is newer than all it is made from. None where this machine lacks what its language needs.
+/// Builds the function `name` unless its component is newer than all sources. `programs` and, with
+/// a `package.json`, the npm packages' programs are first in the PATH. Returns `None` if this
+/// machine lacks tools of the language.
 pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<PathBuf>> {
     let folder = repo.functions().join(name);
     let file = folder.join("weir.toml");
@@ -50,14 +51,14 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     if folder.join("package.json").is_file() {
         let Some(own) = setup::node_modules(&repo.functions())? else { return Ok(None) };
         programs.push(own);
-        // Its compilers make no folders.
+        // Its compilers do not create the output folder.
         std::fs::create_dir_all(folder.join("build"))?;
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths(programs.into_iter().chain(std::env::split_paths(&path)))?;
     eprintln!("  ... {name}: {}", function.build);
     let mut command = Command::new("sh");
-    // The SDK for JavaScript is a link to a folder that has no packages above it.
+    // The JavaScript SDK is a link to a folder without packages in its parents.
     command.env("PATH", path).env("NODE_PATH", repo.functions().join("node_modules"));
     process::run(command.args(["-c", &function.build]).current_dir(&folder))?;
     if let Some(world) = function.world {
@@ -70,7 +71,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     Ok(Some(component))
 }
 
-/// Whether `product` is there and no file among `sources`, folders included, has changed since.
+/// Whether `product` exists and is newer than all files in `sources`, including subfolders.
 fn is_newer(product: &Path, sources: &[&Path]) -> Result<bool> {
     let Ok(made) = product.metadata().and_then(|meta| meta.modified()) else { return Ok(false) };
     for source in sources {
@@ -81,7 +82,7 @@ fn is_newer(product: &Path, sources: &[&Path]) -> Result<bool> {
     Ok(true)
 }
 
-/// When a file, or the last-changed file in a folder, was changed.
+/// Modification time of a file, or the newest one in a folder.
 fn newest(path: &Path) -> std::io::Result<SystemTime> {
     if !path.is_dir() {
         return path.metadata()?.modified();
@@ -89,7 +90,7 @@ fn newest(path: &Path) -> std::io::Result<SystemTime> {
     let mut newest = SystemTime::UNIX_EPOCH;
     for entry in path.read_dir()? {
         let path = entry?.path();
-        // What tests and builds leave there is no source.
+        // Skip products of tests and builds.
         if !PRODUCTS.iter().any(|product| path.ends_with(product)) {
             newest = newest.max(self::newest(&path)?);
         }
@@ -104,7 +105,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_product_is_newer_until_a_file_deep_among_its_sources_changes() {
+    fn product_is_newer_until_a_nested_source_changes() {
         let folder = tempfile::tempdir().unwrap();
         let (product, sources) = (folder.path().join("product"), folder.path().join("src"));
         fs::create_dir_all(sources.join("deep")).unwrap();

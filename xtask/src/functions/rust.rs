@@ -1,4 +1,4 @@
-//! Functions in Rust: one cargo build for all of them.
+//! Functions in Rust: one cargo build for all.
 
 use crate::process;
 use crate::repo::Repo;
@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use weir_provision::{Route, TARGET, Toolchain};
 
-/// Build those named, or the whole workspace where none are. Gives each function's component by its folder's name.
+/// Builds the named functions, or the whole workspace if `names` is empty. Returns the components
+/// by folder name.
 pub(super) fn build(
     repo: &Repo,
     toolchain: &Toolchain,
@@ -18,10 +19,11 @@ pub(super) fn build(
 ) -> Result<BTreeMap<String, PathBuf>> {
     let mut cargo = repo.cargo("functions");
     cargo.args(["build", "--release", "--target", TARGET, "--message-format=json-render-diagnostics"]);
-    // Where the functions' own weir.toml files expect it, whatever this program was built into.
+    // The functions' weir.toml files expect the default folder, even if this program was built
+    // elsewhere.
     cargo.env_remove("CARGO_TARGET_DIR");
     if toolchain.route() == Route::Debian {
-        // Compilers do not share what they built.
+        // The compilers cannot share build artefacts.
         cargo.env("CARGO_TARGET_DIR", "target/debian");
     }
     if names.is_empty() {
@@ -48,14 +50,15 @@ pub(super) fn build(
     Ok(built)
 }
 
-/// What cargo reports of a thing it built.
+/// Cargo's message about a build artefact.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
     filenames: Vec<PathBuf>,
 }
 
-/// The component that a message of cargo's reports, if it does, and the name of the folder that it was built from.
+/// Extracts the component and its folder's name from a message of cargo. Returns `None` for other
+/// messages.
 fn component(message: &str) -> Option<(String, PathBuf)> {
     // Other messages lack these fields.
     let artifact: Artifact = serde_json::from_str(message).ok()?;
@@ -70,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn components_are_told_from_other_artifacts_and_messages() {
+    fn components_are_extracted_from_cargo_messages() {
         let of = |json: &str| component(json).map(|(name, file)| (name, file.display().to_string()));
         let function = r#"{"reason":"compiler-artifact","manifest_path":"/r/functions/a-b/Cargo.toml","filenames":["/t/a_b.wasm"]}"#;
         assert_eq!(of(function), Some(("a-b".into(), "/t/a_b.wasm".into())));

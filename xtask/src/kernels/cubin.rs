@@ -1,4 +1,4 @@
-//! Machine code as it is checked in: compressed, and checked once for the same content.
+//! Checked-in machine code: compression, and stamps that skip repeated checks.
 
 use anyhow::{Context as _, Result};
 use lzma_rust2::{XzOptions, XzReader, XzWriter};
@@ -6,17 +6,18 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The densest preset of xz: machine code is compressed once and unpacked often, which takes as long whatever the preset.
+/// The densest preset of xz: code is compressed once, and unpacking is equally fast for all
+/// presets.
 const XZ_PRESET: u32 = 9;
 
-/// Compress a cubin.
+/// Compresses a cubin.
 pub(super) fn pack(cubin: &[u8]) -> Result<Vec<u8>> {
     let mut writer = XzWriter::new(Vec::new(), XzOptions::with_preset(XZ_PRESET))?;
     writer.write_all(cubin)?;
     Ok(writer.finish()?)
 }
 
-/// The cubin that [`pack`] compressed.
+/// Decompresses a cubin.
 pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>> {
     let mut cubin = Vec::new();
     XzReader::new(packed, false)
@@ -25,15 +26,16 @@ pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>> {
     Ok(cubin)
 }
 
-/// A file that says which PTX, machine code and figures were compared last, with success. To assemble all modules for all architectures takes minutes
-/// of processor time.
+/// Stamp of the last successful check of PTX, machine code and resources. Without stamps,
+/// assembling all modules for all architectures takes minutes of CPU time.
 pub(super) struct Stamp {
     file: PathBuf,
     content: String,
 }
 
 impl Stamp {
-    /// The stamp of a module for an architecture. `subject` is all that was compared, and so stands for the assembler's version, too.
+    /// Creates the stamp of a module for an architecture. `subject` is the compared data; the
+    /// pinned version of the assembler is included.
     pub(super) fn new(folder: &Path, module: &str, architecture: u32, subject: impl Hash) -> Self {
         let mut hasher = DefaultHasher::new();
         (include_str!("../../../kernels/requirements.txt"), subject).hash(&mut hasher);
@@ -41,12 +43,12 @@ impl Stamp {
         Self { file: folder.join(format!("{module}_{architecture}.checked")), content }
     }
 
-    /// Whether exactly this was checked before.
+    /// Whether the same content was checked before.
     pub(super) fn is_current(&self) -> bool {
         std::fs::read_to_string(&self.file).is_ok_and(|found| found == self.content)
     }
 
-    /// Note that it was checked.
+    /// Records the successful check.
     pub(super) fn write(&self) -> Result<()> {
         std::fs::write(&self.file, &self.content)
             .with_context(|| format!("cannot write {}", self.file.display()))
@@ -58,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cubin_survives_compression() {
+    fn cubin_survives_compression() {
         let cubin: Vec<u8> = (0..100_000_u32).flat_map(|number| (number / 7).to_le_bytes()).collect();
         let packed = pack(&cubin).unwrap();
         assert!(packed.len() < cubin.len() / 4);
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_is_current_for_the_same_content_only() {
+    fn stamp_is_current_only_for_equal_content() {
         let folder = tempfile::tempdir().unwrap();
         let stamp = |content: &str| Stamp::new(folder.path(), "gemm", 90, content);
         assert!(!stamp("a").is_current());

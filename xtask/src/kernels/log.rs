@@ -1,30 +1,30 @@
-//! The resources of kernels, as NVIDIA's assembler reports them.
+//! Kernel resources from the assembler's log.
 
 use anyhow::{Context as _, Result, ensure};
 use std::fmt;
 
-/// What a kernel takes of a multiprocessor.
+/// Resources of a kernel on a multiprocessor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Usage {
     pub(super) kernel: String,
-    /// Registers of a thread.
+    /// Registers per thread.
     pub(super) registers: u32,
-    /// Bytes of registers that are stored to and loaded from memory, for want of more registers.
+    /// Bytes of register spills, stores and loads.
     pub(super) spill_bytes: u32,
-    /// Bytes of a thread's stack.
+    /// Stack bytes per thread.
     pub(super) stack_bytes: u32,
-    /// Bytes of static shared memory of a block.
+    /// Bytes of static shared memory per block.
     pub(super) shared_bytes: u32,
 }
 
 impl Usage {
-    /// By the names of the kernels.
+    /// Sorts by kernel name.
     pub(super) fn sorted(mut usages: Vec<Self>) -> Vec<Self> {
         usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
         usages
     }
 
-    /// The figures of a kernel as [`fmt::Display`] writes them.
+    /// Parses the resources of a kernel in the format of [`fmt::Display`].
     pub(super) fn parse(kernel: &str, figures: &str) -> Result<Self> {
         let numbers = figures.split('/').map(str::parse).collect::<Result<Vec<u32>, _>>()?;
         let [registers, spill_bytes, stack_bytes, shared_bytes] = numbers[..] else {
@@ -41,7 +41,8 @@ impl fmt::Display for Usage {
     }
 }
 
-/// The kernels that `log` reports. What a kernel calls is compiled with it and reported behind it: its spills are the kernel's.
+/// Extracts the kernels' resources from `log`. A device function is reported after the kernel that
+/// calls it, and its spills count for the kernel.
 pub(super) fn usages(log: &str) -> Result<Vec<Usage>> {
     let mut usages: Vec<Usage> = Vec::new();
     for line in log.lines() {
@@ -69,7 +70,7 @@ pub(super) fn usages(log: &str) -> Result<Vec<Usage>> {
     Ok(usages)
 }
 
-/// The number in front of `unit`.
+/// Parses the number before `unit`.
 fn number_before(line: &str, unit: &str) -> Result<u32> {
     let before = line.split(unit).next().unwrap_or_default();
     let digits = before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
@@ -93,7 +94,7 @@ ptxas info    : Used 8 registers
 ";
 
     #[test]
-    fn registers_spills_stack_and_shared_memory_are_found() {
+    fn log_reports_registers_spills_stack_and_shared_memory() {
         let gemm = Usage {
             kernel: "gemm".to_owned(),
             registers: 96,
@@ -109,7 +110,7 @@ ptxas info    : Used 8 registers
     }
 
     #[test]
-    fn a_log_without_numbers_is_refused() {
+    fn log_without_numbers_is_rejected() {
         usages("Compiling entry function 'a'\n bytes spill stores\n").unwrap_err();
         usages("Compiling entry function 'a'\n").unwrap_err();
     }

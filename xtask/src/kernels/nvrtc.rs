@@ -1,4 +1,4 @@
-//! NVIDIA's compiler as a library: NVRTC, which needs neither a device nor its headers.
+//! Bindings to NVRTC, NVIDIA's runtime compiler, which needs neither a device nor its headers.
 #![allow(unsafe_code, reason = "NVRTC has an interface in C, and only developers run it")]
 
 use anyhow::{Context as _, Result, bail};
@@ -7,16 +7,16 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr;
 
-/// A file that is compiled, or that one includes.
+/// Source file or header.
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) text: String,
 }
 
-/// The library, loaded.
+/// The loaded library.
 pub(super) struct Nvrtc {
     library: Library,
-    // Loaded before it, since it looks for it by name. Both stay to the end.
+    // Loaded first, because NVRTC searches for it by name. Both stay loaded.
     _builtins: Library,
 }
 
@@ -35,11 +35,11 @@ type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
 
 impl Nvrtc {
-    /// Load it from the Python environment in `folder`.
+    /// Loads NVRTC from the Python environment in `folder`.
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let load = |beginning: &str| -> Result<Library> {
             let file = find(folder, beginning)?;
-            // SAFETY: these libraries set themselves up without touching anything of ours.
+            // SAFETY: the initialisers of these libraries do not affect this program's state.
             let library = unsafe { Library::open(Some(&file), RTLD_NOW | RTLD_GLOBAL) };
             library.with_context(|| format!("cannot load {}", file.display()))
         };
@@ -47,7 +47,7 @@ impl Nvrtc {
         Ok(Self { library: load("libnvrtc.so.")?, _builtins: builtins })
     }
 
-    /// The PTX of `source`.
+    /// Compiles `source` to PTX.
     pub(super) fn ptx(&self, source: &Source, headers: &[Source], options: &[&str]) -> Result<String> {
         self.compile(source, headers, options)?.text(b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")
     }
@@ -65,7 +65,8 @@ impl Nvrtc {
         let (texts_at, names_at, options_at) = (pointers(&texts), pointers(&names), pointers(&options));
 
         let mut made = Compilation { nvrtc: self, program: ptr::null_mut() };
-        // SAFETY: as NVRTC's documentation declares it; all strings live until after the call, which copies them.
+        // SAFETY: the declaration matches NVRTC's documentation; all strings live until after the
+        // call, which copies them.
         let code = unsafe {
             self.symbol::<Create>(b"nvrtcCreateProgram\0")?(
                 &mut made.program,
@@ -77,7 +78,7 @@ impl Nvrtc {
             )
         };
         expect(code, "nvrtcCreateProgram")?;
-        // SAFETY: the program is one that was created, and the strings live until after the call.
+        // SAFETY: the program was created above, and the strings live until after the call.
         let code = unsafe {
             self.symbol::<Compile>(b"nvrtcCompileProgram\0")?(
                 made.program,
@@ -91,12 +92,12 @@ impl Nvrtc {
         Ok(made)
     }
 
-    /// The function of that name.
+    /// Looks up a function by name.
     ///
     /// # Safety
-    /// It must be of this type.
+    /// The function must have the type `T`.
     unsafe fn symbol<T: Copy>(&self, name: &[u8]) -> Result<T> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the type.
         let symbol = unsafe { self.library.get::<T>(name) };
         symbol
             .map(|symbol| *symbol)
@@ -104,7 +105,7 @@ impl Nvrtc {
     }
 }
 
-/// A program that has been compiled.
+/// Compiled program.
 struct Compilation<'a> {
     nvrtc: &'a Nvrtc,
     program: Program,
@@ -115,10 +116,11 @@ impl Compilation<'_> {
         self.text(b"nvrtcGetProgramLogSize\0", b"nvrtcGetProgramLog\0")
     }
 
-    /// A text that NVRTC hands out by its size and then its bytes, the last of which is 0.
+    /// Reads a text that NVRTC returns as its size and its null-terminated bytes.
     fn text(&self, size_name: &[u8], get_name: &[u8]) -> Result<String> {
         let mut size = 0;
-        // SAFETY: both functions have these types for every kind of text, and the buffer is as large as NVRTC says.
+        // SAFETY: both functions have these types for every kind of text, and the buffer has the
+        // size that NVRTC reported.
         let buffer = unsafe {
             expect(self.nvrtc.symbol::<Size>(size_name)?(self.program, &mut size), "the size of a text")?;
             let mut buffer = vec![0_u8; size];
@@ -131,7 +133,8 @@ impl Compilation<'_> {
 
 impl Drop for Compilation<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program was created, or is null, which NVRTC refuses; nobody uses it after this.
+        // SAFETY: the program was created, or is null, which NVRTC rejects; it is not used after
+        // this.
         if let Ok(destroy) = unsafe { self.nvrtc.symbol::<Destroy>(b"nvrtcDestroyProgram\0") } {
             // SAFETY: as above.
             unsafe { destroy(&mut self.program) };
@@ -143,7 +146,8 @@ fn expect(code: c_int, what: &str) -> Result<()> {
     if code == 0 { Ok(()) } else { bail!("NVRTC: error {code} at {what}") }
 }
 
-/// The library whose file's name begins so, as `pip` has put it below `folder`.
+/// Finds the library whose file name starts with `beginning` in the packages that pip installed
+/// below `folder`.
 fn find(folder: &Path, beginning: &str) -> Result<PathBuf> {
     for packages in site_packages(folder)? {
         let Ok(files) = std::fs::read_dir(packages.join("nvidia/cuda_nvrtc/lib")) else { continue };
@@ -158,7 +162,7 @@ fn find(folder: &Path, beginning: &str) -> Result<PathBuf> {
     bail!("there is no {beginning} below {}", folder.display())
 }
 
-/// The folders of packages of the Python environment in `folder`, one for each version of Python there.
+/// Package folders of the Python environment in `folder`, one per Python version.
 pub(super) fn site_packages(folder: &Path) -> Result<Vec<PathBuf>> {
     let pythons = std::fs::read_dir(folder.join("lib"))?.flatten();
     Ok(pythons.map(|python| python.path().join("site-packages")).collect())

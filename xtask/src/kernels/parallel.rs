@@ -1,14 +1,14 @@
-//! Work on several threads that reports every failure, not only the first.
+//! Parallel work that reports every failure, not only the first.
 
 use anyhow::{Result, bail};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-/// Compilations at once: each takes a few hundred megabytes.
+/// Maximum number of concurrent compilations; each takes a few hundred megabytes.
 const WORKERS_MAX: usize = 8;
 
-/// Run `work` for every item. Results come in no particular order.
+/// Runs `work` for every item. Results are in no particular order.
 pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

@@ -6,17 +6,17 @@ use anyhow::{Context as _, Result, bail, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The program.
+/// Path of ptxas.
 pub(super) struct Ptxas(PathBuf);
 
-/// A module for one architecture.
+/// Assembled module for one architecture.
 pub(super) struct Assembled {
     pub(super) cubin: Vec<u8>,
     pub(super) usages: Vec<Usage>,
 }
 
 impl Ptxas {
-    /// Find it in the Python environment in `folder`.
+    /// Finds ptxas in the Python environment in `folder`.
     pub(super) fn find(folder: &Path) -> Result<Self> {
         let packages = site_packages(folder)?.into_iter();
         let mut programs = packages.map(|packages| packages.join("nvidia/cuda_nvcc/bin/ptxas"));
@@ -24,13 +24,14 @@ impl Ptxas {
         Ok(Self(program.with_context(|| format!("there is no ptxas below {}", folder.display()))?))
     }
 
-    /// Assemble PTX for an architecture. The bytes depend on the PTX, the architecture and the version of the assembler alone.
+    /// Assembles PTX for an architecture. The output depends only on the PTX, the architecture and
+    /// the version of the assembler.
     pub(super) fn assemble(&self, ptx: &str, architecture: u32) -> Result<Assembled> {
         let folder = tempfile::tempdir().context("cannot make a folder for the assembler")?;
         let (source, cubin) = (folder.path().join("module.ptx"), folder.path().join("module.cubin"));
         std::fs::write(&source, ptx)?;
         let mut command = Command::new(&self.0);
-        // `-v` is written into the machine code, as are other options: what is checked in was made with it, too.
+        // ptxas writes its options into the machine code, so `-v` must stay for the comparison.
         command.arg(format!("-arch=sm_{architecture}")).arg("-v").arg("-o").arg(&cubin).arg(&source);
         let Output { status, stderr, .. } = command.output().context("cannot start ptxas")?;
         let said = String::from_utf8_lossy(&stderr);

@@ -1,4 +1,4 @@
-//! The table of what each kernel takes of a multiprocessor on each architecture: `kernels/resources.tsv`.
+//! Table of kernel resources per architecture: `kernels/resources.tsv`.
 
 use super::ARCHITECTURES;
 use super::log::Usage;
@@ -11,7 +11,7 @@ const HEADING: &str = "# Registers of a thread, bytes of them spilled, bytes of 
 # Made by `cargo xtask kernels`; compared with the launch plans by the tests of weir-kernels.
 ";
 
-/// The figures by module, kernel and architecture.
+/// Resources by module, kernel and architecture.
 #[derive(Debug, Default)]
 pub(super) struct Resources(BTreeMap<(String, String), BTreeMap<u32, Usage>>);
 
@@ -22,7 +22,7 @@ impl Resources {
         Self::parse(&text).with_context(|| format!("{} is not a table of resources", file.display()))
     }
 
-    /// The same, or an empty table if there is no file.
+    /// Reads the table, or returns an empty table if the file is missing.
     pub(super) fn read_or_default(file: &Path) -> Result<Self> {
         match std::fs::exists(file) {
             Ok(false) => Ok(Self::default()),
@@ -30,7 +30,7 @@ impl Resources {
         }
     }
 
-    /// The kernels of a module on an architecture, sorted.
+    /// Resources of a module's kernels on an architecture, sorted by kernel.
     pub(super) fn get(&self, module: &str, architecture: u32) -> Vec<Usage> {
         let rows = self.0.iter().filter(|((of, _), _)| of == module);
         rows.filter_map(|(_, figures)| figures.get(&architecture).cloned()).collect()
@@ -43,7 +43,7 @@ impl Resources {
         }
     }
 
-    /// Remove the rows of these modules.
+    /// Removes the rows of these modules.
     pub(super) fn forget(&mut self, modules: &[String]) {
         self.0.retain(|(module, _), _| !modules.contains(module));
     }
@@ -84,7 +84,7 @@ impl fmt::Display for Resources {
     }
 }
 
-/// The names of the columns.
+/// Header row with the names of the columns.
 fn columns() -> String {
     let architectures = ARCHITECTURES.map(|number| format!("{}.{}", number / 10, number % 10));
     format!("module\tkernel\t{}", architectures.join("\t"))
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_read_as_it_was_written() {
+    fn table_round_trips() {
         let mut resources = Resources::default();
         resources.set("gemm", 90, &[usage("b", 40), usage("a", 32)]);
         resources.set("gemm", 75, &[usage("a", 64)]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_table_is_refused() {
+    fn malformed_table_is_rejected() {
         let text = format!("{}\ngemm\ta\t64/0/8\n", columns());
         assert!(Resources::parse(&text).is_err());
         assert!(Resources::parse("module\n").is_err());

@@ -1,16 +1,17 @@
-//! The sources of the kernels, and their compilation to PTX.
+//! Kernel sources and their compilation to PTX.
 
 use super::FAMILIES;
 use super::nvrtc::{Nvrtc, Source};
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 
-/// The end of the names of files that use instructions which the first family lacks.
+/// Suffix of modules with instructions that the first family lacks.
 const TENSOR: &str = "_tensor";
-/// Modules whose products and sums are not contracted: code that is compiled from the same sources at run time gives the same bits then.
+/// Modules compiled without FMA contraction, so that code compiled from the same sources at run
+/// time gives equal bits.
 const APART: [&str; 1] = ["elementwise"];
 
-/// The files of kernels, and the compiler for them.
+/// Kernel sources with their compiler.
 pub(super) struct Sources {
     folder: PathBuf,
     nvrtc: Nvrtc,
@@ -23,14 +24,15 @@ pub(super) fn is_for(module: &str, target: u32) -> bool {
     target > FAMILIES[0] || !module.ends_with(TENSOR)
 }
 
-/// PTX without its comments, which name the version of the compiler and count its compilations.
+/// Removes comments from PTX, which contain the version of the compiler and a counter.
 pub(super) fn code(ptx: &str) -> String {
     let lines = ptx.lines().map(|line| line.split("//").next().unwrap_or_default().trim_end());
     lines.filter(|line| !line.is_empty()).fold(String::new(), |code, line| code + line + "\n")
 }
 
 impl Sources {
-    /// The modules of these names in `folder`, or all; the compiler is in `environment`.
+    /// Opens the modules in `only`, or all modules in `folder` if it is empty. The compiler is in
+    /// `environment`.
     pub(super) fn open(folder: &Path, environment: &Path, only: &[String]) -> Result<Self> {
         let (mut modules, mut headers) = (Vec::new(), Vec::new());
         for entry in std::fs::read_dir(folder)? {
@@ -48,12 +50,12 @@ impl Sources {
         Ok(Self { folder: folder.to_owned(), nvrtc: Nvrtc::open(environment)?, modules, headers })
     }
 
-    /// Names of files without the ending, sorted.
+    /// Module names: file names without the extension, sorted.
     pub(super) fn modules(&self) -> &[String] {
         &self.modules
     }
 
-    /// The PTX of a module for a family, without comments.
+    /// Compiles a module for a family to PTX without comments.
     pub(super) fn compile(&self, module: &str, family: u32) -> Result<String> {
         let architecture = format!("--gpu-architecture=compute_{family}");
         let mut options = vec![architecture.as_str(), "--std=c++17"];
@@ -77,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_are_removed_from_ptx() {
+    fn ptx_comments_are_removed() {
         assert_eq!(code("// 12.4\n.version 8.4\n\n\t{ // callseq 7\n"), ".version 8.4\n\t{\n");
         assert_ne!(code(".version 8.4\n"), code(".version 8.5\n"));
     }

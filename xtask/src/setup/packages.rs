@@ -1,14 +1,14 @@
-//! The Debian packages that setup installs.
+//! Debian packages that setup installs.
 
 use weir_provision::apt::Package;
 
-/// A C++ compiler, which compiles the CUDA kernels for the processor in the tests of GPUs.
+/// C++ compiler for the GPU tests, which compile the CUDA kernels for the CPU.
 pub(super) const COMPILER: [Package; 1] = [Package {
     name: "g++",
     files: &["/usr/bin/g++", "/usr/include/c++/*/cmath", "/usr/include/stdio.h", "/usr/bin/ld"],
 }];
 
-/// etcd, which the tests of clusters run.
+/// etcd for the tests of clusters.
 pub(super) const ETCD: [Package; 1] = [Package { name: "etcd-server", files: &["/usr/bin/etcd"] }];
 
 #[cfg(test)]
@@ -21,7 +21,7 @@ mod tests {
     use weir_provision::DEBIAN_PACKAGES;
     use weir_provision::apt::Package;
 
-    /// The packages installed on this machine, and those that each depends on. Names that a package only provides lead to it.
+    /// Installed packages with their dependencies, and the packages that provide virtual names.
     #[derive(Default)]
     struct Installed {
         depends: BTreeMap<String, Vec<String>>,
@@ -29,7 +29,8 @@ mod tests {
     }
 
     impl Installed {
-        /// Read `dpkg-query`'s lines: name, dependencies and provided names, separated by tabs.
+        /// Parses the lines of `dpkg-query`: name, dependencies and provided names, separated by
+        /// tabs.
         fn read(lines: &str) -> Self {
             let mut installed = Self::default();
             for line in lines.lines() {
@@ -44,7 +45,7 @@ mod tests {
             installed
         }
 
-        /// `packages` and all that they depend on.
+        /// `packages` with all transitive dependencies.
         fn closure<'a>(&self, packages: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
             let mut closure = BTreeSet::new();
             let mut open: Vec<String> = packages.into_iter().map(str::to_owned).collect();
@@ -57,7 +58,8 @@ mod tests {
             closure
         }
 
-        /// The files of `packages` that neither they nor the README's prerequisites bring, by the packages that own each file.
+        /// Files of `packages` that neither they nor the README's prerequisites install. `owners`
+        /// returns the packages that own a file.
         fn missing<'a>(&self, packages: &'a [Package], owners: impl Fn(&str) -> Vec<String>) -> Vec<&'a str> {
             let stated = PREREQUISITES.iter().map(|prerequisite| prerequisite.package);
             let closure = self.closure(stated.chain(packages.iter().map(|package| package.name)));
@@ -66,13 +68,13 @@ mod tests {
         }
     }
 
-    /// The names in a list of dependencies such as `a (>= 1), b | c:any`. Of alternatives, all.
+    /// Names in a dependency list such as `a (>= 1), b | c:any`, including all alternatives.
     fn names(list: &str) -> Vec<String> {
         let words = list.split([',', '|']).filter_map(|entry| entry.split_whitespace().next());
         words.map(|word| word.split(':').next().unwrap_or_default().to_owned()).collect()
     }
 
-    /// The installed packages that have a file.
+    /// Installed packages that own a file.
     fn owners(file: &str) -> Vec<String> {
         let found = process::answer(Command::new("dpkg-query").args(["--search", file])).unwrap_or_default();
         found.lines().filter_map(|line| line.split_once(": ")).flat_map(|(owners, _)| names(owners)).collect()
@@ -92,10 +94,10 @@ mod tests {
         assert_eq!(installed.missing(&packages, owner), ["/include/descriptor.proto"]);
     }
 
-    /// What a run on a fresh machine depends on, checked where setup has run: a package that this machine happens to have must not be
-    /// needed by anything that setup installs.
+    /// Guards runs on fresh machines: no package that setup installs may need a package that is
+    /// installed only by chance.
     #[test]
-    fn every_installed_package_brings_the_files_that_are_used_of_it() {
+    fn installed_packages_provide_all_used_files() {
         let format = "--showformat=${Package}\\t${Depends}, ${Pre-Depends}\\t${Provides}\\n";
         let Ok(lines) = process::answer(Command::new("dpkg-query").args(["--show", format])) else {
             eprintln!("skipped: this machine has no dpkg");
