@@ -1,28 +1,28 @@
-//! What a GPU says of itself while it works.
+//! Figures that a GPU reports about itself.
 
 use serde::{Deserialize, Serialize};
 
-/// Figures of one GPU at one time. What it does not tell is none.
+/// Figures of one GPU at one time. Values that the GPU does not report are `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuFigures {
-    /// What its maker calls this very one: `GPU-` and a UUID.
+    /// Unique identifier of the GPU: `GPU-` and a UUID.
     pub uuid: String,
-    /// The part of the time for which something ran on it lately, from 0 to 1.
+    /// Fraction of recent time in which the GPU was busy, from 0 to 1.
     pub utilization: Option<f64>,
-    /// All of its memory.
+    /// Total memory.
     pub memory_total_bytes: Option<u64>,
-    /// What of that is in use, by whichever process.
+    /// Memory in use by all processes.
     pub memory_used_bytes: Option<u64>,
-    /// What it draws, in watts.
+    /// Power draw, in watts.
     pub power_w: Option<f64>,
-    /// What it may draw, in watts.
+    /// Power limit, in watts.
     pub power_limit_w: Option<f64>,
-    /// What it has used up since the first time that it was asked, in joules.
+    /// Energy used since the first reading, in joules.
     pub energy_j: Option<f64>,
 }
 
-/// Operating point of a GPU: the clocks, the power and the PCIe link that a timing on it depends on.
-/// A value that the GPU does not report is none.
+/// Operating point of a GPU: the clocks, the power and the PCIe link that a timing on it depends
+/// on. Values that the GPU does not report are `None`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct OperatingPoint {
     /// Clock of the multiprocessors, in MHz.

@@ -1,28 +1,28 @@
-//! Where a model runs.
+//! Devices that models run on.
 
 use std::fmt;
 use weir_types::Platform;
 
-/// One GPU, or the node's CPU; or one that is made up.
+/// One GPU, the node's CPU, or a simulated device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Device {
-    /// The processor and memory of the node itself.
+    /// The processor and memory of the node.
     Cpu,
-    /// One of NVIDIA's GPUs.
+    /// An NVIDIA GPU.
     Cuda {
-        /// Its number among those that the process sees.
+        /// Number of the GPU among those that the process sees.
         ordinal: u32,
     },
-    /// A device that is made up, for tests and for trying out the scheduler.
+    /// A simulated device, for tests and for experiments with the scheduler.
     Fake {
-        /// Which of the node's.
+        /// Number of the device on the node.
         ordinal: u32,
     },
 }
 
 impl Device {
-    /// What runs models on it.
+    /// Platform of the models that run on the device.
     #[must_use]
     pub fn platform(self) -> Platform {
         match self {

@@ -1,9 +1,11 @@
-//! Bytes on an accelerator. Knows no models.
+//! Devices and their memory. This crate has no notion of models.
 //!
-//! [`Device`] says where a model runs. The bytes of a request live in an [`Arena`]: a body or tensor is filled as a [`BufferMut`], frozen
-//! into a [`Buffer`], shared by everyone who needs it, and its memory goes back to the arena's pool when the last of them lets go.
+//! [`Device`] names a device that models run on. The bytes of a request are in an [`Arena`]: a body
+//! or tensor is filled as a [`BufferMut`] and frozen into a [`Buffer`], which all of its users
+//! share. With the last user, the memory returns to the arena's pool.
 //!
-//! `cuda` (a cargo feature) has what is on a GPU: its memory, the copies to and from it, and the order of its work.
+//! The module `cuda` (a cargo feature) covers GPUs: their memory, copies to and from it, and the
+//! order of their work.
 
 mod kind;
 pub use kind::Device;

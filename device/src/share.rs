@@ -1,8 +1,9 @@
-//! How much of a memory may be taken by what gives way to requests.
+//! Share of a memory for data that yields to requests.
 
-/// `percent_max` of what is free of a memory of `capacity_bytes`, in bytes. Of the `used_bytes`, those who ask have `own_bytes` themselves: free
-/// for them is what nobody else uses. What is free is for bursts of requests, which must not run into what is kept for later (the rule of
-/// StreamBox's elastic communication store, Wu et al., USENIX ATC 2024).
+/// `percent_max` of the free part of a memory of `capacity_bytes`, in bytes. The asking store holds
+/// `own_bytes` of the `used_bytes`; memory that no other consumer uses counts as free. Free memory
+/// is for bursts of requests, which must not collide with stored data (the rule of StreamBox's
+/// elastic communication store, Wu et al., USENIX ATC 2024).
 #[must_use]
 pub fn share_of_free_bytes(capacity_bytes: u64, used_bytes: u64, own_bytes: u64, percent_max: u64) -> u64 {
     let others_bytes = used_bytes.saturating_sub(own_bytes);
@@ -16,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_free_is_what_nobody_else_uses() {
+    fn free_memory_excludes_only_other_users() {
         assert_eq!(share_of_free_bytes(1_000, 0, 0, 25), 250);
         assert_eq!(share_of_free_bytes(1_000, 600, 200, 50), 300);
         assert_eq!(share_of_free_bytes(1_000, 1_200, 100, 50), 0);

@@ -1,4 +1,4 @@
-//! A file in memory that blocks are parts of, so that another process can read them where they lie.
+//! In-memory file that contains blocks, so that another process can read them in place.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use std::collections::BTreeMap;
@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long the file says it is: no part of it is given out twice, and there is no memory behind what nobody has.
+/// Nominal length of the file: no part of it is used twice, and unused parts have no memory.
 const FILE_BYTES: u64 = 1 << 62;
 
-/// The file, and which of its parts are where in this process.
+/// The file, and the addresses of its parts in this process.
 pub(crate) struct SharedMemory {
     file: File,
-    /// Where the next part begins.
+    /// Offset of the next part.
     end: AtomicU64,
-    /// By the address of their first byte.
+    /// Parts by the address of their first byte.
     parts: Mutex<BTreeMap<usize, Part>>,
 }
 
@@ -26,7 +26,7 @@ struct Part {
     bytes: usize,
 }
 
-/// A part that a block has. The memory behind it goes back to the system on drop.
+/// A part that a block occupies. Its memory returns to the system on drop.
 pub(crate) struct Lease {
     memory: Arc<SharedMemory>,
     part: Part,
@@ -39,14 +39,14 @@ impl SharedMemory {
         Ok(Self { file, end: AtomicU64::new(0), parts: Mutex::default() })
     }
 
-    /// A part of so many bytes, which are whole pages; none once all have been given out.
+    /// A part of `bytes` bytes, which are whole pages; `None` once the file is exhausted.
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
         let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES);
         fits.then(|| Lease { memory: Arc::clone(self), part: Part { offset, bytes } })
     }
 
-    /// Where in the file these bytes are, if they are a block's.
+    /// Offset of these bytes in the file, if they belong to a block.
     pub(crate) fn offset_of(&self, bytes: &[u8]) -> Option<u64> {
         let address = bytes.as_ptr().addr();
         let parts = self.parts();
@@ -56,7 +56,7 @@ impl SharedMemory {
         is_within.then_some(part.offset + within as u64)
     }
 
-    /// The file once more, which can only be read.
+    /// A read-only handle of the file.
     pub(crate) fn reader(&self) -> io::Result<File> {
         File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
@@ -75,12 +75,13 @@ impl Lease {
         self.part.offset
     }
 
-    /// It was mapped at `address`.
+    /// Records that the part was mapped at `address`.
     pub(crate) fn mapped_at(&self, address: usize) {
         self.memory.parts().insert(address, self.part);
     }
 
-    /// It will be mapped at `address` no more: said before others can get the address.
+    /// Records that the part will be unmapped from `address`; called before the address can be
+    /// reused.
     pub(crate) fn leaves(&self, address: usize) {
         self.memory.parts().remove(&address);
     }

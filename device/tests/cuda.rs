@@ -1,4 +1,4 @@
-//! The device layer on the fake driver: everything as it ships, but for the GPU.
+//! The device layer on the fake driver: the production code without a GPU.
 
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code, clippy::unwrap_used, reason = "kernels are launched, and a test fails by panicking")]

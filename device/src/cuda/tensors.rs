@@ -1,13 +1,17 @@
-//! Weights on a device, each once.
+//! Tensor store: weights on a device, each stored once.
 //!
-//! A tensor is known by what is in it, so models that share weights share the memory. What ends a tensor's stay: nobody has held it for the keep-alive time
-//! ([`TensorStore::sweep`]); others need the room, and of those that nobody holds it is the one left for longest; its load failed, or was cancelled since nobody
-//! waits for it any more.
+//! A tensor is identified by the hash of its content, so models with equal weights share the
+//! memory. A tensor is dropped when it has been unheld for the keep-alive time
+//! ([`TensorStore::sweep`]), when other tensors need its room and it is the least recently used
+//! unheld tensor, or when its load failed or was cancelled for lack of waiting callers.
 //!
-//! A load finds places for all of its tensors first and then maps memory behind them at once: `cuMemSetAccess` takes longer than copying a block and stalls the
-//! device, so there is one for each run of blocks. Blocks that tensors leave stay mapped, up to a limit, and so do some that are mapped ahead of the next load.
+//! A load first finds places for all of its tensors, and then maps memory for them together:
+//! `cuMemSetAccess` takes longer than copying a block and stalls the device, so the store calls it
+//! once per contiguous run of blocks. Blocks that tensors leave stay mapped, up to a limit, and
+//! some blocks are mapped ahead of the next load.
 //!
-//! Every byte of a tensor's place is written by its load, before anybody is let near it: what others had there is not seen.
+//! A load writes every byte of a tensor's place before the tensor can be read, so earlier contents
+//! are never visible.
 
 mod ledger;
 pub use ledger::{StoreUsage, TensorKey};
@@ -26,33 +30,34 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// On whose behalf the store holds memory: its own.
+/// Owner of the store's memory.
 const STORE: Owner = Owner(u64::MAX);
 
-/// How many times as many addresses as memory the store has, so that there is always a place in one piece.
+/// Size of the address range as a multiple of the memory, so that a contiguous place always exists.
 const REACH: u64 = 8;
 
 /// The tensors on one device. Cheap to clone.
 #[derive(Clone)]
 pub struct TensorStore(Arc<Shared>);
 
-/// A tensor that somebody needs.
+/// A requested tensor.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// What it is known by.
+    /// Key of the tensor.
     pub key: TensorKey,
-    /// Its bytes, for the case that it is not there.
+    /// Its bytes, used if the tensor is not on the device.
     pub source: Source,
 }
 
 struct Shared {
-    /// On its own, since loads keep it: they must not keep the engine that runs them.
+    /// A separate `Arc`, because loads hold it: they must not keep alive the engine that runs them.
     state: Arc<Mutex<State>>,
     engine: Arc<TransferEngine>,
 }
 
 impl TensorStore {
-    /// A store in memory of `pool`, loaded by `engine`, which keeps up to `spare_bytes_max` mapped that nothing lies in.
+    /// Creates a store in memory of `pool`, loaded by `engine`, with up to `spare_bytes_max` of
+    /// mapped but empty memory.
     pub fn new(
         pool: &Arc<BlockPool>,
         engine: &Arc<TransferEngine>,
@@ -66,8 +71,10 @@ impl TensorStore {
         Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: Arc::clone(engine) })))
     }
 
-    /// Hold tensors, in groups that can be waited for one by one, in order. Those that are not there are loaded, by one transfer that is under way when this
-    /// returns; those that others are loading already are waited for like one's own. For want of room, tensors that nobody holds make way.
+    /// Holds tensors, in groups that can be waited for separately, in order. Missing tensors are
+    /// loaded by one transfer, which has started when this function returns. Tensors that other
+    /// calls are loading already are awaited like the call's own. When room is short, unheld
+    /// tensors are evicted.
     ///
     /// The result has the tensors in the order of the groups. On error nothing is held.
     pub fn acquire(&self, groups: Vec<Vec<Wanted>>) -> Result<Vec<Vec<Tensor>>, TransferError> {
@@ -114,28 +121,33 @@ impl TensorStore {
             Ok(())
         });
         drop(state);
-        // On error the tensors go here, outside the lock, and those just placed with them: their load has no transfer.
+        // On error the tensors drop here, outside the lock, including the newly placed ones: their
+        // load has no transfer.
         result.map(|()| held)
     }
 
-    /// Give up spare memory, and tensors that nobody holds, those left for longest first, until `bytes` of memory are back in the pool or none is left. Gives
-    /// how much memory that was: whole blocks, so it may be more, and nothing where others are in the same ones.
+    /// Releases spare memory and then unheld tensors, least recently used first, until `bytes` of
+    /// memory are back in the pool or none is left. Returns the bytes released: whole blocks, so it
+    /// may be more, and 0 where other tensors share the blocks.
     pub fn reclaim(&self, bytes: u64) -> u64 {
         self.0.state().give_up(bytes)
     }
 
-    /// Let go of all tensors that nobody holds. Their memory stays mapped for the next load, as far as it may be spare.
+    /// Drops all unheld tensors. Their memory stays mapped for the next load, up to the limit on
+    /// spare memory.
     pub fn trim(&self) {
         let mut state = self.0.state();
         while state.drop_oldest(u64::MAX).is_some() {}
     }
 
-    /// Map memory ahead of the next load, until `bytes` of it are spare or as many as may be: while the device is idle, as before serving and behind a load.
+    /// Maps memory ahead of the next load, until `bytes` of it are spare or the limit is reached.
+    /// For times when the device is idle, such as before serving and after a load.
     pub fn map_ahead(&self, bytes: u64) -> Result<(), CudaError> {
         self.0.state().map_ahead(bytes)
     }
 
-    /// Let go of tensors that nobody has held for `keep_alive_ns`. Call it every few seconds; `now_ns` is the time until the next call.
+    /// Drops tensors that have been unheld for `keep_alive_ns`, and returns their bytes. Callers
+    /// should sweep every few seconds; `now_ns` is the time until the next call.
     pub fn sweep(&self, now_ns: u64, keep_alive_ns: u64) -> u64 {
         let mut state = self.0.state();
         state.now_ns = state.now_ns.max(now_ns);
@@ -147,7 +159,7 @@ impl TensorStore {
         gone
     }
 
-    /// What it has now.
+    /// Current usage.
     #[must_use]
     pub fn usage(&self) -> StoreUsage {
         let state = self.0.state();
@@ -160,7 +172,7 @@ impl TensorStore {
         }
     }
 
-    /// Whether a tensor is there, or on its way.
+    /// Whether a tensor is loaded or being loaded.
     #[must_use]
     pub fn contains(&self, key: &TensorKey) -> bool {
         self.0.state().ledger.find(key).is_some_and(|(_, entry)| !entry.load.load.failed())
@@ -175,7 +187,7 @@ impl fmt::Debug for TensorStore {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements that can panic.
+        // Consistent between any two statements that can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,18 +1,20 @@
-//! Sharing the bus.
+//! Transfers between host and device, with fair sharing of the bus.
 //!
-//! A device has one bus, and whoever copies a gigabyte over it in one piece keeps everybody else waiting. So every copy is cut into blocks of 2 MiB, which
-//! still reach the bus's full speed, a few of them are under way at a time, and after each the next is chosen anew ([`schedule`]). What lies in pinned memory is
-//! copied from there, everything else through the blocks of a ring. The batches, the shared pinned buffer and one point to wait for per layer are
-//! StreamBox's (Wu et al., USENIX ATC 2024).
+//! A device has one bus, and a copy of a gigabyte in one piece would block all other copies. Every
+//! copy is therefore cut into blocks of 2 MiB, which still reach the bus's full speed. A few blocks
+//! are in flight at a time, and the next block is chosen after each ([`schedule`]). Data in pinned
+//! memory is copied directly, all other data through the blocks of a ring. The batches, the shared
+//! pinned buffer and one wait point per layer follow StreamBox (Wu et al., USENIX ATC 2024).
 //!
 //! ```text
-//!   load()  ─► blocks ─► schedule ─► copy threads ─► ring ─► copy stream ─► device   an event after the last block of each
-//!                                └──── from pinned memory ──► copy stream ─► device   group, which compute streams wait for
+//!   load()  ─► blocks ─► schedule ─► copy threads ─► ring ─► copy stream ─► device
+//!                                └──── from pinned memory ──► copy stream ─► device
+//!              an event after the last block of each group, which compute streams wait for
 //!   fetch() ─► blocks ─► schedule ─► copy stream ─► ring ─► buffer
 //! ```
 //!
-//! What ends a copy: its last block has arrived; it is cancelled; the device is lost; the engine is dropped. Until then it keeps what
-//! it copies from and to.
+//! A copy ends when its last block has arrived, when it is cancelled, when the device is lost, or
+//! when the engine is dropped. Until then it keeps its source and target alive.
 
 mod blocks;
 mod copy_threads;
@@ -39,16 +41,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use worker::Worker;
 
-/// The most copies that wait or are under way.
+/// The most copies that wait or are in progress.
 const TRANSFERS_MAX: usize = 4_096;
 
-/// Copies between the host and one device, on a thread of its own with copy threads behind it. All of them are joined when the engine is dropped.
+/// Copies between the host and one device, on a dedicated thread with copy threads behind it.
+/// Dropping the engine joins all of them.
 pub struct TransferEngine {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What callers and the thread share.
+/// State that callers and the thread share.
 struct Shared {
     inbox: Mutex<Inbox>,
     wake: Condvar,
@@ -58,17 +61,18 @@ struct Shared {
 struct Inbox {
     /// Copies that the thread has not seen yet.
     jobs: VecDeque<Job>,
-    /// Blocks that copy threads have brought together.
+    /// Blocks that copy threads have filled.
     filled: Vec<Filled>,
-    /// Copies that have not ended.
+    /// Number of copies that have not ended.
     alive: usize,
-    /// Something may have been cancelled.
+    /// Whether the thread must look for cancelled copies.
     look: bool,
     stop: bool,
 }
 
 impl TransferEngine {
-    /// Start the threads of a device, which use blocks of `ring`: [`copy_threads`] of them bring blocks together, or another number, at least one.
+    /// Starts the threads of a device, which use blocks of `ring`. `copy_threads` of them fill
+    /// blocks, at least one; see [`copy_threads`].
     pub fn new(
         context: &Arc<Context>,
         ring: &Arc<PinnedRing>,
@@ -86,8 +90,8 @@ impl TransferEngine {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Copy to the device, group by group, in order. Where a source is shorter than its place, the rest becomes zeroes. `keep` is kept until the
-    /// copy has ended: what the places belong to.
+    /// Copies to the device, group by group, in order. If a source is shorter than its place, the
+    /// rest becomes zeroes. `keep` owns the places, and is kept until the copy has ended.
     pub fn load(
         &self,
         groups: &[Vec<Segment>],
@@ -99,7 +103,8 @@ impl TransferEngine {
         Ok(transfer)
     }
 
-    /// Copy to the host, what is there now: nothing is waited for. `keep` is kept until the copy has ended: what `from` belongs to.
+    /// Copies the current contents of `from` to the host, without waiting for other work. `keep`
+    /// owns `from`, and is kept until the copy has ended.
     pub fn fetch(
         &self,
         from: Span,
@@ -114,7 +119,7 @@ impl TransferEngine {
         Ok(fetch)
     }
 
-    /// How many copies have not ended.
+    /// Number of copies that have not ended.
     #[must_use]
     pub fn under_way(&self) -> usize {
         self.shared.inbox().alive
@@ -143,14 +148,15 @@ impl fmt::Debug for TransferEngine {
 }
 
 impl Drop for TransferEngine {
-    /// End what is under way, as [stopped](TransferError::Stopped), and the thread.
+    /// Ends current copies as [stopped](TransferError::Stopped), and the thread.
     fn drop(&mut self) {
         self.shared.inbox().stop = true;
         self.shared.wake.notify_one();
-        // What a copy kept may have been the last to hold the engine: then this is its own thread, which ends by itself.
+        // The `keep` value of a copy may have been the last owner of the engine: this is then the
+        // engine's own thread, which ends after the drop.
         let thread = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id());
         if let Some(thread) = thread {
-            // A panic there has been reported by the thread itself.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
     }
@@ -158,7 +164,7 @@ impl Drop for TransferEngine {
 
 impl Shared {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
-        // Whole between any two statements.
+        // Consistent between any two statements.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Why there is nothing to work with.
+//! Errors of the search for GPUs and NVIDIA's libraries.
 
 use super::search::DRIVER_VARIABLE;
 use std::path::PathBuf;
@@ -7,40 +7,40 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The environment names a file that is not there.
+    /// The environment names a missing file.
     #[error("the NVIDIA driver is not at {path}, where {DRIVER_VARIABLE} says it is")]
     NotWhereSet {
-        /// Where it should be.
+        /// The configured path.
         path: PathBuf,
     },
-    /// There is no such file in any of the places.
+    /// The file is in none of the searched places.
     #[error("no {what} was found (looked for {file} in {places}); {advice}")]
     NotFound {
-        /// What is missing.
+        /// Name of the missing component.
         what: &'static str,
         /// Its file name.
         file: String,
-        /// Where it was looked for.
+        /// The searched places.
         places: String,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// The file cannot be opened, or does not start.
+    /// The file cannot be opened or initialised.
     #[error("{path} cannot be used: {why}")]
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// It lacks functions that Weir calls.
+    /// The file lacks functions that Weir calls.
     #[error(
         "{path} lacks {functions}; it is too old for Weir, or not the driver: install NVIDIA's driver 550 or newer"
     )]
     MissingFunctions {
         /// The file.
         path: PathBuf,
-        /// What it lacks.
+        /// The missing functions.
         functions: String,
     },
     /// The driver is too old.
@@ -50,24 +50,24 @@ pub enum Unavailable {
     DriverTooOld {
         /// The file.
         path: PathBuf,
-        /// What it implements.
+        /// The version of CUDA that it implements.
         found: String,
-        /// What is needed.
+        /// The required version.
         needed: String,
     },
-    /// A library is there in versions that Weir does not know only.
+    /// The library is only installed in versions that Weir does not know.
     #[error("{path} is of version {found}, Weir knows {known}; {advice}")]
     WrongVersion {
         /// The newest file.
         path: PathBuf,
         /// Its major version.
         found: u32,
-        /// The major versions that would do.
+        /// The supported major versions.
         known: &'static str,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A library is there in versions only that the driver is too old for.
+    /// The library is only installed in versions that need a newer driver.
     #[error(
         "{path} is for CUDA {found}, and the driver for CUDA {driver}: update the driver, or install version {driver} of the library beside it"
     )]
@@ -76,10 +76,10 @@ pub enum Unavailable {
         path: PathBuf,
         /// Its major version.
         found: u32,
-        /// The driver's.
+        /// The driver's major version.
         driver: u32,
     },
-    /// The driver works, and has no device for us.
+    /// The driver works, but shows no device to this process.
     #[error(
         "the NVIDIA driver at {path} sees no GPU: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and that a container was given one"
     )]

@@ -14,7 +14,7 @@ fn store(machine: &Machine, blocks: u64, free_percent_max: u64) -> CommStore {
 }
 
 #[test]
-fn what_one_stream_leaves_another_reads_without_the_host() {
+fn intermediate_is_read_by_another_stream_without_the_host() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let store = store(&machine, 64, 50);
@@ -22,7 +22,7 @@ fn what_one_stream_leaves_another_reads_without_the_host() {
         let (slot, result) = (machine.allocate(1 << 20), machine.allocate(1 << 20));
         launch_fill(&machine.stream, &function, slot.span(), 7);
         let index = store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
-        // The slot goes on with something else.
+        // The slot is reused for other data.
         launch_fill(&machine.stream, &function, slot.span(), 8);
         let consumer = Stream::new(&machine.context, Priority::Normal).unwrap();
         let held = store.get(index, ONE, 1).unwrap();
@@ -41,7 +41,7 @@ fn what_one_stream_leaves_another_reads_without_the_host() {
 }
 
 #[test]
-fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
+fn store_stays_within_its_share_and_moves_oldest_to_host() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(20 * BLOCK_BYTES);
@@ -58,7 +58,7 @@ fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
         assert_eq!(there, [false, false, true, true], "seed {seed}");
         let held = store.get(all[0], ONE, 10).unwrap();
         assert_eq!(held.place(), Place::Host(bytes::Bytes::from(vec![1; 8 << 20]).into()));
-        // Others take most of the device: what is free now is less.
+        // Other consumers take most of the device, so less memory is free.
         let mut others = AddressRange::reserve(&pool, 20 * BLOCK_BYTES).unwrap();
         others.back(0..12, OTHER, None).unwrap();
         let newest = put(9, 11);
@@ -71,10 +71,10 @@ fn only_a_share_of_what_is_free_is_taken_and_the_oldest_moves_to_the_host() {
 }
 
 #[test]
-fn what_is_beyond_a_part_of_the_share_can_be_a_guest_elsewhere() {
+fn surplus_intermediates_can_become_guests_elsewhere() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
-        // Ten blocks are the share, and seven and a half for guests.
+        // The share is ten blocks, of which seven and a half are for guests.
         let (home, other) = (store(&machine, 20, 50), store(&machine, 20, 50));
         let slot = machine.allocate(2 * BLOCK_BYTES);
         let fill = |value| machine.stream.fill(slot.span(), value).unwrap();
@@ -96,7 +96,8 @@ fn what_is_beyond_a_part_of_the_share_can_be_a_guest_elsewhere() {
         assert_eq!(guests.iter().flatten().count(), 3, "a guest moves nobody");
         assert!(other.beyond(16).is_empty());
         drop(held);
-        // What is put here has the share to itself if it needs that: guests go first, though others are older.
+        // The store's own intermediates may use the whole share: guests are moved first, even if
+        // others are older.
         let own = || {
             fill(7);
             other.put(slot.span(), &machine.stream, ONE, 1).unwrap()
@@ -111,7 +112,7 @@ fn what_is_beyond_a_part_of_the_share_can_be_a_guest_elsewhere() {
 }
 
 #[test]
-fn whoever_needs_the_device_gets_it() {
+fn relieve_frees_device_memory_for_others() {
     let machine = Machine::new(3);
     let pool = machine.pool(8 * BLOCK_BYTES);
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 0 };
@@ -137,7 +138,7 @@ fn whoever_needs_the_device_gets_it() {
 }
 
 #[test]
-fn memory_stays_for_the_next_until_somebody_else_needs_it() {
+fn idle_memory_is_kept_until_another_consumer_needs_it() {
     let machine = Machine::new(2);
     let pool = machine.pool(16 * BLOCK_BYTES);
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 2 * BLOCK_BYTES };
@@ -160,7 +161,7 @@ fn memory_stays_for_the_next_until_somebody_else_needs_it() {
 }
 
 #[test]
-fn nobody_finds_what_is_somebody_elses_or_was_left_for_too_long() {
+fn foreign_and_expired_intermediates_are_not_found() {
     let machine = Machine::new(1);
     let store = store(&machine, 64, 50);
     let slot = machine.allocate(1000);
@@ -181,7 +182,7 @@ fn nobody_finds_what_is_somebody_elses_or_was_left_for_too_long() {
 }
 
 #[test]
-fn there_can_only_be_so_many() {
+fn store_refuses_more_than_its_entry_limit() {
     let machine = Machine::new(1);
     let limits = CommLimits { free_percent_max: 50, entries_max: 2, idle_bytes_max: 0 };
     let pool = machine.pool(8 * BLOCK_BYTES);
@@ -193,7 +194,7 @@ fn there_can_only_be_so_many() {
     }
     assert_eq!(store.put(slot.span(), &machine.stream, ONE, 0), Err(CommError::TooMany { entries_max: 2 }));
     assert_eq!(store.usage().device_bytes, 2000);
-    // Where neither device nor host has room, that is said, and nothing is lost.
+    // If neither device nor host has room, the call fails, and existing intermediates stay.
     let large = machine.allocate(8 * BLOCK_BYTES);
     assert!(matches!(store.put(large.span(), &machine.stream, ONE, 0), Err(CommError::Transfer(_))));
     assert_eq!(store.usage().device_bytes, 2000);

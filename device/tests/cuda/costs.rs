@@ -1,4 +1,4 @@
-//! What the fake driver charges for.
+//! Costs that the fake driver charges.
 
 use crate::support::Machine;
 use weir_device::cuda::{AddressRange, BLOCK_BYTES, Owner, PinnedMemory};
@@ -7,7 +7,7 @@ use weir_fake_cuda::{CopyThreads, Costs};
 const OWNER: Owner = Owner(1);
 
 #[test]
-fn mapping_is_charged_for_each_call_and_each_piece() {
+fn mapping_is_charged_per_call_and_per_piece() {
     let machine = Machine::new(0);
     let prices = [("create_ns", 1_000), ("create_mib_ns", 500), ("map_ns", 100), ("set_access_ns", 10_000)];
     for (price, ns) in prices.into_iter().chain([("set_access_piece_ns", 10)]) {
@@ -24,7 +24,7 @@ fn mapping_is_charged_for_each_call_and_each_piece() {
 }
 
 #[test]
-fn the_host_is_charged_for_contents_that_are_new() {
+fn host_is_charged_only_for_new_contents() {
     let machine = Machine::new(0);
     machine.fake.set("host_copy_bytes_per_s", 4_096_000_000_u64).set("page_fault_ns", 100);
     let to = machine.allocate(8 << 10);
@@ -40,7 +40,7 @@ fn the_host_is_charged_for_contents_that_are_new() {
 }
 
 #[test]
-fn freeing_pinned_memory_is_charged_for_the_work_that_it_stalls() {
+fn freeing_pinned_memory_is_charged_for_stalled_work() {
     let machine = Machine::new(0);
     machine.fake.set("host_free_mib_ns", 1_000);
     let pinned = PinnedMemory::new(&machine.context, 2 << 20).unwrap();
@@ -61,10 +61,10 @@ fn freeing_pinned_memory_is_charged_for_the_work_that_it_stalls() {
 }
 
 #[test]
-fn the_slower_of_host_and_bus_sets_the_pace() {
+fn load_time_is_bounded_by_the_slower_of_host_and_bus() {
     let threads = |count| CopyThreads { count, start_ns: 5 };
     let costs = Costs { mapping_ns: 1_000, host_copy_ns: 350, bus_ns: 200, copies: 10, ..Costs::default() };
-    // 400 ns of the host's time, 40 for the first block.
+    // 400 ns of host time, plus 40 for the first block.
     assert_eq!(costs.load_ns(threads(1)), 1_000 + 40 + 400);
     assert_eq!(costs.load_ns(threads(4)), 1_000 + 40 + 200);
     let direct = Costs { host_copy_ns: 0, ..costs };

@@ -21,7 +21,7 @@ fn devices_are_described() {
 }
 
 #[test]
-fn a_driver_that_is_too_old_is_told_apart() {
+fn too_old_driver_is_reported() {
     let fake = Fake::new(0);
     fake.set("driver_version", 12_020);
     let error = Devices::discover(&search(&fake)).unwrap_err();
@@ -31,7 +31,7 @@ fn a_driver_that_is_too_old_is_told_apart() {
 }
 
 #[test]
-fn a_machine_whose_driver_sees_no_device_says_so() {
+fn driver_without_devices_is_reported() {
     let fake = Fake::new(0);
     fake.set("devices", 0);
     let error = Devices::discover(&search(&fake)).unwrap_err();
@@ -42,7 +42,7 @@ fn a_machine_whose_driver_sees_no_device_says_so() {
 }
 
 #[test]
-fn a_library_that_is_not_the_driver_names_what_it_lacks() {
+fn wrong_library_is_reported_with_missing_functions() {
     // Any shared library will do: this process has the C library open.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let path =
@@ -54,40 +54,42 @@ fn a_library_that_is_not_the_driver_names_what_it_lacks() {
 }
 
 #[test]
-fn without_a_driver_nothing_panics() {
+fn discovery_without_a_driver_does_not_panic() {
     let nowhere = Search { folders: vec!["/nowhere".into()], ..Search::default() };
     let error = Devices::discover(&nowhere).unwrap_err();
     assert!(
         error.to_string().contains("no NVIDIA driver was found (looked for libcuda.so.1 in /nowhere)"),
         "{error}"
     );
-    // Whatever this machine has, looking is not fatal.
+    // Discovery must not panic, whatever this machine has installed.
     found_by_child("environment", None);
 }
 
-/// Set in the environment of a child that looks for a driver by its soname: `environment` or `loader`.
+/// Set in the environment of a child that looks for a driver by its soname: `environment` or
+/// `loader`.
 ///
-/// In the process of the tests, the loader finds by that name a fake driver that another test uses.
+/// In the process of the tests, the loader would find a fake driver that another test has loaded
+/// under that name.
 const CHILD: &str = "WEIR_DEVICE_TEST_CHILD";
 
-/// What a child printed whose loader looks in `folder` before its usual folders.
+/// Output of a child whose loader searches `folder` before its usual folders.
 fn found_by_child(search: &str, folder: Option<&Path>) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "discovery::in_a_process_of_its_own", "--nocapture"]).env(CHILD, search);
+    child.args(["--exact", "discovery::child_process_reports_discovery", "--nocapture"]).env(CHILD, search);
     child.envs(folder.map(|folder| ("LD_LIBRARY_PATH", folder)));
     let output = child.output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What a child found that was told of no folder.
+/// Output of a child that finds the driver through the loader in `folder`.
 fn found_by_loader(folder: &Path) -> String {
     found_by_child("loader", Some(folder))
 }
 
-/// What the child does; by itself, nothing.
+/// Main function of the child process; does nothing in a normal test run.
 #[test]
-fn in_a_process_of_its_own() {
+fn child_process_reports_discovery() {
     let Some(search) = std::env::var_os(CHILD) else { return };
     let search = if search == "environment" {
         Search::from_environment()
@@ -107,11 +109,11 @@ fn in_a_process_of_its_own() {
 fn driver_in_no_listed_folder_is_found_by_its_soname() {
     let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let library = weir_fake_cuda::library();
-    // As drivers are installed: the soname is a link to a file of another name.
+    // Like an installed driver: the soname is a link to a file with a different name.
     let file = elsewhere.path().canonicalize().unwrap().join("libcuda.so.550.1");
     std::fs::copy(&library, &file).unwrap();
     std::os::unix::fs::symlink(&file, folder.path().join("libcuda.so.1")).unwrap();
-    // The library for monitoring is not beside it, and goes by its soname, too.
+    // The monitoring library is not beside the driver's file, and is also found by its soname.
     let monitoring = "libnvidia-ml.so.1";
     std::fs::copy(library.with_file_name(monitoring), folder.path().join(monitoring)).unwrap();
     let found = found_by_loader(folder.path());
@@ -119,7 +121,7 @@ fn driver_in_no_listed_folder_is_found_by_its_soname() {
 }
 
 #[test]
-fn driver_that_the_loader_cannot_open_is_told_with_its_reason() {
+fn driver_that_the_loader_cannot_open_is_reported_with_reason() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("libcuda.so.1"), "not a library").unwrap();
     let found = found_by_loader(folder.path());

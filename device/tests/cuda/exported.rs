@@ -1,4 +1,4 @@
-//! Memory of one device that another reads where it lies.
+//! Device memory that another device reads in place.
 
 use crate::support::{Machine, SEEDS, devices};
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use weir_fake_cuda::Fake;
 
 const ONE: Owner = Owner(1);
 
-/// A driver with two devices, of which the first is held.
+/// A driver with two devices, the first of which is open.
 fn machine(seed: u64) -> Machine {
     let fake = Fake::new(seed);
     fake.set("devices", 2);
     Machine::of(fake)
 }
 
-/// What another device reads, and where to.
+/// A reading device, with its stream and target.
 struct Reader {
     stream: Stream,
     to: Allocation,
@@ -47,7 +47,7 @@ fn store(machine: &Machine) -> CommStore {
         .unwrap()
 }
 
-/// Leave `bytes` bytes of that value in the store.
+/// Stores `bytes` bytes of this value.
 fn leave(machine: &Machine, store: &CommStore, bytes: u64, value: u8) -> Held {
     let slot = machine.allocate(bytes);
     machine.stream.fill(slot.span(), value).unwrap();
@@ -57,33 +57,33 @@ fn leave(machine: &Machine, store: &CommStore, bytes: u64, value: u8) -> Held {
 }
 
 #[test]
-fn another_device_reads_what_one_has_left_without_the_host() {
+fn exported_memory_is_read_by_another_device_without_the_host() {
     for seed in SEEDS {
         let machine = machine(seed);
         let store = store(&machine);
-        // One small, and one that lies in three blocks, or in two and parts of others.
+        // A small intermediate, and one that spans three blocks, or two and parts of others.
         let (_before, held) =
             (leave(&machine, &store, 1000, 1), leave(&machine, &store, 3 * BLOCK_BYTES - 4096, 2));
         let exported = held.export().unwrap().unwrap();
         assert!(exported.blocks.len() <= 4, "{exported:?}");
         let reader = Reader::new(&machine, 3 * BLOCK_BYTES - 4096);
-        // While it is read it stays, whoever needs the memory.
+        // While it is read it stays in place, even if other consumers need the memory.
         assert_eq!(store.relieve(u64::MAX).unwrap(), 0);
         let up = machine.fake.count("bytes_to_device");
         let bytes = reader.read(&exported).unwrap();
         assert!(bytes.iter().all(|byte| *byte == 2), "seed {seed}");
         assert_eq!(machine.fake.count("bytes_to_device"), up);
         assert_eq!(machine.fake.count("bytes_between_devices"), 3 * BLOCK_BYTES - 4096);
-        // All that was mapped for it is gone; the memory is the store's as before.
+        // All mappings for the reader are gone, and the memory belongs to the store as before.
         drop(held);
         drop(exported);
         assert!(store.relieve(u64::MAX).unwrap() > 0);
     }
 }
 
-/// Two drivers have no more in common than two processes.
+/// Two drivers share no more state than two processes.
 #[test]
-fn another_process_reads_it_too_and_only_reads() {
+fn exported_memory_is_readable_but_not_writable_by_another_process() {
     let (owner, other) = (machine(3), machine(4));
     let store = store(&owner);
     let held = leave(&owner, &store, 100_000, 9);
@@ -94,7 +94,7 @@ fn another_process_reads_it_too_and_only_reads() {
     let imported = Imported::map(reader.stream.context(), &exported).unwrap();
     assert!(reader.stream.fill(imported.span(), 0).is_err(), "it has written");
     drop(imported);
-    // Each sees it as it is when it looks.
+    // Each read sees the contents at the time of the read.
     let Place::Device(span) = held.place() else { panic!("it should be on the device") };
     owner.stream.fill(span, 8).unwrap();
     owner.stream.synchronize().unwrap();
@@ -102,7 +102,7 @@ fn another_process_reads_it_too_and_only_reads() {
 }
 
 #[test]
-fn devices_that_are_not_connected_are_told_apart_and_refused() {
+fn unconnected_devices_are_detected_and_refused() {
     let machine = machine(1);
     assert_eq!(devices(&machine.fake).siblings(1).unwrap(), [0]);
     let store = store(&machine);
@@ -111,11 +111,11 @@ fn devices_that_are_not_connected_are_told_apart_and_refused() {
     machine.fake.set("peer_access", 0);
     assert_eq!(devices(&machine.fake).siblings(1).unwrap(), []);
     assert!(Reader::new(&machine, 100_000).read(&exported).is_err());
-    // Nothing is left of the attempt, which the fake looks for when it goes.
+    // The attempt leaves nothing behind, which the fake checks when it drops.
 }
 
 #[test]
-fn a_device_that_exports_nothing_is_used_as_before() {
+fn device_without_export_support_still_works() {
     let fake = Fake::new(1);
     fake.set("devices", 2).set("exports_memory", 0);
     let machine = Machine::of(fake);
@@ -128,7 +128,7 @@ fn a_device_that_exports_nothing_is_used_as_before() {
 }
 
 #[test]
-fn what_cannot_be_right_is_refused() {
+fn invalid_exports_are_refused() {
     let machine = machine(1);
     let reader = Reader::new(&machine, 16);
     let refused = |exported: &Exported| {

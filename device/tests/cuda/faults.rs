@@ -3,7 +3,7 @@ use weir_device::cuda::{AddressRange, BLOCK_BYTES, CudaError, Launch, Owner, Par
 use weir_fake_cuda::Fake;
 
 #[test]
-fn a_kernel_that_reaches_beyond_its_memory_loses_the_context_and_nothing_else() {
+fn out_of_bounds_kernel_loses_only_its_context() {
     for seed in SEEDS {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
@@ -12,9 +12,9 @@ fn a_kernel_that_reaches_beyond_its_memory_loses_the_context_and_nothing_else() 
         let function = machine.kernel("weir_test_fill");
         let memory = machine.allocate(4096);
         let mut parameters = Parameters::default();
-        // The page behind the memory is nobody's.
+        // The page behind the memory is unmapped.
         parameters.address(memory.span().address()).u32(1).u64(8192);
-        // SAFETY: on the fake a reach beyond the memory is caught, which is what this is about.
+        // SAFETY: the fake catches accesses beyond the memory, which is the subject of this test.
         unsafe { machine.stream.launch(&function, &Launch::linear(8192, 256), &parameters) }.unwrap();
         let error = machine.stream.synchronize().unwrap_err();
         assert!(error.is_context_lost() && error.to_string().contains("started anew"), "{error}");
@@ -24,13 +24,13 @@ fn a_kernel_that_reaches_beyond_its_memory_loses_the_context_and_nothing_else() 
         assert!(error.is_context_lost(), "every call fails from now on: {error}");
         assert!(!neighbour.is_lost());
         neighbour.synchronize().unwrap();
-        // Before the fake that it is of.
+        // Must drop before its fake driver.
         drop(neighbour);
     }
 }
 
 #[test]
-fn a_launch_that_fails_is_seen_by_whoever_waits() {
+fn failed_launch_is_reported_to_waiters() {
     let machine = Machine::new(1);
     let function = machine.kernel("weir_test_fill");
     let memory = machine.allocate(4096);
@@ -46,11 +46,11 @@ fn a_launch_that_fails_is_seen_by_whoever_waits() {
 }
 
 #[test]
-fn a_kernel_that_is_named_fails_and_others_before_it_do_not() {
+fn only_the_named_kernel_fails() {
     let machine = Machine::new(1);
     let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
     let memory = machine.allocate(4096);
-    // Launch failed: the kernel met something that it could not go on with.
+    // Launch failed: the kernel hit an unrecoverable error.
     machine.fake.set("fault_kernel", "weir_test_scale_add").set("fault", 719);
     launch_fill(&machine.stream, &fill, memory.span(), 1);
     machine.stream.synchronize().unwrap();
@@ -60,7 +60,7 @@ fn a_kernel_that_is_named_fails_and_others_before_it_do_not() {
 }
 
 #[test]
-fn a_kernel_cannot_reach_what_was_unmapped() {
+fn kernel_cannot_access_unmapped_memory() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let function = machine.kernel("weir_test_fill");
@@ -90,5 +90,5 @@ fn everything_can_be_dropped_in_a_lost_context() {
     let fetched = engine.fetch(memory.span(), &arena, Box::new(())).unwrap().wait();
     let lost = |error: &TransferError| matches!(error, TransferError::Device(CudaError::ContextLost { .. }));
     assert!(fetched.as_ref().is_err_and(lost), "{fetched:?}");
-    // What is left after this the fake would complain about.
+    // The fake reports objects that are still alive after this.
 }

@@ -1,4 +1,4 @@
-//! What loads cost, by the prices of the fake driver: see `fake-cuda/README.md`.
+//! Costs of loads, by the prices of the fake driver: see `fake-cuda/README.md`.
 
 use crate::support::Machine;
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use weir_device::cuda::{BLOCK_BYTES, PinnedCache, Source, Tensor, TensorKey, Ten
 use weir_fake_cuda::{CopyThreads, Costs};
 use weir_types::ContentHash;
 
-/// Weights are asked for in groups of so many bytes.
+/// Bytes of each group of weights.
 const GROUP_BYTES: usize = 8 << 20;
 
 /// Lengths of the weights of ResNet-50 in fp32, batch normalisation folded: 102 MB in all.
@@ -27,7 +27,7 @@ fn resnet50_lengths() -> Vec<usize> {
     elements.into_iter().map(|count| 4 * count).collect()
 }
 
-/// Bytes of which no two blocks are alike.
+/// Bytes in which no two blocks are equal.
 fn contents(len: usize, number: usize) -> Bytes {
     let mut word = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut bytes = Vec::with_capacity(len + 8);
@@ -60,7 +60,7 @@ fn resnet50() -> Vec<Vec<Wanted>> {
     wanted(&resnet50_lengths())
 }
 
-/// The same weights, straight from the copies of a cache.
+/// The same weights, directly from the copies of a cache.
 fn from_cache(cache: &PinnedCache, wanted: &[Vec<Wanted>]) -> Vec<Vec<Wanted>> {
     let pinned = |wanted: &Wanted| {
         let slice = cache.get(&ContentHash::of(wanted.source.bytes())).unwrap();
@@ -82,28 +82,28 @@ fn store(machine: &Machine, spare_bytes_max: u64) -> TensorStore {
     TensorStore::new(&machine.pool(256 * BLOCK_BYTES), &machine.engine(), spare_bytes_max).unwrap()
 }
 
-/// Load what is not there.
+/// Loads missing tensors.
 fn load(store: &TensorStore, wanted: &[Vec<Wanted>]) -> Vec<Vec<Tensor>> {
     let held = store.acquire(wanted.to_vec()).unwrap();
     held.iter().flatten().try_for_each(Tensor::wait).unwrap();
     held
 }
 
-/// The costs of a load whose tensors are let go of at once.
+/// The costs of a load whose tensors are dropped immediately.
 fn costs_of(machine: &Machine, store: &TensorStore, wanted: &[Vec<Wanted>]) -> Costs {
     let before = machine.fake.costs();
     drop(load(store, wanted));
     machine.fake.costs().since(&before)
 }
 
-/// The rate of a load as a share of that of one copy of pinned memory, in per cent.
+/// The rate of a load, in per cent of the rate of one copy from pinned memory.
 fn percent_of_pinned(costs: &Costs, threads: CopyThreads) -> u64 {
     let bare_ns = 2_000 + costs.bytes * 1_000_000_000 / 55_600_000_000;
     bare_ns * 100 / costs.load_ns(threads)
 }
 
 #[test]
-fn a_load_changes_access_once_however_many_tensors_it_brings() {
+fn load_sets_access_once_for_all_tensors() {
     let machine = Machine::new(1);
     let store = store(&machine, 0);
     let held = load(&store, &resnet50());
@@ -114,7 +114,7 @@ fn a_load_changes_access_once_however_many_tensors_it_brings() {
 }
 
 #[test]
-fn a_load_into_memory_that_was_mapped_ahead_maps_nothing() {
+fn load_into_memory_mapped_ahead_maps_nothing() {
     let machine = Machine::new(1);
     let store = store(&machine, 64 * BLOCK_BYTES);
     store.map_ahead(64 * BLOCK_BYTES).unwrap();
@@ -129,7 +129,7 @@ fn a_load_into_memory_that_was_mapped_ahead_maps_nothing() {
 }
 
 #[test]
-fn spare_memory_makes_way_for_whoever_needs_it() {
+fn spare_memory_is_released_on_demand() {
     let machine = Machine::new(1);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let store = TensorStore::new(&pool, &machine.engine(), 60 * BLOCK_BYTES).unwrap();
@@ -137,7 +137,7 @@ fn spare_memory_makes_way_for_whoever_needs_it() {
     assert_eq!(pool.usage().used_bytes, 60 * BLOCK_BYTES);
     assert_eq!(store.reclaim(10 * BLOCK_BYTES), 10 * BLOCK_BYTES);
     assert_eq!(pool.usage().used_bytes, 50 * BLOCK_BYTES);
-    // A tensor in one piece that the spare blocks have no room for behind others that are held.
+    // A contiguous tensor for which the spare blocks have no room behind held ones.
     let lengths = [20 << 21, 1 << 21, 20 << 21, 40 << 21];
     let weights = wanted(&lengths);
     let weights: Vec<Wanted> = weights.into_iter().flatten().collect();
@@ -151,7 +151,7 @@ fn spare_memory_makes_way_for_whoever_needs_it() {
 }
 
 #[test]
-fn a_pinned_copy_is_loaded_without_the_host_and_is_the_same() {
+fn pinned_copy_loads_identically_without_host_copies() {
     for seed in 0..4 {
         let machine = Machine::new(seed);
         let store = store(&machine, 0);
@@ -168,15 +168,16 @@ fn a_pinned_copy_is_loaded_without_the_host_and_is_the_same() {
         let first = machine.fake.costs().since(&before);
         let again = costs_of(&machine, &store, &from_cache(&cache, &weights));
         assert_eq!((again.bytes, again.pinning_ns), (first.bytes, 0));
-        // What is short, and what is behind a length that is odd, is brought together by the host.
+        // The host only gathers short weights, and the remainder of odd lengths.
         let short_ns = 10 * 400;
         assert!(first.page_fault_ns > 2_000 * 400, "the copies were made by the host, once: {first:?}");
         assert!(again.page_fault_ns <= short_ns, "{again:?}");
     }
 }
 
-/// The target of the design, by the prices of the fake driver: a tenth less than one copy of pinned memory, at the most.
-/// `cargo test -p weir-device --features cuda --test cuda loads_from -- --nocapture` prints the figures.
+/// The target of the design, by the prices of the fake driver: at most a tenth below the rate of
+/// one copy from pinned memory. `cargo test -p weir-device --features cuda --test cuda loads_from
+/// -- --nocapture` prints the figures.
 #[test]
 fn loads_from_pinned_copies_reach_nine_tenths_of_the_bus() {
     let machine = Machine::new(0);
@@ -188,7 +189,8 @@ fn loads_from_pinned_copies_reach_nine_tenths_of_the_bus() {
     store.trim();
     offer(&cache, &weights);
     let pinned = from_cache(&cache, &weights);
-    // The fake takes each copy for new contents once: the cache's own copying, which no load waits for.
+    // The fake counts each copy as new contents once: these are the cache's own copies, which no
+    // load waits for.
     costs_of(&machine, &store, &pinned);
     store.trim();
     let warm = costs_of(&machine, &store, &pinned);

@@ -10,7 +10,7 @@ const OTHER: Owner = Owner(2);
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
-fn memory_is_mapped_where_it_is_needed_and_kernels_cross_its_blocks() {
+fn range_maps_only_requested_blocks_and_kernels_cross_them() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(16 * BLOCK_BYTES);
@@ -45,7 +45,7 @@ fn refused() -> CudaError {
 }
 
 #[test]
-fn nobody_sees_what_another_owner_had() {
+fn blocks_never_expose_another_owners_bytes() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(4 * BLOCK_BYTES);
@@ -56,7 +56,7 @@ fn nobody_sees_what_another_owner_had() {
         machine.stream.fill(all, 7).unwrap();
         machine.stream.synchronize().unwrap();
         range.release(0..4);
-        // The owner's own blocks come back as they were, in some order; to others they are zeroes.
+        // The owner's own blocks come back unchanged, in any order; other owners see zeroes.
         range.back(0..2, ONE, Some(&machine.stream)).unwrap();
         range.back(2..4, OTHER, Some(&machine.stream)).unwrap();
         let bytes = machine.read(all);
@@ -66,7 +66,7 @@ fn nobody_sees_what_another_owner_had() {
 }
 
 #[test]
-fn a_pool_that_is_full_says_how_much_is_missing_and_takes_nothing() {
+fn full_pool_reports_missing_bytes_and_takes_nothing() {
     let machine = Machine::new(1);
     let pool = machine.pool(10 * BLOCK_BYTES + 5);
     let mut range = AddressRange::reserve(&pool, 100 * BLOCK_BYTES).unwrap();
@@ -84,7 +84,7 @@ fn a_pool_that_is_full_says_how_much_is_missing_and_takes_nothing() {
 }
 
 #[test]
-fn a_device_that_others_have_filled_is_out_of_memory_too() {
+fn device_filled_by_others_is_out_of_memory() {
     let machine = Machine::new(1);
     let pool = machine.pool(1 << 40);
     let mut range = AddressRange::reserve(&pool, 1 << 30).unwrap();
@@ -98,7 +98,7 @@ fn a_device_that_others_have_filled_is_out_of_memory_too() {
 }
 
 #[test]
-fn wherever_the_driver_runs_out_nothing_is_half_done() {
+fn driver_out_of_memory_leaves_no_partial_mapping() {
     for left in 0..6 {
         let machine = Machine::new(left);
         let pool = machine.pool(64 * BLOCK_BYTES);
@@ -113,7 +113,7 @@ fn wherever_the_driver_runs_out_nothing_is_half_done() {
 }
 
 #[test]
-fn idle_blocks_are_used_again_and_go_when_they_are_trimmed() {
+fn idle_blocks_are_reused_and_freed_by_trim() {
     let machine = Machine::new(1);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let mut range = AddressRange::reserve(&pool, 64 * BLOCK_BYTES).unwrap();
@@ -128,7 +128,7 @@ fn idle_blocks_are_used_again_and_go_when_they_are_trimmed() {
 }
 
 #[test]
-fn a_pool_that_was_warmed_needs_the_driver_no_more() {
+fn warmed_pool_needs_no_driver_allocations() {
     let machine = Machine::new(1);
     let pool = machine.pool(10 * BLOCK_BYTES);
     pool.warm(4 * BLOCK_BYTES + 5).unwrap();
@@ -146,7 +146,7 @@ fn a_pool_that_was_warmed_needs_the_driver_no_more() {
 }
 
 #[test]
-fn a_slot_grows_at_once_shrinks_by_and_by_and_keeps_its_addresses() {
+fn slot_grows_at_once_shrinks_gradually_and_keeps_its_addresses() {
     let machine = Machine::new(5);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let mut slot = SlotMemory::new(&pool, &machine.stream, 32 * BLOCK_BYTES, 0).unwrap();
@@ -174,7 +174,7 @@ fn a_slot_grows_at_once_shrinks_by_and_by_and_keeps_its_addresses() {
 }
 
 #[test]
-fn a_slot_that_changes_hands_is_filled_with_zeroes() {
+fn slot_is_zeroed_for_a_new_owner() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(8 * BLOCK_BYTES);
@@ -191,7 +191,7 @@ fn a_slot_that_changes_hands_is_filled_with_zeroes() {
 }
 
 #[test]
-fn a_slot_can_be_dropped_with_work_left() {
+fn slot_can_be_dropped_with_pending_work() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let pool = machine.pool(8 * BLOCK_BYTES);
@@ -205,7 +205,7 @@ fn a_slot_can_be_dropped_with_work_left() {
 }
 
 #[test]
-fn measured_pool_keeps_to_what_the_device_has_beside_it() {
+fn measured_pool_stays_within_device_capacity() {
     const MIB: u64 = 1 << 20;
     let fake = Fake::new(0);
     fake.set("memory_bytes", 64 * MIB).set("context_bytes", 9 * MIB).set("module_bytes", 10 * MIB);
@@ -218,7 +218,7 @@ fn measured_pool_keeps_to_what_the_device_has_beside_it() {
     range.back(0..20, ONE, None).unwrap();
     pool.warm(54 * MIB).unwrap();
 
-    // What lies idle makes room for a module, and there is less for blocks from then on.
+    // Idle blocks make room for a module, and less is left for blocks afterwards.
     assert!(Module::load(&machine.context, TEST_KERNELS.as_bytes()).unwrap_err().is_out_of_memory());
     pool.trim(0);
     let module = Module::load(&machine.context, TEST_KERNELS.as_bytes()).unwrap();
@@ -232,7 +232,8 @@ fn measured_pool_keeps_to_what_the_device_has_beside_it() {
         "{error}: the pool says so, and not the driver"
     );
 
-    // Others take the last of it: what is lent stays, what is idle makes up for it, and the capacity comes back with the memory.
+    // Other consumers take the last memory: lent blocks stay, idle ones are released, and the
+    // capacity returns with the memory.
     let others = machine.allocate(MIB);
     pool.measure().unwrap();
     assert_eq!((pool.usage().used_bytes, pool.usage().idle_bytes), (40 * MIB, 2 * MIB));

@@ -3,7 +3,7 @@ use weir_device::cuda::{Allocation, CudaError, Event, Launch, Parameters, Pinned
 use weir_fake_cuda::Fake;
 
 #[test]
-fn a_kernel_computes_what_was_copied() {
+fn kernel_computes_on_copied_data() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let function = machine.kernel("weir_test_scale_add");
@@ -17,7 +17,7 @@ fn a_kernel_computes_what_was_copied() {
     }
 }
 
-/// What one stream writes another reads. Gives whether the result was right.
+/// One stream writes and another reads. Returns whether the result was right.
 fn hand_over(seed: u64, with_event: bool) -> bool {
     let machine = Machine::new(seed);
     let other = Stream::new(&machine.context, Priority::High).unwrap();
@@ -32,13 +32,13 @@ fn hand_over(seed: u64, with_event: bool) -> bool {
     other.copy(from.span(), to.span()).unwrap();
     other.synchronize().unwrap();
     let right = machine.read(to.span()).chunks(4).all(|word| word == 7_u32.to_ne_bytes());
-    // Dropped with work left, a stream still does it: only then the memory goes.
+    // A dropped stream still finishes its work: the memory must live until then.
     machine.stream.synchronize().unwrap();
     right
 }
 
 #[test]
-fn streams_are_ordered_by_events_and_by_nothing_else() {
+fn streams_are_ordered_only_by_events() {
     assert!(SEEDS.into_iter().all(|seed| hand_over(seed, true)));
     assert!(
         !SEEDS.into_iter().all(|seed| hand_over(seed, false)),
@@ -47,7 +47,7 @@ fn streams_are_ordered_by_events_and_by_nothing_else() {
 }
 
 #[test]
-fn an_event_is_the_point_at_which_it_was_recorded_last() {
+fn event_is_the_point_of_its_last_recording() {
     let machine = Machine::new(3);
     machine.fake.pause();
     let event = Event::new(&machine.context).unwrap();
@@ -65,7 +65,7 @@ fn an_event_is_the_point_at_which_it_was_recorded_last() {
 }
 
 #[test]
-fn time_is_taken_between_events() {
+fn events_measure_elapsed_time() {
     let machine = Machine::new(1);
     machine.fake.set("bus_bytes_per_s", 1_000_000_000);
     let memory = machine.allocate(1 << 20);
@@ -79,12 +79,13 @@ fn time_is_taken_between_events() {
 }
 
 #[test]
-fn pinned_memory_is_read_when_the_stream_gets_there() {
+fn pinned_memory_is_read_when_the_stream_reaches_the_copy() {
     let machine = Machine::new(1);
     machine.fake.pause();
     let mut pinned = PinnedMemory::copy_of(&machine.context, &[1; 4096]).unwrap();
     let memory = machine.allocate(4096);
-    // SAFETY: the memory is kept until the stream is done, and nothing has begun when it is written below: the fake is paused.
+    // SAFETY: the memory is kept until the stream is done, and the copy has not begun when it is
+    // written below: the fake is paused.
     unsafe { machine.stream.copy_from_host(pinned.as_slice().as_ptr(), memory.span()) }.unwrap();
     pinned.as_mut_slice().fill(2);
     machine.fake.resume();
@@ -92,7 +93,7 @@ fn pinned_memory_is_read_when_the_stream_gets_there() {
 }
 
 #[test]
-fn a_graph_does_again_what_was_recorded() {
+fn graph_repeats_the_recorded_work() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
@@ -117,7 +118,7 @@ fn a_graph_does_again_what_was_recorded() {
         executable.upload(&machine.stream).unwrap();
         for _ in 0..3 {
             machine.stream.fill(y.span(), 0).unwrap();
-            // SAFETY: functions and memory outlive the reading below, which waits.
+            // SAFETY: functions and memory outlive the read below, which waits.
             unsafe { executable.launch(&machine.stream) }.unwrap();
             assert_eq!(floats_of(&machine.read(y.span())), [21.0; 256], "seed {seed}");
         }
@@ -125,7 +126,7 @@ fn a_graph_does_again_what_was_recorded() {
 }
 
 #[test]
-fn a_recording_that_fails_leaves_the_stream_as_it_was() {
+fn failed_recording_leaves_the_stream_usable() {
     let machine = Machine::new(1);
     let memory = machine.allocate(64);
     let failed = machine.stream.capture(|stream| {
@@ -138,7 +139,7 @@ fn a_recording_that_fails_leaves_the_stream_as_it_was() {
 }
 
 #[test]
-fn what_cannot_be_launched_is_refused_and_nothing_is_lost() {
+fn invalid_launch_is_refused_without_losing_the_context() {
     let machine = Machine::new(1);
     let function = machine.kernel("weir_test_fill");
     assert_eq!(function.attributes().unwrap().block_threads_max, 256);
@@ -157,7 +158,7 @@ fn what_cannot_be_launched_is_refused_and_nothing_is_lost() {
 }
 
 #[test]
-fn devices_hand_bytes_to_each_other_and_keep_their_kernels_apart() {
+fn devices_copy_to_each_other_but_do_not_share_kernels() {
     for seed in SEEDS {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
@@ -173,20 +174,21 @@ fn devices_hand_bytes_to_each_other_and_keep_their_kernels_apart() {
         let mut bytes = [0; 4096];
         stream.read(there.span(), &mut bytes).unwrap();
         assert_eq!(bytes, [5; 4096], "seed {seed}");
-        // A span of the other device is no place for this one, nor is its stream one for our kernels.
+        // A span of the other device is invalid on this one, and its streams cannot run this
+        // device's kernels.
         assert!(machine.stream.fill(there.span(), 1).is_err());
         let function = machine.kernel("weir_test_fill");
         // SAFETY: nothing is launched.
         let launched = unsafe { stream.launch(&function, &Launch::linear(1, 1), &Parameters::default()) };
         assert!(matches!(launched, Err(CudaError::Invalid(_))));
         assert!(!machine.context.is_lost());
-        // Before the fake that they are of.
+        // Must drop before their fake driver.
         drop((there, stream, other));
     }
 }
 
 #[test]
-fn ptx_that_the_driver_refuses_comes_with_its_words() {
+fn refused_ptx_error_contains_the_compiler_log() {
     let machine = Machine::new(1);
     let error = weir_device::cuda::Module::load(&machine.context, b"this is no PTX").unwrap_err();
     assert!(error.to_string().contains("Missing .version"), "{error}");

@@ -1,4 +1,4 @@
-//! Pinned memory that stays: copies of weights, and buffers of runs.
+//! Pinned memory: the cache of weights, and staging buffers of runs.
 
 use crate::support::Machine;
 use bytes::Bytes;
@@ -23,7 +23,7 @@ fn fill(cache: &PinnedCache, offers: impl IntoIterator<Item = (ContentHash, Byte
 }
 
 #[test]
-fn a_cache_holds_what_fits_and_the_copy_used_longest_ago_makes_way() {
+fn cache_evicts_least_recently_used_copy() {
     let machine = Machine::new(1);
     let cache = cache(&machine, 4 * KIB);
     let weights: Vec<_> = (0..5).map(|value| bytes(KIB, value)).collect();
@@ -31,16 +31,16 @@ fn a_cache_holds_what_fits_and_the_copy_used_longest_ago_makes_way() {
         fill(&cache, [weight.clone()]);
     }
     assert_eq!((cache.usage().used_bytes, cache.usage().bytes_max), (4 << 10, 4 << 10));
-    // The first is used again, so the second makes way.
+    // The first is used again, so the second is evicted.
     assert_eq!(cache.get(&weights[0].0).unwrap().bytes(), weights[0].1);
     fill(&cache, [weights[4].clone()]);
     let there: Vec<_> = weights.iter().map(|(hash, _)| cache.get(hash).is_some()).collect();
     assert_eq!(there, [true, false, true, true, true]);
     assert_eq!((cache.usage().hits, cache.usage().misses), (5, 1));
-    // What never fits moves nothing.
+    // A copy that can never fit evicts nothing.
     fill(&cache, [bytes(5 * KIB, 9)]);
     assert_eq!(cache.usage().used_bytes, 4 << 10);
-    // As many make way as it takes.
+    // As many copies are evicted as needed.
     let longer = bytes(2 * KIB, 7);
     fill(&cache, [longer.clone()]);
     assert_eq!(cache.get(&longer.0).unwrap().bytes(), longer.1);
@@ -48,7 +48,7 @@ fn a_cache_holds_what_fits_and_the_copy_used_longest_ago_makes_way() {
 }
 
 #[test]
-fn a_copy_that_a_transfer_reads_stays() {
+fn copy_in_use_by_a_transfer_is_not_evicted() {
     let machine = Machine::new(1);
     let cache = cache(&machine, KIB);
     let (first, second) = (bytes(KIB, 1), bytes(KIB, 2));
@@ -63,7 +63,7 @@ fn a_copy_that_a_transfer_reads_stays() {
 }
 
 #[test]
-fn a_copy_that_is_not_what_its_hash_says_is_never_given() {
+fn copy_that_does_not_match_its_hash_is_never_returned() {
     let machine = Machine::new(1);
     let cache = cache(&machine, 4 * KIB);
     let (hash, right) = bytes(KIB, 1);
@@ -90,7 +90,7 @@ fn a_cache_without_room_or_memory_holds_nothing() {
 }
 
 #[test]
-fn a_slice_outlives_its_cache() {
+fn slice_outlives_its_cache() {
     let machine = Machine::new(1);
     let cache = cache(&machine, KIB);
     let (hash, contents) = bytes(KIB, 3);
@@ -102,7 +102,7 @@ fn a_slice_outlives_its_cache() {
 }
 
 #[test]
-fn a_staging_buffer_grows_without_freeing_what_it_has() {
+fn staging_buffer_grows_without_freeing_segments() {
     let machine = Machine::new(1);
     let mut staging = StagingBuffer::new(&machine.context, KIB).unwrap();
     staging.get(KIB).unwrap().fill(1);

@@ -1,4 +1,4 @@
-//! Products of matrices by cuBLASLt.
+//! Matrix products with cuBLASLt.
 
 use crate::support::{Machine, SEEDS, bytes_of, devices, floats_of, launch_fill};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use weir_fake_cuda::Fake;
 use weir_types::ElementType;
 
 const WORKSPACE_BYTES: u64 = 64 << 10;
-/// What addresses are multiples of, and of no more.
+/// Exact alignment of the addresses.
 const ALIGNMENT_BYTES: u64 = 16;
 
-/// 2 x 3 times 3 x 2 with all that can be done to it, on a device that has the operands.
+/// 2 x 3 times 3 x 2 with all options, on a device that has the operands.
 struct Setup {
     buffers: ProductBuffers<u64>,
     shape: ProductShape,
@@ -22,7 +22,7 @@ struct Setup {
     machine: Machine,
 }
 
-/// What is no better aligned than it has to be.
+/// A span with the minimum alignment.
 fn behind(memory: &Allocation) -> Span {
     memory.span().slice(ALIGNMENT_BYTES, memory.span().bytes() - ALIGNMENT_BYTES).unwrap()
 }
@@ -37,7 +37,7 @@ impl Setup {
         let products = Arc::new(Products::new(library, &machine.context).unwrap());
         let contents: [&[f32]; 4] = [
             &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-            // The columns of b, one behind the other.
+            // The columns of b, one after another.
             &[1.0, 0.0, 1.0, -2.0, -1.0, 0.0],
             &[10.0, 1.0],
             &[0.5, 0.25, 0.0, 20.0],
@@ -76,7 +76,8 @@ impl Setup {
     }
 
     fn launch(&self, product: &Product) -> Result<(), CudaError> {
-        // SAFETY: the memory is as the shape says, and goes after the work, for which the caller waits.
+        // SAFETY: the memory matches the shape, and is freed after the work, for which the caller
+        // waits.
         unsafe { product.launch(&self.machine.stream, &self.buffers) }
     }
 
@@ -84,17 +85,17 @@ impl Setup {
         floats_of(&self.machine.read(behind(&self.memory[4])))
     }
 
-    /// alpha * a * b + bias + residual, with nothing below 0.
+    /// alpha * a * b + bias + residual, with negative values set to 0.
     const OUTPUT: [f32; 4] = [12.5, 0.0, 15.0, 14.5];
 }
 
 #[test]
-fn a_product_is_what_it_should_be_in_the_order_of_its_stream() {
+fn product_is_correct_in_stream_order() {
     for seed in SEEDS {
         let setup = Setup::new(seed);
         let fill = setup.machine.kernel("weir_test_fill");
         let product = setup.product();
-        // What comes before is overwritten, and what comes after is not seen.
+        // Earlier contents are overwritten, and later work does not affect the result.
         launch_fill(&setup.machine.stream, &fill, setup.memory[4].span(), 0);
         setup.launch(&product).unwrap();
         let output = setup.output();
@@ -105,14 +106,14 @@ fn a_product_is_what_it_should_be_in_the_order_of_its_stream() {
 }
 
 #[test]
-fn a_product_is_recorded_with_the_addresses_of_its_recording() {
+fn recorded_product_keeps_its_recorded_addresses() {
     for seed in SEEDS {
         let mut setup = Setup::new(seed);
         let product = setup.product();
         let graph = setup.machine.stream.capture(|_| setup.launch(&product)).unwrap();
         assert_eq!(graph.len().unwrap(), 1);
         let mut graph = graph.instantiate().unwrap();
-        // Another launch with another bias in between.
+        // A launch with a different bias in between.
         setup.buffers.bias = setup.buffers.residual;
         setup.launch(&product).unwrap();
         let other = setup.output();
@@ -123,10 +124,10 @@ fn a_product_is_recorded_with_the_addresses_of_its_recording() {
 }
 
 #[test]
-fn what_the_library_cannot_do_is_none_and_what_it_refuses_is_an_error() {
+fn unsupported_product_is_none_and_refused_call_is_an_error() {
     let setup = Setup::new(1);
     let made = |shape| Product::new(&setup.products, shape, WORKSPACE_BYTES);
-    // Less than an element's.
+    // Less than the size of an element.
     let odd = ProductMatrix { alignment_bytes: 2, ..setup.shape.a };
     assert!(made(ProductShape { a: odd, ..setup.shape }).unwrap().is_none());
     let error = made(ProductShape { element_type: ElementType::Int8, ..setup.shape }).err().unwrap();
@@ -148,13 +149,13 @@ fn what_the_library_cannot_do_is_none_and_what_it_refuses_is_an_error() {
 }
 
 #[test]
-fn a_fault_is_the_drivers_to_tell_of() {
+fn fault_is_reported_as_the_drivers_error() {
     let fake = Fake::new(1);
     fake.set("devices", 2);
     let neighbour = devices(&fake).open(1).unwrap();
     let mut setup = Setup::of(Machine::of(fake));
     let product = setup.product();
-    // The page behind the memory is nobody's.
+    // The page behind the memory is unmapped.
     setup.buffers.b += 4096;
     setup.launch(&product).unwrap();
     let error = setup.machine.stream.synchronize().unwrap_err();
@@ -166,7 +167,7 @@ fn a_fault_is_the_drivers_to_tell_of() {
 }
 
 #[test]
-fn a_library_is_of_the_version_that_it_says_itself() {
+fn library_version_is_read_from_the_library() {
     let machine = Machine::new(1);
     for (major, version) in [(12, "12.4.5"), (13, "13.4.5")] {
         assert_eq!(CublasLt::open(&machine.fake.cublas_lt(major)).unwrap().version(), version);

@@ -7,10 +7,10 @@ use weir_device::cuda::{
 };
 use weir_fake_cuda::{Fake, TEST_KERNELS};
 
-/// Orders in which the fake drains streams; 0 is the one in which work was given.
+/// Seeds of the orders in which the fake drains streams; 0 is the order in which work was added.
 pub(crate) const SEEDS: std::ops::Range<u64> = 0..24;
 
-/// A device, which goes before the fake that it is of.
+/// A device, which drops before its fake driver.
 pub(crate) struct Machine {
     pub(crate) context: Arc<Context>,
     pub(crate) stream: Arc<Stream>,
@@ -61,13 +61,14 @@ pub(crate) fn search(fake: &Fake) -> Search {
     Search { driver: Some(fake.path().to_owned()), ..Search::default() }
 }
 
-/// Fill `to`, in words, on `stream`.
+/// Fills `to`, in words, on `stream`.
 pub(crate) fn launch_fill(stream: &Stream, function: &Function, to: Span, value: u32) {
     let count = to.bytes() / 4;
     let mut parameters = Parameters::default();
     parameters.address(to.address()).u32(value).u64(count);
     let launch = Launch::linear(u32::try_from(count).unwrap(), 256);
-    // SAFETY: the parameters are the kernel's; the callers keep the memory until the stream is done.
+    // SAFETY: the parameters are the kernel's; the callers keep the memory until the stream is
+    // done.
     unsafe { stream.launch(function, &launch, &parameters) }.unwrap();
 }
 

@@ -25,7 +25,7 @@ fn holds(machine: &Machine, tensor: &Tensor, wanted: &Wanted) -> bool {
 }
 
 #[test]
-fn a_model_is_there_group_by_group_and_shares_what_is_equal() {
+fn model_arrives_group_by_group_and_shares_equal_tensors() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let store = store(&machine, 64);
@@ -57,7 +57,7 @@ fn a_model_is_there_group_by_group_and_shares_what_is_equal() {
 }
 
 #[test]
-fn who_comes_while_it_is_loaded_waits_for_the_same_load() {
+fn concurrent_acquires_share_one_load() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let store = store(&machine, 64);
@@ -74,7 +74,7 @@ fn who_comes_while_it_is_loaded_waits_for_the_same_load() {
 }
 
 #[test]
-fn what_nobody_holds_makes_way_the_oldest_first() {
+fn unheld_tensors_are_evicted_oldest_first() {
     let machine = Machine::new(1);
     let store = store(&machine, 10);
     let models: Vec<_> = (0..3).map(|number| wanted(3 << 21, number)).collect();
@@ -92,7 +92,7 @@ fn what_nobody_holds_makes_way_the_oldest_first() {
     assert!(holds(&machine, &held[0][0], &more));
     let there: Vec<_> = models.iter().map(|model| store.contains(&model.key)).collect();
     assert_eq!(there, [true, false, true]);
-    // What is held makes no way, and nothing is kept of what did not fit.
+    // Held tensors are not evicted, and a request that did not fit leaves nothing behind.
     let usage = store.usage();
     let error = store.acquire(vec![vec![wanted(100, 50), wanted(5 << 21, 51)]]).unwrap_err();
     assert!(matches!(error, TransferError::Device(CudaError::OutOfMemory(_))), "{error}");
@@ -102,7 +102,7 @@ fn what_nobody_holds_makes_way_the_oldest_first() {
 }
 
 #[test]
-fn what_nobody_has_held_for_a_while_goes() {
+fn unheld_tensors_expire_after_keep_alive() {
     let machine = Machine::new(1);
     let store = store(&machine, 64);
     let model = wanted(3 << 20, 1);
@@ -118,7 +118,7 @@ fn what_nobody_has_held_for_a_while_goes() {
 }
 
 #[test]
-fn a_load_that_nobody_waits_for_is_cancelled_and_can_be_had_again() {
+fn load_without_waiters_is_cancelled_and_can_be_repeated() {
     let machine = Machine::new(6);
     let store = store(&machine, 200);
     let model = vec![vec![wanted(40 << 20, 1)]];
@@ -135,7 +135,7 @@ fn a_load_that_nobody_waits_for_is_cancelled_and_can_be_had_again() {
 }
 
 #[test]
-fn a_store_can_be_dropped_before_its_tensors_and_in_the_middle_of_a_load() {
+fn store_can_be_dropped_before_its_tensors_and_during_a_load() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let store = store(&machine, 64);

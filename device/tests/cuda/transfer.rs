@@ -20,7 +20,7 @@ fn load(source: &Bytes, to: Span) -> Segment {
 }
 
 #[test]
-fn bytes_of_any_length_arrive_whole_from_any_memory() {
+fn copies_of_any_length_arrive_intact_from_any_memory() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let engine = machine.engine();
@@ -32,7 +32,7 @@ fn bytes_of_any_length_arrive_whole_from_any_memory() {
             let memory = [machine.allocate(len as u64 + 100), machine.allocate(len as u64)];
             let groups =
                 [vec![load(&source, memory[0].span())], vec![Segment { from: pinned, to: memory[1].span() }]];
-            // All blocks of the first group are with the device before it begins with any.
+            // All blocks of the first group are on the device before the device starts with any.
             machine.fake.pause();
             let transfer = engine.load(&groups, Box::new(())).unwrap();
             transfer.order(0, &machine.stream).unwrap();
@@ -48,7 +48,8 @@ fn bytes_of_any_length_arrive_whole_from_any_memory() {
     }
 }
 
-/// Compute with the first of two groups, on a stream that waits for it or not. Gives whether the result was right.
+/// Computes with the first of two groups, on a stream that waits for the group or not. Returns
+/// whether the result was right.
 fn compute_behind(seed: u64, in_order: bool) -> bool {
     let machine = Machine::new(seed);
     let engine = machine.engine();
@@ -60,7 +61,7 @@ fn compute_behind(seed: u64, in_order: bool) -> bool {
     machine.stream.synchronize().unwrap();
     let ones: Bytes = [1.0_f32; 1024].iter().flat_map(|one| one.to_ne_bytes()).collect::<Vec<_>>().into();
     let groups = vec![vec![load(&ones, x.span())], vec![load(&pattern(8 << 21, 2), rest.span())]];
-    // The copy is with the device, which has not begun with it.
+    // The copy has been given to the device, which has not started it.
     machine.fake.pause();
     let transfer = engine.load(&groups, Box::new(())).unwrap();
     let waiting = if in_order { &stream } else { &machine.stream };
@@ -74,7 +75,7 @@ fn compute_behind(seed: u64, in_order: bool) -> bool {
 }
 
 #[test]
-fn a_group_can_be_computed_with_while_the_next_is_on_its_way() {
+fn group_is_usable_while_the_next_is_in_flight() {
     assert!(SEEDS.into_iter().all(|seed| compute_behind(seed, true)));
     assert!(
         !SEEDS.into_iter().all(|seed| compute_behind(seed, false)),
@@ -83,11 +84,12 @@ fn a_group_can_be_computed_with_while_the_next_is_on_its_way() {
 }
 
 #[test]
-fn a_short_copy_passes_a_long_one() {
+fn short_copy_overtakes_a_long_one() {
     let machine = Machine::new(9);
     let engine = machine.engine();
     let (long, short) = (machine.allocate(60 * BLOCK_BYTES), machine.allocate(1000));
-    // The device takes the first few blocks and no more: the short copy comes when the long one is under way.
+    // The device takes only the first few blocks, so the short copy arrives while the long one is
+    // in progress.
     machine.fake.pause();
     let first = engine.load(&[vec![load(&pattern(60 << 21, 3), long.span())]], Box::new(())).unwrap();
     let second = engine.load(&[vec![load(&pattern(1000, 4), short.span())]], Box::new(())).unwrap();
@@ -98,12 +100,12 @@ fn a_short_copy_passes_a_long_one() {
     let loads: Vec<_> = copies.iter().filter(|copy| copy.direction == Direction::ToDevice).collect();
     assert_eq!(loads.len(), 61);
     let place = loads.iter().position(|copy| copy.address == short.span().address()).unwrap();
-    // What the device had already, and one turn.
+    // The blocks already on the device, and one turn.
     assert!(place <= 8 + 2, "{place} blocks went before it");
 }
 
 #[test]
-fn what_is_cancelled_ends_early_and_lets_go_of_what_it_kept() {
+fn cancelled_copy_ends_early_and_releases_its_memory() {
     struct Kept(Arc<AtomicBool>);
     impl Drop for Kept {
         fn drop(&mut self) {
@@ -124,7 +126,7 @@ fn what_is_cancelled_ends_early_and_lets_go_of_what_it_kept() {
     assert!(dropped.load(Ordering::SeqCst));
     assert_eq!(transfer.order(0, &machine.stream), Err(TransferError::Cancelled));
     assert!(machine.fake.copies().len() < 40);
-    // The engine goes on.
+    // The engine stays usable.
     engine
         .load(&[vec![load(&pattern(10, 6), memory.span().slice(0, 10).unwrap())]], Box::new(()))
         .unwrap()
@@ -133,7 +135,7 @@ fn what_is_cancelled_ends_early_and_lets_go_of_what_it_kept() {
 }
 
 #[test]
-fn an_engine_that_is_dropped_ends_what_is_under_way() {
+fn dropping_the_engine_ends_current_copies() {
     let machine = Machine::new(4);
     let engine = machine.engine();
     let memory = machine.allocate(40 * BLOCK_BYTES);
@@ -146,7 +148,7 @@ fn an_engine_that_is_dropped_ends_what_is_under_way() {
 }
 
 #[test]
-fn what_does_not_fit_its_place_is_refused() {
+fn source_that_does_not_fit_is_refused() {
     let machine = Machine::new(1);
     let engine = machine.engine();
     let memory = machine.allocate(100);
@@ -159,7 +161,7 @@ fn what_does_not_fit_its_place_is_refused() {
 }
 
 #[test]
-fn groups_with_nothing_in_them_are_there() {
+fn empty_groups_complete_at_once() {
     let machine = Machine::new(1);
     let engine = machine.engine();
     let nothing = engine.load(&[vec![], vec![]], Box::new(())).unwrap();

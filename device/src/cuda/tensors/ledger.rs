@@ -1,36 +1,36 @@
-//! Which tensors there are, and who holds them. Bookkeeping only.
+//! Bookkeeping of tensors and their holders. Holds no memory.
 
 use std::collections::{BTreeSet, HashMap};
 use weir_types::ContentHash;
 
-/// What a tensor is known by.
+/// Identity of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorKey {
-    /// The hash of its bytes, as they lie on the device.
+    /// The hash of the tensor's bytes in their device layout.
     pub hash: ContentHash,
-    /// Tells apart what has equal bytes and must not be shared; 0 where everything may be.
+    /// Separates tensors with equal bytes that must not be shared; 0 if sharing is allowed.
     pub layout: u32,
 }
 
-/// What a store has, in bytes.
+/// Usage of a store, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Tensors that somebody holds.
+    /// Held tensors.
     pub held_bytes: u64,
-    /// Tensors that nobody holds, and that go when there is need.
+    /// Unheld tensors, which are dropped when their memory is needed.
     pub idle_bytes: u64,
-    /// Memory behind them all and spare memory, in whole blocks.
+    /// Mapped memory of all tensors and spare memory, in whole blocks.
     pub mapped_bytes: u64,
-    /// Memory that nothing lies in.
+    /// Mapped memory without tensors.
     pub spare_bytes: u64,
 }
 
-/// The tensors of a store. `L` is what is known of the load that brought one.
+/// The tensors of a store. `L` describes the load that brought a tensor.
 #[derive(Debug)]
 pub(super) struct Ledger<L> {
     entries: HashMap<u64, Entry<L>>,
     by_key: HashMap<TensorKey, u64>,
-    /// Those that nobody holds: since when, and their number.
+    /// Unheld tensors: idle since, and number.
     idle: BTreeSet<(u64, u64)>,
     next_id: u64,
 }
@@ -39,11 +39,11 @@ pub(super) struct Ledger<L> {
 #[derive(Debug)]
 pub(super) struct Entry<L> {
     key: TensorKey,
-    /// Where it is.
+    /// Offset of its place.
     pub(super) offset: u64,
-    /// How much it takes there.
+    /// Length of its place.
     pub(super) bytes: u64,
-    /// What brought it.
+    /// The load that brought it.
     pub(super) load: L,
     holders: usize,
     idle_since_ns: u64,
@@ -54,13 +54,13 @@ impl<L> Ledger<L> {
         Self { entries: HashMap::new(), by_key: HashMap::new(), idle: BTreeSet::new(), next_id: 0 }
     }
 
-    /// The tensor with that key.
+    /// The tensor with this key.
     pub(super) fn find(&self, key: &TensorKey) -> Option<(u64, &Entry<L>)> {
         let id = *self.by_key.get(key)?;
         Some((id, self.entries.get(&id)?))
     }
 
-    /// A new tensor, held once. Another of that key is not found any more.
+    /// Adds a tensor, held once. It replaces an older tensor with the same key in lookups.
     pub(super) fn add(&mut self, key: TensorKey, offset: u64, bytes: u64, load: L) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -69,7 +69,7 @@ impl<L> Ledger<L> {
         id
     }
 
-    /// One more holds it. Gives the tensor, and whether nobody did before.
+    /// Adds a holder. Returns the tensor, and whether it was unheld before.
     pub(super) fn hold(&mut self, id: u64) -> Option<(&Entry<L>, bool)> {
         let entry = self.entries.get_mut(&id)?;
         let was_idle = entry.holders == 0;
@@ -80,7 +80,7 @@ impl<L> Ledger<L> {
         Some((entry, was_idle))
     }
 
-    /// One less holds it. Gives the tensor, and whether nobody does any more.
+    /// Removes a holder. Returns the tensor, and whether it is unheld now.
     pub(super) fn release(&mut self, id: u64, now_ns: u64) -> Option<(&Entry<L>, bool)> {
         let entry = self.entries.get_mut(&id)?;
         entry.holders = entry.holders.saturating_sub(1);
@@ -92,13 +92,13 @@ impl<L> Ledger<L> {
         Some((entry, is_idle))
     }
 
-    /// Those that nobody holds and that `may_go`: since when, and which, the one idle for longest first.
+    /// Unheld tensors that `may_go` accepts: idle since, and number, the longest idle first.
     pub(super) fn idle(&self, may_go: impl Fn(&L) -> bool) -> impl Iterator<Item = (u64, u64)> {
         let may_go = move |id| self.entries.get(id).is_some_and(|entry| may_go(&entry.load));
         self.idle.iter().filter(move |(_, id)| may_go(id)).copied()
     }
 
-    /// Forget a tensor that nobody holds.
+    /// Removes an unheld tensor.
     pub(super) fn remove(&mut self, id: u64) -> Option<Entry<L>> {
         let entry = self.entries.get(&id)?;
         if entry.holders > 0 {
@@ -111,7 +111,7 @@ impl<L> Ledger<L> {
         self.entries.remove(&id)
     }
 
-    /// What is held and what is not, in bytes.
+    /// Bytes of held and of unheld tensors.
     pub(super) fn bytes(&self) -> (u64, u64) {
         let sum = |held: bool| {
             let of = self.entries.values().filter(|entry| (entry.holders > 0) == held);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_goes_in_the_order_of_its_last_use() {
+    fn unheld_tensors_are_dropped_in_order_of_last_use() {
         let mut ledger = Ledger::new();
         let ids: Vec<_> = (0..3).map(|number| ledger.add(key(number), 0, 1, ())).collect();
         for (id, now) in ids.iter().zip([30, 10, 20]) {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_tensor_of_a_key_is_found_and_the_older_one_stays_for_its_holders() {
+    fn newer_tensor_replaces_older_one_in_lookups_only() {
         let mut ledger = Ledger::new();
         let old = ledger.add(key(0), 0, 1, "failed");
         let new = ledger.add(key(0), 1, 1, "good");

@@ -1,4 +1,4 @@
-//! Where tensors are, and what brought them there.
+//! Places of tensors, and their loads.
 
 use super::STORE;
 use super::ledger::{Entry, Ledger, TensorKey};
@@ -9,37 +9,37 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The memory of a store, and what is in it.
+/// Memory of a store, and its tensors.
 pub(super) struct State {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
-    /// Blocks that nothing lies in, and that have memory: the next load finds them mapped.
+    /// Empty blocks that still have memory: the next load finds them mapped.
     pub(super) spare: BTreeSet<usize>,
     pub(super) spare_bytes_max: u64,
     pub(super) ledger: Ledger<Brought>,
     pub(super) now_ns: u64,
 }
 
-/// The part of a load that a tensor came with.
+/// The part of a load that a tensor arrived with.
 #[derive(Debug, Clone)]
 pub(super) struct Brought {
     pub(super) load: Arc<Load>,
     pub(super) group: usize,
 }
 
-/// What brings tensors that were asked for together.
+/// The load of tensors that were requested together.
 #[derive(Debug, Default)]
 pub(super) struct Load {
-    /// Set before anybody else sees the load.
+    /// Set before other threads see the load.
     pub(super) transfer: OnceLock<Arc<Transfer>>,
-    /// How many of its tensors somebody holds.
+    /// Number of its tensors that are held.
     pub(super) held: AtomicUsize,
-    /// It brought something else than was asked for.
+    /// Whether the load brought wrong contents.
     condemned: AtomicBool,
 }
 
 impl State {
-    /// Hold the tensor of that key, if it is there or on its way.
+    /// Holds the tensor with this key, if it is loaded or being loaded.
     pub(super) fn find(
         &mut self,
         key: &TensorKey,
@@ -47,7 +47,7 @@ impl State {
         current: &Arc<Load>,
     ) -> Option<(u64, Span, Brought)> {
         let (id, entry) = self.ledger.find(key)?;
-        // What is asked for twice together comes with a load that is still being put together.
+        // A tensor requested twice in one call belongs to a load that is still being assembled.
         if !Arc::ptr_eq(&entry.load.load, current) && entry.load.load.failed() {
             return None;
         }
@@ -60,7 +60,8 @@ impl State {
         Some((id, span, entry.load.clone()))
     }
 
-    /// Find a place for a new tensor, and hold it. Gives all of the place, and adds the blocks that need memory to `missing`.
+    /// Finds a place for a new tensor, and holds it. Returns the whole place, and adds the blocks
+    /// that need memory to `missing`.
     pub(super) fn place(
         &mut self,
         key: TensorKey,
@@ -90,7 +91,8 @@ impl State {
         Ok((id, whole))
     }
 
-    /// Put memory behind all blocks that need it, at once. For want of memory, spare blocks go first, then tensors that nobody holds.
+    /// Maps memory for all blocks that need it, together. If memory is short, releases spare blocks
+    /// first, then unheld tensors.
     pub(super) fn back(&mut self, missing: &BTreeSet<usize>) -> Result<(), CudaError> {
         loop {
             match self.range.back(missing.iter().copied(), STORE, None) {
@@ -100,8 +102,9 @@ impl State {
         }
     }
 
-    /// Give so much memory back to the pool: spare blocks, then tensors that nobody holds, those left for longest first. Gives how much it was, which is less
-    /// where there is no more, and may be more, in whole blocks.
+    /// Returns memory to the pool: spare blocks, then unheld tensors, least recently used first.
+    /// Returns the bytes released: less than `bytes` if there is no more, or more, because of whole
+    /// blocks.
     pub(super) fn give_up(&mut self, bytes: u64) -> u64 {
         let before = self.range.mapped_bytes();
         let given_up = |state: &Self| before - state.range.mapped_bytes();
@@ -117,24 +120,25 @@ impl State {
         given_up(self)
     }
 
-    /// Have as much memory mapped ahead as may be spare, if there is as much.
+    /// Maps memory ahead, up to `bytes` and the limit on spare memory, if the pool has it.
     pub(super) fn map_ahead(&mut self, bytes: u64) -> Result<(), CudaError> {
         let bytes = bytes.min(self.spare_bytes_max);
         let count = usize::try_from(bytes / BLOCK_BYTES).unwrap_or(usize::MAX);
         let count = count.saturating_sub(self.spare.len());
-        // Where the next tensors go: low in the range.
+        // The lowest unmapped blocks, where the next tensors will be placed.
         let unmapped = (0..self.range.blocks()).filter(|block| !self.range.is_mapped(*block));
         let blocks: Vec<usize> = unmapped.take(count).collect();
         match self.range.back(blocks.iter().copied(), STORE, None) {
             Ok(()) => self.spare.extend(blocks),
-            // Others need it more.
+            // Other consumers need the memory more.
             Err(CudaError::OutOfMemory(_)) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Let go of the tensor that nobody has held for longest, if that is since `limit_ns` or before. Gives how many bytes it had.
+    /// Drops the longest unheld tensor, if it has been unheld since `limit_ns` or earlier. Returns
+    /// its bytes.
     pub(super) fn drop_oldest(&mut self, limit_ns: u64) -> Option<u64> {
         let oldest = self.ledger.idle(|brought| brought.load.ended()).next();
         let (_, id) = oldest.filter(|(since_ns, _)| *since_ns <= limit_ns)?;
@@ -145,12 +149,12 @@ impl State {
 
     fn free(&mut self, entry: &Entry<Brought>) {
         let blocks = self.map.free(entry.offset).into_iter();
-        // Where a load fails for want of memory, some have none.
+        // After a load that failed for lack of memory, some blocks have none.
         self.spare.extend(blocks.filter(|block| self.range.is_mapped(*block)));
         self.keep_spare(self.spare_bytes_max);
     }
 
-    /// Give spare memory back to the pool, but for so much.
+    /// Returns spare memory to the pool, except `bytes`.
     pub(super) fn keep_spare(&mut self, bytes: u64) {
         while self.spare.len() as u64 * BLOCK_BYTES > bytes {
             let Some(block) = self.spare.pop_last() else { return };
@@ -167,7 +171,7 @@ impl State {
         if load.held.fetch_sub(1, Ordering::Relaxed) == 1 {
             load.cancel();
         }
-        // What is not good for anybody any more goes at once, unless it is still being written to.
+        // A tensor that is unusable is dropped immediately, unless it is still being written.
         if load.failed()
             && load.ended()
             && let Some(entry) = self.ledger.remove(id)
@@ -188,7 +192,7 @@ impl State {
 }
 
 impl Load {
-    /// Whether its tensors will never be there, or are not what they should be.
+    /// Whether its tensors will never arrive, or have wrong contents.
     pub(super) fn failed(&self) -> bool {
         let failed =
             |transfer: &Arc<Transfer>| transfer.is_cancelled() || matches!(transfer.end(), Some(Err(_)));
@@ -199,12 +203,12 @@ impl Load {
         self.condemned.store(true, Ordering::Release);
     }
 
-    /// Whether nothing writes to its tensors any more.
+    /// Whether no copy writes to its tensors any more.
     fn ended(&self) -> bool {
         self.transfer.get().is_none_or(|transfer| transfer.end().is_some())
     }
 
-    /// Nobody waits for it any more.
+    /// Cancels the load, which no caller waits for any more.
     fn cancel(&self) {
         if let Some(transfer) = self.transfer.get().filter(|transfer| transfer.end().is_none()) {
             transfer.cancel();

@@ -1,4 +1,4 @@
-//! A tensor, held.
+//! Held tensors.
 
 use super::{Brought, Shared};
 use crate::cuda::memory::Span;
@@ -8,7 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A tensor that stays where it is until this is dropped, which happens when no work that uses it is left.
+/// A tensor that stays in place until this handle drops. Drop it once no work uses the tensor any
+/// more.
 pub struct Tensor {
     store: Arc<Shared>,
     id: u64,
@@ -21,14 +22,16 @@ impl Tensor {
         Self { store: Arc::clone(store), id, span, brought }
     }
 
-    /// Where it is; its bytes are there once a stream was [ordered](Self::order), or somebody has [waited](Self::wait).
+    /// Its place. The bytes are there for a stream that was [ordered](Self::order), or after
+    /// [`Tensor::wait`].
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
     }
 
-    /// Make `stream` wait until the tensor is there, and so is everything in its group and those before it. Returns once the last of it has been given to the
-    /// device. For a tensor that is there already it costs next to nothing.
+    /// Makes `stream` wait until the tensor has arrived, with its group and all earlier groups.
+    /// Returns once the last block has been given to the device. Nearly free for a tensor that has
+    /// already arrived.
     pub fn order(&self, stream: &Stream) -> Result<(), TransferError> {
         match self.brought.load.transfer.get() {
             Some(transfer) => transfer.order(self.brought.group, stream),
@@ -36,13 +39,15 @@ impl Tensor {
         }
     }
 
-    /// Whether whoever waits for `other` has waited for this one, too: they came with the same transfer, this one no later.
+    /// Whether waiting for `other` implies waiting for this tensor: both arrive with the same
+    /// transfer, this one no later.
     #[must_use]
     pub fn comes_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.brought.load, &other.brought.load) && self.brought.group <= other.brought.group
     }
 
-    /// Whether it is there, and all that was asked for together with it. An error says that it never will be.
+    /// Whether the tensor and all tensors requested with it have arrived. An error means that they
+    /// never will.
     pub fn is_there(&self) -> Result<bool, TransferError> {
         match self.brought.load.transfer.get().map(|transfer| transfer.end()) {
             Some(None) => Ok(false),
@@ -51,19 +56,20 @@ impl Tensor {
         }
     }
 
-    /// Since when it is there, and all that was asked for together with it; none while they are on their way.
+    /// Time of arrival of the tensor and all tensors requested with it; `None` while they are being
+    /// transferred.
     #[must_use]
     pub fn arrived_at(&self) -> Option<Instant> {
         self.brought.load.transfer.get()?.ended_at()
     }
 
-    /// What was brought is not what it is known by: nobody who asks for it from now on gets it, nor what was asked for together with it, and its memory goes
-    /// with whoever holds it last.
+    /// Marks the contents as wrong: later requests get neither this tensor nor those requested with
+    /// it, and its memory is freed with the last holder.
     pub fn condemn(&self) {
         self.brought.load.condemn();
     }
 
-    /// Wait until everything that was asked for together with it is there.
+    /// Waits until all tensors that were requested together have arrived.
     pub fn wait(&self) -> Result<(), TransferError> {
         match self.brought.load.transfer.get() {
             Some(transfer) => transfer.wait(),

@@ -1,23 +1,26 @@
-//! Cutting copies into blocks. Numbers and slices only.
+//! Cutting copies into blocks. Pure functions of numbers and slices.
 
 use super::job::{Segment, Source};
 use crate::cuda::memory::{BLOCK_BYTES, Span};
 use std::ops::Range;
 
-/// Pinned memory is copied straight from there from this length on. Less is brought together with its neighbours: each copy takes some microseconds to begin.
+/// The least length that is copied directly from pinned memory. Shorter pieces are gathered with
+/// their neighbours, since each copy takes some microseconds to begin.
 const DIRECT_BYTES_MIN: u64 = 512 << 10;
 
-/// The most that is copied straight from pinned memory at once: one turn of the schedule.
+/// The most that is copied directly from pinned memory at once: one turn of the schedule.
 const DIRECT_BYTES_MAX: u64 = 2 * BLOCK_BYTES;
 
-/// What is copied at once: up to 2 MiB that lie next to each other on the device, or 4 MiB straight from pinned memory.
+/// Unit of copying: up to 2 MiB that are contiguous on the device, or 4 MiB directly from pinned
+/// memory.
 #[derive(Debug, Clone)]
 pub(super) struct Block {
-    /// Where on the device.
+    /// Its place on the device.
     pub(super) span: Span,
-    /// Where it is in the whole, for a copy to the host.
+    /// Its offset in the whole, for a copy to the host.
     pub(super) offset: u64,
-    /// What goes there, in order, without gaps; each padded with zeroes to the length that it has there.
+    /// Its contents, in order and without gaps; each part is padded with zeroes to its length on
+    /// the device.
     pub(super) parts: Vec<Part>,
     /// The groups whose last block it is.
     pub(super) ends: Range<usize>,
@@ -28,14 +31,14 @@ pub(super) struct Block {
 pub(super) struct Part {
     pub(super) from: Source,
     pub(super) range: Range<usize>,
-    /// How long it is on the device: at least as long as the range.
+    /// Length on the device: at least the length of the range.
     pub(super) bytes: u64,
-    /// The device takes it straight from its source.
+    /// Whether the device reads it directly from its source.
     is_direct: bool,
 }
 
 impl Block {
-    /// A span of the device in blocks.
+    /// Cuts a span of the device into blocks.
     pub(super) fn of_span(span: Span) -> Vec<Self> {
         let starts = (0..span.bytes()).step_by(BLOCK_BYTES as usize);
         let part = |offset: u64| {
@@ -45,13 +48,13 @@ impl Block {
         blocks.map(|(offset, span)| Self { span, offset, parts: Vec::new(), ends: 0..0 }).collect()
     }
 
-    /// What it is taken straight from, if that is pinned memory.
+    /// The source bytes, if the block is copied directly from pinned memory.
     pub(super) fn direct(&self) -> Option<&[u8]> {
         let [part] = self.parts.as_slice() else { return None };
         part.is_direct.then(|| part.from.bytes().get(part.range.clone()))?
     }
 
-    /// Write everything to `to`, which is long enough.
+    /// Writes the contents to `to`, which is long enough.
     pub(super) fn gather(&self, to: &mut [u8]) {
         let mut rest = to;
         for part in &self.parts {
@@ -66,8 +69,8 @@ impl Block {
     }
 }
 
-/// Cut groups of segments into blocks. What lies next to each other on the device shares blocks, but for what is copied straight from pinned
-/// memory, and across the ends of groups.
+/// Cuts groups of segments into blocks. Segments that are contiguous on the device share blocks,
+/// except across groups and for data copied directly from pinned memory.
 pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut ended = 0;
@@ -78,25 +81,25 @@ pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<Block> {
         }
         let blocks_len = blocks.len();
         if let Some(last) = blocks.last_mut().filter(|_| blocks_len > first) {
-            // Groups before this one that had nothing end with it.
+            // Empty groups before this one end with it.
             last.ends = ended..group + 1;
             ended = group + 1;
         }
     }
-    // So do those behind the last block.
+    // Empty groups behind the last block end with it as well.
     if let Some(last) = blocks.last_mut() {
         last.ends.end = groups.len();
     }
     blocks
 }
 
-/// Add the blocks of one segment, or parts to the last block if it is `first` or later.
+/// Adds the blocks of one segment, or parts to the last block if its index is at least `first`.
 fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
     let source_bytes = segment.from.bytes().len() as u64;
     let is_direct = matches!(segment.from, Source::Pinned(_)) && source_bytes >= DIRECT_BYTES_MIN;
     let mut done = 0;
     while done < segment.to.bytes() {
-        // What follows the source is padding, and does not come from there.
+        // The padding behind a source does not come from the source.
         let is_direct = is_direct && done < source_bytes;
         let at = segment.to.address() + done;
         let joined = blocks.len() > first && !is_direct;
@@ -124,7 +127,7 @@ fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
 }
 
 impl Block {
-    /// Whether something at `address` can be added.
+    /// Whether data at `address` can be appended.
     fn takes(&self, address: u64) -> bool {
         let is_direct = self.parts.iter().any(|part| part.is_direct);
         !is_direct && self.span.bytes() < BLOCK_BYTES && self.span.address() + self.span.bytes() == address
@@ -142,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_share_a_block_and_groups_do_not() {
+    fn adjacent_segments_share_blocks_and_groups_do_not() {
         let groups = [
             vec![segment(1000, &[1; 100], 256), segment(1256, &[2; 256], 256), segment(4000, &[3; 4], 4)],
             vec![],
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_is_blocks_and_a_rest() {
+    fn span_is_cut_into_full_blocks_and_a_remainder() {
         let blocks = Block::of_span(Span::new(64, 2 * BLOCK_BYTES + 5));
         let sizes: Vec<_> = blocks.iter().map(|block| (block.offset, block.span.bytes())).collect();
         assert_eq!(sizes, [(0, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES), (2 * BLOCK_BYTES, 5)]);
@@ -170,7 +173,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(10))]
         #[test]
-        fn the_device_ends_up_with_every_source_and_zeroes_behind(
+        fn device_receives_every_source_padded_with_zeroes(
             sizes in prop::collection::vec((0_usize..3 << 20, 0_u64..300, any::<bool>(), any::<bool>()), 1..8),
         ) {
             let (mut groups, mut expected, mut at) = (vec![Vec::new()], Vec::new(), 0_u64);
@@ -197,7 +200,7 @@ mod tests {
                 block.gather(&mut device[start..start + block.span.bytes() as usize]);
             }
             prop_assert!(device == expected);
-            // Every group ends with exactly one block.
+            // Each group ends with exactly one block.
             let ended: Vec<usize> = blocks.iter().flat_map(|block| block.ends.clone()).collect();
             let expected = if blocks.is_empty() { 0 } else { groups.len() };
             prop_assert_eq!(ended, (0..expected).collect::<Vec<_>>());

@@ -1,6 +1,7 @@
-//! Copy threads: they bring blocks together in pinned memory for as long as the engine lives.
+//! Copy threads: they gather blocks in pinned memory for the lifetime of the engine.
 //!
-//! One core copies at a fifth of the bus's speed or less, so several do. The engine's thread hands blocks over and goes on giving the device what is ready.
+//! One core copies at a fifth of the bus's speed or less, so several threads copy. The engine's
+//! thread hands blocks over, and meanwhile gives finished blocks to the device.
 
 use super::Shared;
 use super::blocks::Block;
@@ -10,33 +11,34 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle, available_parallelism};
 
-/// The most copy threads: with as many, the bus is slower than they are.
+/// The most copy threads: together they are faster than the bus.
 const COPY_THREADS_MAX: usize = 12;
 
-/// The copy threads that suit this machine: half of its cores, since the others run functions; at least 1 and at most 12.
+/// The number of copy threads for this machine: half of its cores, since the others run functions;
+/// at least 1 and at most 12.
 #[must_use]
 pub fn copy_threads() -> usize {
     let cores = available_parallelism().map_or(1, usize::from);
     (cores / 2).clamp(1, COPY_THREADS_MAX)
 }
 
-/// The copy threads of an engine. Dropped, they are joined.
+/// The copy threads of an engine. Joined on drop.
 pub(super) struct CopyThreads {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// A block to bring together.
+/// A block to gather.
 pub(super) struct Fill {
-    /// The number that it comes back with.
+    /// Number under which the block comes back.
     pub(super) ticket: u64,
     pub(super) blocks: Arc<[Block]>,
-    /// The position of the block.
+    /// Index of the block.
     pub(super) number: usize,
     pub(super) staging: PinnedBlock,
 }
 
-/// A block that was brought together.
+/// A gathered block.
 pub(super) struct Filled {
     pub(super) ticket: u64,
     pub(super) staging: PinnedBlock,
@@ -55,7 +57,7 @@ struct Work {
 }
 
 impl CopyThreads {
-    /// Start `count` threads, at least one, which send what they have done to the inbox of `shared`.
+    /// Starts `count` threads, at least one, which send finished blocks to the inbox of `shared`.
     pub(super) fn start(count: usize, shared: &Arc<Shared>) -> Result<Self, CudaError> {
         let mut started = Self { queue: Arc::default(), threads: Vec::new() };
         for _ in 0..count.max(1) {
@@ -68,12 +70,12 @@ impl CopyThreads {
         Ok(started)
     }
 
-    /// How many there are.
+    /// Number of threads.
     pub(super) fn count(&self) -> usize {
         self.threads.len()
     }
 
-    /// Bring a block together, behind those that were handed over before.
+    /// Queues a block for gathering, behind earlier ones.
     pub(super) fn fill(&self, fill: Fill) {
         self.queue.lock().fills.push_back(fill);
         self.queue.wake.notify_one();
@@ -85,14 +87,14 @@ impl Drop for CopyThreads {
         self.queue.lock().stop = true;
         self.queue.wake.notify_all();
         for thread in self.threads.drain(..) {
-            // A panic there has been reported by the thread itself.
+            // The thread has reported its own panic.
             let _ = thread.join();
         }
     }
 }
 
 impl Queue {
-    /// Work until told to stop.
+    /// Gathers blocks until stopped.
     fn work(&self, shared: &Shared) {
         while let Some(Fill { ticket, blocks, number, mut staging }) = self.next() {
             if let Some(block) = blocks.get(number) {
@@ -111,7 +113,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Work> {
-        // Whole between any two statements.
+        // Consistent between any two statements.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_comes_back_whole_from_any_number_of_threads() {
+    fn blocks_are_gathered_intact_by_any_number_of_threads() {
         let fake = Fake::new(0);
         let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
         let context = Devices::discover(&search).unwrap().open(0).unwrap();

@@ -1,4 +1,4 @@
-//! One copy: what was asked for, and what its owner sees of it.
+//! A copy: its request, and the handle that its owner has.
 
 use super::Shared;
 use super::blocks::{Block, cut};
@@ -14,57 +14,57 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Bytes of the host, and their place on the device, which may be longer: the rest becomes zeroes.
+/// Bytes of the host, and their place on the device. A longer place is filled up with zeroes.
 #[derive(Debug, Clone)]
 pub struct Segment {
-    /// What is copied.
+    /// The source.
     pub from: Source,
-    /// Where it goes.
+    /// The target.
     pub to: Span,
 }
 
-/// Where a copy to the device takes its bytes from.
+/// Source of a copy to the device.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// Any memory, as a file that is mapped: through the ring.
+    /// Any memory, such as a mapped file: copied through the ring.
     Pageable(Bytes),
-    /// Pinned memory: straight from there.
+    /// Pinned memory: copied directly.
     Pinned(Arc<PinnedSlice>),
 }
 
-/// Why a copy did not come to its end.
+/// Why a copy did not complete.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
-    /// Its owner said so.
+    /// Its owner cancelled it.
     #[error("the copy was cancelled")]
     Cancelled,
     /// The engine was dropped.
     #[error("the device's transfers have been stopped")]
     Stopped,
-    /// There are too many already.
+    /// Too many copies are waiting.
     #[error("{transfers_max} copies wait already: try again when some are done")]
     TooMany {
-        /// The most there can be.
+        /// The limit.
         transfers_max: usize,
     },
     /// A source does not fit its place.
     #[error("{source_bytes} bytes do not fit a place for {place_bytes}")]
     DoesNotFit {
-        /// How long the source is.
+        /// Length of the source.
         source_bytes: u64,
-        /// How long its place is.
+        /// Length of the place.
         place_bytes: u64,
     },
-    /// There is no room on the host for what is fetched.
+    /// The host has no room for the fetched bytes.
     #[error(transparent)]
     Host(#[from] OutOfMemory),
-    /// The device did not do it.
+    /// The device failed to copy.
     #[error(transparent)]
     Device(#[from] CudaError),
 }
 
-/// A copy to the device that is under way, or was.
+/// A copy to the device, in progress or ended.
 #[derive(Debug)]
 pub struct Transfer {
     state: Mutex<State>,
@@ -80,36 +80,37 @@ struct State {
     ended_at: Option<Instant>,
 }
 
-/// How far a group has got.
+/// Progress of a group.
 #[derive(Debug, Clone)]
 enum Group {
     Waiting,
-    /// There was nothing to copy.
+    /// The group has no blocks.
     Empty,
-    /// Its last block has been given to the device, which gets there by the event.
+    /// The group's last block has been given to the device, and arrives by the event.
     Given(Arc<Event>),
 }
 
-/// A copy to the host that is under way, or was.
+/// A copy to the host, in progress or ended.
 #[derive(Debug)]
 pub struct Fetch {
     transfer: Arc<Transfer>,
     buffer: Arc<Mutex<Option<BufferMut>>>,
 }
 
-/// A copy as the engine's thread has it.
+/// A copy on the engine's thread.
 pub(super) struct Job {
     pub(super) transfer: Arc<Transfer>,
     pub(super) blocks: Arc<[Block]>,
-    /// Where a copy to the host goes.
+    /// Target of a copy to the host.
     pub(super) buffer: Option<Arc<Mutex<Option<BufferMut>>>>,
-    /// Dropped with the job: what the copy uses.
+    /// Owner of the copy's memory; drops with the job.
     _keep: Box<dyn Any + Send>,
 }
 
 impl Transfer {
-    /// Make `stream` wait for a group, counted from 0, and so for all before it. Returns as soon as the group's last block has been given to the device:
-    /// only then is there something that a stream can wait for.
+    /// Makes `stream` wait for a group, counted from 0, and thereby for all groups before it.
+    /// Returns as soon as the group's last block has been given to the device, because a stream can
+    /// only wait for work that has been given.
     pub fn order(&self, group: usize, stream: &Stream) -> Result<(), TransferError> {
         let waits = |state: &mut State| {
             state.end.is_none() && matches!(state.groups.get(group), Some(Group::Waiting))
@@ -130,38 +131,39 @@ impl Transfer {
         Ok(())
     }
 
-    /// Wait until everything has arrived, or it is known that it does not.
+    /// Waits until all blocks have arrived, or the copy has failed.
     pub fn wait(&self) -> Result<(), TransferError> {
         let state = self.changed.wait_while(self.state(), |state| state.end.is_none());
         let state = state.unwrap_or_else(PoisonError::into_inner);
         state.end.clone().unwrap_or(Err(TransferError::Stopped))
     }
 
-    /// How it ended; none while it is under way.
+    /// Outcome of the copy; `None` while it is in progress.
     #[must_use]
     pub fn end(&self) -> Option<Result<(), TransferError>> {
         self.state().end.clone()
     }
 
-    /// When it ended; none while it is under way.
+    /// Time of its end; `None` while it is in progress.
     #[must_use]
     pub fn ended_at(&self) -> Option<Instant> {
         self.state().ended_at
     }
 
-    /// Copy no further. It has ended once [`wait`](Self::wait) returns: blocks that are on their way arrive.
+    /// Cancels the copy. It has ended once [`wait`](Self::wait) returns: blocks in flight still
+    /// arrive.
     pub fn cancel(&self) {
         self.state().cancelled = true;
         self.shared.inbox().look = true;
         self.shared.wake.notify_one();
     }
 
-    /// Whether it has been said that it goes no further.
+    /// Whether the copy was cancelled.
     pub(in super::super) fn is_cancelled(&self) -> bool {
         self.state().cancelled
     }
 
-    /// The last block of some groups has been given to the device.
+    /// Records that the last block of some groups has been given to the device.
     pub(super) fn given(&self, groups: Range<usize>, event: &Arc<Event>) {
         let mut state = self.state();
         for group in state.groups.get_mut(groups).unwrap_or_default() {
@@ -187,7 +189,7 @@ impl Transfer {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements.
+        // Consistent between any two statements.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -197,14 +199,14 @@ impl Fetch {
         Self { transfer: Arc::clone(&job.transfer), buffer: job.buffer.clone().unwrap_or_default() }
     }
 
-    /// Wait for the bytes.
+    /// Waits for the bytes.
     pub fn wait(self) -> Result<Buffer, TransferError> {
         self.transfer.wait()?;
         let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take();
         buffer.map(BufferMut::freeze).ok_or(TransferError::Stopped)
     }
 
-    /// Copy no further.
+    /// Cancels the copy.
     pub fn cancel(&self) {
         self.transfer.cancel();
     }
@@ -223,7 +225,7 @@ impl Job {
             }
         }
         let blocks = cut(groups);
-        // Groups that no block ends have nothing to wait for.
+        // Groups without blocks have nothing to wait for.
         let mut states = vec![Group::Empty; groups.len()];
         for group in blocks.iter().flat_map(|block| block.ends.clone()) {
             if let Some(state) = states.get_mut(group) {
@@ -246,7 +248,7 @@ impl Job {
 }
 
 impl Source {
-    /// What is copied.
+    /// The bytes to copy.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -1,4 +1,4 @@
-//! The copies of one direction, on the thread of the engine.
+//! Copies of one direction, on the engine's thread.
 #![allow(unsafe_code, reason = "copies are given to the device, with addresses of pinned memory")]
 
 use super::blocks::Block;
@@ -13,11 +13,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-/// How many blocks are with the device at once: enough that the bus never waits for us, few enough that a new copy does not wait long for it. A block
-/// takes some 40 microseconds at 50 GB/s.
+/// The most blocks in flight on the device: enough to keep the bus busy, and few enough that a new
+/// copy starts soon. A block takes some 40 microseconds at 50 GB/s.
 const FLIGHTS_MAX: usize = 6;
 
-/// How long to wait for a block of the ring that another device's engine holds, before looking for news.
+/// The longest wait for a block of the ring that another device's engine holds, before checking the
+/// inbox.
 const RING_WAIT: Duration = Duration::from_millis(5);
 
 /// Copies of one direction.
@@ -35,15 +36,15 @@ pub(super) struct Lane {
 /// A copy that has not ended.
 struct Active {
     job: Job,
-    /// Blocks that are chosen, or with the device.
+    /// Blocks that are chosen or in flight.
     under_way: usize,
-    /// Blocks that were not chosen yet.
+    /// Blocks that are not chosen yet.
     left: usize,
-    /// Why it goes no further.
+    /// Why the copy stops.
     error: Option<TransferError>,
 }
 
-/// A block that goes next.
+/// A chosen block.
 struct Chosen {
     id: u64,
     number: usize,
@@ -51,15 +52,15 @@ struct Chosen {
     stage: Stage,
 }
 
-/// How far a block has got on the host.
+/// Progress of a chosen block on the host.
 enum Stage {
-    /// A copy thread brings it together.
+    /// A copy thread gathers it.
     Filling,
-    /// It can be given to the device, through a pinned block where it needs one.
+    /// Ready for the device, with its pinned block if it needs one.
     Ready(Option<PinnedBlock>),
 }
 
-/// A block that is with the device.
+/// A block in flight on the device.
 struct Flight {
     id: u64,
     block: usize,
@@ -80,7 +81,7 @@ impl Lane {
         }
     }
 
-    /// Begin a copy.
+    /// Starts a copy.
     pub(super) fn add(&mut self, job: Job) {
         let id = self.next_id;
         self.next_id += 1;
@@ -89,7 +90,7 @@ impl Lane {
         self.active.insert(id, Active { job, under_way: 0, left, error: None });
     }
 
-    /// Let go no further what has been cancelled, or everything for one reason.
+    /// Stops cancelled copies, or all copies with the same error.
     pub(super) fn stop(&mut self, all: Option<&TransferError>) {
         for (id, active) in &mut self.active {
             let cancelled = active.job.transfer.is_cancelled().then_some(TransferError::Cancelled);
@@ -100,11 +101,12 @@ impl Lane {
         }
     }
 
-    /// Choose the blocks that go next, as many as the copy threads can work on, and have those brought together that have to be. Gives whether there were any.
+    /// Chooses the next blocks, up to the number of copy threads, and has them gathered where
+    /// necessary. Returns whether there were any.
     pub(super) fn choose(&mut self, ring: &Arc<PinnedRing>, threads: &CopyThreads) -> bool {
         let mut any = false;
         while self.chosen.len() < threads.count() && !self.schedule.is_empty() {
-            // Taken before the choice, which then cannot be undone any more.
+            // Taken before the choice, which cannot be undone.
             let may_wait = self.chosen.is_empty() && self.flights.is_empty();
             let wait = if may_wait { RING_WAIT } else { Duration::ZERO };
             let Some(staging) = ring.take(wait) else { break };
@@ -130,14 +132,15 @@ impl Lane {
         any
     }
 
-    /// Take back a block that was brought together.
+    /// Takes back a gathered block.
     pub(super) fn filled(&mut self, Filled { ticket, staging }: Filled) {
         if let Some(chosen) = self.chosen.iter_mut().find(|chosen| chosen.ticket == ticket) {
             chosen.stage = Stage::Ready(Some(staging));
         }
     }
 
-    /// Give the device the next blocks, in order, as far as they are ready and it has few enough. Gives whether there were any.
+    /// Gives the next blocks to the device, in order, while they are ready and few enough are in
+    /// flight. Returns whether there were any.
     pub(super) fn give(&mut self) -> bool {
         let mut any = false;
         while self.flights.len() < FLIGHTS_MAX {
@@ -166,7 +169,8 @@ impl Lane {
         any
     }
 
-    /// Take note of the blocks that have arrived, waiting for the oldest if asked to. Gives whether there were any.
+    /// Collects the blocks that have arrived; if `wait` is set, waits for the oldest. Returns
+    /// whether there were any.
     pub(super) fn reap(&mut self, wait: bool) -> bool {
         let mut any = false;
         while let Some(flight) = self.flights.front() {
@@ -190,7 +194,8 @@ impl Lane {
         any
     }
 
-    /// End the copies of which nothing is left, or under way after they have been stopped. Gives how many ended.
+    /// Ends the copies without remaining blocks, and stopped copies without blocks in flight.
+    /// Returns their number.
     pub(super) fn finish(&mut self) -> usize {
         let over = |active: &Active| active.under_way == 0 && (active.left == 0 || active.error.is_some());
         let ids: Vec<u64> =
@@ -198,7 +203,8 @@ impl Lane {
         for id in &ids {
             if let Some(Active { job, error, .. }) = self.active.remove(id) {
                 let transfer = Arc::clone(&job.transfer);
-                // What it kept goes first: whoever waits for the end may count on that.
+                // The job's kept memory drops first: callers that wait for the end may rely on
+                // this.
                 drop(job);
                 transfer.finish(error.map_or(Ok(()), Err));
             }
@@ -206,19 +212,19 @@ impl Lane {
         ids.len()
     }
 
-    /// Whether a copy thread has a block of it.
+    /// Whether a copy thread is gathering one of its blocks.
     pub(super) fn is_filling(&self) -> bool {
         self.chosen.iter().any(|chosen| matches!(chosen.stage, Stage::Filling))
     }
 
-    /// Whether nothing is left to do.
+    /// Whether no copy is active.
     pub(super) fn is_idle(&self) -> bool {
         self.active.is_empty()
     }
 }
 
 impl Active {
-    /// A block has arrived, or never will.
+    /// Records that a block has arrived, or has failed.
     fn land(&mut self, flight: &Flight, error: Option<CudaError>) {
         self.under_way -= 1;
         if let Some(error) = error {
@@ -237,8 +243,8 @@ impl Active {
     }
 }
 
-/// Give the device a block, through `staging` unless it lies in pinned memory. What comes back is the point at which it has arrived, and the pinned block to keep
-/// until then.
+/// Gives a block to the device, through `staging` unless the block is in pinned memory. Returns the
+/// event of its arrival, and the pinned block to keep until then.
 fn give(
     stream: &Stream,
     job: &Job,
@@ -250,22 +256,24 @@ fn give(
     match &mut staging {
         Some(staging) if job.buffer.is_some() => {
             let to = staging.as_mut_slice().as_mut_ptr();
-            // SAFETY: a block of a ring is as long as any block, and kept until the copy is done.
+            // SAFETY: a block of a ring is as long as any block, and is kept until the copy is
+            // done.
             unsafe { stream.copy_to_host(block.span, to) }?;
         }
         Some(staging) => {
             let from = staging.as_slice().as_ptr();
-            // SAFETY: as above; nobody writes to it meanwhile.
+            // SAFETY: as above; no thread writes to it in the meantime.
             unsafe { stream.copy_from_host(from, block.span) }?;
         }
         None => {
             let bytes = block.direct().unwrap_or_default();
-            // SAFETY: the job keeps its sources until all its blocks have arrived; pinned memory that is shared is not written.
+            // SAFETY: the job keeps its sources until all its blocks have arrived; shared pinned
+            // memory is not written.
             unsafe { stream.copy_from_host(bytes.as_ptr(), block.span) }?;
         }
     }
     if let Err(error) = stream.record(&event) {
-        // The pinned block is somebody else's as soon as this returns.
+        // The pinned block can be reused as soon as this function returns.
         stream.synchronize()?;
         return Err(error);
     }

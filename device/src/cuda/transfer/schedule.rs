@@ -1,40 +1,44 @@
-//! Which block is copied next. Numbers only.
+//! Schedule of the blocks of concurrent copies. Pure arithmetic.
 //!
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) over the copies that are under way: each in turn may copy blocks up to its quantum. A
-//! copy that has just arrived has its first turn at once, before those that wait for theirs, but never two of them in a row while others wait: so a short
-//! copy waits for one quantum at most, and a long one still gets on however many short ones arrive.
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995) over the current copies: each copy in
+//! turn may copy blocks up to its quantum. A new copy gets its first turn at once, before older
+//! copies, but two new copies never have consecutive turns while older ones wait. A short copy
+//! therefore waits for at most one quantum, and a long copy progresses however many short ones
+//! arrive.
 
 use std::collections::{HashMap, VecDeque};
 
-/// What of each copy may go in one turn.
+/// Bytes that a copy may transfer in one turn.
 const QUANTUM_BYTES: u64 = 2 * (2 << 20);
 
-/// Copies in blocks, and whose turn it is.
+/// Copies in blocks, and the order of their turns.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     copies: HashMap<u64, Blocks>,
-    /// Those that have had no turn yet, in order of arrival.
+    /// Copies without a turn so far, in order of arrival.
     new: VecDeque<u64>,
-    /// Those that have, the next one first.
+    /// Copies that have had a turn, the next one first.
     old: VecDeque<u64>,
-    /// Whose turn it is.
+    /// The copy that has the current turn.
     turn: Option<u64>,
     /// Whether the last turn was a new copy's.
     last_was_new: bool,
 }
 
-/// What is left of one copy.
+/// The remaining blocks of one copy.
 #[derive(Debug)]
 struct Blocks {
-    /// How long each block is, from the next one on.
+    /// Length of each block, from the next one on.
     bytes: VecDeque<u64>,
     next: usize,
-    /// What it may still copy in this turn, and what it may not have used of earlier ones.
+    /// Bytes that the copy may still transfer in this turn, including unused bytes of earlier
+    /// turns.
     deficit_bytes: u64,
 }
 
 impl Schedule {
-    /// A copy called `id` of blocks so long. One without blocks never has a turn.
+    /// Adds a copy called `id` with blocks of these lengths. A copy without blocks never has a
+    /// turn.
     pub(super) fn add(&mut self, id: u64, bytes: VecDeque<u64>) {
         if !bytes.is_empty() {
             self.copies.insert(id, Blocks { bytes, next: 0, deficit_bytes: 0 });
@@ -42,7 +46,7 @@ impl Schedule {
         }
     }
 
-    /// Forget what is left of a copy.
+    /// Removes the remaining blocks of a copy.
     pub(super) fn remove(&mut self, id: u64) {
         self.copies.remove(&id);
         self.new.retain(|other| *other != id);
@@ -80,7 +84,7 @@ impl Schedule {
         }
     }
 
-    /// Whether nothing is left to copy.
+    /// Whether no blocks are left.
     pub(super) fn is_empty(&self) -> bool {
         self.copies.is_empty()
     }
@@ -118,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_copy_behind_a_long_one_waits_for_one_turn() {
+    fn short_copy_behind_a_long_one_waits_for_one_turn() {
         let mut schedule = Schedule::default();
         schedule.add(1, blocks(500));
         assert_eq!(take(&mut schedule, 101).len(), 101);
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_copy_gets_on_however_many_short_ones_arrive() {
+    fn long_copy_progresses_despite_many_short_ones() {
         let mut schedule = Schedule::default();
         schedule.add(0, blocks(100));
         take(&mut schedule, 1);
@@ -141,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_removed_does_not_go_on() {
+    fn removed_copy_has_no_further_turns() {
         let mut schedule = Schedule::default();
         schedule.add(1, blocks(10));
         schedule.add(2, blocks(3));
@@ -153,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_block_goes_once_and_in_order(sizes in prop::collection::vec(prop::collection::vec(1..=BLOCK, 0..20), 1..12)) {
+        fn every_block_is_scheduled_once_and_in_order(sizes in prop::collection::vec(prop::collection::vec(1..=BLOCK, 0..20), 1..12)) {
             let mut schedule = Schedule::default();
             for (id, bytes) in sizes.iter().enumerate() {
                 schedule.add(id as u64, bytes.clone().into());
@@ -167,9 +171,10 @@ mod tests {
             prop_assert!(schedule.is_empty());
         }
 
-        /// The bound: with `others` long copies under way, one of `count` blocks is done within so many turns of each of them.
+        /// Upper bound: beside `others` long copies, a copy of `count` blocks is done within a
+        /// limited number of their turns.
         #[test]
-        fn a_copy_waits_for_no_more_than_its_share(others in 1_usize..10, count in 1_usize..20, before in 0_usize..100) {
+        fn copy_waits_for_at_most_its_share(others in 1_usize..10, count in 1_usize..20, before in 0_usize..100) {
             let mut schedule = Schedule::default();
             for id in 0..others {
                 schedule.add(id as u64, blocks(10_000));
@@ -179,12 +184,13 @@ mod tests {
             let until = (1..).find(|_| schedule.next().is_some_and(|(id, block)| id == 99 && block + 1 == count)).unwrap();
             let per_turn = (QUANTUM_BYTES / BLOCK) as usize;
             let turns = count.div_ceil(per_turn);
-            // Before its first turn the rest of the one under way, before each later one a turn of every other.
+            // Before its first turn the rest of the current turn, and before each later turn one
+            // turn of every other copy.
             prop_assert!(until <= count + per_turn + (turns - 1) * others * per_turn, "{until}");
         }
 
         #[test]
-        fn long_copies_get_equal_shares_once_each_has_had_a_turn(copies in 2_u64..8, rounds in 1_usize..50) {
+        fn long_copies_get_equal_shares_after_their_first_turn(copies in 2_u64..8, rounds in 1_usize..50) {
             let mut schedule = Schedule::default();
             for id in 0..copies {
                 schedule.add(id, blocks(1_000));

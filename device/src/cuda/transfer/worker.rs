@@ -1,4 +1,4 @@
-//! The engine's thread.
+//! Main loop of the engine's thread.
 
 use super::Shared;
 use super::copy_threads::CopyThreads;
@@ -8,7 +8,7 @@ use crate::cuda::pinned::PinnedRing;
 use crate::cuda::stream::Stream;
 use std::sync::{Arc, PoisonError};
 
-/// What the thread works with.
+/// State of the thread.
 pub(super) struct Worker {
     shared: Arc<Shared>,
     ring: Arc<PinnedRing>,
@@ -19,7 +19,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Work on the two streams, `up` to the device and `down` from it.
+    /// Creates the worker for two streams: `up` to the device and `down` from it.
     pub(super) fn new(
         shared: Arc<Shared>,
         ring: Arc<PinnedRing>,
@@ -29,7 +29,7 @@ impl Worker {
         Self { shared, ring, up: Lane::new(up), down: Lane::new(down), threads }
     }
 
-    /// Work until told to stop.
+    /// Runs until stopped.
     pub(super) fn run(mut self) {
         while self.receive() {
             let chosen =
@@ -44,7 +44,8 @@ impl Worker {
         self.stop();
     }
 
-    /// Take up what is new, waiting for it if there is nothing to do. Gives whether to go on.
+    /// Receives new copies, and waits for one if there is nothing to do. Returns whether to
+    /// continue.
     fn receive(&mut self) -> bool {
         let nothing_to_do = self.up.is_idle() && self.down.is_idle();
         let mut inbox = self.shared.inbox();
@@ -67,20 +68,20 @@ impl Worker {
         !stop
     }
 
-    /// Wait for a copy thread; where none has anything to do, the next news is the device's.
+    /// Waits for a copy thread; if all are idle, waits for the device.
     fn wait(&mut self) {
         if self.up.is_filling() {
             let quiet = |inbox: &mut super::Inbox| {
                 !inbox.stop && !inbox.look && inbox.jobs.is_empty() && inbox.filled.is_empty()
             };
-            // What has come is received by the loop.
+            // The loop receives the new messages.
             drop(self.shared.wake.wait_while(self.shared.inbox(), quiet));
         } else {
             let _ = self.up.reap(true) || self.down.reap(true);
         }
     }
 
-    /// End everything, once the device is done with what it has.
+    /// Ends all copies, once the device has finished the blocks in flight.
     fn stop(&mut self) {
         for lane in [&mut self.up, &mut self.down] {
             lane.stop(Some(&TransferError::Stopped));
