@@ -1,5 +1,6 @@
-// Makes a component of a function: `node build.mjs FUNCTION COMPONENT [WIT]`, from a folder whose node_modules has esbuild and
-// componentize-qjs. What it exports says which kind it is of, and what it calls, what it imports.
+// Builds a component from a function: `node build.mjs FUNCTION COMPONENT [WIT]`, in a folder whose
+// node_modules has esbuild and componentize-qjs. The function's export determines its kind, and its
+// calls determine the component's imports.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -11,7 +12,10 @@ import { lines, place, table } from "./steps/lines.mjs";
 import { frozen, UNWATCHED, WATCHED } from "./steps/watch.mjs";
 import { world } from "./steps/world.mjs";
 
-/** What is the node's. Importing it does nothing by itself, so that what is not used is not imported. */
+/**
+ * Modules that wrap the node's interfaces. Importing them has no side effects, so that the
+ * bundle drops unused interfaces.
+ */
 const NODE = {
   name: "node",
   setup: (build) => build.onResolve({ filter: /^(weir|wasi|late):/ }, ({ path }) => ({ path, external: true, sideEffects: false })),
@@ -28,7 +32,7 @@ const map = JSON.parse(readFileSync(`${bundle}.map`, "utf8"));
 writeFileSync(bundle, [text, kindOf(kind, text), table(map)].join("\n"));
 writeFileSync(component, bound(await compiled()));
 
-/** The function and all that it imports in one file, with its source map beside it. */
+/** Bundles the function and all its imports into one file, with a source map next to it. */
 async function bundled() {
   const prelude = (name) => fileURLToPath(new URL(`src/prelude/${name}.ts`, import.meta.url));
   const options = {
@@ -37,30 +41,30 @@ async function bundled() {
     bundle: true,
     format: "esm",
     target: "es2022",
-    // Messages name classes.
+    // Error messages contain class names.
     keepNames: true,
     sourcemap: true,
-    // For functions that name what is in them, and no others.
+    // esbuild adds these only to functions that use their names.
     inject: [prelude("url"), prelude("fetch")],
     plugins: [NODE],
-    // Also where this package is a link to a folder outside of the project.
+    // Also resolves packages if this package is a link to a folder outside of the project.
     nodePaths: [dirname(dirname(require.resolve("core-js-pure/package.json")))],
     metafile: true,
     logLevel: "warning",
   };
-  // It has said what is wrong.
+  // On an error, esbuild has already printed it.
   const { metafile } = await require("esbuild").build(options).catch(() => process.exit(1));
   return Object.values(metafile.outputs).find(({ entryPoint }) => entryPoint !== undefined);
 }
 
-/** The bundle as a component, in the state that it has when its modules have run. */
+/** Compiles the bundle to a component, with the state after its modules have run. */
 async function compiled() {
   const { componentize } = require("componentize-qjs");
   const names = [...new Set(imports.map(({ path }) => path))].sort();
   const options = {
     witPath: world(kind, names, wit, "build/wit"),
     world: "function",
-    // A tensor function is synchronous.
+    // Tensor functions are synchronous.
     sync: kind === "tensor",
   };
   const jsSource = readFileSync(bundle, "utf8");
@@ -76,7 +80,7 @@ async function compiled() {
   return component;
 }
 
-/** What the compiler says, without what only its makers understand, and with lines of the sources. */
+/** The compiler's error output, without its internals, and with source lines. */
 function failure(message) {
   const [, thrown] = /module evaluation: (.*)$/s.exec(message) ?? [];
   if (thrown === undefined) return message;

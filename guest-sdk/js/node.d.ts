@@ -1,6 +1,6 @@
 /**
- * As much of Node's types as tests of functions need. Node's own (`@types/node`) would also let functions use what no component has, such as
- * `fetch` and `setTimeout`.
+ * The subset of Node's types that tests of functions need. The full types (`@types/node`) would
+ * also allow functions to use APIs that no component has, such as `fetch` and `setTimeout`.
  */
 
 declare module "node:test" {
@@ -35,5 +35,5 @@ declare module "node:assert/strict" {
   export default assert;
 }
 
-/** Everything else of Node is there without types. */
+/** All other modules of Node, untyped. */
 declare module "node:*";

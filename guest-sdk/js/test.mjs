@@ -1,5 +1,5 @@
-// Runs tests of functions under Node.js: `node test.mjs [FOLDER]`, from a folder whose node_modules has esbuild. The node's interfaces are
-// replaced by those in src/memory.
+// Runs tests of functions under Node.js: `node test.mjs [FOLDER]`, in a folder whose node_modules
+// has esbuild. Replaces the node's interfaces by those in src/memory.
 
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readdirSync, rmSync } from "node:fs";
@@ -8,7 +8,7 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 
-// Node.js 20 has neither of them, which `using` needs.
+// Defines the symbols that `using` needs and that Node.js 20 lacks.
 const BANNER = 'Symbol.dispose ??= Symbol.for("dispose"); Symbol.asyncDispose ??= Symbol.for("asyncDispose");';
 
 const require = createRequire(resolve("package.json"));
@@ -30,7 +30,7 @@ buildSync({
   target: "node20",
   outdir: scratch,
   outExtension: { ".js": ".mjs" },
-  // Also where this package is a link to a folder outside of the project.
+  // Also resolves packages if this package is a link to a folder outside of the project.
   nodePaths: [dirname(dirname(require.resolve("core-js-pure/package.json")))],
   banner: { js: BANNER },
   alias: {
@@ -45,7 +45,7 @@ buildSync({
     "wasi:cli/stdout@0.2.12": memory("wasi"),
     "wasi:cli/stderr@0.2.12": memory("wasi"),
   },
-  // As in the component: messages name classes.
+  // Error messages contain class names, as in the component.
   keepNames: true,
   sourcemap: "inline",
   logLevel: "warning",

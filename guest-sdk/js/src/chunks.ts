@@ -1,6 +1,6 @@
-/** Bodies come in chunks. */
+/** Request and response bodies arrive in chunks. */
 
-/** What they are together; one alone is not copied. */
+/** Concatenates chunks. Returns a single chunk without a copy. */
 export function joined(chunks: Uint8Array[]): Uint8Array {
   if (chunks.length === 1) return chunks[0]!;
   const bytes = new Uint8Array(chunks.reduce((total, chunk) => total + chunk.length, 0));

@@ -1,8 +1,11 @@
-/** The types of tensors' elements, and the typed arrays that hold them. */
+/** Element types of tensors, and the corresponding typed arrays. */
 
 import { InvalidArgument } from "./errors.ts";
 
-/** The typed array for each type of numbers. Truths are bytes of 0 and 1, and half floats are read and written as fp32. */
+/**
+ * Typed array of each numeric type. Booleans are bytes of 0 and 1; half floats are converted to
+ * and from fp32.
+ */
 interface Arrays {
   bool: Uint8Array;
   uint8: Uint8Array;
@@ -19,13 +22,13 @@ interface Arrays {
   fp64: Float64Array;
 }
 
-/** The element types of the Open Inference Protocol, as the contract spells them. */
+/** Element types of the Open Inference Protocol, named as in WIT. */
 export type ElementType = keyof Arrays | "bytes";
 
-/** What {@link Tensor.values} gives for a type of elements. */
+/** Return type of {@link Tensor.values} for an element type. */
 export type Values<T extends ElementType = ElementType> = T extends keyof Arrays ? Arrays[T] : never;
 
-/** A typed array. */
+/** Any supported typed array. */
 export type TypedArray = Arrays[keyof Arrays] | Uint8ClampedArray;
 
 type Constructor = { new (buffer: ArrayBuffer): TypedArray; readonly BYTES_PER_ELEMENT: number };
@@ -44,12 +47,12 @@ const ARRAYS: Record<string, Constructor> = {
   fp64: Float64Array,
 };
 
-/** The size of an element in bytes; none for byte strings, which have each their own. */
+/** Size of an element in bytes; undefined for byte strings, which vary in length. */
 export function sizeBytes(type: ElementType): number | undefined {
   return type === "fp16" || type === "bf16" ? 2 : ARRAYS[type]?.BYTES_PER_ELEMENT;
 }
 
-/** The type whose elements `values` holds. */
+/** Element type of a typed array. */
 export function typeOf(values: TypedArray): ElementType {
   if (values instanceof Uint8ClampedArray) return "uint8";
   const found = Object.entries(ARRAYS).find(([type, array]) => type !== "bool" && values instanceof array);
@@ -57,7 +60,7 @@ export function typeOf(values: TypedArray): ElementType {
   return found[0] as ElementType;
 }
 
-/** The bytes of a tensor of `type` that holds `values`: those of its own typed array, or numbers that are brought into the type. */
+/** Encodes `values` as tensor data of `type`. A typed array of another type is converted. */
 export function pack(type: ElementType, values: TypedArray): Uint8Array {
   if (type === "fp16" || type === "bf16") return narrow(type, numbers(type, values));
   const own = ARRAYS[type];
@@ -67,17 +70,20 @@ export function pack(type: ElementType, values: TypedArray): Uint8Array {
   return new Uint8Array(values.buffer as ArrayBuffer, values.byteOffset, values.byteLength);
 }
 
-/** The elements in `bytes`. */
+/** Decodes tensor data. */
 export function unpack(type: ElementType, bytes: Uint8Array): TypedArray {
   if (type === "fp16" || type === "bf16") return widen(type, bytes);
   const own = ARRAYS[type];
   if (own === undefined) throw new InvalidArgument("the tensor holds bytes and not numbers");
-  // A copy where the bytes do not begin where such an element may.
+  // Copies the bytes if they are not aligned for the element type.
   const whole = bytes.byteOffset === 0 && bytes.byteLength === bytes.buffer.byteLength;
   return new own((whole ? bytes : bytes.slice()).buffer as ArrayBuffer);
 }
 
-/** The bytes of a tensor that holds byte strings: each is its length as four bytes, little-endian, then itself. */
+/**
+ * Encodes byte strings as tensor data: each is prefixed with its length as four little-endian
+ * bytes.
+ */
 export function joinStrings(strings: Uint8Array[]): Uint8Array {
   const bytes = new Uint8Array(strings.reduce((total, string) => total + 4 + string.length, 0));
   const view = new DataView(bytes.buffer);
@@ -90,7 +96,7 @@ export function joinStrings(strings: Uint8Array[]): Uint8Array {
   return bytes;
 }
 
-/** The byte strings in `bytes`. */
+/** Decodes byte strings. */
 export function splitStrings(bytes: Uint8Array): Uint8Array[] {
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const strings: Uint8Array[] = [];
@@ -109,7 +115,7 @@ function numbers(type: ElementType, values: TypedArray): Float32Array {
   throw new InvalidArgument(`a tensor of ${type} takes a Float32Array`);
 }
 
-// The bits of one number, as fp32.
+// Gives access to the bits of one fp32 number.
 const FLOAT = new Float32Array(1);
 const BITS = new Uint32Array(FLOAT.buffer);
 
@@ -126,7 +132,7 @@ function widen(type: "fp16" | "bf16", bytes: Uint8Array): Float32Array {
 function upperHalfOf(value: number): number {
   FLOAT[0] = value;
   const bits = BITS[0]!;
-  // Not a number stays one; all else is rounded to even.
+  // NaN stays NaN; other values are rounded to nearest, ties to even.
   return Number.isNaN(value) ? (bits >>> 16) | 0x40 : (bits + 0x7fff + ((bits >>> 16) & 1)) >>> 16;
 }
 
@@ -143,7 +149,7 @@ function halfOf(value: number): number {
   if (size >= 65520) return sign | 0x7c00;
   if (size < 2 ** -14) return sign | rounded(size * 2 ** 24);
   const exponent = Math.floor(Math.log2(size));
-  // A mantissa that rounds up to 2048 carries into the exponent, as it should.
+  // A mantissa that rounds up to 2048 correctly carries into the exponent.
   return sign | (((exponent + 14) << 10) + rounded(size * 2 ** (10 - exponent)));
 }
 
@@ -153,7 +159,7 @@ function ofHalf(half: number): number {
   return sign * (exponent ? (1024 + mantissa) * 2 ** (exponent - 25) : mantissa * 2 ** -24);
 }
 
-/** To the nearest whole number, and to the even one where two are as near. */
+/** Rounds to the nearest integer, ties to even. */
 function rounded(value: number): number {
   const below = Math.floor(value);
   const rest = value - below;

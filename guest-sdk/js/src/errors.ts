@@ -1,11 +1,12 @@
 /**
- * What can go wrong, and how it is answered. An error of these that a function throws becomes its answer: HTTP status `status` with the
- * message, or the error of the tensor function. Anything else that is thrown ends the call, with its stack in the function's log.
+ * Errors and their responses. A {@link WeirError} thrown from a handler becomes the response:
+ * HTTP status `status` with the message, or the error of the tensor function. Any other
+ * exception ends the call, with its stack trace in the function's log.
  */
 
-/** Why something could not be done. */
+/** Base class of all errors. */
 export class WeirError extends Error {
-  /** The HTTP status that answers for it. */
+  /** HTTP status of the error response. */
   readonly status: number = 500;
 
   override get name(): string {
@@ -13,7 +14,7 @@ export class WeirError extends Error {
   }
 }
 
-/** What was asked for is wrong in itself: a shape that does not fit the data, an unknown input name. */
+/** An argument is invalid: a shape that does not match the data, an unknown input name. */
 export class InvalidArgument extends WeirError {
   override readonly status = 400;
 }
@@ -21,33 +22,36 @@ export class InvalidArgument extends WeirError {
 /** No model of that name, or no such version of it, is deployed. */
 export class NotFound extends WeirError {}
 
-/** The model exists, but the function's manifest does not grant it. */
+/** The model exists, but the function's manifest does not grant access to it. */
 export class NotGranted extends WeirError {}
 
-/** A limit of the function or of the node is used up. */
+/** A limit of the function or of the node is exhausted. */
 export class ResourceExhausted extends WeirError {
   override readonly status = 503;
 }
 
-/** The deadline of the run, or of the whole invocation, passed first. */
+/** The deadline of the run or of the invocation has passed. */
 export class DeadlineExceeded extends WeirError {
   override readonly status = 504;
 }
 
-/** The run was cancelled, by the function or because the client went away. */
+/** The run was cancelled, by the function or because the client disconnected. */
 export class Cancelled extends WeirError {
   override readonly status = 503;
 }
 
-/** It may work later; safe to try again. */
+/** A temporary failure; the call is safe to retry. */
 export class Unavailable extends WeirError {
   override readonly status = 503;
 }
 
-/** The model itself failed, or the node has a fault. */
+/** The model failed, or the node has an internal error. */
 export class InternalError extends WeirError {}
 
-/** The function's own answer: an HTTP status from 400 up, and a text for whoever asked. */
+/**
+ * An error response defined by the function: an HTTP status of 400 or higher, and a text for the
+ * client.
+ */
 export class StatusError extends WeirError {
   override readonly status: number;
 
@@ -72,13 +76,13 @@ const TEXTS: Record<string, string> = {
   cancelled: "the run was cancelled",
 };
 
-/** The contract's `error`. */
+/** The `error` type of the WIT interface. */
 export interface RawError {
   tag: string;
   val?: string;
 }
 
-/** Do what asks the node, and throw what it refuses as a {@link WeirError}. */
+/** Runs a call of the node, and converts its error to a {@link WeirError}. */
 export function asked<T>(ask: () => T): T {
   try {
     return ask();
@@ -93,14 +97,17 @@ function fromNode(error: unknown): unknown {
   return new KINDS[raw.tag as keyof typeof KINDS](raw.val ?? TEXTS[raw.tag]);
 }
 
-/** What to end the call with when its exception is in the log: the engine writes what it is thrown into the log as well. */
+/**
+ * The error that ends the call after its exception was logged. It has no details, because the
+ * engine logs it as well.
+ */
 export function logged(): Error {
   const error = new Error("the call ended with the exception above");
   error.stack = "";
   return error;
 }
 
-/** What the caller of a tensor function gets to see. */
+/** Converts an error to the `error` type for the caller of a tensor function. */
 export function toNode(error: WeirError): RawError {
   const kind = Object.entries(KINDS).find(([, kind]) => error.constructor === kind)?.[0];
   const tag = kind ?? (error.status >= 400 && error.status < 500 ? "invalid-argument" : "internal");

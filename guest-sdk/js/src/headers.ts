@@ -1,11 +1,11 @@
-/** The headers of requests and answers, in the manner of the Fetch standard. */
+/** Headers of requests and responses, after the Fetch standard. */
 
 import { noJson } from "./kinds.ts";
 
-/** What headers can be given as. */
+/** Accepted forms of headers. */
 export type HeadersInit = Iterable<readonly [string, string]> | Record<string, string>;
 
-/** Headers by name, whatever its case. */
+/** Case-insensitive headers. */
 export class Headers implements Iterable<[string, string]> {
   private readonly pairs: [string, string][] = [];
 
@@ -13,7 +13,7 @@ export class Headers implements Iterable<[string, string]> {
     for (const [name, value] of Symbol.iterator in init ? init : Object.entries(init)) this.append(name, value);
   }
 
-  /** All values of a header, joined; null where there is none. */
+  /** All values of a header, joined; null if there are none. */
   get(name: string): string | null {
     const values = this.pairs.filter(([key]) => key === name.toLowerCase()).map(([, value]) => value);
     return values.length ? values.join(", ") : null;
@@ -23,7 +23,7 @@ export class Headers implements Iterable<[string, string]> {
     return this.get(name) !== null;
   }
 
-  /** Replace a header. */
+  /** Replaces a header. */
   set(name: string, value: string): void {
     this.delete(name);
     this.append(name, value);
@@ -55,7 +55,7 @@ export class Headers implements Iterable<[string, string]> {
     return this.pairs.map(([, value]) => value).values();
   }
 
-  /** Each cookie that an answer sets by itself. */
+  /** The Set-Cookie headers of a response, one per cookie. */
   getSetCookie(): string[] {
     return this.pairs.filter(([name]) => name === "set-cookie").map(([, value]) => value);
   }

@@ -1,4 +1,4 @@
-/** HTTP in and out, over `wasi:http` 0.3, in the manner of the Fetch standard. */
+/** HTTP handlers over `wasi:http` 0.3, after the Fetch standard. */
 
 import { replyWithTensor } from "weir:inference/request@0.1.0";
 import { Fields, type Request as RawRequest, Response as RawResponse } from "wasi:http/types@0.3.0";
@@ -12,16 +12,19 @@ export { Headers, type HeadersInit } from "./headers.ts";
 export { Request, type RequestInit } from "./request.ts";
 export { Response, type ResponseInit } from "./response.ts";
 
-/** What a handler may give: an answer, or what makes one. Anything but text, bytes and tensors becomes JSON. */
+/**
+ * Result of a handler: a response, or a value that converts to one. Values other than text,
+ * bytes and tensors become JSON.
+ */
 export type Answer = Response | string | Uint8Array | Tensor | object | null | undefined;
 
-/** A function that answers requests. */
+/** A handler of HTTP requests. */
 export type Handler = (request: Request) => Answer | Promise<Answer>;
 
 /**
- * Make a component of `handler`. The result is exported as `handler`.
+ * Makes an HTTP component of `handler`. Export the result as `handler`.
  *
- * A {@link WeirError} that it throws becomes the answer.
+ * A {@link WeirError} that the handler throws becomes the response.
  */
 export function httpFunction(handler: Handler) {
   return {
@@ -40,14 +43,17 @@ export function httpFunction(handler: Handler) {
   };
 }
 
-/** What to end a call with whose answer cannot be sent. The log has why. */
+/** The error that ends a call whose response cannot be sent. Logs the reason. */
 function unsent(why: string, ...errors: unknown[]): { tag: string; val: string } {
   const text = `the answer cannot be sent: ${why}`;
   console.error("%s", text, ...errors);
   return { tag: "internal-error", val: text };
 }
 
-/** Call `handler` as the node would: what it gives or throws becomes an answer, and an exception that is no {@link WeirError} is thrown on. */
+/**
+ * Calls `handler` in the same way as the node: converts its result or error to a response, and
+ * rethrows exceptions other than {@link WeirError}.
+ */
 export async function answer(handler: Handler, request: Request): Promise<Response> {
   let given: Answer;
   try {
@@ -77,7 +83,7 @@ function sent({ status, headers, body }: Response): RawResponse {
   if (body instanceof Tensor) asked(() => replyWithTensor(body.raw));
   else headers.set("content-length", String(body.length));
   const fields = Fields.fromList([...headers].map(([name, value]) => [name, encoder.encode(value)]));
-  // Sent once the body is: nobody waits for it here.
+  // The trailers are sent after the body; the call does not wait for them.
   const trailers = wit.Future.from({ tag: "ok", val: null }, wit.Future.RESULT_OPTION_OTHER_ERROR_CODE);
   const contents = body instanceof Tensor || body.length === 0 ? null : [body];
   const [response, transmitted] = RawResponse.new(fields, contents, trailers.readable);

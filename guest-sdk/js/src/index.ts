@@ -1,6 +1,6 @@
 /**
- * Write functions for Weir in JavaScript and TypeScript: components that answer HTTP requests or map tensors to tensors, and run models that
- * live on the node.
+ * SDK for Weir functions in JavaScript and TypeScript: components that answer HTTP requests or map
+ * tensors to tensors, and run models on the node.
  *
  * ```ts
  * import { Model, Tensor } from "weir";
@@ -13,7 +13,8 @@
  * });
  * ```
  *
- * One with the signature of a model, which workflows and other functions can call like one:
+ * A function with the signature of a model, which workflows and other functions can call like a
+ * model:
  *
  * ```ts
  * import { Tensor, tensorFunction } from "weir";
@@ -24,8 +25,9 @@
  * });
  * ```
  *
- * `weir new NAME --template ts` makes such a project and `weir build` builds it. Every call gets a fresh copy of the engine as it was after
- * the modules ran: what is done at their top is done once, when the function is built.
+ * `weir new NAME --template ts` creates a project and `weir build` builds it. Every call runs on a
+ * fresh copy of the engine after its modules have run: top-level code runs once, when the function
+ * is built.
  *
  * @module
  */

@@ -1,18 +1,21 @@
-/** What values are called where they are refused. */
+/** Descriptions of values in error messages. */
 
-/** What `value` is, with its article: `a Promise`, `an Array`, `a string`, `null`. */
+/** The kind of `value` with its article: `a Promise`, `an Array`, `a string`, `null`. */
 export function kindOf(value: unknown): string {
   if (value === null || value === undefined) return String(value);
   const name = typeof value === "object" ? (value.constructor?.name || "object") : typeof value;
   return `${/^[aeiou]/i.test(name) && !/^u(int|se)/i.test(name) ? "an" : "a"} ${name}`;
 }
 
-/** Whether `value` is to be awaited. */
+/** Whether `value` is a promise. */
 export function isPromise(value: unknown): boolean {
   return typeof (value as PromiseLike<unknown> | null | undefined)?.then === "function";
 }
 
-/** The error for what `JSON.stringify` would make `{}` of without a word. `key` is where it was found, `instead` what to give. */
+/**
+ * The error for a value that `JSON.stringify` would silently convert to `{}`. `key` is the place
+ * of the value, `instead` a suggestion.
+ */
 export function noJson(key: string, value: unknown, instead: string): TypeError {
   return new TypeError(`${kindOf(value)} cannot be JSON${key === "" ? "" : `, at ${JSON.stringify(key)}`}: ${instead}`);
 }

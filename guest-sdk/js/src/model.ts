@@ -1,4 +1,4 @@
-/** Models, and runs of them. */
+/** Models and inference. */
 
 import { type Options, Model as RawModel, type Pending as RawPending } from "weir:inference/models@0.1.0";
 import type { ElementType } from "./elements.ts";
@@ -10,11 +10,11 @@ import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts
 export interface Port {
   name: string;
   type: ElementType;
-  /** The size of each dimension, outermost first; null where it may differ from run to run. */
+  /** Size of each dimension, outermost first; null for a variable dimension. */
   shape: (number | null)[];
 }
 
-/** What a model is, and what it takes and gives. */
+/** Name, version and signature of a model. */
 export interface Description {
   name: string;
   version: string;
@@ -22,34 +22,37 @@ export interface Description {
   outputs: Port[];
 }
 
-/** How to run a model. */
+/** Options of a run. */
 export interface RunOptions {
-  /** The outputs to return, in this order. The others need not be computed. */
+  /** Outputs to return, in this order. The node need not compute the others. */
   outputs?: readonly string[];
-  /** Give up when this many milliseconds have passed. The invocation's own deadline holds in any case. */
+  /** Time limit in milliseconds. The invocation's deadline still applies. */
   timeoutMs?: number;
-  /** 1 is the most urgent; 0 is the model's default. */
+  /** Priority: 1 is the most urgent; 0 is the model's default. */
   priority?: number;
 }
 
 /**
- * A model that the function's manifest grants it; or a tensor function, a workflow, or a kernel graph, which run like one.
+ * A model that the function's manifest grants. Tensor functions, workflows and kernel graphs are
+ * opened and run in the same way.
  *
- * The node keeps it in device memory while this handle lives. Opening one that is there already costs little.
+ * The node keeps the model in device memory for the lifetime of this handle. Opening a resident
+ * model is cheap.
  */
 export class Model {
   private constructor(private readonly raw: RawModel) {}
 
   /**
-   * Open the newest version of the model `name`, or one version of it with `name:version`.
+   * Opens the newest version of the model `name`, or a specific version with `name:version`.
    *
-   * @throws {NotFound}, {@link NotGranted}, or {@link ResourceExhausted} where no device has room for it.
+   * @throws {NotFound}, {@link NotGranted}, or {@link ResourceExhausted} if no device has room for
+   * the model.
    */
   static open(name: string): Model {
     return new Model(asked(() => RawModel.open(name)));
   }
 
-  /** Its name, version, inputs and outputs. */
+  /** Name, version, inputs and outputs of the model. */
   describe(): Description {
     const { name, version, inputs, outputs } = this.raw.describe();
     const ports = (raw: typeof inputs): Port[] =>
@@ -57,17 +60,20 @@ export class Model {
     return { name, version, inputs: ports(inputs), outputs: ports(outputs) };
   }
 
-  /** Run it, and wait for its outputs. */
+  /** Runs the model and waits for its outputs. */
   infer(inputs: NamedTensors, options?: RunOptions): Tensors {
     return fromPairs(asked(() => this.raw.infer(toPairs(inputs), raw(options))));
   }
 
-  /** Start a run, and do something else until it is done. The inputs may be disposed of at once. */
+  /**
+   * Starts a run and returns without waiting for its outputs. The inputs may be disposed of at
+   * once.
+   */
   submit(inputs: NamedTensors, options?: RunOptions): Pending {
     return new Pending(asked(() => this.raw.submit(toPairs(inputs), raw(options))));
   }
 
-  /** Let the node move it out of device memory. */
+  /** Releases the model, so that the node may evict it from device memory. */
   [Symbol.dispose](): void {
     this.raw[Symbol.dispose]();
   }
@@ -79,21 +85,22 @@ export class Model {
 }
 
 /**
- * A run under way, which can be awaited: `await model.submit(...)`. Disposing of it cancels the run.
+ * An active run, which can be awaited: `await model.submit(...)`. Disposing of it cancels the
+ * run.
  *
- * Runs go on while the function computes or waits for another, so `await Promise.all(runs)` takes no longer than the longest of them. Other
- * code of the function does not go on meanwhile.
+ * Runs proceed concurrently while the function computes or waits, so `await Promise.all(runs)`
+ * takes as long as the longest run. While the function waits, none of its other code runs.
  */
 export class Pending implements PromiseLike<Tensors> {
   /** @internal */
   constructor(private readonly raw: RawPending) {}
 
-  /** Wait for the outputs. They are handed over once. */
+  /** Waits for the outputs. A second call fails. */
   wait(): Tensors {
     return fromPairs(asked(() => this.raw.wait()));
   }
 
-  /** Stop the run, unless it is done; waiting for it then fails with {@link Cancelled}. */
+  /** Cancels the run, unless it is finished; waiting for it then fails with {@link Cancelled}. */
   cancel(): void {
     this.raw.cancel();
   }

@@ -1,7 +1,8 @@
 /**
- * Tensors that are kept under names, for other functions, inferences and clients to read.
+ * Named objects: tensors stored under a name, which other functions, inferences and clients can
+ * read.
  *
- * The function's manifest says which names it may read, and which it may put and delete:
+ * The function's manifest lists the names it may read, and the names it may put and delete:
  *
  * ```toml
  * [function.objects]
@@ -24,19 +25,19 @@ import { asked } from "./errors.ts";
 import { Tensor } from "./tensor.ts";
 
 /**
- * The tensor that is kept under `name`, as it was put.
+ * Reads the tensor stored under `name`.
  *
- * @throws {NotFound} where there is none, or it has expired, and {@link NotGranted}.
+ * @throws {NotFound} if the object does not exist or has expired, and {@link NotGranted}.
  */
 export function get(name: string): Tensor {
   return new Tensor(asked(() => getRaw(name)));
 }
 
 /**
- * Keep a copy of `tensor` under `name`, in the place of what was there. It is durable when this returns. Without `ttlMs` it is kept for as
- * long as the node's settings say.
+ * Stores a copy of `tensor` under `name`, replacing an existing object. The object is durable when
+ * the call returns. Without `ttlMs`, it has the node's default lifetime.
  *
- * @throws {ResourceExhausted} where there is no room for it.
+ * @throws {ResourceExhausted} if there is no space for the object.
  */
 export function put(name: string, tensor: Tensor, { ttlMs }: { ttlMs?: number } = {}): void {
   asked(() => putRaw(name, tensor.raw, ttlMs ?? null));
@@ -45,5 +46,5 @@ export function put(name: string, tensor: Tensor, { ttlMs }: { ttlMs?: number } 
 function remove(name: string): void {
   asked(() => deleteRaw(name));
 }
-/** Let nobody find a name any more. */
+/** Deletes a named object. */
 export { remove as delete };

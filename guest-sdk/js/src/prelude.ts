@@ -1,7 +1,8 @@
 /**
- * What the engine lacks of the objects that every JavaScript program expects: `console`, `TextEncoder`, `TextDecoder`, `URLSearchParams`,
- * `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that is not the same in every instance. Imported first of all.
- * `URL`, `atob` and `btoa` are in `prelude/url.ts`, `fetch` is in `prelude/fetch.ts`. There is no `setTimeout`.
+ * Standard objects that the engine lacks: `console`, `TextEncoder`, `TextDecoder`,
+ * `URLSearchParams`, `crypto.getRandomValues`, `crypto.randomUUID`, and a `Math.random` that
+ * differs between instances. Imported before all other modules. `URL`, `atob` and `btoa` are in
+ * `prelude/url.ts`, `fetch` is in `prelude/fetch.ts`. There is no `setTimeout`.
  */
 
 import { watch } from "./prelude/watch.ts";
@@ -15,7 +16,7 @@ const lacking = { console, TextEncoder, TextDecoder, URLSearchParams, crypto: { 
 for (const [name, value] of Object.entries(lacking)) scope[name] ??= value;
 
 if ("__cqjs" in scope) {
-  // The engine's own was seeded when the function was built.
+  // The engine's `Math.random` was seeded when the function was built.
   Math.random = random;
   watch();
 }

@@ -1,4 +1,4 @@
-/** The request that a function answers, in the manner of the Fetch standard. */
+/** HTTP requests, after the Fetch standard. */
 
 import { takeBodyAsTensor } from "weir:inference/request@0.1.0";
 import { Request as RawRequest } from "wasi:http/types@0.3.0";
@@ -10,18 +10,21 @@ import { Headers, type HeadersInit } from "./headers.ts";
 import { noJson } from "./kinds.ts";
 import { sizes, Tensor } from "./tensor.ts";
 
-/** What a request is made of in tests. */
+/** Properties of a request created by a test. */
 export interface RequestInit {
   method?: string;
   headers?: HeadersInit;
   body?: string | Uint8Array;
 }
 
-/** A request to answer. Tests make one as `new Request("/shout?loud=1", { method: "POST", body: "hi" })`. */
+/**
+ * The request to answer. Tests create one with `new Request("/shout?loud=1", { method: "POST",
+ * body: "hi" })`.
+ */
 export class Request {
-  /** In capitals: `GET`, `POST`, ... */
+  /** Method in capitals: `GET`, `POST`, ... */
   readonly method: string;
-  /** The path within the function and the query, as they were sent. */
+  /** Path within the function and query, as sent. */
   readonly url: string;
   readonly headers: Headers;
   /** The host's request, until its body is read. */
@@ -45,17 +48,17 @@ export class Request {
     }
   }
 
-  /** The path within the function, percent-encoded, with the slash at its start and without the query. */
+  /** Path within the function, percent-encoded, with the leading slash and without the query. */
   get path(): string {
     return this.url.split("?", 1)[0] || "/";
   }
 
-  /** The query, decoded. */
+  /** Decoded query. */
   get query(): URLSearchParams {
     return new URLSearchParams(this.url.slice(this.url.split("?", 1)[0]!.length));
   }
 
-  /** The whole body. It enters the function's memory with the first call. */
+  /** The whole body. Enters guest memory on the first call. */
   async bytes(): Promise<Uint8Array> {
     if (this.raw !== undefined) this.body = received(this.raw);
     this.raw = undefined;
@@ -63,7 +66,7 @@ export class Request {
     return this.body;
   }
 
-  /** The body as text. Answers 400 where it is not UTF-8. */
+  /** The body as text. The error is a 400 response if the body is not UTF-8. */
   async text(): Promise<string> {
     const bytes = await this.bytes();
     try {
@@ -73,7 +76,7 @@ export class Request {
     }
   }
 
-  /** The body as JSON. Answers 400 where it is none. */
+  /** The body as JSON. The error is a 400 response if the body is not JSON. */
   async json(): Promise<any> {
     const text = await this.text();
     try {
@@ -83,10 +86,10 @@ export class Request {
     }
   }
 
-  /** Take the body as a tensor, without reading it into the function's memory. One dimension may be -1. */
+  /** Takes the body as a tensor, without reading it into guest memory. One dimension may be -1. */
   tensor(type: ElementType, shape: readonly number[] = [-1]): Tensor {
     if (this.raw === undefined) throw new InvalidArgument("the body was read before");
-    // The contract's sign for an open dimension is 0xffffffff.
+    // The node's encoding of an open dimension is 0xffffffff.
     const dimensions = sizes(shape.map((size) => (size === -1 ? 0xffffffff : size)));
     const tensor = new Tensor(asked(() => takeBodyAsTensor(type, dimensions)));
     this.end();
@@ -99,8 +102,8 @@ export class Request {
   }
 
   /**
-   * Give the host's request back, if its body was not read. The collector would do that too, but not before the next call of an instance that
-   * is used again.
+   * Releases the host's request if its body was not read. In a reused instance, the garbage
+   * collector would release it only after the next call.
    * @internal
    */
   end(): void {

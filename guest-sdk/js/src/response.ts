@@ -1,24 +1,24 @@
-/** Answers, those that a function gives and those that it is given, in the manner of the Fetch standard. */
+/** HTTP responses of handlers and of `fetch`, after the Fetch standard. */
 
 import "./prelude.ts";
 import { Headers, type HeadersInit } from "./headers.ts";
 import { kindOf, noJson } from "./kinds.ts";
 import { Tensor } from "./tensor.ts";
 
-/** What an answer is made of besides its body. */
+/** Properties of a response besides its body. */
 export interface ResponseInit {
   status?: number;
   headers?: HeadersInit;
 }
 
 /**
- * An answer. The body is text, bytes, or a {@link Tensor}, whose bytes do not enter the function's memory. The content type follows from it
- * unless `headers` has one.
+ * A response. The body is text, bytes, or a {@link Tensor}, whose bytes stay on the node and do
+ * not enter guest memory. The content type follows from the body unless `headers` sets one.
  */
 export class Response {
   readonly status: number;
   readonly headers: Headers;
-  /** Where it is from in the end, if it was fetched. */
+  /** Final URL of a fetched response. */
   readonly url: string = "";
   private readonly contents: Uint8Array | Tensor;
 
@@ -37,8 +37,9 @@ export class Response {
   }
 
   /**
-   * An answer of JSON; typed arrays are lists in it. Throws a `TypeError` where something in `value` has none: functions, bigints, tensors,
-   * maps, sets, errors, buffers and promises.
+   * Creates a JSON response; typed arrays become lists. Throws a `TypeError` if `value` contains
+   * something without a JSON form: functions, bigints, tensors, maps, sets, errors, buffers or
+   * promises.
    */
   static json(value: unknown, init: ResponseInit = {}): Response {
     const text = written(value);
@@ -48,7 +49,7 @@ export class Response {
     return response;
   }
 
-  /** Whether the status is one of success. */
+  /** Whether the status is a success. */
   get ok(): boolean {
     return this.status >= 200 && this.status < 300;
   }
@@ -84,10 +85,13 @@ export class Response {
   }
 }
 
-/** What can be no answer: an error of the function that gave it, and no exception in it. */
+/**
+ * A handler's result that cannot become a response. The fault is in the function, and its stack
+ * trace has no meaning.
+ */
 export class NoAnswer extends TypeError {}
 
-/** `value` as JSON, if it has any. */
+/** `value` as JSON, or undefined if it has no JSON form. */
 function written(value: unknown): string | undefined {
   try {
     return JSON.stringify(value, plain);
@@ -96,7 +100,7 @@ function written(value: unknown): string | undefined {
   }
 }
 
-/** What `JSON.stringify` makes `{}` of, and what to give instead. */
+/** Types that `JSON.stringify` converts to `{}`, and suggestions. */
 const NO_JSON: [new (...parts: never) => object, string][] = [
   [Map, "give Object.fromEntries(map)"],
   [Set, "give [...set]"],
@@ -110,7 +114,10 @@ const NO_JSON: [new (...parts: never) => object, string][] = [
   [URLSearchParams, "give String(query), or Object.fromEntries(query)"],
 ];
 
-/** A typed array is a list to JSON, as a plain one is; what has no JSON is refused. */
+/**
+ * Replacer for `JSON.stringify`: converts typed arrays to lists, and rejects values without a
+ * JSON form.
+ */
 function plain(key: string, value: unknown): unknown {
   if (typeof value === "bigint") throw noJson(key, value, "give Number(value) or String(value)");
   const instead = NO_JSON.find(([type]) => value instanceof type)?.[1];

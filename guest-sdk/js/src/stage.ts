@@ -1,13 +1,14 @@
-/** Functions with the signature of a model. */
+/** Tensor functions: functions with the signature of a model. */
 
 import type { Tensor as Raw } from "weir:inference/tensors@0.1.0";
 import { InternalError, logged, toNode, WeirError } from "./errors.ts";
 import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
 /**
- * Make a component of `handler`, which maps named tensors to named tensors. The result is exported as `stage`.
+ * Makes a component of `handler`, which maps named tensors to named tensors. Export the result
+ * as `stage`.
  *
- * A tensor function is synchronous: use `model.infer`, or `pending.wait()` for runs at once.
+ * A tensor function is synchronous: use `model.infer`, or `pending.wait()` for concurrent runs.
  */
 export function tensorFunction(handler: (inputs: Tensors) => NamedTensors) {
   return {
@@ -23,7 +24,7 @@ export function tensorFunction(handler: (inputs: Tensors) => NamedTensors) {
       try {
         return toOutputs(outputs);
       } catch (error) {
-        // An error of the function, and no exception in it.
+        // The fault is in the function's result, so the stack trace has no meaning.
         const { message } = error as Error;
         console.error("%s", message);
         throw toNode(new InternalError(message));

@@ -1,15 +1,15 @@
-/** Tensors, alone and with names. */
+/** Tensors, and collections of named tensors. */
 
 import { Tensor as Raw } from "weir:inference/tensors@0.1.0";
 import { type ElementType, joinStrings, pack, sizeBytes, splitStrings, type TypedArray, typeOf, unpack, type Values } from "./elements.ts";
 import { asked, InvalidArgument } from "./errors.ts";
 import { isPromise, kindOf, noJson } from "./kinds.ts";
 
-/** Tensors by name, in order. */
+/** Named tensors, in order. */
 export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, Tensor>;
 
 /**
- * A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
+ * A dense, row-major tensor on the node. Its data enters guest memory only when it is read.
  *
  * ```ts
  * Tensor.from(new Float32Array([1, 2, 3, 4]), [2, 2]);
@@ -19,14 +19,14 @@ export type NamedTensors = Iterable<readonly [string, Tensor]> | Record<string, 
  * Tensor.fromStrings(["a", "b"]);
  * ```
  *
- * Freed when it is collected, or with `using` or `tensor[Symbol.dispose]()`.
+ * Released by the garbage collector, or with `using` or `tensor[Symbol.dispose]()`.
  */
 export class Tensor {
   /** @internal */
   constructor(private handle: Raw | undefined) {}
 
   /**
-   * The node's own.
+   * The node's tensor.
    * @internal
    */
   get raw(): Raw {
@@ -35,13 +35,15 @@ export class Tensor {
   }
 
   /**
-   * Copy numbers into a new tensor.
+   * Creates a tensor from a copy of numbers.
    *
-   * The type is that of the typed array; of plain values, `fp32`, `int64` or `bool`. `type` says otherwise: `bool` for a `Uint8Array`, `fp16`
-   * and `bf16` for a `Float32Array`. `shape` is the size of each dimension, outermost first; one may be -1, `[]` is a scalar, and without one
-   * the tensor has one dimension.
+   * The element type is that of the typed array; for plain values, `fp32`, `int64` or `bool`.
+   * `type` overrides it: `bool` for a `Uint8Array`, `fp16` and `bf16` for a `Float32Array`. `shape`
+   * is the size of each dimension, outermost first; one may be -1, and `[]` is a scalar. Without a
+   * shape, the tensor has one dimension.
    *
-   * @throws {InvalidArgument} where the shape has another number of elements, {@link ResourceExhausted} past the function's limit of tensor bytes.
+   * @throws {InvalidArgument} if the shape has a different number of elements, and {@link
+   * ResourceExhausted} above the function's limit of tensor bytes.
    */
   static from(values: TypedArray | readonly (number | bigint | boolean)[], shape?: readonly number[], type?: ElementType): Tensor {
     const [array, kind] = typed(values);
@@ -49,42 +51,42 @@ export class Tensor {
     return Tensor.fromBytes(type ?? kind, sizes, pack(type ?? kind, array));
   }
 
-  /** Copy strings, or byte strings, into a new tensor. */
+  /** Creates a tensor from a copy of strings or byte strings. */
   static fromStrings(strings: readonly (string | Uint8Array)[], shape?: readonly number[]): Tensor {
     const encoder = new TextEncoder();
     const bytes = strings.map((string) => (typeof string === "string" ? encoder.encode(string) : string));
     return Tensor.fromBytes("bytes", filled(shape ?? [strings.length], strings.length), joinStrings(bytes));
   }
 
-  /** Copy `data`, little-endian and row-major, into a new tensor. */
+  /** Creates a tensor from a copy of `data`, little-endian and row-major. */
   static fromBytes(type: ElementType, shape: readonly number[], data: Uint8Array): Tensor {
     return new Tensor(asked(() => Raw.fromBytes(type, sizes(shape), data)));
   }
 
-  /** The type of every element. */
+  /** Element type. */
   get type(): ElementType {
     return this.raw.elementType() as ElementType;
   }
 
-  /** The size of each dimension, outermost first. */
+  /** Size of each dimension, outermost first. */
   get shape(): number[] {
     return this.raw.shape();
   }
 
-  /** How many bytes its data has. */
+  /** Size of the data in bytes. */
   get byteLength(): number {
     return this.raw.byteLength();
   }
 
-  /** Copy its data into the function's memory as it is: little-endian, row-major. */
+  /** Copies the data into guest memory unchanged: little-endian, row-major. */
   bytes(): Uint8Array {
     return asked(() => this.raw.read(0, this.raw.byteLength()));
   }
 
   /**
-   * Copy all numbers into the function's memory. Half floats are widened to fp32.
+   * Copies all numbers into guest memory. Half floats are widened to fp32.
    *
-   * @throws {InvalidArgument} where they are not of the type `wanted`.
+   * @throws {InvalidArgument} if the numbers are not of the type `wanted`.
    */
   values(): TypedArray;
   values<T extends ElementType>(wanted: T): Values<T>;
@@ -92,7 +94,10 @@ export class Tensor {
     return unpack(this.checked(wanted), this.bytes());
   }
 
-  /** Copy the numbers from `start` up to `end`, counted in row-major order: a row of a large output, say. */
+  /**
+   * Copies the numbers from `start` up to `end`, counted in row-major order: for example, one
+   * row of a large output.
+   */
   read<T extends ElementType>(wanted: T, start: number, end: number): Values<T> {
     const type = this.checked(wanted);
     const size = sizeBytes(type) ?? 1;
@@ -100,7 +105,7 @@ export class Tensor {
     return unpack(type, bytes) as Values<T>;
   }
 
-  /** Copy all strings into the function's memory. */
+  /** Copies all strings into guest memory. */
   strings(): string[] {
     const decoder = new TextDecoder("utf-8", { fatal: true });
     try {
@@ -111,12 +116,12 @@ export class Tensor {
     }
   }
 
-  /** Copy all byte strings into the function's memory. */
+  /** Copies all byte strings into guest memory. */
   byteStrings(): Uint8Array[] {
     return splitStrings((this.checked("bytes"), this.bytes()));
   }
 
-  /** Let the node free it. */
+  /** Releases the tensor. */
   [Symbol.dispose](): void {
     this.handle?.[Symbol.dispose]();
     this.handle = undefined;
@@ -134,7 +139,7 @@ export class Tensor {
   }
 }
 
-/** Named tensors, in order: the outputs of a model, or what a tensor function is given. */
+/** Named tensors in order: the outputs of a model, or the inputs of a tensor function. */
 export class Tensors implements Iterable<[string, Tensor]> {
   private readonly tensors: Map<string, Tensor>;
 
@@ -142,14 +147,14 @@ export class Tensors implements Iterable<[string, Tensor]> {
     this.tensors = new Map(tensors);
   }
 
-  /** The tensor called `name`. */
+  /** The tensor named `name`. */
   get(name: string): Tensor {
     const tensor = this.tensors.get(name);
     if (tensor === undefined) throw new InvalidArgument(`there is no tensor ${name}; there are: ${this.names().join(", ")}`);
     return tensor;
   }
 
-  /** The only tensor there is. */
+  /** The only tensor. */
   only(): Tensor {
     const [tensor, ...more] = this.tensors.values();
     if (tensor === undefined || more.length > 0) {
@@ -158,12 +163,12 @@ export class Tensors implements Iterable<[string, Tensor]> {
     return tensor;
   }
 
-  /** Whether there is a tensor called `name`. */
+  /** Whether there is a tensor named `name`. */
   has(name: string): boolean {
     return this.tensors.has(name);
   }
 
-  /** Their names. */
+  /** Names of the tensors. */
   names(): string[] {
     return [...this.tensors.keys()];
   }
@@ -178,12 +183,15 @@ export class Tensors implements Iterable<[string, Tensor]> {
   }
 }
 
-/** What the node gives. */
+/** Wraps tensors that the node returned. */
 export function fromPairs(pairs: [string, Raw][]): Tensors {
   return new Tensors(pairs.map(([name, raw]) => [name, new Tensor(raw)]));
 }
 
-/** What a model is run with. Checked here: the engine ends the call where a value is of another type. */
+/**
+ * Converts the inputs of a run. Validates them, because the engine ends the call on a value of
+ * the wrong type.
+ */
 export function toPairs(inputs: NamedTensors): [string, Raw][] {
   return entries(inputs, "a model takes tensors by name, like { x: tensor }, and was given").map(([name, tensor]) => [
     name,
@@ -191,7 +199,10 @@ export function toPairs(inputs: NamedTensors): [string, Raw][] {
   ]);
 }
 
-/** What a tensor function gives. Each tensor goes to the node, which takes it once. */
+/**
+ * Converts the outputs of a tensor function. Transfers each tensor to the node, so each may
+ * appear only once.
+ */
 export function toOutputs(outputs: NamedTensors): [string, Raw][] {
   const names = new Map<Raw, string>();
   return entries(outputs, "a tensor function gives tensors by name, like { y: tensor }, and this one gave").map(([name, tensor]) => {
@@ -203,7 +214,7 @@ export function toOutputs(outputs: NamedTensors): [string, Raw][] {
   });
 }
 
-/** The entries of tensors by name; `wanted` is what to say where they are something else. */
+/** Entries of named tensors. `wanted` describes the expected value in the error. */
 function entries(named: unknown, wanted: string): [string, unknown][] {
   if (isPromise(named)) {
     throw new TypeError(`${wanted} ${kindOf(named)}: it cannot be async; use model.infer or pending.wait()`);
@@ -226,12 +237,12 @@ function rawOf(tensor: unknown, what: string): Raw {
   }
 }
 
-/** A shape as the node takes it. */
+/** Converts a shape to the node's format. */
 export function sizes(shape: readonly number[]): number[] {
   if (!shape.every((size) => Number.isInteger(size) && size >= 0 && size < 2 ** 32)) {
     throw new InvalidArgument(`a dimension of [${shape.join(", ")}] is no whole number from 0 up to 2^32`);
   }
-  // The engine takes numbers from 2^31 up as if they were signed.
+  // The engine expects numbers from 2^31 on as signed integers.
   return shape.map((size) => size | 0);
 }
 

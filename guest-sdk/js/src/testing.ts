@@ -1,6 +1,6 @@
 /**
- * Testing functions without a node: `node sdk/test.mjs` runs a project's `*.test.ts` and `*.test.js` under Node.js, with tensors in memory and
- * models that are what a test says they are.
+ * Tests of functions without a node: `node sdk/test.mjs` runs a project's `*.test.ts` and
+ * `*.test.js` under Node.js, with tensors in memory and models defined by the test.
  *
  * ```ts
  * import { model } from "weir/testing";
@@ -20,7 +20,10 @@ import { MODELS } from "./memory/models.ts";
 import { refused } from "./memory/tensors.ts";
 import { fromPairs, type NamedTensors, type Tensors, toOutputs } from "./tensor.ts";
 
-/** Have `Model.open(name)` find a model that `run` runs, until what is returned is disposed of. */
+/**
+ * Registers a model for `Model.open(name)`, implemented by `run`, until the returned object is
+ * disposed of.
+ */
 export function model(name: string, run: (inputs: Tensors) => NamedTensors): { [Symbol.dispose](): void } {
   type Run = NonNullable<ReturnType<typeof MODELS.get>>;
   const infer = (inputs: [string, RawTensor][]) => {

@@ -1,4 +1,7 @@
-/** The bindings that componentize-qjs makes of what functions import of the contract, of WASI, and of `wit/late.wit`. */
+/**
+ * Bindings that componentize-qjs generates for the imports of functions: the interfaces of Weir,
+ * of WASI, and of `wit/late.wit`.
+ */
 
 declare module "weir:inference/tensors@0.1.0" {
   export class Tensor {
@@ -84,7 +87,7 @@ declare module "wasi:http/types@0.3.0" {
     static new(headers: Fields, contents: unknown, trailers: unknown): [Response, Droppable];
     setStatusCode(status: number): void;
   }
-  /** An end of a stream or a future. */
+  /** One end of a stream or future. */
   interface Droppable {
     drop(): void;
   }
@@ -172,10 +175,10 @@ declare module "late:http/outgoing-handler@0.2.11" {
   export function handle(request: OutgoingRequest, options: RequestOptions | null): FutureIncomingResponse;
 }
 
-/** What the engine adds: making futures and streams of the component model. */
+/** Additions of the engine: constructors of component-model futures and streams. */
 declare const wit: {
   Future: {
-    /** A future that has its value from the start. */
+    /** Creates a future that is already resolved. */
     from(value: unknown, kind: unknown): { readable: unknown; completion: Promise<unknown> };
     RESULT_VOID_ERROR_CODE: unknown;
     RESULT_OPTION_OTHER_ERROR_CODE: unknown;

@@ -1,13 +1,15 @@
-// The imports of `fetch`, which get their names last. componentize-qjs runs a function's modules when it compiles them, beside a WASI of its own
-// whose resources are not those of a `wasi:http` that it does not have. So `wit/late.wit` has what `fetch` calls, and what of `wasi:io` that
-// stands on, as `late:http` and `late:io`, which are whole without the engine's WASI; and the component that comes out of it is given the
-// standard's names.
+// Late binding of the imports of `fetch`. componentize-qjs runs a function's modules during
+// compilation, with its own WASI, whose resources are unrelated to a `wasi:http` that it does not
+// implement. `wit/late.wit` therefore declares the imports of `fetch`, and the parts of `wasi:io`
+// that they need, as `late:http` and `late:io`, which are independent of the engine's WASI. This
+// step renames them in the compiled component to the standard names.
 
-/** `component` with its late imports under the names that they have in WASI, which are as long. */
+/** Renames the late imports of `component` to their WASI names, which have the same length. */
 export function bound(component) {
   const IMPORTS = 10;
   const [late, wasi] = [Buffer.from("late:"), Buffer.from("wasi:")];
-  // Sections follow a header of eight bytes, each with a byte for its kind and its size, in LEB128, before it.
+  // Sections follow a header of eight bytes. Each section starts with a byte for its kind and its
+  // size in LEB128.
   for (let at = 8; at < component.length; ) {
     const kind = component[at++];
     let size = 0;

@@ -1,18 +1,21 @@
-// The lines of a function's sources, from the source map of its bundle.
+// Source lines of a bundle, from its source map.
 
-/** JavaScript that gives the bundle a table, by which the SDK names lines of the sources in what it logs. */
+/** JavaScript that adds a line table to the bundle. The SDK uses it for source lines in the log. */
 export function table(map) {
-  // As one string, which every instance has in its memory and only the log of an exception reads.
+  // A single string: every instance has it in memory, and only a logged exception parses it.
   return `globalThis.__weirLines = ${JSON.stringify(JSON.stringify(lines(map)))};\n`;
 }
 
-/** The source and the line in it that a line of the bundle is from. */
+/** Source and source line of a bundle line. */
 export function place(line, { names, runs }) {
   const run = runs.findLast(([first]) => first <= line);
   return run === undefined ? undefined : { name: names[run[1]], line: run[2] + line - run[0] };
 }
 
-/** Runs of lines that follow each other in a source as in the bundle: the first one's line in the bundle, its source, and its line there. */
+/**
+ * Runs of lines that are consecutive in both source and bundle: first bundle line, source, and
+ * first source line.
+ */
 export function lines({ sources, mappings }) {
   const names = sources.map((source) => source.replace(/^(\.\.?\/)+/, ""));
   const runs = [];
@@ -31,7 +34,10 @@ export function lines({ sources, mappings }) {
   return { names, runs };
 }
 
-/** The numbers in one segment of a source map: digits in base 64, each with a bit for whether more follow, and the sign last. */
+/**
+ * The numbers of one segment of a source map: base64 digits with a continuation bit each, and
+ * the sign in the lowest bit.
+ */
 function numbers(segment) {
   const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const numbers = [];

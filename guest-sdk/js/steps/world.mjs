@@ -1,13 +1,16 @@
-// The world of a function: what it exports by its kind, and of all that it could import, what it does.
+// WIT world of a function: its export by kind, and the imports that it uses.
 
 import { cpSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
-/** What each kind of function exports. */
+/** Export of each kind of function. */
 const EXPORTS = { http: "wasi:http/handler@0.3.0", tensor: "weir:inference/stage@0.1.0" };
 
-/** Write the world of a function of `kind` that imports the interfaces `imports`, and what it needs of `wit`, into `folder`, which is returned. */
+/**
+ * Writes to `folder` the world of a function of `kind` that imports the interfaces `imports`,
+ * with the required parts of `wit`. Returns `folder`.
+ */
 export function world(kind, imports, wit, folder) {
   rmSync(folder, { recursive: true, force: true });
   const deps = join(folder, "deps");

@@ -1,4 +1,4 @@
-// What is done to a bundle before and after it becomes a component, and a build as a whole.
+// Tests of the build steps before and after compilation, and of a whole build.
 
 import assert from "node:assert/strict";
 import { Buffer } from "node:buffer";
@@ -15,7 +15,7 @@ import { bound } from "../steps/late.mjs";
 import { table } from "../steps/lines.mjs";
 import { frozen, WATCHED } from "../steps/watch.mjs";
 
-/** Bundle `source`: its text, and its source map. */
+/** Bundles `source`. Returns the text and the source map. */
 function bundled(source: string): { text: string; map: object } {
   const folder = join(tmpdir(), `weir-build-${process.pid}`);
   mkdirSync(folder, { recursive: true });
@@ -34,7 +34,7 @@ function ran(text: string) {
   return spawnSync(process.execPath, ["--input-type=module", "-e", text], { encoding: "utf8" });
 }
 
-test("what a function exports says which kind it is of", () => {
+test("the export determines the kind of a function", () => {
   const refused = (names: string[]) => checked(names, (why: string) => why);
   assert.equal(checked(["other", "handler"], assert.fail), "http");
   assert.equal(checked(["stage"], assert.fail), "tensor");
@@ -44,7 +44,7 @@ test("what a function exports says which kind it is of", () => {
   assert.equal(refused(["handler", "stage"]), `the function exports both a handler and a stage, ${needs}`);
 });
 
-test("a bundle whose export is something else says so when it runs", () => {
+test("a bundle with an invalid export throws when it runs", () => {
   for (const [source, kind, why] of [
     ["export const handler = async () => 1;", "http", "the export `handler` is not what httpFunction makes: export const handler = httpFunction(...);"],
     ["const it = null; export { it as stage };", "tensor", "the export `stage` is not what tensorFunction makes: export const stage = tensorFunction(...);"],
@@ -60,7 +60,7 @@ test("a bundle whose export is something else says so when it runs", () => {
 
 const SOURCE = '\n\ninterface Gone {\n  a: number;\n}\n\nexport const handler = 1;\n\nexport function fail(): Gone {\n  throw new RangeError("on purpose");\n}\n';
 
-test("a bundle knows the lines of its sources", () => {
+test("a bundle maps its lines to source lines", () => {
   const { text, map } = bundled(SOURCE);
   const lines: string = JSON.parse(/__weirLines = (.*);/.exec(table(map))![1]!);
   const at = text.split("\n").findIndex((line: string) => line.includes("on purpose")) + 1;
@@ -68,7 +68,7 @@ test("a bundle knows the lines of its sources", () => {
   assert.equal(sourced(`at fail (/build/function.js:${at}:9)`, lines), "at fail (function.ts:10)");
 });
 
-test("what was asked for while the function was built is told, by lines of the sources", () => {
+test("build-time calls are reported with source lines", () => {
   const { text, map } = bundled(SOURCE);
   const at = text.split("\n").findIndex((line: string) => line.includes("on purpose")) + 1;
   const watched = (asked: unknown[]) => ran(`globalThis.__weirWatched = () => (${JSON.stringify(asked)});\n${WATCHED}`);
@@ -81,7 +81,7 @@ test("what was asked for while the function was built is told, by lines of the s
   assert.equal(frozen("ReferenceError: a is not defined", map), undefined);
 });
 
-test("a build makes a component, and warns of what is frozen in it", () => {
+test("a build creates a component and warns about frozen values", () => {
   const folder = join(tmpdir(), `weir-built-${process.pid}`);
   const packages = dirname(dirname(createRequire(resolve("package.json")).resolve("esbuild/package.json")));
   const built = (lines: string[]) => {
@@ -112,7 +112,7 @@ test("a build makes a component, and warns of what is frozen in it", () => {
   }
 });
 
-test("imports get their names last, and nothing else does", () => {
+test("late binding renames only the late imports", () => {
   const section = (kind: number, text: string) => [kind, 0x80 | text.length, 0, ...Buffer.from(text)];
   const component = (import_: string) => Buffer.from([0, 97, 115, 109, 13, 0, 1, 0, ...section(0, "late:other"), ...section(10, import_), ...section(4, "late:http")]);
   assert.deepEqual(bound(component("late:http/types late:io")), component("wasi:http/types wasi:io"));

@@ -1,4 +1,4 @@
-// `fetch` of the prelude, against a server in memory.
+// Tests of the prelude's `fetch` against an in-memory server.
 
 import assert from "node:assert/strict";
 import { afterEach, test } from "node:test";
@@ -7,7 +7,7 @@ import { parsed } from "../src/prelude/address.ts";
 import { fetch } from "../src/prelude/fetch.ts";
 import { Response } from "../src/response.ts";
 
-/** Have requests answered, and kept. */
+/** Answers the next requests with `answers`. Returns the list of sent requests. */
 function served(...answers: Given[]): Sent[] {
   const sent: Sent[] = [];
   SERVER.answer = (request) => (sent.push(request), answers[Math.min(sent.length, answers.length) - 1]!);
@@ -18,7 +18,7 @@ afterEach(() => {
   assert.equal(HELD.size, 0, "everything was given back");
 });
 
-test("an answer has its status, headers and body", async () => {
+test("a response has status, headers and body", async () => {
   const sent = served({ status: 201, headers: [["Content-Type", "application/json"], ["Transfer-Encoding", "chunked"]], body: '{"a": [1, 2]}' });
   const response = await fetch("http://example.com:8080?x=1#part");
   assert.ok(response instanceof Response);
@@ -45,7 +45,7 @@ test("a body is sent with its type and length", async () => {
   }
 });
 
-test("a redirection is followed as the standard says", async () => {
+test("redirects follow the standard", async () => {
   const to = (status: number, location: string): Given => ({ status, headers: [["location", location]], body: "moved" });
   const headers = { authorization: "secret" };
   let sent = served(to(302, "/b?c"), to(307, "https://other.example/d"), { body: "there" });
@@ -68,7 +68,7 @@ test("a redirection is followed as the standard says", async () => {
   await assert.rejects(fetch("http://a.example/a"), { name: "TypeError", message: /redirects more than 20 times/ });
 });
 
-test("nothing is waited for before it is awaited", async () => {
+test("fetch waits only when it is awaited", async () => {
   let asked = 0;
   SERVER.answer = () => (asked++, { body: "here" });
   const response = fetch("http://a.example/");
@@ -79,13 +79,13 @@ test("nothing is waited for before it is awaited", async () => {
   assert.equal(asked, 1);
 });
 
-test("a time limit is given on", async () => {
+test("a time limit is passed to the node", async () => {
   served({});
   await (await fetch("http://a.example/", { timeoutMs: 1.5 })).text();
   assert.deepEqual(RequestOptions.last, [1_500_000, 1_500_000, 1_500_000]);
 });
 
-test("what cannot be sent or answered is a TypeError that says why", async () => {
+test("failed requests throw a TypeError with the reason", async () => {
   served({ refused: { tag: "HTTP-request-denied" } });
   await assert.rejects(fetch("http://a.example/"), { name: "TypeError", message: /fetch of http:\/\/a\.example\/ failed: .*outbound_hosts = \["a\.example"\]/ });
   served({ refused: { tag: "DNS-error", val: {} } });
@@ -106,7 +106,7 @@ test("what cannot be sent or answered is a TypeError that says why", async () =>
   }
 });
 
-test("relative addresses are found as URL finds them", () => {
+test("relative addresses resolve as in URL", () => {
   const base = "http://a.example/b/c/d?q";
   for (const path of ["g", "./g", "g/", "/g", "//g", "?y", "g?y", "", ".", "./", "..", "../", "../g", "../..", "../../../g", "./../g", "g/./h", "g/../h", "http://h", "https://h/x?y#z", "ü?ß"]) {
     const { scheme, authority, path: found } = parsed(path, parsed(base));

@@ -4,7 +4,7 @@ import { Model, StatusError, Tensor, Tensors, Unavailable } from "../src/index.t
 import { answer, type Handler, Headers, Request, Response } from "../src/http.ts";
 import { model } from "../src/testing.ts";
 
-test("a request is taken apart", async () => {
+test("a request exposes its parts", async () => {
   const request = new Request("/a/b?x=1&y=a%20b", { method: "POST", headers: { "Content-Type": "text/plain" }, body: "grüezi" });
   assert.deepEqual([request.path, request.query.get("y"), request.headers.get("content-type")], ["/a/b", "a b", "text/plain"]);
   assert.equal(await request.text(), "grüezi");
@@ -12,7 +12,7 @@ test("a request is taken apart", async () => {
   assert.equal(new Request("").path, "/");
 });
 
-test("bad bodies are the caller's fault", async () => {
+test("invalid bodies become 400 responses", async () => {
   for (const read of [
     () => new Request("/", { body: Uint8Array.of(255) }).text(),
     () => new Request("/", { body: "{" }).json(),
@@ -21,7 +21,7 @@ test("bad bodies are the caller's fault", async () => {
   }
 });
 
-test("what a handler gives becomes an answer", async () => {
+test("handler results become responses", async () => {
   const of = (value: any) => answer(() => value, new Request("/"));
   for (const [value, type, text] of [
     ["hi", "text/plain; charset=utf-8", "hi"],
@@ -37,7 +37,7 @@ test("what a handler gives becomes an answer", async () => {
   assert.equal((await of(page)).headers.get("content-type"), "text/html");
 });
 
-test("errors become answers and exceptions do not", async (context) => {
+test("WeirErrors become responses and other exceptions do not", async (context) => {
   const logged = context.mock.method(console, "error", () => {});
   const thrown = (error: unknown): Handler => () => {
     throw error;
@@ -48,11 +48,11 @@ test("errors become answers and exceptions do not", async (context) => {
   assert.equal(logged.mock.callCount(), 0);
   await assert.rejects(answer(thrown(new RangeError("a mistake")), new Request("/")), RangeError);
   assert.equal(logged.mock.callCount(), 1);
-  // What has no JSON is no empty answer.
+  // A value without a JSON form must not become an empty response.
   await assert.rejects(answer(() => Response, new Request("/")), TypeError);
 });
 
-test("what has no JSON is refused, with what to give instead", async (context) => {
+test("values without a JSON form are rejected with a suggestion", async (context) => {
   context.mock.method(console, "error", () => {});
   using _ = model("any", () => ({}));
   const any = Model.open("any");

@@ -1,4 +1,4 @@
-// The prelude's objects against Node's own.
+// Compares the prelude's objects with Node's.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -12,12 +12,12 @@ import * as url from "../src/prelude/url.ts";
 
 const own = { ...encoding, ...url };
 
-/** The same numbers in every run. */
+/** A generator of pseudorandom numbers, the same in every run. */
 function numbers(seed: number): () => number {
   return () => (seed = (Math.imul(seed, 1664525) + 1013904223) >>> 0) / 2 ** 32;
 }
 
-test("text is encoded as Node does", () => {
+test("text encoding matches Node", () => {
   const next = numbers(1);
   for (let round = 0; round < 2000; round++) {
     const units = Array.from({ length: Math.floor(next() * 12) }, () => Math.floor(next() * [0x80, 0x800, 0x10000][round % 3]!));
@@ -26,7 +26,7 @@ test("text is encoded as Node does", () => {
   }
 });
 
-test("bytes are decoded as Node does, whole or broken", () => {
+test("decoding matches Node for valid and invalid bytes", () => {
   const next = numbers(2);
   const starts = [0x41, 0x80, 0xc2, 0xc1, 0xe0, 0xe2, 0xed, 0xf0, 0xf4, 0xf5, 0xa0, 0x9f, 0xbf, 0xef, 0xff];
   for (let round = 0; round < 20_000; round++) {
@@ -45,14 +45,14 @@ test("bytes are decoded as Node does, whole or broken", () => {
   assert.equal(new own.TextDecoder().decode(long), new TextDecoder().decode(long));
 });
 
-test("Latin 1 is what the standard says it is", () => {
-  // Node's own decoder differs from the standard here in several releases.
+test("Latin 1 decoding follows the standard", () => {
+  // Node's decoder differs from the standard here in several releases.
   const decode = (...bytes: number[]) => new own.TextDecoder("latin1").decode(Uint8Array.from(bytes));
   assert.equal(decode(0x47, 0xfc, 0x80, 0x9f, 0x81, 0xa0, 0xff), "Gü€Ÿ\x81\xa0ÿ");
   assert.throws(() => new own.TextDecoder("utf-16"), RangeError);
 });
 
-test("queries are read and written as Node does", () => {
+test("query parsing and serialisation match Node", () => {
   for (const query of ["a=1&b=2&a=3", "?x", "a=%20+b&&c=d=e", "%zz=%c3%bc&%=1", "a=%ff", "", "=", "ü=ö"]) {
     const [mine, theirs] = [new OwnSearchParams(query), new URLSearchParams(query)];
     assert.deepEqual([...mine], [...theirs], query);
@@ -67,7 +67,7 @@ test("queries are read and written as Node does", () => {
   }
 });
 
-test("addresses are taken apart as Node does", () => {
+test("URL parsing matches Node", () => {
   for (const [address, base] of [
     ["https://user:secret@example.com:8443/a/../b?x=1#end"],
     ["../up?q=ü", "http://example.com/a/b/c"],
@@ -84,7 +84,7 @@ test("addresses are taken apart as Node does", () => {
   for (const wrong of ["", "/path", "http://", "http://a:b", "http://exa mple"]) assert.throws(() => new own.URL(wrong), TypeError);
 });
 
-test("base64 is read and written as Node does", () => {
+test("base64 coding matches Node", () => {
   for (const text of ["", "a", "ab", "abc", "\xff\x00\xfe"]) {
     assert.equal(own.btoa(text), btoa(text));
     assert.equal(own.atob(btoa(text)), text);
@@ -93,7 +93,7 @@ test("base64 is read and written as Node does", () => {
   assert.throws(() => own.atob("a"));
 });
 
-test("random numbers are such", () => {
+test("random numbers are in range and differ", () => {
   const many = Array.from({ length: 1000 }, random);
   assert.ok(many.every((value) => value >= 0 && value < 1) && new Set(many).size === 1000);
   assert.match(randomUUID(), /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
@@ -101,7 +101,7 @@ test("random numbers are such", () => {
   assert.throws(() => getRandomValues(new Uint8Array(65537)), RangeError);
 });
 
-test("what is logged is put into its format as Node does", () => {
+test("console formatting matches Node", () => {
   for (const values of [
     ["a %s", 1], ["%s and %s", "a", "b"], ["%s"], ["%%"], ["100% %%", 1], ["%d %d %d", 4.5, "0x10", {}], ["%d", 5n], ["%i", "42.9px"], ["%i", 4.9],
     ["%f", "1.5e3x"], ["%j", { a: [1, "b"] }], ["%cred", "color: red"], ["%s", "a", "b", 3], ["%s %s", "a"], ["%x %s", 1], ["%s", null], ["%s", undefined],
@@ -113,7 +113,7 @@ test("what is logged is put into its format as Node does", () => {
   assert.equal(formatted(["%O and %o", { a: 1 }, [2]]), "{ a: 1 } and [2]");
 });
 
-test("stacks name lines of the sources", () => {
+test("stack traces have source lines", () => {
   const stack = "    at fail (/build/function.js:12:9)\n    at map (native)\n    at <anonymous> (/build/function.js:30:1)\n    at first (/build/function.js:1:1)\n";
   const lines = { names: ["sdk/src/http.ts", "function.ts"], runs: [[3, 0, 40], [10, 1, 5], [20, 0, 7]] };
   assert.equal(

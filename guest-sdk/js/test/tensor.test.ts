@@ -5,7 +5,7 @@ import type { ElementType } from "../src/elements.ts";
 import type { RawError } from "../src/errors.ts";
 import { model } from "../src/testing.ts";
 
-test("numbers of every type survive", () => {
+test("numbers of every type round-trip", () => {
   const arrays = [
     Uint8Array, Uint16Array, Uint32Array, Int8Array, Int16Array, Int32Array, Float32Array, Float64Array,
   ];
@@ -23,7 +23,7 @@ test("numbers of every type survive", () => {
   assert.deepEqual(Tensor.from(new Float32Array([9, 1, 2, 9]).subarray(1, 3)).values("fp32"), new Float32Array([1, 2]));
 });
 
-test("half floats are rounded to the nearest, and to even between two", () => {
+test("half floats round to nearest, ties to even", () => {
   const back = (type: ElementType, ...values: number[]) => [...Tensor.from(Float32Array.from(values), undefined, type).values()];
   assert.deepEqual(back("fp16", 1, -2.5, 65504, 65520, 2 ** -24, 2 ** -25, 1 + 2 ** -11, 1 + 3 * 2 ** -11, 2047.5), [
     1, -2.5, 65504, Infinity, 2 ** -24, 0, 1, 1 + 2 ** -9, 2048,
@@ -32,14 +32,14 @@ test("half floats are rounded to the nearest, and to even between two", () => {
   for (const type of ["fp16", "bf16"] as const) assert.ok(Number.isNaN(back(type, NaN)[0]));
 });
 
-test("strings survive, and what is no text is told", () => {
+test("strings round-trip and invalid text is reported", () => {
   assert.deepEqual(Tensor.fromStrings(["grüezi", ""]).strings(), ["grüezi", ""]);
   assert.deepEqual(Tensor.fromStrings([Uint8Array.of(255)]).byteStrings(), [Uint8Array.of(255)]);
   assert.throws(() => Tensor.fromStrings([Uint8Array.of(255)]).strings(), InvalidArgument);
   assert.throws(() => Tensor.fromBytes("bytes", [1], Uint8Array.of(9, 0, 0, 0, 1)).byteStrings(), /string 0 ends early/);
 });
 
-test("what does not fit is refused", () => {
+test("mismatched values and shapes are rejected", () => {
   for (const make of [
     () => Tensor.from([1, 2, 3], [2, 2]),
     () => Tensor.from([1, 2, 3], [-1, 2]),
@@ -59,7 +59,7 @@ test("what does not fit is refused", () => {
   assert.deepEqual(Tensor.from([7], []).shape, []);
 });
 
-test("a model of the test is run and awaited", async () => {
+test("a provided model runs and is awaited", async () => {
   const provided = model("swap", (inputs) => ({ b: inputs.get("a"), a: inputs.get("b") }));
   const swap = Model.open("swap:1");
   const inputs = { a: Tensor.from([1]), b: Tensor.from([2]) };
@@ -75,7 +75,7 @@ test("a model of the test is run and awaited", async () => {
   assert.throws(() => Model.open("swap"), NotFound);
 });
 
-test("a tensor function gives tensors or the contract's error", () => {
+test("a tensor function returns tensors or a WIT error", () => {
   const stage = tensorFunction((inputs) => {
     if (!inputs.has("x")) throw new StatusError(404, "no x");
     return { y: inputs.get("x") };
@@ -85,7 +85,7 @@ test("a tensor function gives tensors or the contract's error", () => {
   assert.throws(() => stage.run([]), { tag: "invalid-argument", val: "no x" });
 });
 
-test("a tensor function that gives something else is told what", (context) => {
+test("an invalid result of a tensor function is reported", (context) => {
   const log = context.mock.method(console, "error", () => {});
   const tensor = Tensor.from([1]);
   const disposed = Tensor.from([1]);
@@ -114,7 +114,7 @@ test("a tensor function that gives something else is told what", (context) => {
   const failing = tensorFunction(() => {
     throw new RangeError("on purpose");
   });
-  // What is wrong is in the log once; what the engine is thrown does not repeat it.
+  // The log has the error once; the thrown error does not repeat it.
   assert.throws(() => failing.run([]), { name: "Error", message: /exception above$/, stack: "" });
   assert.equal(log.mock.calls.at(-1)!.arguments[0].message, "on purpose");
   for (const given of [new Map([["y", tensor]]), [["y", tensor]] as const, new Tensors([["y", tensor]]), Object.assign(Object.create(null), { y: tensor })]) {
@@ -122,7 +122,7 @@ test("a tensor function that gives something else is told what", (context) => {
   }
 });
 
-test("a model that is run with something else says so", () => {
+test("invalid model inputs are reported", () => {
   using _ = model("same", (inputs) => ({ y: inputs.get("a") }));
   const same = Model.open("same");
   const tensor = Tensor.from([1]);
@@ -131,7 +131,7 @@ test("a model that is run with something else says so", () => {
   assert.throws(() => same.infer({ a: [1] } as never), /the input a is no Tensor: it is an Array/);
 });
 
-test("an object is there until it is deleted", () => {
+test("an object exists until it is deleted", () => {
   objects.put("kept", Tensor.from([1.5, 2.5]), { ttlMs: 60_000 });
   assert.deepEqual([...objects.get("kept").values("fp32")], [1.5, 2.5]);
   objects.delete("kept");

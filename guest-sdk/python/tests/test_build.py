@@ -1,4 +1,4 @@
-"""What ``weir.build`` makes of what the compiler says, and a compilation that has something to warn of."""
+"""Tests of the compiler output that ``weir.build`` reports, and of its warnings."""
 
 import contextlib
 import os
@@ -47,20 +47,20 @@ def handle(request):
 
 
 class Build(unittest.TestCase):
-    def test_who_asked_is_the_first_that_is_not_pythons_own(self):
+    def test_caller_is_the_first_line_in_the_folder(self):
         app = ("/0/app.py", 7)
         for places, asked in [
             ([app, *IMPORTING], app),
             ([("/python/uuid.py", 776), app, *IMPORTING], app),
             ([("/3/dateutil/parser.py", 9), app, *IMPORTING], app),
-            # A library that is being imported, and one that logs.
+            # A library that is being imported, and a library that logs.
             ([("/python/random.py", 870), *IMPORTING[:1], app, *IMPORTING], None),
             ([("/python/logging/__init__.py", 300), app, *IMPORTING], None),
             ([("<string>", 1)], None),
         ]:
             self.assertEqual(_watch.caller(places, "/0/"), asked, places)
 
-    def test_the_exception_of_a_module_is_all_that_is_said(self):
+    def test_only_the_exception_of_the_module_is_reported(self):
         output = (
             'Traceback (most recent call last):\n  File "/bin/componentize-py", line 8, in <module>\n    sys.exit(script())\n'
             'AssertionError: Traceback (most recent call last):\n  File "/2/weir_entry.py", line 4, in <module>\n    import app\n'
@@ -72,7 +72,7 @@ class Build(unittest.TestCase):
         self.assertIsNone(build.frozen(said))
 
     @unittest.skipUnless((PROGRAMS / "componentize-py").exists(), "componentize-py is not installed")
-    def test_what_is_asked_for_at_the_top_of_a_module_is_told(self):
+    def test_import_time_calls_are_reported(self):
         path = {"PATH": os.pathsep.join([str(PROGRAMS), os.environ.get("PATH", "")])}
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), mock.patch.dict(os.environ, path):
             Path("app.py").write_text(APP)

@@ -1,4 +1,4 @@
-"""Requests are read, and answers made, as the node does."""
+"""Tests of requests and responses as the node handles them."""
 
 import sys
 import unittest
@@ -8,7 +8,7 @@ from weir.http import NotAllowed, Request, Response, answer
 
 
 class HttpTests(unittest.TestCase):
-    def test_a_request_is_taken_apart(self):
+    def test_request_exposes_its_parts(self):
         request = Request("POST", "/a/b?x=1&y=a%20b&x=2", {"Content-Type": "text/plain"}, "grüezi".encode())
         self.assertEqual((request.path, request.query), ("/a/b", {"x": "2", "y": "a b"}))
         self.assertEqual(request.headers["content-type"], "text/plain")
@@ -17,18 +17,18 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT16).shape, (2,))
         self.assertEqual(Request(body=b"abcd").tensor(ElementType.UINT8, (2, -1)).shape, (2, 2))
 
-    def test_the_usual_encodings_are_loaded_for_components(self):
+    def test_common_encodings_are_loaded(self):
         from weir import _encodings  # noqa: F401
 
         self.assertLessEqual({f"encodings.{name}" for name in ("idna", "punycode", "cp1252", "utf_16_le")}, set(sys.modules))
 
-    def test_bad_bodies_are_the_callers_fault(self):
+    def test_invalid_bodies_become_400_responses(self):
         for read in [Request(body=b"\xff").text, Request(body=b"{").json]:
             with self.assertRaises(StatusError) as error:
                 read()
             self.assertEqual(error.exception.status, 400)
 
-    def test_the_content_type_follows_from_the_body(self):
+    def test_content_type_follows_from_body(self):
         for body, content_type, sent in [
             ("hi", "text/plain; charset=utf-8", b"hi"),
             (b"hi", "application/octet-stream", b"hi"),
@@ -40,7 +40,7 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(Response("<p>", headers={"Content-Type": "text/html"}).headers, [("Content-Type", "text/html")])
         self.assertIsInstance(Response(Tensor([1])).body, Tensor)
 
-    def test_what_cannot_be_sent_is_refused_where_it_is_made(self):
+    def test_invalid_responses_are_rejected_on_creation(self):
         for make, kind, words in [
             (lambda: Response("", 7), ValueError, "status or header is not allowed: 7"),
             (lambda: Response("", "200"), TypeError, "the status is of str"),
@@ -51,7 +51,7 @@ class HttpTests(unittest.TestCase):
             with self.assertRaisesRegex(kind, words):
                 make()
 
-    def test_what_can_be_no_answer_is_no_exception_of_the_handler(self):
+    def test_invalid_results_are_not_handler_exceptions(self):
         for given, words in [(answer, "not JSON serializable"), ({1, 2}, "not JSON serializable"), (closed(), "the tensor was closed")]:
             with self.assertRaisesRegex(NotAllowed, f"gave what can be no answer: .*{words}"):
                 answer(lambda request: given, Request())
@@ -62,7 +62,7 @@ class HttpTests(unittest.TestCase):
         with self.assertRaises(NameError):
             answer(fails, Request())
 
-    def test_a_coroutine_is_run_to_its_end(self):
+    def test_coroutine_handler_runs_to_its_end(self):
         async def handler(request):
             if request.path == "/nowhere":
                 raise StatusError(404, "nothing")
@@ -71,7 +71,7 @@ class HttpTests(unittest.TestCase):
         self.assertEqual(answer(handler, Request()).json(), {"path": "/"})
         self.assertEqual(answer(handler, Request("GET", "/nowhere")).status, 404)
 
-    def test_errors_become_answers_and_exceptions_do_not(self):
+    def test_errors_become_responses_and_other_exceptions_do_not(self):
         def fail(error):
             def handler(request):
                 raise error

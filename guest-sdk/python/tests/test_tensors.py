@@ -1,4 +1,4 @@
-"""Tensors hold what they are given, of every type, and refuse what does not fit."""
+"""Tests of tensors of every type, and of rejected values."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,14 @@ NUMBERS = [kind for kind in ElementType if kind not in (ElementType.BYTES, Eleme
 
 
 class TensorTests(unittest.TestCase):
-    def test_numbers_of_every_type_survive(self):
+    def test_numbers_of_every_type_round_trip(self):
         for kind in NUMBERS:
             tensor = Tensor([0, 1, 2, 100], (2, 2), kind)
             self.assertEqual(tensor.tolist(), [[0, 1], [2, 100]], kind)
             self.assertEqual(tensor.read(1, 3).tolist(), [1, 2])
             self.assertEqual((tensor.shape, tensor.element_type), ((2, 2), kind))
 
-    def test_the_type_follows_from_the_values(self):
+    def test_element_type_follows_from_values(self):
         for values, kind in [
             ([1, 2], ElementType.INT64),
             ([1, 2.5], ElementType.FP32),
@@ -38,7 +38,7 @@ class TensorTests(unittest.TestCase):
         self.assertEqual(Tensor(memoryview(b"abcd").cast("B", (2, 2))).shape, (2, 2))
         self.assertEqual(Tensor(b"\x01\x02", element_type=ElementType.FP32).tolist(), [1.0, 2.0])
 
-    def test_nested_lists_have_a_shape(self):
+    def test_nested_lists_determine_the_shape(self):
         for values, shape in [
             ([[1.0, 2.0], [3.0, 4.0]], (2, 2)),
             ([[["a"], ["b"]]], (1, 2, 1)),
@@ -59,7 +59,7 @@ class TensorTests(unittest.TestCase):
         with self.assertRaisesRegex(InvalidArgument, "give a list"):
             Tensor("abc")
 
-    def test_types_have_names(self):
+    def test_element_types_have_names(self):
         tensor = Tensor([1, 2], element_type="fp32")
         self.assertEqual((tensor.element_type, list(tensor.array("FP32"))), (ElementType.FP32, [1, 2]))
         self.assertEqual(Tensor.from_bytes("uint8", (1,), b"a").tolist(), [97])
@@ -68,7 +68,7 @@ class TensorTests(unittest.TestCase):
             with self.assertRaisesRegex(InvalidArgument, "is no element type; there are: bool, uint8"):
                 tensor.array(wrong)
 
-    def test_numbers_are_a_buffer(self):
+    def test_tensor_supports_the_buffer_protocol(self):
         tensor = Tensor([[1.0, 2.0]])
         if sys.version_info < (3, 12):
             with self.assertRaises(TypeError):
@@ -77,7 +77,7 @@ class TensorTests(unittest.TestCase):
             view = memoryview(tensor) if sys.version_info >= (3, 12) else tensor.__buffer__(0)
             self.assertEqual((view.shape, view.format), (shape, "f"))
 
-    def test_what_was_closed_is_said_to_be(self):
+    def test_closed_handles_are_reported(self):
         with testing.model("same", lambda inputs: dict(inputs)):
             with Tensor([1]) as tensor, Model.open("same") as model:
                 pending = model.submit({"x": tensor})
@@ -92,7 +92,7 @@ class TensorTests(unittest.TestCase):
             with self.assertRaisesRegex(ValueError, "the pending was closed"):
                 pending.result()
 
-    def test_truths_and_strings_come_back_as_such(self):
+    def test_booleans_and_strings_round_trip(self):
         self.assertEqual(Tensor([True, False]).tolist(), [True, False])
         self.assertEqual(Tensor(["grüezi", ""]).strings(), ["grüezi", ""])
         self.assertEqual(Tensor([b"\xff"]).byte_strings(), [b"\xff"])
@@ -101,14 +101,14 @@ class TensorTests(unittest.TestCase):
         with self.assertRaises(InvalidArgument):
             Tensor([1.0]).strings()
 
-    def test_half_floats_are_rounded_as_the_machine_does(self):
+    def test_half_floats_round_like_hardware(self):
         values = [1.0, -2.5, 3.140625, float("inf"), 1e-3]
         wide = Tensor(values, element_type=ElementType.BF16).array()
         for value, found in zip(values, wide):
             self.assertTrue(found == value or abs(found - value) <= abs(value) / 256)
         self.assertNotEqual(*[Tensor([float("nan")], element_type=ElementType.BF16).array()[0]] * 2)
 
-    def test_what_does_not_fit_is_refused(self):
+    def test_mismatched_values_are_rejected(self):
         for make in [
             lambda: Tensor([1, 2, 3], (2, 2)),
             lambda: Tensor([1, 2, 3], (-1, 2)),
@@ -128,13 +128,13 @@ class TensorTests(unittest.TestCase):
         self.assertEqual(Tensor([1, 2, 3, 4], (-1, 2)).shape, (2, 2))
         self.assertEqual(Tensor([7], ()).tolist(), 7)
 
-    def test_errors_are_also_of_the_built_in_kinds(self):
+    def test_errors_subclass_built_in_exceptions(self):
         self.assertTrue(issubclass(InvalidArgument, ValueError) and issubclass(NotFound, LookupError))
         self.assertEqual(str(Cancelled()), "The run was cancelled, by the function or because the client went away")
 
 
 class ModelTests(unittest.TestCase):
-    def test_a_model_of_the_test_is_run_and_awaited(self):
+    def test_provided_model_runs_and_is_awaited(self):
         def swap(inputs):
             return {"b": inputs["a"], "a": inputs["b"]}
 
@@ -160,7 +160,7 @@ class ModelTests(unittest.TestCase):
         with self.assertRaises(NotFound):
             Model.open("swap")
 
-    def test_coroutines_begin_their_runs_before_one_is_waited_for(self):
+    def test_gather_submits_all_runs_before_waiting(self):
         order = []
 
         async def one(model, value):
@@ -180,7 +180,7 @@ class ModelTests(unittest.TestCase):
             self.assertEqual((first, second, third.only().tolist()), ([1], [[2]], [3]))
             self.assertEqual(order, ["begin 1", "begin 2", "go on 1", "go on 2"])
 
-    def test_one_that_fails_ends_the_others(self):
+    def test_gather_cancels_the_others_on_failure(self):
         ended = []
 
         async def waits():
@@ -196,7 +196,7 @@ class ModelTests(unittest.TestCase):
             finish(gather(waits(), fails()))
         self.assertEqual(ended, [True])
 
-    def test_what_needs_an_event_loop_is_refused_where_it_is_awaited(self):
+    def test_awaiting_an_event_loop_raises(self):
         class Future:
             def __await__(self):
                 yield self
@@ -212,7 +212,7 @@ class ModelTests(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "went on to await"):
             finish(run(2))
 
-    def test_outputs_are_tensors_by_name_and_each_is_one(self):
+    def test_outputs_are_distinct_named_tensors(self):
         tensor = Tensor([1])
         for outputs, words in [
             ([tensor], "the outputs are of list"),
@@ -228,7 +228,7 @@ class ModelTests(unittest.TestCase):
             self.assertIn(words, raised.exception.value.value)
             self.assertIn(words, log.getvalue())
 
-    def test_an_object_is_there_until_it_is_deleted(self):
+    def test_object_exists_until_deleted(self):
         objects.put("kept", Tensor([1.5, 2.5]), ttl=60)
         self.assertEqual(objects.get("kept").tolist(), [1.5, 2.5])
         objects.delete("kept")
@@ -238,7 +238,7 @@ class ModelTests(unittest.TestCase):
         with self.assertRaises(InvalidArgument):
             objects.put("kept", Tensor([1]), ttl=0)
 
-    def test_a_tensor_function_may_be_a_coroutine(self):
+    def test_tensor_function_may_be_a_coroutine(self):
         @tensor_function
         async def run(inputs):
             return {"y": inputs["x"]}
@@ -246,7 +246,7 @@ class ModelTests(unittest.TestCase):
         raw = Tensor([1])._raw
         self.assertEqual(run.__globals__["Stage"]().run([("x", raw)]), [("y", raw)])
 
-    def test_a_tensor_function_gives_tensors_or_the_contracts_error(self):
+    def test_tensor_function_returns_tensors_or_wit_error(self):
         @tensor_function
         def run(inputs):
             if "x" not in inputs:

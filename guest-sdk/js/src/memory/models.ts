@@ -1,10 +1,10 @@
-/** Models as componentize-qjs would bind them: those that a test provides. */
+/** In-memory models with the interface of componentize-qjs's bindings, provided by tests. */
 
 import { refused, type Tensor } from "./tensors.ts";
 
 type Pairs = [string, Tensor][];
 
-/** Models by name. `weir/testing` fills it. */
+/** Models by name. `weir/testing` registers them. */
 export const MODELS = new Map<string, (inputs: Pairs) => Pairs>();
 
 export class Model {
@@ -35,7 +35,7 @@ export class Model {
   [Symbol.dispose](): void {}
 }
 
-/** A run, which happens when it is waited for. */
+/** A run, which executes when the function waits for it. */
 export class Pending {
   constructor(private run: () => Pairs) {}
 

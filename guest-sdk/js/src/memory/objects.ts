@@ -1,4 +1,6 @@
-/** Named objects as componentize-qjs would bind them, in memory. They do not expire. */
+/**
+ * In-memory named objects with the interface of componentize-qjs's bindings. They do not expire.
+ */
 
 import { refused, type Tensor } from "./tensors.ts";
 

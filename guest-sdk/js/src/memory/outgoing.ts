@@ -1,6 +1,6 @@
-/** `wasi:http` 0.2 for tests of `fetch`: requests are answered by {@link SERVER}, at once. */
+/** `wasi:http` 0.2 for tests of `fetch`: {@link SERVER} answers requests immediately. */
 
-/** What is sent, and what answers it. */
+/** A sent request, and its answer. */
 export interface Sent {
   method: string;
   url: string;
@@ -11,12 +11,12 @@ export interface Given {
   status?: number;
   headers?: [string, string][];
   body?: string;
-  /** Instead of an answer: an error of the node. */
+  /** An error of the node instead of an answer. */
   refused?: { tag: string; val?: unknown };
 }
 export const SERVER: { answer: (sent: Sent) => Given } = { answer: () => ({ refused: { tag: "destination-not-found" } }) };
 
-/** The resources that have not been given back. */
+/** Resources that were not released. */
 export const HELD = new Set<object>();
 
 const text = (bytes: Uint8Array) => new TextDecoder().decode(bytes);

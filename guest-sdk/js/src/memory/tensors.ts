@@ -1,4 +1,6 @@
-/** Tensors as componentize-qjs would bind them, in memory: what stands in for the node in tests. */
+/**
+ * In-memory tensors with the interface of componentize-qjs's bindings, for tests without a node.
+ */
 
 const SIZES: Record<string, number> = {
   bool: 1, uint8: 1, int8: 1,
@@ -7,7 +9,7 @@ const SIZES: Record<string, number> = {
   uint64: 8, int64: 8, fp64: 8,
 };
 
-/** An error as the engine throws it. */
+/** An error in the form that the engine throws. */
 export function refused(tag: string, val?: string): Error {
   return Object.assign(new Error(`${tag}: ${val}`), { payload: { tag, val } });
 }

@@ -1,4 +1,4 @@
-/** What the SDK imports of WASI and of the request under way, where there is none: tests make their own requests. */
+/** Stubs for the imports of WASI and of the current request. Tests create their own requests. */
 
 export class Fields {}
 export class Request {}

@@ -1,15 +1,15 @@
-/** Addresses of requests, taken apart as far as a client needs: what has to be exact is checked by the node. */
+/** Minimal URL parsing for `fetch`. The node validates URLs strictly. */
 
-/** Where a request goes. */
+/** Target of a request. */
 export interface Address {
   scheme: "http" | "https";
-  /** The host, and the port if it is not the usual one. */
+  /** Host, and port unless it is the default. */
   authority: string;
-  /** The path, which begins with a slash, and the query. */
+  /** Path with its leading slash, and query. */
   path: string;
 }
 
-/** `url`, which may be relative to `base`. */
+/** Parses `url`, which may be relative to `base`. */
 export function parsed(url: string, base?: Address): Address {
   const text = url.trim().replace(/#.*$/s, "");
   const [, scheme, authority, rest] = /^(?:([a-z][a-z0-9+.-]*):)?(?:\/\/([^/?]*))?(.*)$/is.exec(text)!;
@@ -24,7 +24,7 @@ export function parsed(url: string, base?: Address): Address {
   return { scheme: known, authority: host, path: escaped(path.startsWith("/") ? path : `/${path}`) };
 }
 
-/** `path`, seen from `base`. */
+/** Resolves `path` relative to `base`. */
 function resolved(path: string, base: string): string {
   const at = base.split("?", 1)[0]!;
   if (path === "") return base;
@@ -36,13 +36,13 @@ function resolved(path: string, base: string): string {
   for (const [index, step] of [...from, ...steps].entries()) {
     if (step === "..") whole.pop();
     else if (step !== ".") whole.push(step);
-    // A last step of dots leaves a folder.
+    // A last segment of dots refers to a folder and leaves a trailing slash.
     if (index === from.length + steps.length - 1 && (step === ".." || step === ".")) whole.push("");
   }
   return ["/" + whole.join("/"), ...query].join("?");
 }
 
-/** What may not stand in a path or query as it is, percent-encoded. */
+/** Percent-encodes characters that are not allowed in a path or query. */
 function escaped(path: string): string {
   return path.replace(/[^\x21-\x7e]+|["<>`{}\\^|]/g, encodeURIComponent);
 }

@@ -1,16 +1,19 @@
-/** Standard output and error, which go to the function's log. */
+/** Console output to standard output and error, which go to the function's log. */
 
 import { getStderr } from "wasi:cli/stderr@0.2.12";
 import { getStdout, type OutputStream } from "wasi:cli/stdout@0.2.12";
 import { TextEncoder } from "./encoding.ts";
 import { sourced } from "./stacks.ts";
 
-/** What `blocking-write-and-flush` takes at once. */
+/** Largest write that `blocking-write-and-flush` accepts. */
 const WRITE_BYTES_MAX = 4096;
-/** How deep objects are shown. */
+/** Largest depth of displayed objects. */
 const DEPTH_MAX = 3;
 
-/** `log`, `info` and `debug` to standard output; `warn`, `error` and `assert` to standard error. */
+/**
+ * `log`, `info` and `debug` write to standard output; `warn`, `error` and `assert` write to
+ * standard error.
+ */
 export interface Console {
   log(...values: unknown[]): void;
   info(...values: unknown[]): void;
@@ -32,7 +35,7 @@ export const console: Console = {
   assert(condition, ...values) {
     if (condition) return;
     const [first, ...rest] = values;
-    // What comes first may say how the rest is to be put in.
+    // The first argument may be a format string for the rest.
     if (typeof first === "string") err(`assertion failed: ${first}`, ...rest);
     else err("assertion failed:", ...values);
   },
@@ -48,7 +51,10 @@ function write(open: () => OutputStream, values: unknown[]): void {
   }
 }
 
-/** The line for `values`, as the Console standard has it: `%s`, `%d` and the like in a first string take what follows it. */
+/**
+ * Formats `values` as in the Console standard: `%s`, `%d` and similar in a first string consume
+ * the following values.
+ */
 export function formatted(values: readonly unknown[]): string {
   const [format, ...rest] = values;
   if (typeof format !== "string" || rest.length === 0) return values.map(plain).join(" ");
@@ -71,7 +77,7 @@ function put(mark: string, value: unknown): string {
       return String(Number.parseFloat(String(value)));
     case "%j":
       return JSON.stringify(value) ?? "undefined";
-    // Style, which a log has none of.
+    // CSS has no meaning in a log.
     case "%c":
       return "";
     default:

@@ -1,12 +1,12 @@
-/** Text as UTF-8. */
+/** Text encoding and decoding. */
 
-/** As the Encoding standard has it. */
+/** TextEncoder of the Encoding standard. */
 export class TextEncoder {
   readonly encoding = "utf-8";
 
-  /** The bytes of `text`; halves of characters are replaced. */
+  /** Encodes `text` as UTF-8; unpaired surrogates are replaced. */
   encode(text = ""): Uint8Array {
-    // At most three bytes for each of the string's units.
+    // Each UTF-16 unit takes at most three bytes.
     const bytes = new Uint8Array(text.length * 3);
     let length = 0;
     for (let at = 0; at < text.length; at++) {
@@ -37,11 +37,11 @@ export class TextEncoder {
   }
 }
 
-/** The names of the encoding that all the names of Latin 1 mean, and what its bytes from 0x80 to 0x9f stand for. */
+/** Labels of the encoding for Latin 1, and its characters for the bytes 0x80 to 0x9f. */
 const LATIN = /^(latin-?1|iso-?8859-1|windows-1252|cp1252|(us-)?ascii)$/i;
 const LATIN_CONTROLS = "€\x81‚ƒ„…†‡ˆ‰Š‹Œ\x8dŽ\x8f\x90‘’“”•–—˜™š›œ\x9džŸ";
 
-/** As the Encoding standard has it, for UTF-8 and Latin 1. */
+/** TextDecoder of the Encoding standard, for UTF-8 and Latin 1. */
 export class TextDecoder {
   readonly encoding: "utf-8" | "windows-1252";
   readonly fatal: boolean;
@@ -53,7 +53,10 @@ export class TextDecoder {
     this.fatal = fatal;
   }
 
-  /** The text in `bytes`, without a byte order mark. Where they are not UTF-8, a replacement, or a TypeError if that is fatal. */
+  /**
+   * Decodes `input` without a byte order mark. Replaces invalid UTF-8, or throws a TypeError if
+   * the decoder is fatal.
+   */
   decode(input: Uint8Array | ArrayBuffer = new Uint8Array()): string {
     if (this.encoding !== "utf-8") return latin(new Uint8Array(input));
     const bytes = input instanceof ArrayBuffer ? new Uint8Array(input) : input;
@@ -82,7 +85,10 @@ function latin(bytes: Uint8Array): string {
 
 const BAD = -1;
 
-/** The character that begins at `at`, and how many bytes it takes; for what is none, how many bytes are to be skipped. */
+/**
+ * Decodes the character at `at`: its code point and length in bytes. For invalid bytes, the
+ * length is the number of bytes to skip.
+ */
 function character(bytes: Uint8Array, at: number): [code: number, length: number] {
   const first = bytes[at]!;
   if (first < 0x80) return [first, 1];
@@ -91,7 +97,8 @@ function character(bytes: Uint8Array, at: number): [code: number, length: number
   let code = first & (0x7f >> length);
   for (let next = 1; next < length; next++) {
     const byte = bytes[at + next];
-    // The second byte's range keeps out halves of characters, longer forms than needed, and what is past the last character.
+    // The range of the second byte excludes surrogates, overlong encodings and code points above
+    // U+10FFFF.
     const least = next > 1 ? 0x80 : first === 0xe0 ? 0xa0 : first === 0xf0 ? 0x90 : 0x80;
     const most = next > 1 ? 0xbf : first === 0xed ? 0x9f : first === 0xf4 ? 0x8f : 0xbf;
     if (byte === undefined || byte < least || byte > most) return [BAD, next];

@@ -1,9 +1,11 @@
 /**
- * `fetch`, over `wasi:http` 0.2. No part of the prelude, for a function that can send requests imports more than others do: builds put it in
- * where a program names it (esbuild's `--inject`).
+ * `fetch`, over `wasi:http` 0.2. Not part of the prelude, because functions that send requests
+ * need additional imports. The build adds it to programs that use its name (esbuild's
+ * `--inject`).
  *
- * A request is sent when `fetch` is called, and waited for where what it gives is awaited: several at once take no longer than the longest. The
- * node sends those to hosts that `outbound_hosts` names.
+ * `fetch` sends the request immediately, and awaiting its result waits for the response:
+ * concurrent requests take as long as the longest. The node allows only the hosts in
+ * `outbound_hosts`.
  */
 
 import { handle } from "late:http/outgoing-handler@0.2.11";
@@ -21,32 +23,38 @@ import { kindOf } from "../kinds.ts";
 import { Response } from "../response.ts";
 import { type Address, parsed } from "./address.ts";
 
-/** How to send a request. */
+/** Options of a request. */
 export interface FetchInit {
-  /** `GET` unless there is a body, and then `POST` has to be said. */
+  /** Method. Defaults to `GET`; must be set for a request with a body. */
   method?: string;
   headers?: HeadersInit;
-  /** Not with `GET` and `HEAD`. */
+  /** Body. Not allowed for `GET` and `HEAD`. */
   body?: string | Uint8Array | ArrayBuffer | URLSearchParams | null;
-  /** What to do with an answer that names another address: ask there, give that answer as it is, or fail. `follow` if not given. */
+  /** Handling of redirects: follow, return the redirect, or fail. The default is `follow`. */
   redirect?: "follow" | "manual" | "error";
-  /** Give up when there was no connection, no answer, or nothing more of one for this long. The invocation's own deadline holds in any case. */
+  /**
+   * Time limit for connecting, for the response, and between its bytes. The invocation's
+   * deadline still applies.
+   */
   timeoutMs?: number;
-  /** There is no `AbortController` to make one: one of another maker is looked at once. */
+  /**
+   * There is no `AbortController` in the prelude; a signal of another implementation is checked
+   * once.
+   */
   signal?: { aborted: boolean } | null;
 }
 
-/** As the Fetch standard has it. */
+/** Limit of the Fetch standard. */
 const REDIRECTS_MAX = 20;
 const REDIRECTS = [301, 302, 303, 307, 308];
-/** What a stream takes at once. */
+/** Largest write that a stream accepts. */
 const WRITE_BYTES_MAX = 4096;
 const READ_BYTES_MAX = 1 << 20;
 const METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
-/** What is between two hosts, and not part of the answer. */
+/** Hop-by-hop headers, which are not part of the response. */
 const HOP_BY_HOP = ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"];
 
-/** One request, as it is sent. */
+/** One request, as sent. */
 interface Outgoing {
   address: Address;
   method: string;
@@ -56,9 +64,10 @@ interface Outgoing {
 }
 
 /**
- * Ask `url`, which is `http` or `https` and absolute.
+ * Fetches `url`, which must be absolute, with the scheme `http` or `https`.
  *
- * @throws {TypeError} where the request cannot be sent, or there is no answer. A status of failure is an answer.
+ * @throws {TypeError} if the request cannot be sent, or if there is no response. An error status
+ * is a response.
  */
 export function fetch(url: string | URL, init?: FetchInit | null): Promise<Response> {
   const { redirect = "follow", ...asked } = init ?? {};
@@ -72,7 +81,7 @@ export function fetch(url: string | URL, init?: FetchInit | null): Promise<Respo
   }
 }
 
-/** A promise that is kept where it is asked for, and not before: until then, the function goes on. */
+/** A lazy promise: it waits only when it is awaited, and the function continues until then. */
 class WhenAwaited<T> implements PromiseLike<T> {
   private kept: Promise<T> | undefined;
 
@@ -117,7 +126,7 @@ function encoded(body: NonNullable<FetchInit["body"]> | null): { bytes: Uint8Arr
   throw new TypeError(`a body is text, a Uint8Array, an ArrayBuffer or URLSearchParams, and this one is ${kindOf(body)}; give ${ArrayBuffer.isView(body) ? "new Uint8Array(body.buffer)" : "JSON.stringify(value) for JSON"}`);
 }
 
-/** Send `outgoing`, and do not wait for its answer. */
+/** Sends `outgoing` without waiting for its response. */
 function send({ address, method, headers, body, timeoutMs }: Outgoing): FutureIncomingResponse {
   return asking(address, () => {
     const raw = new OutgoingRequest(fieldsOf(headers, address));
@@ -131,13 +140,14 @@ function send({ address, method, headers, body, timeoutMs }: Outgoing): FutureIn
     try {
       for (let at = 0; at < body.length; at += WRITE_BYTES_MAX) stream.blockingWriteAndFlush(body.subarray(at, at + WRITE_BYTES_MAX));
     } catch {
-      // Whoever answers before it has read all of it; if nobody does, the answer says why.
+      // The server may respond before it has read the whole body. If it does not respond, the
+      // response has the error.
     }
     stream[Symbol.dispose]();
     try {
       OutgoingBody.finish(out, null);
     } catch {
-      // As above.
+      // Same as above.
     }
     return future;
   });
@@ -149,7 +159,7 @@ function fieldsOf(headers: Headers, address: Address): Fields {
   try {
     return Fields.fromList(list);
   } catch (error) {
-    // Which of them it was is not told.
+    // The error does not name the invalid header.
     for (const field of list) {
       try {
         Fields.fromList([field])[Symbol.dispose]();
@@ -171,7 +181,7 @@ function timeouts(timeoutMs: number | undefined): RequestOptions | null {
   return options;
 }
 
-/** The answer to `outgoing`, or to where it leads. */
+/** Waits for the response to `outgoing`, and follows redirects. */
 function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect: FetchInit["redirect"]): Response {
   for (let redirects = 0; ; redirects++) {
     const response = received(outgoing.address, sent);
@@ -185,7 +195,7 @@ function answer(outgoing: Outgoing, sent: FutureIncomingResponse, redirect: Fetc
   }
 }
 
-/** What to ask where an answer of `status` led. */
+/** The request that follows a redirect with `status` to `address`. */
 function redirected({ address: from, method, headers, body, timeoutMs }: Outgoing, status: number, address: Address): Outgoing {
   const asGet = status === 303 ? method !== "GET" && method !== "HEAD" : method === "POST" && (status === 301 || status === 302);
   const kept = new Headers(headers);
@@ -195,13 +205,13 @@ function redirected({ address: from, method, headers, body, timeoutMs }: Outgoin
   return { address, method: asGet ? "GET" : method, headers: kept, body: asGet ? new Uint8Array() : body, timeoutMs };
 }
 
-/** Wait for what was sent. */
+/** Waits for the response of a sent request. */
 function received(address: Address, future: FutureIncomingResponse): Fetched {
   return asking(address, () => {
     const pollable = future.subscribe();
     pollable.block();
     pollable[Symbol.dispose]();
-    // There once; the outer result is whether it was taken before.
+    // Present once it is ready; the outer result reports whether it was taken before.
     const { val: result } = future.get()!;
     future[Symbol.dispose]();
     if (result.tag === "err") throw { payload: result.val };
@@ -216,7 +226,7 @@ function received(address: Address, future: FutureIncomingResponse): Fetched {
   });
 }
 
-/** An answer whose body is received when it is asked for. */
+/** A response whose body is received on demand. */
 class Fetched extends Response {
   override readonly url: string;
   private received: Uint8Array | undefined;
@@ -236,7 +246,7 @@ class Fetched extends Response {
     return (this.received ??= this.receive());
   }
 
-  /** Do without the body. */
+  /** Releases the body without reading it. */
   drop(): void {
     this.received ??= new Uint8Array();
     this.raw[Symbol.dispose]();
@@ -261,12 +271,12 @@ class Fetched extends Response {
   }
 }
 
-/** What a call of the node threw, where it refused. */
+/** The payload of an error that a node call threw. */
 function payload(error: unknown): { tag: string; val?: any } | undefined {
   return (error as { payload?: { tag: string } } | null)?.payload;
 }
 
-/** Do what asks the node, and throw what it refuses as the standard's `TypeError`. */
+/** Runs a node call, and converts its error to the `TypeError` of the standard. */
 function asking<T>(address: Address, ask: () => T): T {
   try {
     return ask();

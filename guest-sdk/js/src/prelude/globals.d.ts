@@ -1,4 +1,4 @@
-/** The types of what the prelude brings, where neither the DOM's nor Node's are loaded. */
+/** Types of the prelude's globals, for projects that load neither the DOM's nor Node's types. */
 
 declare var console: import("./console.ts").Console;
 declare var TextEncoder: typeof import("./encoding.ts").TextEncoder;

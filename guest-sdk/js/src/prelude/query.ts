@@ -1,4 +1,4 @@
-/** As the URL standard has it, without a URL to belong to. */
+/** URLSearchParams of the URL standard, without an associated URL. */
 export class URLSearchParams implements Iterable<[string, string]> {
   private pairs: [string, string][];
 
@@ -60,7 +60,8 @@ function parsed(query: string): [string, string][] {
 function decoded(text: string): string {
   const plain = text.replaceAll("+", " ");
   if (!plain.includes("%")) return plain;
-  // A percent sign that begins no byte stands for itself, and bytes that are no text are replaced: nothing is refused.
+  // A percent sign that starts no escape stands for itself, and invalid text is replaced: decoding
+  // never fails.
   const source = new TextEncoder().encode(plain);
   const bytes: number[] = [];
   for (let at = 0; at < source.length; at++) {

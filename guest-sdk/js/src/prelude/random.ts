@@ -1,11 +1,11 @@
-/** Random numbers from the node, fresh in every instance. */
+/** Random numbers from the node, different in every instance. */
 
 import { getRandomBytes } from "wasi:random/random@0.2.12";
 
-/** What the Web Crypto standard gives at once. */
+/** Limit of the Web Crypto standard per call. */
 const BYTES_MAX = 65536;
 
-/** Fill `array` with random bytes. */
+/** Fills `array` with random bytes. */
 export function getRandomValues<T extends ArrayBufferView>(array: T): T {
   if (array.byteLength > BYTES_MAX) throw new RangeError(`at most ${BYTES_MAX} random bytes are given at once`);
   new Uint8Array(array.buffer, array.byteOffset, array.byteLength).set(getRandomBytes(array.byteLength));
@@ -21,7 +21,7 @@ export function randomUUID(): string {
   return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 }
 
-/** From 0 up to but not including 1, with as many random bits as such a number has. */
+/** A random number from 0 up to but not including 1, with all 53 bits random. */
 export function random(): number {
   const bits = new DataView(getRandomBytes(8).slice().buffer);
   return ((bits.getUint32(0) >>> 5) * 2 ** 26 + (bits.getUint32(4) >>> 6)) / 2 ** 53;

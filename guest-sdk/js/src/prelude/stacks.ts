@@ -1,6 +1,9 @@
-/** Stacks of exceptions, by lines of the sources. */
+/** Stack traces with source lines. */
 
-/** Runs of lines of the bundle, by the first one's number: the source it is from, and its line there. `build.mjs` adds them to the bundle. */
+/**
+ * Runs of consecutive bundle lines, each with its first bundle line, its source and its first
+ * source line. `build.mjs` adds the table to the bundle.
+ */
 interface Lines {
   names: string[];
   runs: [at: number, source: number, line: number][];
@@ -8,7 +11,10 @@ interface Lines {
 
 const scope = globalThis as { __weirLines?: string };
 
-/** `stack`, of lines like `at fail (/build/function.js:813:9)`, with the sources' names and lines where they are known. */
+/**
+ * Replaces the positions in `stack`, such as `at fail (/build/function.js:813:9)`, by source
+ * names and lines if they are known.
+ */
 export function sourced(stack: string, table: string | undefined = scope.__weirLines): string {
   if (table === undefined) return stack;
   const lines: Lines = JSON.parse(table);

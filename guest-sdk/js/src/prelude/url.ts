@@ -1,6 +1,7 @@
 /**
- * Addresses and base64, as the URL and HTML standards have them, from core-js. They take a megabyte of a component, so that they are no part of
- * the prelude: builds put them in where a program names them (esbuild's `--inject`).
+ * `URL` and base64 functions of the URL and HTML standards, from core-js. They add a megabyte to
+ * a component and so are not part of the prelude: the build adds them to programs that use their
+ * names (esbuild's `--inject`).
  */
 
 import atob from "core-js-pure/actual/atob";

@@ -1,18 +1,21 @@
-/** Notes what a function's modules ask of the moment at which they run, which is when the function is built. `build.mjs` warns of it. */
+/**
+ * Records calls for the time or random numbers while the function's modules run, which is at
+ * build time. `build.mjs` warns about them.
+ */
 
 const scope = globalThis as unknown as { __weirWatched?: () => Asked[]; Date: DateConstructor; crypto: Record<string, unknown> };
 
-/** What was called, and by which lines of the bundle, the innermost first. */
+/** The called function, and the bundle lines of the callers, innermost first. */
 type Asked = [what: string, lines: number[]];
 type Call = (this: unknown, ...args: never[]) => unknown;
 
-/** Watch until the bundle's last line, which calls `__weirWatched`. */
+/** Records calls until the last line of the bundle, which calls `__weirWatched`. */
 export function watch(): void {
   const asked: Asked[] = [];
   const note = (what: string) => {
-    // The lines of this function, of the one that watches, and of whoever called that.
+    // Skips the lines of this function and of the replaced function.
     const callers = (new Error().stack ?? "").split("\n").slice(2);
-    // A package that is being loaded gives itself a number, and means no harm by it.
+    // A package that draws a random number while it loads is harmless.
     if (callers.some((caller) => /\b__(require|init)/.test(caller))) return;
     const lines = callers.map((caller) => Number(/:(\d+):\d+\)?$/.exec(caller.trimEnd())?.[1]));
     asked.push([what, lines.filter((line) => line > 0)]);
@@ -36,7 +39,7 @@ export function watch(): void {
   };
 }
 
-/** Put what `made` makes in place of a function. What is returned puts it back. */
+/** Replaces a function by the result of `made`. The returned function restores it. */
 function replace<T extends object, K extends keyof T>(object: T, name: K, made: (own: Call) => Call): () => void {
   const own = object[name];
   object[name] = made((own as Call).bind(object)) as T[K];

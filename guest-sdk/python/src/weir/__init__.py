@@ -1,6 +1,7 @@
-"""Write functions for Weir in Python: components that answer HTTP requests or map tensors to tensors, and run models that live on the node.
+"""SDK for Weir functions in Python: components that answer HTTP requests or map tensors to
+tensors, and run models on the node.
 
-A function that answers HTTP requests and runs a model which its manifest grants it::
+A function that answers HTTP requests and runs a model granted by its manifest::
 
     from weir import Model, Tensor
     from weir.http import Request, http_function
@@ -11,7 +12,8 @@ A function that answers HTTP requests and runs a model which its manifest grants
         scores = Model.open("digits").infer({"image": Tensor(pixels, (1, 1, 28, 28))}).only()
         return {"scores": scores.tolist()}
 
-One with the signature of a model, which workflows and other functions can call like one::
+A function with the signature of a model, which workflows and other functions can call like a
+model::
 
     from weir import Tensor, Tensors, tensor_function
 
@@ -20,11 +22,12 @@ One with the signature of a model, which workflows and other functions can call 
         x = inputs["x"]
         return {"y": Tensor([2 * value for value in x.array()], x.shape)}
 
-``weir new NAME --template python`` makes such a project and ``weir build`` builds it. Every call gets a fresh copy of the interpreter as it
-was after the imports: import at the top of the module, and do there what need not be done for every call.
+``weir new NAME --template python`` creates a project and ``weir build`` builds it. Every call runs
+on a fresh copy of the interpreter after its imports: import at the top of the module, and do
+one-time work there.
 
-Outside a component, on a developer's machine, there is no node. Tensors are then kept in memory and models are Python functions, so that a
-function's own tests can call it: see :mod:`weir.testing`.
+Outside a component there is no node. Tensors are then kept in memory and models are Python
+functions, so that a function's tests can call it: see :mod:`weir.testing`.
 """
 
 from weir import objects

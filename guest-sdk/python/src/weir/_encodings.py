@@ -1,4 +1,6 @@
-"""Encodings that Python looks for among its files when they are first used, which a component no longer has then: here for all calls."""
+"""Loads encodings at build time. Python loads an encoding from its files on first use, and a
+component has no files.
+"""
 
 import codecs
 

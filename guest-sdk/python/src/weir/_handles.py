@@ -1,4 +1,4 @@
-"""What the function holds of what is on the node."""
+"""Handles of resources on the node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ Held = TypeVar("Held", bound="Handle")
 
 
 class Handle:
-    """A thing on the node, which is given back with its last reference or at the end of a ``with`` block."""
+    """A resource on the node. Released with its last reference or at the end of a ``with`` block.
+    """
 
     __slots__ = ("_held",)
 

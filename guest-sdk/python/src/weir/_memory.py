@@ -1,4 +1,6 @@
-"""The bindings of ``weir:inference`` as componentize-py would make them, with everything in memory: what stands in for the node outside one."""
+"""In-memory implementation of the ``weir:inference`` bindings of componentize-py, for use outside
+components.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ ElementType = Enum(
 
 @dataclass(frozen=True)
 class Err(Exception):
-    """A refusal."""
+    """An error of the node."""
 
     value: Any
 
@@ -76,7 +78,7 @@ class Tensor(_Resource):
 
 
 class Pending(_Resource):
-    """A run, which is done when it begins."""
+    """A run, which finishes when it starts."""
 
     def __init__(self, run: Callable[[], list[tuple[str, Tensor]]]) -> None:
         self._run = run
@@ -90,7 +92,7 @@ class Pending(_Resource):
 
 
 class Model(_Resource):
-    """A model that a test provides."""
+    """A model provided by a test."""
 
     def __init__(self, entry: SimpleNamespace) -> None:
         self._entry = entry
@@ -134,7 +136,7 @@ def _delete(name: str) -> None:
 
 
 def invalid(text: str) -> Err:
-    """A refusal of something that is wrong in itself."""
+    """An error for an invalid argument."""
     return Err(_CASES["Error_InvalidArgument"](text))
 
 

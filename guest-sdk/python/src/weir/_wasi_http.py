@@ -1,4 +1,4 @@
-"""``wasi:http`` 0.2, with as few calls to the node as it takes."""
+"""``wasi:http`` 0.2, with as few host calls as possible."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
     from weir.http import Response
 
 CHUNK_BYTES = 1 << 20
-# What `blocking-write-and-flush` takes at once.
+# Largest write that `blocking-write-and-flush` accepts.
 BLOCKING_WRITE_BYTES = 4096
-# How the contract spells a dimension that follows from the body's length.
+# The node's encoding of a dimension that is inferred from the length of the body.
 OPEN = 0xFFFFFFFF
 
 
 def read(raw: types.IncomingRequest) -> tuple[str, str, list[tuple[str, str]], Callable[[], bytes]]:
-    """What :class:`weir.http.Request` is made of. The body is read when it is asked for."""
+    """The arguments of :class:`weir.http.Request`. The body is read on demand."""
     with raw.headers() as fields:
         headers = [(name, value.decode("utf-8", "replace")) for name, value in fields.entries()]
     return _method(raw.method()), raw.path_with_query() or "/", headers, lambda: _body(raw)
 
 
 def send(response: Response, out: types.ResponseOutparam) -> None:
-    """Answer with ``response``. Where the node refuses it, the log is told why; where the client is gone, nobody is."""
+    """Sends ``response``. If the node rejects it, logs the reason; ignores a client that has
+    disconnected.
+    """
     try:
         _send(response, out)
     except Err as refusal:
@@ -40,13 +42,13 @@ def send(response: Response, out: types.ResponseOutparam) -> None:
 
 
 def refuse(error: Exception, out: types.ResponseOutparam) -> None:
-    """End the call with an error of the function's, and tell the log where it was made."""
+    """Ends the call with an error of the function, and logs the place where it was raised."""
     traceback.print_exception(error)
     types.ResponseOutparam.set(out, Err(types.ErrorCode_InternalError(str(error))))
 
 
 def take_body(element_type: tensors.ElementType, shape: list[int]) -> tensors.Tensor:
-    """Take the body of the request being handled as a tensor."""
+    """Takes the body of the current request as a tensor."""
     if any(not -1 <= size < OPEN for size in shape):
         raise InvalidArgument(f"a dimension of {shape} is below -1, or 2^32 or more")
     with from_node():
@@ -101,7 +103,9 @@ def _send(response: Response, out: types.ResponseOutparam) -> None:
 
 
 def _write(stream: streams.OutputStream, body: bytes) -> None:
-    """One call where the body is small; else as much at a time as the node takes."""
+    """Writes a small body with a single host call, and a larger one in pieces as the node accepts
+    them.
+    """
     if len(body) <= BLOCKING_WRITE_BYTES:
         stream.blocking_write_and_flush(body)
         return

@@ -1,4 +1,6 @@
-"""Notes what a function's modules ask for while they are imported, which is when the function is built. :mod:`weir.build` warns of it."""
+"""Records calls for the time or random numbers while the function's modules are imported, which is
+at build time. :mod:`weir.build` warns about them.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ import os
 import sys
 from types import FrameType
 
-#: Begins what an import ends with where there is something to warn of, and ends it.
+#: Delimiters of the warnings in the message that ends an import.
 FROZEN, END = "weir: frozen ", " :weir"
 
-#: The interpreter's own functions behind all that is the time, or random without a seed.
+#: The interpreter's functions behind all sources of time and of unseeded randomness.
 _CALLS = {
     "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "process_time_ns"},
     "posix": {"urandom", "getrandom"},
     None: {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"},
 }
-#: What draws from a generator, which is as good as its seed.
+#: Methods that draw from a generator, which is harmless if the generator has a seed.
 _DRAWS = {"Random.random", "Random.getrandbits"}
 
 _asked: list[tuple[str, int]] = []
@@ -25,14 +27,15 @@ _folder = ""
 
 
 def begin(app_file: str) -> None:
-    """Watch the calls that follow, of what is in the folder of ``app_file``."""
+    """Starts to record calls from files in the folder of ``app_file``."""
     global _folder
     _folder = os.path.dirname(app_file) + "/"
     sys.setprofile(_note)
 
 
 def end() -> None:
-    """Watch no more. Raises where something in the folder asked for what stays."""
+    """Stops recording. Raises if a file in the folder obtained a value that stays in the component.
+    """
     sys.setprofile(None)
     _seeded.clear()
     if _asked:
@@ -46,12 +49,12 @@ def _note(frame: FrameType, event: str, function: object) -> None:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
     generator = getattr(function, "__self__", None)
     if name == "Random.seed":
-        # Of the generator's own method: super().seed(a).
+        # The argument of the generator's method: super().seed(a).
         if frame.f_locals.get("a") is not None:
             _seeded.append(generator)
             return
     elif name in _DRAWS:
-        # One without a seed was noted when it was made.
+        # A generator without a seed was recorded when it was created.
         if generator is not getattr(sys.modules.get("random"), "_inst", None) or any(generator is one for one in _seeded):
             return
     elif name not in _CALLS.get(module, ()):
@@ -70,8 +73,9 @@ def _places(frame: FrameType | None) -> list[tuple[str, int]]:
 
 
 def caller(places: list[tuple[str, int]], folder: str) -> tuple[str, int] | None:
-    """Of a stack, innermost first, the line that asked: the first in ``folder``. None where a library is being imported, which gives itself a
-    number, or logs, and means no harm by it."""
+    """The calling line: the first line in ``folder`` of a stack, innermost first. None while a
+    library is being imported, since a random number or a log record of an import is harmless.
+    """
     for file, line in places:
         if file.startswith(folder):
             return file, line

@@ -1,6 +1,8 @@
-"""``python -m weir.build WORLD APP COMPONENT`` makes a component of the module APP with componentize-py, which has to be on the path.
+"""``python -m weir.build WORLD APP COMPONENT`` builds a component from the module APP with
+componentize-py, which must be on the path.
 
-Warns of what is random or the time and stays as it was when the module was imported: every call begins there.
+Warns about random values and times that were fixed when the module was imported: every call starts
+with them.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from weir import _watch
 
 _NAME = "weir_entry"
-#: Imports the function as the component's own module would, and ends badly where there is something to warn of.
+#: Imports the function like the component's own module, and fails if there are warnings.
 _ENTRY = """
 import importlib.util
 from weir import _watch
@@ -44,11 +46,11 @@ _EXPORTS = {
 
 
 class BuildError(Exception):
-    """The compiler's word, without what only its makers understand."""
+    """The compiler's error output, without its internals."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line says. Returns the exit status."""
+    """Builds a component as given on the command line. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m weir.build", description=__doc__)
     parser.add_argument("world", choices=sorted(_EXPORTS), help="of the contract")
     parser.add_argument("app", help="the module with the function, such as app for app.py")
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build(world: str, app: str, component: str, wit: str = "wit") -> list[str]:
-    """Make ``component`` of the module ``app`` in the working folder. Returns warnings."""
+    """Builds ``component`` from the module ``app`` in the working folder. Returns warnings."""
     warnings = watched(world, app, component, wit)
     if warnings:
         _componentize(world, app, component, wit, [])
@@ -73,7 +75,7 @@ def build(world: str, app: str, component: str, wit: str = "wit") -> list[str]:
 
 
 def watched(world: str, app: str, component: str, wit: str) -> list[str]:
-    """Make ``component``, unless there are warnings, which are returned."""
+    """Builds ``component``, unless there are warnings, which are returned."""
     with tempfile.TemporaryDirectory(prefix="weir-build-") as folder:
         export, decorator = _EXPORTS[world]
         Path(folder, f"{_NAME}.py").write_text(_ENTRY.format(app=app, export=export, decorator=decorator))
@@ -88,7 +90,7 @@ def watched(world: str, app: str, component: str, wit: str) -> list[str]:
 
 
 def frozen(message: str) -> list[str] | None:
-    """The warnings in what a compilation ended with; None where it ended with something else."""
+    """The warnings in the error of a compilation; None for any other error."""
     if _watch.FROZEN not in message:
         return None
     found = message.split(_watch.FROZEN, 1)[1].split(_watch.END, 1)[0]
@@ -113,7 +115,7 @@ def _componentize(world: str, app: str, component: str, wit: str, folders: Seque
 
 
 def said(output: str) -> str:
-    """What the compiler wrote, from the function's own exception on where there is one."""
+    """The compiler's error output, starting with the function's exception if there is one."""
     _, found, exception = output.partition("AssertionError: ")
     if not found:
         return output.strip()

@@ -1,7 +1,7 @@
-"""Handlers that are coroutines, and runs that are awaited together.
+"""Coroutine handlers, and concurrent runs.
 
-A component has no sockets and no selectors, so asyncio's event loop does not run in one. It takes none: a run goes on by itself once it is
-submitted, and all that is left to do is to wait for it.
+asyncio's event loop does not run in a component, which has no sockets and no selectors. None is
+needed: a submitted run proceeds on the node, and the function only has to wait for it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ __all__ = ["gather"]
 
 
 async def gather(*awaitables: Awaitable[Any]) -> list[Any]:
-    """Await all of them, and give what they give, in order: ``first, second = await gather(classify(a), classify(b))``.
+    """Awaits all of them and returns their results in order: ``first, second = await
+    gather(classify(a), classify(b))``.
 
-    Each goes on to its first run before any is waited for. Where one fails the others are cancelled.
+    Each awaitable proceeds to its first run before the function waits for any run. If one fails,
+    the others are cancelled.
     """
     results: list[Any] = [None] * len(awaitables)
     waiting = {at: awaitable.__await__() for at, awaitable in enumerate(awaitables)}
@@ -36,7 +38,7 @@ async def gather(*awaitables: Awaitable[Any]) -> list[Any]:
 
 
 def finish(answer: Any) -> Any:
-    """What a handler gave; if that is a coroutine, what it comes to."""
+    """The result of a handler; a coroutine is run to its end."""
     if not isinstance(answer, Coroutine):
         return answer
     steps = answer.__await__()
@@ -48,14 +50,14 @@ def finish(answer: Any) -> Any:
 
 
 class _Turn:
-    """Lets other coroutines go on first."""
+    """Yields to other coroutines."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 def _step(steps: Generator[Any, Any, Any]) -> None:
-    """Go on to the next wait. What waits for an event loop is told, where it does, that there is none."""
+    """Advances to the next wait. Raises an error in a coroutine that waits for an event loop."""
     awaited = steps.send(None)
     if awaited is not None:
         kind = type(awaited).__name__

@@ -1,4 +1,4 @@
-"""The types of tensors' elements, and how Python holds them."""
+"""Element types of tensors, and the corresponding Python types."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from struct import error as StructError
 from weir._wit import tensors
 from weir.errors import InvalidArgument
 
-# Elements are little-endian, and so is WebAssembly: buffers are copied as they are.
+# Both tensors and WebAssembly are little-endian, so buffers are copied unchanged.
 assert sys.byteorder == "little", "weir needs a little-endian machine"
 
-#: The element types of the Open Inference Protocol: ``ElementType.FP32``, ``ElementType.UINT8``, ``ElementType.BYTES``, ...
+#: Element types of the Open Inference Protocol: ``ElementType.FP32``, ``ElementType.UINT8``,
+#: ``ElementType.BYTES``, ...
 ElementType = tensors.ElementType
 
-# The codes of the standard library's `array`, which has none for half floats.
+# Type codes of the standard library's `array`, which has none for half floats.
 _CODES = {
     ElementType.UINT8: "B",
     ElementType.UINT16: "H",
@@ -34,19 +35,19 @@ _UNSIGNED = {1: ElementType.UINT8, 2: ElementType.UINT16, 4: ElementType.UINT32,
 _SIGNED = {1: ElementType.INT8, 2: ElementType.INT16, 4: ElementType.INT32, 8: ElementType.INT64}
 _FLOATS = {2: ElementType.FP16, 4: ElementType.FP32, 8: ElementType.FP64}
 
-# What a tensor's dimensions may be made of.
+# Types that can represent the dimensions of a nested list.
 _NESTED = (list, tuple, range, array)
 
 _LENGTH = Struct("<I")
 
 
 def name(element_type: ElementType) -> str:
-    """As the contract spells it."""
+    """Name of the type as in WIT."""
     return element_type.name.lower()
 
 
 def of(wanted: ElementType | str) -> ElementType:
-    """An element type, by itself or by its name."""
+    """Converts a type or its name to an element type."""
     if isinstance(wanted, ElementType):
         return wanted
     found = ElementType.__members__.get(wanted.upper()) if isinstance(wanted, str) else None
@@ -56,7 +57,7 @@ def of(wanted: ElementType | str) -> ElementType:
 
 
 def of_buffer(view: memoryview) -> ElementType:
-    """The type of a buffer's elements."""
+    """Element type of a buffer."""
     code = view.format.lstrip("@=<")
     if code == "?":
         return ElementType.BOOL
@@ -67,7 +68,7 @@ def of_buffer(view: memoryview) -> ElementType:
 
 
 def of_values(values: Sequence) -> ElementType:
-    """The type that holds all of ``values``: bool, int64, fp32 or bytes."""
+    """The element type that can hold all of ``values``: bool, int64, fp32 or bytes."""
     kinds = {bool if isinstance(value, bool) else type(value) for value in values}
     if not kinds or kinds <= {int, float} and float in kinds:
         return ElementType.FP32
@@ -81,7 +82,7 @@ def of_values(values: Sequence) -> ElementType:
 
 
 def flat(values: object) -> tuple[list, tuple[int, ...]]:
-    """The values of lists, nested or not, and their shape; of a value alone, ``()``."""
+    """Flattens nested lists to their values and shape; the shape of a single value is ``()``."""
     if isinstance(values, (int, float, str, bytes)):
         return [values], ()
     level = list(values)
@@ -98,7 +99,7 @@ def flat(values: object) -> tuple[list, tuple[int, ...]]:
 
 
 def pack(values: Sequence, element_type: ElementType) -> bytes:
-    """The bytes of a tensor that holds ``values``."""
+    """Encodes ``values`` as tensor data."""
     try:
         if element_type in _CODES:
             return array(_CODES[element_type], values).tobytes()
@@ -114,7 +115,7 @@ def pack(values: Sequence, element_type: ElementType) -> bytes:
 
 
 def unpack(data: bytes, element_type: ElementType) -> array:
-    """The elements in ``data``: truths as 0 and 1, half floats widened."""
+    """Decodes tensor data: booleans as 0 and 1, half floats widened."""
     if element_type is ElementType.BYTES:
         raise InvalidArgument("the tensor holds bytes and not numbers")
     if element_type is ElementType.FP16:
@@ -127,7 +128,7 @@ def unpack(data: bytes, element_type: ElementType) -> array:
 
 
 def split(data: bytes) -> list[bytes]:
-    """The byte strings in ``data``: each is its length as four bytes, then itself."""
+    """Decodes byte strings: each is prefixed with its length as four bytes."""
     strings, at = [], 0
     while at < len(data):
         start = at + _LENGTH.size
@@ -148,14 +149,14 @@ def _join(values: Sequence) -> bytes:
 
 
 def _narrow(values: array) -> bytes:
-    # The upper half of each, rounded to even.
+    # The upper half of each, rounded to nearest, ties to even.
     bits = array("I", values.tobytes())
     return array("H", [_rounded(value) for value in bits]).tobytes()
 
 
 def _rounded(bits: int) -> int:
     if bits & 0x7FFFFFFF > 0x7F800000:
-        return bits >> 16 | 0x40  # Not a number stays one.
+        return bits >> 16 | 0x40  # NaN stays NaN.
     return bits + 0x7FFF + (bits >> 16 & 1) >> 16
 
 

@@ -1,8 +1,9 @@
-"""What can go wrong, and how it is answered.
+"""Errors and their responses.
 
-Each case of the contract's ``error`` is an exception, which is also of the built-in kind that a Python programmer would look for. Raised
-from a function and not caught, it becomes the answer: HTTP status :attr:`Error.status` with the text, or the error of the tensor function.
-Any other exception ends the call with a traceback in the function's log.
+Each case of the WIT type ``error`` is an exception, which is also a subclass of the corresponding
+built-in exception. Raised from a handler, it becomes the response: HTTP status :attr:`Error.status`
+with the text, or the error of the tensor function. Any other exception ends the call, with a
+traceback in the function's log.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from weir._wit import Err, tensors
 class Error(Exception):
     """Why something could not be done. Raise one of the subclasses."""
 
-    #: The HTTP status that answers for it.
+    #: HTTP status of the error response.
     status: int = 500
 
     def __str__(self) -> str:
@@ -66,7 +67,9 @@ class InternalError(Error):
 
 
 class StatusError(Error):
-    """The function's own answer: an HTTP status from 400 up, and a text for whoever asked."""
+    """An error response defined by the function: an HTTP status of 400 or higher, and a text for
+    the client.
+    """
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -88,7 +91,7 @@ _BY_KIND = {kind: case for case, kind in _BY_CASE.items()}
 
 @contextmanager
 def from_node() -> Iterator[None]:
-    """Raise what the node refuses as an :class:`Error`."""
+    """Converts errors of node calls to :class:`Error`."""
     try:
         yield
     except Err as refusal:
@@ -99,7 +102,7 @@ def from_node() -> Iterator[None]:
 
 
 def to_node(error: Error) -> Err:
-    """What the caller of a tensor function gets to see."""
+    """Converts an error for the caller of a tensor function."""
     case = _BY_KIND.get(type(error))
     if case is None:
         case = tensors.Error_InvalidArgument if 400 <= error.status < 500 else tensors.Error_Internal

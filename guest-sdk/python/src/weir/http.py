@@ -1,4 +1,4 @@
-"""HTTP in and out."""
+"""HTTP requests and responses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Request", "Response", "http_function"]
 
 
 class Headers(Mapping[str, str]):
-    """Headers by name, whatever its case; the first of several."""
+    """Case-insensitive headers. Of repeated headers, holds the first."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self.pairs = list(pairs)
@@ -40,7 +40,9 @@ class Headers(Mapping[str, str]):
 
 
 class Request:
-    """A request to answer. Tests make one as ``Request("POST", "/shout?loud=1", body=b"hi")``."""
+    """The request to answer. Tests create one with ``Request("POST", "/shout?loud=1",
+    body=b"hi")``.
+    """
 
     def __init__(
         self,
@@ -49,40 +51,43 @@ class Request:
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         body: bytes | Callable[[], bytes] = b"",
     ) -> None:
-        #: In capitals: ``GET``, ``POST``, ...
+        #: Method in capitals: ``GET``, ``POST``, ...
         self.method = method
-        #: Within the function, as it was sent: percent-encoded, with the slash at its start and without the query.
+        #: Path within the function, as sent: percent-encoded, with the leading slash and without the
+        #: query.
         self.path, _, self.query_string = target.partition("?")
         self.headers = Headers(list(headers.items()) if isinstance(headers, Mapping) else headers)
         self._body = body
 
     @property
     def query(self) -> dict[str, str]:
-        """The query, decoded; of a key that is there twice, the last value."""
+        """Decoded query. Of a repeated key, holds the last value."""
         return dict(parse_qsl(self.query_string, keep_blank_values=True))
 
     def body(self) -> bytes:
-        """The whole body. It enters the function's memory with the first call."""
+        """The whole body. Enters guest memory on the first call."""
         if callable(self._body):
             self._body = self._body()
         return self._body
 
     def text(self) -> str:
-        """The body as text. Answers 400 where it is not UTF-8."""
+        """The body as text. The error is a 400 response if the body is not UTF-8."""
         try:
             return self.body().decode()
         except UnicodeDecodeError as error:
             raise StatusError(400, f"the body is no text: {error}") from None
 
     def json(self) -> object:
-        """The body as JSON. Answers 400 where it is none."""
+        """The body as JSON. The error is a 400 response if the body is not JSON."""
         try:
             return json.loads(self.body())
         except ValueError as error:
             raise StatusError(400, f"the body is no JSON: {error}") from None
 
     def tensor(self, element_type: ElementType | str, shape: Sequence[int] = (OPEN,)) -> Tensor:
-        """Take the body as a tensor, without reading it into the function's memory. One dimension may be -1."""
+        """Takes the body as a tensor, without reading it into guest memory. One dimension may be
+        -1.
+        """
         element_type = elements.of(element_type)
         if callable(self._body) and IN_COMPONENT:
             return Tensor._of(_wasi_http.take_body(element_type, list(shape)))
@@ -91,14 +96,17 @@ class Request:
 
 
 class NotAllowed(TypeError, ValueError):
-    """What can be no answer: the call ends with an error of the function, and the log has where it was made."""
+    """A value that cannot become a response. Ends the call with an error of the function, and the
+    log has the place where it was created.
+    """
 
 
 class Response:
-    """An answer.
+    """A response.
 
-    The body is text, bytes, a :class:`~weir.Tensor` (whose bytes do not enter the function's memory), ``None`` for an empty one, or
-    anything else that ``json.dumps`` takes. The content type follows from it unless ``headers`` has one.
+    The body is text, bytes, a :class:`~weir.Tensor` (whose bytes stay on the node and do not enter
+    guest memory), ``None`` for an empty body, or a value that ``json.dumps`` accepts. The content
+    type follows from the body unless ``headers`` sets one.
     """
 
     def __init__(
@@ -119,7 +127,7 @@ class Response:
         elif isinstance(body, (bytes, bytearray, memoryview)):
             content_type, body = "application/octet-stream", bytes(body)
         elif isinstance(body, Tensor):
-            _ = body._raw  # Not one that was closed.
+            _ = body._raw  # Raises if the tensor was closed.
             content_type = "application/octet-stream"
         elif body is None:
             body = b""
@@ -132,7 +140,7 @@ class Response:
 
     @classmethod
     def of(cls, answer: object) -> Response:
-        """What a handler gave, as an answer."""
+        """Converts the result of a handler to a response."""
         if isinstance(answer, cls):
             return answer
         if isinstance(answer, Error):
@@ -151,7 +159,7 @@ class Response:
 
 def _json(body: object) -> bytes:
     try:
-        # JSON has no word for what is not a number.
+        # JSON has no form for NaN and infinities.
         return json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise NotAllowed(str(error)) from error
@@ -161,9 +169,11 @@ Handler = TypeVar("Handler", bound=Callable[[Request], object])
 
 
 def http_function(handler: Handler) -> Handler:
-    """Make a component of ``handler``, which gets a :class:`Request` and gives a :class:`Response` or what makes one. Once, in ``app.py``.
+    """Makes an HTTP component of ``handler``, which takes a :class:`Request` and returns a
+    :class:`Response` or a value that converts to one. Use it once, in ``app.py``.
 
-    An :class:`~weir.Error` that it raises becomes the answer. It may be a coroutine. The handler stays an ordinary function.
+    An :class:`~weir.Error` raised by the handler becomes the response. The handler may be a
+    coroutine, and remains an ordinary function.
     """
     if IN_COMPONENT:
 
@@ -176,13 +186,13 @@ def http_function(handler: Handler) -> Handler:
                 else:
                     _wasi_http.send(response, out)
 
-        # Where componentize-py looks for what the world exports.
+        # componentize-py looks up the world's export under this name.
         handler.__globals__["IncomingHandler"] = IncomingHandler
     return handler
 
 
 def answer(handler: Callable[[Request], object], request: Request) -> Response:
-    """Call ``handler``, as the node would."""
+    """Calls ``handler`` in the same way as the node."""
     try:
         given = finish(handler(request))
     except Error as error:
@@ -194,7 +204,7 @@ def answer(handler: Callable[[Request], object], request: Request) -> Response:
 
 
 def _opened(element_type: ElementType, shape: Sequence[int], length: int) -> list[int]:
-    """Outside a component: ``shape`` with its open dimension filled in."""
+    """Outside a component: ``shape`` with its open dimension inferred."""
     size = len(Tensor([0], element_type=element_type).tobytes())
     rest = size
     for dimension in shape:

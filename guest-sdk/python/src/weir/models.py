@@ -1,4 +1,4 @@
-"""Models, and runs of them."""
+"""Models and inference."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Description:
-    """What a model is, and what it takes and gives."""
+    """Name, version and signature of a model."""
 
     name: str
     version: str
@@ -33,24 +33,28 @@ class Description:
 
 
 class Model(Handle):
-    """A model that the function's manifest grants it; or a tensor function, a workflow, or a kernel graph, which run like one.
+    """A model that the function's manifest grants. Tensor functions, workflows and kernel graphs
+    are opened and run in the same way.
 
-    The node keeps it in device memory while this handle lives. Opening and dropping one that is there already costs little.
+    The node keeps the model in device memory for the lifetime of this handle. Opening and dropping
+    a resident model is cheap.
     """
 
     __slots__ = ()
 
     @classmethod
     def open(cls, name: str) -> Model:
-        """Open the newest version of the model ``name``, or one version of it with ``name:version``.
+        """Opens the newest version of the model ``name``, or a specific version with
+        ``name:version``.
 
-        Fails with :class:`~weir.NotFound`, :class:`~weir.NotGranted`, or :class:`~weir.ResourceExhausted` where no device has room for it.
+        Raises :class:`~weir.NotFound`, :class:`~weir.NotGranted`, or
+        :class:`~weir.ResourceExhausted` if no device has room for the model.
         """
         with from_node():
             return cls(models.Model.open(name))
 
     def describe(self) -> Description:
-        """Its name, version, inputs and outputs."""
+        """Name, version, inputs and outputs of the model."""
         raw = self._raw.describe()
         inputs, outputs = (
             tuple(Port(port.name, port.element_type, tuple(port.shape)) for port in ports)
@@ -66,10 +70,11 @@ class Model(Handle):
         timeout: float | None = None,
         priority: int | None = None,
     ) -> Tensors:
-        """Run it, and wait for its outputs.
+        """Runs the model and waits for its outputs.
 
-        ``outputs`` names those to return, in order; the others need not be computed. ``timeout`` is in seconds, counted in whole
-        milliseconds; the invocation's own deadline holds in any case. ``priority`` 1 is the most urgent, 0 the invocation's own.
+        ``outputs`` selects the outputs to return, in order; the node need not compute the others.
+        ``timeout`` is in seconds, counted in whole milliseconds; the invocation's deadline still
+        applies. ``priority`` 1 is the most urgent, 0 uses the invocation's priority.
         """
         with from_node():
             return from_pairs(self._raw.infer(to_pairs(inputs), _options(outputs, timeout, priority)))
@@ -82,31 +87,36 @@ class Model(Handle):
         timeout: float | None = None,
         priority: int | None = None,
     ) -> Pending:
-        """Start a run, and do something else until it is done. The inputs may be dropped at once."""
+        """Starts a run and returns without waiting for its outputs. The inputs may be dropped at
+        once.
+        """
         with from_node():
             return Pending(self._raw.submit(to_pairs(inputs), _options(outputs, timeout, priority)))
 
 
 class Pending(Handle):
-    """A run under way, in the manner of :class:`concurrent.futures.Future`. Dropping it cancels the run.
+    """An active run, similar to :class:`concurrent.futures.Future`. Dropping it cancels the run.
 
-    Runs go on while the function computes or waits for another, so several that were submitted before the first is waited for take no
-    longer than the longest. In a coroutine it can be awaited, alone or with others in :func:`weir.gather`.
+    Runs proceed concurrently while the function computes or waits, so several submitted runs take
+    as long as the longest. A coroutine can await a run, alone or with others in
+    :func:`weir.gather`.
     """
 
     __slots__ = ()
 
     def result(self) -> Tensors:
-        """Wait for the outputs. They are handed over once."""
+        """Waits for the outputs. A second call fails."""
         with from_node():
             return from_pairs(self._raw.wait())
 
     def cancel(self) -> None:
-        """Stop the run, unless it is done; :meth:`result` then fails with :class:`~weir.Cancelled`."""
+        """Cancels the run, unless it is finished; :meth:`result` then fails with
+        :class:`~weir.Cancelled`.
+        """
         self._raw.cancel()
 
     def __await__(self) -> Generator[None, None, Tensors]:
-        yield  # Others begin their runs before this one is waited for.
+        yield  # Other coroutines submit their runs before this one waits.
         return self.result()
 
 

@@ -1,6 +1,7 @@
-"""Tensors that are kept under names, for other functions, inferences and clients to read.
+"""Named objects: tensors stored under a name, which other functions, inferences and clients can
+read.
 
-The function's manifest says which names it may read, and which it may put and delete::
+The function's manifest lists the names it may read, and the names it may put and delete::
 
     [function.objects]
     read = ["thresholds"]
@@ -24,25 +25,27 @@ __all__ = ["delete", "get", "put"]
 
 
 def get(name: str) -> Tensor:
-    """The tensor that is kept under ``name``, as it was put.
+    """Reads the tensor stored under ``name``.
 
-    Fails with :class:`~weir.NotFound` where there is none, or it has expired, and with :class:`~weir.NotGranted`.
+    Raises :class:`~weir.NotFound` if the object does not exist or has expired, and
+    :class:`~weir.NotGranted`.
     """
     with from_node():
         return Tensor._of(objects.get(name))
 
 
 def put(name: str, tensor: Tensor, *, ttl: float | None = None) -> None:
-    """Keep a copy of ``tensor`` under ``name``, in the place of what was there. It is durable when this returns.
+    """Stores a copy of ``tensor`` under ``name``, replacing an existing object. The object is
+    durable when the call returns.
 
-    ``ttl`` is for how many seconds, counted in whole milliseconds; without it, for as long as the node's settings say. Fails with
-    :class:`~weir.ResourceExhausted` where there is no room for it.
+    ``ttl`` is its lifetime in seconds, counted in whole milliseconds; None selects the node's
+    default. Raises :class:`~weir.ResourceExhausted` if there is no space for the object.
     """
     with from_node():
         objects.put(name, tensor._raw, None if ttl is None else max(int(ttl * 1000), 0))
 
 
 def delete(name: str) -> None:
-    """Let nobody find ``name`` any more."""
+    """Deletes the object ``name``."""
     with from_node():
         objects.delete(name)

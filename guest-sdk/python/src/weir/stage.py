@@ -1,4 +1,4 @@
-"""Functions with the signature of a model."""
+"""Tensor functions: functions with the signature of a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Handler = TypeVar("Handler", bound=Callable[[Tensors], object])
 
 
 def tensor_function(handler: Handler) -> Handler:
-    """Make a component of ``handler``, which maps named tensors to named tensors, and may be a coroutine. Once, in ``app.py``.
+    """Makes a component of ``handler``, which maps named tensors to named tensors, and may be a
+    coroutine. Use it once, in ``app.py``.
 
-    The handler stays an ordinary function.
+    The handler remains an ordinary function.
     """
 
     class Stage:
@@ -29,10 +30,10 @@ def tensor_function(handler: Handler) -> Handler:
             try:
                 return outputs_to_pairs(outputs)
             except (TypeError, ValueError) as error:
-                # An error of the function, and no exception in it.
+                # The fault is in the function's result, so the traceback has no meaning.
                 print(error, file=sys.stderr)
                 raise to_node(InternalError(str(error))) from None
 
-    # Where componentize-py looks for what the world exports.
+    # componentize-py looks up the world's export under this name.
     handler.__globals__["Stage"] = Stage
     return handler

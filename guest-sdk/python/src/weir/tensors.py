@@ -1,4 +1,4 @@
-"""Tensors, alone and with names."""
+"""Tensors, and collections of named tensors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from weir._wit import tensors
 from weir.elements import ElementType
 from weir.errors import InvalidArgument, from_node
 
-#: A dimension that is whatever the data makes it.
+#: Marks a dimension to be inferred from the number of elements.
 OPEN = -1
 
 
 class Tensor(Handle):
-    """A dense, row-major tensor on the node. Its bytes enter the function's memory only when they are read.
+    """A dense, row-major tensor on the node. Its data enters guest memory only when it is read.
 
     ::
 
@@ -27,11 +27,13 @@ class Tensor(Handle):
         Tensor(["a", "b"])                           # byte strings
         Tensor([1, 2], element_type="int8")     # or ElementType.INT8
 
-    ``values`` is a sequence, nested or flat, anything with the buffer protocol, or one value. ``shape`` is the size of each dimension,
-    outermost first; ``()`` is a scalar, one dimension may be -1, and without one it is that of the values. Fails with :class:`~weir.InvalidArgument` where the two do
-    not fit, and with :class:`~weir.ResourceExhausted` past the function's limit of tensor bytes.
+    ``values`` is a sequence, nested or flat, anything with the buffer protocol, or one value.
+    ``shape`` is the size of each dimension, outermost first; ``()`` is a scalar, and one dimension
+    may be -1. Without a shape, the tensor has the shape of the values. Raises
+    :class:`~weir.InvalidArgument` if shape and values do not match, and
+    :class:`~weir.ResourceExhausted` above the function's limit of tensor bytes.
 
-    It is freed with its last reference, or at the end of a ``with`` block.
+    Released with its last reference, or at the end of a ``with`` block.
     """
 
     __slots__ = ()
@@ -54,7 +56,7 @@ class Tensor(Handle):
 
     @classmethod
     def from_bytes(cls, element_type: ElementType | str, shape: Sequence[int], data: bytes) -> Tensor:
-        """Copy ``data``, little-endian and row-major, into a new tensor."""
+        """Creates a tensor from a copy of ``data``, little-endian and row-major."""
         return cls._of(_make(elements.of(element_type), list(shape), bytes(data)))
 
     @classmethod
@@ -65,28 +67,29 @@ class Tensor(Handle):
 
     @property
     def element_type(self) -> ElementType:
-        """The type of every element."""
+        """Element type."""
         return self._raw.element_type()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The size of each dimension, outermost first."""
+        """Size of each dimension, outermost first."""
         return tuple(self._raw.shape())
 
     @property
     def nbytes(self) -> int:
-        """How many bytes its data has."""
+        """Size of the data in bytes."""
         return self._raw.byte_length()
 
     def tobytes(self) -> bytes:
-        """Copy its data into the function's memory as it is: little-endian, row-major."""
+        """Copies the data into guest memory unchanged: little-endian, row-major."""
         with from_node():
             return self._raw.read(0, self._raw.byte_length())
 
     def array(self, wanted: ElementType | str | None = None) -> array:
-        """Copy all numbers into the function's memory, flat: truths as 0 and 1, half floats widened to ``f``.
+        """Copies all numbers into guest memory, flat: booleans as 0 and 1, half floats widened to
+        ``f``.
 
-        Fails with :class:`~weir.InvalidArgument` where they are not of the type ``wanted``.
+        Raises :class:`~weir.InvalidArgument` if the numbers are not of the type ``wanted``.
         """
         kind = self.element_type
         if wanted is not None and elements.of(wanted) is not kind:
@@ -94,27 +97,31 @@ class Tensor(Handle):
         return elements.unpack(self.tobytes(), kind)
 
     def read(self, start: int, stop: int) -> array:
-        """Copy the numbers from ``start`` up to ``stop``, counted in row-major order: a row of a large output, say."""
+        """Copies the numbers from ``start`` up to ``stop``, counted in row-major order: for
+        example, one row of a large output.
+        """
         kind = self.element_type
         size = self.nbytes // max(prod(self.shape), 1)
         with from_node():
             return elements.unpack(self._raw.read(start * size, max(stop - start, 0) * size), kind)
 
     def strings(self) -> list[str]:
-        """Copy all strings into the function's memory."""
+        """Copies all strings into guest memory."""
         try:
             return [string.decode() for string in self.byte_strings()]
         except UnicodeDecodeError as error:
             raise InvalidArgument(f"the tensor holds bytes that are no text: {error}") from None
 
     def byte_strings(self) -> list[bytes]:
-        """Copy all byte strings into the function's memory."""
+        """Copies all byte strings into guest memory."""
         if self.element_type is not ElementType.BYTES:
             raise InvalidArgument(f"the tensor holds {elements.name(self.element_type)} and not bytes")
         return elements.split(self.tobytes())
 
     def tolist(self) -> object:
-        """Copy everything into lists, nested as the shape is; of a scalar, its value."""
+        """Copies all elements into lists, nested according to the shape; a scalar becomes its
+        value.
+        """
         kind = self.element_type
         flat = self.strings() if kind is ElementType.BYTES else self.array().tolist()
         if kind is ElementType.BOOL:
@@ -126,9 +133,11 @@ class Tensor(Handle):
         return flat if shape else flat[0]
 
     def __buffer__(self, flags: int) -> memoryview:
-        """A copy of its numbers as a buffer, for ``memoryview(tensor)`` and ``numpy.asarray(tensor)``.
+        """A copy of the numbers as a buffer, for ``memoryview(tensor)`` and
+        ``numpy.asarray(tensor)``.
 
-        From Python 3.12 on, as in every component; before, use :meth:`array`. Of a scalar and of no numbers at all it has one dimension.
+        Works from Python 3.12 on, and so in every component; with earlier versions, use
+        :meth:`array`. The buffer of a scalar or of an empty tensor has one dimension.
         """
         code = self.array()
         return memoryview(code).cast("B").cast(code.typecode, self.shape) if self.shape and code else memoryview(code)
@@ -140,25 +149,25 @@ class Tensor(Handle):
 
 
 class Tensors(dict[str, Tensor]):
-    """Named tensors, in order: the outputs of a model, or what a tensor function is given."""
+    """Named tensors in order: the outputs of a model, or the inputs of a tensor function."""
 
     def __missing__(self, name: str) -> Tensor:
         raise InvalidArgument(f"there is no tensor {name}; there are: {', '.join(self)}")
 
     def only(self) -> Tensor:
-        """The only tensor there is."""
+        """The only tensor."""
         if len(self) != 1:
             raise InvalidArgument(f"there are {', '.join(self) or 'no tensors'} where one tensor is expected")
         return next(iter(self.values()))
 
 
 def from_pairs(pairs: Iterable[tuple[str, tensors.Tensor]]) -> Tensors:
-    """What the node gives."""
+    """Wraps tensors that the node returned."""
     return Tensors((name, Tensor._of(raw)) for name, raw in pairs)
 
 
 def to_pairs(named: Mapping[str, Tensor], what: str = "the inputs") -> list[tuple[str, tensors.Tensor]]:
-    """What the node takes."""
+    """Converts named tensors to the node's format."""
     if not isinstance(named, Mapping):
         raise TypeError(f"{what} are of {type(named).__name__}: give tensors by name, as in {{'x': Tensor(...)}}")
     for name, tensor in named.items():
@@ -170,7 +179,9 @@ def to_pairs(named: Mapping[str, Tensor], what: str = "the inputs") -> list[tupl
 
 
 def outputs_to_pairs(named: Mapping[str, Tensor]) -> list[tuple[str, tensors.Tensor]]:
-    """What the node takes over: each tensor once."""
+    """Converts the outputs of a tensor function, which transfers them to the node. Each tensor may
+    appear only once.
+    """
     pairs, names = to_pairs(named, "the outputs"), {}
     for name, raw in pairs:
         if names.setdefault(id(raw), name) != name:
@@ -179,7 +190,7 @@ def outputs_to_pairs(named: Mapping[str, Tensor]) -> list[tuple[str, tensors.Ten
 
 
 def _listed(view: memoryview | None, values: object, element_type: ElementType | None) -> object:
-    """``values`` in lists, if they are in a buffer."""
+    """``values`` as lists, if they are in a buffer."""
     if view is None or element_type is ElementType.BYTES and isinstance(values, bytes):
         return values
     return view.tolist()
@@ -201,7 +212,7 @@ def _view(values: object) -> memoryview | None:
 
 
 def _filled(shape: Sequence[int], count: int) -> list[int]:
-    """``shape`` with its open dimension filled in, if ``count`` elements fit."""
+    """``shape`` with its open dimension inferred, if ``count`` elements fit."""
     sizes = [int(size) for size in shape]
     if sizes.count(OPEN) == 1:
         rest = prod(size for size in sizes if size != OPEN)

@@ -1,6 +1,6 @@
-"""Testing functions without a node.
+"""Tests of functions without a node.
 
-Outside a component tensors are kept in memory, and models are what a test says they are::
+Outside a component, tensors are kept in memory, and models are defined by the test::
 
     from weir import Tensor, testing
     from weir.http import Request
@@ -27,7 +27,8 @@ __all__ = ["model"]
 
 @contextmanager
 def model(name: str, run: Callable[[Tensors], Mapping[str, Tensor]], version: str = "1") -> Iterator[None]:
-    """Have ``Model.open(name)`` find a model that ``run`` runs, within a ``with`` block."""
+    """Registers a model for ``Model.open(name)``, implemented by ``run``, within a ``with`` block.
+    """
     if _wit.IN_COMPONENT:
         raise RuntimeError("models on a node are pushed, not made up: weir.testing is for tests outside")
 
