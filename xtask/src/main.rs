@@ -16,6 +16,7 @@ mod weir;
 
 mod bench;
 mod bindings;
+mod check;
 mod demo;
 mod dist;
 mod fresh;
@@ -43,7 +44,7 @@ enum Command {
     Kernels(kernels::KernelsArgs),
     Demo(demo::DemoArgs),
     Test(test::TestArgs),
-    Check(test::CheckArgs),
+    Check(check::CheckArgs),
     Bench(bench::BenchArgs),
     Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
@@ -71,7 +72,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Kernels(args) => kernels::run(&repo, args),
         Command::Demo(args) => demo::run(&repo, args),
         Command::Test(args) => test::run(&repo, args),
-        Command::Check(args) => test::check(&repo, args),
+        Command::Check(args) => check::run(&repo, args),
         Command::Bench(args) => bench::run(&repo, args),
         Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),

@@ -1,6 +1,5 @@
-//! `cargo xtask test` and `cargo xtask check`.
+//! `cargo xtask test`.
 
-use crate::bindings;
 use crate::functions::{self, FunctionsArgs};
 use crate::kernels;
 use crate::models;
@@ -117,35 +116,4 @@ fn kubernetes(repo: &Repo) -> Result<()> {
         process::run(validate.arg(folder.join("gpu/gpu.yaml")))?;
     }
     Ok(())
-}
-
-/// Run the other checks of CI: format, lints, generated files, licences and advisories
-#[derive(Debug, clap::Args)]
-pub(crate) struct CheckArgs {}
-
-pub(crate) fn check(repo: &Repo, _args: &CheckArgs) -> Result<()> {
-    process::run(repo.cargo(".").args(["fmt", "--all", "--check"]))?;
-    process::run(repo.cargo("functions").args(["fmt", "--all", "--check"]))?;
-    let clippy = ["clippy", "--workspace", "--all-targets"];
-    process::run(repo.cargo(".").args(clippy).args(["--", "-D", "warnings"]))?;
-    // On the host, which always has clippy; the guests' code is the same there.
-    let mut functions = repo.cargo("functions");
-    functions.env_remove("CARGO_TARGET_DIR").args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
-    process::run(&mut functions)?;
-    bindings::check(repo)?;
-    if process::succeeds(repo.cargo(".").args(["deny", "--version"])) {
-        process::run(repo.cargo(".").args(["deny", "check"]))
-    } else {
-        eprintln!(
-            "cargo-deny is not installed, so licences and advisories were not checked (`cargo install cargo-deny`)"
-        );
-        Ok(())
-    }
 }
