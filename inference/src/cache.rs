@@ -402,7 +402,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Unloads this instance of a model, unless it has already been replaced.
+    /// Unloads this instance of a model, if it is still resident.
     fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
         let key = &resident.source.key;
         let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));

@@ -14,10 +14,15 @@
 //! after the upload is an [`InferenceError`].
 //!
 //! ```
-//! # async fn example(file: &std::path::Path, blobs: &std::path::Path, image: weir_inference::Tensor) -> Result<(), Box<dyn std::error::Error>> {
+//! # async fn example(
+//! #     file: &std::path::Path,
+//! #     blobs: &std::path::Path,
+//! #     image: weir_inference::Tensor,
+//! # ) -> Result<(), Box<dyn std::error::Error>> {
 //! use std::sync::Arc;
 //! use weir_inference::{
-//!     CacheConfig, FakeBackend, Meter, ModelCache, ModelKey, ModelSource, Preparer, Profiles, RunRequest,
+//!     CacheConfig, FakeBackend, Meter, ModelCache, ModelKey, ModelSource, Preparer, Profiles,
+//!     RunRequest,
 //! };
 //! use weir_types::{Batching, ModelId, Name, Precision, TenantId, Version};
 //!
@@ -27,10 +32,12 @@
 //!
 //! let config = CacheConfig { capacity_bytes: 1 << 30, slots: 2, run_queue_len_max: 1_000 };
 //! let cache = ModelCache::start(config, backend, arena, Profiles::default())?;
-//! let id = ModelId { tenant: TenantId::default(), name: Name::new("digits")?, version: Version(1) };
+//! let (tenant, name) = (TenantId::default(), Name::new("digits")?);
+//! let id = ModelId { tenant, name, version: Version(1) };
 //! let key = ModelKey { id, generation: 1 };
 //! let (batching, meter) = (Batching::default(), Meter::default());
-//! let source = Arc::new(ModelSource { key, prepared, blobs: blobs.to_owned(), slots: None, batching, meter });
+//! let (blobs, slots) = (blobs.to_owned(), None);
+//! let source = Arc::new(ModelSource { key, prepared, blobs, slots, batching, meter });
 //!
 //! let pin = cache.acquire(&source, &[]).await?;
 //! let request = RunRequest { inputs: vec![("image".to_owned(), image)], ..RunRequest::default() };

@@ -147,7 +147,8 @@ impl TensorStore {
     }
 
     /// Drops tensors that have been unheld for `keep_alive_ns`, and returns their bytes. Callers
-    /// should sweep every few seconds; `now_ns` is the time until the next call.
+    /// should sweep every few seconds; the store uses `now_ns` as the current time until the next
+    /// call.
     pub fn sweep(&self, now_ns: u64, keep_alive_ns: u64) -> u64 {
         let mut state = self.0.state();
         state.now_ns = state.now_ns.max(now_ns);

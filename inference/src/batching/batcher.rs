@@ -25,7 +25,7 @@ pub(crate) struct Batcher {
     rules: BatchRules,
     profile: Profile,
     learned: Mutex<Learned>,
-    /// Whether a trial has failed.
+    /// Whether batching is ruled out: its trial has failed, or the outputs could not be split.
     has_failed: AtomicBool,
 }
 
