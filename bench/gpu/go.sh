@@ -4,24 +4,24 @@
 #
 # Each step ends within 10 minutes, can be repeated, and leaves at most 8 files of at most 16 MiB
 # each in $OUT (default ./gpu-results):
-#   summary.txt              each part of the step: how it ended, after how many seconds
-#   log.txt                  what the parts printed
+#   summary.txt              result and duration of each part of the step
+#   log.txt                  output of the parts
 #   machine.txt              driver, GPUs, processors, libraries, Python
-#   gpu.json, gpu.txt        all that `weir doctor --gpu` found so far
-#   pytorch.json             all that PyTorch measured so far
+#   gpu.json, gpu.txt        results of `weir doctor --gpu` so far
+#   pytorch.json             measurements of PyTorch so far
 #   *.before.json            results of another device or build, set aside
-# A step adds to the gpu.json and pytorch.json of the steps before it: those in the results folder,
-# or those that the same build of weir left on this machine, or those carried along in .gpu/results.
+# A step extends the gpu.json and pytorch.json of earlier steps: those in the results folder, those
+# that the same build of weir left on this machine, or those in .gpu/results.
 #
 # Needs the driver, bash, coreutils, findutils and gzip; for the models Python 3.8, and for the
 # comparison a Python with torch.
 #
 # Environment:
-#   WEIR_CUDA_LIBRARY                    the driver, if it is not to be searched for
+#   WEIR_CUDA_LIBRARY                    path of the driver, instead of a search
 #   WEIR_CUDA_LIBRARY_PATH               folders with NVIDIA's other libraries, to search first
 #   WEIR_GPU_ROOTS                       folders to search for Python and NVIDIA's libraries
 #   WEIR_GPU_SCRATCH                     program, models and interim results (/tmp/weir-gpu)
-#   WEIR_GPU_STEP_S, WEIR_GPU_PART_S     seconds that a step, and each of its parts, may take
+#   WEIR_GPU_STEP_S, WEIR_GPU_PART_S     time limits of a step and of its parts, in seconds
 #   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH    options of `weir doctor --gpu` and of pytorch_gpu.py
 set -u
 
@@ -29,19 +29,19 @@ kit=$(cd "$(dirname "$0")" && pwd) || exit 1
 out=${OUT:-gpu-results}
 scratch=${WEIR_GPU_SCRATCH:-/tmp/weir-gpu}
 roots=${WEIR_GPU_ROOTS:-/opt /usr /root /home /srv}
-# Below the 10 minutes that a call may take, with time to pack the results.
+# Below the limit of 10 minutes, with time to pack the results.
 step_s=${WEIR_GPU_STEP_S:-570}
 part_s=${WEIR_GPU_PART_S:-$step_s}
 doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32 --case-time-s 60}
 pytorch_options=${WEIR_GPU_PYTORCH:-}
-# How long a part has to end by itself when its time is over.
+# Time for a part to exit after its time limit.
 kill_s=5
 search_s=20
 ask_s=20
 file_bytes_max=$((16 << 20))
 
 weir=$scratch/weir
-# Results of another build of weir are not gone on with.
+# A folder per build of weir: a run resumes only from results of the same build.
 kept=$scratch/results-$(cksum <"$kit/weir.gz" | tr ' ' -)
 pythons=()
 models=()
@@ -60,7 +60,7 @@ END
     exit 2
 }
 
-# The parts of a step, with the seconds that each may take.
+# Runs the parts of a step, each with its time limit in seconds.
 step() {
     case $1 in
         1)
@@ -99,12 +99,12 @@ main() {
     exit "$failed"
 }
 
-# Say how a part ended, here and in the summary.
+# Prints the result of a part, and adds it to the summary.
 note() {
     echo "$*" | tee -a "$out/summary.txt"
 }
 
-# Take over the results of earlier steps.
+# Copies the results of earlier steps.
 carry_on() {
     local name from
     for name in gpu.json pytorch.json; do
@@ -116,7 +116,7 @@ carry_on() {
     done
 }
 
-# Find the Pythons of the machine, and NVIDIA's libraries. What the environment names comes first.
+# Finds the machine's Pythons and NVIDIA's libraries. Paths from the environment come first.
 search() {
     local found folders folder
     # shellcheck disable=SC2086  # several folders
@@ -131,7 +131,7 @@ search() {
         for folder in /usr/local/nvidia/lib64 /usr/local/nvidia/lib /usr/lib/x86_64-linux-gnu /usr/lib64 /usr/lib; do
             [ -e "$folder/libcuda.so.1" ] || continue
             found=$folder/libcuda.so.1
-            # The driver's other libraries are beside it, where the loader does not look by itself.
+            # The driver's other libraries are in the same folder, outside the loader's search path.
             export LD_LIBRARY_PATH="$folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
             break
         done
@@ -139,7 +139,7 @@ search() {
     [ -z "$found" ] || export WEIR_CUDA_LIBRARY=$found
 }
 
-# What the machine tells of itself.
+# Prints a description of the machine.
 machine() {
     date -u
     uname -a
@@ -157,15 +157,15 @@ machine() {
     timeout -k "$kill_s" "$ask_s" nvidia-smi -q
 }
 
-# The seconds that a part has which may take so many.
+# Time limit of a part, within the remaining time of the step: limit SECONDS
 limit() {
     local left_s=$((step_s - SECONDS)) limit_s=$1
     limit_s=$((limit_s < part_s ? limit_s : part_s))
     echo $((limit_s < left_s ? limit_s : left_s))
 }
 
-# Run a command for at most so many seconds, and for no longer than the step: part NAME SECONDS
-# OUTPUT COMMAND...
+# Runs a command with a time limit, within the remaining time of the step:
+# part NAME SECONDS OUTPUT COMMAND...
 part() {
     local name=$1 limit_s output=$3 began=$SECONDS status=0
     limit_s=$(limit "$2")
@@ -176,7 +176,7 @@ part() {
         return 1
     fi
     echo "== $name" >>"$out/log.txt"
-    # The braces have the shell's own word of a signal go to the log, too.
+    # The braces redirect the shell's own message about a signal to the log, too.
     { timeout -k "$kill_s" "$limit_s" "$@" >>"$output" </dev/null || status=$?; } 2>>"$out/log.txt"
     [ "$status" != 1 ] || ! failed_before "$name" || status=0
     case $status in
@@ -186,17 +186,17 @@ part() {
     esac
     [ "$status" = 0 ] && return 0
     failed=1
-    # The end of a call's output is all that some callers see.
+    # Some callers see only the end of the output.
     logged "$name" | grep -v '^ok ' | tail -n 12 | cut -c 1-300
     return "$status"
 }
 
-# What the log has of a part.
+# Prints the log of a part.
 logged() {
     awk -v from="== $1" '$0 == from { lines = "" } { lines = lines $0 "\n" } END { printf "%s", lines }' "$out/log.txt"
 }
 
-# Whether the doctor ended with 1 only since checks of earlier stages had failed.
+# Whether the doctor exited with 1 only because checks of earlier stages failed.
 failed_before() {
     logged "$1" | awk '
         / checks failed; see above$/ { some = 1; next }
@@ -204,7 +204,7 @@ failed_before() {
         END { exit !some || own }'
 }
 
-# Make the models out of their skeletons.
+# Makes the models from their skeletons.
 make_models() {
     local python skeleton
     for python in ${pythons[@]+"${pythons[@]}"}; do
@@ -217,7 +217,7 @@ make_models() {
     note "models: LEFT OUT, there is no Python 3.8 in $roots; install one, or copy the models of \`cargo xtask models\` here"
 }
 
-# Look at the device. Results of another one, or with other options, are set aside.
+# Checks the device. Sets results of another device, or with other options, aside.
 environment() {
     local name failed_before=$failed
     doctor environment 30 && return
@@ -229,7 +229,7 @@ environment() {
     doctor environment 30
 }
 
-# A stage of `weir doctor --gpu`: doctor STAGE SECONDS
+# Runs a stage of `weir doctor --gpu`: doctor STAGE SECONDS
 doctor() {
     if [ -z "${models[*]-}" ] && [[ $1 == networks || $1 == functions ]]; then
         failed=1
@@ -239,7 +239,7 @@ doctor() {
     local table=$scratch/table status=0 limit_s stage_s
     : >"$table"
     limit_s=$(limit "$2")
-    # It ends a stage that hangs, and records where, before it is ended itself.
+    # The doctor's own limit is shorter, so that it records the case of a hang before it is killed.
     stage_s=$((limit_s > 9 ? limit_s * 9 / 10 : 1))
     # shellcheck disable=SC2086  # several options
     part "$1" "$2" "$table" "$weir" doctor --gpu $doctor_options ${models[@]+"${models[@]}"} \
@@ -248,14 +248,14 @@ doctor() {
     return "$status"
 }
 
-# PyTorch's side: pytorch SECONDS OPTION...
+# Runs the PyTorch benchmark: pytorch SECONDS OPTION...
 pytorch() {
     local limit_s python
     limit_s=$(limit "$1")
     shift
     for python in ${pythons[@]+"${pythons[@]}"}; do
         "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null || continue
-        # It ends by itself before it is ended, and so tells what it has left out.
+        # The script's own limit is shorter, so that it reports skipped rows before it is killed.
         limit_s=$((limit_s > 60 ? limit_s - 20 : limit_s))
         # shellcheck disable=SC2086  # several options
         part pytorch "$((limit_s + 10))" "$out/log.txt" "$python" "$kit/pytorch_gpu.py" "$@" $pytorch_options \
@@ -265,8 +265,7 @@ pytorch() {
     note "pytorch: skipped, no Python in $roots has torch"
 }
 
-# Leave nothing in the results but whole files, none too large, and have them here for the next
-# step.
+# Removes partial files from the results, truncates large ones, and keeps a copy for the next step.
 # shellcheck disable=SC2317  # a trap
 pack() {
     local file
@@ -279,7 +278,7 @@ pack() {
     for file in "$out/gpu.json" "$out/pytorch.json"; do
         [ ! -e "$file" ] || cp "$file" "$kept/"
     done
-    # What is asked of speed, as far as it was measured.
+    # The measured performance goals.
     grep -hE '(met|missed)' "$out/gpu.txt" "$out/log.txt" 2>/dev/null | tr -s ' ' | cut -c 1-200 | tail -n 60
     ls -l "$out"
 }

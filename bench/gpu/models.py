@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """Carry ONNX models to another machine without their weights.
 
-    models.py strip MODEL...    --out FOLDER    # skeletons: the graph, small weights, and two numbers for each large weight
+    models.py strip MODEL...    --out FOLDER    # skeletons: graph, small weights, statistics
     models.py fill  SKELETON... --out FOLDER    # models of the same shapes and size, with random weights
 
 `strip` replaces the values of each large fp32 weight by their mean and standard deviation. `fill`
-draws values with that mean and deviation, so activations keep the size that they have in the
-original and inputs keep different answers. Values depend on the seed and the name of the weight
-only: every machine and every version of Python writes the same bytes. Needs Python 3.8 and nothing
-else.
+draws values with that mean and deviation, so activations keep the magnitude that they have in the
+original and different inputs give different outputs. Values depend only on the seed and the name of
+the weight: every machine and every version of Python writes the same bytes. Needs only Python 3.8.
 """
 
 import argparse
@@ -20,24 +19,24 @@ from array import array
 from operator import mul
 from pathlib import Path
 
-# Weights of fewer bytes stay in the skeleton.
+# Smaller weights stay in the skeleton.
 WEIGHT_BYTES_MIN = 16 << 10
-# Field numbers of onnx.proto: of ModelProto, GraphProto and TensorProto.
+# Field numbers in onnx.proto: ModelProto, GraphProto and TensorProto.
 GRAPH = 7
 INITIALIZER = 5
 DATA_TYPE, NAME, RAW_DATA, DOC_STRING = 2, 8, 9, 12
 # TensorProto.DataType.FLOAT.
 FLOAT = 1
-# How the protocol encodes fields.
+# Wire types of protobuf.
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 # Prefix of the documentation string of a stripped weight.
 MARK = "random"
-# Standard deviation of the integers from 0 to 255, all equally likely.
+# Standard deviation of uniformly distributed integers from 0 to 255.
 LEVELS_DEVIATION = math.sqrt((256**2 - 1) / 12)
 
 
 class Malformed(Exception):
-    """The file is no ONNX model."""
+    """The file is not a valid ONNX model."""
 
 
 def main():
@@ -61,12 +60,12 @@ def main():
 
 
 def with_initializers(model, change):
-    """The pieces of a model with each of its initializers changed."""
+    """Applies `change` to each initializer of a model. Returns the pieces of the new model."""
     return replaced(model, GRAPH, lambda graph: replaced(graph, INITIALIZER, change))
 
 
 def stripped(tensor):
-    """A tensor without its values, if it is a large one of fp32."""
+    """Removes the values of a large fp32 tensor. Other tensors are unchanged."""
     found = contents(tensor)
     raw = found.get(RAW_DATA, b"")
     if found.get(DATA_TYPE) != FLOAT or len(raw) < WEIGHT_BYTES_MIN:
@@ -82,7 +81,7 @@ def stripped(tensor):
 
 
 def filled(tensor, seed):
-    """A tensor with values, if `stripped` took them away."""
+    """Fills a tensor whose values `stripped` removed. Other tensors are unchanged."""
     found = contents(tensor)
     recipe = bytes(found.get(DOC_STRING, b"")).decode("utf-8", "replace").split()
     if recipe[:1] != [MARK]:
@@ -93,7 +92,7 @@ def filled(tensor, seed):
 
 
 def random_floats(seed, count, mean, deviation):
-    """`count` fp32 of 256 equally likely and evenly spaced values, little-endian."""
+    """Draws `count` little-endian fp32 values from 256 evenly spaced, equally likely levels."""
     levels = hashlib.shake_128(seed.encode()).digest(count)
     values = [struct.pack("<f", mean + deviation * (level - 127.5) / LEVELS_DEVIATION) for level in range(256)]
     floats = bytearray(4 * count)
@@ -103,7 +102,7 @@ def random_floats(seed, count, mean, deviation):
 
 
 def replaced(message, number, change):
-    """The pieces of a message, with each field of that number replaced by what `change` makes of its contents."""
+    """Applies `change` to the contents of each field with this number. Returns the pieces of the message."""
     pieces = []
     for found, kind, begin, value, end in fields(message):
         pieces += field(number, change(value)) if (found, kind) == (number, BYTES) else [message[begin:end]]
@@ -120,12 +119,12 @@ def contents(message):
 
 
 def field(number, pieces):
-    """A field with a length, of several pieces."""
+    """Encodes a length-delimited field from several pieces."""
     return [varint(number << 3 | BYTES) + varint(sum(map(len, pieces))), *pieces]
 
 
 def fields(message):
-    """Number, encoding, begin, value and end of each field."""
+    """Yields number, wire type, begin, value and end of each field."""
     at = 0
     while at < len(message):
         begin = at
@@ -168,7 +167,7 @@ def varint(value):
 
 
 def write_whole(path, pieces):
-    """All of the file or none of it, whatever interrupts."""
+    """Writes a file atomically."""
     partial = path.with_name(path.name + ".partial")
     with open(partial, "wb") as file:
         file.writelines(pieces)

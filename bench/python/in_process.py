@@ -1,7 +1,7 @@
-"""The floor under every server with a model: ONNX Runtime called in a loop, nothing around it, one thread.
+"""Baseline without a server: ONNX Runtime in a loop, with one thread.
 
-    python in_process.py --model M.onnx --body B.f32 --seconds 3    # prints what a run took, as JSON
-    python in_process.py --model M.onnx --body B.f32 --answer       # writes the model's output, as bytes
+    python in_process.py --model M.onnx --body B.f32 --seconds 3    # prints the measurements as JSON
+    python in_process.py --model M.onnx --body B.f32 --answer       # writes the model's output as bytes
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def run(model: Model, body: bytes, seconds: float) -> list[float]:
-    """The time of each run."""
+    """Measures the time of each run."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while (start := time.perf_counter()) < end:
@@ -60,7 +60,7 @@ def run(model: Model, body: bytes, seconds: float) -> list[float]:
 
 
 def busy_seconds() -> float:
-    """Processor time that everything on the machine has used."""
+    """CPU time used on the whole machine."""
     user, nice, system, _idle, _wait, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""A model in ONNX Runtime, one thread a run, from bytes to bytes."""
+"""Model in ONNX Runtime with one thread per run, from bytes to bytes."""
 
 from pathlib import Path
 

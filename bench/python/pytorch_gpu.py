@@ -1,29 +1,28 @@
 #!/usr/bin/env python3
-"""PyTorch's side of what `weir doctor --gpu --stage networks` measures: the same shapes on the same
-GPU.
+"""PyTorch benchmark for comparison with `weir doctor --gpu --stage networks`: the same shapes on the
+same GPU.
 
     python bench/python/pytorch_gpu.py --beside gpu.json pytorch.json
 
-ResNet-50 and a BERT of MiniLM's sizes, with random weights: times and memory do not depend on their
-values. Each runs
+Networks: ResNet-50 and a BERT with MiniLM's sizes, with random weights, because times and memory do
+not depend on the values. Each network runs in these ways:
   eager       launch by launch
-  compiled    by torch.compile(mode="reduce-overhead"), which captures CUDA graphs by itself
+  compiled    with torch.compile(mode="reduce-overhead"), which captures CUDA graphs
   graph       as a CUDA graph of the eager launches
-  processes   in one process per function, each with a context and weights of its own
-  streams     in one process, with a stream per function over one copy of the weights
+  processes   in one process per function, each with its own context and weights
+  streams     in one process, with a stream per function and one copy of the weights
 Times of eager, compiled and graph are medians by the device's clock, over runs that are queued
-without waiting for one another. Times of processes and streams are the wall time of all runs,
-divided by their number. Clocks and power are read beside each row.
+without waiting. Times of processes and streams are the wall time of all runs, divided by their
+number. Each row has the clocks and power of the device.
 
-Each row is written to the file as soon as it is measured. Rows that the file has are not measured
-again. Every network, precision and batch runs in a child process: a row that fails or takes longer
-than --row-s is recorded as failed, and the next one runs in a new process. With --beside, a file
-that `weir doctor --gpu --batch 1,32 gpu.json` has written so far, each of eager, compiled and graph
-has a second row: Weir's time in parts of it, of which at most 1.25 is the goal beside
-torch.compile.
+Each row is written to the file after its measurement. Existing rows are not measured again. Every
+combination of network, precision and batch size runs in a child process: a row that fails or takes
+longer than --row-s is recorded as failed, and the next row runs in a new process. With --beside FILE,
+a file of `weir doctor --gpu --batch 1,32 gpu.json`, each row of eager, compiled and graph is followed
+by the ratio of Weir's time to its time. The goal is a ratio of at most 1.25 to torch.compile.
 
-Needs torch with CUDA, and no network. Ends with 1 if a row failed or was left out for want of time,
-and with 2 if something is missing or an argument is wrong.
+Needs torch with CUDA, and no network. Exits with 1 if a row failed or was skipped for lack of time,
+and with 2 if a requirement is missing or an argument is invalid.
 """
 
 import argparse
@@ -42,19 +41,19 @@ import time
 NETWORKS = ("resnet50", "minilm")
 WAYS = ("eager", "compiled", "graph", "processes", "streams")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-# The doctor's length of a dimension that a model leaves open.
+# The doctor's size for dynamic dimensions of a model.
 LENGTH = 16
-# Runs before timing begins, for at least so many and so long: kernels are chosen and compiled, and the device reaches its clocks.
+# Minimum number and time of warm-up runs: kernels are selected and compiled, and the device reaches its clocks.
 WARM_UP_RUNS = 5
 WARM_UP_S = 0.3
 FAILED, MISSING = 1, 2
-# Weir's time in parts of torch.compile's, at most.
+# Maximum ratio of Weir's time to torch.compile's.
 RATIO_MAX = 1.25
-# Longest text of a failure.
+# Maximum length of a failure's text.
 FAILURE_CHARS_MAX = 300
-# How long importing torch and opening the device may take.
+# Time limit for importing torch and opening the device.
 START_S = 120
-# What ends a doctor's check that `--beside` compares with.
+# Suffix of the doctor's checks that `--beside` compares with.
 CAPTURED = ": run again, as a graph"
 
 
@@ -99,7 +98,7 @@ def arguments():
     parser.add_argument("--beside", metavar="FILE", help="the doctor's file of the same GPU, to compare with")
     parser.add_argument("--json", action="store_true", help="print the file's contents instead of a table")
     parser.add_argument("out", nargs="?", metavar="OUT", help="the file that rows are written to")
-    # The work of a child process.
+    # Options of child processes.
     parser.add_argument("--about", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--case", nargs=3, metavar=("NETWORK", "PRECISION", "BATCH"), help=argparse.SUPPRESS)
     parser.add_argument("--as-function", action="store_true", help=argparse.SUPPRESS)
@@ -113,7 +112,7 @@ def arguments():
 
 
 def resnet50(torch):
-    """As torchvision's, written out so that nothing else has to be installed."""
+    """Equal to torchvision's model, written out to avoid the dependency."""
     nn = torch.nn
 
     class Block(nn.Module):
@@ -147,7 +146,7 @@ def resnet50(torch):
 
 
 def minilm(torch):
-    """As all-MiniLM-L6-v2 in `functions/embed-text/model`: 6 layers, 384 wide, 12 heads, 1536 inside; masked, averaged, of length one."""
+    """Like all-MiniLM-L6-v2 in `functions/embed-text/model`: 6 layers, width 384, 12 heads, 1536 hidden; masked mean, normalised."""
     nn, functional = torch.nn, torch.nn.functional
     width, heads, inside, layers, words, places = 384, 12, 1536, 6, 30_522, 512
 
@@ -201,10 +200,10 @@ def import_torch(device):
 
 
 class Case:
-    """A network on the device, with inputs of one batch."""
+    """Network on the device with the inputs of one batch."""
 
     def __init__(self, torch, network, precision, batch):
-        # Products of fp32 have 10 bits of fraction in tf32, and all of theirs in fp32.
+        # tf32 rounds the factors of fp32 products to 10 bits of fraction; fp32 keeps all bits.
         torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(precision, torch.float32)
@@ -228,7 +227,7 @@ class Case:
 
     def graph(self):
         torch = self.torch
-        # Captured on a stream on which everything has been made ready, as PyTorch asks for.
+        # PyTorch requires a warm-up on a side stream before the capture.
         beside = torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):
@@ -242,7 +241,7 @@ class Case:
 
 
 class Monitor:
-    """Clocks and power of a device, as the doctor records them, by NVIDIA's management library if that is there."""
+    """Reads the clocks and power of a device with NVML, if it is installed, in the doctor's format."""
 
     SM_CLOCK, MEMORY_CLOCK = 1, 2
 
@@ -285,7 +284,7 @@ def warm_up(torch, run):
 
 
 def device_times_ns(torch, run, repeats, monitor):
-    """Times of runs by the device's clock, and what the monitor read meanwhile. The host waits once, when all runs are queued."""
+    """Measures runs by the device's clock, and reads the monitor meanwhile. The host waits once, after queuing all runs."""
     warm_up(torch, run)
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for begin, end in pairs:
@@ -298,13 +297,13 @@ def device_times_ns(torch, run, repeats, monitor):
 
 
 def used_bytes(torch):
-    """Of the whole device, whichever process has it: contexts count, too."""
+    """Used memory of the whole device: all processes, including their contexts."""
     free, total = torch.cuda.mem_get_info()
     return total - free
 
 
 def row(what, time_ns, detail, passed=True, clocks=None):
-    """A row with the fields of the doctor's."""
+    """A row with the fields of the doctor's checks."""
     return {
         "stage": "networks",
         "case": None,
@@ -367,7 +366,7 @@ def streams(torch, args, _way, monitor):
 
 
 def as_function(torch, args):
-    """One of several processes: tells that it is ready, waits for a line, runs, tells that it has run, and holds its memory until the next line."""
+    """One of several processes: reports that it is ready, waits for a line, runs, reports the end, and keeps its memory until the next line."""
     case = Case(torch, *args.case)
     run = case.eager()
     warm_up(torch, run)
@@ -411,7 +410,7 @@ def processes(torch, args, _way, monitor):
 
 
 def run_case(torch, args):
-    """Print a row for each way, as it is measured."""
+    """Measures each way, and prints its row."""
     monitor = Monitor(torch, args.device)
     for way in args.ways:
         gc.collect()
@@ -424,7 +423,7 @@ def run_case(torch, args):
             with torch.inference_mode():
                 time_ns, detail, clocks = measure(torch, args, way, monitor)
         except Exception as error:
-            # A device that faulted is of no use to this process any more.
+            # After a device fault this process cannot use the device.
             why = f"{type(error).__name__}: {str(error).strip()[:FAILURE_CHARS_MAX]}"
             print(json.dumps(row(what, None, why, passed=False)), flush=True)
             raise
@@ -435,7 +434,7 @@ def about(torch, device):
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(device)}), flush=True)
 
 
-# The parent process starts the children. It does not import torch, so that a fault of the device cannot end it.
+# The parent process starts the children. It does not import torch, so that a device fault cannot end it.
 
 
 def child(args, more):
@@ -444,7 +443,7 @@ def child(args, more):
 
 
 class Child:
-    """A child process in a group of its own, and the JSON that it prints line by line."""
+    """Child process in its own group, with its output as lines of JSON."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -457,7 +456,7 @@ class Child:
         self.lines.put(None)
 
     def next(self, seconds):
-        """The next object that it prints; None when it has ended. Raises queue.Empty when it takes longer."""
+        """Returns the next object of the output, or None at its end. Raises queue.Empty after `seconds`."""
         end = time.monotonic() + seconds
         while True:
             line = self.lines.get(timeout=max(end - time.monotonic(), 0))
@@ -482,7 +481,7 @@ class Child:
 
 
 def ask_about(args):
-    """What rows are of: another device, torch or number of repeats is another file."""
+    """Identity of the rows. Rows of another device, torch version or number of repeats need another file."""
     with Child(child(args, ["--about"])) as started:
         try:
             found = started.next(START_S)
@@ -494,12 +493,12 @@ def ask_about(args):
 
 
 def measure_case(args, case, ways, end):
-    """A row for each way: those that end or hang the child process are rows that failed."""
+    """Yields a row for each way. A crash or hang of the child process is a failed row."""
     ways = list(ways)
     while ways:
         command = child(args, ["--case", *map(str, case), "--ways", ",".join(ways)])
         with Child(command) as started:
-            # Only the first row waits for torch.
+            # Only the first row includes the start of torch.
             extra_s = START_S
             while ways:
                 left_s = end - time.monotonic()
@@ -519,7 +518,7 @@ def measure_case(args, case, ways, end):
 
 
 def read_rows(path, of):
-    """The rows that were measured before."""
+    """Reads the rows of earlier runs."""
     try:
         with open(path, encoding="utf-8") as file:
             kept = json.load(file)
@@ -534,7 +533,7 @@ def read_rows(path, of):
 
 
 def write_rows(path, of, rows):
-    """All of the file or none of it, whatever interrupts."""
+    """Writes the rows atomically."""
     partial = f"{path}.partial"
     with open(partial, "w", encoding="utf-8") as file:
         json.dump({"of": of, "rows": rows}, file, indent=2)
@@ -543,7 +542,7 @@ def write_rows(path, of, rows):
 
 
 def runs_of_weir(path):
-    """Nanoseconds of each captured run that the doctor's file has so far, by network, precision and batch."""
+    """Times of the captured runs in the doctor's file, in nanoseconds by network, precision and batch."""
     try:
         with open(path, encoding="utf-8") as file:
             checks = json.load(file)["checks"]
@@ -555,7 +554,7 @@ def runs_of_weir(path):
 
 
 def compared(one, weir):
-    """Weir's time in parts of a row's; none if either is missing."""
+    """A row with the ratio of Weir's time to this row's. Empty if either time is missing."""
     what, _, way = one["what"].partition(": PyTorch, ")
     time_ns = weir.get(what)
     if not time_ns or not one["time_ns"] or way not in ("eager", "compiled", "graph"):
@@ -600,7 +599,7 @@ def measure(args):
 
 def main():
     args = arguments()
-    # Whatever ends this process has its children ended, too.
+    # End the children when this process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
     if not (args.about or args.case):
         sys.exit(measure(args))

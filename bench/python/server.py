@@ -1,4 +1,4 @@
-"""The peer: a model behind uvicorn and starlette, with nothing in between. BENCH_MODEL names the model.
+"""Peer server: a model directly behind uvicorn and starlette. BENCH_MODEL is the path of the model.
 
     BENCH_MODEL=M.onnx python -m uvicorn server:app --workers N
 """
@@ -17,7 +17,7 @@ model = Model(Path(os.environ["BENCH_MODEL"]))
 
 
 async def infer(request: Request) -> Response:
-    # On the event loop: with one thread a run, handing over to another thread only costs.
+    # On the event loop: with one thread per run, another thread would only add cost.
     return Response(model.answer(await request.body()), media_type="application/octet-stream")
 
 

@@ -1,5 +1,5 @@
--- Posts the file that WEIR_BENCH_BODY names, or gets where it names none, and prints what was measured as a line of JSON.
--- WEIR_BENCH_HEADER may name one more header, as `name: value`.
+-- Posts the file WEIR_BENCH_BODY, or sends GET requests without it, and prints the measurements as a
+-- line of JSON. WEIR_BENCH_HEADER is an optional extra header, as `name: value`.
 local path = os.getenv("WEIR_BENCH_BODY")
 if path then
   local file = assert(io.open(path, "rb"))

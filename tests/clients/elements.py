@@ -1,4 +1,4 @@
-"""Tensors of every element type of the protocol, and how to look at what comes back."""
+"""Tensors of every element type of the protocol, and helpers for comparing responses."""
 
 import ml_dtypes
 import numpy as np
@@ -22,5 +22,5 @@ ELEMENTS = {
 
 
 def values(array):
-    """The elements, whichever way strings come back."""
+    """The elements as a list, with strings normalised."""
     return [v.decode() if isinstance(v, bytes) else v for v in array.flatten().tolist()]

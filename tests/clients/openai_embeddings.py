@@ -1,4 +1,4 @@
-"""OpenAI's own client, unmodified, against the node at WEIR_URL, which has the function `embed-text`."""
+"""Tests with OpenAI's client, unmodified, on the node at WEIR_URL with the function `embed-text`."""
 
 import os
 import unittest
@@ -31,7 +31,7 @@ class Embeddings(unittest.TestCase):
         self.assertGreater(cat @ kitten, cat @ shares + 0.2)
 
     def test_both_formats_have_the_same_numbers(self):
-        # The client asks for base64 unless told otherwise.
+        # The client requests base64 by default.
         np.testing.assert_allclose(self.vectors(TEXTS), self.vectors(TEXTS, encoding_format="float"), atol=1e-6)
         np.testing.assert_allclose(self.vectors(TEXTS[0])[0], self.vectors(TEXTS)[0], atol=1e-4)
 

@@ -1,6 +1,6 @@
-"""NVIDIA's own client over gRPC, unmodified, against the node at WEIR_URL.
+"""Tests with NVIDIA's gRPC client, unmodified, on the node at WEIR_URL.
 
-The node has what triton_http.py says.
+The node has the models and functions that triton_http.py lists.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import grpc
 
 URL = os.environ["WEIR_URL"].removeprefix("http://")
 
-# The lists that elements are sent in where they are not raw.
+# Fields for typed contents, by element type.
 CONTENTS = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",

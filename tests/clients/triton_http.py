@@ -1,7 +1,7 @@
-"""NVIDIA's own client over HTTP, unmodified, against the node at WEIR_URL.
+"""Tests with NVIDIA's HTTP client, unmodified, on the node at WEIR_URL.
 
-The node has the tensor function `echo`, the models `identity`, `identity_bf16` and `matmul` (versions 1 and 2) of tests/fixtures/models, and the
-workflow `mean` of both versions of `matmul`.
+The node has the tensor function `echo`, the models `identity`, `identity_bf16` and `matmul`
+(versions 1 and 2) of tests/fixtures/models, and the workflow `mean` of both versions of `matmul`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 URL = os.environ["WEIR_URL"].removeprefix("http://")
 
-# What JSON cannot carry.
+# Element types without a JSON form.
 BINARY_ONLY = {"FP16", "BF16"}
 
 

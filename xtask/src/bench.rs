@@ -30,7 +30,7 @@ const FUNCTIONS: [&str; 11] = [
 /// Benchmark Weir against axum, `wasmtime serve`, ONNX Runtime, uvicorn, Ray Serve and BentoML, on
 /// this machine
 ///
-/// Installs what it needs: wrk from the distribution, and into `.weir/bench/` the wasmtime command
+/// Installs missing tools: wrk from the distribution, and into `.weir/bench/` the wasmtime command
 /// line (built from crates.io, some minutes the first time) and Python environments. Those of Ray
 /// Serve and BentoML (600 MB) are installed only for `serving`. A full run takes about an hour and
 /// a half; docs/measurements.md explains the results.

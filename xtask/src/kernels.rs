@@ -1,8 +1,9 @@
 //! `cargo xtask kernels`.
 //!
 //! ```text
-//!   kernels/cuda/*.cu ──NVRTC──► kernels/ptx/MODULE_FAMILY.ptx ──ptxas──► kernels/cubin/MODULE_ARCHITECTURE.cubin.xz
-//!                                                                   └──► kernels/resources.tsv
+//!   kernels/cuda/*.cu
+//!     ──NVRTC──► kernels/ptx/MODULE_FAMILY.ptx
+//!       ──ptxas──► kernels/cubin/MODULE_ARCHITECTURE.cubin.xz, kernels/resources.tsv
 //! ```
 
 mod cubin;

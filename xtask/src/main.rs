@@ -1,5 +1,5 @@
 //! Developer automation. `cargo xtask setup` prepares a fresh machine; every other command also
-//! installs what it needs.
+//! installs its own tools.
 //!
 //! Few dependencies and no async, because this crate is compiled first on a fresh clone.
 

@@ -1,4 +1,5 @@
-"""What a model makes of requests, run in this process: what every server is to answer. Writes each answer's tensors beside its request.
+"""Expected responses: runs a model on requests in this process, and writes each response's tensors
+beside its request.
 
     BENCH_MODEL=M.onnx python answer.py --json-bytes 190 REQUEST...    # writes REQUEST.answer
 """

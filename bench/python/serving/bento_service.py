@@ -1,4 +1,5 @@
-"""A model behind BentoML: one service that runs requests one by one, or two, of which one takes requests and the other runs them together.
+"""Model behind BentoML: one service without batching, or two services, of which one accepts requests
+and the other batches them.
 
     BENCH_MODEL=M.onnx python -m bentoml serve bento_service:OneByOne
     BENCH_MODEL=M.onnx python -m bentoml serve bento_service:Together
@@ -13,7 +14,7 @@ from starlette.routing import Route
 from served import HEADER, MEDIA_TYPE, Message, Served
 
 QUIET = {"access": {"enabled": False}}
-# How long one service stays connected to another. After 100 calls, which is the default, calls that are on their way fail.
+# Lifetime of a connection between services. At the default of 100 calls, calls in flight fail.
 CONNECTION = {"max_requests": 1_000_000_000, "max_age": 86_400.0}
 
 
@@ -23,7 +24,7 @@ async def infer(request: Request) -> Response:
     return Response(answer, media_type=MEDIA_TYPE, headers={HEADER: str(length)})
 
 
-# BentoML's own endpoints take JSON and files; bytes of another protocol go to an application that it mounts.
+# BentoML's own endpoints take JSON and files; other protocols need a mounted application.
 app = Starlette(routes=[Route("/", infer, methods=["POST"])])
 
 
@@ -42,7 +43,7 @@ class Batches:
     def __init__(self) -> None:
         self.served = Served()
 
-    # What would be later than this is refused.
+    # Requests that would take longer are rejected.
     @bentoml.api(batchable=True, max_batch_size=32, max_latency_ms=60_000)
     def answer(self, requests: list[Message]) -> list[Message]:
         return self.served.answer_together(requests)

@@ -1,6 +1,6 @@
-"""A model behind Ray Serve.
+"""Model behind Ray Serve.
 
-    BENCH_MODEL=M.onnx python ray_app.py --replicas 2 --folder FOLDER [--batch]    # writes its address, and ends on SIGTERM
+    BENCH_MODEL=M.onnx python ray_app.py --replicas 2 --folder FOLDER [--batch]    # prints its address; ends on SIGTERM
 """
 
 import argparse
@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from served import HEADER, MEDIA_TYPE, Message, Served
 
-# More than any measurement has connections: requests wait in the replicas, not in front of them.
+# More than the connections of any measurement, so that requests queue in the replicas.
 ONGOING_MAX = 256
 
 
@@ -36,7 +36,8 @@ class OneByOne:
 
 @serve.deployment
 class Together(OneByOne.func_or_class):
-    # Whatever has come in during the last run; to wait for more made every number of connections slower.
+    # Batch the requests that arrived during the last run; waiting for more was slower at every number
+    # of connections.
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=0)
     async def answer(self, requests: list[Message]) -> list[Message]:
         return self.served.answer_together(requests)
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def haproxy_in(folder: Path) -> None:
-    """Have HAProxy's files, where Ray uses it, in `folder` and not in /tmp. Ray's processes inherit the environment."""
+    """Moves HAProxy's files from /tmp to `folder`, if Ray uses it. Ray's processes inherit the environment."""
     os.environ["RAY_SERVE_HAPROXY_CONFIG_FILE_LOC"] = str(folder / "haproxy.cfg")
     os.environ["RAY_SERVE_HAPROXY_SOCKET_PATH"] = str(folder / "admin.sock")
     os.environ["RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH"] = str(folder / "metrics.sock")

@@ -1,6 +1,8 @@
-"""A model in ONNX Runtime, one thread a run, that is asked by the Open Inference Protocol with binary tensors: bytes to bytes.
+"""Model in ONNX Runtime with one thread per run, for Open Inference Protocol requests with binary
+tensors, from bytes to bytes.
 
-All three Python peers run this, so that they differ in nothing but how a request gets here. BENCH_MODEL names the model's file.
+All three Python peers use this module, so that they differ only in their request handling.
+BENCH_MODEL is the path of the model.
 """
 
 import json
@@ -16,7 +18,7 @@ MEDIA_TYPE = "application/octet-stream"
 DTYPES = {"FP32": np.dtype("<f4"), "INT64": np.dtype("<i8")}
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
-# A request: how many of its bytes are JSON, and the bytes. An answer is the same.
+# A request or response: the length of its JSON, and the bytes.
 Message = tuple[int, bytes]
 
 
@@ -31,11 +33,11 @@ class Served:
         self.outputs = [output.name for output in self.session.get_outputs()]
 
     def answer(self, request: Message) -> Message:
-        """What the model makes of a request."""
+        """Runs the model on a request."""
         return self._written(self.session.run(self.outputs, _read(request)))
 
     def answer_together(self, requests: list[Message]) -> list[Message]:
-        """What it makes of several, whose inputs have the same shapes, in one run."""
+        """Runs the model once on several requests with equal input shapes."""
         if len(requests) == 1:
             return [self.answer(requests[0])]
         inputs = [_read(request) for request in requests]
@@ -60,7 +62,7 @@ class Served:
 
 
 def _read(request: Message) -> dict[str, np.ndarray]:
-    """The tensors of a request, which look into its bytes."""
+    """The tensors of a request, as views of its bytes."""
     place, body = request
     tensors = {}
     for tensor in json.loads(body[:place])["inputs"]:

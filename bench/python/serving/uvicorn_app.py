@@ -1,4 +1,4 @@
-"""The honest bar: a model behind uvicorn and starlette, with nothing in between.
+"""Minimal server: a model directly behind uvicorn and starlette.
 
     BENCH_MODEL=M.onnx python -m uvicorn uvicorn_app:app --workers N
 """
@@ -14,7 +14,7 @@ served = Served()
 
 
 async def infer(request: Request) -> Response:
-    # On the event loop: with one thread a run, handing over to another thread only costs.
+    # On the event loop: with one thread per run, another thread would only add cost.
     length, answer = served.answer((int(request.headers[HEADER]), await request.body()))
     return Response(answer, media_type=MEDIA_TYPE, headers={HEADER: str(length)})
 

@@ -34,7 +34,8 @@ use workload::{WorkloadArgs, seconds};
 ///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
 ///   weir simulate --workload day.json --policy lalb --dump schedule.json
 ///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
-///   weir simulate --preset overload --per-minute 1100 --slo 20x --policy finish-first --policy clockwork
+///   weir simulate --preset overload --per-minute 1100 --slo 20x \
+///                 --policy finish-first --policy clockwork
 ///   weir simulate reproduce --plots out
 ///   weir simulate --replay record.jsonl
 #[derive(Debug, clap::Args)]

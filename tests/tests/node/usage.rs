@@ -130,7 +130,7 @@ async fn deleted_functions_leave_the_rows_but_stay_in_the_total() {
     assert_eq!((gone.total[0].runs, gone.total[0].loads), (2, 1), "{gone:?}");
     assert_eq!(usage(&acme).await, gone, "what is not there takes no memory");
     assert!(!acme.get("/metrics").await.text().contains("weir_device_runs_total"));
-    // The operator has no usage of its own to see.
+    // The operator has no usage.
     let operator = node.with_token("operator-0123456789").get("/v1/usage").await;
     assert_eq!(operator.status, 403);
 }

@@ -1,5 +1,5 @@
-//! CUDA libraries beside the driver: a node uses what it finds, logs it once, and runs without
-//! unusable libraries.
+//! CUDA libraries beside the driver: a node uses those that it finds, logs them once, and runs
+//! without unusable libraries.
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};

@@ -1,7 +1,8 @@
-"""As much of torch as pytorch_gpu.py calls, on no device: every run takes 1.5 ms by the device's clock.
+"""Stub of the torch functions that pytorch_gpu.py calls, without a device: every run takes 1.5 ms by the
+device's clock.
 
-TORCH_STUB=hang has torch.compile never return, TORCH_STUB=fault has the capture of a CUDA graph fail. Waiting for the device while an interval
-is being timed is an error.
+With TORCH_STUB=hang torch.compile never returns; with TORCH_STUB=fault the capture of a CUDA graph
+fails. Waiting for the device during a timed interval is an error.
 """
 
 import contextlib
