@@ -71,7 +71,7 @@ impl Buffers {
             }
         }
         for constant in &document.constants {
-            let start = buffers.constants.len().next_multiple_of(crate::plan::ALIGNMENT_BYTES as usize);
+            let start = buffers.constants.len().next_multiple_of(crate::limits::ALIGNMENT_BYTES as usize);
             buffers.constants.resize(start, 0);
             buffers.constants.extend(elements(constant)?);
             let shape: Vec<_> =

@@ -1,13 +1,12 @@
 //! Validation of a document on its own and against the kernels that it launches.
 
+use crate::bounds::within;
 use crate::buffers::{Buffers, Role, check_name};
 use crate::document::{Argument, Bundle, Document, Launch};
-use crate::error::{GraphError, PlanError};
+use crate::error::GraphError;
 use crate::expression::Expression;
+use crate::limits::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, SHARED_BYTES_MAX, STEPS_MAX, THREADS};
 use crate::order::order;
-use crate::plan::{
-    BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, Plan, SHARED_BYTES_MAX, STEPS_MAX, THREADS, within,
-};
 use crate::ptx::{Parameter, Ptx};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{Port, Shape, Signature};
@@ -120,12 +119,6 @@ impl KernelGraph {
             .collect()
         };
         Signature { inputs: ports(Role::Input), outputs: ports(Role::Output) }
-    }
-
-    /// Plans a run for inputs of these shapes, given in the order of the document, in at most
-    /// `memory_bytes_max` bytes of memory.
-    pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<Plan, PlanError> {
-        Plan::new(self, shapes, memory_bytes_max)
     }
 
     /// Checks all sizes that are known without inputs: every size if the inputs name no dimension,

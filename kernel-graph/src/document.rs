@@ -3,12 +3,10 @@
 
 use crate::error::GraphError;
 use crate::expression::Expression;
+use crate::limits::UPLOAD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_types::ElementType;
-
-/// Maximum size of an upload, including sources and constants.
-pub const UPLOAD_BYTES_MAX: usize = 16 << 20;
 
 /// Upload: a graph, and the sources of its kernels by file name. File names end in `.cu` or `.ptx`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

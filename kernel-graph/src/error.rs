@@ -1,8 +1,7 @@
 //! Errors of kernel graphs. Each error names the launch or buffer at fault.
 
-use crate::document::UPLOAD_BYTES_MAX;
 use crate::expression::ExpressionError;
-use crate::plan::STEPS_MAX;
+use crate::limits::{STEPS_MAX, UPLOAD_BYTES_MAX};
 use crate::ptx::PtxError;
 use crate::source::SourceError;
 use weir_types::{ElementType, Shape};

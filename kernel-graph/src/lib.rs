@@ -37,11 +37,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod limits;
+pub use limits::{ALIGNMENT_BYTES, STEPS_MAX, UPLOAD_BYTES_MAX};
+
 mod expression;
 pub use expression::{Expression, ExpressionError};
 
 mod document;
-pub use document::{Argument, Buffer, Bundle, Constant, Document, Input, Launch, Repeat, UPLOAD_BYTES_MAX};
+pub use document::{Argument, Buffer, Bundle, Constant, Document, Input, Launch, Repeat};
 
 mod error;
 pub use error::{GraphError, PlanError};
@@ -52,10 +55,11 @@ pub use source::{SourceError, check_source};
 mod ptx;
 pub use ptx::{Entry, Parameter, Ptx, PtxError};
 
+mod bounds;
 mod buffers;
 mod check;
 mod order;
 pub use check::KernelGraph;
 
 mod plan;
-pub use plan::{ALIGNMENT_BYTES, Output, Plan, PlannedLaunch, Region, STEPS_MAX, Step, Value};
+pub use plan::{Output, Plan, PlannedLaunch, Region, Step, Value};

@@ -2,32 +2,16 @@
 
 mod places;
 
+use crate::bounds::{bounded, within};
 use crate::buffers::Role;
 use crate::check::{Checked, KernelGraph};
 use crate::document::Argument;
 use crate::error::PlanError;
 use crate::expression::Expression;
+use crate::limits::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, SHARED_BYTES_MAX, STEPS_MAX, THREADS};
 use places::{Places, Sizes, Turn, dimensions, times};
 use std::collections::BTreeMap;
 use weir_types::{ElementType, Shape};
-
-/// Alignment of every buffer in bytes.
-pub const ALIGNMENT_BYTES: u64 = weir_graph::ALIGNMENT_BYTES as u64;
-/// Maximum number of launches and fills of a run.
-pub const STEPS_MAX: usize = 4_096;
-
-/// Description of a block's thread count in error messages.
-pub(crate) const THREADS: &str = "the number of threads in a block";
-/// Maximum number of blocks along each dimension, from the CUDA programming guide.
-pub(crate) const GRID_MAX: [i64; 3] = [i32::MAX as i64, 65_535, 65_535];
-/// Maximum number of threads per block along each dimension. The first number is also the maximum
-/// per block.
-pub(crate) const BLOCK_MAX: [i64; 3] = [1_024, 1_024, 64];
-/// Maximum shared memory per block on any device, in bytes.
-pub(crate) const SHARED_BYTES_MAX: i64 = 227 << 10;
-/// Maximum memory of a run in bytes: more than any device has, and small enough that sums of sizes
-/// cannot overflow.
-pub(crate) const MEMORY_BYTES_MAX: u64 = 1 << 46;
 
 /// Plan of a run for inputs of given shapes. The plan is plain data: offsets instead of addresses.
 #[derive(Debug, Clone, PartialEq)]
@@ -110,12 +94,16 @@ pub enum Value {
     F64(f64),
 }
 
+impl KernelGraph {
+    /// Plans a run for inputs of these shapes, given in the order of the document, in at most
+    /// `memory_bytes_max` bytes of memory.
+    pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<Plan, PlanError> {
+        Plan::new(self, shapes, memory_bytes_max)
+    }
+}
+
 impl Plan {
-    pub(crate) fn new(
-        graph: &KernelGraph,
-        shapes: &[Shape],
-        memory_bytes_max: u64,
-    ) -> Result<Self, PlanError> {
+    fn new(graph: &KernelGraph, shapes: &[Shape], memory_bytes_max: u64) -> Result<Self, PlanError> {
         let dimensions = dimensions(graph, shapes)?;
         let sizes = Sizes::of(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
         let places = Places::new(graph, &sizes, &dimensions)?;
@@ -221,30 +209,4 @@ impl Plan {
         self.steps.push(step);
         Ok(())
     }
-}
-
-/// Evaluates a size expression and checks the bounds of the value.
-pub(crate) fn bounded(
-    place: &dyn Fn() -> String,
-    what: &'static str,
-    size: &Expression,
-    dimensions: &BTreeMap<String, u32>,
-    min: i64,
-    max: i64,
-) -> Result<i64, PlanError> {
-    let value = size.value(dimensions).map_err(|error| PlanError::Expression { place: place(), error })?;
-    within(place, what, value, min, max)
-}
-
-pub(crate) fn within(
-    place: &dyn Fn() -> String,
-    what: &'static str,
-    value: i64,
-    min: i64,
-    max: i64,
-) -> Result<i64, PlanError> {
-    if (min..=max).contains(&value) {
-        return Ok(value);
-    }
-    Err(PlanError::OutOfBounds { place: place(), what, value, min, max })
 }

@@ -1,9 +1,10 @@
 //! Sizes and offsets of buffers.
 
-use super::{STEPS_MAX, bounded};
+use crate::bounds::bounded;
 use crate::buffers::{Known, Role};
 use crate::check::{Checked, KernelGraph};
 use crate::error::PlanError;
+use crate::limits::STEPS_MAX;
 use std::collections::BTreeMap;
 use weir_graph::{Block, pack};
 use weir_types::Shape;

@@ -1,0 +1,32 @@
+//! Evaluation of size expressions within bounds.
+
+use crate::error::PlanError;
+use crate::expression::Expression;
+use std::collections::BTreeMap;
+
+/// Evaluates a size expression and checks the bounds of the value.
+pub(crate) fn bounded(
+    place: &dyn Fn() -> String,
+    what: &'static str,
+    size: &Expression,
+    dimensions: &BTreeMap<String, u32>,
+    min: i64,
+    max: i64,
+) -> Result<i64, PlanError> {
+    let value = size.value(dimensions).map_err(|error| PlanError::Expression { place: place(), error })?;
+    within(place, what, value, min, max)
+}
+
+/// Checks that `min <= value <= max`.
+pub(crate) fn within(
+    place: &dyn Fn() -> String,
+    what: &'static str,
+    value: i64,
+    min: i64,
+    max: i64,
+) -> Result<i64, PlanError> {
+    if (min..=max).contains(&value) {
+        return Ok(value);
+    }
+    Err(PlanError::OutOfBounds { place: place(), what, value, min, max })
+}
