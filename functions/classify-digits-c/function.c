@@ -1,4 +1,5 @@
-/* Reads one handwritten digit: rows of grey in, JSON out. `../classify-digits` does the same in Rust, with the same answers, and reads PNGs. */
+/* Recognises one handwritten digit: takes rows of grey, returns JSON. `../classify-digits` is
+ * the same function in Rust, with the same answers, and reads PNGs. */
 
 #include "digits.h"
 #include "weir_http.h"
@@ -12,7 +13,7 @@ static const char USAGE[] =
     "\n"
     "  curl -d '{\"pixels\": [[0, 9, 3, ...], ...]}' URL               rows of grey, of any scale and size\n";
 
-/* The probability of each digit from 0 to 9. */
+/* Probability of each digit from 0 to 9. */
 static bool probabilities(const float cells[SIDE * SIDE], const float **found) {
     weir_model model;
     weir_tensor image, output;
@@ -29,7 +30,7 @@ static bool probabilities(const float cells[SIDE * SIDE], const float **found) {
     return true;
 }
 
-/* Six decimals: the rest is noise, and hard to read. */
+/* Rounds to six decimals: further digits are noise, and hard to read. */
 static const char *rounded(float probability) {
     unsigned millionths = (unsigned)floor((double)(probability * 1e6f) + 0.5);
     return weir_format("%u.%06u", millionths / 1000000, millionths % 1000000);
@@ -55,14 +56,14 @@ static bool classify(weir_request *request, weir_response *response) {
     if (*text != '{' || strlen((const char *)body) != size) return weir_fail(415, "the body is no JSON object");
     if (!picture_of_rows(text, &picture) || !prepare(&picture, cells)) return false;
     if (!probabilities(cells, &found)) {
-        /* What the model takes is for this function to know, not for whoever sent the picture. */
+        /* The function chooses the model's input, so a rejected input is not the client's fault. */
         const weir_failure *why = weir_error();
         return weir_fail(why->status < 500 ? 500 : why->status, "the model `digits` cannot be run: %s", why->message);
     }
     int digit = 0;
     const char *list = rounded(found[0]);
     for (int at = 1; at < DIGITS; at++) {
-        /* The last of several that are as likely. */
+        /* Of equally likely digits, the last. */
         if (found[at] >= found[digit]) digit = at;
         list = weir_format("%s,%s", list, rounded(found[at]));
     }
@@ -70,7 +71,7 @@ static bool classify(weir_request *request, weir_response *response) {
     return weir_reply(response, 200, "application/json", json, strlen(json));
 }
 
-/* `text` as a string of JSON. */
+/* `text` as a JSON string. */
 static const char *quoted(const char *text) {
     char *json = weir_alloc(6 * strlen(text) + 3), *at = json;
     *at++ = '"';

@@ -1,11 +1,12 @@
-/* From a picture of one digit, of any size, to the model's input, as `../classify-digits/src/prepare.rs` does it, to the last bit. */
+/* Converts a picture of one digit, of any size, to the model's input. The result equals that of
+ * `../classify-digits/src/prepare.rs` bit by bit. */
 
 #include "digits.h"
 #include <math.h>
 
-/* What counts as ink when the digit is cut out, of 0 to 1. */
+/* Ink threshold for cropping, from 0 to 1. */
 #define INK 0.3f
-/* Grey within this range is a blank picture. */
+/* A picture with a smaller range of grey is blank. */
 #define BLANK (1.0f / 20.0f)
 
 /* Pixels from `first` up to but not including `end`. */
@@ -13,10 +14,10 @@ typedef struct {
     size_t first, end;
 } extent;
 
-/* SIDE cells laid over an extent's middle: where they start, in pixels, and how long each is. */
+/* SIDE cells around the middle of an extent: their start, in pixels, and the length of each. */
 typedef struct {
     double start, length;
-    /* The pixels under them. */
+    /* Pixels that overlap a cell. */
     extent pixels;
 } grid;
 
@@ -32,7 +33,7 @@ static float border_mean(const float *ink, size_t width, size_t height) {
     return (float)(sum / count);
 }
 
-/* The picture as ink from 0 to 1; none for a blank one. */
+/* The picture as ink from 0 to 1; NULL for a blank picture. */
 static float *ink_of(const picture *picture) {
     size_t count = picture->width * picture->height;
     float low = picture->grey[0], high = picture->grey[0];
@@ -63,7 +64,7 @@ static grid laid_over(extent ink, size_t side, size_t pixels) {
     return grid;
 }
 
-/* How much of `pixel` each cell covers; gives the cells from `first` up to the end. */
+/* Overlap of `pixel` with each cell; returns the cells from `first` up to the end. */
 static extent covered(const grid *grid, size_t pixel, double parts[SIDE]) {
     double left = (double)pixel - grid->start, right = (double)(pixel + 1) - grid->start;
     double last = ceil(fmax(right / grid->length, 0));

@@ -1,18 +1,18 @@
-/* The one form of JSON that is a picture. */
+/* Parser of the one JSON format that represents a picture. */
 
 #include "digits.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The most pixels a picture may have: 2048 x 2048. */
+/* Largest number of pixels of a picture: 2048 x 2048. */
 #define PIXELS_MAX ((size_t)1 << 22)
 
 static void skip_space(const char **at) {
     *at += strspn(*at, " \t\r\n");
 }
 
-/* Whether `token` is next, which is then behind. */
+/* Consumes `token` if it is next; returns whether it was. */
 static bool take(const char **at, const char *token) {
     skip_space(at);
     size_t size = strlen(token);
@@ -25,7 +25,7 @@ static size_t digits(const char *at) {
     return strspn(at, "0123456789");
 }
 
-/* A number as JSON has it: `strtof` by itself takes hexadecimal ones and words too. */
+/* Parses a JSON number: `strtof` alone also accepts hexadecimal numbers and words. */
 static bool take_number(const char **at, float *value) {
     skip_space(at);
     const char *end = *at;
@@ -52,7 +52,8 @@ static bool malformed(void) {
     return weir_fail(400, "the JSON cannot be used: it is not of the form {\"pixels\": [[number, ...], ...]}");
 }
 
-/* Each number takes two bytes of text at least, which bounds the picture before its size is known. */
+/* Each number takes at least two bytes of text, which bounds the picture before its size is
+ * known. */
 static bool take_row(const char **at, picture *read, size_t room) {
     size_t width = 0;
     if (!take(at, "[")) return malformed();

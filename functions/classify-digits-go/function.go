@@ -1,4 +1,5 @@
-// classify-digits-go reads one handwritten digit, as ../classify-digits does: a PNG or rows of grey in, JSON out.
+// classify-digits-go recognises one handwritten digit, like ../classify-digits: it takes a PNG or
+// rows of grey and returns JSON.
 package main
 
 import (
@@ -28,7 +29,7 @@ func init() { weirhttp.Serve(http.HandlerFunc(handle)) }
 
 func main() {}
 
-// classification is the digit that the model reads.
+// classification is the recognised digit.
 type classification struct {
 	Digit         int         `json:"digit"`
 	Confidence    float32     `json:"confidence"`
@@ -87,7 +88,8 @@ func classify(r *http.Request) (*classification, error) {
 	return likeliest(probabilities), nil
 }
 
-// pictureOf asks the body itself what it is: what clients write into content-type depends more on the client than on the body.
+// pictureOf detects the type of the body from its content, since clients often send a wrong
+// content-type.
 func pictureOf(body []byte) (*picture, error) {
 	if bytes.HasPrefix(body, []byte("\x89PNG\r\n\x1a\n")) {
 		return fromPNG(body)
@@ -102,7 +104,7 @@ func pictureOf(body []byte) (*picture, error) {
 	return fromJSON(body)
 }
 
-// infer gives the probability of each digit from 0 to 9.
+// infer returns the probability of each digit from 0 to 9.
 func infer(input []float32) ([]float32, error) {
 	image, err := weir.New(input, 1, 1, side, side)
 	if err != nil {
@@ -127,7 +129,8 @@ func infer(input []float32) ([]float32, error) {
 	return probabilities, err
 }
 
-// modelFailed says why the model does not answer. What the model takes is for this function to know, not for whoever sent the picture.
+// modelFailed describes why the model could not be run. The function chooses the model's input, so
+// a rejected input is not the client's fault.
 func modelFailed(err error) error {
 	status := http.StatusInternalServerError
 	if known := new(weir.Error); errors.As(err, &known) {
@@ -148,12 +151,12 @@ func likeliest(probabilities []float32) *classification {
 	return &found
 }
 
-// rounded keeps six decimals: the rest is noise, and hard to read.
+// rounded rounds to six decimals: further digits are noise, and hard to read.
 func rounded(probability float32) float32 {
 	return float32(math.Round(float64(probability*1e6))) / 1e6
 }
 
-// fromJSON reads rows of grey.
+// fromJSON parses rows of grey.
 func fromJSON(body []byte) (*picture, error) {
 	var rows struct {
 		Pixels [][]float64 `json:"pixels"`
@@ -164,7 +167,7 @@ func fromJSON(body []byte) (*picture, error) {
 	if err == nil && decoder.More() {
 		err = errors.New("there is more behind it")
 	}
-	// encoding/json takes it for a zero.
+	// encoding/json converts null to zero.
 	if err == nil && bytes.Contains(body, []byte("null")) {
 		err = errors.New("null is no number")
 	}

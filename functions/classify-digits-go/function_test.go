@@ -13,7 +13,7 @@ import (
 
 const folder = "../classify-digits/samples/"
 
-// provide has the model give likely to what take has seen.
+// provide registers a model that returns likely, after take has seen its input.
 func provide(t *testing.T, take func(input []float32)) {
 	weir.Provide("digits", func(inputs weir.Tensors) (weir.Tensors, error) {
 		image, err := inputs.Get("image")
@@ -37,7 +37,7 @@ func call(method, path, body string) *httptest.ResponseRecorder {
 	return answer
 }
 
-func TestBadRequestsAreToldApart(t *testing.T) {
+func TestBadRequestsHaveDistinctErrors(t *testing.T) {
 	provide(t, func([]float32) {})
 	for _, one := range []struct {
 		method, path, body string
@@ -66,7 +66,7 @@ func TestBadRequestsAreToldApart(t *testing.T) {
 	}
 }
 
-func TestTheLikeliestDigitIsTheAnswer(t *testing.T) {
+func TestMostLikelyDigitIsReturned(t *testing.T) {
 	provide(t, func([]float32) {})
 	got := call("POST", "/", `{"pixels": [[0, 255], [255, 0]]}`).Body.String()
 	if !strings.HasPrefix(got, `{"digit":7,"confidence":0.55,"probabilities":[0.05,`) {
@@ -74,14 +74,14 @@ func TestTheLikeliestDigitIsTheAnswer(t *testing.T) {
 	}
 }
 
-func TestAModelThatIsNotThereIsNotTheCallersFault(t *testing.T) {
+func TestMissingModelIsServerError(t *testing.T) {
 	if answer := call("POST", "/", `{"pixels": [[0, 1]]}`); answer.Code != 500 {
 		t.Error(answer.Code, answer.Body)
 	}
 }
 
-// Its preparation is that of ../classify-digits/model/train.py, which wrote the samples.
-func TestTheSamplesReachTheModelAsInTraining(t *testing.T) {
+// The preparation in ../classify-digits/model/train.py wrote the samples.
+func TestSamplesArePreparedAsInTraining(t *testing.T) {
 	read := func(name string) []byte {
 		data, err := os.ReadFile(folder + name)
 		if err != nil {

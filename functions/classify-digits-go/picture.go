@@ -10,10 +10,10 @@ import (
 	weir "github.com/weir-platform/weir/guest-sdk/go"
 )
 
-// The most pixels a picture may have: 2048 x 2048.
+// Largest number of pixels of a picture: 2048 x 2048.
 const pixelsMax = 1 << 22
 
-// picture is grey from 0 to 1, at least one pixel, row by row.
+// picture has greyscale pixels from 0 to 1, row by row; at least one pixel.
 type picture struct {
 	width int
 	grey  []float32
@@ -23,14 +23,15 @@ func (p *picture) height() int { return len(p.grey) / p.width }
 
 func (p *picture) at(x, y int) float32 { return p.grey[y*p.width+x] }
 
-// Where a PNG has its colour type, and those without colours.
+// Offset of the colour type in a PNG, and the colour types without colours.
 const (
 	colourTypeAt  = 25
 	typeGrey      = 0
 	typeGreyAlpha = 4
 )
 
-// fromPNG decodes a PNG of any colour type. Where it is transparent, the paper behind it is chosen to stand out from what is drawn.
+// fromPNG decodes a PNG of any colour type. Transparent pictures get a background that contrasts
+// with the drawing.
 func fromPNG(data []byte) (*picture, error) {
 	header, err := png.DecodeConfig(bytes.NewReader(data))
 	if err != nil {
@@ -63,7 +64,7 @@ func fromPNG(data []byte) (*picture, error) {
 	return made, nil
 }
 
-// nrgba gives a pixel in eight bits. Of more, the upper eight.
+// nrgba returns a pixel in eight bits per channel; of deeper channels, the upper eight bits.
 func nrgba(of image.Image, x, y int) color.NRGBA {
 	switch of := of.(type) {
 	case *image.NRGBA:
@@ -94,7 +95,8 @@ func hasOpacity(of image.Image) bool {
 	return false
 }
 
-// layOnPaper lays grey on white paper where what is drawn is dark, and on black where it is light.
+// layOnPaper composes grey pixels on a white background if the drawing is dark, and on black if it
+// is light.
 func layOnPaper(grey, opacity []float32) {
 	var drawn, opaque float64
 	for at, alpha := range opacity {
@@ -112,13 +114,13 @@ func layOnPaper(grey, opacity []float32) {
 
 func unit(value uint8) float32 { return float32(value) / 255 }
 
-// luma is how bright a colour looks (ITU-R BT.601).
+// luma is the perceived brightness of a colour (ITU-R BT.601).
 func luma(pixel color.NRGBA) float32 {
 	return float32(0.299*unit(pixel.R)) + float32(0.587*unit(pixel.G)) + float32(0.114*unit(pixel.B))
 }
 
-// fromRows takes rows of grey. Numbers up to 1 are taken as they are; where there are larger ones (up to 16, up to 255), the largest counts
-// as 1.
+// fromRows creates a picture from rows of grey. Values up to 1 are used unchanged; if there are
+// larger values (up to 16, up to 255), the largest counts as 1.
 func fromRows(rows [][]float64) (*picture, error) {
 	if len(rows) == 0 || len(rows[0]) == 0 {
 		return nil, weir.StatusErrorf(400, "`pixels` is empty")

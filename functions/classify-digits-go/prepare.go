@@ -3,17 +3,18 @@ package main
 import "math"
 
 const (
-	// The model takes side x side pixels.
+	// Side of the model's input, in pixels.
 	side = 8
-	// What counts as ink when the digit is cut out, of 0 to 1.
+	// Ink threshold for cropping, from 0 to 1.
 	inkLeast = 0.3
-	// Grey within this range is a blank picture.
+	// A picture with a smaller range of grey is blank.
 	blank = 1.0 / 20
 )
 
-// prepare cuts the digit out, brings it to side x side and stretches its contrast: 0 to 1, ink is 1. Gives whether the picture has a digit.
+// prepare crops the digit, scales it to side x side and stretches its contrast: values from 0 to 1,
+// with ink as 1. It reports whether the picture has a digit.
 //
-// Dark on light and light on dark are told apart by the picture's border.
+// The picture's border determines whether the drawing is dark on light or light on dark.
 func prepare(of *picture) ([]float32, bool) {
 	drawn, is := inkOf(of)
 	if !is {
@@ -83,7 +84,8 @@ func (i ink) borderMean() float32 {
 	return float32(sum / count)
 }
 
-// extent gives the columns and the rows that hold ink. There is some: the stretch makes the largest value 1.
+// extent returns the columns and the rows that contain ink. They exist: the stretch makes the
+// largest value 1.
 func (i ink) extent() (columns, rows span) {
 	columns, rows = span{math.MaxInt, 0}, span{math.MaxInt, 0}
 	for y := range i.of.height() {
@@ -104,15 +106,15 @@ func (s *span) takeIn(pixel int) { s.first, s.end = min(s.first, pixel), max(s.e
 
 func (s span) length() int { return max(s.end-s.first, 0) }
 
-// cells lays side cells over length pixels around the middle of the span.
+// cells returns side cells over length pixels around the middle of the span.
 func (s span) cells(length int) cells {
 	return cells{(float64(s.first+s.end) - float64(length)) / 2, float64(length) / side}
 }
 
-// cells is one dimension of the model's input, laid over the picture's pixels.
+// cells is one dimension of the model's input, mapped to the picture's pixels.
 type cells struct{ start, length float64 }
 
-// each gives the cells over one pixel, with the length of the pixel that each covers.
+// each yields the cells that overlap one pixel, with the length of the overlap.
 func (c cells) each(pixel int, take func(cell int, covered float64)) {
 	left, right := float64(pixel)-c.start, float64(pixel)+1-c.start
 	first := int(math.Floor(max(left/c.length, 0)))

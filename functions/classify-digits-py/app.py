@@ -1,4 +1,6 @@
-"""Reads one handwritten digit: a PNG or rows of grey in, JSON out. `../classify-digits` does the same in Rust, with the same answers."""
+"""Recognises one handwritten digit: takes a PNG or rows of grey, returns JSON. `../classify-digits`
+is the same function in Rust, with the same answers.
+"""
 
 import json
 from math import floor
@@ -42,12 +44,12 @@ def answer(request: Request) -> Response:
 
 
 def rounded(probability: float) -> float:
-    """Six decimals: the rest is noise, and hard to read."""
+    """Rounds to six decimals: further digits are noise, and hard to read."""
     return floor(fp32(probability * 1e6) + 0.5) / 1e6
 
 
 def picture(body: bytes) -> Picture:
-    """The body says itself what it is."""
+    """Detects the type of the body from its content."""
     try:
         if body.startswith(b"\x89PNG\r\n\x1a\n"):
             return Picture.from_png(body)
@@ -80,10 +82,10 @@ def is_row(row: object) -> bool:
 
 
 def probabilities(cells: list[float]) -> list[float]:
-    """The probability of each digit from 0 to 9."""
+    """Probability of each digit from 0 to 9."""
     try:
         image = Tensor(cells, (1, 1, SIDE, SIDE))
         return Model.open("digits").infer({"image": image})["probabilities"].array().tolist()
     except Error as error:
-        # What the model takes is for this function to know, not for whoever sent the picture.
+        # The function chooses the model's input, so a rejected input is not the client's fault.
         raise StatusError(max(error.status, 500), f"the model `digits` cannot be run: {error}") from None

@@ -1,4 +1,6 @@
-"""A grey picture, out of a PNG or out of numbers. Grey is fp32, as in `../classify-digits`, and rounded at every step."""
+"""Greyscale pictures from PNGs or from numbers. Grey is fp32, as in `../classify-digits`, and
+rounded at every step.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +10,39 @@ from struct import Struct
 
 import png
 
-#: The most pixels a picture may have: 2048 x 2048.
+#: Largest number of pixels of a picture: 2048 x 2048.
 PIXELS_MAX = 1 << 22
 
 _FP32 = Struct("<f")
 
 
 class PictureError(Exception):
-    """Why there is no picture. The text is for whoever sent it."""
+    """Reason why the input is not a picture. The text is for the client."""
 
 
 class TooLarge(PictureError):
-    """More pixels than `PIXELS_MAX`."""
+    """The picture has more pixels than `PIXELS_MAX`."""
 
     def __init__(self, width: int, height: int) -> None:
         super().__init__(f"the picture has {width} x {height} pixels; at most {PIXELS_MAX} in all are taken")
 
 
 def fp32(value: float) -> float:
-    """`value`, rounded to fp32."""
+    """Rounds `value` to fp32."""
     return _FP32.unpack(_FP32.pack(value))[0]
 
 
 class Picture:
-    """Grey from 0 to 1, at least one pixel, row by row."""
+    """Greyscale pixels from 0 to 1, row by row; at least one pixel."""
 
     def __init__(self, width: int, grey: array) -> None:
         self.width, self.height, self.grey = width, len(grey) // width, grey
 
     @classmethod
     def from_png(cls, body: bytes) -> Picture:
-        """Decode a PNG of any colour type. Where it is transparent, the paper behind it is chosen to stand out from what is drawn."""
+        """Decodes a PNG of any colour type. Transparent pictures get a background that contrasts
+        with the drawing.
+        """
         try:
             reader = png.Reader(bytes=body)
             reader.preamble()
@@ -48,7 +52,7 @@ class Picture:
             samples = [sample for row in rows for sample in row]
         except PictureError:
             raise
-        except Exception as error:  # Damaged data can end anywhere in the decoder.
+        except Exception as error:  # Damaged data can raise any exception in the decoder.
             raise PictureError(f"this is not a PNG that can be read: {error}") from None
         samples, planes = _bytes(samples, info["bitdepth"]), info["planes"]
         drawn = [samples[plane::planes] for plane in range(planes)]
@@ -58,7 +62,9 @@ class Picture:
 
     @classmethod
     def from_rows(cls, rows: list[list[float]]) -> Picture:
-        """Rows of grey. Numbers up to 1 are taken as they are; where there are larger ones, the largest counts as 1."""
+        """Creates a picture from rows of grey. Values up to 1 are used unchanged; if there are
+        larger values, the largest counts as 1.
+        """
         width = len(rows[0]) if rows else 0
         if width == 0:
             raise PictureError("`pixels` is empty")
@@ -77,19 +83,19 @@ class Picture:
         return cls(width, array("f", [value / largest for value in grey]))
 
 
-#: Each byte as grey.
+#: Grey value of each byte.
 UNIT = array("f", [value / 255 for value in range(256)])
 _RED, _GREEN, _BLUE = array("f", [0.299, 0.587, 0.114])
 
 
 def luma(red: int, green: int, blue: int) -> float:
-    """How bright a colour looks (ITU-R BT.601)."""
+    """Perceived brightness of a colour (ITU-R BT.601)."""
     first = fp32(fp32(_RED * UNIT[red]) + fp32(_GREEN * UNIT[green]))
     return fp32(first + fp32(_BLUE * UNIT[blue]))
 
 
 def on_paper(grey: list[float], alpha: list[float]) -> list[float]:
-    """Lay what is drawn on white paper where it is dark, and on black where it is light."""
+    """Composes the drawing on a white background if it is dark, and on black if it is light."""
     inked = [fp32(value * opaque) for value, opaque in zip(grey, alpha)]
     paper = 1.0 if sum(inked) < sum(alpha) * 0.5 else 0.0
     return [value + paper * fp32(1.0 - opaque) for value, opaque in zip(inked, alpha)]

@@ -1,4 +1,6 @@
-"""From a picture of one digit, of any size, to the model's input, as `../classify-digits/src/prepare.rs` does it, to the last bit."""
+"""Converts a picture of one digit, of any size, to the model's input. The result equals that of
+`../classify-digits/src/prepare.rs` bit by bit.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +8,19 @@ from math import ceil, floor
 
 from picture import Picture, fp32
 
-#: The model takes `SIDE` x `SIDE` pixels.
+#: Side of the model's input, in pixels.
 SIDE = 8
-# What counts as ink when the digit is cut out, of 0 to 1.
+# Ink threshold for cropping, from 0 to 1.
 INK = fp32(0.3)
-# Grey within this range is a blank picture.
+# A picture with a smaller range of grey is blank.
 BLANK = fp32(1 / 20)
 
 
 def prepare(picture: Picture) -> list[float] | None:
-    """Cut the digit out, bring it to `SIDE` x `SIDE` and stretch its contrast; none for a blank picture.
+    """Crops the digit, scales it to `SIDE` x `SIDE` and stretches its contrast; None for a blank
+    picture.
 
-    Dark on light and light on dark are told apart by the picture's border.
+    The picture's border determines whether the drawing is dark on light or light on dark.
     """
     ink = ink_of(picture)
     if ink is None:
@@ -64,19 +67,21 @@ def border_mean(ink: list[list[float]]) -> float:
 
 
 def extent(most) -> tuple[int, int]:
-    """From the first line with ink up to but not including the one after the last. There is some: the stretch makes the largest value 1."""
+    """The first line with ink, and the line after the last. They exist: the stretch makes the
+    largest value 1.
+    """
     inked = [at for at, value in enumerate(most) if value > INK]
     return inked[0], inked[-1] + 1
 
 
 class Cells:
-    """One dimension of the model's input, laid over the picture's pixels."""
+    """One dimension of the model's input, mapped to the picture's pixels."""
 
     def __init__(self, extent: tuple[int, int], side: int, pixels: int) -> None:
         self._start = (extent[0] + extent[1] - side) / 2
         self._length = side / SIDE
         first, end = floor(max(self._start, 0.0)), ceil(max(self._start + self._length * SIDE, 0.0))
-        #: Each pixel under some cell, and the cells over it with the length of the pixel that they cover.
+        #: Each pixel that overlaps a cell, and its cells with the length of the overlap.
         self.shares = [(pixel, self._over(pixel)) for pixel in range(first, min(end, pixels))]
 
     def _over(self, pixel: int) -> list[tuple[int, float]]:

@@ -13,7 +13,7 @@ SAMPLES = Path(__file__).parent.parent / "classify-digits" / "samples"
 
 
 class Test(unittest.TestCase):
-    def test_the_samples_reach_the_model_as_in_training(self):
+    def test_samples_are_prepared_as_in_training(self):
         for name, expected in json.loads((SAMPLES / "expected.json").read_text()).items():
             wanted = sum(expected["input"], [])
 
@@ -26,7 +26,7 @@ class Test(unittest.TestCase):
                 answer = app.handle(Request("POST", "/", body=(SAMPLES / name).read_bytes()))
             self.assertEqual(answer.json()["digit"], expected["digit"])
 
-    def test_bad_requests_are_told_apart(self):
+    def test_bad_requests_have_distinct_errors(self):
         def status(method, path, body=b""):
             with testing.model("digits", lambda inputs: {"probabilities": Tensor([0.1] * 10)}):
                 return app.handle(Request(method, path, body=body)).status
@@ -47,7 +47,7 @@ class Test(unittest.TestCase):
         ]:
             self.assertEqual(status(*request), wanted, request)
 
-    def test_a_model_that_is_not_there_is_not_the_callers_fault(self):
+    def test_missing_model_is_a_server_error(self):
         self.assertEqual(app.handle(Request("POST", "/", body=b'{"pixels": [[0, 1]]}')).status, 500)
 
 

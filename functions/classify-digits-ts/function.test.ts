@@ -8,7 +8,7 @@ import { handle } from "./function.ts";
 
 const SAMPLES = "../classify-digits/samples";
 
-test("the samples reach the model as in training", async () => {
+test("samples are prepared as in training", async () => {
   const expected = JSON.parse(readFileSync(`${SAMPLES}/expected.json`, "utf8"));
   for (const [name, { digit, input, probabilities }] of Object.entries<any>(expected)) {
     const provided = model("digits", (inputs) => {
@@ -23,7 +23,7 @@ test("the samples reach the model as in training", async () => {
   }
 });
 
-test("bad requests are told apart", async () => {
+test("bad requests have distinct errors", async () => {
   const provided = model("digits", () => ({ probabilities: Tensor.from(new Array(10).fill(0.1)) }));
   for (const [method, path, body, status] of [
     ["GET", "/", "", 200],

@@ -1,4 +1,7 @@
-/** Reads one handwritten digit: a PNG or rows of grey in, JSON out. `../classify-digits` does the same in Rust, with the same answers. */
+/**
+ * Recognises one handwritten digit: takes a PNG or rows of grey, returns JSON.
+ * `../classify-digits` is the same function in Rust, with the same answers.
+ */
 
 import { Model, StatusError, Tensor, WeirError } from "weir";
 import { httpFunction, type Request, Response } from "weir/http";
@@ -28,13 +31,13 @@ async function classify(request: Request): Promise<Response> {
   const cells = prepare(picture(await request.bytes()));
   if (cells === undefined) throw new StatusError(422, "the picture is blank: there is no digit on it");
   const found = probabilities(cells);
-  // The last of several that are as likely.
+  // Of equally likely digits, the last.
   const digit = found.lastIndexOf(found.reduce((most, value) => Math.max(most, value)));
   const readable = Array.from(found, rounded);
   return Response.json({ digit, confidence: readable[digit], probabilities: readable });
 }
 
-/** The body says itself what it is. */
+/** Detects the type of the body from its content. */
 function picture(body: Uint8Array): Picture {
   const PNG = [0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a];
   if (PNG.every((byte, at) => body[at] === byte)) return fromPng(body);
@@ -57,19 +60,19 @@ function rows(text: string): number[][] {
   throw new StatusError(400, 'the JSON cannot be used: it is not of the form {"pixels": [[number, ...], ...]}');
 }
 
-/** The probability of each digit from 0 to 9. */
+/** Probability of each digit from 0 to 9. */
 function probabilities(cells: Float32Array): Float32Array {
   try {
     const image = Tensor.from(cells, [1, 1, SIDE, SIDE]);
     return Model.open("digits").infer({ image }).get("probabilities").values("fp32");
   } catch (error) {
     if (!(error instanceof WeirError)) throw error;
-    // What the model takes is for this function to know, not for whoever sent the picture.
+    // The function chooses the model's input, so a rejected input is not the client's fault.
     throw new StatusError(Math.max(error.status, 500), `the model \`digits\` cannot be run: ${error.message}`);
   }
 }
 
-/** Six decimals: the rest is noise, and hard to read. */
+/** Rounds to six decimals: further digits are noise, and hard to read. */
 function rounded(probability: number): number {
   return Math.round(Math.fround(probability * 1e6)) / 1e6;
 }

@@ -1,21 +1,27 @@
-/** A grey picture, out of a PNG or out of numbers. Grey is fp32, as in `../classify-digits`, and rounded at every step. */
+/**
+ * Greyscale pictures from PNGs or from numbers. Grey is fp32, as in `../classify-digits`, and
+ * rounded at every step.
+ */
 
 import { decode } from "fast-png";
 import { StatusError } from "weir";
 
-/** The most pixels a picture may have: 2048 x 2048. */
+/** Largest number of pixels of a picture: 2048 x 2048. */
 const PIXELS_MAX = 1 << 22;
-/** Where a PNG has its width and height. */
+/** Offset of the width and height in a PNG. */
 const PNG_SIZE_AT = 16;
 
-/** Grey from 0 to 1, at least one pixel, row by row. */
+/** Greyscale pixels from 0 to 1, row by row; at least one pixel. */
 export interface Picture {
   width: number;
   height: number;
   grey: Float32Array;
 }
 
-/** Decode a PNG of any colour type. Where it is transparent, the paper behind it is chosen to stand out from what is drawn. */
+/**
+ * Decodes a PNG of any colour type. Transparent pictures get a background that contrasts with
+ * the drawing.
+ */
 export function fromPng(body: Uint8Array): Picture {
   if (body.length >= PNG_SIZE_AT + 8) {
     const view = new DataView(body.buffer, body.byteOffset);
@@ -49,7 +55,10 @@ export function fromPng(body: Uint8Array): Picture {
   return { width, height, grey: alpha.every((opaque) => opaque === 1) ? grey : onPaper(grey, alpha) };
 }
 
-/** Rows of grey. Numbers up to 1 are taken as they are; where there are larger ones, the largest counts as 1. */
+/**
+ * Creates a picture from rows of grey. Values up to 1 are used unchanged; if there are larger
+ * values, the largest counts as 1.
+ */
 export function fromRows(rows: number[][]): Picture {
   const width = rows[0]?.length ?? 0;
   if (width === 0) throw new StatusError(400, "`pixels` is empty");
@@ -80,13 +89,13 @@ function decoded(body: Uint8Array): ReturnType<typeof decode> {
   }
 }
 
-/** How bright a colour looks (ITU-R BT.601). */
+/** Perceived brightness of a colour (ITU-R BT.601). */
 function luma(red: number, green: number, blue: number): number {
   const part = (weight: number, value: number) => Math.fround(Math.fround(weight) * Math.fround(value / 255));
   return Math.fround(Math.fround(part(0.299, red) + part(0.587, green)) + part(0.114, blue));
 }
 
-/** Lay what is drawn on white paper where it is dark, and on black where it is light. */
+/** Composes the drawing on a white background if it is dark, and on black if it is light. */
 function onPaper(grey: Float32Array, alpha: Float32Array): Float32Array {
   const drawn = grey.map((value, at) => value * alpha[at]!);
   const sum = (values: Float32Array) => values.reduce((sum, value) => sum + value, 0);

@@ -1,20 +1,24 @@
-/** From a picture of one digit, of any size, to the model's input, as `../classify-digits/src/prepare.rs` does it, to the last bit. */
+/**
+ * Converts a picture of one digit, of any size, to the model's input. The result equals that of
+ * `../classify-digits/src/prepare.rs` bit by bit.
+ */
 
 import type { Picture } from "./picture.ts";
 
-/** The model takes `SIDE` x `SIDE` pixels. */
+/** Side of the model's input, in pixels. */
 export const SIDE = 8;
 
 const fp32 = Math.fround;
-/** What counts as ink when the digit is cut out, of 0 to 1. */
+/** Ink threshold for cropping, from 0 to 1. */
 const INK = fp32(0.3);
-/** Grey within this range is a blank picture. */
+/** A picture with a smaller range of grey is blank. */
 const BLANK = fp32(1 / 20);
 
 /**
- * Cut the digit out, bring it to `SIDE` x `SIDE` and stretch its contrast; none for a blank picture.
+ * Crops the digit, scales it to `SIDE` x `SIDE` and stretches its contrast; undefined for a
+ * blank picture.
  *
- * Dark on light and light on dark are told apart by the picture's border.
+ * The picture's border determines whether the drawing is dark on light or light on dark.
  */
 export function prepare(picture: Picture): Float32Array | undefined {
   const { width, height } = picture;
@@ -66,7 +70,7 @@ interface Extent {
   end: number;
 }
 
-/** The columns and the rows that hold ink. There is some: the stretch makes the largest value 1. */
+/** The columns and the rows that contain ink. They exist: the stretch makes the largest value 1. */
 function extent(ink: Float32Array, width: number): [Extent, Extent] {
   const columns = { first: Infinity, end: 0 };
   const rows = { first: Infinity, end: 0 };
@@ -82,7 +86,10 @@ function extent(ink: Float32Array, width: number): [Extent, Extent] {
   return [columns, rows];
 }
 
-/** Lay `SIDE` cells over `side` pixels around the middle of `extent`: each pixel under some cell, with the cells over it and the length of the pixel that each covers. */
+/**
+ * `SIDE` cells over `side` pixels around the middle of `extent`: each pixel that overlaps a
+ * cell, and its cells with the length of the overlap.
+ */
 function shares({ first, end }: Extent, side: number, pixels: number): [number, [number, number][]][] {
   const start = (first + end - side) / 2;
   const length = side / SIDE;

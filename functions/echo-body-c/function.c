@@ -1,4 +1,4 @@
-/* Answers with the request's body, as ../echo-body does. */
+/* Echoes the request body, like ../echo-body. */
 
 #include "weir_http.h"
 

@@ -1,5 +1,5 @@
-// echo-body-go answers with the request's body, as ../echo-body does, a part at a time. Under /tensor the body is a tensor of fp32, and does not
-// enter the function's memory.
+// echo-body-go echoes the request body, like ../echo-body, in parts. Under /tensor the body is an
+// fp32 tensor and does not enter guest memory.
 package main
 
 import (

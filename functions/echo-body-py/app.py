@@ -1,4 +1,4 @@
-"""Answers with the request's body, as ../echo-body does."""
+"""Echoes the request body, like ../echo-body."""
 
 from weir.http import Request, http_function
 

@@ -1,4 +1,4 @@
-"""Answers with the tensors it is given, under the names it is given."""
+"""Returns its input tensors unchanged, under the same names."""
 
 from wit_world.exports import Stage as StageExport
 from wit_world.imports.tensors import Tensor

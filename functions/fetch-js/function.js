@@ -1,4 +1,7 @@
-/** Sends requests, for tests: `?url=...`, any number of them, at once, with the method and the body of the one that it answers. */
+/**
+ * Sends requests, for tests: any number of `?url=...`, concurrently, with the method and body of
+ * the incoming request.
+ */
 
 import { httpFunction, Response } from "weir/http";
 
@@ -8,7 +11,7 @@ export const handler = httpFunction(async (request) => {
   const init = { method: request.method, headers: { "x-asked-by": "fetch-js" }, body };
   try {
     const responses = await Promise.all(urls.map((url) => fetch(url, init)));
-    // One is passed on as it is; of more, the texts are.
+    // A single response is passed on unchanged; of several, the texts.
     return responses.length === 1 ? responses[0] : await Promise.all(responses.map((response) => response.text()));
   } catch (error) {
     return new Response(`${error}\n`, { status: 502 });

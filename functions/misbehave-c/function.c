@@ -1,4 +1,5 @@
-/* Does, on request, what a function must not do, as ../misbehave does: the path says what. For tests of what becomes of it. */
+/* Misbehaves on request, like ../misbehave: the path selects the fault. For tests of the
+ * consequences. */
 
 #include "weir_http.h"
 #include <stdio.h>
@@ -12,12 +13,12 @@ static void spin(void) {
     }
 }
 
-/* Take memory, and use it, until there is none. */
+/* Allocates and writes memory until none is left. */
 static void hoard(void) {
     for (;;) memset(weir_alloc(MIB), 1, MIB);
 }
 
-/* The log names it. */
+/* A separate function, so that the log has its name. */
 __attribute__((noinline)) static void fail(void) {
     fputs("on purpose\n", stderr);
     abort();

@@ -1,4 +1,5 @@
-// misbehave-go does, on request, what a function must not do, as ../misbehave does: the path says what. For tests of what becomes of it.
+// misbehave-go misbehaves on request, like ../misbehave: the path selects the fault. For tests of
+// the consequences.
 package main
 
 import (
@@ -36,7 +37,7 @@ func handle(w http.ResponseWriter, r *http.Request) error {
 		fmt.Fprintln(w, recurse(1))
 	case "/goroutine":
 		go fail()
-		// Until it has its turn.
+		// Blocks until the goroutine runs.
 		<-make(chan struct{})
 	case "/status":
 		w.WriteHeader(7)
@@ -64,14 +65,15 @@ func spin() {
 
 var kept [][]byte
 
-// hoard takes memory, and uses it, until there is none.
+// hoard allocates and writes memory until none is left.
 func hoard() {
 	for {
 		kept = append(kept, bytes.Repeat([]byte{1}, mib))
 	}
 }
 
-// waste takes several times the memory that a function gets, and keeps little of it at a time, with calls of the node between.
+// waste allocates several times the memory limit, keeps little of it at a time, and calls the node
+// in between.
 func waste(w io.Writer) error {
 	for range 200 {
 		kept = [][]byte{bytes.Repeat([]byte{1}, mib)}

@@ -1,4 +1,6 @@
-"""Does, on request, what a function must not do, as `../misbehave` does: the path says what. For tests of what becomes of it."""
+"""Misbehaves on request, like `../misbehave`: the path selects the fault. For tests of the
+consequences.
+"""
 
 import sys
 
@@ -17,7 +19,7 @@ def handle(request: Request) -> object:
         case "/trap":
             fail()
         case "/wrong":
-            # Neither a response nor anything that makes one.
+            # Neither a response nor a value that converts to one.
             return handle
         case "/status":
             return Response("", 7)
@@ -32,7 +34,7 @@ def spin() -> None:
 
 
 def hoard() -> None:
-    """Take memory, and use it, until there is none."""
+    """Allocates and writes memory until none is left."""
     kept = []
     while True:
         kept.append(b"\x01" * (1 << 20))

@@ -1,4 +1,7 @@
-/** Does, on request, what a function must not do, as `../misbehave` does: the path says what. For tests of what becomes of it. */
+/**
+ * Misbehaves on request, like `../misbehave`: the path selects the fault. For tests of the
+ * consequences.
+ */
 
 import { type Answer, httpFunction, type Request, Response } from "weir/http";
 
@@ -13,7 +16,7 @@ export function handle(request: Request): Answer {
     case "/trap":
       return fail();
     case "/wrong":
-      // Neither a response nor anything that makes one.
+      // Neither a response nor a value that converts to one.
       return handle;
     case "/status":
       return new Response("", { status: 7 });
@@ -25,7 +28,7 @@ function spin(): never {
   for (;;);
 }
 
-/** Take memory, and use it, until there is none. */
+/** Allocates and writes memory until none is left. */
 function hoard(): never {
   const kept = [];
   for (;;) kept.push(new Uint8Array(1 << 20).fill(1));

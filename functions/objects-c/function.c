@@ -1,4 +1,4 @@
-/* Keeps and gives named objects, as ../objects does. */
+/* Stores and serves named objects, like ../objects. */
 
 #include "weir_http.h"
 #include <string.h>
@@ -22,7 +22,7 @@ static bool answer(weir_request *request, weir_response *response) {
 
 bool weir_handle(weir_request *request, weir_response *response) {
     if (answer(request, response)) return true;
-    /* The caller chose the object, so these are the caller's to know. */
+    /* The client chose the object, so it may see these errors. */
     weir_code code = weir_error()->code;
     if (code == WEIR_NOT_FOUND) return weir_reply_text(response, 404, weir_error()->message);
     if (code == WEIR_NOT_GRANTED) return weir_reply_text(response, 403, weir_error()->message);

@@ -1,4 +1,4 @@
-// objects-go keeps and gives named objects, as ../objects does.
+// objects-go stores and serves named objects, like ../objects.
 package main
 
 import (
@@ -18,7 +18,7 @@ func main() {}
 
 func handle(w http.ResponseWriter, r *http.Request) error {
 	err := answer(w, r, strings.Trim(r.URL.Path, "/"))
-	// The caller chose the object, so these are the caller's to know.
+	// The client chose the object, so it may see these errors.
 	switch {
 	case errors.Is(err, weir.NotFound):
 		http.Error(w, err.Error(), http.StatusNotFound)

@@ -1,4 +1,4 @@
-"""Keeps and gives named objects, as ../objects does."""
+"""Stores and serves named objects, like ../objects."""
 
 from weir import NotFound, NotGranted, Tensor, objects
 from weir.http import Request, Response, http_function

@@ -1,4 +1,4 @@
-/** Keeps and gives named objects, as `../objects` does. */
+/** Stores and serves named objects, like `../objects`. */
 
 import { NotFound, NotGranted, objects, Tensor } from "weir";
 import { type Answer, httpFunction, type Request, Response } from "weir/http";

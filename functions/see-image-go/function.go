@@ -1,5 +1,5 @@
-// see-image-go maps a picture, [height, width, 3] of bytes, to what the model channels makes of it: normalised as ImageNet's are, in planes
-// of fp32.
+// see-image-go maps a picture, [height, width, 3] of bytes, to the output of the model channels,
+// which gets the picture normalised as for ImageNet, in fp32 planes.
 package main
 
 import (

@@ -1,11 +1,14 @@
-"""Maps a picture, [height, width, 3] of bytes, to what the model `channels` makes of it: normalised as ImageNet's are, in planes of fp32."""
+"""Maps a picture, [height, width, 3] of bytes, to the output of the model `channels`, which gets
+the picture normalised as for ImageNet, in fp32 planes.
+"""
 
 from array import array
 
 from weir import ElementType, InvalidArgument, Model, Tensor, Tensors, tensor_function
 
 MEANS, DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# What each byte becomes, once for all calls: it is kept in the snapshot that the component starts from.
+# Normalised value of each byte, computed once: the tables are in the snapshot that the component
+# starts from.
 TABLES = [[(byte / 255 - m) / d for byte in range(256)] for m, d in zip(MEANS, DEVIATIONS)]
 
 

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Pushes the model, deploys the function and has a digit read, with nothing but curl. A node must be up: ../../bin/weir up
+# Uploads the model, deploys the function and classifies a digit, with curl alone. Needs a running
+# node: ../../bin/weir up
 #
-#   WEIR_URL     where the node is, if not at http://127.0.0.1:9347
-#   WEIR_TOKEN   the token to send, where the node asks for one
+# - WEIR_URL: address of the node, if it is not http://127.0.0.1:9347
+# - WEIR_TOKEN: token to send, if the node requires one
 set -eu
 cd "$(dirname "$0")"
 url=${WEIR_URL:-http://127.0.0.1:9347}

@@ -1,4 +1,4 @@
-"""A small convolutional network in numpy: enough to train it, and to write it down as ONNX.
+"""A small convolutional network in numpy, with training and ONNX export.
 
 image [N,1,8,8] -> conv 3x3, 16 -> relu -> conv 3x3, 32 -> relu -> max pool 2x2 -> dense 64 -> relu -> dense 10 -> softmax
 """
@@ -28,11 +28,13 @@ class Network:
         }
 
     def probabilities(self, images: np.ndarray) -> np.ndarray:
-        """What the ONNX graph computes, for images [N,1,8,8]."""
+        """The output of the ONNX graph for images [N,1,8,8]."""
         return self._forward(images, keep=None)[0]
 
     def gradients(self, images: np.ndarray, labels: np.ndarray, rng: np.random.Generator, drop: float):
-        """The mean cross-entropy loss of a batch and its gradient by parameter, with dropout before the last layer."""
+        """Mean cross-entropy loss of a batch and its gradient by parameter, with dropout before the
+        last layer.
+        """
         p = self.parameters
         n = len(images)
         keep = (rng.random((n, 64)) >= drop).astype(np.float32) / np.float32(1 - drop)

@@ -1,9 +1,9 @@
-"""Turn a picture of one digit into the model's input. `../src/prepare.rs` does the same in the function.
+"""Convert a picture of one digit to the model's input. `../src/prepare.rs` does the same in the function.
 
-Both sides follow these steps, and `../samples/expected.json` holds them together:
+Both implementations follow these steps, and `../samples/expected.json` keeps them consistent:
 
 1. grey, 0 to 1;
-2. ink is what differs from the border: where the border is brighter than the middle of the range, the picture is turned over;
+2. ink is the difference from the border: if the border is brighter than the middle of the range, the picture is inverted;
 3. stretch to 0..1 (a range under 1/20 counts as a blank picture);
 4. cut out the smallest box with every pixel above `INK`, then the square around its centre whose side is the box's longer side;
 5. average the square over 8 x 8 cells, weighing pixels by the area that falls into a cell (outside the picture there is no ink);
@@ -18,7 +18,9 @@ BLANK = 1 / 20
 
 
 def prepare(grey: np.ndarray) -> np.ndarray | None:
-    """The model's input (8 x 8, 0 to 1, ink is 1) for a grey picture of any size and scale, or none for a blank one."""
+    """The model's input (8 x 8, 0 to 1, ink is 1) for a grey picture of any size and scale; None
+    for a blank picture.
+    """
     grey = np.asarray(grey, dtype=np.float64)
     low, high = grey.min(), grey.max()
     if high - low < BLANK:
@@ -45,7 +47,9 @@ def _border_mean(ink: np.ndarray) -> float:
 
 
 def _cell_weights(start: float, length: float, pixels: int) -> np.ndarray:
-    """How much of each pixel lies in each cell when `length` pixels from `start` on become SIDE cells: SIDE x pixels, unscaled."""
+    """Overlap of each pixel with each cell when `length` pixels from `start` on become SIDE cells:
+    SIDE x pixels, unscaled.
+    """
     edges = start + length * np.arange(SIDE + 1) / SIDE
     pixel = np.arange(pixels)
     overlap = np.minimum(edges[1:, None], pixel[None, :] + 1) - np.maximum(edges[:-1, None], pixel[None, :])

@@ -1,4 +1,4 @@
-"""Train the digit model on scikit-learn's `load_digits` and write it, its accuracy and the samples.
+"""Train the digit model on scikit-learn's `load_digits`, and write the model, its accuracy and the samples.
 
     python -m venv .venv && .venv/bin/pip install --require-hashes -r requirements.txt
     .venv/bin/python train.py
@@ -45,7 +45,7 @@ def main():
 
 
 def train(images: np.ndarray, labels: np.ndarray) -> Network:
-    """Adam with a cosine rate, on the images and on distorted copies of them."""
+    """Trains with Adam and a cosine learning rate, on the images and on distorted copies."""
     rng = np.random.default_rng(SEED)
     plain = np.stack([prepare(image) for image in images])
     varied = [np.stack([prepare(distorted(image, rng)) for image in images]) for _ in range(VARIANTS)]
@@ -67,7 +67,7 @@ def train(images: np.ndarray, labels: np.ndarray) -> Network:
 
 
 def distorted(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The digit as another hand might have written it: turned, slanted, stretched, thinner or bolder."""
+    """Distorts a digit to simulate other handwriting: rotation, slant, stretch, stroke width."""
     big = np.clip(ndimage.zoom(np.pad(image, 2), 5, order=3), 0, 1)
     angle, slant = rng.uniform(-0.2, 0.2), rng.uniform(-0.25, 0.25)
     stretch = np.diag(np.exp(rng.uniform(-0.2, 0.2, 2)))
@@ -88,7 +88,9 @@ def distorted(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def measure(model: bytes, images: np.ndarray, labels: np.ndarray) -> dict:
-    """Accuracy on the held-out images, as they are and as large dark-on-light pictures, run by ONNX Runtime."""
+    """Accuracy on the held-out images, both unchanged and as large dark-on-light pictures, measured
+    with ONNX Runtime.
+    """
     session = InferenceSession(model, providers=["CPUExecutionProvider"])
 
     def accuracy(pictures):
@@ -104,13 +106,17 @@ def measure(model: bytes, images: np.ndarray, labels: np.ndarray) -> dict:
 
 
 def picture(image: np.ndarray) -> np.ndarray:
-    """The 8 x 8 image as one might photograph it: 96 x 96, dark on light, with a margin. Grey, 0 to 255."""
+    """Simulates a photograph of the 8 x 8 image: 96 x 96, dark on light, with a margin. Grey, 0 to
+    255.
+    """
     smooth = np.clip(ndimage.zoom(np.pad(image, 2), 8, order=3), 0, 1)
     return np.round(255 * (1 - smooth)).astype(np.uint8)
 
 
 def write_samples(model: bytes, images: np.ndarray, labels: np.ndarray):
-    """The first held-out image of each digit as a PNG, and what preparing it and running the model must give."""
+    """Writes the first held-out image of each digit as a PNG, with its expected input and output of
+    the model.
+    """
     session = InferenceSession(model, providers=["CPUExecutionProvider"])
     SAMPLES.mkdir(exist_ok=True)
     expected = {}

@@ -1,10 +1,11 @@
-//! What the function answers: requests in, replies out, and the model as a closure, so that all of it can be tested without a node.
+//! HTTP API of the function: requests in, replies out. The model is a closure, so that tests need
+//! no node.
 
 use crate::picture::{Picture, PictureError};
 use crate::prepare::{Input, prepare};
 use serde::{Deserialize, Serialize};
 
-/// What `GET` answers.
+/// Response to `GET`.
 const USAGE: &str = "\
 classify-digits reads one handwritten digit.
 
@@ -18,10 +19,10 @@ Dark on light and light on dark are both fine. The answer is JSON:
 
 const PNG_SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
-/// A request that has no classification. The text is for whoever sent it.
+/// A rejected request. The text is for the client.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Nothing is served under the path.
+    /// The path does not exist.
     #[error("there is nothing at this path; send the picture to /")]
     NotFound,
     /// The method is neither GET nor POST nor PUT.
@@ -30,28 +31,28 @@ pub enum ApiError {
     /// The body is neither a PNG nor a JSON object.
     #[error("the body is neither a PNG nor a JSON object")]
     Unsupported,
-    /// There is no body.
+    /// The body is empty.
     #[error("the body is empty: send a PNG, or JSON like {{\"pixels\": [[0, 1], [1, 0]]}}")]
     Empty,
-    /// The JSON is not what is expected.
+    /// The JSON does not match the schema.
     #[error("the JSON cannot be used: {0}")]
     Json(#[from] serde_json::Error),
     /// The picture cannot be read.
     #[error(transparent)]
     Picture(#[from] PictureError),
-    /// There is nothing on the picture.
+    /// The picture is blank.
     #[error("the picture is blank: there is no digit on it")]
     Blank,
-    /// The body did not arrive.
+    /// The body could not be read.
     #[error(transparent)]
     Body(#[from] weir::Error),
-    /// The model did not answer.
+    /// The model could not be run.
     #[error("the model `digits` cannot be run: {0}")]
     Model(weir::Error),
 }
 
 impl ApiError {
-    /// The HTTP status that goes with it.
+    /// HTTP status of the error.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -62,13 +63,14 @@ impl ApiError {
             Self::Empty | Self::Json(_) | Self::Picture(_) => 400,
             Self::Blank => 422,
             Self::Body(error) => error.status(),
-            // What the model takes is for this function to know, not for whoever sent the picture.
+            // The function chooses the model's input, so a rejected input is not the client's
+            // fault.
             Self::Model(error) => error.status().max(500),
         }
     }
 }
 
-/// What a request is answered with when all is well.
+/// Successful reply.
 #[derive(Debug)]
 pub enum Reply {
     /// Plain text.
@@ -77,7 +79,7 @@ pub enum Reply {
     Classification(Classification),
 }
 
-/// The digit that the model reads.
+/// The recognised digit.
 #[derive(Debug, Serialize)]
 pub struct Classification {
     /// The most likely digit.
@@ -94,7 +96,7 @@ struct Pixels {
     pixels: Vec<Vec<f32>>,
 }
 
-/// Answer a request; `model` maps a prepared picture to the ten probabilities.
+/// Answers a request; `model` maps a prepared picture to the ten probabilities.
 pub fn answer(
     method: &str,
     path: &str,
@@ -122,12 +124,12 @@ pub fn answer(
     }
 }
 
-/// Six decimals: the rest is noise, and hard to read.
+/// Rounds to six decimals: further digits are noise, and hard to read.
 fn rounded(probability: f32) -> f32 {
     (probability * 1e6).round() / 1e6
 }
 
-/// The body says itself what it is: what clients write into `content-type` depends more on the client than on the body.
+/// Detects the type of the body from its content, since clients often send a wrong `content-type`.
 fn picture(body: &[u8]) -> Result<Picture, ApiError> {
     if body.starts_with(&PNG_SIGNATURE) {
         return Ok(Picture::from_png(body)?);
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_told_apart() {
+    fn bad_requests_have_distinct_errors() {
         assert_eq!(status("GET", "/", b""), 200);
         assert_eq!(status("GET", "/nowhere", b""), 404);
         assert_eq!(status("DELETE", "/", b""), 405);
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_cannot_be_run_is_not_the_callers_fault() {
+    fn model_failure_is_a_server_error() {
         let status = |error: weir::Error| {
             answer("POST", "/", b"{\"pixels\": [[0, 1]]}", |_| Err(error)).unwrap_err().status()
         };
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_digit_is_the_answer() {
+    fn most_likely_digit_is_returned() {
         let mut probabilities = [0.05; 10];
         probabilities[7] = 0.55;
         probabilities[8] = 1.5e-17;
@@ -191,9 +193,10 @@ mod tests {
         );
     }
 
-    /// `model/train.py` wrote the samples and what its own preparation makes of them.
+    /// `model/train.py` wrote the samples, and the input that its own preparation derives from
+    /// them.
     #[test]
-    fn the_samples_reach_the_model_as_in_training() {
+    fn samples_are_prepared_as_in_training() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/samples");
         let expected = std::fs::read(format!("{folder}/expected.json")).unwrap();
         let expected: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&expected).unwrap();

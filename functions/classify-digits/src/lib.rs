@@ -1,4 +1,5 @@
-//! Reads one handwritten digit: a PNG or rows of grey in, JSON out. The model `digits` does the reading, on the node.
+//! Recognises one handwritten digit: takes a PNG or rows of grey, returns JSON. Runs the model
+//! `digits` on the node.
 
 mod api;
 mod picture;
@@ -23,7 +24,7 @@ fn handle(request: Request) -> Result<Response> {
     }
 }
 
-/// The probability of each digit from 0 to 9.
+/// Probability of each digit from 0 to 9.
 fn probabilities(input: &Input) -> Result<[f32; 10]> {
     let image = Tensor::from_slice(input, [1, 1, SIDE, SIDE])?;
     let found = Model::open("digits")?.infer([("image", &image)])?.take("probabilities")?.to_vec::<f32>()?;

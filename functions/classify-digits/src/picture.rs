@@ -1,24 +1,24 @@
-//! A grey picture, out of a PNG or out of numbers.
+//! Greyscale pictures from PNGs or from numbers.
 
 use std::io::Cursor;
 
-/// The most pixels a picture may have: 2048 x 2048.
+/// Largest number of pixels of a picture: 2048 x 2048.
 pub const PIXELS_MAX: usize = 1 << 22;
 
-/// Grey from 0 to 1, at least one pixel, row by row.
+/// Greyscale pixels from 0 to 1, row by row; at least one pixel.
 #[derive(Debug)]
 pub struct Picture {
     width: usize,
     grey: Vec<f32>,
 }
 
-/// Why there is no picture. The text is for whoever sent it.
+/// Reason why the input is not a picture. The text is for the client.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// The PNG is damaged, or something else altogether.
+    /// The data is damaged, or not a PNG.
     #[error("this is not a PNG that can be read: {0}")]
     Png(#[from] png::DecodingError),
-    /// More pixels than [`PIXELS_MAX`].
+    /// The picture has more pixels than [`PIXELS_MAX`].
     #[error("the picture has {width} x {height} pixels; at most {PIXELS_MAX} in all are taken")]
     TooLarge {
         /// Pixels across.
@@ -26,29 +26,30 @@ pub enum PictureError {
         /// Pixels down.
         height: usize,
     },
-    /// There are no rows, or they have no pixels.
+    /// There are no rows, or the rows have no pixels.
     #[error("`pixels` is empty")]
     Empty,
-    /// A row is not as long as the first.
+    /// A row differs in length from the first.
     #[error("row {row} of `pixels` has {found} numbers and the first row has {expected}")]
     Ragged {
-        /// Which, from 0.
+        /// Index of the row, from 0.
         row: usize,
-        /// How many numbers it has.
+        /// Length of the row.
         found: usize,
-        /// How many it should have.
+        /// Length of the first row.
         expected: usize,
     },
-    /// A number cannot be a pixel.
+    /// A number is not a valid grey value.
     #[error("row {row} of `pixels` holds a number below zero, or one that is none")]
     NotGrey {
-        /// Which, from 0.
+        /// Index of the row, from 0.
         row: usize,
     },
 }
 
 impl Picture {
-    /// Decode a PNG of any colour type. Where it is transparent, the paper behind it is chosen to stand out from what is drawn.
+    /// Decodes a PNG of any colour type. Transparent pictures get a background that contrasts with
+    /// the drawing.
     pub fn from_png(bytes: &[u8]) -> Result<Self, PictureError> {
         let mut decoder = png::Decoder::new(Cursor::new(bytes));
         decoder.set_transformations(png::Transformations::normalize_to_color8());
@@ -76,7 +77,8 @@ impl Picture {
         Ok(Self { width, grey })
     }
 
-    /// Rows of grey. Numbers up to 1 are taken as they are; where there are larger ones (up to 16, up to 255), the largest counts as 1.
+    /// Creates a picture from rows of grey. Values up to 1 are used unchanged; if there are larger
+    /// values (up to 16, up to 255), the largest counts as 1.
     pub fn from_rows(rows: &[Vec<f32>]) -> Result<Self, PictureError> {
         let width = rows.first().map_or(0, Vec::len);
         if width == 0 {
@@ -99,13 +101,13 @@ impl Picture {
         Ok(Self { width, grey })
     }
 
-    /// Pixels across; at least 1.
+    /// Width in pixels; at least 1.
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Pixels down; at least 1.
+    /// Height in pixels; at least 1.
     #[must_use]
     pub fn height(&self) -> usize {
         self.grey.len() / self.width
@@ -117,14 +119,15 @@ impl Picture {
         &self.grey
     }
 
-    /// One pixel.
+    /// The pixel at (`x`, `y`).
     #[must_use]
     pub fn at(&self, x: usize, y: usize) -> f32 {
         self.grey[y * self.width + x]
     }
 }
 
-/// Lay `(grey, opacity)` on white paper where what is drawn is dark, and on black where it is light.
+/// Composes `(grey, opacity)` pixels on a white background if the drawing is dark, and on black if
+/// it is light.
 fn on_paper(pixels: impl Iterator<Item = (f32, f32)> + Clone) -> Vec<f32> {
     let (drawn, opaque) = pixels.clone().fold((0.0_f64, 0.0_f64), |(drawn, opaque), (grey, alpha)| {
         (drawn + f64::from(grey * alpha), opaque + f64::from(alpha))
@@ -137,7 +140,7 @@ fn unit(byte: u8) -> f32 {
     f32::from(byte) / 255.0
 }
 
-/// How bright a colour looks (ITU-R BT.601).
+/// Perceived brightness of a colour (ITU-R BT.601).
 fn luma(red: u8, green: u8, blue: u8) -> f32 {
     0.299 * unit(red) + 0.587 * unit(green) + 0.114 * unit(blue)
 }
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn every_colour_type_becomes_grey() {
+    fn every_colour_type_converts_to_grey() {
         let of =
             |colour, depth, data: &[u8]| Picture::from_png(&png(colour, depth, 2, 1, data)).unwrap().grey;
         use png::{BitDepth, ColorType};
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn transparent_pictures_lie_on_paper_that_shows_the_drawing() {
+    fn transparent_pictures_get_a_contrasting_background() {
         let of = |data: &[u8]| {
             Picture::from_png(&png(png::ColorType::GrayscaleAlpha, png::BitDepth::Eight, 2, 1, data))
                 .unwrap()
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_oversized_pngs_are_errors() {
+    fn damaged_and_oversized_pngs_are_rejected() {
         let good = png(png::ColorType::Grayscale, png::BitDepth::Eight, 16, 16, &[7; 256]);
         for end in 0..good.len() - 12 {
             assert!(
@@ -192,17 +195,18 @@ mod tests {
         for at in 0..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0xff;
-            // Some damage goes unnoticed by design (text, the end mark); none of it may panic.
+            // Some damage is undetected by design (text, the end mark); no damage may cause a
+            // panic.
             let _ = Picture::from_png(&bad);
         }
-        // A header may claim any size: 60000 x 60000, with a right checksum, and nothing behind it.
+        // A header may claim any size: 60000 x 60000 with a valid checksum, and no data.
         let mut out = Vec::new();
         drop(png::Encoder::new(&mut out, 60_000, 60_000).write_header().unwrap());
         assert!(matches!(Picture::from_png(&out), Err(PictureError::TooLarge { width: 60_000, .. })));
     }
 
     #[test]
-    fn numbers_of_any_scale_are_taken_and_bad_ones_named() {
+    fn rows_of_any_scale_are_accepted_and_invalid_numbers_reported() {
         let of = |rows: &[Vec<f32>]| Picture::from_rows(rows);
         assert_eq!(of(&[vec![0.0, 0.5]]).unwrap().grey, [0.0, 0.5]);
         assert_eq!(of(&[vec![0.0], vec![16.0]]).unwrap().grey, [0.0, 1.0]);

@@ -1,21 +1,23 @@
-//! From a picture of one digit, of any size, to the model's input. `model/prepare.py` does the same when the model is trained.
+//! Converts a picture of one digit, of any size, to the model's input. `model/prepare.py` does the
+//! same for training.
 
 use crate::picture::Picture;
 
-/// The model takes `SIDE` x `SIDE` pixels.
+/// Side of the model's input, in pixels.
 pub const SIDE: usize = 8;
 
-/// What counts as ink when the digit is cut out, of 0 to 1.
+/// Ink threshold for cropping, from 0 to 1.
 const INK: f32 = 0.3;
-/// Grey within this range is a blank picture.
+/// A picture with a smaller range of grey is blank.
 const BLANK: f32 = 1.0 / 20.0;
 
-/// The model's input: 0 to 1, ink is 1.
+/// The model's input: values from 0 to 1, with ink as 1.
 pub type Input = [f32; SIDE * SIDE];
 
-/// Cut the digit out, bring it to [`SIDE`] x [`SIDE`] and stretch its contrast; none for a blank picture.
+/// Crops the digit, scales it to [`SIDE`] x [`SIDE`] and stretches its contrast; `None` for a blank
+/// picture.
 ///
-/// Dark on light and light on dark are told apart by the picture's border.
+/// The picture's border determines whether the drawing is dark on light or light on dark.
 #[must_use]
 pub fn prepare(picture: &Picture) -> Option<Input> {
     let ink = Ink::of(picture)?;
@@ -38,7 +40,7 @@ pub fn prepare(picture: &Picture) -> Option<Input> {
     Some(cells.map(|cell| (cell / most) as f32))
 }
 
-/// A picture's grey as ink from 0 to 1.
+/// A picture's grey values as ink from 0 to 1.
 struct Ink<'a> {
     picture: &'a Picture,
     /// `ink = offset + scale * grey`
@@ -80,7 +82,8 @@ impl<'a> Ink<'a> {
         mean
     }
 
-    /// The columns and the rows that hold ink. There is some: the stretch makes the largest value 1.
+    /// The columns and the rows that contain ink. They exist: the stretch makes the largest value
+    /// 1.
     fn extent(&self) -> (Extent, Extent) {
         let (mut columns, mut rows) = (Extent::NOTHING, Extent::NOTHING);
         for y in 0..self.picture.height() {
@@ -121,7 +124,7 @@ impl Extent {
     }
 }
 
-/// One dimension of the model's input, laid over the picture's pixels.
+/// One dimension of the model's input, mapped to the picture's pixels.
 struct Cells {
     start: f64,
     length: f64,
@@ -131,16 +134,16 @@ struct Cells {
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a picture has a few thousand pixels a side, and what is below zero is cut off first"
+    reason = "a picture has a few thousand pixels a side, and negative values are clamped first"
 )]
 impl Cells {
-    /// The pixels of a picture that lie under some cell, at least in part.
+    /// Pixels of a picture that at least partly overlap a cell.
     fn pixels(&self, picture: usize) -> std::ops::Range<usize> {
         let end = self.start + self.length * SIDE as f64;
         self.start.max(0.0).floor() as usize..(end.max(0.0).ceil() as usize).min(picture)
     }
 
-    /// The cells over one pixel, each with the length of the pixel that it covers.
+    /// Cells that overlap one pixel, each with the length of the overlap.
     fn shares(&self, pixel: usize) -> impl Iterator<Item = (usize, f64)> + Clone {
         let (left, right) = (pixel as f64 - self.start, pixel as f64 + 1.0 - self.start);
         let length = self.length;
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_square_digit_of_the_right_size_passes_unchanged() {
+    fn square_digit_of_input_size_is_unchanged() {
         let mut rows = vec![vec![0.0; 8]; 8];
         for (i, row) in rows.iter_mut().enumerate() {
             row[i] = 1.0;
@@ -173,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn dark_on_light_reads_like_light_on_dark() {
+    fn dark_on_light_equals_light_on_dark() {
         let light = picture(&[&[0.0, 0.0, 0.0], &[0.0, 0.8, 0.0], &[0.0, 0.4, 0.0], &[0.0, 0.0, 0.0]]);
         let dark = picture(&[&[0.9, 0.9, 0.9], &[0.9, 0.1, 0.9], &[0.9, 0.5, 0.9], &[0.9, 0.9, 0.9]]);
         let (a, b) = (prepare(&light).unwrap(), prepare(&dark).unwrap());
@@ -181,14 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn blank_pictures_have_no_digit() {
+    fn blank_pictures_are_rejected() {
         assert_eq!(prepare(&picture(&[&[0.5; 5], &[0.5; 5]])), None);
         assert_eq!(prepare(&picture(&[&[1.0]])), None);
         assert_eq!(prepare(&picture(&[&[0.98, 1.0], &[1.0, 0.97]])), None);
     }
 
     #[test]
-    fn the_smallest_and_oddest_shapes_are_fine() {
+    fn extreme_picture_shapes_are_accepted() {
         for rows in [vec![vec![0.0, 1.0]], vec![vec![1.0], vec![0.0]], vec![vec![0.0; 700], vec![1.0; 700]]] {
             let input = prepare(&Picture::from_rows(&rows).unwrap()).unwrap();
             assert!(input.iter().all(|v| (0.0..=1.0).contains(v)) && input.contains(&1.0), "{input:?}");

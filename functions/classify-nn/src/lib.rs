@@ -1,5 +1,6 @@
-//! Runs a model by `wasi:nn` alone, as a component does that was built for another host: its bindings are made of that interface and nothing of
-//! Weir's. The path says what to do, the query with which model, and the body is the tensor.
+//! Runs a model with `wasi:nn` alone, like a component built for another host: its bindings cover
+//! only that interface and nothing of Weir. The path selects the operation, the query names the
+//! model, and the body is the tensor.
 
 mod bindings {
     wit_bindgen::generate!({ path: "../../wit", world: "wasi:nn/ml", generate_all });
@@ -16,7 +17,7 @@ thread_local! {
     static CONTEXT: Cell<Option<GraphExecutionContext>> = const { Cell::new(None) };
 }
 
-/// Where an error of the interface ends up: its code and its text, as the answer.
+/// An error of the interface, whose code and text become the response.
 struct Failed(NnError);
 
 impl From<NnError> for Failed {
@@ -40,7 +41,7 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
                 Given { dimensions, element_type: parameter("type"), input: parameter("input"), data: body };
             classify(load_by_name(&parameter("model")).map_err(Failed), given)
         }
-        // The model comes first, so many bytes of it.
+        // The body starts with the model, whose size is the parameter `bytes`.
         "/load" => {
             let (model, data) = body.split_at(parameter("bytes").parse().unwrap_or_default());
             let builders = vec![model.to_vec(); parameter("times").parse().unwrap_or(1)];
@@ -54,7 +55,7 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
             };
             classify(graph.map_err(Failed), given)
         }
-        // With what the first call of the instance has loaded.
+        // Uses the model that the first call of the instance loaded.
         "/again" => {
             let context = CONTEXT.take().map_or_else(
                 || load_by_name(&parameter("model")).and_then(|graph| graph.init_execution_context()),
@@ -83,7 +84,7 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
     })
 }
 
-/// What the model is given.
+/// Input of the model.
 struct Given {
     dimensions: Vec<u32>,
     element_type: String,
@@ -91,7 +92,7 @@ struct Given {
     data: Vec<u8>,
 }
 
-/// The bytes of all outputs, one after the other.
+/// The bytes of all outputs, concatenated.
 fn classify(graph: Result<Graph, Failed>, given: Given) -> Result<Vec<u8>, Failed> {
     let context = graph?.init_execution_context()?;
     let input = Tensor::new(&given.dimensions, element_type(&given.element_type), &given.data);
@@ -99,8 +100,8 @@ fn classify(graph: Result<Graph, Failed>, given: Given) -> Result<Vec<u8>, Faile
     Ok(outputs.iter().flat_map(|(_, output)| output.data()).collect())
 }
 
-/// A tensor of each type, two elements each, through a model that gives back what it is given: the types and shapes that come back, and whether
-/// the bytes are the same.
+/// Runs a tensor of each type, with two elements each, through a model that returns its input.
+/// Reports the returned types and shapes, and whether the bytes are unchanged.
 fn every_type(model: &str) -> Result<Vec<u8>, Failed> {
     let context = load_by_name(model)?.init_execution_context()?;
     let types =

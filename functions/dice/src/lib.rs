@@ -1,5 +1,6 @@
-//! Answers with a number that no other run gives, so that whoever is told the same one twice was not run for. The query sets the status
-//! (`status=404`), the length of the body (`bytes=1000`) and headers (`cache-control=no-store`). For tests of answers that are kept.
+//! Responds with a random number, so that a repeated number proves a cached response. The query
+//! sets the status (`status=404`), the length of the body (`bytes=1000`) and headers
+//! (`cache-control=no-store`). For tests of response caching.
 
 use wstd::http::{Body, Error, Request, Response};
 use wstd::rand::get_random_bytes;

@@ -1,5 +1,5 @@
-//! Answers with the request's body, which passes through the function's memory. The others whose names begin so do the same in their
-//! languages: `cargo xtask bench` compares them.
+//! Echoes the request body, copying it through guest memory. The other `echo-body-*` functions do
+//! the same in their languages: `cargo xtask bench` compares them.
 
 use weir::{Request, Response, Result};
 

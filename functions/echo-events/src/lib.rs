@@ -1,5 +1,6 @@
-//! Answers with the pieces of the request's body as server-sent events, each as it comes: the first can be read while the last has not been
-//! sent. Built with wstd alone: streaming takes nothing of Weir's.
+//! Echoes the pieces of the request body as server-sent events, each as soon as it arrives: the
+//! client can read the first before it has sent the last. Built with wstd alone: streaming needs
+//! nothing of Weir.
 
 use http_body_util::BodyExt;
 use wstd::http::body::Bytes;
@@ -13,7 +14,7 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
     Ok(Response::builder().header("content-type", "text/event-stream").body(Body::from_http_body(events))?)
 }
 
-/// An event with `text` as its data, which may have several lines.
+/// An event with `text` as its data; `text` may have several lines.
 fn event(text: &str) -> Bytes {
     let lines: String = text.lines().map(|line| format!("data: {line}\n")).collect();
     format!("{lines}\n").into()

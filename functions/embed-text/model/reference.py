@@ -1,11 +1,11 @@
-"""The reference embeddings: computed in numpy from the checkpoint, without the ONNX graph, and tokenised by the `tokenizers` package.
+"""Reference embeddings: computed in numpy from the checkpoint, without the ONNX graph, and tokenised by the `tokenizers` package.
 
     python3 -m venv .venv && .venv/bin/pip install --no-deps --require-hashes -r requirements.txt -r requirements-reference.txt
     .venv/bin/python reference.py                        # writes reference.json
-    .venv/bin/python reference.py --check minilm.onnx    # compares what ONNX Runtime makes of the graph with it
+    .venv/bin/python reference.py --check minilm.onnx    # compares the output of ONNX Runtime with it
 
-What differs from the graph on purpose: fp64 throughout, one sentence at a time without padding, the token type added apart, erf from the standard
-library. An error in either shows up as a difference.
+Intentional differences from the graph: fp64 throughout, one sentence at a time without padding, the token type added separately, erf from the
+standard library. An error in either implementation shows up as a difference.
 """
 
 import argparse
@@ -30,7 +30,7 @@ SENTENCES = [
     "hi",
     " ".join(["Snow fell on the quiet harbour while the ferries waited for the storm to pass."] * 4),
 ]
-# Pairs of the sentences above that mean much the same.
+# Pairs of the sentences above with similar meanings.
 SIMILAR = [(0, 1), (2, 3)]
 UNRELATED = [(0, 2), (0, 3), (1, 2), (1, 3)]
 
@@ -65,7 +65,9 @@ def make() -> int:
 
 
 def check(model: Path) -> int:
-    """One padded batch of all sentences through ONNX Runtime, against reference.json."""
+    """Runs one padded batch of all sentences with ONNX Runtime, and compares the result with
+    reference.json.
+    """
     from onnxruntime import InferenceSession
 
     entries = json.loads((HERE / "reference.json").read_text())["sentences"]
@@ -84,7 +86,7 @@ def check(model: Path) -> int:
 
 
 def embed(w: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
-    """The embedding of one sentence: no padding, so no mask."""
+    """Embedding of one sentence. Without padding, it needs no mask."""
     n = len(ids)
     x = w["embeddings.word_embeddings.weight"][ids]
     x = x + w["embeddings.token_type_embeddings.weight"][np.zeros(n, int)]

@@ -1,18 +1,20 @@
-//! What the function answers: requests in, replies out, and the model as a closure, so that all of it can be tested without a node.
+//! HTTP API of the function: requests in, replies out. The model is a closure, so that tests need
+//! no node.
 
 use crate::tokens::{Batch, TokenError};
 use serde::{Deserialize, Serialize};
 
-/// The model, as the answers name it.
+/// Model name in the responses.
 pub const MODEL: &str = "all-MiniLM-L6-v2";
-/// Numbers in an embedding.
+/// Dimensions of an embedding.
 pub const WIDTH: usize = 384;
-/// The most sentences of one request.
+/// Largest number of sentences per request.
 pub const SENTENCES_MAX: usize = 64;
-/// The most bytes of one sentence. Most of so much would be cut off anyway: the model reads about a thousand.
+/// Largest size of a sentence in bytes. The model reads about a thousand bytes and would truncate
+/// the rest.
 pub const SENTENCE_BYTES_MAX: usize = 16 << 10;
 
-/// What `GET` answers.
+/// Response to `GET`.
 const USAGE: &str = "\
 embed-text turns sentences into 384 numbers each, close to one another for close meanings.
 
@@ -25,25 +27,25 @@ The answer is JSON: {\"model\": ..., \"embeddings\": [[...], ...], \"tokens\": [
 Embeddings have length one. At most 64 sentences of 16 KiB; what is past 256 tokens of one is cut off, and `truncated` says where.
 ";
 
-/// A request that has no answer. The text is for whoever sent it.
+/// A rejected request. The text is for the client.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Nothing is served under the path.
+    /// The path does not exist.
     #[error("there is nothing at this path; there are / and /similarity")]
     NotFound,
     /// The method is not supported.
     #[error("use POST with text or JSON, or GET for help")]
     Method,
-    /// There is no body.
+    /// The body is empty.
     #[error("the body is empty: send text, or JSON like {{\"sentences\": [\"One.\", \"Another.\"]}}")]
     Empty,
     /// The text is not UTF-8.
     #[error("the body is not UTF-8 text")]
     NotText,
-    /// The JSON is not what is expected.
+    /// The JSON does not match the schema.
     #[error("the JSON cannot be used: {0}")]
     Json(#[from] serde_json::Error),
-    /// It has both `text` and `sentences`, or neither.
+    /// The JSON has both `text` and `sentences`, or neither.
     #[error("the JSON needs either `text` or `sentences`")]
     Which,
     /// A sentence is empty.
@@ -52,31 +54,31 @@ pub enum ApiError {
     /// Too many sentences.
     #[error("{0} sentences; at most {SENTENCES_MAX} are taken at once")]
     TooMany(usize),
-    /// Too many texts, in OpenAI's shape.
+    /// Too many texts in an OpenAI-style request.
     #[error("{0} texts; at most {max} are taken at once", max = crate::openai::TEXTS_MAX)]
     TooManyTexts(usize),
-    /// Embeddings of another width.
+    /// The requested dimension of the embeddings is unsupported.
     #[error("embeddings have {WIDTH} dimensions here, not {0}")]
     Dimensions(usize),
     /// A sentence is too long.
     #[error("sentence {0} has {1} bytes; at most {SENTENCE_BYTES_MAX} are taken (the first is 0)")]
     TooLong(usize, usize),
-    /// A similarity is between two.
+    /// A similarity needs exactly two sentences.
     #[error("/similarity compares two sentences, not {0}")]
     NotTwo(usize),
     /// The tokenizer failed.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The body did not arrive.
+    /// The body could not be read.
     #[error(transparent)]
     Body(#[from] weir::Error),
-    /// The model did not answer.
+    /// The model could not be run.
     #[error("the model `minilm` cannot be run: {0}")]
     Model(weir::Error),
 }
 
 impl ApiError {
-    /// The HTTP status that goes with it.
+    /// HTTP status of the error.
     #[must_use]
     pub fn status(&self) -> u16 {
         match self {
@@ -85,14 +87,15 @@ impl ApiError {
             Self::TooMany(_) | Self::TooManyTexts(_) | Self::TooLong(..) => 413,
             Self::Token(_) => 500,
             Self::Body(error) => error.status(),
-            // What the model takes is for this function to know, not for whoever sent the text.
+            // The function chooses the model's input, so a rejected input is not the client's
+            // fault.
             Self::Model(error) => error.status().max(500),
             _ => 400,
         }
     }
 }
 
-/// What a request is answered with when all is well.
+/// Successful reply.
 #[derive(Debug)]
 pub enum Reply {
     /// Plain text.
@@ -101,7 +104,7 @@ pub enum Reply {
     Answer(Answer),
 }
 
-/// One of the two answers, with what was read.
+/// Result of either operation, with information about the input.
 #[derive(Debug, Serialize)]
 pub struct Answer {
     model: &'static str,
@@ -112,7 +115,7 @@ pub struct Answer {
     truncated: Vec<usize>,
 }
 
-/// What was asked for.
+/// Result of the operation.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Outcome {
@@ -127,7 +130,7 @@ struct Body {
     sentences: Option<Vec<String>>,
 }
 
-/// Answer a request; `model` maps a batch to its embeddings, one after the other.
+/// Answers a request; `model` maps a batch to its embeddings, concatenated.
 pub fn answer(
     method: &str,
     path: &str,
@@ -168,7 +171,8 @@ fn sentences(content_type: Option<&str>, body: &[u8]) -> Result<Vec<String>, Api
         return Err(ApiError::Empty);
     }
     let is = |name: &str| content_type.is_some_and(|found| found.starts_with(name));
-    // Where the client does not know better, an object is JSON: curl sends `application/x-www-form-urlencoded` unless told.
+    // Without an explicit content type, an object is JSON: curl sends
+    // `application/x-www-form-urlencoded` by default.
     let sentences = if is("application/json") || (!is("text/") && body.starts_with('{')) {
         match serde_json::from_str(body)? {
             Body { text: Some(text), sentences: None } => vec![text],
@@ -194,7 +198,8 @@ fn sentences(content_type: Option<&str>, body: &[u8]) -> Result<Vec<String>, Api
     Ok(sentences)
 }
 
-/// The embeddings have length one, so their product is the cosine; clamped, since rounding may carry it past 1.
+/// Cosine similarity. The embeddings have length one, so it is their dot product; clamped, since
+/// rounding may exceed 1.
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let product: f64 = a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
     product.clamp(-1.0, 1.0)
@@ -204,7 +209,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 mod tests {
     use super::*;
 
-    /// A model that embeds each sentence as its first token's number and zeros.
+    /// A model that embeds each sentence as the ID of its first token, followed by zeros.
     fn first_token(batch: &Batch) -> weir::Result<Vec<f32>> {
         let rows = batch.ids.chunks(batch.longest).map(|row| {
             let mut embedding = vec![0.0; WIDTH];
@@ -223,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_json_both_say_what_to_embed() {
+    fn text_and_json_bodies_are_accepted() {
         for (content_type, body) in [
             (None, "hi"),
             (Some("text/plain; charset=utf-8"), " hi\n"),
@@ -242,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_sentence_is_cut_and_said_to_be() {
+    fn long_sentence_is_truncated_and_reported() {
         let body = serde_json::json!({"sentences": ["hi", "word ".repeat(400)]}).to_string();
         let answer = post("/", None, &body).unwrap();
         assert_eq!(answer["tokens"], serde_json::json!([3, 256]));
@@ -250,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn similarity_is_the_cosine_of_two() {
+    fn similarity_is_the_cosine_of_two_embeddings() {
         let of = |body| post("/similarity", None, body);
         assert_eq!(of("{\"sentences\": [\"hi\", \"Hi!\"]}").unwrap()["cosine"], 1.0);
         assert_eq!(of("{\"sentences\": [\"hi\", \"bye\"]}").unwrap()["cosine"], 0.0);
@@ -260,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_told_apart() {
+    fn bad_requests_have_distinct_errors() {
         let many = serde_json::json!({"sentences": vec!["x"; SENTENCES_MAX + 1]}).to_string();
         let long = "x".repeat(SENTENCE_BYTES_MAX + 1);
         for (body, status) in [
@@ -287,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_that_fails_or_answers_short_is_not_the_callers_fault() {
+    fn model_failure_or_short_output_is_a_server_error() {
         let status = |numbers: weir::Result<Vec<f32>>| {
             answer("POST", "/", None, b"hi", |_| numbers).unwrap_err().status()
         };

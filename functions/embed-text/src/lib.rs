@@ -1,7 +1,9 @@
-//! Sentences into embeddings, and how alike two of them are. The sentences are cut into tokens here; the model `minilm` runs on the node.
+//! Computes embeddings of sentences, and the similarity of two sentences. The function tokenises
+//! the sentences; the model `minilm` runs on the node.
 //!
-//! Building the tokenizer from its vocabulary takes longer than all the rest of a request, so the component is made to be snapshotted
-//! (`weir build --snapshot`): its export `wizer-initialize` builds it once, and every instance starts with it in memory.
+//! Building the tokenizer from its vocabulary takes longer than the rest of a request, so the
+//! component is built as a snapshot (`weir build --snapshot`): its export `wizer-initialize` builds
+//! the tokenizer once, and every instance starts with it in memory.
 
 mod api;
 mod openai;
@@ -38,7 +40,7 @@ fn openai_handle(request: &Request) -> Result<Response> {
     }
 }
 
-/// The embeddings of a batch, one after the other.
+/// The embeddings of a batch, concatenated.
 fn embeddings(batch: &Batch) -> Result<Vec<f32>> {
     let shape = [batch.lengths.len(), batch.longest];
     let (ids, mask) = (Tensor::from_slice(&batch.ids, shape)?, Tensor::from_slice(&batch.mask, shape)?);

@@ -1,6 +1,6 @@
-//! The same in the shape of OpenAI's API, which many programs speak already: `POST /v1/embeddings`.
+//! OpenAI-compatible API, which many programs support: `POST /v1/embeddings`.
 //!
-//! The node hands a request for `/v1/embeddings` to the function that the request calls its model.
+//! The node routes a request for `/v1/embeddings` to the function named as its model.
 
 use crate::api::{ApiError, SENTENCE_BYTES_MAX, SENTENCES_MAX, WIDTH};
 use crate::tokens::Batch;
@@ -8,9 +8,9 @@ use base64::Engine as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Where it is served.
+/// Path of the endpoint.
 pub const PATH: &str = "/v1/embeddings";
-/// The most texts of one request. They go through the model in batches.
+/// Largest number of texts per request. The model runs them in batches.
 pub const TEXTS_MAX: usize = 2_048;
 
 #[derive(Deserialize)]
@@ -30,7 +30,7 @@ enum Input {
     Many(Vec<String>),
 }
 
-/// How the numbers are written: as such, or as the base64 of little-endian floats.
+/// Encoding of the embeddings: numbers, or base64 of little-endian floats.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Format {
@@ -39,7 +39,7 @@ enum Format {
     Base64,
 }
 
-/// What a request is answered with when all is well.
+/// Successful response.
 #[derive(Debug, Serialize)]
 pub struct Answer {
     object: &'static str,
@@ -68,7 +68,7 @@ struct Usage {
     total_tokens: usize,
 }
 
-/// Answer a request; `model` maps a batch to its embeddings, one after the other.
+/// Answers a request; `model` maps a batch to its embeddings, concatenated.
 pub fn answer(
     method: &str,
     body: &[u8],
@@ -104,7 +104,7 @@ pub fn answer(
     Ok(Answer { object: "list", data, model: asked.model, usage })
 }
 
-/// An error in the same shape.
+/// An error in OpenAI's format.
 pub fn error(error: &ApiError) -> Value {
     let kind = if error.status() < 500 { "invalid_request_error" } else { "server_error" };
     json!({"error": {"message": error.to_string(), "type": kind, "param": null, "code": null}})
@@ -141,7 +141,7 @@ fn written(numbers: &[f32], format: Format) -> Numbers {
 mod tests {
     use super::*;
 
-    /// A model that embeds every text as the length of its batch and zeros.
+    /// A model that embeds every text as the length of its batch, followed by zeros.
     fn batch_len(batch: &Batch) -> weir::Result<Vec<f32>> {
         let mut row = vec![0.0; WIDTH];
         row[0] = batch.lengths.len() as f32;
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_text_or_many_come_back_in_their_order() {
+    fn embeddings_keep_the_order_of_texts() {
         let one = post(&json!({"model": "mine", "input": "hi", "user": "passed over"})).unwrap();
         assert_eq!((&one["object"], &one["model"]), (&json!("list"), &json!("mine")));
         assert_eq!(one["usage"], json!({"prompt_tokens": 3, "total_tokens": 3}));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_the_floats() {
+    fn base64_encodes_little_endian_floats() {
         let answer = post(&json!({"input": ["hi"], "encoding_format": "base64"})).unwrap();
         let text = answer["data"][0]["embedding"].as_str().unwrap();
         let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_requests_are_told_apart() {
+    fn bad_requests_have_distinct_errors() {
         for (body, status) in [
             (json!({}), 400),
             (json!({"input": []}), 400),

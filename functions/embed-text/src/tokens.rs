@@ -1,4 +1,4 @@
-//! Sentences as the model takes them: word pieces, numbered, padded to one length.
+//! Tokeniser of the model: sentences to word-piece IDs, padded to one length.
 
 use std::sync::LazyLock;
 use tokenizers::models::wordpiece::WordPiece;
@@ -9,22 +9,24 @@ use tokenizers::{
     TruncationDirection,
 };
 
-/// The most tokens of a sentence that the model was trained on, its two marks included; the rest is cut off.
+/// Largest number of tokens per sentence that the model was trained on, including the two markers;
+/// the rest is truncated.
 pub const TOKENS_MAX: usize = 256;
 
-/// One piece per line; a piece's number is its line's, from 0.
+/// Vocabulary with one piece per line; the ID of a piece is its line number, from 0.
 const VOCABULARY: &str = include_str!("../vocab.txt");
-/// What stands before and after every sentence.
+/// Markers before and after every sentence.
 const START: &str = "[CLS]";
 const END: &str = "[SEP]";
-/// What stands for a word that cannot be put together from the pieces.
+/// Token for a word that cannot be composed of pieces.
 const UNKNOWN: &str = "[UNK]";
 const MARKS: [&str; 5] = ["[PAD]", UNKNOWN, START, END, "[MASK]"];
 
-/// Built when a snapshot of the component is taken, or else by the first call of an instance, which then takes tens of milliseconds longer.
+/// Built when a snapshot of the component is taken, or else by the first call of an instance, which
+/// then takes tens of milliseconds longer.
 static TOKENIZER: LazyLock<Result<Tokenizer, TokenError>> = LazyLock::new(Tokenizer::build);
 
-/// Why a sentence could not be cut into tokens.
+/// Error of the tokeniser.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot tokenise: {0}")]
 pub struct TokenError(String);
@@ -35,23 +37,23 @@ impl From<tokenizers::Error> for TokenError {
     }
 }
 
-/// Sentences as two tensors of the same shape, [sentences, longest].
+/// Tokenised sentences as two tensors of the shape [sentences, longest].
 #[derive(Debug)]
 pub struct Batch {
-    /// The tokens' numbers, row by row; 0 after a sentence's end.
+    /// Token IDs, row by row; 0 after the end of a sentence.
     pub ids: Vec<i64>,
     /// 1 for a token and 0 for padding.
     pub mask: Vec<i64>,
-    /// Tokens of each sentence.
+    /// Number of tokens of each sentence.
     pub lengths: Vec<usize>,
-    /// Which sentences were longer than [`TOKENS_MAX`], by index.
+    /// Indices of sentences longer than [`TOKENS_MAX`].
     pub cut: Vec<usize>,
-    /// Tokens of the longest.
+    /// Number of tokens of the longest sentence.
     pub longest: usize,
 }
 
 impl Batch {
-    /// Tokenise at least one sentence.
+    /// Tokenises one or more sentences.
     pub fn of<S: AsRef<str>>(sentences: &[S]) -> Result<Self, TokenError> {
         let tokenizer = tokenizer()?;
         let mut rows = Vec::with_capacity(sentences.len());
@@ -78,7 +80,7 @@ impl Batch {
     }
 }
 
-/// Build the tokenizer now, so that it is part of what is kept when a snapshot is taken.
+/// Builds the tokenizer now, so that it is part of a snapshot.
 pub fn prepare() -> Result<(), TokenError> {
     tokenizer().map(drop)
 }
@@ -87,14 +89,16 @@ fn tokenizer() -> Result<&'static Tokenizer, TokenError> {
     TOKENIZER.as_ref().map_err(Clone::clone)
 }
 
-/// The model's tokenizer: lower case without accents, words at spaces and punctuation, words into pieces.
+/// The model's tokenizer: lower-cases and removes accents, splits at spaces and punctuation, and
+/// splits words into pieces.
 ///
-/// Put together from the library's parts, because its own pipeline links a thread pool, and a function has no threads.
+/// Composed of the library's parts, because the library's pipeline links a thread pool, and a
+/// function has no threads.
 struct Tokenizer {
     pieces: WordPiece,
     words: BertPreTokenizer,
     normal: BertNormalizer,
-    /// Finds the marks where a sentence spells them out.
+    /// Recognises markers that a sentence spells out.
     marks: AddedVocabulary,
     start: i64,
     end: i64,
@@ -120,12 +124,12 @@ impl Tokenizer {
         Ok(Self { pieces, words: BertPreTokenizer, normal, marks, start, end })
     }
 
-    /// A sentence's numbers, marks included, and whether all of it is there.
+    /// Token IDs of a sentence, including markers, and whether the sentence is complete.
     fn row(&self, sentence: &str) -> Result<(Vec<i64>, bool), TokenError> {
         let kept = TOKENS_MAX - 2;
         let mut text = self.marks.extract_and_normalize(Some(&self.normal), sentence);
         self.words.pre_tokenize(&mut text)?;
-        // One more than is kept, to know whether there was more.
+        // One token more than the limit, to detect truncation.
         let tokenize = |word: &tokenizers::NormalizedString| self.pieces.tokenize(word.get());
         text.tokenize_with_limit(tokenize, kept + 1, TruncationDirection::Right)?;
         let words = text.get_splits(OffsetReferential::Normalized, OffsetType::None);
@@ -148,9 +152,9 @@ impl Tokenizer {
 mod tests {
     use super::*;
 
-    /// The reference was tokenised by another implementation: see `model/reference.py`.
+    /// Another implementation tokenised the reference: see `model/reference.py`.
     #[test]
-    fn ids_are_the_reference_ids() {
+    fn token_ids_match_the_reference() {
         let reference: serde_json::Value =
             serde_json::from_str(include_str!("../model/reference.json")).unwrap();
         for entry in reference["sentences"].as_array().unwrap() {
@@ -162,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn shorter_sentences_are_padded_and_longer_ones_cut() {
+    fn sentences_are_padded_and_truncated() {
         let long = "word ".repeat(1000);
         let batch = Batch::of(&["hi", &long]).unwrap();
         assert_eq!(
@@ -176,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_has_tokens() {
+    fn tokeniser_accepts_any_text() {
         for text in ["", " ", "\0\u{fffd}", "\u{202e}\u{1f600}", "[SEP][CLS]", &"x".repeat(5000), "a\u{301}"]
         {
             let batch = Batch::of(&[text]).unwrap();

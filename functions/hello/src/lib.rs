@@ -1,4 +1,4 @@
-//! Greets: `/` says hello, `/{name}` says it to somebody. The smallest function there is: it uses no model.
+//! Greets: `/` says hello, `/{name}` greets by name. The smallest function: it uses no model.
 
 use weir::{Request, Response};
 

@@ -1,12 +1,13 @@
-//! What calls of the host take, by the clock that a guest has: what the benchmarks measure.
+//! Measures the duration of host calls with the guest's clock, for the benchmarks.
 //!
-//! `GET /MODEL?calls=10000` makes each kind of call so often, some at a time, and answers with the nanoseconds of one, at the median: often enough that
-//! what interrupts a guest now and then is not in it.
+//! `GET /MODEL?calls=10000` makes that many calls of each kind, some at a time, and responds with
+//! the median duration in nanoseconds. The number of calls is high enough to exclude occasional
+//! interruptions of the guest from the median.
 
 use std::time::Instant;
 use weir::{Error, Model, Request, Response, Result, Tensor};
 
-/// Calls between two looks at the clock, which is a call of the host itself.
+/// Calls between two readings of the clock, which is itself a host call.
 const AT_ONCE: u32 = 20;
 const CALLS_MAX: u32 = 1_000_000;
 
@@ -23,7 +24,7 @@ fn handle(request: Request) -> Result<Response> {
     Ok(Response::text(format!("shape {shape}\ndescribe {describe}\nopen {open}\ninfer {infer}\n")))
 }
 
-/// Nanoseconds of one call, at the median.
+/// Median duration of one call in nanoseconds.
 fn each_ns<T>(calls: u32, call: impl Fn() -> Result<T>) -> Result<u128> {
     let mut times = Vec::new();
     for _ in 0..calls.div_ceil(AT_ONCE) {

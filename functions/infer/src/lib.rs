@@ -1,14 +1,15 @@
-//! Runs the model named in the path on the request's body, and answers with the model's first output as bytes.
+//! Runs the model named in the path on the request body, and responds with the model's first output
+//! as bytes.
 //!
-//! `POST /squeezenet?shape=1,3,224,224` with little-endian `fp32` values. Neither body nor answer enters the guest's
-//! memory: this is as little as a function around a model can do, and what the benchmarks measure.
+//! `POST /squeezenet?shape=1,3,224,224` with little-endian `fp32` values. Neither body nor response
+//! enters guest memory: this is the minimal function around a model, and the benchmarks measure it.
 
 use weir::{Error, Model, Request, Response, Result};
 
 fn handle(request: Request) -> Result<Response> {
     infer(&request).map_err(|error| {
         let status = match error {
-            // The caller chose the model, so these are the caller's to know.
+            // The client chose the model, so it may see these errors.
             Error::NotFound(_) => 404,
             Error::NotGranted(_) => 403,
             _ => error.status(),

@@ -1,4 +1,5 @@
-//! Answers as functions must not: the path says how. Over bare `wasi:http`, since every library sees to it that this does not happen.
+//! Responds incorrectly on request: the path selects the fault. Uses `wasi:http` directly, since
+//! HTTP libraries prevent these faults.
 
 mod bindings {
     wit_bindgen::generate!({ path: "../../wit", world: "weir:inference/imports", generate_all });
@@ -39,23 +40,23 @@ impl Guest for Misanswer {
 
 wasip2::http::proxy::export!(Misanswer with_types_in wasip2);
 
-/// Answers as it should.
+/// Responds correctly.
 fn text(out: ResponseOutparam, text: &str) {
     let Some((body, stream)) = start(out, Fields::new()) else { return };
     let written = stream.blocking_write_and_flush(text.as_bytes());
     drop(stream);
     if written.is_ok() {
-        // Whoever asked may be gone.
+        // The client may be gone.
         let _ = OutgoingBody::finish(body, None);
     }
 }
 
-/// Says that it has no answer.
+/// Reports an error instead of a response.
 fn error(out: ResponseOutparam) {
     ResponseOutparam::set(out, Err(ErrorCode::InternalError(Some("on purpose".into()))));
 }
 
-/// Answers with what comes before an answer.
+/// Responds with an informational status.
 fn early(out: ResponseOutparam) {
     let response = OutgoingResponse::new(Fields::new());
     let _ = response.set_status_code(100);
@@ -71,7 +72,7 @@ fn half(out: ResponseOutparam) {
     std::process::abort();
 }
 
-/// Answers whole, and then does not end.
+/// Sends a complete response, and then does not return.
 fn late(out: ResponseOutparam) {
     text(out, "here you are\n");
     loop {
@@ -79,7 +80,8 @@ fn late(out: ResponseOutparam) {
     }
 }
 
-/// Answers with its request's body, which has no bytes, and has something to do after that.
+/// Responds with the request body, which is empty, and writes to the replaced response body after a
+/// delay.
 fn empty(out: ResponseOutparam) {
     let replied =
         take_body_as_tensor(ElementType::Uint8, &[u32::MAX]).and_then(|body| reply_with_tensor(&body));
@@ -93,7 +95,7 @@ fn empty(out: ResponseOutparam) {
     let _ = OutgoingBody::finish(body, None);
 }
 
-/// Answers with one header of `bytes`.
+/// Responds with one header of `bytes` bytes.
 fn header(out: ResponseOutparam, bytes: usize) {
     let headers = Fields::new();
     match headers.set("weir-test", &[vec![b'x'; bytes]]) {
@@ -102,7 +104,7 @@ fn header(out: ResponseOutparam, bytes: usize) {
     }
 }
 
-/// Answers with a header that only the node has the right to.
+/// Responds with a header that is reserved for the node.
 fn pose(out: ResponseOutparam) {
     let headers = Fields::new();
     let _ = headers.set("weir-error", &[b"internal".to_vec()]);
@@ -111,7 +113,7 @@ fn pose(out: ResponseOutparam) {
     let _ = OutgoingBody::finish(body, None);
 }
 
-/// Makes headers, without an answer to put them into, for as long as there are handles.
+/// Creates headers without a response until no handles are left.
 fn headers(out: ResponseOutparam) {
     loop {
         std::mem::forget(black_box(Fields::new()));
@@ -119,7 +121,7 @@ fn headers(out: ResponseOutparam) {
     }
 }
 
-/// Reads the body to its end, however long the client takes.
+/// Reads the body to its end, without a time limit.
 fn read(request: &IncomingRequest) -> String {
     let Ok(body) = request.consume() else { return "no body\n".into() };
     let Ok(stream) = body.stream() else { return "no stream\n".into() };
@@ -133,8 +135,9 @@ fn read(request: &IncomingRequest) -> String {
     }
 }
 
-/// Calls itself without end, with pages on the stack in its own memory: that one is full before the host's.
-#[expect(unconditional_recursion, reason = "what it is for")]
+/// Recurses endlessly with large frames on the stack in linear memory, which overflows before the
+/// host's stack.
+#[expect(unconditional_recursion, reason = "the function tests stack overflow")]
 fn overflow(above: &[u8; 4096]) -> u8 {
     let mut here = [above[0].wrapping_add(1); 4096];
     black_box(&mut here);

@@ -1,4 +1,5 @@
-//! Does, on request, what a function must not do: the path says what. For tests of what becomes of it, and of its neighbours.
+//! Misbehaves on request: the path selects the fault. For tests of the consequences for the
+//! function and its neighbours.
 
 use bindings::weir::inference::models::Model;
 use bindings::weir::inference::tensors::{ElementType, Tensor};
@@ -12,7 +13,7 @@ mod bindings {
 }
 
 const MIB: usize = 1 << 20;
-/// The body that is too large.
+/// Size of a body above the limit.
 const FLOOD_BYTES: u64 = 2 << 30;
 
 #[wstd::http_server]
@@ -30,7 +31,7 @@ async fn main(request: Request<Body>) -> Result<Response<Body>, Error> {
             wstd::task::sleep(Duration::from_millis(millis)).await;
             text(StatusCode::OK, "napped\n")
         }
-        // Until the client lets it go.
+        // Waits until the client ends the body.
         "/wait" => {
             let _ = request.into_body().contents().await?;
             text(StatusCode::OK, "let go\n")
@@ -54,7 +55,7 @@ fn text(status: StatusCode, text: &str) -> Result<Response<Body>, Error> {
     Ok(Response::builder().status(status).body(text.to_owned().into())?)
 }
 
-#[expect(clippy::panic, reason = "that is the point")]
+#[expect(clippy::panic, reason = "the function tests a trap")]
 fn trap() -> ! {
     panic!("on purpose")
 }
@@ -66,7 +67,7 @@ fn spin() -> ! {
     }
 }
 
-/// Take memory, and use it, until there is none.
+/// Allocates and writes memory until none is left.
 fn hoard() -> ! {
     let mut all = Vec::new();
     loop {
@@ -74,9 +75,10 @@ fn hoard() -> ! {
     }
 }
 
-#[expect(unconditional_recursion, reason = "that is the point")]
+#[expect(unconditional_recursion, reason = "the function tests stack overflow")]
 fn recurse(depth: u64) -> u64 {
-    // Small, so that the call stack is full before the part of memory that holds such frames is.
+    // A small frame, so that the call stack overflows before the part of linear memory that holds
+    // such frames.
     let frame = black_box([depth]);
     recurse(depth + 1) + frame[0]
 }
@@ -99,7 +101,7 @@ fn flood_handles() -> Result<Response<Body>, Error> {
     }
 }
 
-/// Hold tensors until the node gives no more: an error that a guest can handle.
+/// Allocates tensors until the node refuses: an error that a guest can handle.
 fn flood_tensors() -> Result<Response<Body>, Error> {
     let data = vec![0_u8; MIB];
     let mut all = Vec::new();
@@ -111,7 +113,7 @@ fn flood_tensors() -> Result<Response<Body>, Error> {
     }
 }
 
-/// One host call with a long list.
+/// Makes a host call with a long list.
 fn long_list() -> Result<Response<Body>, Error> {
     let data = vec![0_u8; 32 * MIB];
     let tensor = Tensor::from_bytes(ElementType::Uint8, &[data.len() as u32], &data);

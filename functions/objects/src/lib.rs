@@ -1,6 +1,7 @@
-//! Keeps and gives named objects: `PUT /NAME`, for as many milliseconds as `?ttl_ms=` says, `GET /NAME` and `DELETE /NAME`.
+//! Stores and serves named objects: `PUT /NAME`, with the lifetime `?ttl_ms=` in milliseconds, `GET
+//! /NAME` and `DELETE /NAME`.
 //!
-//! Neither the body that is kept nor the one that is given enters the guest's memory.
+//! Neither the stored nor the served data enters guest memory.
 
 use std::time::Duration;
 use weir::{Error, OPEN, Request, Response, Result, objects};
@@ -8,7 +9,7 @@ use weir::{Error, OPEN, Request, Response, Result, objects};
 fn handle(request: Request) -> Result<Response> {
     answer(&request).map_err(|error| {
         let status = match error {
-            // The caller chose the object, so these are the caller's to know.
+            // The client chose the object, so it may see these errors.
             Error::NotFound(_) => 404,
             Error::NotGranted(_) => 403,
             Error::InvalidArgument(_) => 400,

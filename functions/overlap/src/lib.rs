@@ -1,4 +1,5 @@
-//! Runs a model on the request's body more than once at a time. Routed by axum over wstd: the SDK's models and tensors go with any HTTP library.
+//! Runs a model on the request body several times concurrently. Uses axum over wstd for routing:
+//! the SDK's models and tensors work with any HTTP library.
 
 use axum::Router;
 use axum::extract::{Path, Query};
@@ -19,7 +20,7 @@ fn main() -> Router {
         .route("/deadline/{model}", post(deadline))
 }
 
-/// `?shape=1,4&after_ms=50`: the body is a tensor of that shape, a scalar where it is empty.
+/// `?shape=1,4&after_ms=50`: the shape of the tensor in the body; an empty shape is a scalar.
 #[derive(Deserialize)]
 struct Options {
     #[serde(default)]
@@ -28,20 +29,20 @@ struct Options {
     after_ms: u64,
 }
 
-/// Two runs that are waited for one after the other.
+/// Submits two runs and waits for one after the other.
 async fn wait(Path(model): Path<String>, Query(options): Query<Options>) -> Result<Response, Refusal> {
     let (one, other) = submit_two(&model, &options.shape)?;
     both(&one.wait()?.only()?, &other.wait()?.only()?)
 }
 
-/// Two runs that are awaited at once.
+/// Submits two runs and awaits both concurrently.
 async fn waits(Path(model): Path<String>, Query(options): Query<Options>) -> Result<Response, Refusal> {
     let (one, other) = submit_two(&model, &options.shape)?;
     let (one, other) = zip(one.into_future(), other.into_future()).await;
     both(&one?.only()?, &other?.only()?)
 }
 
-/// A run that is cancelled, and one that is dropped.
+/// Submits two runs; cancels one and drops the other.
 async fn cancel(Path(model): Path<String>, Query(options): Query<Options>) -> Result<Response, Refusal> {
     let (one, other) = submit_two(&model, &options.shape)?;
     drop(other);
@@ -49,7 +50,7 @@ async fn cancel(Path(model): Path<String>, Query(options): Query<Options>) -> Re
     Ok(one.wait()?.only()?.to_bytes()?.into_response())
 }
 
-/// A run with a deadline of its own.
+/// Runs with a deadline.
 async fn deadline(Path(model): Path<String>, Query(options): Query<Options>) -> Result<Response, Refusal> {
     let Call { model, input, body } = Call::prepare(&model, &options.shape)?;
     let run = model.run([(input, &body)]).deadline(Duration::from_millis(options.after_ms)).priority(1);
@@ -58,11 +59,11 @@ async fn deadline(Path(model): Path<String>, Query(options): Query<Options>) -> 
 
 fn submit_two(model: &str, shape: &str) -> Result<(Pending, Pending)> {
     let Call { model, input, body } = Call::prepare(model, shape)?;
-    // The node keeps the tensor and the model for as long as the runs take.
+    // The node keeps the tensor and the model for the duration of the runs.
     Ok((model.submit([(input.as_str(), &body)])?, model.submit([(input.as_str(), &body)])?))
 }
 
-/// What a run of a model with one input takes.
+/// Arguments of a run of a model with one input.
 struct Call {
     model: Model,
     input: String,
@@ -80,12 +81,12 @@ impl Call {
     }
 }
 
-/// The values of both, one after the other.
+/// The values of both tensors, concatenated.
 fn both(one: &Tensor, other: &Tensor) -> Result<Response, Refusal> {
     Ok([one.to_bytes()?, other.to_bytes()?].concat().into_response())
 }
 
-/// An error as axum answers it.
+/// An error as an axum response.
 struct Refusal(Error);
 
 impl From<Error> for Refusal {

@@ -1,4 +1,4 @@
-//! Counts the calls of its instance, by WASI 0.3.
+//! Counts the calls of its instance, with WASI 0.3.
 
 use spin_sdk::http::{Error, IntoResponse, Request};
 use spin_sdk::http_service;
@@ -16,7 +16,7 @@ async fn count(request: Request) -> Result<impl IntoResponse, Error> {
     Ok(format!("{calls}\n"))
 }
 
-#[expect(clippy::panic, reason = "that is the point")]
+#[expect(clippy::panic, reason = "the function tests a trap")]
 fn trap() -> ! {
     panic!("on purpose")
 }

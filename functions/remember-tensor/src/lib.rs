@@ -1,4 +1,4 @@
-//! Answers with the number of its instance's calls, and what it is given.
+//! Returns the number of its instance's calls, and its inputs.
 
 mod bindings {
     wit_bindgen::generate!({ path: "../../wit", world: "tensor-function" });

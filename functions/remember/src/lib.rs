@@ -1,5 +1,6 @@
-//! Remembers, for as long as its instance lives: what a call finds that others have left. The path says what. For tests of instances that are
-//! used again; the functions `remember-p3` and `remember-tensor` do the same in the other two kinds.
+//! Keeps state for the lifetime of its instance, so that a call sees the state that earlier calls
+//! left. The path selects the operation. For tests of instance reuse; `remember-p3` and
+//! `remember-tensor` do the same for the other two kinds of functions.
 
 use bindings::weir::inference::models::Model;
 use bindings::weir::inference::tensors::{ElementType, Tensor};
@@ -13,7 +14,7 @@ mod bindings {
 
 const MIB: usize = 1 << 20;
 
-/// What calls leave in the instance.
+/// State of the instance.
 #[derive(Default)]
 struct Memory {
     calls: u32,
@@ -37,12 +38,12 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
     let time = Duration::from_millis(number.into());
     let said = match request.uri().path() {
         "/count" => String::new(),
-        // To standard output, which a guest opens once.
+        // Writes to standard output, which a guest opens once.
         "/say" => {
             println!("call {calls}");
             String::new()
         }
-        // Over the limit of a log.
+        // Exceeds the log limit.
         "/shout" => {
             println!("{}", "x".repeat(number as usize));
             String::new()
@@ -57,23 +58,23 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
             String::new()
         }
         "/trap" => trap(),
-        // Keep so many tensors of 1 KiB.
+        // Keeps `number` tensors of 1 KiB.
         "/tensors" => keep_tensors(number)?,
-        // What is in the first of them.
+        // Reads from the first kept tensor.
         "/tensor" => with(|memory| memory.tensors.first().map(|first| first.read(5, 1)))
             .map_or_else(|| Ok(" none".to_owned()), |read| read.map(|byte| format!(" {byte:?}")))?,
-        // Keep the request, with its body.
+        // Keeps the request, with its body.
         "/request" => {
             with(|memory| memory.requests.push(request));
             return answer(calls, " kept");
         }
-        // Keep so many MiB.
+        // Keeps `number` MiB.
         "/grow" => {
             with(|memory| memory.pieces.push(vec![1; number as usize * MIB]));
             String::new()
         }
         "/body" => String::from_utf8_lossy(request.body_mut().contents().await?).into_owned(),
-        // Run a model that an earlier call has opened.
+        // Runs a model that an earlier call opened.
         "/model" => infer()?,
         path => format!(" nothing called {path}"),
     };
@@ -96,7 +97,7 @@ fn answer(calls: u32, said: &str) -> Result<Response<Body>, Error> {
     Ok(Response::new(format!("{calls}{said}\n").into()))
 }
 
-#[expect(clippy::panic, reason = "that is the point")]
+#[expect(clippy::panic, reason = "the function tests a trap")]
 fn trap() -> ! {
     panic!("on purpose")
 }

@@ -1,4 +1,4 @@
-//! Built with Spin's SDK alone, which knows nothing of Weir. It targets WASI 0.3.
+//! Built with Spin's SDK alone, which does not know Weir. Targets WASI 0.3.
 
 use http_body_util::BodyExt as _;
 use spin_sdk::http::{Error, IntoResponse, Request};

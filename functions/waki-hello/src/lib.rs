@@ -1,4 +1,4 @@
-//! Built with waki alone, which knows nothing of Weir.
+//! Built with waki alone, which does not know Weir.
 
 use waki::{ErrorCode, Request, Response, handler};
 

@@ -1,5 +1,5 @@
-//! Built with wstd alone, which knows nothing of Weir. Answers with the request's body and how long a timer slept, so that streams and
-//! pollables are used.
+//! Built with wstd alone, which does not know Weir. Responds with the request body and the duration
+//! of a timer, so that the function uses streams and pollables.
 
 use wstd::http::{Body, Error, Request, Response};
 use wstd::time::{Duration, Instant};
