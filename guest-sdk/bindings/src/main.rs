@@ -1,4 +1,5 @@
-//! Generates the code that is in version control, or with `--check` fails where it is out of date:
+//! Generates the bindings and messages under version control; with `--check`, fails if they are out
+//! of date:
 //!
 //! - the bindings of `wit/` in `guest-sdk/rust/src/bindings`, `guest-sdk/c/abi` and
 //!   `guest-sdk/go/internal/abi`: wit-bindgen's macro would add half a minute to the first build of
@@ -48,7 +49,7 @@ fn main() -> Result<()> {
     protocols::generate(check)
 }
 
-/// Where an interface's bindings are, where they are not to be made.
+/// Paths of interfaces whose bindings exist elsewhere and must not be generated.
 fn with(pairs: &[(&str, &str)]) -> Vec<(String, WithOption)> {
     pairs
         .iter()
@@ -76,13 +77,13 @@ fn make(world: &str, opts: Opts, check: bool) -> Result<()> {
     put(&path, made, check)
 }
 
-/// The export that `weir build --snapshot` runs. Not a part of `wit/`: a node never calls it.
+/// Export that `weir build --snapshot` calls. Not a part of `wit/`, since a node never calls it.
 const SNAPSHOT: &str = "\
     package weir:snapshot;
     world snapshot { export wizer-initialize: func(); }";
 
-/// What C and Go call. Their exports, and the little of WASI that they need, are written by hand: bindings of all of `wasi:http` are 6,000
-/// lines.
+/// Imports of the C and Go SDKs. Their exports and the required parts of WASI are written by hand:
+/// bindings of all of `wasi:http` have 6,000 lines.
 const CALLED: &str = "\
     package weir:called;
     world abi {
@@ -95,7 +96,7 @@ const CALLED: &str = "\
 fn make_c(check: bool) -> Result<()> {
     let (mut resolve, id) = called()?;
     let opts = wit_bindgen_c::Opts {
-        // What is built is made a component by `weir build`, which embeds the type.
+        // `weir build` converts the module to a component and embeds the type.
         no_object_file: true,
         rename_world: Some("weir_abi".into()),
         ..Default::default()
@@ -105,16 +106,17 @@ fn make_c(check: bool) -> Result<()> {
     files.iter().try_for_each(|(name, made)| put(&sdk("c").join("abi").join(name), made, check))
 }
 
-/// Where the SDK for Go has what is made, and what that stands on.
+/// Go package of the generated bindings and of their runtime.
 const GO_PACKAGES: &str = "github.com/weir-platform/weir/guest-sdk/go/internal";
-/// What wit-bindgen would have it stand on. The SDK has its own: the garbage collector must not run while the node asks for memory.
+/// Runtime packages of wit-bindgen. The SDK has its own runtime: the garbage collector must not run
+/// while the node allocates memory.
 const GO_RUNTIME: [&str; 2] =
     ["go.bytecodealliance.org/pkg/wit/runtime", "go.bytecodealliance.org/pkg/wit/types"];
 
 fn make_go(check: bool) -> Result<()> {
     let (mut resolve, id) = called()?;
     let opts = wit_bindgen_go::Opts {
-        // That would need Go here.
+        // Formatting would need a Go installation.
         format: wit_bindgen_go::Format::False,
         pkg_name: Some(format!("{GO_PACKAGES}/abi")),
         ..Default::default()
@@ -123,7 +125,8 @@ fn make_go(check: bool) -> Result<()> {
     opts.build().generate(&mut resolve, id, &mut files)?;
     let folder = sdk("go").join("internal/abi");
     for (name, made) in files.iter() {
-        // A folder for each interface. Beside them is one for exports, of which there are none.
+        // One folder per interface. wit-bindgen also creates one for exports, which has no contents
+        // here.
         if !name.starts_with("weir_") {
             continue;
         }
@@ -136,7 +139,7 @@ fn make_go(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// The world of what is called alone.
+/// The world of [`CALLED`].
 fn called() -> Result<(Resolve, WorldId)> {
     let (mut resolve, _) = contract()?;
     let package = resolve.push_str("abi.wit", CALLED)?;
@@ -154,7 +157,7 @@ fn sdk(language: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name(language)
 }
 
-/// Write `made` to `path`, or only see that it is there.
+/// Writes `made` to `path`; with `check`, only compares.
 fn put(path: &Path, made: &[u8], check: bool) -> Result<()> {
     if check && std::fs::read(path).unwrap_or_default() != made {
         bail!("{} is out of date: run `cargo xtask bindings`", path.display());
