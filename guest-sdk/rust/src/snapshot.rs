@@ -2,10 +2,11 @@
 
 use std::fmt::Display;
 
-/// Run a `fn() -> Result<(), E>` when `weir build` takes a snapshot of the component (`snapshot = true` in `weir.toml`). Once in a crate.
+/// Runs a `fn() -> Result<(), E>` when `weir build` takes a snapshot of the component
+/// (`snapshot = true` in `weir.toml`). Use the macro once per crate.
 ///
-/// Every instance starts from the memory that the function leaves, so that tables and caches are built once and not per request. An error
-/// ends the build, which prints it. `E` implements [`Display`].
+/// Every instance starts with the memory after that call, so that tables and caches are built once
+/// and not per request. An error ends the build, which prints it. `E` implements [`Display`].
 ///
 /// ```
 /// use std::sync::LazyLock;

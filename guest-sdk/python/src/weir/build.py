@@ -38,7 +38,7 @@ if "{export}" not in globals():
     raise AttributeError("{app} has no function of the kind that it is built as: put @{decorator} before one")
 """
 
-#: What each world exports, by the name that componentize-py looks for, and what of the SDK makes it.
+#: The export of each world: the name that componentize-py looks up, and the decorator of the SDK.
 _EXPORTS = {
     "http-function": ("IncomingHandler", "weir.http.http_function"),
     "tensor-function": ("Stage", "weir.tensor_function"),
