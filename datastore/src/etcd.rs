@@ -47,8 +47,9 @@ struct Root(Arc<str>);
 impl EtcdStore {
     /// Connects to the etcd at `address`.
     ///
-    /// # Errors [`Error::Unavailable`] if no server answers within some seconds, or if etcd rejects
-    /// the user.
+    /// # Errors
+    /// [`Error::Unavailable`] if no server answers within some seconds, or if etcd rejects the
+    /// user.
     pub async fn connect(address: &EtcdAddress) -> Result<Self> {
         let mut address = address.clone();
         // Random order, so that nodes with the same address spread over the servers.
