@@ -21,8 +21,9 @@ pub fn install_command(packages: &[Package]) -> String {
 
 /// Installs `packages` and their dependencies. Calls `on_step` with each command before it runs.
 ///
-/// # Errors Fails without root, which Weir does not request, and if apt-get fails, with the end of
-/// its output.
+/// # Errors
+/// Fails without root, which Weir does not request, and if apt-get fails, with the end of its
+/// output.
 pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
     let step = install_command(packages);
     if !is_root() {
