@@ -39,7 +39,7 @@ static weir_model twice(void) {
     return model;
 }
 
-static void tensors_are_given_back(void) {
+static void tensors_are_released(void) {
     weir_tensor made, copy, empty = {0};
     for (int turn = 0; turn < 1000; turn++) {
         made = numbers();
@@ -62,7 +62,7 @@ static void tensors_are_given_back(void) {
     CHECK(node_held() == 1);
 }
 
-static void a_dropped_tensor_is_refused(void) {
+static void dropped_tensor_is_rejected(void) {
     weir_tensor made = numbers(), copy = made;
     const uint8_t *bytes;
     const void *values;
@@ -80,14 +80,14 @@ static void a_dropped_tensor_is_refused(void) {
     CHECK(!weir_model_submit(twice(), &inputs, &run));
 }
 
-static void limits_of_the_node_are_failures(void) {
+static void node_limits_are_reported(void) {
     weir_tensor made;
     for (int turn = 0; turn < 63; turn++) numbers();
     CHECK(!weir_tensor_new(WEIR_FP32, THREE, 1, NUMBERS, &made) && SAYS(WEIR_RESOURCE_EXHAUSTED, "no handle"));
     CHECK(weir_error()->status == 503);
 }
 
-static void models_and_runs_are_given_back(void) {
+static void models_and_runs_are_released(void) {
     weir_model model = twice(), empty = {0};
     weir_tensors inputs = {0}, outputs;
     weir_pending run, none = {0};
@@ -110,7 +110,7 @@ static void models_and_runs_are_given_back(void) {
     CHECK(!weir_model_open("thrice", &model) && SAYS(WEIR_NOT_FOUND, "no such model"));
 }
 
-static void a_model_is_described(void) {
+static void model_is_described(void) {
     weir_description found;
     weir_model model = twice();
     CHECK(weir_model_describe(model, &found) && strcmp(found.name, "twice") == 0 && strcmp(found.version, "v1") == 0);
@@ -139,7 +139,7 @@ static void options_reach_the_node(void) {
     CHECK(!got->outputs.is_some && got->deadline_ms.val == 7 && !got->priority.is_some);
 }
 
-static void an_object_is_there_until_it_is_deleted(void) {
+static void object_exists_until_deleted(void) {
     weir_tensor kept = numbers(), found, gone = numbers();
     const void *values;
     size_t count;
@@ -155,7 +155,7 @@ static void an_object_is_there_until_it_is_deleted(void) {
     CHECK(!weir_object_put("kept", gone, 0) && weir_error()->code == WEIR_INVALID_ARGUMENT);
 }
 
-static void tensors_are_read_in_parts(void) {
+static void tensors_support_partial_reads(void) {
     weir_tensor made = numbers();
     float part[2] = {0};
     CHECK(weir_tensor_read(made, 4, part, 8) && part[0] == 2 && part[1] == 4);
@@ -167,7 +167,7 @@ static void tensors_are_read_in_parts(void) {
     CHECK(weir_free_last(before));
 }
 
-static void byte_strings_come_back(void) {
+static void byte_strings_round_trip(void) {
     const uint32_t shape[] = {2, 2};
     const weir_string given[] = {{"", 0}, {"gr\xc3\xbc" "ezi", 7}, {"a\0b", 3}, {"last", 4}};
     const weir_string *got;
@@ -190,7 +190,7 @@ static void byte_strings_come_back(void) {
     CHECK(!weir_tensor_new(WEIR_BYTES, shape, 2, given, &made) && SAYS(WEIR_INVALID_ARGUMENT, "weir_tensor_of_strings"));
 }
 
-static void values_come_back(void) {
+static void values_round_trip(void) {
     const void *values;
     const uint32_t *shape;
     size_t count;
@@ -276,7 +276,7 @@ static bool say_nothing(const weir_tensors *inputs, weir_tensors *outputs) {
     return false;
 }
 
-static void a_tensor_function_is_called(void) {
+static void tensor_function_is_called(void) {
     result *ran = call(pass_on);
     CHECK(!ran->is_err && ran->val.ok.len == 1 && memcmp(ran->val.ok.ptr[0].f0.ptr, "y", 1) == 0);
     CHECK(node_held() == 1 && node_take(ran->val.ok.ptr[0].f1.__handle) >= 0);
@@ -304,16 +304,16 @@ static void test(const char *name, void (*run)(void)) {
 #define TEST(name) test(#name, name)
 
 int main(void) {
-    TEST(tensors_are_given_back);
-    TEST(a_dropped_tensor_is_refused);
-    TEST(limits_of_the_node_are_failures);
-    TEST(models_and_runs_are_given_back);
-    TEST(a_model_is_described);
+    TEST(tensors_are_released);
+    TEST(dropped_tensor_is_rejected);
+    TEST(node_limits_are_reported);
+    TEST(models_and_runs_are_released);
+    TEST(model_is_described);
     TEST(options_reach_the_node);
-    TEST(an_object_is_there_until_it_is_deleted);
-    TEST(tensors_are_read_in_parts);
-    TEST(byte_strings_come_back);
-    TEST(values_come_back);
-    TEST(a_tensor_function_is_called);
+    TEST(object_exists_until_deleted);
+    TEST(tensors_support_partial_reads);
+    TEST(byte_strings_round_trip);
+    TEST(values_round_trip);
+    TEST(tensor_function_is_called);
     return 0;
 }
