@@ -5,9 +5,6 @@
 //! consists of these files, each mapped into memory once, and of one session per run slot over
 //! them.
 
-mod library;
-pub use library::{LibraryError, find_onnxruntime};
-
 mod child;
 pub use child::prepare_main;
 
@@ -33,6 +30,7 @@ mod protocol;
 use crate::backend::{Backend, Model, ModelSource, Preparer};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
+use crate::library::{LibraryError, find_onnxruntime};
 use crate::prepare::{PrepareError, Prepared};
 use processor::processor;
 use runtime::Runtime;

@@ -1,6 +1,6 @@
 //! Errors between acquiring a model and receiving its outputs.
 
-use crate::cpu::LibraryError;
+use crate::library::LibraryError;
 use crate::tensor::TensorError;
 use std::sync::Arc;
 use weir_device::OutOfMemory;

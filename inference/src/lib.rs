@@ -89,10 +89,11 @@ pub use profiles::Profiles;
 mod integrity;
 mod mapping;
 
+mod library;
+pub use library::{LibraryError, find_onnxruntime};
+
 mod cpu;
-pub use cpu::{
-    LibraryError, OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, find_onnxruntime, prepare_main,
-};
+pub use cpu::{OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, prepare_main};
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -304,7 +304,7 @@ pub enum PrepareError {
     Compiler(Arc<str>),
     /// The node has no ONNX Runtime to check the model with.
     #[error(transparent)]
-    Library(#[from] Arc<crate::cpu::LibraryError>),
+    Library(#[from] Arc<crate::library::LibraryError>),
     /// The node is at fault.
     #[error("cannot {action}: {source}")]
     Io {

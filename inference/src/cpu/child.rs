@@ -1,9 +1,9 @@
 //! The child process that reads an untrusted upload.
 
-use super::library::LibraryError;
 use super::optimise;
 use super::protocol::{Answer, Task};
 use super::runtime::Runtime;
+use crate::library::LibraryError;
 use crate::prepare::{PrepareError, Refusal};
 use std::io;
 use std::process::ExitCode;

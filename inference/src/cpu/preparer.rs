@@ -1,7 +1,8 @@
 //! The node's side of preparing a model: starts a child process and returns its result.
 
 use super::protocol::{Answer, Task};
-use super::{LibraryError, OnnxRuntimeConfig, PREPARE_COMMAND};
+use super::{OnnxRuntimeConfig, PREPARE_COMMAND};
+use crate::library::LibraryError;
 use crate::prepare::{PrepareError, Prepared, Refusal};
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 //! 2r ONNX Runtime's memory is set up through its C interface
 #![allow(unsafe_code, reason = "ONNX Runtime's memory is set up through its C interface")]
 
-use super::library::LibraryError;
 use super::{memory, session};
+use crate::library::LibraryError;
 use ort::AsPointer;
 use ort::environment::Environment;
 use ort::memory::{AllocationDevice, Allocator, AllocatorType, MemoryInfo, MemoryType};

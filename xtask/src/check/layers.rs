@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const CYCLE_MAX: usize = 2;
 
 /// Crates that have larger cycles, and how large. Only ever lowered.
-const LARGER: [(&str, usize); 2] = [("host/src", 18), ("inference/src", 7)];
+const LARGER: [(&str, usize); 1] = [("host/src", 18)];
 
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
 
