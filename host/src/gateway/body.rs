@@ -118,8 +118,8 @@ pub(crate) struct Guarded<Report, Guard: Witness> {
     /// these bytes, without polling for the end.
     declared_left: Option<u64>,
     has_ended: bool,
-    /// Whether the client reads, and neither the node nor the guest has cut the body off.
-    is_read: bool,
+    /// Whether the node or the guest has cut the body off.
+    is_cut_off: bool,
     rest: Option<Rest<Report>>,
     guard: Guard,
 }
@@ -145,7 +145,7 @@ impl<Report: Send + 'static, Guard: Witness + Send + Unpin + 'static> Guarded<Re
             bytes_max,
             declared_left: declared,
             has_ended: declared == Some(0),
-            is_read: false,
+            is_cut_off: false,
             rest,
             guard,
         })
@@ -160,11 +160,10 @@ impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.is_read = true;
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose();
-        let Some(frame) = frame.inspect_err(|_| self.is_read = false)? else {
+        let Some(frame) = frame.inspect_err(|_| self.is_cut_off = true)? else {
             if let Some(left) = self.declared_left.filter(|left| *left > 0) {
-                self.is_read = false;
+                self.is_cut_off = true;
                 self.guard.cut_off(ErrorCode::GuestError);
                 let text = format!("the function's answer ended {left} bytes short of its content-length");
                 return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
@@ -182,7 +181,7 @@ impl<Report, Guard: Witness + Unpin> HttpBody for Guarded<Report, Guard> {
             );
             let text =
                 format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
-            self.is_read = false;
+            self.is_cut_off = true;
             self.guard.cut_off(ErrorCode::ResponseTooLarge);
             return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
         }
@@ -208,7 +207,8 @@ impl<Report, Guard: Witness> Drop for Guarded<Report, Guard> {
             if let Some(rest) = self.rest.take() {
                 drop(rest.detach());
             }
-        } else if self.is_read {
+        } else if !self.is_cut_off {
+            // The client disconnected, perhaps before the first byte.
             self.guard.cut_off(ErrorCode::Cancelled);
         }
     }
@@ -226,4 +226,43 @@ pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiErro
         }
         ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, OnceLock};
+
+    impl Witness for Arc<OnceLock<ErrorCode>> {
+        fn cut_off(&self, code: ErrorCode) {
+            let _ = self.set(code);
+        }
+    }
+
+    fn guarded(body: &'static str) -> (Body, Arc<OnceLock<ErrorCode>>) {
+        let code = Arc::default();
+        let rest = AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>()));
+        (Guarded::body(Body::from(body), 4, None, rest, Arc::clone(&code)), code)
+    }
+
+    #[tokio::test]
+    async fn body_dropped_before_the_first_read_counts_as_cancelled() {
+        let (body, code) = guarded("body");
+        drop(body);
+        assert_eq!(code.get(), Some(&ErrorCode::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn body_read_to_its_end_counts_as_complete() {
+        let (body, code) = guarded("body");
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "body");
+        assert_eq!(code.get(), None);
+    }
+
+    #[tokio::test]
+    async fn body_above_its_limit_keeps_its_own_code() {
+        let (body, code) = guarded("large");
+        assert!(body.collect().await.is_err());
+        assert_eq!(code.get(), Some(&ErrorCode::ResponseTooLarge));
+    }
 }
