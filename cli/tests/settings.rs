@@ -94,7 +94,7 @@ fn config_output_is_a_valid_weir_toml() {
 }
 
 /// Settings whose defaults depend on the machine.
-const BY_MACHINE: [&str; 3] = ["gateway_threads", "guest_threads", "compiles_max"];
+const BY_MACHINE: [&str; 2] = ["gateway_threads", "guest_threads"];
 
 #[test]
 fn every_setting_is_documented_with_its_default() {
