@@ -1,6 +1,7 @@
 //! `cargo xtask check`.
 
 mod layers;
+mod links;
 mod prose;
 mod sizes;
 mod source;
@@ -10,11 +11,13 @@ use crate::process;
 use crate::repo::Repo;
 use anyhow::{Result, bail};
 use source::Source;
+use std::process::Command;
 
 /// Run the other checks of CI: style counters, format, lints, generated files, licences and advisories
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
-    /// Run the style counters only: prose of comments, cycles between modules, and sizes of functions and structs
+    /// Run the checks of style only: links of the documentation, prose of comments, cycles between
+    /// modules, and sizes of functions and structs
     #[arg(long)]
     style: bool,
 }
@@ -36,21 +39,31 @@ pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
     functions.env_remove("CARGO_TARGET_DIR").args(clippy).args(["--", "-D", "warnings"]);
     process::run(&mut functions)?;
     bindings::check(repo)?;
-    if process::succeeds(repo.cargo(".").args(["deny", "--version"])) {
-        process::run(repo.cargo(".").args(["deny", "check"]))
-    } else {
-        eprintln!(
-            "cargo-deny is not installed, so licences and advisories were not checked (`cargo install cargo-deny`)"
-        );
-        Ok(())
+    let mut book = Command::new("mdbook");
+    book.arg("build").current_dir(repo.root());
+    optional("mdbook", &mut book, "the documentation was not built")?;
+    optional(
+        "cargo-deny",
+        repo.cargo(".").args(["deny", "check"]),
+        "licences and advisories were not checked",
+    )
+}
+
+/// Run a check whose program may be missing, which is printed with `skipped`.
+fn optional(program: &str, command: &mut Command, skipped: &str) -> Result<()> {
+    if process::succeeds(Command::new(program).arg("--version")) {
+        return process::run(command);
     }
+    eprintln!("{program} is not installed, so {skipped} (`cargo install {program}`)");
+    Ok(())
 }
 
 /// Compare the style of every Rust file in version control with the limits of each counter.
 fn style(repo: &Repo) -> Result<()> {
     let sources = Source::all(repo)?;
     let findings: Vec<String> =
-        [prose::check(&sources), layers::check(&sources), sizes::check(&sources)].concat();
+        [links::check(repo)?, prose::check(&sources), layers::check(&sources), sizes::check(&sources)]
+            .concat();
     if findings.is_empty() {
         return Ok(());
     }
