@@ -7,6 +7,7 @@ fn main() {
         "guest-sdk/python/src",
         "guest-sdk/js",
         "guest-sdk/c",
+        "guest-sdk/go",
         "wit",
     ] {
         println!("cargo:rerun-if-changed=../{folder}");

@@ -1,8 +1,7 @@
 //! The bytes of one body or tensor: written by one owner, then read by many.
-//! 4r a buffer counts the written bytes of its block, and exposes only those
 #![allow(
     unsafe_code,
-    reason = "a buffer keeps count of how much of its block has been written, and shows only that"
+    reason = "a buffer counts the written bytes of its block, and exposes only those"
 )]
 
 use crate::arena::{Arena, OutOfMemory};

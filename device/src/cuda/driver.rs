@@ -34,7 +34,6 @@ macro_rules! functions {
             fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 // SAFETY: the driver has these functions with these types under these names.
-                // 45r error names and texts are looked up without these wrappers
                 $(let $name = unsafe { symbol(library, stringify!($name), &mut missing) };)*
                 match ($($name,)*) {
                     ($(Some($name),)*) => Ok(Self { $($name),* }),
@@ -44,7 +43,7 @@ macro_rules! functions {
         }
 
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the driver's own names and arguments")]
-        #[allow(dead_code, reason = "what the driver calls an error is asked for without these")]
+        #[allow(dead_code, reason = "error names and texts are looked up without these wrappers")]
         impl Driver {
             $(
                 /// # Safety

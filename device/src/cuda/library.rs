@@ -1,9 +1,8 @@
 //! NVIDIA's libraries, which are loaded at run time: a node starts without them, and reports the
 //! missing ones.
-//! 4r libraries are opened for the lifetime of the process, so that later lookups by name get these
 #![allow(
     unsafe_code,
-    reason = "libraries are opened for good, so that those who ask for them by name later get these"
+    reason = "libraries stay open for the lifetime of the process, so that later lookups by name get these"
 )]
 
 use super::search::Search;

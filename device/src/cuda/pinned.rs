@@ -1,6 +1,5 @@
 //! Pinned host memory, which devices read and write directly.
-//! 2r memory from the driver is exposed as slices
-#![allow(unsafe_code, reason = "memory of the driver's is handed out as slices")]
+#![allow(unsafe_code, reason = "memory from the driver is exposed as slices")]
 
 use super::context::Context;
 use super::error::CudaError;

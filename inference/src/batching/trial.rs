@@ -78,7 +78,6 @@ fn reversed(tensor: &Tensor, arena: &Arena) -> Option<Tensor> {
     let mut data = arena.with_capacity(tensor.data().len()).ok()?;
     for (index, element) in tensor.data().rchunks_exact(element_bytes).enumerate() {
         // At least 0.25, so that zeroes change.
-        // 84r rounding does no harm here
         let moved = |value: f64| value * 0.5 + 0.25 + (index % 5) as f64 / 16.0;
         let written = match tensor.element_type() {
             ElementType::Fp32 => {

@@ -1,5 +1,4 @@
 //! The process-wide ONNX Runtime.
-//! 2r ONNX Runtime's memory is set up through its C interface
 #![allow(unsafe_code, reason = "ONNX Runtime's memory is set up through its C interface")]
 
 use super::{memory, session};

@@ -1,6 +1,4 @@
 //! Models and sessions of ONNX Runtime, and their runs.
-//! 4r runs are started through ONNX Runtime's C interface, which takes values that lie in the
-//! arena's memory
 #![allow(
     unsafe_code,
     reason = "runs are started through ONNX Runtime's C interface, which takes values that lie in the arena's memory"
