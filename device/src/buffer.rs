@@ -1,8 +1,5 @@
 //! The bytes of one body or tensor: written by one owner, then read by many.
-#![allow(
-    unsafe_code,
-    reason = "a buffer counts the written bytes of its block, and exposes only those"
-)]
+#![allow(unsafe_code, reason = "a buffer counts the written bytes of its block, and exposes only those")]
 
 use crate::arena::{Arena, OutOfMemory};
 use crate::block::Block;
