@@ -16,7 +16,7 @@ use crate::tensor_type::row_major;
 pub struct MemoryPlan {
     /// Size of the arena.
     pub arena_bytes: usize,
-    /// Size of the resident region.
+    /// Size of the region that holds results of the prologue and lives as long as the graph.
     pub resident_bytes: usize,
     places: Vec<Place>,
 }

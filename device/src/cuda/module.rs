@@ -107,9 +107,8 @@ impl Function {
         })
     }
 
-    /// Allows launches with up to `bytes` of dynamic shared memory. Needed beyond
-    /// [`DeviceInfo::shared_bytes`](super::DeviceInfo::shared_bytes), which is 48 KiB on all
-    /// devices.
+    /// Allows launches with up to `bytes` of dynamic shared memory. Without this call, a launch that
+    /// uses more than [`DeviceInfo::shared_bytes`](super::DeviceInfo::shared_bytes) (48 KiB) fails.
     pub fn allow_shared_bytes(&self, bytes: u32) -> Result<(), CudaError> {
         let value = c_int::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
         let attribute = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;

@@ -42,7 +42,7 @@ pub fn put(name: &str, tensor: &Tensor) -> Result<()> {
     Ok(raw::put(name, &tensor.0, None)?)
 }
 
-/// Same as [`put`], with a lifetime in whole milliseconds.
+/// Same as [`put`], with the lifetime `time`, rounded down to whole milliseconds.
 pub fn put_for(name: &str, tensor: &Tensor, time: Duration) -> Result<()> {
     let ttl_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Ok(raw::put(name, &tensor.0, Some(ttl_ms))?)

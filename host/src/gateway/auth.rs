@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use weir_types::{ContentHash, ErrorCode, TenantId};
 
-/// Minimum length of a token, in characters. A token of 128 bits in base64 has 22 characters.
+/// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
 
 /// Name of the operator in the tenant column of a token file.

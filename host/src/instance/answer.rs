@@ -23,9 +23,9 @@ pub(crate) struct Answer {
     torn: Torn,
 }
 
-/// Set if the guest fails before its response is complete: without this flag, the streams of a dead
-/// guest would look like streams that it has closed. Set before the guest is dropped. Cheap to
-/// clone.
+/// Flag of a guest that failed before its response was complete. Without this flag, a truncated
+/// body would look complete, because dropping the guest also closes its streams. Set before the
+/// guest is dropped. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Torn(Arc<AtomicBool>);
 

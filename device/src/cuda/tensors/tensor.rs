@@ -22,8 +22,8 @@ impl Tensor {
         Self { store: Arc::clone(store), id, span, brought }
     }
 
-    /// Its place. The bytes are there for a stream that was [ordered](Self::order), or after
-    /// [`Tensor::wait`].
+    /// The tensor's place in device memory. The bytes are valid on a stream after
+    /// [`order`](Self::order) was called with that stream, and everywhere after [`Tensor::wait`].
     #[must_use]
     pub fn span(&self) -> Span {
         self.span

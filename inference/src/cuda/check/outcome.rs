@@ -127,7 +127,7 @@ impl Check {
         Self { passed: false, detail: why.to_string(), ..Self::passed(stage, what) }
     }
 
-    /// Adds the error of the worst element, which fails above `tolerance`.
+    /// Adds the error of the worst element. The check fails if the error exceeds `tolerance`.
     pub(super) fn off_by(self, error: f64, tolerance: f64) -> Self {
         // A NaN fails every tolerance.
         let is_close = error <= tolerance;
