@@ -2,9 +2,9 @@
 
 use super::source::Source;
 
-/// Comment lines with a nominal clause, such as "what it has", in the whole tree.
+/// Limit on comment lines with a nominal clause, in the whole tree.
 const CLAUSES_MAX: usize = 20;
-/// Comment lines with one of [`MANNERED`].
+/// Limit on comment lines with one of [`MANNERED`].
 const MANNERED_MAX: usize = 20;
 
 /// Words that make a clause of the "what" before them.
