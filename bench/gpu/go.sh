@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# First contact with an NVIDIA GPU: `bash .gpu/go.sh STEP` on the machine that has it. docs/gpu.md
-# lists the steps and what they decide.
+# First contact with an NVIDIA GPU: `bash .gpu/go.sh STEP` on the machine that has it.
+# docs/guides/check-gpu.md lists the steps and what they decide.
 #
 # Each step ends within 10 minutes, can be repeated, and leaves at most 8 files of at most 16 MiB
 # each in $OUT (default ./gpu-results):

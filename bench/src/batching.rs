@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 
 fn on_a_curve(args: &Args, folder: &Path) -> Result<Results> {
     std::fs::create_dir_all(folder)?;
-    let weir = Weir::new(args, folder)?.with_settings(&["backend=fake", "model_slots=1"]);
+    let weir = Weir::new(args, folder)?.with_settings(&["models.backend=fake", "models.slots=1"]);
     let ways: Vec<(String, String, String)> = FIXED
         .iter()
         .map(|size| {

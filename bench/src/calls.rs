@@ -23,7 +23,7 @@ const KINDS: [(&str, &str, Option<[f64; 2]>); 4] = [
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
-    let weir = Weir::new(args, scratch.path())?.with_settings(&["backend=fake"]);
+    let weir = Weir::new(args, scratch.path())?.with_settings(&["models.backend=fake"]);
     let node = weir.start(Spans::Off)?;
     let port = |name: &str| serde_json::json!([{ "name": name, "datatype": "FP32", "shape": [null, 1] }]);
     let model = serde_json::json!({
@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     for (kind, what, bounds) in KINDS {
         for (at, guests) in GUESTS.into_iter().enumerate() {
             let times = samples.get(&(guests, kind.to_owned())).into_iter().flatten().copied();
-            let Spread { median, min, max } = Spread::of(times).context("a kind of call was not measured")?;
+            let Spread { median, min, max } =
+                Spread::from_samples(times).context("a kind of call was not measured")?;
             let bound = bounds.map(|bounds| bounds[at]);
             table.row([
                 what.to_owned(),
@@ -85,6 +86,6 @@ fn measure(node: &Node, guests: usize) -> Result<Vec<(String, f64)>> {
             times.entry(kind.to_owned()).or_default().push(ns.parse::<f64>()? / 1e3);
         }
     }
-    let median = |(kind, times): (String, Vec<f64>)| Some((kind, Spread::of(times)?.median));
+    let median = |(kind, times): (String, Vec<f64>)| Some((kind, Spread::from_samples(times)?.median));
     Ok(times.into_iter().filter_map(median).collect())
 }

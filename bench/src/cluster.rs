@@ -171,12 +171,12 @@ fn start(
     command.args(["cluster", "up", "--port", "0", "--nodes", &NODES.to_string(), "--data"]);
     command.arg(scratch.join("data")).current_dir(scratch);
     for setting in [
-        format!("policy={policy}"),
-        format!("model_memory_bytes_max={}", workload.capacity_bytes()),
-        "backend=fake".to_owned(),
+        format!("scheduler.policy={policy}"),
+        format!("models.memory_bytes_max={}", workload.capacity_bytes()),
+        "models.backend=fake".to_owned(),
         // One call at a time per node.
-        "instances_max=1".to_owned(),
-        "model_slots=1".to_owned(),
+        "sandbox.instances_max=1".to_owned(),
+        "models.slots=1".to_owned(),
     ] {
         command.arg("--set").arg(setting);
     }

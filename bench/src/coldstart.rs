@@ -1,9 +1,8 @@
 //! First calls after a restart, later calls, the effect of a snapshot, and memory per function.
 //!
-//! The times are from the node's metrics: `weir_phase_fetch_seconds` is the time to load a
-//! function's machine code from its artefact, `weir_phase_instantiate_seconds` the time to create
-//! the sandbox. The difference of their sums before and after one call gives that call's exact
-//! times.
+//! The times are from the node's metric `weir_phase_seconds`: `fetch` is the time to load a
+//! function's machine code from its artefact, `instantiate` the time to create the sandbox. The
+//! difference of their sums before and after one call gives that call's exact times.
 
 mod memory;
 mod snapshot;
@@ -93,8 +92,8 @@ impl Counted {
         let whole = started.elapsed();
         self.calls += 1.0;
         let metrics = node.metrics_after(self.calls)?;
-        let fetch = metrics.get("weir_phase_fetch_seconds_sum")?;
-        let instantiate = metrics.get("weir_phase_instantiate_seconds_sum")?;
+        let fetch = metrics.get("weir_phase_seconds_sum{phase=\"fetch\"}")?;
+        let instantiate = metrics.get("weir_phase_seconds_sum{phase=\"instantiate\"}")?;
         let call = Call {
             fetch_us: (fetch - self.fetch_seconds) * 1e6,
             instantiate_us: (instantiate - self.instantiate_seconds) * 1e6,
@@ -111,7 +110,9 @@ fn times(first: &[Call], later: &[Call]) -> Table {
     let mut row = |what: &str, bound: &str, calls: &[Call], value: fn(&Call) -> f64| {
         let mut sorted: Vec<f64> = calls.iter().map(value).collect();
         sorted.sort_by(f64::total_cmp);
-        let (Some(p90), Some(spread)) = (quantile(&sorted, 0.9), Spread::of(sorted.iter().copied())) else {
+        let (Some(p90), Some(spread)) =
+            (quantile(&sorted, 0.9), Spread::from_samples(sorted.iter().copied()))
+        else {
             return;
         };
         let values = [spread.median, p90, spread.min, spread.max].map(|value| format!("{value:.1}"));

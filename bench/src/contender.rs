@@ -94,7 +94,7 @@ impl Results {
         connections: u32,
         what: impl Fn(&Sample) -> f64,
     ) -> Option<Spread> {
-        Spread::of(self.samples(name, connections).map(what))
+        Spread::from_samples(self.samples(name, connections).map(what))
     }
 
     /// Ratio of `what` between two contenders, paired by round.
@@ -106,7 +106,7 @@ impl Results {
         what: impl Fn(&Sample) -> f64,
     ) -> Option<Spread> {
         let pairs = self.samples(name, connections).zip(self.samples(peer, connections));
-        Spread::of(pairs.map(|(ours, theirs)| what(ours) / what(theirs)))
+        Spread::from_samples(pairs.map(|(ours, theirs)| what(ours) / what(theirs)))
     }
 
     /// Like [`Results::ratio`], with the difference.
@@ -118,13 +118,13 @@ impl Results {
         what: impl Fn(&Sample) -> f64,
     ) -> Option<Spread> {
         let pairs = self.samples(name, connections).zip(self.samples(peer, connections));
-        Spread::of(pairs.map(|(ours, theirs)| what(ours) - what(theirs)))
+        Spread::from_samples(pairs.map(|(ours, theirs)| what(ours) - what(theirs)))
     }
 
     /// Spread of the share of the machine that other programs took during the measurements.
     pub(crate) fn others(&self) -> Option<Spread> {
         let samples = self.contenders.iter().flat_map(|measured| measured.rounds.iter().flatten());
-        Spread::of(samples.map(|sample| sample.others_share))
+        Spread::from_samples(samples.map(|sample| sample.others_share))
     }
 
     fn samples<'a>(&'a self, name: &str, connections: u32) -> impl Iterator<Item = &'a Sample> + use<'a> {

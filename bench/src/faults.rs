@@ -76,7 +76,7 @@ struct Outcome {
     lost: usize,
     /// Lost calls that the cluster may run again.
     lost_although_idempotent: usize,
-    placed_again: f64,
+    rescheduled: f64,
     turned_away: u32,
     slowest_ms: f64,
     recovered_after_ms: f64,
@@ -121,12 +121,12 @@ fn play(args: &Args, fault: Fault) -> Result<Outcome> {
     fault.happen(&mut nodes, victim)?;
     std::thread::sleep(Duration::from_secs(after));
     let calls = callers.stop()?;
-    let placed_again = nodes.placed_again();
-    Ok(outcome(fault, &calls, at, placed_again))
+    let rescheduled = nodes.rescheduled();
+    Ok(outcome(fault, &calls, at, rescheduled))
 }
 
 /// Evaluates the calls. `at` is the time of the fault.
-fn outcome(fault: Fault, calls: &[Call], at: Duration, placed_again: f64) -> Outcome {
+fn outcome(fault: Fault, calls: &[Call], at: Duration, rescheduled: f64) -> Outcome {
     let lost: Vec<_> = calls.iter().filter(|call| call.lost.is_some()).collect();
     let disturbed = calls.iter().filter(|call| call.lost.is_some() || call.took > HELD_UP);
     let recovered = disturbed.map(|call| (call.began + call.took).saturating_sub(at)).max();
@@ -136,7 +136,7 @@ fn outcome(fault: Fault, calls: &[Call], at: Duration, placed_again: f64) -> Out
         calls: calls.len(),
         lost: lost.len(),
         lost_although_idempotent: lost.iter().filter(|call| call.is_idempotent).count(),
-        placed_again,
+        rescheduled,
         turned_away: calls.iter().map(|call| call.turned_away).sum(),
         slowest_ms: calls.iter().map(|call| milliseconds(call.took)).fold(0.0, f64::max),
         recovered_after_ms: milliseconds(recovered.unwrap_or_default()),
@@ -162,7 +162,7 @@ fn table(outcomes: &[Outcome]) -> Table {
             outcome.calls.to_string(),
             outcome.lost.to_string(),
             outcome.lost_although_idempotent.to_string(),
-            format!("{:.0}", outcome.placed_again),
+            format!("{:.0}", outcome.rescheduled),
             outcome.turned_away.to_string(),
             format!("{:.0}", outcome.slowest_ms),
             format!("{:.0}", outcome.recovered_after_ms),

@@ -42,7 +42,7 @@ pub(crate) fn watch() -> Result<()> {
 /// limit this function exits.
 fn end() -> ! {
     eprintln!("interrupted; ending what was started");
-    let this = Tree::of(std::process::id());
+    let this = Tree::new(std::process::id());
     send(&this, Signal::TERM);
     thread::sleep(END_MAX);
     send(&this, Signal::KILL);
@@ -77,7 +77,7 @@ mod tests {
             .unwrap();
         let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "started");
-        send(&Tree::of(shell.id()), Signal::TERM);
+        send(&Tree::new(shell.id()), Signal::TERM);
         assert_eq!(lines.next().unwrap().unwrap(), (128 + Signal::TERM.as_raw()).to_string());
         assert!(shell.try_wait().unwrap().is_none());
         drop(shell.stdin.take());

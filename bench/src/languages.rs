@@ -139,7 +139,7 @@ impl Measured {
     }
 }
 
-const INSTANTIATE_SUM: &str = "weir_phase_instantiate_seconds_sum";
+const INSTANTIATE_SUM: &str = "weir_phase_seconds_sum{phase=\"instantiate\"}";
 
 fn calls(args: &Args) -> usize {
     if args.quick { CALLS_QUICK } else { CALLS }
@@ -218,7 +218,7 @@ fn call_table(all: &[Measured]) -> Table {
 
 /// Median and spread of samples in a unit.
 fn cells(samples: &[f64], unit: f64, decimals: usize) -> (String, String) {
-    Spread::of(samples.iter().map(|sample| sample / unit)).map_or_else(Default::default, |spread| {
+    Spread::from_samples(samples.iter().map(|sample| sample / unit)).map_or_else(Default::default, |spread| {
         let shown = |value: f64| format!("{value:.decimals$}");
         (shown(spread.median), format!("[{} .. {}]", shown(spread.min), shown(spread.max)))
     })

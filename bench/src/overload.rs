@@ -33,7 +33,7 @@ struct Round {
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
-    let weir = Weir::new(args, scratch.path())?.with_settings(&["backend=fake", "model_slots=1"]);
+    let weir = Weir::new(args, scratch.path())?.with_settings(&["models.backend=fake", "models.slots=1"]);
     let measured = Duration::from_secs(u64::from(args.seconds())).max(MEASURED_MIN);
     let ways = [(WITH, format!("slo_ms={}", SLO.as_millis())), (WITHOUT, "device=any".to_owned())];
     let mut rounds: Vec<(&str, Vec<Round>)> = ways.iter().map(|(way, _)| (*way, Vec::new())).collect();
@@ -126,9 +126,10 @@ fn row(way: &str, rounds: &[Round], measured: Duration) -> Result<Vec<String>> {
     let slo_ms = SLO.as_secs_f64() * 1e3;
     let in_time = |round: &Round| round.answered_ms.iter().filter(|ms| **ms <= slo_ms).count() as f64;
     let spread = |what: &dyn Fn(&Round) -> f64| {
-        Spread::of(rounds.iter().map(what)).map_or_else(String::new, |Spread { median, min, max }| {
-            format!("{median:.1} % [{min:.1} .. {max:.1}]")
-        })
+        Spread::from_samples(rounds.iter().map(what))
+            .map_or_else(String::new, |Spread { median, min, max }| {
+                format!("{median:.1} % [{min:.1} .. {max:.1}]")
+            })
     };
     let capacity = measured.as_secs_f64() * 1e3 / f64::from(RUN_TIME_MS);
     let all = |of: fn(&Round) -> &Vec<f64>| {

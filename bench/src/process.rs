@@ -22,7 +22,7 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    pub(crate) fn of(pid: u32) -> Self {
+    pub(crate) fn new(pid: u32) -> Self {
         Self { root: pid.cast_signed() }
     }
 
@@ -160,7 +160,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 1];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let tree = Tree::of(child.id());
+        let tree = Tree::new(child.id());
         let began = Instant::now();
         // `cat` is forked by now, and executes its own program a little later.
         while tree.children_peak() < 10_000 && began.elapsed() < Duration::from_secs(60) {
@@ -178,7 +178,7 @@ mod tests {
     fn ended_child_is_skipped_but_ended_root_is_an_error() {
         let gone = || Err(procfs::ProcError::NotFound(None));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (tree, root) = (Tree::of(std::process::id()), std::process::id().cast_signed());
+        let (tree, root) = (Tree::new(std::process::id()), std::process::id().cast_signed());
         let all = tree.each(|process| Ok(process.pid())).unwrap();
         assert!(all[0] == root && all.contains(&child.id().cast_signed()));
         let only_root = |process: &Process| if process.pid() == root { Ok(root) } else { gone() };
@@ -201,7 +201,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 5];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let tree = Tree::of(child.id());
+        let tree = Tree::new(child.id());
         assert!(tree.cpu_time().unwrap() >= Duration::from_millis(50), "{:?}", tree.cpu_time());
         assert!(tree.resident().unwrap().total_bytes > 100_000);
         drop(child.stdin.take());

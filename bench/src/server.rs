@@ -66,7 +66,7 @@ impl Server {
     }
 
     pub(crate) fn tree(&self) -> Tree {
-        Tree::of(self.child.id())
+        Tree::new(self.child.id())
     }
 
     fn stop(&mut self) -> Result<()> {

@@ -10,7 +10,7 @@ pub(crate) struct Spread {
 
 impl Spread {
     /// Computes the spread. Returns `None` without samples.
-    pub(crate) fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn from_samples(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut samples: Vec<f64> = samples.into_iter().collect();
         samples.sort_by(f64::total_cmp);
         Some(Self { median: quantile(&samples, 0.5)?, min: *samples.first()?, max: *samples.last()? })
@@ -31,10 +31,10 @@ mod tests {
 
     #[test]
     fn median_and_quantiles_are_exact() {
-        assert_eq!(Spread::of([]), None);
-        assert_eq!(Spread::of([2.0]), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
-        assert_eq!(Spread::of([9.0, 1.0, 4.0]), Some(Spread { median: 4.0, min: 1.0, max: 9.0 }));
-        assert_eq!(Spread::of([4.0, 1.0]).map(|s| s.median), Some(2.5));
+        assert_eq!(Spread::from_samples([]), None);
+        assert_eq!(Spread::from_samples([2.0]), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
+        assert_eq!(Spread::from_samples([9.0, 1.0, 4.0]), Some(Spread { median: 4.0, min: 1.0, max: 9.0 }));
+        assert_eq!(Spread::from_samples([4.0, 1.0]).map(|s| s.median), Some(2.5));
         assert_eq!(quantile(&[0.0, 1.0, 2.0, 3.0, 4.0], 0.9), Some(3.6));
     }
 }

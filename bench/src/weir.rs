@@ -55,7 +55,7 @@ impl<'a> Weir<'a> {
                 "--listen",
                 "127.0.0.1:0",
                 "--set",
-                &format!("trace_sample_ratio={ratio}"),
+                &format!("traces.sample_ratio={ratio}"),
             ])
             .args(self.settings.iter().flat_map(|setting| ["--set", setting]))
             .arg("--onnxruntime")
@@ -115,7 +115,7 @@ impl Node {
         let started = Instant::now();
         loop {
             let metrics = self.metrics()?;
-            if metrics.get("weir_phase_instantiate_seconds_count")? >= invocations {
+            if metrics.get("weir_phase_seconds_count{phase=\"instantiate\"}")? >= invocations {
                 return Ok(metrics);
             }
             if started.elapsed() > Duration::from_secs(10) {
@@ -138,7 +138,8 @@ fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>, path: &st
 pub(crate) struct Metrics(String);
 
 impl Metrics {
-    /// Value of a metric without labels; a missing metric counts as zero.
+    /// Value of a sample by its name, with its labels if it has some; a missing sample counts as
+    /// zero.
     pub(crate) fn get(&self, name: &str) -> Result<f64> {
         let line = self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.map_or(Ok(0.0), |value| value.parse().with_context(|| format!("{name} has the value {value:?}")))
@@ -151,8 +152,9 @@ mod tests {
 
     #[test]
     fn metric_is_matched_by_its_whole_name() {
-        let metrics = Metrics("# TYPE a_b counter\na_b_count 3\na_b 2.5e-5\n".into());
+        let metrics = Metrics("# TYPE a_b counter\na_b_count 3\na_b 2.5e-5\na_b{c=\"d\"} 7\n".into());
         assert_eq!(metrics.get("a_b").unwrap(), 2.5e-5);
+        assert_eq!(metrics.get("a_b{c=\"d\"}").unwrap(), 7.0);
         assert_eq!(metrics.get("a").unwrap(), 0.0);
         assert!(Metrics("a x\n".into()).get("a").is_err());
     }

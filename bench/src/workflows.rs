@@ -32,8 +32,8 @@ struct Samples {
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
-    let fake =
-        Weir::new(args, &scratch.path().join("fake"))?.with_settings(&["backend=fake", "model_slots=4"]);
+    let fake = Weir::new(args, &scratch.path().join("fake"))?
+        .with_settings(&["models.backend=fake", "models.slots=4"]);
     let fake = fake.start(Spans::Off)?;
     let real = Weir::new(args, &scratch.path().join("real"))?.start(Spans::Off)?;
     let mut samples = Vec::new();
@@ -197,7 +197,7 @@ fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> R
                 call()?;
                 times.push(started.elapsed().as_secs_f64() * 1e6);
             }
-            medians.extend(Spread::of(times).map(|spread| spread.median));
+            medians.extend(Spread::from_samples(times).map(|spread| spread.median));
         }
     }
     for ((what, _), medians) in calls.iter().zip(&medians) {
@@ -243,7 +243,7 @@ fn is_close(a: &[f32], b: &[f32]) -> bool {
 }
 
 fn ratio(a: &[f64], b: &[f64]) -> Option<Spread> {
-    Spread::of(a.iter().zip(b).map(|(a, b)| a / b))
+    Spread::from_samples(a.iter().zip(b).map(|(a, b)| a / b))
 }
 
 fn times(spread: Option<Spread>) -> String {
@@ -251,11 +251,11 @@ fn times(spread: Option<Spread>) -> String {
 }
 
 fn milliseconds(medians_us: &[f64]) -> String {
-    let spread = Spread::of(medians_us.iter().map(|us| us / 1e3));
+    let spread = Spread::from_samples(medians_us.iter().map(|us| us / 1e3));
     spread.map_or_else(String::new, |s| format!("{:.2} ms [{:.2} .. {:.2}]", s.median, s.min, s.max))
 }
 
 fn microseconds(medians_us: &[f64]) -> String {
-    let spread = Spread::of(medians_us.iter().copied());
+    let spread = Spread::from_samples(medians_us.iter().copied());
     spread.map_or_else(String::new, |s| format!("{:.0} us [{:.0} .. {:.0}]", s.median, s.min, s.max))
 }

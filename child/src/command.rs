@@ -156,7 +156,7 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>, bytes_max: u64) -> io::Resul
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { memory_bytes_max: 1 << 30, cpu_time_ms_max: 60_000 };
+    const LIMITS: Limits = Limits { memory_bytes_max: 1 << 30, cpu_ms_max: 60_000 };
 
     async fn shell(script: &str) -> Result<String, Failure> {
         Command::new("/bin/sh", vec!["-c".into(), script.into()]).run(LIMITS, &"task").await

@@ -18,20 +18,20 @@ pub struct Limits {
     /// Address space, and size of any file that the child writes.
     pub memory_bytes_max: u64,
     /// CPU time of all threads. The wall-clock limit is twice that plus 10 s.
-    pub cpu_time_ms_max: u64,
+    pub cpu_ms_max: u64,
 }
 
 impl Limits {
     /// Wall-clock limit.
     pub(crate) fn clock(&self) -> Duration {
-        let Self { cpu_time_ms_max, .. } = self;
-        Duration::from_millis(cpu_time_ms_max.saturating_mul(CLOCK_FACTOR).saturating_add(CLOCK_MORE_MS))
+        let Self { cpu_ms_max, .. } = self;
+        Duration::from_millis(cpu_ms_max.saturating_mul(CLOCK_FACTOR).saturating_add(CLOCK_MORE_MS))
     }
 
     /// Applies the limits to the current process.
     pub(crate) fn apply(&self) -> io::Result<()> {
         let exactly = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
-        let seconds = self.cpu_time_ms_max.div_ceil(1_000).max(1);
+        let seconds = self.cpu_ms_max.div_ceil(1_000).max(1);
         setrlimit(Resource::Core, exactly(0))?;
         setrlimit(Resource::Nofile, exactly(OPEN_FILES_MAX))?;
         setrlimit(Resource::As, exactly(self.memory_bytes_max))?;

@@ -145,8 +145,8 @@ impl Client {
         if let ureq::Error::Io(io) = &error
             && matches!(io.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
         {
-            let message = format!("the node at {} stopped taking what was sent", self.url());
-            let hint = "it may be more than the node takes (component_bytes_max, model_bytes_max, infer_body_bytes_max in its [node], limits.request_body_bytes of a function); its log says more";
+            let message = format!("the node at {} stopped reading the upload", self.url());
+            let hint = "the upload may exceed the node's limit (sandbox.component_bytes_max, models.model_bytes_max, gateway.infer_body_bytes_max, limits.request_body_bytes of a function); its log says more";
             return Problem::new(message).because(error).exit(Exit::Refused).hint(hint);
         }
         Problem::new(format!("no answer from the node at {}", self.url()))
@@ -183,9 +183,12 @@ pub(crate) fn refusal(mut answer: Response<Body>, what: &str) -> Problem {
 
 fn foreign(status: StatusCode, text: &[u8], what: &str) -> Problem {
     let text: String = String::from_utf8_lossy(text).chars().take(FOREIGN_TEXT_CHARS).collect();
-    Problem::new(format!("cannot {what}: the answer is {status} and not one of Weir's: {:?}", text.trim()))
-        .exit(Exit::Refused)
-        .hint("check that the address is a Weir node of this version, and not a proxy in front of none")
+    Problem::new(format!(
+        "cannot {what}: the answer is {status}, which is not a response of Weir: {:?}",
+        text.trim()
+    ))
+    .exit(Exit::Refused)
+    .hint("check that the address is that of a Weir node of this version, or of a proxy in front of a node")
 }
 
 fn read<T: DeserializeOwned>(mut answer: Response<Body>) -> Result<T> {

@@ -10,7 +10,7 @@ pub(crate) mod doctor;
 pub(crate) mod functions;
 pub(crate) mod invocations;
 pub(crate) mod invoke;
-pub(crate) mod kernels;
+pub(crate) mod kernel_graphs;
 pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
@@ -21,6 +21,7 @@ pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod usage;
+pub(crate) mod why;
 pub(crate) mod workflows;
 
 use crate::args::{Args, Command};
@@ -49,7 +50,7 @@ impl Context {
 
     /// The function project that contains the current folder.
     pub(crate) fn project(&self) -> Result<Project> {
-        let project = self.file.as_ref().and_then(Project::of);
+        let project = self.file.as_ref().and_then(Project::from_config);
         project.ok_or_else(|| {
             let message = match &self.file {
                 Some(file) => format!("{} has no [function]", file.path.display()),
@@ -83,12 +84,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Functions(args) => functions::run(args, &context),
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
-        Command::Kernels(args) => kernels::run(args, &context),
+        Command::KernelGraphs(args) => kernel_graphs::run(args, &context),
         Command::Objects(args) => objects::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
         Command::Usage(args) => usage::run(&args, &context),
+        Command::Why(args) => why::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),
         Command::Doctor(args) => doctor::run(&args, &context),
         Command::Config(args) => config::run(&args, &context),

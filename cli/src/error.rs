@@ -101,7 +101,7 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
         // The reader closed standard output, as in `weir functions | head -1`.
         return ExitCode::SUCCESS;
     }
-    let view = View::of(error);
+    let view = View::new(error);
     let mut stderr = anstream::stderr();
     // A closed standard error leaves no way to report.
     let _ = if json { writeln!(stderr, "{}", view.json()) } else { stderr.write_all(view.text().as_bytes()) };
@@ -118,7 +118,7 @@ struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    fn of(error: &'a anyhow::Error) -> Self {
+    fn new(error: &'a anyhow::Error) -> Self {
         let problems = || error.chain().filter_map(|cause| cause.downcast_ref::<Problem>());
         let mut causes: Vec<String> = Vec::new();
         let message = error.to_string();
@@ -182,12 +182,12 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
     use ErrorCode as E;
     Some(match code {
         E::FunctionNotFound => {
-            "`weir functions` lists what is deployed; models and workflows are asked at /v2/models/NAME/infer"
+            "`weir functions` lists the functions; models and workflows are called at /v2/models/NAME/infer"
         }
-        E::ModelNotFound => "`weir models` lists what is there; `weir models push NAME FILE` adds one",
-        E::WorkflowNotFound => "`weir workflows` lists what is deployed",
+        E::ModelNotFound => "`weir models` lists the models; `weir models push NAME FILE` adds a model",
+        E::WorkflowNotFound => "`weir workflows` lists the workflows",
         E::InvalidWorkflow => {
-            "docs/workflows.md has the format; `weir workflows check FILE` tells what it can without a node"
+            "docs/reference/workflows.md has the format; `weir workflows check FILE` checks a file without a node"
         }
         E::VersionNotFound => {
             "`weir functions versions NAME`, `weir workflows versions NAME` and `weir models show NAME` list versions"
@@ -203,19 +203,19 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
             "export wasi:http/incoming-handler, wasi:http/handler or weir:inference/stage; `weir new` shows how"
         }
         E::LimitOverCap => {
-            "ask for less with --limit or in [function.limits], or raise [node.limit_caps] where the node runs"
+            "lower the limit with --limit or in [function.limits], or raise [node.sandbox.limit_caps] in the node's weir.toml"
         }
         E::VersionConflict => "versions never change: leave --version out to get the next free one",
-        E::Conflict => "the message says what stands against it; once that has changed, try again",
+        E::Conflict => "remove the conflict that the message names, and try again",
         E::ExternalData => "save the model as one file with its weights inside",
-        E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists those that are kept",
+        E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists the stored invocations",
         E::NotEnded => "`weir invocations show ID --wait` waits for its end",
-        E::IdempotencyMismatch => "give every call an --idempotency-key of its own",
+        E::IdempotencyMismatch => "use a different --idempotency-key for each call",
         E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
-            "try again in a moment; `weir status` shows what the node is doing"
+            "try again in a moment; `weir status` shows the node's load"
         }
         E::SloUnattainable => {
-            "try again in a moment, or allow more with --slo-ms and --cost-slo when deploying; `weir status` shows what the node is doing"
+            "try again in a moment, or deploy with a higher --slo-ms or --cost-slo; `weir status` shows the node's load"
         }
         E::BodyTooLarge => "send less, or raise the limit in the manifest or the node's configuration",
         E::MemoryLimit
@@ -225,12 +225,12 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         | E::ResponseTooLarge
         | E::CpuTimeLimit
         | E::DeadlineExceeded => {
-            "raise the limit in [function.limits] of weir.toml or with --limit, if the function should need so much"
+            "raise the limit in [function.limits] of weir.toml or with --limit, if the function needs more"
         }
         E::GuestTrap | E::StackOverflow | E::NoResponse | E::GuestError => {
             "`weir logs NAME` shows what the function wrote"
         }
-        E::Internal => "the node's own log says more, under this request's id",
+        E::Internal => "the node's log has the details under this request's id",
         _ => return None,
     })
 }
@@ -238,12 +238,12 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
 /// Output of [`report`], without colours.
 #[cfg(test)]
 pub(crate) fn text(error: &anyhow::Error) -> String {
-    anstream::adapter::strip_str(&View::of(error).text()).to_string()
+    anstream::adapter::strip_str(&View::new(error).text()).to_string()
 }
 
 /// Exit code of [`report`].
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
-    View::of(error).exit
+    View::new(error).exit
 }
 
 #[cfg(test)]
@@ -264,10 +264,10 @@ mod tests {
         assert_eq!(
             text(&error),
             "error: while looking around\n  caused by: cannot show `x`: no function `x`\n  \
-             code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists what is deployed; models and \
-             workflows are asked at /v2/models/NAME/infer\n"
+             code: function-not-found (HTTP 404), request r7\nhint: `weir functions` lists the functions; models and \
+             workflows are called at /v2/models/NAME/infer\n"
         );
-        let view = View::of(&error);
+        let view = View::new(&error);
         assert_eq!(view.exit, Exit::Refused);
         assert_eq!(view.json()["code"], "function-not-found");
         assert_eq!(view.json()["request_id"], "r7");
@@ -278,10 +278,10 @@ mod tests {
         let io = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file");
         let error: anyhow::Error = Problem::usage("cannot read a.wasm: no such file").because(io).into();
         assert_eq!(text(&error), "error: cannot read a.wasm: no such file\n");
-        assert_eq!(View::of(&error).exit, Exit::Usage);
+        assert_eq!(View::new(&error).exit, Exit::Usage);
 
         let error = Err::<(), _>(std::io::Error::other("disk on fire")).context("cannot save").unwrap_err();
         assert_eq!(text(&error), "error: cannot save\n  caused by: disk on fire\n");
-        assert_eq!(View::of(&error).exit, Exit::Failed);
+        assert_eq!(View::new(&error).exit, Exit::Failed);
     }
 }

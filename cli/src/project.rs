@@ -41,7 +41,7 @@ pub(crate) struct Built {
 
 impl Project {
     /// Returns the project in `file`, if it has a `[function]`.
-    pub(crate) fn of(file: &ConfigFile) -> Option<Self> {
+    pub(crate) fn from_config(file: &ConfigFile) -> Option<Self> {
         Some(Self { folder: file.folder.clone(), function: file.function.clone()? })
     }
 
@@ -73,10 +73,10 @@ impl Project {
     fn finish(&self, component: &Path) -> Result<()> {
         let Some(world) = &self.function.world else { return Ok(()) };
         let wasm = std::fs::read(component).map_err(|error| {
-            Problem::new(format!("the build left no {}", component.display())).because(error)
+            Problem::new(format!("the build did not create {}", component.display())).because(error)
         })?;
         let made = weir_provision::component_of(&wasm, &self.folder.join("wit"), world).map_err(|error| {
-            Problem::new(format!("{} is no component yet: {error}", component.display()))
+            Problem::new(format!("cannot make a component of {}: {error}", component.display()))
                 .hint("`world` in weir.toml names the world in wit/ whose imports and exports the module has")
         })?;
         if let Some(made) = made {

@@ -115,7 +115,8 @@ fn invalid_workloads_and_options_are_errors() {
 fn recording_is_replayed_and_differences_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let setup = Setup::default();
-    let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, 10_000));
+    let mut scheduler = setup.build();
+    let mut recorder = Recorder::new(&setup, 10_000);
     let up = Event::NodeUp { node: NodeId(0), devices: Vec::new() };
     recorder.handle(&mut scheduler, 0, up, &mut Vec::new());
     recorder.handle(&mut scheduler, 1, Event::Woken, &mut Vec::new());

@@ -175,7 +175,7 @@ impl Root {
         let text = std::str::from_utf8(found).ok()?.strip_prefix(&*self.0)?;
         let key = Key::new(text);
         key.inspect_err(
-            |error| tracing::warn!(key = text, %error, "ignored a key in etcd that is not Weir's"),
+            |error| tracing::warn!(key = text, %error, "unknown key under Weir's prefix in etcd ignored"),
         )
         .ok()
     }

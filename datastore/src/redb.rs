@@ -109,7 +109,7 @@ impl RedbStore {
         let reading = tokio::task::spawn_blocking(move || {
             let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
             let file = file.as_ref().ok_or(Error::Closed)?;
-            Snapshot::of(file)
+            Snapshot::new(file)
                 .and_then(|snapshot| read(&snapshot))
                 .map_err(|source| failure(&shared.path, "read", source))
         });
@@ -198,7 +198,7 @@ async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
         let (batch, shared) = (std::mem::take(&mut commands), shared.clone());
         // If the batch panics, its replies are dropped, which the receivers treat as a failure.
         if let Err(error) = tokio::task::spawn_blocking(move || batch::write(&shared, batch)).await {
-            warn!(%error, "a batch of writes was given up");
+            warn!(%error, "write batch failed");
         }
     }
 }
@@ -211,7 +211,7 @@ async fn expire(shared: Arc<Shared>, commands: mpsc::Sender<Command>) {
                 Ok(()) | Err(Error::LeaseNotFound(_)) => {}
                 Err(Error::Closed) => return,
                 Err(error) => {
-                    warn!(%error, lease = %lease.id, "an expired lease could not be ended yet");
+                    warn!(%error, lease = %lease.id, "ending an expired lease failed, retrying");
                     shared.deadlines.retry(lease);
                 }
             }

@@ -64,13 +64,15 @@ pub use memory::{
 };
 
 mod pinned;
-pub use pinned::{PinnedBlock, PinnedMemory, PinnedRing, PinnedSlice};
+pub use pinned::{PinnedBlock, PinnedMemory, PinnedPiece, PinnedRing, PinnedSlice};
 mod staging;
 pub use staging::StagingBuffer;
 mod pinned_cache;
 pub use pinned_cache::{PinnedCache, PinnedCacheUsage};
 mod transfer;
-pub use transfer::{Fetch, Segment, Source, Transfer, TransferEngine, TransferError, copy_threads};
+pub use transfer::{
+    Fetch, PIECE_BYTES, Segment, Source, Transfer, TransferEngine, TransferError, copy_threads,
+};
 mod tensors;
 pub use tensors::{StoreUsage, Tensor, TensorKey, TensorStore, Wanted};
 mod comm;

@@ -92,7 +92,7 @@ impl Drop for Lease {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let Part { offset, bytes } = self.part;
         if let Err(error) = fallocate(&self.memory.file, hole, offset, bytes as u64) {
-            tracing::warn!(%error, bytes, "memory that was shared with workers cannot be given back");
+            tracing::warn!(%error, bytes, "returning memory shared with workers to the system failed");
         }
     }
 }

@@ -20,6 +20,8 @@ mod faults;
 mod loading;
 #[path = "cuda/memory.rs"]
 mod memory;
+#[path = "cuda/nvrtc.rs"]
+mod nvrtc;
 #[path = "cuda/order.rs"]
 mod order;
 #[path = "cuda/pinned.rs"]

@@ -44,6 +44,7 @@ void charge_copy(const void* from, uint64_t bytes) {
     before = contents;
     const Prices& prices = state().settings.prices;
     const uint64_t pages = (bytes + page_bytes - 1) / page_bytes;
+    state().counts["bytes of copies of the host"] += bytes;
     charge("copies of the host", at_rate(bytes, prices.host_copy_bytes_per_s));
     charge("page faults", pages * prices.page_fault_ns);
 }

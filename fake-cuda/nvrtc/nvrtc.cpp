@@ -51,8 +51,11 @@ std::string read(const std::string& path) {
 // The library of a source, from the cache or newly compiled. Empty, with a log, if the source does
 // not compile.
 std::string library(Program& program) {
-    std::string all = program.text;
-    for (const auto& [name, text] : program.headers) all += name + "\n" + text;
+    std::string all;
+    // With lengths, so that different programs have different keys.
+    const auto add = [&all](const std::string& part) { all += std::to_string(part.size()) + ":" + part; };
+    add(program.text);
+    for (const auto& [name, text] : program.headers) add(name), add(text);
     const std::string path = std::string(FOLDER "/") + std::to_string(std::hash<std::string>{}(all)) + ".so";
     if (access(path.c_str(), R_OK) == 0) return path;
     std::string folder = FOLDER "/compilation-XXXXXX";

@@ -12,6 +12,10 @@ pub struct Costs {
     pub pinning_ns: u64,
     /// Copies by the host into pinned memory, on one thread.
     pub host_copy_ns: u64,
+    /// Number of copies over the bus whose bytes the host copied before.
+    pub host_copies: u64,
+    /// Bytes copied by the host.
+    pub host_copy_bytes: u64,
     /// Page faults of those copies, on one thread.
     pub page_fault_ns: u64,
     /// Copies from pinned memory over the bus, in sequence.
@@ -29,8 +33,11 @@ pub struct Costs {
 pub struct CopyThreads {
     /// Number of threads that copy at once.
     pub count: u64,
-    /// Time to start or wake a thread for a block.
+    /// Time to start or wake a thread for a piece.
     pub start_ns: u64,
+    /// Bytes that a thread copies at a time. At least the length of a block: each thread copies
+    /// whole blocks.
+    pub piece_bytes: u64,
 }
 
 impl Fake {
@@ -48,6 +55,8 @@ impl Fake {
             ]),
             pinning_ns: spent_ns(&["cuMemHostAlloc", "cuMemFreeHost"]),
             host_copy_ns: spent_ns(&["copies of the host"]),
+            host_copies: self.calls("copies of the host"),
+            host_copy_bytes: self.count("bytes of copies of the host"),
             page_fault_ns: spent_ns(&["page faults"]),
             bus_ns: spent_ns(&["copies to the device"]),
             synchronisation_ns: spent_ns(&["implicit synchronisation"]),
@@ -71,6 +80,8 @@ impl Costs {
             mapping_ns: self.mapping_ns - before.mapping_ns,
             pinning_ns: self.pinning_ns - before.pinning_ns,
             host_copy_ns: self.host_copy_ns - before.host_copy_ns,
+            host_copies: self.host_copies - before.host_copies,
+            host_copy_bytes: self.host_copy_bytes - before.host_copy_bytes,
             page_fault_ns: self.page_fault_ns - before.page_fault_ns,
             bus_ns: self.bus_ns - before.bus_ns,
             synchronisation_ns: self.synchronisation_ns - before.synchronisation_ns,
@@ -81,15 +92,17 @@ impl Costs {
 
     /// Estimate the time of a load with these costs. Driver calls run in sequence, before the
     /// copies. After the first block, the host's copies overlap with the bus, and the slower of the
-    /// two determines the time.
+    /// two determines the time. The threads copy pieces of the same block, the first block first.
     #[must_use]
     pub fn load_ns(&self, threads: CopyThreads) -> u64 {
-        let copied_by_host_ns = self.host_copy_ns + self.page_fault_ns;
         let (mut first_ns, mut host_ns) = (0, 0);
-        if copied_by_host_ns > 0 {
-            let all_ns = copied_by_host_ns + self.copies * threads.start_ns;
-            first_ns = all_ns / self.copies.max(1);
-            host_ns = all_ns / threads.count.max(1);
+        if self.host_copies > 0 {
+            let (count, piece_bytes) = (threads.count.max(1), threads.piece_bytes.max(1));
+            let pieces = self.host_copies.max(self.host_copy_bytes.div_ceil(piece_bytes));
+            let all_ns = self.host_copy_ns + self.page_fault_ns + pieces * threads.start_ns;
+            let rounds = pieces.div_ceil(self.host_copies).div_ceil(count);
+            first_ns = rounds * all_ns / pieces;
+            host_ns = all_ns / count;
         }
         self.mapping_ns + self.pinning_ns + self.synchronisation_ns + first_ns + self.bus_ns.max(host_ns)
     }

@@ -37,7 +37,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
         if input.shape.check(input.datatype, &data).is_err() {
             continue;
         }
-        if let Ok(classes) = Classes::of(input.datatype, &input.shape, &data, 3, 1 << 20) {
+        if let Ok(classes) = Classes::new(input.datatype, &input.shape, &data, 3, 1 << 20) {
             assert!(classes.shape.check(ElementType::Bytes, &classes.data).is_ok());
         }
         raw(input.shape.dimensions(), input.datatype, data.len());
@@ -50,7 +50,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
 fn raw(dimensions: &[u32], datatype: ElementType, bytes: usize) {
     let shape = dimensions.iter().enumerate().map(|(place, size)| (place > 0).then_some(*size)).collect();
     let port = Port { name: "x".to_owned(), datatype, shape };
-    if let Ok(input) = RawInput::of(&[port], bytes) {
+    if let Ok(input) = RawInput::for_ports(&[port], bytes) {
         let shape: &Shape = &input.shape;
         assert!(datatype.size_bytes().is_none_or(|size| shape.element_count() * size as u64 == bytes as u64));
     }

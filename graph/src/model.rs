@@ -135,7 +135,9 @@ impl Model {
         let weight = usize::try_from(index).ok().and_then(|index| self.weights.get_mut(index));
         let weight = weight.ok_or_else(|| GraphError::Refused(format!("a weight {index}: it has fewer")))?;
         if bytes.len() != weight.bytes() {
-            let (name, found, expected) = (&weight.name, bytes.len(), weight.bytes());
+            let name = &weight.name;
+            let found = bytes.len();
+            let expected = weight.bytes();
             return Err(GraphError::Refused(format!("{found} bytes for weight {name:?} of {expected}")));
         }
         weight.data = WeightData::Bytes(bytes);

@@ -54,7 +54,8 @@ impl MemoryPlan {
     #[must_use]
     pub fn new(graph: &Graph) -> Self {
         let lives = lives(graph);
-        let (mut arena, mut resident) = (Vec::new(), Vec::new());
+        let mut arena = Vec::new();
+        let mut resident = Vec::new();
         // Index of each buffer's block in its region.
         let mut block_of: Vec<Option<usize>> = vec![None; graph.values.len()];
         let written = graph

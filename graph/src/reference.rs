@@ -72,7 +72,9 @@ pub fn run(
     for (port, input) in graph.inputs.iter().zip(inputs) {
         let wanted = &graph.value(port.value).tensor;
         if input.tensor() != wanted {
-            let (name, given, wanted) = (port.name.clone(), input.tensor().clone(), wanted.clone());
+            let name = port.name.clone();
+            let given = input.tensor().clone();
+            let wanted = wanted.clone();
             return Err(ReferenceError::Input { name, given, wanted });
         }
         memory.values[port.value.0 as usize] = Some(input.clone());

@@ -49,7 +49,8 @@ impl Graph {
             self.values.iter().map(|value| !is_fp32(value) || value.source == Source::Input).collect();
         // Whether all readers of a buffer take it as a vector. Nodes are visited in reverse, so
         // readers are decided before their operands.
-        let (mut is_read, mut is_vector) = (vec![false; self.values.len()], vec![true; self.values.len()]);
+        let mut is_read = vec![false; self.values.len()];
+        let mut is_vector = vec![true; self.values.len()];
         self.outputs.iter().for_each(|port| is_vector[self.buffer(port.value).0 as usize] = false);
         let settle = |buffer: ValueId, is_read: &[bool], is_vector: &[bool]| {
             is_read[buffer.0 as usize] && is_vector[buffer.0 as usize]
@@ -113,7 +114,8 @@ impl Caster {
             return Ok(*made);
         }
         let value = graph.value(id);
-        let (name, elements) = (value.name.clone(), value.tensor.elements());
+        let name = value.name.clone();
+        let elements = value.tensor.elements();
         let tensor = value.tensor.with_elements(to).map_err(|error| GraphError::value(&name, &error))?;
         let made = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
         let source = Source::Node { node: u32::try_from(graph.nodes.len()).unwrap_or(u32::MAX), output: 0 };

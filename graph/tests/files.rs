@@ -40,7 +40,7 @@ fn skeleton_makes_the_same_graph() {
             assert_eq!(matches!(weight.data, WeightData::Elsewhere(_)), is_there, "{}", weight.name);
         }
         for weight in &separated.weights {
-            assert_eq!(ContentHash::of(&weight.bytes), weight.hash);
+            assert_eq!(ContentHash::from_content(&weight.bytes), weight.hash);
         }
         // The skeleton of a skeleton is identical.
         assert_eq!(skeleton.without_weights().skeleton, separated.skeleton);

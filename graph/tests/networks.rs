@@ -45,7 +45,8 @@ fn light(name: &str) {
 
 /// An image of noise, with its green channel scaled by `green`.
 fn pixels(dims: &[u32; 4], green: f32) -> Tensor {
-    let (mut random, channel) = (Random(2), (dims[2] * dims[3]) as usize);
+    let mut random = Random(2);
+    let channel = (dims[2] * dims[3]) as usize;
     floats(dims, |at| random.next() * if at / channel == 1 { green } else { 1.0 })
 }
 

@@ -141,12 +141,12 @@ fn documentation_lists_every_operator() {
     };
     let rows: String = operators().iter().map(row).collect();
     let table = format!("\n| operator | from opset | without |\n|---|---|---|\n{rows}\n");
-    let page = String::from_utf8(support::file("docs/operators.md").to_vec()).unwrap();
+    let page = String::from_utf8(support::file("docs/reference/operators.md").to_vec()).unwrap();
     let start = page.find("<!-- operators:").and_then(|at| Some(at + page[at..].find("-->\n")? + 4)).unwrap();
     let end = page.find("<!-- end -->").unwrap();
     if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
         let page = format!("{}{table}{}", &page[..start], &page[end..]);
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operators.md"), page).unwrap();
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/operators.md"), page).unwrap();
         return;
     }
     assert_eq!(page[start..end], table, "write it anew with WEIR_WRITE_DOCS=1");

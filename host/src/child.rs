@@ -1,8 +1,8 @@
 //! Child processes: hidden subcommands by which a node starts this program to process untrusted
 //! input or to hold a device.
 
-use crate::component::compile;
 use std::process::ExitCode;
+use weir_sandbox::component::compile;
 
 /// The purpose of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 
 mod config;
 pub use config::{
-    AsyncConfig, BackendKind, ClusterConfig, DeviceConfig, DeviceName, DevicesConfig, DevicesError,
-    GpuLibraries, IntermediatesConfig, KernelGraphsConfig, NodeConfig, ObjectsConfig,
+    DeviceConfig, DeviceName, DevicesConfig, DevicesError, GpuLibraries, GpusConfig, KernelGraphsConfig,
+    NodeConfig,
 };
 
 mod node;
@@ -17,44 +17,12 @@ pub use node::open_files::OpenFiles;
 mod child;
 pub use child::ChildKind;
 
-mod gateway;
-
-mod dispatch;
-
-mod response_cache;
-
-mod asynchronous;
-
-mod objective;
-
-mod objects;
-
-mod intermediates;
-
-mod profiling;
-
-mod cluster;
-
-mod component;
-
-mod instance;
-
-mod hostcalls;
-
-mod devices;
-
-mod models;
-
-mod registry;
-
-mod blobs;
-
-mod changes;
-
-mod follow;
-
-mod telemetry;
-pub use telemetry::SpanLog;
-
-mod until;
-mod workflows;
+pub use weir_asynchronous::AsyncConfig;
+pub use weir_cluster::{ClusterConfig, SchedulerConfig};
+pub use weir_control::ObjectsConfig;
+pub use weir_control::models::{BackendKind, ModelsConfig};
+pub use weir_dispatch::IntermediatesConfig;
+pub use weir_gateway::GatewayConfig;
+pub use weir_sandbox::SandboxConfig;
+pub use weir_telemetry::logs::LogsConfig;
+pub use weir_telemetry::{SpanLog, TracesConfig};

@@ -85,7 +85,8 @@ fn bare(model: &Path) -> Cost {
         Session::builder(&environment).unwrap().with_optimization_level(GraphOptimizationLevel::All).unwrap();
     let mut session = builder.with_intra_threads(1).unwrap().commit_from_file(model).unwrap();
     let input = &session.inputs()[0];
-    let (name, shape) = (input.name().to_owned(), input.dtype().tensor_shape().unwrap().to_vec());
+    let name = input.name().to_owned();
+    let shape = input.dtype().tensor_shape().unwrap().to_vec();
     let elements: i64 = shape.iter().product();
     let data = vec![0.5_f32; elements as usize];
     measure(|| {
@@ -105,7 +106,8 @@ fn weir(model: &Path) -> Cost {
     let port = &pin.signature().inputs[0];
     let dimensions: Vec<u32> = port.shape.iter().map(|size| size.unwrap_or(1)).collect();
     let elements: u32 = dimensions.iter().product();
-    let (name, data) = (port.name.clone(), 0.5_f32.to_le_bytes().repeat(elements as usize));
+    let name = port.name.clone();
+    let data = 0.5_f32.to_le_bytes().repeat(elements as usize);
     measure(|| {
         let inputs = vec![(name.clone(), cpu.raw(ElementType::Fp32, &dimensions, &data))];
         let completion = runtime.block_on(pin.run(RunRequest { inputs, ..RunRequest::default() })).unwrap();
@@ -157,7 +159,9 @@ fn measure(mut once: impl FnMut()) -> Cost {
     for _ in 0..5 {
         once();
     }
-    let (mut times, started, before) = (Vec::new(), Instant::now(), processor_time());
+    let mut times = Vec::new();
+    let started = Instant::now();
+    let before = processor_time();
     while started.elapsed() < MEASURED {
         let one = Instant::now();
         once();

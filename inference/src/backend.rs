@@ -106,6 +106,12 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Figures of the pinned host memory that caches weights; `None` if the device has no such
+    /// cache.
+    fn pinned_cache(&self) -> Option<PinnedCacheFigures> {
+        None
+    }
+
     /// Recovers a lost device: see [`InferenceError::DeviceLost`]. Blocks; called on the loader
     /// thread, and retried after a delay if it fails. Models that were loaded before the loss do
     /// not run any more, and are dropped at some later time.
@@ -123,6 +129,20 @@ pub struct ExecutorFigures {
     /// Device memory in use outside of the pool for weights and runs: contexts, modules, graphs,
     /// libraries, and other processes.
     pub outside_bytes: u64,
+}
+
+/// Figures of the pinned host memory that caches a GPU's weights. The counters include all loads
+/// since the node started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PinnedCacheFigures {
+    /// Host memory of the cache; 0 if the cache is disabled, or its memory could not be allocated.
+    pub capacity_bytes: u64,
+    /// Bytes of the cached weights, at the last load or run on the device.
+    pub used_bytes: u64,
+    /// Bytes of weights that loads copied to the device from the cache.
+    pub hit_bytes: u64,
+    /// Bytes of weights that loads copied to the device from files.
+    pub miss_bytes: u64,
 }
 
 /// A model in a device's memory. Dropping the model frees that memory; all sessions of the model

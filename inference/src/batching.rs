@@ -135,8 +135,9 @@ mod tests {
 
     #[test]
     fn batch_dimension_requires_all_inputs_and_outputs() {
-        let (free, fixed, scalar) =
-            (port("x", &[None, Some(2)]), port("x", &[Some(1), None]), port("x", &[]));
+        let free = port("x", &[None, Some(2)]);
+        let fixed = port("x", &[Some(1), None]);
+        let scalar = port("x", &[]);
         let one = |port: &Port| vec![port.clone()];
         assert!(rules(&one(&free), &one(&free), "{}").unwrap().is_some());
         for (inputs, outputs) in [

@@ -155,7 +155,8 @@ impl ModelCache {
             DeviceThreads::start(&format!("weir-{}", backend.device()), slots, config.run_queue_len_max)?;
         let config = CacheConfig { slots, ..config };
         let runs = threads.runs().clone();
-        let (health, loads) = (watch::Sender::new(Health::Up), watch::Sender::new(0));
+        let health = watch::Sender::new(Health::Up);
+        let loads = watch::Sender::new(0);
         let capacity = watch::Sender::new(backend.available_bytes(config.capacity_bytes));
         let state = State::new(backend.device()).into();
         let shared =

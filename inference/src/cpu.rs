@@ -60,7 +60,7 @@ pub struct OnnxRuntimeConfig {
     /// Limit of the preparing child's address space.
     pub prepare_memory_bytes_max: u64,
     /// Limit of the preparing child's processor time.
-    pub prepare_time_ms_max: u64,
+    pub prepare_cpu_ms_max: u64,
 }
 
 /// Runs ONNX models on the processor. The library is searched for on first use, and again on each

@@ -52,7 +52,7 @@ pub mod check;
 #[cfg(test)]
 mod tests;
 
-use crate::backend::{Backend, ExecutorFigures, LossHook, Model, ModelSource};
+use crate::backend::{Backend, ExecutorFigures, LossHook, Model, ModelSource, PinnedCacheFigures};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
 use crate::prepare::{Content, Variant};
@@ -133,7 +133,8 @@ impl Cuda {
             library,
             compiler,
         };
-        let (driver, capture_failures) = (driver.to_owned(), CaptureFailures::new(Device::Cuda { ordinal }));
+        let driver = driver.to_owned();
+        let capture_failures = CaptureFailures::new(Device::Cuda { ordinal });
         let memory = ReportedMemory::new(memory_bytes_max);
         let config = WorkerConfig {
             program: config.command,
@@ -149,7 +150,8 @@ impl Cuda {
         let (worker, device) = Supervisor::start(config)?;
         device.library.tell_of_products(Device::Cuda { ordinal });
         device.compiler.tell_of_compiler(Device::Cuda { ordinal });
-        let (name, kernel_graphs) = (device.name, None);
+        let name = device.name;
+        let kernel_graphs = None;
         Ok(Self { ordinal, driver, arena, name, worker, capture_failures, memory, kernel_graphs })
     }
 
@@ -226,6 +228,10 @@ impl Backend for Cuda {
             capture_failures: self.capture_failures.count() + of_kernel_graphs,
             outside_bytes: self.memory.outside_bytes(),
         })
+    }
+
+    fn pinned_cache(&self) -> Option<PinnedCacheFigures> {
+        Some(self.memory.pinned_cache())
     }
 
     fn available_bytes(&self, configured_bytes: u64) -> u64 {

@@ -197,7 +197,7 @@ fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
     }
     let bytes = std::fs::read(file).map_err(|error| PrepareError::io("read", file, error))?;
     let model: FakeModel = serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
-    let skeleton = ContentHash::of(&bytes);
+    let skeleton = ContentHash::from_content(&bytes);
     let blob = out.join(skeleton.to_string());
     std::fs::write(&blob, &bytes).map_err(|error| PrepareError::io("write", &blob, error))?;
     let FakeModel { signature, resident_bytes, platforms, .. } = model;
@@ -352,7 +352,8 @@ impl FakeCosts {
     /// Time of a run: `part_taken` times the declared time.
     fn run_time(&self, batch: u32, part_taken: f64) -> Duration {
         let Some((largest, longest_ms)) = self.run_time_ms.last_key_value() else { return Duration::ZERO };
-        let (whole, rest) = (batch / (*largest).max(1), batch % (*largest).max(1));
+        let whole = batch / (*largest).max(1);
+        let rest = batch % (*largest).max(1);
         let is_part = rest > 0 || batch == 0;
         let part = self.run_time_ms.range(rest..).next().filter(|_| is_part);
         milliseconds(part_taken * (longest_ms * f64::from(whole) + part.map_or(0.0, |(_, time_ms)| *time_ms)))
@@ -423,7 +424,8 @@ mod tests {
         let job = Job { inputs: vec![input.clone()], outputs: vec![1, 0] };
         let costs = Arc::new(quick.costs_on("cpu"));
         let arrival = Arc::new(Arrival::of(&quick));
-        let (model, loss) = (Arc::new(quick), Arc::default());
+        let model = Arc::new(quick);
+        let loss = Arc::default();
         let mut loaded = Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None };
         let outputs = loaded.run(&job, &Interrupt::default()).unwrap();
         assert_eq!((outputs[0].data().as_ref(), outputs[0].shape().dimensions()), (&[0; 12][..], &[3][..]));

@@ -128,7 +128,7 @@ mod tests {
 
     /// Parts have one size each, as weights do.
     fn part(number: u8) -> (Part, u64) {
-        (Part { hash: ContentHash::of(&[number]), family: None }, u64::from(number) * 10)
+        (Part { hash: ContentHash::from_content(&[number]), family: None }, u64::from(number) * 10)
     }
 
     fn footprints() -> impl Strategy<Value = Vec<Footprint>> {

@@ -66,7 +66,8 @@ impl Verified {
         let (next, running) = (AtomicUsize::new(0), AtomicUsize::new(count));
         let queue = Arc::new(Queue { files: unknown, next, running });
         let spawn = |_| {
-            let (verified, queue) = (self.clone(), Arc::clone(&queue));
+            let verified = self.clone();
+            let queue = Arc::clone(&queue);
             let thread = Builder::new().name("weir-hash".to_owned());
             thread.spawn(move || {
                 let found = verified.look(&queue);
@@ -82,7 +83,7 @@ impl Verified {
     /// Hashes files from the queue until none is left. Returns the first damaged file.
     fn look(&self, queue: &Queue) -> Option<ContentHash> {
         while let Some((hash, file)) = queue.files.get(queue.next.fetch_add(1, Ordering::Relaxed)) {
-            if ContentHash::of(file.bytes()) != *hash {
+            if ContentHash::from_content(file.bytes()) != *hash {
                 return Some(*hash);
             }
             let mut verified = self.lock();
@@ -106,11 +107,13 @@ impl Check {
     }
 
     /// Whether the result is known.
+    #[cfg(feature = "cuda")]
     pub(crate) fn has_ended(&self) -> bool {
         self.found.get().is_some() || self.queue.running.load(Ordering::Acquire) == 0
     }
 
     /// Waits for the result, and returns the time at which it was known.
+    #[cfg(feature = "cuda")]
     pub(crate) fn ended_at(&self) -> Instant {
         self.found().1
     }
@@ -142,7 +145,7 @@ mod tests {
     use std::path::Path;
 
     fn file(folder: &Path, bytes: &[u8]) -> (ContentHash, Arc<Mapping>) {
-        let hash = ContentHash::of(bytes);
+        let hash = ContentHash::from_content(bytes);
         let path = folder.join(hash.to_string());
         std::fs::write(&path, bytes).unwrap();
         (hash, Arc::new(Mapping::of(&path).unwrap()))

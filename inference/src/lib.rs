@@ -64,10 +64,12 @@ mod footprint;
 pub use footprint::{Footprint, Part};
 
 mod meter;
-pub use meter::{Meter, Used};
+pub use meter::{Meter, ObservedRun, RunObserver, Used};
 
 mod backend;
-pub use backend::{Backend, ExecutorFigures, LossHook, Model, ModelKey, ModelSource, Preparer, Session};
+pub use backend::{
+    Backend, ExecutorFigures, LossHook, Model, ModelKey, ModelSource, PinnedCacheFigures, Preparer, Session,
+};
 
 mod cache;
 pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};

@@ -1,7 +1,9 @@
 //! Memory-mapped files.
 #![allow(unsafe_code, reason = "files are mapped")]
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+#[cfg(feature = "cuda")]
+use rustix::mm::{Advice, madvise};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -39,6 +41,7 @@ impl Mapping {
 
     /// Maps the whole file, and starts reading it in the background; an access to a part that is
     /// not read yet waits for it.
+    #[cfg(feature = "cuda")]
     pub(crate) fn ahead(path: &Path) -> io::Result<Self> {
         let mapping = Self::with(path, MapFlags::empty())?;
         if mapping.len > 0 {
@@ -50,6 +53,7 @@ impl Mapping {
     }
 
     /// Maps the whole file; each part is read on its first access.
+    #[cfg(feature = "cuda")]
     pub(crate) fn unread(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::empty())
     }

@@ -1,5 +1,6 @@
 //! Metering of device usage per consumer: time of runs and loads, and memory over time.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_device::Device;
@@ -17,6 +18,28 @@ struct Inner {
     /// One entry per device used, so a short list.
     used: Mutex<Vec<(Device, Used)>>,
     within: Option<Meter>,
+    observer: Option<Arc<dyn RunObserver>>,
+}
+
+/// Learns of every run that a [`Meter`] is charged for. Called on the device's threads, so it must
+/// not block.
+pub trait RunObserver: fmt::Debug + Send + Sync {
+    /// The device starts a run.
+    fn started(&self);
+
+    /// A run has ended, successfully or not.
+    fn ended(&self, run: &ObservedRun);
+}
+
+/// A run, as one of the meters sees it that divide its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedRun {
+    /// The meter's part of the device time, by items.
+    pub part_ns: u64,
+    /// Device time of the whole run.
+    pub run_time_ns: u64,
+    /// Items in the whole run.
+    pub items: u32,
 }
 
 /// Usage of one device.
@@ -38,7 +61,20 @@ impl Meter {
     /// A meter for a part of the usage that `whole` counts.
     #[must_use]
     pub fn within(whole: &Self) -> Self {
-        Self(Arc::new(Inner { used: Mutex::default(), within: Some(whole.clone()) }))
+        Self(Arc::new(Inner { within: Some(whole.clone()), ..Inner::default() }))
+    }
+
+    /// Like [`within`](Self::within), with an observer of the runs.
+    #[must_use]
+    pub fn observed(whole: &Self, observer: Arc<dyn RunObserver>) -> Self {
+        let within = Some(whole.clone());
+        Self(Arc::new(Inner { within, observer: Some(observer), ..Inner::default() }))
+    }
+
+    /// The observers of this meter and of the meters that contain it.
+    fn observers(&self) -> impl Iterator<Item = &Arc<dyn RunObserver>> {
+        let meters = std::iter::successors(Some(self), |meter| meter.0.within.as_ref());
+        meters.filter_map(|meter| meter.0.observer.as_ref())
     }
 
     /// Adds usage to this meter and to the meters that contain it.
@@ -77,12 +113,20 @@ impl Used {
     }
 }
 
+/// Tells the observers of the participating meters that a run starts.
+pub(crate) fn start(bearers: &[(&Meter, u32)]) {
+    bearers.iter().flat_map(|(meter, _)| meter.observers()).for_each(|observer| observer.started());
+}
+
 /// Counts one run, and divides its time among the participating meters by their items.
 pub(crate) fn charge(device: Device, time: Duration, bearers: &[(&Meter, u32)]) {
     // A participant without items still took part.
     let weights: Vec<u64> = bearers.iter().map(|(_, items)| u64::from((*items).max(1))).collect();
-    for ((meter, _), run_time_ns) in bearers.iter().zip(parted(nanoseconds(time), &weights)) {
-        meter.add(device, &Used { runs: 1, run_time_ns, ..Used::default() });
+    let items = bearers.iter().fold(0, |items: u32, (_, own)| items.saturating_add(*own));
+    for ((meter, _), part_ns) in bearers.iter().zip(parted(nanoseconds(time), &weights)) {
+        meter.add(device, &Used { runs: 1, run_time_ns: part_ns, ..Used::default() });
+        let run = ObservedRun { part_ns, run_time_ns: nanoseconds(time), items };
+        meter.observers().for_each(|observer| observer.ended(&run));
     }
 }
 
@@ -122,6 +166,33 @@ mod tests {
         assert_eq!(second.used(), [(GPU, run(1, 200)), (Device::Cpu, run(1, 7))]);
         let whole = [(GPU, Used { loads: 1, load_time_ns: 5, ..run(3, 1_000) }), (Device::Cpu, run(1, 7))];
         assert_eq!(tenant.used(), whole);
+    }
+
+    #[derive(Debug, Default)]
+    struct Observed(Mutex<(u32, Vec<ObservedRun>)>);
+
+    impl RunObserver for Observed {
+        fn started(&self) {
+            self.0.lock().unwrap().0 += 1;
+        }
+
+        fn ended(&self, run: &ObservedRun) {
+            self.0.lock().unwrap().1.push(*run);
+        }
+    }
+
+    #[test]
+    fn observer_learns_of_the_runs_of_its_meter_and_of_parts_of_it() {
+        let (observer, tenant) = (Arc::new(Observed::default()), Meter::default());
+        let call = Meter::observed(&tenant, observer.clone());
+        let step = Meter::within(&call);
+        let bearers = [(&step, 3), (&tenant, 1)];
+        start(&bearers);
+        charge(GPU, Duration::from_nanos(1_000), &bearers);
+        let (started, ended) = observer.0.lock().unwrap().clone();
+        assert_eq!(started, 1);
+        assert_eq!(ended, [ObservedRun { part_ns: 750, run_time_ns: 1_000, items: 4 }]);
+        assert_eq!(tenant.used()[0].1.run_time_ns, 1_000);
     }
 
     proptest! {

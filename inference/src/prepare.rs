@@ -279,11 +279,11 @@ pub enum Refusal {
         /// The limit.
         bytes_max: u64,
     },
-    /// Preparing the model takes longer than allowed.
-    #[error("preparing the model takes longer than {time_ms_max} ms")]
+    /// Preparing the model takes more CPU time than allowed.
+    #[error("preparing the model takes more than {cpu_ms_max} ms of CPU time")]
     OverTime {
         /// The limit.
-        time_ms_max: u64,
+        cpu_ms_max: u64,
     },
     /// The process that prepared the model died.
     #[error("the model crashed the process that checked it: {how}")]

@@ -49,10 +49,16 @@ impl Profiles {
         changed.into_iter().filter_map(profile).collect()
     }
 
-    /// Records one load.
+    /// Creates the profile of a model whose load begins.
+    pub(crate) fn loading(&self, key: &ModelKey) {
+        self.lock().profiles.entry(key.clone()).or_default();
+    }
+
+    /// Records one load, which began with [`Self::loading`].
     pub(crate) fn loaded(&self, key: &ModelKey, tier: &str, time: Duration, resident_bytes: u64) {
         let mut state = self.lock();
-        let profile = state.profiles.entry(key.clone()).or_default();
+        // Without an entry, the model was forgotten during the load.
+        let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.resident_bytes = resident_bytes;
         profile.load_time_ns.entry(tier.to_owned()).or_default().add(nanoseconds(time));
         state.changed.insert(key.clone());
@@ -61,7 +67,7 @@ impl Profiles {
     /// Records one run.
     pub(crate) fn ran(&self, key: &ModelKey, batch: u32, time: Duration) {
         let mut state = self.lock();
-        // Loading creates the entry; without an entry, the model was forgotten during the run.
+        // As above: the model was forgotten during the run.
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.run_time_ns.entry(bucket(batch)).or_default().add(nanoseconds(time));
         if !state.changed.contains(key) {
@@ -72,7 +78,6 @@ impl Profiles {
     /// Sets the measurements of a model in several configurations.
     pub(crate) fn set_measured(&self, key: &ModelKey, measured: Vec<Measured>) {
         let mut state = self.lock();
-        // As above.
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.measured = measured.into();
         state.changed.insert(key.clone());
@@ -113,6 +118,7 @@ mod tests {
             "a forgotten model is not remembered by a late run"
         );
         assert_eq!(profiles.take_changed(), []);
+        profiles.loading(&key);
         profiles.loaded(&key, "disk", Duration::from_millis(3), 5);
         for batch in (0..5_000).chain([u32::MAX]) {
             profiles.ran(&key, batch, Duration::from_millis(2));

@@ -152,7 +152,9 @@ impl<W: Work> Runs<W> {
         if deadline.is_some_and(|deadline| deadline <= arrived) {
             return Err(InferenceError::DeadlineExceeded);
         }
-        let (interrupt, fit, number) = (Arc::<Interrupt>::default(), work.fit(&lane), lane.number);
+        let interrupt = Arc::<Interrupt>::default();
+        let fit = work.fit(&lane);
+        let number = lane.number;
         let entry = Entry { lane, arrived, deadline, interrupt: Arc::clone(&interrupt), fit, job: work };
         let mut state = self.shared.lock();
         let key = state.jobs.push(priority, entry).map_err(|error| match error {

@@ -14,7 +14,9 @@ use crate::meter::{Meter, Used};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+#[cfg(any(feature = "cuda", test))]
+use std::sync::Weak;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use weir_device::{Buffer, Device};
 use weir_types::{ElementType, Shape};
@@ -34,6 +36,7 @@ pub enum Value {
 pub struct DeviceTensor(Arc<Inner>);
 
 /// A reference to a tensor that does not keep it alive.
+#[cfg(any(feature = "cuda", test))]
 #[derive(Clone)]
 pub(crate) struct WeakDeviceTensor(Weak<Inner>);
 
@@ -137,7 +140,8 @@ impl DeviceTensor {
         bytes: u64,
     ) -> Self {
         let place = Place { memory, number, since: Instant::now(), bearer: None, stays: 0 };
-        let (place, fetched) = (Mutex::new(place), Mutex::default());
+        let place = Mutex::new(place);
+        let fetched = Mutex::default();
         Self(Arc::new(Inner { element_type, shape, bytes, place, fetched }))
     }
 
@@ -182,6 +186,7 @@ impl DeviceTensor {
 
     /// Records that a copy of the tensor in other memory, of `device`, replaces this one. Returns
     /// `false`, without a change, if a guard holds the tensor in place.
+    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn move_to(&self, memory: &Arc<dyn DeviceMemory>, number: u64, device: Device) -> bool {
         let mut place = self.0.place();
         if place.stays > 0 {
@@ -194,6 +199,7 @@ impl DeviceTensor {
     }
 
     /// A reference that does not keep the tensor alive.
+    #[cfg(any(feature = "cuda", test))]
     pub(crate) fn downgrade(&self) -> WeakDeviceTensor {
         WeakDeviceTensor(Arc::downgrade(&self.0))
     }
@@ -206,12 +212,14 @@ impl DeviceTensor {
     }
 }
 
+#[cfg(any(feature = "cuda", test))]
 impl WeakDeviceTensor {
     pub(crate) fn upgrade(&self) -> Option<DeviceTensor> {
         self.0.upgrade().map(DeviceTensor)
     }
 }
 
+#[cfg(any(feature = "cuda", test))]
 impl Stay {
     /// The memory that holds the tensor, if it is an `M`.
     pub(crate) fn memory<M: DeviceMemory>(&self) -> Option<&M> {
@@ -311,7 +319,8 @@ mod tests {
 
     #[test]
     fn tensor_is_fetched_once_and_charged_until_last_handle_drops() {
-        let (memory, meter) = (Arc::new(Memory::default()), Meter::default());
+        let memory = Arc::new(Memory::default());
+        let meter = Meter::default();
         let shape = Shape::new(&[2, 3]).unwrap();
         let tensor = DeviceTensor::new(memory.clone(), 7, ElementType::Uint8, shape, 6);
         tensor.charge(GPU, &meter);
@@ -334,8 +343,9 @@ mod tests {
     #[test]
     fn tensor_moves_only_while_not_held_in_place() {
         const SIBLING: Device = Device::Cuda { ordinal: 1 };
-        let (home, other, meter) =
-            (Arc::new(Memory::default()), Arc::new(Memory::default()), Meter::default());
+        let home = Arc::new(Memory::default());
+        let other = Arc::new(Memory::default());
+        let meter = Meter::default();
         let shape = Shape::new(&[6]).unwrap();
         let tensor = DeviceTensor::new(home.clone(), 7, ElementType::Uint8, shape, 6);
         tensor.charge(GPU, &meter);

@@ -29,7 +29,8 @@ struct Stage {
 impl Stage {
     /// With a model whose weights arrive after this time, or, below 0, never arrive.
     async fn new(arrive_time_ms: i64) -> Self {
-        let (arena, folder) = (Arena::new(MIB), tempfile::tempdir().unwrap());
+        let arena = Arena::new(MIB);
+        let folder = tempfile::tempdir().unwrap();
         let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
         let file = folder.path().join("m.json");
         let json = format!(

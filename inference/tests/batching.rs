@@ -47,7 +47,9 @@ impl Stage {
 
     fn real() -> Self {
         let cpu = Cpu::new();
-        let (arena, backend, cache) = (cpu.arena.clone(), cpu.backend.clone(), cpu.cache(1));
+        let arena = cpu.arena.clone();
+        let backend = cpu.backend.clone();
+        let cache = cpu.cache(1);
         Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: Some(cpu) }
     }
 

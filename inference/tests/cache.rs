@@ -70,7 +70,7 @@ impl Backend for Scripted {
         match source.id().name.as_str().split_once('-') {
             None => Footprint::own(bytes),
             Some((backbone, _)) => {
-                let part = Part { hash: ContentHash::of(backbone.as_bytes()), family: None };
+                let part = Part { hash: ContentHash::from_content(backbone.as_bytes()), family: None };
                 Footprint::new(bytes - BACKBONE_BYTES, [(part, BACKBONE_BYTES)])
             }
         }
@@ -148,7 +148,9 @@ impl Stage {
     /// A stage with room for 100 bytes of models.
     fn new(slots: usize, run_queue_len_max: usize) -> Self {
         let (loads, waiting) = channel();
-        let (run, loaded, began) = (Arc::new(Mutex::new(Run::Ends)), Arc::default(), Arc::default());
+        let run = Arc::new(Mutex::new(Run::Ends));
+        let loaded = Arc::default();
+        let began = Arc::default();
         let backend = Scripted {
             loads: Mutex::new(waiting),
             run: Arc::clone(&run),
@@ -389,6 +391,25 @@ async fn model_unloaded_while_loading_is_freed_with_its_waiters() {
     stage.loads.send(Load::Works).unwrap();
     within(unload).await;
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (0, 0));
+}
+
+/// Otherwise the profile of a deleted model would stay until the node ends.
+#[tokio::test]
+async fn model_forgotten_during_its_load_has_no_profile() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 80);
+    let mut acquire = Box::pin(stage.acquire(&model, &[]));
+    begin(&mut acquire.as_mut()).await;
+    let unload = stage.cache.unload(&model.key).unwrap();
+    stage.cache.profiles().forget(&model.key);
+    stage.loads.send(Load::Works).unwrap();
+    drop(within(acquire).await.unwrap());
+    within(unload).await;
+    assert!(stage.cache.profiles().get(&model.key).load_time_ns.is_empty());
+    assert_eq!(stage.cache.profiles().take_changed(), []);
+
+    drop(stage.load(&model, &[]).await);
+    assert_eq!(stage.cache.profiles().get(&model.key).load_time_ns["disk"].count, 1);
 }
 
 #[tokio::test]

@@ -48,7 +48,8 @@ impl Stage {
         let prepared = Arc::new(
             self.backend.prepare(&file, weir_types::Precision::default(), self.folder.path()).await.unwrap(),
         );
-        let (key, blobs) = (ModelKey { id: id(name), generation: 1 }, self.folder.path().to_owned());
+        let key = ModelKey { id: id(name), generation: 1 };
+        let blobs = self.folder.path().to_owned();
         Arc::new(ModelSource {
             key,
             prepared,
@@ -89,15 +90,14 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_device_loses_its_models_and_reloads_them() {
     let stage = Stage::new(2);
-    let (endless, idle) = (
-        stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await,
-        stage.source("idle", "{}").await,
-    );
+    let endless = stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await;
+    let idle = stage.source("idle", "{}").await;
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 0 }"#).await;
     let (endless_pin, idle_pin) =
         (stage.acquire(&endless).await.unwrap(), stage.acquire(&idle).await.unwrap());
     let breaks_pin = stage.acquire(&breaks).await.unwrap();
-    let (running, waiting) = (endless_pin.run(RunRequest::default()), endless_pin.clone());
+    let running = endless_pin.run(RunRequest::default());
+    let waiting = endless_pin.clone();
     let mut health = stage.cache.health();
     let culprit = run(&breaks_pin).await.unwrap_err();
     assert!(matches!(&culprit, InferenceError::DeviceLost(why) if why.contains("fake model")), "{culprit}");
@@ -199,9 +199,10 @@ async fn second_loss_during_reload_leaves_loading_to_calls() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_device_refuses_models_without_affecting_other_devices() {
     let (stage, other) = (Stage::new(1), Stage::new(1));
-    let (breaks, idle) =
-        (stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await, stage.source("idle", "{}").await);
-    let (pin, others) = (stage.acquire(&breaks).await.unwrap(), other.source("idle", "{}").await);
+    let breaks = stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await;
+    let idle = stage.source("idle", "{}").await;
+    let pin = stage.acquire(&breaks).await.unwrap();
+    let others = other.source("idle", "{}").await;
     run(&pin).await.unwrap_err();
     assert!(matches!(*stage.cache.health().borrow(), Health::Lost(_)));
     assert!(matches!(stage.acquire(&idle).await, Err(InferenceError::DeviceLost(_))));

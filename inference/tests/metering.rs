@@ -124,7 +124,8 @@ async fn stopped_run_is_charged_for_its_time() {
     let stage = Stage::new();
     let source = stage.source("m", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
     let pin = stage.cache.acquire(&source, &[]).await.unwrap();
-    let (began, meter) = (Instant::now(), Meter::default());
+    let began = Instant::now();
+    let meter = Meter::default();
     let deadline = Some(began + Duration::from_millis(200));
     let ended = pin.run(RunRequest { deadline, ..stage.request(1, Some(&meter)) }).await;
     let elapsed_ns = began.elapsed().as_nanos();

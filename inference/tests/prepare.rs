@@ -130,7 +130,7 @@ async fn exceeded_limits_are_distinct_from_invalid_models() {
 
     let short_of_time = Cpu::with_prepare_limits(8 << 30, 1_000);
     let found = refusal(&short_of_time, &own_model("laborious.onnx")).await;
-    assert_eq!(found, Refusal::OverTime { time_ms_max: 1_000 });
+    assert_eq!(found, Refusal::OverTime { cpu_ms_max: 1_000 });
     assert_eq!(PrepareError::from(found).code(), ErrorCode::ModelLimit);
 }
 
@@ -142,7 +142,7 @@ async fn files_are_named_by_hash_and_equal_weights_are_stored_once() {
     let mut left: HashSet<ContentHash> = prepared.blobs().collect();
     for entry in std::fs::read_dir(cpu.blobs()).unwrap() {
         let path = entry.unwrap().path();
-        let hash = ContentHash::of(&std::fs::read(&path).unwrap());
+        let hash = ContentHash::from_content(&std::fs::read(&path).unwrap());
         assert_eq!(path.file_name().unwrap().to_str().unwrap(), hash.to_string());
         assert!(left.remove(&hash), "{hash} is not listed");
     }
@@ -181,7 +181,7 @@ async fn crash_of_child_refuses_the_model() {
 async fn idle_hanging_child_times_out() {
     let cpu = Cpu::with_prepare_command("/bin/sleep", &["600"]);
     let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
-    assert_eq!(found, Refusal::OverTime { time_ms_max: 60_000 });
+    assert_eq!(found, Refusal::OverTime { cpu_ms_max: 60_000 });
 }
 
 #[tokio::test]

@@ -263,7 +263,8 @@ async fn dropping_or_cancelling_a_run_frees_its_slot() {
     let cpu = Cpu::new();
     let cache = cpu.cache(1);
     let pin = cache.acquire(&cpu.source("slow", &shared_model("good/slow.onnx")).await, &[]).await.unwrap();
-    let (forever, brief) = (cpu.tensor(&[], &[i64::MAX]), cpu.tensor(&[], &[3_i64]));
+    let forever = cpu.tensor(&[], &[i64::MAX]);
+    let brief = cpu.tensor(&[], &[3_i64]);
     drop(pin.run(request(&[("steps", &forever)])));
     assert!(run(&pin, &[("steps", &brief)]).await.is_ok());
     let cancelled = pin.run(request(&[("steps", &forever)]));

@@ -49,7 +49,8 @@ impl Stage {
         let prepared = Arc::new(
             self.backend.prepare(&file, weir_types::Precision::default(), self.folder.path()).await.unwrap(),
         );
-        let (key, blobs) = (ModelKey { id: id("m"), generation: 1 }, self.folder.path().to_owned());
+        let key = ModelKey { id: id("m"), generation: 1 };
+        let blobs = self.folder.path().to_owned();
         let source = ModelSource {
             key,
             prepared,
@@ -169,7 +170,8 @@ async fn surplus_sessions_end_only_after_the_idle_time() {
 async fn probe_uses_separate_sessions_and_does_not_change_the_profile() {
     let stage = Stage::new();
     let pin = stage.model(ALONE).await;
-    let (key, before) = (pin.key().clone(), stage.setting(&pin));
+    let key = pin.key().clone();
+    let before = stage.setting(&pin);
     let probe = pin.probe(2);
     let ran = tokio::time::timeout(LONG, probe.run(RunRequest::default())).await.unwrap().unwrap();
     assert!(ran.run_time < ALONE, "it had one thread");

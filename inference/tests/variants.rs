@@ -72,7 +72,8 @@ async fn twenty_variants_take_a_fifth_of_their_separate_memory() {
     let (disk_before, (rss_before, pss_before)) = (on_disk(), memory());
     let mut sources = vec![variant(&cpu, 0).await];
     let first_time = load(&cpu, &cache, &sources[0], 0).await;
-    let (one_on_disk, one_accounted) = (on_disk() - disk_before, cache.used_bytes());
+    let one_on_disk = on_disk() - disk_before;
+    let one_accounted = cache.used_bytes();
     let (rss_one, pss_one) = (memory().0 - rss_before, memory().1 - pss_before);
     assert!(one_accounted >= LAYERS as u64 * MIB && rss_one >= LAYERS as u64 * MIB);
 

@@ -10,9 +10,9 @@ pub(crate) fn bounded(
     what: &'static str,
     size: &Expression,
     dimensions: &BTreeMap<String, u32>,
-    min: i64,
-    max: i64,
-) -> Result<i64, PlanError> {
+    min: i128,
+    max: i128,
+) -> Result<i128, PlanError> {
     let value = size.value(dimensions).map_err(|error| PlanError::Expression { place: place(), error })?;
     within(place, what, value, min, max)
 }
@@ -21,10 +21,10 @@ pub(crate) fn bounded(
 pub(crate) fn within(
     place: &dyn Fn() -> String,
     what: &'static str,
-    value: i64,
-    min: i64,
-    max: i64,
-) -> Result<i64, PlanError> {
+    value: i128,
+    min: i128,
+    max: i128,
+) -> Result<i128, PlanError> {
     if (min..=max).contains(&value) {
         return Ok(value);
     }

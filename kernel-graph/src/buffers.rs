@@ -46,7 +46,7 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn of(document: &Document) -> Result<Self, GraphError> {
+    pub(crate) fn from_document(document: &Document) -> Result<Self, GraphError> {
         let found = document.inputs.len()
             + document.outputs.len()
             + document.temporaries.len()

@@ -40,7 +40,7 @@ pub(crate) struct Checked {
     /// Pairs (written buffer, read buffer): each repetition reads the first in place of the second.
     pub(crate) feed: Vec<(usize, usize)>,
     /// Maximum number of threads per block.
-    pub(crate) threads_max: i64,
+    pub(crate) threads_max: i128,
 }
 
 impl KernelGraph {
@@ -57,7 +57,7 @@ impl KernelGraph {
                 return Err(GraphError::None(what));
             }
         }
-        let buffers = Buffers::of(&document)?;
+        let buffers = Buffers::from_document(&document)?;
         let names: Vec<&str> = document.launches.iter().map(|launch| launch.name.as_str()).collect();
         if names.len() > LAUNCHES_MAX {
             return Err(too_many("the graph", "launches", LAUNCHES_MAX, names.len()));
@@ -163,7 +163,7 @@ impl KernelGraph {
             };
         for buffer in &self.buffers.all {
             for size in &buffer.shape {
-                check(&|| format!("buffer {:?}", buffer.name), size, "a dimension", 0, i64::from(u32::MAX))?;
+                check(&|| format!("buffer {:?}", buffer.name), size, "a dimension", 0, i128::from(u32::MAX))?;
             }
         }
         for Checked { launch, threads_max, .. } in &self.launches {
@@ -175,7 +175,7 @@ impl KernelGraph {
                 check(&place, size, "block", 1, max)?;
             }
             let threads =
-                launch.block.iter().map(|size| size.constant().ok().flatten()).product::<Option<i64>>();
+                launch.block.iter().map(|size| size.constant().ok().flatten()).product::<Option<i128>>();
             if let Some(threads) = threads {
                 within(&place, THREADS, threads, 1, *threads_max)?;
             }
@@ -184,7 +184,7 @@ impl KernelGraph {
                 check(&place, size, "an argument", min, max)?;
             }
             if let Some(repeat) = &launch.repeat {
-                check(&place, &repeat.times, "repeat.times", 1, STEPS_MAX as i64)?;
+                check(&place, &repeat.times, "repeat.times", 1, STEPS_MAX as i128)?;
             }
         }
         Ok(())
@@ -283,8 +283,7 @@ impl Checked {
             return Err(GraphError::NotWritable { launch: name(), buffer: buffer.clone(), what });
         }
         let feed = feed(launch, buffers, &reads, &writes)?;
-        let threads_max =
-            entry.threads_max.map_or(BLOCK_MAX[0], |threads| i64::try_from(threads).unwrap_or(i64::MAX));
+        let threads_max = entry.threads_max.map_or(BLOCK_MAX[0], i128::from);
         let threads_max = threads_max.min(BLOCK_MAX[0]);
         Ok(Self { launch: launch.clone(), module, reads, writes, feed, threads_max })
     }

@@ -1,5 +1,5 @@
 //! Upload format: one JSON object with the graph and its sources. The reference is
-//! `docs/kernel-graphs.md`.
+//! `docs/reference/kernel-graphs.md`.
 
 use crate::error::GraphError;
 use crate::expression::Expression;
@@ -145,12 +145,12 @@ pub enum Argument {
 impl Argument {
     /// Returns the expression, minimum and maximum of an integer argument; `None` for buffers and
     /// floating-point numbers.
-    pub(crate) fn whole(&self) -> Option<(&Expression, i64, i64)> {
+    pub(crate) fn whole(&self) -> Option<(&Expression, i128, i128)> {
         match self {
-            Self::I32(size) => Some((size, i64::from(i32::MIN), i64::from(i32::MAX))),
-            Self::U32(size) => Some((size, 0, i64::from(u32::MAX))),
-            Self::I64(size) => Some((size, i64::MIN, i64::MAX)),
-            Self::U64(size) => Some((size, 0, i64::MAX)),
+            Self::I32(size) => Some((size, i128::from(i32::MIN), i128::from(i32::MAX))),
+            Self::U32(size) => Some((size, 0, i128::from(u32::MAX))),
+            Self::I64(size) => Some((size, i128::from(i64::MIN), i128::from(i64::MAX))),
+            Self::U64(size) => Some((size, 0, i128::from(u64::MAX))),
             Self::In(_) | Self::Out(_) | Self::F32(_) | Self::F64(_) => None,
         }
     }

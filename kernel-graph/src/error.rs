@@ -242,11 +242,11 @@ pub enum PlanError {
         /// Meaning of the number.
         what: &'static str,
         /// Value.
-        value: i64,
+        value: i128,
         /// Minimum.
-        min: i64,
+        min: i128,
         /// Maximum.
-        max: i64,
+        max: i128,
     },
     /// The size of a buffer overflows.
     #[error("buffer {buffer:?}: {dimensions:?} of {datatype} is too large")]
@@ -254,7 +254,7 @@ pub enum PlanError {
         /// Name of the buffer.
         buffer: String,
         /// Dimensions.
-        dimensions: Vec<i64>,
+        dimensions: Vec<i128>,
         /// Element type.
         datatype: ElementType,
     },

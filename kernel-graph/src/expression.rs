@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 /// Maximum length of an expression's text in bytes.
 const TEXT_LEN_MAX: usize = 256;
 
+/// Least and greatest value of an expression and its parts: those of the arguments of kernels.
+const VALUE_MIN: i128 = i64::MIN as i128;
+const VALUE_MAX: i128 = u64::MAX as i128;
+
 /// Integer expression over the dimensions of the inputs: `+`, `-`, `*`, `/` (rounded down),
 /// `ceil_div(a, b)`, `min(a, b)`, `max(a, b)` and parentheses. In JSON, the expression is a number,
 /// or a string such as `"ceil_div(n, 16)"`.
@@ -18,7 +22,7 @@ pub struct Expression {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Term {
-    Number(i64),
+    Number(i128),
     Dimension(String),
     Of(Operator, Box<(Term, Term)>),
 }
@@ -56,7 +60,7 @@ pub enum ExpressionError {
     /// A divisor is zero or negative.
     #[error("{0:?} divides by a number that is not above 0")]
     Division(String),
-    /// An intermediate or final value overflows 64 bits.
+    /// An intermediate or final value fits neither an `i64` nor a `u64`.
     #[error("{0:?} has a value beyond 64 bits")]
     Overflow(String),
 }
@@ -64,7 +68,8 @@ pub enum ExpressionError {
 impl Expression {
     /// Returns the expression for a number.
     #[must_use]
-    pub fn number(number: i64) -> Self {
+    pub fn number(number: impl Into<i128>) -> Self {
+        let number = number.into();
         Self { text: number.to_string(), term: Term::Number(number) }
     }
 
@@ -84,7 +89,7 @@ impl Expression {
     }
 
     /// Evaluates the expression for these sizes of the dimensions.
-    pub fn value(&self, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
+    pub fn value(&self, dimensions: &BTreeMap<String, u32>) -> Result<i128, ExpressionError> {
         self.evaluate(&self.term, dimensions)
     }
 
@@ -104,7 +109,7 @@ impl Expression {
 
     /// Returns the number if the expression is a plain number.
     #[must_use]
-    pub fn as_number(&self) -> Option<i64> {
+    pub fn as_number(&self) -> Option<i128> {
         match self.term {
             Term::Number(number) => Some(number),
             _ => None,
@@ -124,11 +129,11 @@ impl Expression {
     /// are known.
     ///
     /// Returns `None` if the value depends on a dimension.
-    pub fn constant(&self) -> Result<Option<i64>, ExpressionError> {
+    pub fn constant(&self) -> Result<Option<i128>, ExpressionError> {
         self.fold(&self.term)
     }
 
-    fn fold(&self, term: &Term) -> Result<Option<i64>, ExpressionError> {
+    fn fold(&self, term: &Term) -> Result<Option<i128>, ExpressionError> {
         let (operator, both) = match term {
             Term::Number(number) => return Ok(Some(*number)),
             Term::Dimension(_) => return Ok(None),
@@ -142,11 +147,11 @@ impl Expression {
         }
     }
 
-    fn evaluate(&self, term: &Term, dimensions: &BTreeMap<String, u32>) -> Result<i64, ExpressionError> {
+    fn evaluate(&self, term: &Term, dimensions: &BTreeMap<String, u32>) -> Result<i128, ExpressionError> {
         let (operator, both) = match term {
             Term::Number(number) => return Ok(*number),
             Term::Dimension(name) => {
-                let size = dimensions.get(name).copied().map(i64::from);
+                let size = dimensions.get(name).copied().map(i128::from);
                 return size.ok_or_else(|| ExpressionError::UnknownDimension {
                     text: self.text.clone(),
                     name: name.clone(),
@@ -159,7 +164,7 @@ impl Expression {
         self.apply(operator, a, b)
     }
 
-    fn apply(&self, operator: Operator, a: i64, b: i64) -> Result<i64, ExpressionError> {
+    fn apply(&self, operator: Operator, a: i128, b: i128) -> Result<i128, ExpressionError> {
         if matches!(operator, Operator::Divide | Operator::CeilDiv) && b <= 0 {
             return Err(ExpressionError::Division(self.text.clone()));
         }
@@ -169,10 +174,11 @@ impl Expression {
             Operator::Multiply => a.checked_mul(b),
             Operator::Divide => Some(a.div_euclid(b)),
             // Rounded up for negative dividends as well.
-            Operator::CeilDiv => a.div_euclid(b).checked_add(i64::from(a.rem_euclid(b) > 0)),
+            Operator::CeilDiv => a.div_euclid(b).checked_add(i128::from(a.rem_euclid(b) > 0)),
             Operator::Min => Some(a.min(b)),
             Operator::Max => Some(a.max(b)),
         };
+        let value = value.filter(|value| (VALUE_MIN..=VALUE_MAX).contains(value));
         value.ok_or_else(|| ExpressionError::Overflow(self.text.clone()))
     }
 }
@@ -186,8 +192,12 @@ impl std::fmt::Display for Expression {
 impl Serialize for Expression {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.term {
-            Term::Number(number) => to.serialize_i64(number),
-            _ => to.serialize_str(&self.text),
+            Term::Number(number) => match (i64::try_from(number), u64::try_from(number)) {
+                (Ok(number), _) => to.serialize_i64(number),
+                (_, Ok(number)) => to.serialize_u64(number),
+                _ => to.serialize_str(&self.text),
+            },
+            Term::Dimension(_) | Term::Of(..) => to.serialize_str(&self.text),
         }
     }
 }
@@ -197,11 +207,13 @@ impl<'de> Deserialize<'de> for Expression {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "a whole number, or a size such as \"ceil_div(n, 16)\"")]
         enum NumberOrText {
-            Number(i64),
+            Signed(i64),
+            Unsigned(u64),
             Text(String),
         }
         match NumberOrText::deserialize(from)? {
-            NumberOrText::Number(number) => Ok(Self::number(number)),
+            NumberOrText::Signed(number) => Ok(Self::number(number)),
+            NumberOrText::Unsigned(number) => Ok(Self::number(number)),
             NumberOrText::Text(text) => Self::parse(&text).map_err(D::Error::custom),
         }
     }
@@ -267,7 +279,10 @@ impl Parser<'_> {
             }
             Some(c) if c.is_ascii_digit() => {
                 let digits = self.word(|c| c.is_ascii_digit());
-                digits.parse().map(Term::Number).map_err(|_| format!("{digits} is too large"))
+                digits
+                    .parse::<u64>()
+                    .map(|number| Term::Number(number.into()))
+                    .map_err(|_| format!("{digits} is too large"))
             }
             Some(c) if is_name_start(c) => {
                 let word = self.word(|c| is_name_start(c) || c.is_ascii_digit());
@@ -305,7 +320,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn value(text: &str) -> Result<i64, ExpressionError> {
+    fn value(text: &str) -> Result<i128, ExpressionError> {
         let dimensions = BTreeMap::from([("n".to_owned(), 100), ("m".to_owned(), 7)]);
         Expression::parse(text)?.value(&dimensions)
     }
@@ -333,7 +348,7 @@ mod tests {
         let constant = |text: &str| Expression::parse(text).unwrap().constant();
         assert_eq!(constant("2 * (3 + 4)"), Ok(Some(14)));
         assert_eq!(constant("n * 0"), Ok(None));
-        for text in ["n / 0", "ceil_div(n, 3 - 3)", "max(n, 1 / 0)", "9223372036854775807 + 1 - n"] {
+        for text in ["n / 0", "ceil_div(n, 3 - 3)", "max(n, 1 / 0)", "18446744073709551615 + 1 - n"] {
             assert!(constant(text).is_err(), "{text}");
         }
     }
@@ -351,7 +366,7 @@ mod tests {
             ("é", "'é' was not expected"),
             ("k", "which no input has"),
             ("n / (m - 7)", "divides by"),
-            ("9223372036854775807 + n", "beyond 64 bits"),
+            ("18446744073709551615 + n", "beyond 64 bits"),
         ] {
             let error = value(text).unwrap_err().to_string();
             assert!(error.contains(why), "{text}: {error}");

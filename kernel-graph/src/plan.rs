@@ -105,7 +105,7 @@ impl KernelGraph {
 impl Plan {
     fn new(graph: &KernelGraph, shapes: &[Shape], memory_bytes_max: u64) -> Result<Self, PlanError> {
         let dimensions = dimensions(graph, shapes)?;
-        let sizes = Sizes::of(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
+        let sizes = Sizes::new(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
         let places = Places::new(graph, &sizes, &dimensions)?;
         if places.bytes > memory_bytes_max {
             return Err(PlanError::Memory { needed_bytes: places.bytes, bytes_max: memory_bytes_max });
@@ -149,7 +149,7 @@ impl Plan {
                 self.push(Step::Zero(Region { offset, bytes: sizes.bytes(*number) }))?;
             }
         }
-        let three = |what, sizes: &[Expression], max: [i64; 3]| -> Result<[u32; 3], PlanError> {
+        let three = |what, sizes: &[Expression], max: [i128; 3]| -> Result<[u32; 3], PlanError> {
             let mut all = [1; 3];
             for ((to, size), max) in all.iter_mut().zip(sizes).zip(max) {
                 let value = bounded(&place, what, size, dimensions, 1, max)?;
@@ -159,7 +159,7 @@ impl Plan {
         };
         let (grid, block) =
             (three("grid", &launch.grid, GRID_MAX)?, three("block", &launch.block, BLOCK_MAX)?);
-        let threads = block.iter().map(|size| i64::from(*size)).product();
+        let threads = block.iter().map(|size| i128::from(*size)).product();
         within(&place, THREADS, threads, 1, checked.threads_max)?;
         let shared_bytes =
             bounded(&place, "shared_bytes", &launch.shared_bytes, dimensions, 0, SHARED_BYTES_MAX)?;
@@ -181,7 +181,10 @@ impl Plan {
                 }
                 Argument::I32(_) => Value::I32(i32::try_from(whole(argument)?).unwrap_or(i32::MAX)),
                 Argument::U32(_) => Value::U32(u32::try_from(whole(argument)?).unwrap_or(u32::MAX)),
-                Argument::I64(_) | Argument::U64(_) => Value::U64(whole(argument)?.cast_unsigned()),
+                Argument::I64(_) => {
+                    Value::U64(i64::try_from(whole(argument)?).unwrap_or(i64::MAX).cast_unsigned())
+                }
+                Argument::U64(_) => Value::U64(u64::try_from(whole(argument)?).unwrap_or(u64::MAX)),
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "a decimal number is rounded to the nearest FP32"

@@ -182,6 +182,14 @@ mod tests {
     }
 
     #[test]
+    fn smallest_thread_limit_of_a_kernel_counts() {
+        for directives in [".maxntid 16, 8, 1 .reqntid 256", ".reqntid 256 .maxntid 128"] {
+            let ptx = read(&format!(".entry k() {directives} {{ ret; }}")).unwrap();
+            assert_eq!(ptx.entry("k").unwrap().threads_max, Some(128), "{directives}");
+        }
+    }
+
+    #[test]
     fn rejected_ptx_names_the_offending_declaration() {
         let kernel = ".entry k(.param .u64 x) { ret; }";
         for (text, why) in [

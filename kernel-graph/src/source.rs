@@ -28,7 +28,7 @@ const MARKS: [&str; 3] = ["#", "%:", "??="];
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The source exceeds the maximum size.
-    #[error("{name}: a source has at most {SOURCE_BYTES_MAX} bytes, this one has {bytes}")]
+    #[error("{name}: the source has {bytes} bytes; the limit is {SOURCE_BYTES_MAX} bytes")]
     TooLarge {
         /// Name of the source.
         name: String,
@@ -36,14 +36,14 @@ pub enum SourceError {
         bytes: usize,
     },
     /// The source has a zero byte, which ends the text for compilers.
-    #[error("{name}: a source is text, and this one has a zero byte")]
+    #[error("{name}: the source contains a zero byte; a source must be text")]
     Zero {
         /// Name of the source.
         name: String,
     },
     /// The source may name a file.
     #[error(
-        "{name}: line {line}: {what:?} is not allowed, not even in a comment: kernels are compiled by themselves, and see no files"
+        "{name}: line {line}: {what:?} is not allowed, also in comments: the compiler reads only this source and no other files; remove it"
     )]
     NamesFile {
         /// Name of the source.

@@ -230,6 +230,29 @@ fn invalid_graphs_report_the_fault() {
 }
 
 #[test]
+fn integer_arguments_take_the_whole_range_of_their_type() {
+    let with = |argument: &Json| changed(steps(&json!(1)), "/launches/0/arguments/3", argument.clone());
+    for (argument, value) in [
+        (json!({"u64": u64::MAX}), u64::MAX),
+        (json!({"u64": "18446744073709551615"}), u64::MAX),
+        (json!({"u64": "9223372036854775807 * 2 + min(n, 1)"}), u64::MAX),
+        (json!({"i64": i64::MIN}), i64::MIN.cast_unsigned()),
+        (json!({"i64": "0 - n"}), (-4_i64).cast_unsigned()),
+    ] {
+        let plan = plan(&with(&argument), &[&[4]]).unwrap();
+        assert_eq!(launches(&plan)[0].arguments[3], Value::U64(value), "{argument}");
+    }
+    for (argument, why) in [
+        (json!({"i64": 1_u64 << 63}), "an argument is 9223372036854775808, and may be"),
+        (json!({"u64": -1}), "an argument is -1, and may be 0 to 18446744073709551615"),
+        (json!({"u64": "18446744073709551615 + 1"}), "beyond 64 bits"),
+    ] {
+        let error = graph(&with(&argument)).unwrap_err().to_string();
+        assert!(error.contains(why), "{argument}: {error}");
+    }
+}
+
+#[test]
 fn mismatched_inputs_are_named_in_errors() {
     let fits: [&[u32]; 3] = [&[4, 5], &[5, 6], &[6, 7]];
     assert!(plan(&chain(), &fits).is_ok());

@@ -57,7 +57,7 @@ impl Plan {
         self.launches.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
     }
 
-    fn of(launch: Launch<Slot>) -> Self {
+    fn from_launch(launch: Launch<Slot>) -> Self {
         Self { launches: vec![launch], workspace_bytes: 0 }
     }
 }
@@ -141,6 +141,11 @@ fn float_name(element_type: ElementType) -> Result<&'static str, String> {
         ElementType::Bf16 => Ok("bf16"),
         other => Err(format!("of elements of type {other}")),
     }
+}
+
+/// Bytes of a float of a type that [`float_name`] supports.
+fn float_bytes(element_type: ElementType) -> u32 {
+    if element_type == ElementType::Fp32 { 4 } else { 2 }
 }
 
 /// Check that `tensor`, if present, has elements of this type.

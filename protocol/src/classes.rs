@@ -34,7 +34,7 @@ pub enum ClassError {
 impl Classes {
     /// Finds the `count` largest elements of each row of `data`, in at most `bytes_max` bytes.
     /// `data` must fit its type and shape.
-    pub fn of(
+    pub fn new(
         datatype: ElementType,
         shape: &Shape,
         data: &[u8],
@@ -142,7 +142,7 @@ mod tests {
 
     fn floats(shape: &[u32], values: &[f32], count: u32) -> Classes {
         let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Classes::of(ElementType::Fp32, &Shape::new(shape).unwrap(), &data, count, 1 << 20).unwrap()
+        Classes::new(ElementType::Fp32, &Shape::new(shape).unwrap(), &data, count, 1 << 20).unwrap()
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn unsupported_classification_returns_an_error() {
         let shape = Shape::new(&[2]).unwrap();
-        let of = |datatype, count, bytes_max| Classes::of(datatype, &shape, &[1, 255], count, bytes_max);
+        let of = |datatype, count, bytes_max| Classes::new(datatype, &shape, &[1, 255], count, bytes_max);
         assert_eq!(texts(&of(ElementType::Int8, 1, 100).unwrap()), ["1:0"]);
         assert_eq!(of(ElementType::Bool, 1, 100), Err(ClassError::Type(ElementType::Bool)));
         assert_eq!(of(ElementType::Uint8, 1_001, 100), Err(ClassError::TooMany(1_001)));

@@ -42,7 +42,7 @@ pub enum RawError {
 
 impl RawInput {
     /// Infers the input of a model with `inputs` from a body of `bytes` bytes.
-    pub fn of(inputs: &[Port], bytes: usize) -> Result<Self, RawError> {
+    pub fn for_ports(inputs: &[Port], bytes: usize) -> Result<Self, RawError> {
         let [port] = inputs else { return Err(RawError::NotOneInput(inputs.len())) };
         let wrong = || RawError::Length { bytes, port: port.clone() };
         let (name, datatype) = (port.name.clone(), port.datatype);
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn body_length_determines_one_variable_dimension() {
         let of = |datatype, shape: &[Option<u32>], bytes| {
-            RawInput::of(&[port(datatype, shape)], bytes).map(|raw| raw.shape.dimensions().to_vec())
+            RawInput::for_ports(&[port(datatype, shape)], bytes).map(|raw| raw.shape.dimensions().to_vec())
         };
         assert_eq!(of(ElementType::Fp32, &[None, Some(4)], 32), Ok(vec![2, 4]));
         assert_eq!(of(ElementType::Fp32, &[None, Some(4)], 0), Ok(vec![0, 4]));
@@ -102,14 +102,14 @@ mod tests {
 
     #[test]
     fn raw_string_gets_a_length_prefix() {
-        let raw = RawInput::of(&[port(ElementType::Bytes, &[None])], 3).unwrap();
+        let raw = RawInput::for_ports(&[port(ElementType::Bytes, &[None])], 3).unwrap();
         assert_eq!(raw.prefix, Some([3, 0, 0, 0]));
     }
 
     #[test]
     fn raw_body_requires_exactly_one_input() {
-        assert_eq!(RawInput::of(&[], 1), Err(RawError::NotOneInput(0)));
+        assert_eq!(RawInput::for_ports(&[], 1), Err(RawError::NotOneInput(0)));
         let two = [port(ElementType::Fp32, &[None]), port(ElementType::Fp32, &[None])];
-        assert_eq!(RawInput::of(&two, 4), Err(RawError::NotOneInput(2)));
+        assert_eq!(RawInput::for_ports(&two, 4), Err(RawError::NotOneInput(2)));
     }
 }

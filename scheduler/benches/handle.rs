@@ -15,7 +15,8 @@ use std::process::Command;
 use std::time::Instant;
 use weir_scheduler::sim::TABLE_I;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler, Settings, Slo,
+    Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Scheduler,
+    Settings, Slo,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -51,6 +52,7 @@ impl World {
             capacity_bytes: 8_192_000_000,
             slots: 1,
             invocations_max: 1,
+            rule: DeviceRule::default(),
         };
         let up = Event::NodeUp { node: NODE, devices: vec![spec; devices as usize] };
         scheduler.handle(0, up, &mut Vec::new());
@@ -70,7 +72,7 @@ impl World {
     fn step(&mut self) {
         self.now_ns += self.step_ns;
         if let Some((invocation, _)) = self.running.pop_front() {
-            self.tell(Event::Finished { invocation });
+            self.tell(Event::Finished { invocation, used: None });
         }
         // With an SLO, as many invocations are rejected as admitted.
         (0..if self.slo_ns.is_some() { 2 } else { 1 }).for_each(|_| self.arrive());
@@ -94,6 +96,7 @@ impl World {
             run_times_ns: Vec::new(),
             slo: self.slo_ns.map(|slo_ns| Slo { due_at_ns: self.now_ns + slo_ns, ..Slo::default() }),
             inputs: Vec::new(),
+            batch_items_max: 0,
         }));
     }
 
@@ -120,7 +123,8 @@ impl World {
                     self.names[index].1.bytes == why.estimate.missing_bytes
                 });
                 let Some(model) = model else { continue };
-                let (bytes, load_time_ns) = (why.estimate.missing_bytes, Some(why.estimate.load_time_ns));
+                let bytes = why.estimate.missing_bytes;
+                let load_time_ns = Some(why.estimate.load_time_ns);
                 self.tell(Event::Loaded { device, model, bytes, load_time_ns, parts: Vec::new() });
             }
         }

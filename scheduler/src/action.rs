@@ -1,5 +1,6 @@
 //! Actions of the scheduler, and their reasons.
 
+use crate::Tier;
 use serde::{Deserialize, Serialize};
 use weir_types::{Cost, DeviceId, InvocationId, ModelId, NodeId};
 
@@ -63,8 +64,15 @@ pub struct Estimate {
     /// Time to move its inputs to the node of the device.
     #[serde(default, skip_serializing_if = "is_no_time")]
     pub move_time_ns: u64,
-    /// Time to run with all models and inputs in place.
+    /// Device time with all models and inputs in place.
     pub run_time_ns: u64,
+    /// Time off the device, without waits.
+    #[serde(default, skip_serializing_if = "is_no_time")]
+    pub off_device_ns: u64,
+    /// [`load_time_ns`](Self::load_time_ns) by the tier that the bytes come from. Only in a
+    /// placement's [`Why`].
+    #[serde(default, skip_serializing_if = "LoadByTier::is_empty")]
+    pub load_by_tier: LoadByTier,
     /// Bytes of the missing models.
     pub missing_bytes: u64,
     /// Cost of the device time; zero unless an SLO asked for the cost.
@@ -78,6 +86,36 @@ fn is_no_time(time_ns: &u64) -> bool {
 
 fn is_zero(cost: &Cost) -> bool {
     *cost == Cost::ZERO
+}
+
+/// The expected load time of missing models by the tier that their bytes come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LoadByTier {
+    /// From another device of the same node.
+    pub sibling_ns: u64,
+    /// From the node's memory.
+    pub memory_ns: u64,
+    /// From the node's disk.
+    pub disk_ns: u64,
+    /// From the object store.
+    pub object_store_ns: u64,
+}
+
+impl LoadByTier {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(crate) fn add(&mut self, tier: Tier, time_ns: u64) {
+        let sum_ns = match tier {
+            Tier::Sibling => &mut self.sibling_ns,
+            Tier::Memory => &mut self.memory_ns,
+            Tier::Disk => &mut self.disk_ns,
+            Tier::ObjectStore => &mut self.object_store_ns,
+        };
+        *sum_ns = sum_ns.saturating_add(time_ns);
+    }
 }
 
 /// The reasons for a placement.
@@ -111,11 +149,95 @@ impl Estimate {
     /// Time until the invocation ends.
     #[must_use]
     pub fn finish_after_ns(&self) -> u64 {
-        self.ready_after_ns().saturating_add(self.run_time_ns)
+        self.ready_after_ns().saturating_add(self.run_time_ns).saturating_add(self.off_device_ns)
+    }
+}
+
+/// Actual times of a placed invocation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Outcome {
+    /// Time that it waited after its placement: for a run slot, and for room or loads of other
+    /// invocations.
+    pub wait_ns: u64,
+    /// Time in which its missing models were loaded.
+    pub load_time_ns: u64,
+    /// Time in which its inputs were moved.
+    pub move_time_ns: u64,
+    /// Device time.
+    pub run_time_ns: u64,
+    /// Time off the device, without waits.
+    pub off_device_ns: u64,
+}
+
+/// The ratio of estimate to outcome, in total and for each part: 1 if the estimate was right.
+/// `None`: neither the estimate nor the outcome took any time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct EstimateRatio {
+    /// From placement to end.
+    pub total: Option<f64>,
+    /// Waiting.
+    pub wait: Option<f64>,
+    /// Loading.
+    pub load: Option<f64>,
+    /// Moving inputs.
+    pub moving: Option<f64>,
+    /// Running.
+    pub run: Option<f64>,
+}
+
+impl Outcome {
+    /// Time from placement to end.
+    #[must_use]
+    pub fn total_ns(&self) -> u64 {
+        let parts =
+            [self.wait_ns, self.load_time_ns, self.move_time_ns, self.run_time_ns, self.off_device_ns];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
 impl Why {
     /// Maximum number of alternatives kept.
     pub const ALTERNATIVES_MAX: usize = 3;
+
+    /// Compares the estimate with the actual times of the invocation.
+    #[must_use]
+    pub fn compare(&self, outcome: &Outcome) -> EstimateRatio {
+        let Estimate { wait_ns, load_time_ns, move_time_ns, run_time_ns, .. } = self.estimate;
+        EstimateRatio {
+            total: ratio(self.estimate.finish_after_ns(), outcome.total_ns()),
+            wait: ratio(wait_ns, outcome.wait_ns),
+            load: ratio(load_time_ns, outcome.load_time_ns),
+            moving: ratio(move_time_ns, outcome.move_time_ns),
+            run: ratio(run_time_ns, outcome.run_time_ns),
+        }
+    }
+}
+
+/// The ratio of two times. A time of 0 counts as 1 ns, so that the ratio is finite.
+fn ratio(estimate_ns: u64, actual_ns: u64) -> Option<f64> {
+    (estimate_ns > 0 || actual_ns > 0).then(|| estimate_ns.max(1) as f64 / actual_ns.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn estimate_is_compared_with_the_outcome_part_by_part() {
+        let estimate = Estimate {
+            wait_ns: 10,
+            load_time_ns: 300,
+            run_time_ns: 100,
+            off_device_ns: 90,
+            ..Estimate::default()
+        };
+        let why = Why { estimate, ..Why::default() };
+        let outcome =
+            Outcome { wait_ns: 40, load_time_ns: 150, run_time_ns: 50, off_device_ns: 10, move_time_ns: 0 };
+        let ratio = why.compare(&outcome);
+        assert_eq!((ratio.total, ratio.wait, ratio.load), (Some(2.0), Some(0.25), Some(2.0)));
+        assert_eq!((ratio.moving, ratio.run), (None, Some(2.0)));
+        assert_eq!(why.compare(&Outcome::default()).total, Some(500.0));
+    }
 }

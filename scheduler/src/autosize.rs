@@ -1,4 +1,5 @@
-//! Sizes a model for a request rate that changes: reruns [`crate::size`] on each interval's rate.
+//! Sizes a model for a request rate that changes: reruns [`crate::plan_capacity`] on each interval's
+//! rate.
 //!
 //! Scale-up is immediate and scale-down is delayed, so that the size does not oscillate. The size
 //! grows when the current instances would be busy for more than [`BUSY_MAX`] of the time. It
@@ -6,7 +7,7 @@
 //! Every new size includes [`HEADROOM`], so a rate has to change by a tenth or more before the size
 //! changes back.
 
-use crate::sizing::{Configuration, SizingError, size};
+use crate::capacity::{CapacityError, Configuration, plan_capacity};
 use std::collections::VecDeque;
 
 /// Intervals of lower rate before the size shrinks.
@@ -85,7 +86,7 @@ impl Autosizer {
         slo_ns: u64,
         measured: &[Configuration],
         room: &Room,
-    ) -> Result<Chosen, SizingError> {
+    ) -> Result<Chosen, CapacityError> {
         if self.rates_per_s.len() == INTERVALS {
             self.rates_per_s.pop_front();
         }
@@ -127,11 +128,11 @@ fn choose(
     slo_ns: u64,
     usable: &[Configuration],
     room: &Room,
-) -> Result<Chosen, SizingError> {
+) -> Result<Chosen, CapacityError> {
     // `size` rejects a rate of 0. An idle model keeps one instance.
     let asked_per_s = rate_per_s;
     let rate_per_s = (rate_per_s * HEADROOM).max(f64::MIN_POSITIVE);
-    let best = size(rate_per_s, slo_ns, usable)?;
+    let best = plan_capacity(rate_per_s, slo_ns, usable)?;
     let fits = |configuration: &Configuration, instances: u64| {
         u32::try_from(instances).ok().filter(|instances| *instances <= instances_max(configuration, room))
     };
@@ -140,21 +141,21 @@ fn choose(
     }
     // A configuration that needs more memory may serve more on the same CPUs.
     let all_fit = |one: &&Configuration| {
-        size(rate_per_s, slo_ns, std::slice::from_ref(*one))
-            .is_ok_and(|sizing| fits(one, sizing.instances).is_some())
+        plan_capacity(rate_per_s, slo_ns, std::slice::from_ref(*one))
+            .is_ok_and(|plan| fits(one, plan.instances).is_some())
     };
     let fitting: Vec<_> = usable.iter().filter(all_fit).copied().collect();
-    if let Ok(sizing) = size(rate_per_s, slo_ns, &fitting)
-        && let Some(instances) = fits(&sizing.configuration, sizing.instances)
+    if let Ok(plan) = plan_capacity(rate_per_s, slo_ns, &fitting)
+        && let Some(instances) = fits(&plan.configuration, plan.instances)
     {
-        return Ok(Chosen { configuration: sizing.configuration, instances, is_short: false });
+        return Ok(Chosen { configuration: plan.configuration, instances, is_short: false });
     }
     let most = |one: &Configuration| {
         let most = Chosen { configuration: *one, instances: instances_max(one, room), is_short: false };
         Chosen { is_short: most.throughput_per_s() < asked_per_s, ..most }
     };
     let keeping = usable.iter().filter(|one| one.slo_ns() <= slo_ns).map(most);
-    keeping.max_by(|a, b| a.throughput_per_s().total_cmp(&b.throughput_per_s())).ok_or(SizingError::Nothing)
+    keeping.max_by(|a, b| a.throughput_per_s().total_cmp(&b.throughput_per_s())).ok_or(CapacityError::Nothing)
 }
 
 /// Maximum number of instances that fit into the room.
@@ -209,11 +210,11 @@ mod tests {
         let chosen = sizer.step(350.0, 1_000 * MS, &measured(), &ROOM).unwrap();
         assert_eq!((chosen.configuration.threads, chosen.sessions()), (1, 4));
         let unattainable = sizer.step(1.0, 5 * MS, &measured(), &ROOM);
-        assert_eq!(unattainable, Err(SizingError::Unattainable { slo_ns: 5 * MS, best_ns: 7 * MS }));
+        assert_eq!(unattainable, Err(CapacityError::Unattainable { slo_ns: 5 * MS, best_ns: 7 * MS }));
         // Unsupported batch sizes and configurations beyond the available slots count as
         // unmeasured.
         let batches = [Configuration { batch: 2, ..measured()[0] }, configuration(1, 5, 10, 1)];
-        assert_eq!(sizer.step(1.0, 1_000 * MS, &batches, &ROOM), Err(SizingError::Nothing));
+        assert_eq!(sizer.step(1.0, 1_000 * MS, &batches, &ROOM), Err(CapacityError::Nothing));
     }
 
     #[test]

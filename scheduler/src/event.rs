@@ -3,6 +3,7 @@
 
 use crate::{Slo, Tier};
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 use std::sync::Arc;
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, Platforms};
 
@@ -13,25 +14,48 @@ use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform, 
 pub enum Event {
     /// An invocation asks to run.
     Arrived(Arrival),
-    /// A started invocation has begun to run.
+    /// An invocation runs on a node since before this scheduler began: another scheduler placed it.
+    /// A node reports these after [`NodeUp`](Self::NodeUp) and the [`Loaded`](Self::Loaded) of the
+    /// models in memory.
+    Running {
+        /// The invocation as it arrived.
+        arrival: Arrival,
+        /// The node that runs it.
+        node: NodeId,
+        /// The device on which its models are granted, by ordinal; `None` without models.
+        device: Option<u32>,
+    },
+    /// The device starts the first run of an invocation.
     Started {
         /// The invocation.
         invocation: InvocationId,
     },
-    /// An invocation succeeded. Its grant ends.
+    /// An invocation succeeded. Its grant ends, and its times are learned.
     Finished {
         /// The invocation.
         invocation: InvocationId,
+        /// The use of the device; `None` if it was not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<DeviceUse>,
     },
-    /// An invocation ended without success. Its grant ends.
+    /// An invocation ended without success. Its grant ends. Its device time is charged, but no
+    /// times are learned from it.
     Failed {
         /// The invocation.
         invocation: InvocationId,
+        /// The use of the device; `None` if it was not measured.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<DeviceUse>,
     },
-    /// An invocation was cancelled: it leaves the queue, or its grant ends.
+    /// An invocation was cancelled: it leaves the queue, or its grant ends as after
+    /// [`Failed`](Self::Failed).
     Cancelled {
         /// The invocation.
         invocation: InvocationId,
+        /// The use of the device; `None` if it was not measured, or if the invocation was not
+        /// started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        used: Option<DeviceUse>,
     },
     /// A model is in a device's memory.
     Loaded {
@@ -47,7 +71,8 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         parts: Vec<Part>,
     },
-    /// Reports where a node would load a model from, whenever that changes. Until the first report,
+    /// Reports where a node would load a model from, whenever that changes: after each transfer of
+    /// the model's bytes between tiers, and after a removal from a tier. Until the first report,
     /// the node's disk is assumed.
     Staged {
         /// The node.
@@ -57,6 +82,10 @@ pub enum Event {
         /// Bytes of the model in each tier that no earlier tier holds. The bytes missing from the
         /// sum are on the node's disk.
         bytes: Vec<(Tier, u64)>,
+        /// The transfer that moved the bytes, if it was measured. Loads into a device's memory are
+        /// reported by [`Loaded`](Self::Loaded) instead.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moved: Option<Transfer>,
     },
     /// A model is no longer in a device's memory, for any reason.
     Evicted {
@@ -101,6 +130,31 @@ pub enum Event {
     Woken,
 }
 
+/// The measured use of a device by an invocation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceUse {
+    /// Device time of the invocation, without loads. Of a run in a batch, its part.
+    pub device_time_ns: u64,
+    /// Duration of its runs. Of a run in a batch, the duration of the whole batch.
+    pub run_time_ns: u64,
+    /// Items of the batch that it ran in; the largest, if it had several runs. 0: its own items.
+    pub batch_items: u32,
+    /// Time that it waited for the device: for loads, for a run slot, and for a batch to form.
+    pub wait_ns: u64,
+}
+
+/// A measured transfer of a model's bytes between two tiers of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transfer {
+    /// The tier that the bytes came from.
+    pub from: Tier,
+    /// Number of bytes.
+    pub bytes: u64,
+    /// Duration of the transfer.
+    pub time_ns: u64,
+}
+
 /// An invocation that asks to run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
@@ -131,6 +185,16 @@ pub struct Arrival {
     /// invocation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub inputs: Vec<InputsOn>,
+    /// Maximum items of a device run in which several invocations of the function take part. 0 or
+    /// 1: each invocation runs alone. Only for inferences of one model: the runs of a function's
+    /// code start at any time of its life.
+    #[serde(default, skip_serializing_if = "is_alone")]
+    pub batch_items_max: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_alone(batch_items_max: &u32) -> bool {
+    *batch_items_max <= 1
 }
 
 /// The inputs of an invocation on one node.
@@ -186,9 +250,61 @@ pub struct DeviceSpec {
     pub capacity_bytes: u64,
     /// Concurrent model runs; further runs wait on the device.
     pub slots: u32,
-    /// Invocations that may hold a grant on the device at the same time. 1 reproduces the papers'
-    /// one request at a time.
+    /// Invocations that may hold a grant on the device at the same time, under every rule. With
+    /// [`DeviceRule::CountedInvocations`], 1 reproduces the papers' one request at a time.
     pub invocations_max: u32,
+    /// When the device accepts one more invocation.
+    #[serde(default, skip_serializing_if = "DeviceRule::is_counted")]
+    pub rule: DeviceRule,
+}
+
+/// When a device accepts one more invocation, within
+/// [`invocations_max`](DeviceSpec::invocations_max).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceRule {
+    /// The papers' rule: always. An invocation takes the device from its start to its end.
+    #[default]
+    CountedInvocations,
+    /// While the device work committed to it is below
+    /// [`Settings::commit_ahead_ms`](crate::Settings::commit_ahead_ms), or a run slot is expected
+    /// to be idle.
+    CommittedWork,
+}
+
+/// An error for an unknown rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no device rule {name:?}; there are: committed-work, counted-invocations")]
+pub struct UnknownDeviceRule {
+    name: String,
+}
+
+impl FromStr for DeviceRule {
+    type Err = UnknownDeviceRule;
+
+    fn from_str(name: &str) -> Result<Self, UnknownDeviceRule> {
+        let unknown = || UnknownDeviceRule { name: name.chars().take(80).collect() };
+        Self::ALL.into_iter().find(|rule| rule.as_str() == name).ok_or_else(unknown)
+    }
+}
+
+impl DeviceRule {
+    /// All rules.
+    pub const ALL: [Self; 2] = [Self::CountedInvocations, Self::CommittedWork];
+
+    /// The rule's name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CountedInvocations => "counted-invocations",
+            Self::CommittedWork => "committed-work",
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_counted(&self) -> bool {
+        *self == Self::CountedInvocations
+    }
 }
 
 /// A kind of device. Devices of one kind have the same costs.

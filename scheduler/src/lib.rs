@@ -13,10 +13,13 @@
 //! - A granted model is never evicted.
 
 mod event;
-pub use event::{Arrival, DeviceKind, DeviceSpec, Event, InputsOn, ModelDemand, Part, PartId};
+pub use event::{
+    Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, ModelDemand, Part, PartId,
+    Transfer, UnknownDeviceRule,
+};
 
 mod action;
-pub use action::{Action, Alternative, Estimate, Rejection, Why};
+pub use action::{Action, Alternative, Estimate, EstimateRatio, LoadByTier, Outcome, Rejection, Why};
 
 mod scheduler;
 pub use scheduler::{Corrections, Scheduler, Settings};
@@ -46,11 +49,14 @@ pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
 mod slo;
 pub use slo::{Choice, Front, FrontError, Offer, Quote, Slo, SloSettings, Step, StepPlacement};
 
-mod sizing;
-pub use sizing::{Configuration, Sizing, SizingError, size};
+mod capacity;
+pub use capacity::{CapacityError, CapacityPlan, Configuration, plan_capacity};
 
 mod autosize;
 pub use autosize::{Autosizer, Chosen, Room};
+
+mod history;
+pub use history::{PlacementHistory, PlacementRecord};
 
 mod evictable;
 pub use evictable::Evictable;

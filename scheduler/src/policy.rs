@@ -113,6 +113,8 @@ pub struct Request {
     pub slo: Slo,
     /// Where the inputs are.
     pub inputs: Box<[InputsOn]>,
+    /// Maximum items of a device run in which several invocations of the function take part.
+    pub batch_items_max: u32,
 }
 
 /// A model that an invocation may open.

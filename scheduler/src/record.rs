@@ -1,9 +1,10 @@
 //! Records a scheduler's inputs and outputs as JSON lines, and replays them.
 //!
-//! The first line is the [`Setup`]; every further line is one call of [`Scheduler::handle`]: the
-//! time, the event and the actions. Setup and calls determine a scheduler completely, so a record
-//! from a running node can be replayed on any other machine. A record covers a prefix of the calls:
-//! a [`Recorder`] starts with a new scheduler, and stops for good once the record is full.
+//! The first line is the [`Setup`], with the version of the format; every further line is one call
+//! of [`Scheduler::handle`]: the time, the event and the actions. Setup and calls determine a
+//! scheduler completely, so a record from a running node can be replayed on any other machine. A
+//! record covers a prefix of the calls: a [`Recorder`] starts with a new scheduler, and stops for
+//! good once the record is full.
 
 use crate::{Action, Event, PolicyKind, PolicyOptions, Scheduler, Settings};
 use serde::{Deserialize, Serialize};
@@ -29,6 +30,29 @@ impl Setup {
     }
 }
 
+/// Version of the format, and of the scheduler's decisions. A record of another version would
+/// differ sooner or later, so it is not replayed.
+const VERSION: u32 = 2;
+
+/// The first line, for writing.
+#[derive(Serialize)]
+struct FirstLine<'a> {
+    version: u32,
+    #[serde(flatten)]
+    setup: &'a Setup,
+}
+
+/// The version in the first line. Records of version 1 have none.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default = "first_version")]
+    version: u32,
+}
+
+const fn first_version() -> u32 {
+    1
+}
+
 /// Records a scheduler's calls for [`replay`]. A recorder does no I/O: the scheduler's driver takes
 /// the lines and writes them to a file.
 #[derive(Debug)]
@@ -44,7 +68,7 @@ impl Recorder {
     #[must_use]
     pub fn new(setup: &Setup, bytes_max: usize) -> Self {
         let mut recorder = Self { lines: Vec::new(), bytes_left: bytes_max, is_full: false };
-        recorder.write(setup);
+        recorder.write(&FirstLine { version: VERSION, setup });
         recorder
     }
 
@@ -123,6 +147,11 @@ pub enum ReplayError {
         /// The parse error.
         error: serde_json::Error,
     },
+    /// The record has another version.
+    #[error(
+        "the record has version {0}, and this version of Weir replays version {VERSION}: replay it with the version that wrote it"
+    )]
+    Version(u32),
     /// A line exceeds the length limit.
     #[error("line {line} is longer than {LINE_BYTES_MAX} bytes")]
     LongLine {
@@ -150,7 +179,9 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 ///
 /// # Errors If an action differs, or if the input is not a valid record.
 pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
-    let (mut replayed, mut buffer, mut line) = (Replayed::default(), Vec::new(), 1);
+    let mut replayed = Replayed::default();
+    let mut buffer = Vec::new();
+    let mut line = 1;
     let mut next = |line: u64, buffer: &mut Vec<u8>| -> Result<bool, ReplayError> {
         buffer.clear();
         let len = record.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', buffer)? as u64;
@@ -158,7 +189,12 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
         if len == LINE_BYTES_MAX && !is_whole { Err(ReplayError::LongLine { line }) } else { Ok(is_whole) }
     };
     next(line, &mut buffer)?;
-    let setup: Setup = serde_json::from_slice(&buffer).map_err(|error| ReplayError::Bad { line, error })?;
+    let bad = |error| ReplayError::Bad { line: 1, error };
+    let setup: Setup = serde_json::from_slice(&buffer).map_err(bad)?;
+    let Versioned { version } = serde_json::from_slice(&buffer).map_err(bad)?;
+    if version != VERSION {
+        return Err(ReplayError::Version(version));
+    }
     let mut scheduler = setup.build();
     let mut actions = Vec::new();
     loop {
@@ -175,7 +211,8 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
             serde_json::from_str(call.actions.get()).map_err(|error| ReplayError::Bad { line, error })?;
         // Parsing loses the last digits of costs in the millions, so the JSON text is compared too.
         if actions != recorded && json(&actions) != call.actions.get() {
-            let (recorded, replayed) = (call.actions.get().to_owned(), json(&actions));
+            let recorded = call.actions.get().to_owned();
+            let replayed = json(&actions);
             return Err(ReplayError::Differs { line, event, recorded, replayed });
         }
         replayed.calls += 1;

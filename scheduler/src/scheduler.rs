@@ -29,6 +29,18 @@ pub struct Settings {
     /// Inter-node bandwidth and latency.
     #[serde(default, skip_serializing_if = "is_default")]
     pub network: Network,
+    /// Device work, in milliseconds for each run slot, that may be committed to a device ahead of
+    /// its runs, under [`DeviceRule::CommittedWork`](crate::DeviceRule::CommittedWork). Enough to
+    /// hide the hand-over from one run to the next; more binds invocations to devices earlier than
+    /// needed.
+    #[serde(default = "commit_ahead_ms")]
+    pub commit_ahead_ms: u32,
+}
+
+/// Several times the hand-over from one run to the next, which takes about a millisecond between
+/// nodes, and a small part of the time of a load.
+const fn commit_ahead_ms() -> u32 {
+    10
 }
 
 fn is_default(network: &Network) -> bool {
@@ -46,7 +58,8 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         let (tenants, tenant_default, slo, network) = Default::default();
-        Self { queue_len_max: 4_096, tenants, tenant_default, slo, network }
+        let commit_ahead_ms = commit_ahead_ms();
+        Self { queue_len_max: 4_096, tenants, tenant_default, slo, network, commit_ahead_ms }
     }
 }
 
@@ -107,7 +120,8 @@ impl Scheduler {
     #[must_use]
     pub fn with_policy(settings: &Settings, policy: Box<dyn Policy>) -> Self {
         let (waiting, deadlines, corrections) = Default::default();
-        let (queue_len_max, view) = (settings.queue_len_max, View::new(settings));
+        let queue_len_max = settings.queue_len_max;
+        let view = View::new(settings);
         let admission = Admission::new(&settings.slo);
         let (has_slos, now_ns, wake_at_ns) = (false, 0, None);
         Self {
@@ -132,9 +146,9 @@ impl Scheduler {
             self.corrections.clock_went_back += 1;
         }
         self.now_ns = self.now_ns.max(now_ns);
+        let freed = self.view.freed();
         self.view.begin(self.now_ns);
         let expired = self.expire(actions);
-        let freed = self.view.freed();
         let woken = event == Event::Woken;
         let newcomer = match event {
             Event::Arrived(arrival) => self.arrived(arrival, actions),
@@ -238,7 +252,7 @@ impl Scheduler {
     /// Queues an arrival, or rejects it if it can never run.
     fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<InvocationId> {
         let (invocation, deadline_at_ns) = (arrival.invocation, arrival.deadline_at_ns);
-        if self.waiting.contains_key(&invocation) || self.view.is_running(invocation) {
+        if self.is_known(invocation) {
             self.corrections.arrived_twice += 1;
             return None;
         }
@@ -320,6 +334,11 @@ impl Scheduler {
         self.view.devices().any(|(_, device)| could_hold(device))
     }
 
+    /// Whether an invocation waits or runs.
+    fn is_known(&self, invocation: InvocationId) -> bool {
+        self.waiting.contains_key(&invocation) || self.view.is_running(invocation)
+    }
+
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {
         let mut at = 0;
         while at < arrival.models.len() {
@@ -336,7 +355,8 @@ impl Scheduler {
     fn refuse(&mut self, Refused { request, estimate }: &Refused, actions: &mut Vec<Action>) {
         self.waits_no_more(request);
         self.view.forget(request);
-        let (invocation, estimate) = (request.invocation, *estimate);
+        let invocation = request.invocation;
+        let estimate = *estimate;
         actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate });
     }
 
@@ -405,7 +425,8 @@ impl Scheduler {
     fn ask_to_be_woken(&mut self, actions: &mut Vec<Action>) {
         let deadline_at_ns = self.deadlines.first().map(|(deadline_at_ns, _)| *deadline_at_ns);
         let impatient_at_ns = self.admission.impatient_at_ns(self.now_ns).filter(|_| self.has_slos);
-        let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns);
+        let lapse_at_ns = self.view.lapse_at_ns().filter(|_| !self.waiting.is_empty());
+        let others = self.view.tenants().wake_at_ns().into_iter().chain(impatient_at_ns).chain(lapse_at_ns);
         let Some(first_ns) = deadline_at_ns.into_iter().chain(others).min() else {
             return;
         };

@@ -29,8 +29,11 @@ pub use slos::{SloCounts, SloLatency, SloRule};
 mod layout;
 pub use layout::{Kind, Losses};
 
+mod cluster;
+pub use cluster::{Batching, Cluster, Ends, Placed, Schedule};
+
 mod world;
-pub use world::{Batching, Cluster, Ends, Placed, Schedule, run};
+pub use world::run;
 
 mod check;
 pub use check::Violation;

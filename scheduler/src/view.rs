@@ -19,16 +19,24 @@ pub use nodes::NodeView;
 
 mod residency;
 mod running;
+pub(crate) use running::End;
+
+mod committed;
+mod functions;
+
+mod commitments;
+use commitments::Commitments;
 
 mod costs;
 
-use crate::estimate::{Network, RunTimes};
+use crate::estimate::Network;
 use crate::keys::Table;
 use crate::policy::Demand;
 use crate::{
-    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, LoadTimes, ModelDemand, ModelKey, PartId, Request,
-    Settings, Tenants,
+    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, ModelDemand, ModelKey, PartId, Request, Settings,
+    Tenants,
 };
+use functions::{AllTimes, FunctionTimes};
 use models::Models;
 use running::Running;
 use smallvec::SmallVec;
@@ -60,12 +68,12 @@ pub struct View {
     eased: SmallVec<[DeviceKey; 8]>,
     /// When the first invocation arrived.
     watched_from_ns: Option<u64>,
-    functions: Table<FunctionId, RunTimes>,
+    functions: Table<FunctionId, FunctionTimes>,
     tenants: Tenants,
     running: HashMap<InvocationId, Running>,
-    load_times: LoadTimes,
-    run_times: RunTimes,
+    all_times: AllTimes,
     network: Network,
+    commitments: Commitments,
     /// Number of grants so far, which orders models by last use.
     clock: u64,
     freed: u64,
@@ -89,9 +97,9 @@ impl View {
             functions: Table::new(FUNCTIONS_MAX),
             tenants: Tenants::new(settings.tenants.clone(), settings.tenant_default.clone()),
             running,
-            load_times: LoadTimes::default(),
-            run_times: RunTimes::default(),
+            all_times: AllTimes::default(),
             network: settings.network,
+            commitments: Commitments::new(settings),
             clock: 0,
             freed: 0,
             capacity_bytes_max: None,
@@ -225,6 +233,12 @@ impl View {
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.events += 1;
         self.eased.clear();
+        for device in self.commitments.take_forming() {
+            self.change(device, SmallVec::new(), DeviceView::close_batches);
+        }
+        while let Some(invocation) = self.commitments.next_overdue(now_ns) {
+            self.lapse(invocation);
+        }
         self.tenants.begin(now_ns);
     }
 
@@ -260,6 +274,7 @@ impl View {
             told_ns,
             slo: arrival.slo.unwrap_or_default(),
             inputs: arrival.inputs.as_slice().into(),
+            batch_items_max: arrival.batch_items_max,
         }
     }
 

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, InputsOn, ModelDemand, Network, PolicyKind, PolicyOptions, Scheduler,
-    Settings,
+    Action, Arrival, DeviceRule, DeviceSpec, Event, InputsOn, ModelDemand, Network, PolicyKind,
+    PolicyOptions, Scheduler, Settings,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -42,6 +42,7 @@ impl Nodes {
                 capacity_bytes: 10,
                 slots: 1,
                 invocations_max: 1,
+                rule: DeviceRule::default(),
             };
             all.tell(Event::NodeUp { node, devices: vec![device] });
             let device = DeviceId { node, ordinal: 0 };
@@ -84,6 +85,7 @@ impl Nodes {
             run_times_ns: Vec::new(),
             slo: None,
             inputs: inputs.collect(),
+            batch_items_max: 0,
         }));
         actions.into_iter().find_map(|action| match action {
             Action::Start { node, why, .. } => {
@@ -113,7 +115,7 @@ fn calls_wait_for_the_node_of_their_inputs_only_if_moving_takes_longer() {
     assert_eq!(nodes.arrive(2, &[(1, 100 * MB)]), None, "moving takes 101 ms: it waits for its node");
     assert_eq!(nodes.arrive(3, &[(1, 5 * MB)]).unwrap(), ((0, 6 * MS), Some((1, 0))), "moving takes 6 ms");
     nodes.now_ns = RUN_MS * MS;
-    let actions = nodes.tell(Event::Finished { invocation: InvocationId(1) });
+    let actions = nodes.tell(Event::Finished { invocation: InvocationId(1), used: None });
     let started = actions.iter().find_map(|action| match action {
         Action::Start { invocation, node, .. } => Some((invocation.0, node.0)),
         _ => None,

@@ -4,8 +4,9 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, Choice, DeviceSpec, Event, InputsOn, ModelDemand, Part, PartId, PolicyKind, PolicyOptions,
-    Recorder, Settings, Setup, Slo, SloSettings, TenantLimits, Tier, VictimKind, replay,
+    Arrival, Choice, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, ModelDemand, Part, PartId,
+    PolicyKind, PolicyOptions, Recorder, Settings, Setup, Slo, SloSettings, TenantLimits, Tier, Transfer,
+    VictimKind, replay,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -72,9 +73,17 @@ fn arrival() -> impl Strategy<Value = Arrival> {
         .prop_map(|(due_at_ns, cost)| Slo { due_at_ns, cost_max: Cost::from_nanos(cost) });
     let inputs = (0_u32..3, number()).prop_map(|(node, bytes)| InputsOn { node: NodeId(node), bytes });
     let inputs = prop::collection::vec(inputs, 0..3);
-    let run = (any::<u32>(), prop::option::of(number()), prop::option::of(slo), inputs);
+    let batch = (prop_oneof![0_u32..5, any::<u32>()], prop_oneof![0_u32..5, any::<u32>()]);
+    let run = (batch, prop::option::of(number()), prop::option::of(slo), inputs);
     (invocation(), tenant(), prop::collection::vec(demand, 0..4), number(), any::<u32>(), run).prop_map(
-        |(invocation, tenant, models, deadline_at_ns, priority, (batch, run_time_ns, slo, inputs))| {
+        |(
+            invocation,
+            tenant,
+            models,
+            deadline_at_ns,
+            priority,
+            ((batch, batch_items_max), run_time_ns, slo, inputs),
+        )| {
             let name = Name::new("f").unwrap();
             let function = FunctionId { tenant, name, version: Version(1) };
             let run_times_ns =
@@ -90,6 +99,7 @@ fn arrival() -> impl Strategy<Value = Arrival> {
                 run_times_ns,
                 slo,
                 inputs,
+                batch_items_max,
             }
         },
     )
@@ -111,26 +121,43 @@ fn slo_settings() -> impl Strategy<Value = SloSettings> {
 
 fn spec() -> impl Strategy<Value = DeviceSpec> {
     let platform = prop::sample::select(&Platform::ALL[..]);
-    (platform, number(), 0_u32..3, 0_u32..4).prop_map(|(platform, capacity_bytes, slots, invocations_max)| {
-        let kind = platform.as_str().into();
-        DeviceSpec { kind, platform, capacity_bytes, slots, invocations_max }
-    })
+    let rule = prop::sample::select(&DeviceRule::ALL[..]);
+    (platform, number(), 0_u32..3, 0_u32..4, rule).prop_map(
+        |(platform, capacity_bytes, slots, invocations_max, rule)| {
+            let kind = platform.as_str().into();
+            DeviceSpec { kind, platform, capacity_bytes, slots, invocations_max, rule }
+        },
+    )
+}
+
+fn used() -> impl Strategy<Value = Option<DeviceUse>> {
+    let used = (number(), number(), any::<u32>(), number()).prop_map(
+        |(device_time_ns, run_time_ns, batch_items, wait_ns)| DeviceUse {
+            device_time_ns,
+            run_time_ns,
+            batch_items,
+            wait_ns,
+        },
+    );
+    prop::option::of(used)
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let node = || (0_u32..3).prop_map(NodeId);
     prop_oneof![
         6 => arrival().prop_map(Event::Arrived),
+        1 => (arrival(), node(), prop::option::of(0_u32..3))
+            .prop_map(|(arrival, node, device)| Event::Running { arrival, node, device }),
         1 => invocation().prop_map(|invocation| Event::Started { invocation }),
-        2 => invocation().prop_map(|invocation| Event::Finished { invocation }),
-        1 => invocation().prop_map(|invocation| Event::Failed { invocation }),
-        1 => invocation().prop_map(|invocation| Event::Cancelled { invocation }),
+        2 => (invocation(), used()).prop_map(|(invocation, used)| Event::Finished { invocation, used }),
+        1 => (invocation(), used()).prop_map(|(invocation, used)| Event::Failed { invocation, used }),
+        1 => (invocation(), used()).prop_map(|(invocation, used)| Event::Cancelled { invocation, used }),
         4 => (device(), model(), number(), prop::option::of(number()), parts()).prop_map(
             |(device, model, bytes, load_time_ns, parts)| Event::Loaded { device, model, bytes, load_time_ns, parts },
         ),
         2 => (device(), model()).prop_map(|(device, model)| Event::Evicted { device, model }),
-        1 => (node(), model(), prop::collection::vec((tier(), number()), 0..6))
-            .prop_map(|(node, model, bytes)| Event::Staged { node, model, bytes }),
+        1 => (node(), model(), prop::collection::vec((tier(), number()), 0..6), prop::option::of(transfer()))
+            .prop_map(|(node, model, bytes, moved)| Event::Staged { node, model, bytes, moved }),
         2 => (node(), prop::collection::vec(spec(), 0..3)).prop_map(|(node, devices)| Event::NodeUp { node, devices }),
         1 => node().prop_map(|node| Event::NodeDown { node }),
         1 => device().prop_map(|device| Event::DeviceDown { device }),
@@ -139,6 +166,10 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(device, capacity_bytes)| Event::DeviceResized { device, capacity_bytes }),
         1 => Just(Event::Woken),
     ]
+}
+
+fn transfer() -> impl Strategy<Value = Transfer> {
+    (tier(), number(), number()).prop_map(|(from, bytes, time_ns)| Transfer { from, bytes, time_ns })
 }
 
 fn tier() -> impl Strategy<Value = Tier> {
@@ -155,24 +186,32 @@ proptest! {
         victims in prop::sample::select(&[VictimKind::LeastRecentlyUsed, VictimKind::LeastLoss][..]),
         limits in prop::option::of(limits()),
         slo in slo_settings(),
+        commit_ahead_ms in prop_oneof![0_u32..20, Just(u32::MAX)],
         events in prop::collection::vec((number(), event()), 1..120),
     ) {
         let settings = Settings {
             queue_len_max: QUEUE_LEN_MAX,
             tenant_default: limits.unwrap_or_default(),
             slo,
+            commit_ahead_ms,
             ..Settings::default()
         };
         let options = PolicyOptions { victims: Some(victims), ..PolicyOptions::default() };
         let setup = Setup { policy, options, settings };
-        let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, usize::MAX));
-        let (mut actions, calls) = (Vec::new(), events.len() as u64);
+        let mut scheduler = setup.build();
+        let mut recorder = Recorder::new(&setup, usize::MAX);
+        let mut actions = Vec::new();
+        let calls = events.len() as u64;
         for (now_ns, event) in events {
             recorder.handle(&mut scheduler, now_ns, event, &mut actions);
             let tenants = scheduler.view().tenants();
             let is_empty = scheduler.view().devices().next().is_none();
             prop_assert!(!is_empty || ["t0", "t1"].iter().all(|name| tenants.resident_bytes(&TenantId::new(name).unwrap()) == 0));
             prop_assert!(scheduler.waiting() <= QUEUE_LEN_MAX);
+            for (_, device) in scheduler.view().devices() {
+                let committed_ns = (device.committed_ns(), device.committed_load_ns());
+                prop_assert!(device.running() > 0 || committed_ns == (0, 0), "{committed_ns:?} of nothing");
+            }
             prop_assert!(scheduler.view().devices().all(|(_, device)| device.evictable_bytes() <= device.held_bytes()));
         }
         let replayed = replay(&recorder.take_lines()[..]).unwrap();

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 use weir_scheduler::{
-    Action, Arrival, Corrections, DeviceSpec, Event, ModelDemand, Part, PartId, Rejection, Scheduler,
-    Settings,
+    Action, Arrival, Corrections, DeviceRule, DeviceSpec, Event, ModelDemand, Part, PartId, Rejection,
+    Scheduler, Settings,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     fn finish(&mut self, id: u64) -> Vec<Action> {
-        self.tell(Event::Finished { invocation: InvocationId(id) })
+        self.tell(Event::Finished { invocation: InvocationId(id), used: None })
     }
 }
 
@@ -60,6 +60,7 @@ fn up(capacities: &[u64]) -> Event {
         capacity_bytes: *capacity_bytes,
         slots: 1,
         invocations_max: 100,
+        rule: DeviceRule::default(),
     };
     Event::NodeUp { node: NODE, devices: capacities.iter().map(device).collect() }
 }
@@ -87,6 +88,7 @@ fn arrival(id: u64, models: &[(&str, u64)], deadline_at_ns: u64) -> Event {
         run_times_ns: Vec::new(),
         slo: None,
         inputs: Vec::new(),
+        batch_items_max: 0,
     })
 }
 
@@ -248,7 +250,7 @@ fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
     cluster.scheduler.handle(100, Event::Woken, &mut actions);
     assert_eq!(short(&actions), ["4!Deadline", "2!Deadline", "wake 200"]);
     actions.clear();
-    cluster.scheduler.handle(200, Event::Finished { invocation: InvocationId(1) }, &mut actions);
+    cluster.scheduler.handle(200, Event::Finished { invocation: InvocationId(1), used: None }, &mut actions);
     assert_eq!(short(&actions), ["3!Deadline"], "a deadline that has come goes before a place that is free");
     assert_eq!(short(&cluster.tell(arrival(5, &[], 200))), ["5!Deadline"]);
 }
@@ -259,8 +261,8 @@ fn cancellation_releases_waiting_and_running_invocations() {
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[("b", 10)]);
     cluster.arrive(3, &[("c", 10)]);
-    assert_eq!(cluster.tell(Event::Cancelled { invocation: InvocationId(2) }), []);
-    assert_eq!(short(&cluster.tell(Event::Cancelled { invocation: InvocationId(1) })), ["3@0"]);
+    assert_eq!(cluster.tell(Event::Cancelled { invocation: InvocationId(2), used: None }), []);
+    assert_eq!(short(&cluster.tell(Event::Cancelled { invocation: InvocationId(1), used: None })), ["3@0"]);
     assert_eq!(cluster.finish(1), []);
     assert_eq!(
         cluster.scheduler.corrections(),
@@ -291,6 +293,7 @@ fn invocations_max_of_one_serializes_a_device() {
         capacity_bytes: 10,
         slots: 1,
         invocations_max: 1,
+        rule: DeviceRule::default(),
     };
     cluster.tell(Event::NodeUp { node: NODE, devices: vec![spec] });
     assert_eq!(short(&cluster.arrive(1, &[("a", 1)])), ["1@0"]);
@@ -306,7 +309,7 @@ fn invalid_events_are_counted_and_ignored() {
     cluster.arrive(1, &[("a", 1)]);
     assert_eq!(cluster.arrive(1, &[("b", 1)]), []);
     for event in [
-        Event::Finished { invocation: InvocationId(9) },
+        Event::Finished { invocation: InvocationId(9), used: None },
         Event::Started { invocation: InvocationId(9) },
         Event::Loaded { device: nowhere, model: model("a"), bytes: 1, load_time_ns: None, parts: Vec::new() },
         Event::Evicted { device: nowhere, model: model("a") },

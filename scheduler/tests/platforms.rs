@@ -5,8 +5,8 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler,
-    Settings, Slo,
+    Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection,
+    Scheduler, Settings, Slo,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -27,7 +27,8 @@ fn device(ordinal: u32) -> DeviceId {
 }
 
 fn spec(kind: &str, platform: Platform) -> DeviceSpec {
-    DeviceSpec { kind: kind.into(), platform, capacity_bytes: 10, slots: 2, invocations_max: 2 }
+    let rule = DeviceRule::default();
+    DeviceSpec { kind: kind.into(), platform, capacity_bytes: 10, slots: 2, invocations_max: 2, rule }
 }
 
 fn cpu() -> DeviceSpec {
@@ -89,6 +90,7 @@ impl Cluster {
             run_times_ns: Vec::new(),
             slo,
             inputs: Vec::new(),
+            batch_items_max: 0,
         }));
         (invocation, actions)
     }
@@ -106,7 +108,7 @@ impl Cluster {
         };
         self.tell(load);
         self.now_ns += times_ms[ordinal as usize] * MS;
-        self.tell(Event::Finished { invocation });
+        self.tell(Event::Finished { invocation, used: None });
         // Calls do not follow each other directly.
         self.now_ns += 50 * MS;
         ordinal
@@ -161,7 +163,7 @@ fn cpu_only_model_does_not_keep_a_call_off_the_accelerator() {
         view.device(view.device_key(device(ordinal)).unwrap()).unwrap().held_bytes()
     };
     assert_eq!((held(&cluster, 0), held(&cluster, 1)), (0, 4), "memory is promised only for what runs there");
-    cluster.tell(Event::Finished { invocation });
+    cluster.tell(Event::Finished { invocation, used: None });
     assert_eq!(held(&cluster, 1), 0);
     // An accelerator on a node without a CPU cannot serve the two models.
     let mut alone = Cluster::of(PolicyKind::default(), vec![gpu()]);
@@ -197,10 +199,11 @@ fn two_models_do_not_evict_each_other_from_the_faster_device() {
             for model in &evict {
                 cluster.tell(Event::Evicted { device: on, model: model.clone() });
             }
-            let (model, parts) = (model(name), Vec::new());
+            let model = model(name);
+            let parts = Vec::new();
             cluster.tell(Event::Loaded { device: on, model, bytes: 4, load_time_ns: None, parts });
             cluster.now_ns += times_ms[on.ordinal as usize] * MS;
-            cluster.tell(Event::Finished { invocation });
+            cluster.tell(Event::Finished { invocation, used: None });
             cluster.now_ns += 5 * MS;
             evict.len()
         };
@@ -256,9 +259,11 @@ fn smaller_device_evicts_more_and_rejects_models_that_no_longer_fit() {
                 _ => None,
             });
             if evicted.is_some() {
-                let (device, model, parts) = (device(0), model(name), Vec::new());
+                let device = device(0);
+                let model = model(name);
+                let parts = Vec::new();
                 cluster.tell(Event::Loaded { device, model, bytes, load_time_ns: None, parts });
-                cluster.tell(Event::Finished { invocation });
+                cluster.tell(Event::Finished { invocation, used: None });
             }
             (evicted, actions)
         };
@@ -287,7 +292,7 @@ fn waiting_for_a_lost_device_does_not_block_other_invocations() {
     for _ in 0..200 {
         let (invocation, actions) = cluster.arrive(&[("c", only(Platform::Cpu))]);
         assert_eq!(started(&actions, invocation), Some(0));
-        cluster.tell(Event::Finished { invocation });
+        cluster.tell(Event::Finished { invocation, used: None });
     }
     let actions = cluster.tell(Event::DeviceUp { device: device(1) });
     assert_eq!(started(&actions, lost), Some(1));
@@ -299,7 +304,8 @@ fn admitted_invocations_of_a_lost_device_start_on_another() {
         let mut cluster = Cluster::of(PolicyKind::default(), vec![gpu(), gpu()]);
         let model = [("a", only(Platform::Cuda))];
         let slo = Slo { due_at_ns: 1_000 * MS, cost_max: Cost::MAX };
-        let (mut running, mut waiting) = (Vec::new(), Vec::new());
+        let mut running = Vec::new();
+        let mut waiting = Vec::new();
         for _ in 0..8 {
             let (invocation, actions) = cluster.arrive_with(&model, Some(slo));
             match started(&actions, invocation) {
@@ -313,7 +319,7 @@ fn admitted_invocations_of_a_lost_device_start_on_another() {
         running.sort_by_key(|(_, ordinal)| *ordinal != lost);
         while !running.is_empty() {
             let (invocation, _) = running.remove(0);
-            actions.extend(cluster.tell(Event::Finished { invocation }));
+            actions.extend(cluster.tell(Event::Finished { invocation, used: None }));
             for action in actions.drain(..) {
                 let Action::Start { invocation, device, .. } = action else { panic!("{action:?}") };
                 assert_eq!(device.map(|device| device.ordinal), Some(1 - lost), "it started on what is lost");
@@ -342,7 +348,9 @@ proptest! {
     ) {
         let specs = [cpu(), gpu(), spec("made-up", Platform::Fake)];
         let mut cluster = Cluster::of(policy, specs.to_vec());
-        let (mut down, mut asked, mut running) = ([false; 3], Vec::new(), Vec::new());
+        let mut down = [false; 3];
+        let mut asked = Vec::new();
+        let mut running = Vec::new();
         for (what, ordinal, models) in steps {
             let at = ordinal as usize;
             let actions = match what {
@@ -353,7 +361,7 @@ proptest! {
                 }
                 1 if !running.is_empty() => {
                     let invocation = running.remove(at % running.len());
-                    cluster.tell(Event::Finished { invocation })
+                    cluster.tell(Event::Finished { invocation, used: None })
                 }
                 _ => {
                     let platforms = |bits: u8| {
@@ -395,9 +403,10 @@ fn cold_gpu_runs_do_not_count_as_warm_run_times() {
         let Some(Action::Start { why, .. }) = actions.first() else { panic!("{actions:?}") };
         let expected_ns = why.estimate.run_time_ns;
         cluster.now_ns += time_ms * MS;
-        let (load_time_ns, parts) = (Some(90 * MS), Vec::new());
+        let load_time_ns = Some(90 * MS);
+        let parts = Vec::new();
         cluster.tell(Event::Loaded { device: device(0), model: model("m"), bytes: 4, load_time_ns, parts });
-        cluster.tell(Event::Finished { invocation });
+        cluster.tell(Event::Finished { invocation, used: None });
         cluster.tell(Event::Evicted { device: device(0), model: model("m") });
         expected_ns
     };

@@ -4,8 +4,8 @@
 
 use std::fmt::Write;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, PolicyKind, Recorder, ReplayError, Replayed, Setup,
-    replay,
+    Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, PolicyKind, Recorder, ReplayError, Replayed,
+    Setup, replay,
 };
 use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version};
 
@@ -16,12 +16,15 @@ fn up() -> Event {
         capacity_bytes: 10,
         slots: 1,
         invocations_max: 1,
+        rule: DeviceRule::default(),
     };
     Event::NodeUp { node: NodeId(0), devices: vec![device] }
 }
 
 fn arrival(id: u64) -> Event {
-    let (tenant, name, version) = (TenantId::default(), Name::new("m").unwrap(), Version(1));
+    let tenant = TenantId::default();
+    let name = Name::new("m").unwrap();
+    let version = Version(1);
     let model = ModelId { tenant: tenant.clone(), name: name.clone(), version };
     Event::Arrived(Arrival {
         invocation: InvocationId(id),
@@ -40,15 +43,17 @@ fn arrival(id: u64) -> Event {
         run_times_ns: Vec::new(),
         slo: None,
         inputs: Vec::new(),
+        batch_items_max: 0,
     })
 }
 
 /// Records two invocations of one model, one after the other, on one device.
 fn record(bytes_max: usize) -> (Recorder, Vec<Action>) {
     let setup = Setup::default();
-    let (mut scheduler, mut recorder) = (setup.build(), Recorder::new(&setup, bytes_max));
+    let mut scheduler = setup.build();
+    let mut recorder = Recorder::new(&setup, bytes_max);
     let mut actions = Vec::new();
-    let events = [up(), arrival(0), arrival(1), Event::Finished { invocation: InvocationId(0) }];
+    let events = [up(), arrival(0), arrival(1), Event::Finished { invocation: InvocationId(0), used: None }];
     for (now_ns, event) in (0..).zip(events) {
         recorder.handle(&mut scheduler, now_ns, event, &mut actions);
     }
@@ -113,11 +118,14 @@ fn replay_reports_the_line_of_the_first_difference() {
 fn invalid_record_is_an_error_with_its_line() {
     let (mut recorder, _) = record(usize::MAX);
     let setup = text(&mut recorder).lines().next().unwrap().to_owned();
+    let old = setup.replace("\"version\":2,", "");
     let unknown = setup.replace(PolicyKind::default().as_str(), "fastest");
     let bad = [
         (String::new(), "line 1"),
         ("{}\n".to_owned(), "line 1"),
         (format!("{unknown}\n"), "fastest"),
+        (format!("{old}\n"), "version 1"),
+        (format!("{}\n", setup.replace("\"version\":2", "\"version\":3")), "version 3"),
         (format!("{setup}\n{{}}\n"), "line 2"),
         (format!("{setup}\n{{\"now_ns\":-1,\"event\":\"woken\",\"actions\":[]}}\n"), "line 2"),
         (format!("{setup}\n{}\n", "[".repeat(100_000)), "line 2"),

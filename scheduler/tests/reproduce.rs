@@ -17,7 +17,8 @@ fn check(preset: Preset, lower: f64) {
         measure(preset, 35, &Cluster::default(), policy, &PolicyOptions::default(), seeds).unwrap()
     };
     let by_seed = SEEDS.map(|seed| measure(PolicyKind::FinishFirst, &[seed]));
-    let (own, o3) = (Metrics::mean(&by_seed), measure(PolicyKind::LalbO3, &SEEDS));
+    let own = Metrics::mean(&by_seed);
+    let o3 = measure(PolicyKind::LalbO3, &SEEDS);
     let means = (own.avg, o3.avg);
     assert!(own.avg <= (1.0 - lower) * o3.avg, "mean latency {means:?}");
     assert!(own.p99 <= o3.p99, "p99 {} and {}", own.p99, o3.p99);

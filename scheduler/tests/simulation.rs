@@ -11,8 +11,8 @@ use weir_scheduler::sim::{
     Workload, run,
 };
 use weir_scheduler::{
-    BusyChoice, Choice, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, SloSettings, TenantLimits,
-    VictimKind,
+    BusyChoice, Choice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, SloSettings,
+    TenantLimits, VictimKind,
 };
 use weir_types::Cost;
 
@@ -94,6 +94,8 @@ fn cluster(rng: &mut Pcg64) -> Cluster {
         deadline_ns: [None, Some(20_000_000_000)][rng.random_range(0..2)],
         slo: if rng.random() { Some(slo(rng)) } else { None },
         jitter: [0.0, 0.3][rng.random_range(0..2)],
+        rule: DeviceRule::ALL[rng.random_range(0..DeviceRule::ALL.len())],
+        faults: [0.0, 0.3][rng.random_range(0..2)],
         settings: Settings {
             queue_len_max,
             tenant_default: limits,
@@ -120,7 +122,9 @@ fn explore(policy: PolicyKind) {
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
         let (recipe, cluster) = (recipe(&mut rng), cluster(&mut rng));
-        let workload = recipe.make(seed).unwrap();
+        let shares: Vec<f64> =
+            (0..recipe.functions).map(|_| [1.0, 0.5, 0.05][rng.random_range(0..3)]).collect();
+        let workload = recipe.make(seed).unwrap().with_device_shares(shares).unwrap();
         let options = options(&mut rng, seed);
         let schedule = run(&workload, &cluster, policy.build(&options)).unwrap_or_else(|violation| {
             panic!(
@@ -169,7 +173,8 @@ fn admitted_requests_meet_their_slo() {
     let (mut met, mut rejected) = (0, 0);
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
-        let (recipe, slo) = (recipe(&mut rng), slo(&mut rng));
+        let recipe = recipe(&mut rng);
+        let slo = slo(&mut rng);
         let settings = SloSettings { admission: true, ..slo_settings(&mut rng) };
         let settings = Settings { slo: settings, ..Settings::default() };
         let nodes = rng.random_range(1..4);
@@ -250,13 +255,16 @@ fn dumped_workload_reads_back_with_its_schedule() {
         capacity_mb: 8_192,
         tenants: 1,
     };
-    let workload = workload.make(7).unwrap();
+    let workload = workload.make(7).unwrap().with_device_shares([0.5, 0.05]).unwrap();
     let schedule =
         run(&workload, &Cluster::default(), PolicyKind::default().build(&PolicyOptions::default())).unwrap();
     let mut json = Vec::new();
     workload.to_json("finish-first", &schedule, &Metrics::of(&workload, &schedule), &mut json).unwrap();
     let (again, placed) = Workload::from_json(&json).unwrap();
     assert_eq!((again.devices(), again.capacity_bytes()), (workload.devices(), workload.capacity_bytes()));
+    for (was_ns, is_ns) in workload.off_device_ns().iter().zip(again.off_device_ns()) {
+        assert!(was_ns.abs_diff(*is_ns) < 1_000);
+    }
     let placed = placed.unwrap();
     assert_eq!(placed.len(), schedule.placed.len());
     for (was, is) in schedule.placed.iter().flatten().zip(&placed) {
@@ -282,6 +290,8 @@ fn invalid_workload_is_an_error_with_its_reason() {
         (r#"{"models":[[100,1,1]],"requests":[[-1,0]],"capacity":500}"#, "not a time"),
         (r#"{"models":[[100,1,1]],"requests":[[0,1]],"capacity":500}"#, "no model 1"),
         (r#"{"models":[[100,1,1]],"requests":[[0,0]],"capacity":500,"gpus":0}"#, "device"),
+        (r#"{"models":[[100,1,1,0]],"requests":[[0,0]],"capacity":500}"#, "no fraction"),
+        (r#"{"models":[[100,1,1,1.5]],"requests":[[0,0]],"capacity":500}"#, "no fraction"),
         (r#"{"models":[[100,1,NaN]],"requests":[[0,0]],"capacity":500}"#, "no workload"),
         (r#"{"models":[[100,1,null]],"requests":[[0,0]],"capacity":500}"#, "no workload"),
         (r#"{"models":[[100,1,1]],"requests":[[0,0]],"capacity":500,"gpus":4000000000}"#, "at most"),

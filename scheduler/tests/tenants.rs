@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use weir_scheduler::{
-    Action, Arrival, DeviceSpec, Event, ModelDemand, Part, PartId, PolicyKind, PolicyOptions, Scheduler,
-    Settings, TenantLimits,
+    Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Part, PartId, PolicyKind, PolicyOptions,
+    Scheduler, Settings, TenantLimits,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -42,6 +42,7 @@ impl Cluster {
             capacity_bytes: 10,
             slots: 1,
             invocations_max: 1,
+            rule: DeviceRule::default(),
         };
         let devices = vec![spec; devices];
         scheduler.handle(0, Event::NodeUp { node: NODE, devices }, &mut Vec::new());
@@ -51,7 +52,8 @@ impl Cluster {
 
     /// An arrival for a function with one model of 5 bytes; a device holds two.
     fn arrive(&mut self, who: &str, model: u64) {
-        let (id, tenant) = (self.next, tenant(who));
+        let id = self.next;
+        let tenant = tenant(who);
         self.next += 1;
         let name = Name::new(&format!("m{model}")).unwrap();
         let function = FunctionId { tenant: tenant.clone(), name: name.clone(), version: Version(1) };
@@ -74,6 +76,7 @@ impl Cluster {
             run_times_ns: Vec::new(),
             slo: None,
             inputs: Vec::new(),
+            batch_items_max: 0,
         }));
     }
 
@@ -112,7 +115,7 @@ impl Cluster {
             let (at_ns, id) = (*at_ns, *id);
             self.running.remove(&(at_ns, id));
             self.now_ns = at_ns;
-            self.tell(Event::Finished { invocation: InvocationId(id) });
+            self.tell(Event::Finished { invocation: InvocationId(id), used: None });
         }
         self.now_ns = until_ns;
         self.tell(Event::Woken);
@@ -254,9 +257,10 @@ fn capped_call_without_models_starts_when_another_ends() {
                 run_times_ns: Vec::new(),
                 slo: None,
                 inputs: Vec::new(),
+                batch_items_max: 0,
             })
         };
         assert_eq!([tell(arrival(1)), tell(arrival(2))], [vec![1], vec![]], "{policy:?}");
-        assert_eq!(tell(Event::Finished { invocation: InvocationId(1) }), [2], "{policy:?}");
+        assert_eq!(tell(Event::Finished { invocation: InvocationId(1), used: None }), [2], "{policy:?}");
     }
 }

@@ -16,8 +16,8 @@ pub use invocations::{
 mod objects;
 pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 
-mod sizing;
-pub use sizing::{ModelSizing, ProfileEvent, ProfileRequest};
+mod capacity;
+pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};
 
 mod usage;
 pub use usage::{DeviceUsage, Usage, UsageRow};

@@ -17,7 +17,7 @@ pub struct HashError(String);
 impl ContentHash {
     /// Hashes `bytes`.
     #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn from_content(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
@@ -89,7 +89,7 @@ mod tests {
         hasher.update(b"ab");
         hasher.update(b"c");
         let hash = hasher.finish();
-        assert_eq!(hash, ContentHash::of(b"abc"));
+        assert_eq!(hash, ContentHash::from_content(b"abc"));
         assert_eq!(hash.to_string().parse(), Ok(hash));
         assert_eq!(hash.to_string(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert!("ba78".parse::<ContentHash>().is_err());

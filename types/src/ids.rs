@@ -267,13 +267,16 @@ impl fmt::Debug for AsyncId {
 #[serde(transparent)]
 pub struct NodeId(pub u32);
 
+/// A device's index among the devices of its node.
+pub type Ordinal = u32;
+
 /// A device of a node: a GPU, or the node's CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DeviceId {
     /// The node that owns it.
     pub node: NodeId,
     /// Index among the node's devices.
-    pub ordinal: u32,
+    pub ordinal: Ordinal,
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@
 
 mod ids;
 pub use ids::{
-    AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, TenantId,
-    Version, WorkflowId,
+    AsyncId, AsyncIdError, DeviceId, FunctionId, InvocationId, ModelId, Name, NameError, NodeId, Ordinal,
+    TenantId, Version, WorkflowId,
 };
 
 mod hash;

@@ -76,8 +76,8 @@ impl fmt::Display for Combiner {
 
 impl<'a> Combination<'a> {
     /// Checks that the tensors are compatible. An error describes the mismatch.
-    pub fn of(combiner: Combiner, tensors: Vec<View<'a>>) -> Result<Self, String> {
-        let first = *tensors.first().ok_or("there is nothing to combine")?;
+    pub fn new(combiner: Combiner, tensors: Vec<View<'a>>) -> Result<Self, String> {
+        let first = *tensors.first().ok_or("no tensor to combine")?;
         let (datatype, mut shape) = (first.datatype, first.shape.clone());
         let differs = |other: &View<'_>| {
             format!("{}{} and {}{} do not fit", datatype, first.shape, other.datatype, other.shape)
@@ -256,7 +256,7 @@ mod tests {
             (Shape::new(shape).unwrap(), tensors.iter().map(|values| fp32(values)).collect::<Vec<_>>());
         let views =
             data.iter().map(|data| View { datatype: ElementType::Fp32, shape: &shape, data }).collect();
-        let combination = Combination::of(combiner, views).unwrap();
+        let combination = Combination::new(combiner, views).unwrap();
         let mut out = vec![0xAA; combination.bytes];
         combination.write(&mut out);
         out.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
@@ -289,9 +289,9 @@ mod tests {
         let one = view(ElementType::Fp32, &scalar, &[0; 4]);
         let wide = Shape::new(&[2, 1]).unwrap();
         let why = |combiner, tensors: &[View<'_>]| {
-            Combination::of(combiner, tensors.to_vec()).map(drop).unwrap_err()
+            Combination::new(combiner, tensors.to_vec()).map(drop).unwrap_err()
         };
-        assert!(why(Combiner::Mean, &[]).contains("nothing"));
+        assert!(why(Combiner::Mean, &[]).contains("no tensor"));
         assert!(why(Combiner::Mean, &[ints]).contains("not with INT32"));
         assert!(why(Combiner::Mean, &[floats, longer]).contains("do not fit"));
         assert!(why(Combiner::Concat, &[floats, ints]).contains("do not fit"));

@@ -1,4 +1,5 @@
-//! Workflow documents: TOML or JSON of the same structure. `docs/workflows.md` is the reference.
+//! Workflow documents: TOML or JSON of the same structure. `docs/reference/workflows.md` is the
+//! reference.
 
 use crate::combine::Combiner;
 use crate::condition::Condition;
@@ -129,7 +130,7 @@ impl Document {
 
 impl Source {
     /// An output of a step.
-    pub(crate) fn of(step: &str, output: &str) -> Self {
+    pub(crate) fn new(step: &str, output: &str) -> Self {
         Self { of: step.to_owned(), output: Some(output.to_owned()) }
     }
 }

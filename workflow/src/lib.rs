@@ -37,7 +37,7 @@
 //!         kind: TargetKind::Model,
 //!         name: reference.name.clone(),
 //!         version: Version(1),
-//!         digest: ContentHash::of(b"a model"),
+//!         digest: ContentHash::from_content(b"a model"),
 //!         signature: Some(Signature { inputs: vec![port("x")], outputs: vec![port("y")] }),
 //!         depth: 0,
 //!         runs: 0,

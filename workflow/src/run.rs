@@ -410,7 +410,7 @@ fn wanted_outputs(plan: &Plan, wanted: Option<&[String]>) -> Result<Vec<usize>, 
 fn show(tensor: View<'_>) -> String {
     let shape = tensor.shape.dimensions().iter().map(|size| Some(*size)).collect();
     let port = Port { name: String::new(), datatype: tensor.datatype, shape };
-    TensorType::of(&port).to_string()
+    TensorType::from_port(&port).to_string()
 }
 
 fn list(ports: &[Port]) -> String {

@@ -24,7 +24,7 @@ pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
         return Err("a scalar cannot be split".to_owned());
     };
     let parts = parts.min(*rows).max(1);
-    let mut data = Rows::of(tensor, *rows)?;
+    let mut data = Rows::new(tensor, *rows)?;
     let part = |number: u32| {
         let own = rows / parts + u32::from(number < rows % parts);
         let shape = Shape::new(&[&[own], rest].concat()).map_err(|error| error.to_string())?;
@@ -42,7 +42,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(tensor: View<'a>, rows: u32) -> Result<Self, String> {
+    fn new(tensor: View<'a>, rows: u32) -> Result<Self, String> {
         tensor.shape.check(tensor.datatype, tensor.data).map_err(|error| error.to_string())?;
         Ok(Self { tensor, row_len: tensor.len() / u64::from(rows.max(1)), at: 0 })
     }

@@ -28,7 +28,7 @@ pub enum Dimension {
 
 impl TensorType {
     /// The type of a port.
-    pub(crate) fn of(port: &Port) -> Self {
+    pub(crate) fn from_port(port: &Port) -> Self {
         let dimension = |size: &Option<u32>| size.map_or(Dimension::Any, Dimension::Fixed);
         Self { datatype: port.datatype, dimensions: port.shape.iter().map(dimension).collect() }
     }

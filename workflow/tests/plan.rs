@@ -36,7 +36,7 @@ fn catalog(_: &str, wanted: &ModelRef) -> Result<Option<Pinned>, String> {
         kind,
         name: wanted.name.clone(),
         version: Version(1),
-        digest: ContentHash::of(wanted.name.as_str().as_bytes()),
+        digest: ContentHash::from_content(wanted.name.as_str().as_bytes()),
         signature,
         depth: 4,
         runs: 1,

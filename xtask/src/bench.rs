@@ -64,7 +64,7 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     let sources = repo.root().join("bench/python");
     let python = setup::environment(repo, "bench/python", &sources.join("requirements.txt"))?.join("python");
     let onnxruntime = setup::onnxruntime(repo)?;
-    functions::run(repo, &FunctionsArgs::of(&FUNCTIONS))?;
+    functions::run(repo, &FunctionsArgs::from_names(&FUNCTIONS))?;
     let models = models::light(repo)?;
     models::minilm(repo)?;
     let serving = serving(repo, args)?;

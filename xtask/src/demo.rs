@@ -76,7 +76,8 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
 
 /// Pushes the digits model, deploys its function, and calls both.
 fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
-    let (url, folder) = (node.url(), repo.functions().join(DIGITS));
+    let url = node.url();
+    let folder = repo.functions().join(DIGITS);
     say("push a model");
     upload(repo, &folder.join("model/digits.onnx"), &format!("{url}/v1/models/digits/versions/1"))?;
     say("deploy a function, and grant it the model");

@@ -29,7 +29,7 @@ pub(crate) struct DistArgs {
 
 pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let library = setup::onnxruntime(repo)?;
-    functions::run(repo, &FunctionsArgs::of(&["classify-digits"]))?;
+    functions::run(repo, &FunctionsArgs::from_names(&["classify-digits"]))?;
     let weir = weir::build_with(repo, &args.profile)?;
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");

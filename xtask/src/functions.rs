@@ -25,7 +25,7 @@ pub(crate) struct FunctionsArgs {
 
 impl FunctionsArgs {
     /// Selects these functions.
-    pub(crate) fn of(names: &[&str]) -> Self {
+    pub(crate) fn from_names(names: &[&str]) -> Self {
         Self { names: names.iter().map(|&name| name.to_owned()).collect(), debian: false }
     }
 }
@@ -76,7 +76,8 @@ impl Found {
     fn in_folder(folder: &Path) -> Result<Self> {
         let entries =
             std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
-        let (mut rust, mut other) = (Vec::new(), Vec::new());
+        let mut rust = Vec::new();
+        let mut other = Vec::new();
         for entry in entries {
             let path = entry?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
@@ -111,8 +112,8 @@ impl Found {
 /// Writes `component` to `place` atomically, unless the contents are equal. Returns the length and
 /// whether the file changed.
 fn install(component: &Path, place: &Path) -> Result<(usize, bool)> {
-    let bytes =
-        std::fs::read(component).with_context(|| format!("the build left no {}", component.display()))?;
+    let bytes = std::fs::read(component)
+        .with_context(|| format!("the build did not create {}", component.display()))?;
     if std::fs::read(place).is_ok_and(|there| there == bytes) {
         return Ok((bytes.len(), false));
     }

@@ -31,7 +31,7 @@ const SCRIPTS: [(&str, &str); 3] = [
 /// The machine needs the driver and bash, but neither network nor Rust. There, models get random
 /// weights (with Python 3), and are compared with PyTorch if it is installed. The folder has at
 /// most 60 MiB, and contains no NVIDIA software. Files in `.gpu/results` are kept: put the results
-/// of a step there, and the next step resumes from them. docs/gpu.md, "Testing on a GPU", lists
+/// of a step there, and the next step resumes from them. docs/guides/check-gpu.md, "Steps", lists
 /// the steps.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GpuKitArgs {
@@ -77,7 +77,7 @@ pub(crate) fn run(repo: &Repo, args: &GpuKitArgs) -> Result<()> {
     report("made", &format!("{} of at most {} in {}", size(bytes), size(KIT_BYTES_MAX), repo.show(&kit)));
     let go = repo.show(&kit.join("go.sh")).to_string();
     eprintln!(
-        "\nOn the machine with the GPU: bash {go} 1\nThe other steps: docs/gpu.md, \"Testing on a GPU\""
+        "\nOn the machine with the GPU: bash {go} 1\nThe other steps: docs/guides/check-gpu.md, \"Steps\""
     );
     Ok(())
 }

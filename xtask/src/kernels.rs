@@ -7,6 +7,7 @@
 //! ```
 
 mod cubin;
+mod leftovers;
 mod log;
 mod nvrtc;
 mod parallel;
@@ -53,8 +54,12 @@ pub(crate) fn run(repo: &Repo, args: &KernelsArgs) -> Result<()> {
 }
 
 /// Fails if the PTX, the machine code or the table of resources differs from the sources' output.
+/// Without a choice of modules, also fails if there are files of modules without a source.
 pub(crate) fn check(repo: &Repo, modules: &[String]) -> Result<()> {
     let kernels = Kernels::open(repo, modules)?;
+    if modules.is_empty() {
+        kernels.check_leftovers()?;
+    }
     kernels.check_ptx()?;
     kernels.check_cubins()
 }
@@ -111,9 +116,19 @@ impl Kernels {
         Ok(())
     }
 
+    fn check_leftovers(&self) -> Result<()> {
+        let name = |file: &Path| file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let ptx = self.pairs(&FAMILIES).map(|(module, family)| name(&self.ptx_of(module, family)));
+        leftovers::check(&self.folder.join("ptx"), &ptx.collect())?;
+        let cubins = self.pairs(&ARCHITECTURES);
+        let cubins = cubins.map(|(module, architecture)| name(&self.cubin_of(module, architecture)));
+        leftovers::check(&self.folder.join("cubin"), &cubins.collect())
+    }
+
     fn check_ptx(&self) -> Result<()> {
         let bytes = self.each(&FAMILIES, |module, family| {
-            let (file, found) = (self.ptx_of(module, family), self.ptx(module, family)?);
+            let file = self.ptx_of(module, family);
+            let found = self.ptx(module, family)?;
             let same = sources::code(&found) == self.sources.compile(module, family)?;
             ensure!(same, "{} is not what its source makes: run `cargo xtask kernels`", file.display());
             Ok(found.len() as u64)
@@ -127,7 +142,8 @@ impl Kernels {
     fn check_cubins(&self) -> Result<()> {
         let resources = Resources::read(&self.table())?;
         let checked = self.each(&ARCHITECTURES, |module, architecture| {
-            let (ptx, file) = (self.ptx_for(module, architecture)?, self.cubin_of(module, architecture));
+            let ptx = self.ptx_for(module, architecture)?;
+            let file = self.cubin_of(module, architecture);
             let packed = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let listed = resources.get(module, architecture);
             let stamp = Stamp::new(&self.stamps, module, architecture, (&ptx, &packed, &listed));
@@ -149,17 +165,17 @@ impl Kernels {
         Ok(())
     }
 
-    /// Runs `work` for every module and target, except for targets without the module's
-    /// instructions.
+    /// Runs `work` for every pair of module and target.
     fn each<T: Send>(&self, targets: &[u32], work: impl Fn(&str, u32) -> Result<T> + Sync) -> Result<Vec<T>> {
-        let pairs: Vec<_> = self
-            .sources
-            .modules()
-            .iter()
-            .flat_map(|module| targets.iter().map(move |target| (module.as_str(), *target)))
-            .filter(|(module, target)| sources::is_for(module, *target))
-            .collect();
+        let pairs: Vec<_> = self.pairs(targets).collect();
         parallel::all(&pairs, |(module, target)| work(module, *target))
+    }
+
+    /// Every module with every target, except for targets without the module's instructions.
+    fn pairs<'a>(&'a self, targets: &'a [u32]) -> impl Iterator<Item = (&'a str, u32)> {
+        let modules = self.sources.modules().iter();
+        let pairs = modules.flat_map(|module| targets.iter().map(|target| (module.as_str(), *target)));
+        pairs.filter(|(module, target)| sources::is_for(module, *target))
     }
 
     fn ptx_of(&self, module: &str, family: u32) -> PathBuf {

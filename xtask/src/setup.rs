@@ -45,7 +45,8 @@ pub(crate) fn toolchain(repo: &Repo) -> Result<Toolchain> {
 
 /// Installs the library that runs models on the CPU.
 pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
-    let (library, version) = (repo.onnxruntime(), OnnxRuntime::VERSION);
+    let library = repo.onnxruntime();
+    let version = OnnxRuntime::VERSION;
     let what = format!("ONNX Runtime {version} in {}", repo.show(&library));
     let stamp = Stamp::beside(&library, version);
     if stamp.is_current() {
@@ -85,7 +86,7 @@ pub(crate) fn environment(repo: &Repo, name: &str, requirements: &Path) -> Resul
 /// Installs the packages of the `package.json` in `folder`. Returns their folder of programs, or
 /// `None` with a note if this machine has no npm.
 pub(crate) fn node_modules(folder: &Path) -> Result<Option<PathBuf>> {
-    let modules = NodeModules::of(folder);
+    let modules = NodeModules::new(folder);
     match modules.install(&mut step) {
         Ok(_) => Ok(Some(modules.programs())),
         Err(error @ PackagesError::NoProgram { .. }) => {

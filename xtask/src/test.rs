@@ -52,7 +52,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
 
 /// Tests of the Python code, without a node.
 fn python(repo: &Repo) -> Result<()> {
-    let (program, sdk) = (setup::python(repo)?.join("python"), repo.root().join("guest-sdk/python"));
+    let program = setup::python(repo)?.join("python");
+    let sdk = repo.root().join("guest-sdk/python");
     for folder in [sdk.join("tests"), repo.functions().join("classify-digits-py")] {
         let mut tests = Command::new(&program);
         tests.args(["-B", "-m", "unittest", "discover", "--quiet"]).current_dir(folder);

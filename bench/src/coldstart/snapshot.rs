@@ -61,8 +61,8 @@ pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built
                 calls += 1.0;
                 let metrics = node.metrics_after(calls)?;
                 let now = [
-                    metrics.get("weir_phase_model_load_seconds_sum")?,
-                    metrics.get("weir_phase_model_run_seconds_sum")?,
+                    metrics.get("weir_phase_seconds_sum{phase=\"model_load\"}")?,
+                    metrics.get("weir_phase_seconds_sum{phase=\"model_run\"}")?,
                 ];
                 let [load, run] = [now[0] - counted[0], now[1] - counted[1]];
                 counted = now;
@@ -96,7 +96,7 @@ pub(super) fn table(all: &[Built]) -> Table {
     let mut table = Table::new("`embed-text`, one sentence", &columns);
     for built in all {
         for (which, calls) in [("first after a restart", &built.first), ("later", &built.later)] {
-            let spread = |value: fn(&Call) -> f64| Spread::of(calls.iter().map(value));
+            let spread = |value: fn(&Call) -> f64| Spread::from_samples(calls.iter().map(value));
             let median =
                 |value| spread(value).map_or_else(String::new, |spread| format!("{:.1}", spread.median));
             let Some(whole) = spread(|call| call.whole_ms) else { continue };

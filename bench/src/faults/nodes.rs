@@ -62,9 +62,9 @@ impl Nodes {
             .map(str::to_owned)
             .to_vec();
             for setting in [
-                "backend=fake".to_owned(),
+                "models.backend=fake".to_owned(),
                 // Each node has room for about a third of the models.
-                format!("model_memory_bytes_max={}", FUNCTIONS.div_ceil(NODES) + 1),
+                format!("models.memory_bytes_max={}", FUNCTIONS.div_ceil(NODES) + 1),
                 format!("cluster.lease_ms={lease_ms}"),
                 format!("cluster.heartbeat_timeout_ms={lease_ms}"),
             ] {
@@ -166,12 +166,12 @@ impl Nodes {
     }
 
     /// Calls that ran on another node after their node was lost, as counted by the reachable nodes.
-    pub(super) fn placed_again(&self) -> f64 {
+    pub(super) fn rescheduled(&self) -> f64 {
         let agent = weir::agent();
         let of_node = |url: &String| -> Option<f64> {
             let text = agent.get(format!("{url}/metrics")).call().ok()?.body_mut().read_to_string().ok()?;
             text.lines()
-                .find_map(|line| line.strip_prefix("weir_invocations_placed_again_total "))?
+                .find_map(|line| line.strip_prefix("weir_invocations_rescheduled_total "))?
                 .parse()
                 .ok()
         };

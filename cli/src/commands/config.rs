@@ -19,7 +19,7 @@ use weir_host::NodeConfig;
 ///               models, objects, env, outbound_hosts, idempotent, cache_ttl_ms, slo_ms,
 ///               cost_slo, reuse, limits
 ///
-/// The output is a valid weir.toml. docs/configuration.md describes each key.
+/// The output is a valid weir.toml. docs/reference/configuration.md describes each key.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ConfigArgs {

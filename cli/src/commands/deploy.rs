@@ -46,7 +46,7 @@ pub(crate) struct DeployArgs {
 
 pub(crate) fn run(args: &DeployArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
-    let (name, component, manifest) = match What::of(args.first.as_deref(), args.file.clone())? {
+    let (name, component, manifest) = match What::from_args(args.first.as_deref(), args.file.clone())? {
         What::File(name, file) => (name, file, FunctionManifest::default()),
         What::Project(name) => {
             let project = context.project()?;
@@ -77,7 +77,7 @@ enum What {
 }
 
 impl What {
-    fn of(first: Option<&str>, file: Option<PathBuf>) -> Result<Self> {
+    fn from_args(first: Option<&str>, file: Option<PathBuf>) -> Result<Self> {
         match (first, file) {
             (None, _) => Ok(Self::Project(None)),
             (Some(name), Some(file)) => Ok(Self::File(function_name(name)?, file)),
@@ -107,12 +107,14 @@ mod tests {
 
     #[test]
     fn single_argument_with_wasm_or_slash_is_a_file() {
-        let of = |first: Option<&str>, file: Option<&str>| What::of(first, file.map(PathBuf::from)).unwrap();
+        let of = |first: Option<&str>, file: Option<&str>| {
+            What::from_args(first, file.map(PathBuf::from)).unwrap()
+        };
         let name = |text: &str| Name::new(text).unwrap();
         assert_eq!(of(None, None), What::Project(None));
         assert_eq!(of(Some("hello"), None), What::Project(Some(name("hello"))));
         assert_eq!(of(Some("a/hello.wasm"), None), What::File(name("hello"), "a/hello.wasm".into()));
         assert_eq!(of(Some("x"), Some("hello.wasm")), What::File(name("x"), "hello.wasm".into()));
-        assert!(What::of(Some("Upper.wasm"), None).is_err());
+        assert!(What::from_args(Some("Upper.wasm"), None).is_err());
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
     let node = args.node.config(context.file.as_ref())?;
     let findings = vec![
         parts::configuration(context.file.as_ref()),
-        parts::onnxruntime(node.onnxruntime.as_deref(), args.fix, context.output),
+        parts::onnxruntime(node.models.onnxruntime.as_deref(), args.fix, context.output),
         parts::data_folder(&node.data),
         parts::gpu(),
         parts::toolchain(args.fix, context.output),
@@ -100,9 +100,9 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
     context.output.result(&findings, |findings| text(findings))?;
     match findings.iter().filter(|finding| finding.verdict == Verdict::Missing).count() {
         0 => Ok(()),
-        _ if args.fix => Err(Problem::new("not everything could be brought; see above").into()),
+        _ if args.fix => Err(Problem::new("some parts could not be installed; see above").into()),
         _ => Err(Problem::new("something is missing; see above")
-            .hint("`weir doctor --fix` brings what it can")
+            .hint("`weir doctor --fix` installs missing parts where it can")
             .into()),
     }
 }

@@ -114,7 +114,7 @@ pub(crate) fn run(args: InvocationsArgs, context: &Context) -> Result<()> {
             let retried: Invocation =
                 client.post(&format!("{}/retry", path(id)), &format!("retry {id}"), &json!({}))?;
             context.output.result(&retried, |_| {
-                format!("{id} is begun anew; `weir invocations show {id} --wait` waits for its end")
+                format!("restarted {id}; `weir invocations show {id} --wait` waits for its end")
             })
         }
         Action::Rm { id } => {
@@ -147,9 +147,7 @@ pub(crate) fn result(client: &Client, id: AsyncId, include: bool, context: &Cont
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
         return Err(refusal(answer, &format!("give the result of {id}")).into());
     }
-    let hint = format!(
-        "`weir invocations show {id}` tells which function that was; `weir logs` shows what it wrote"
-    );
+    let hint = format!("`weir invocations show {id}` names the function; `weir logs` shows its log");
     show(answer, include, &format!("invocation {id}"), &hint, context.output)
 }
 
@@ -178,7 +176,7 @@ fn status(text: &str) -> Result<InvocationStatus, String> {
 
 fn list(page: &InvocationPage) -> String {
     if page.invocations.is_empty() && page.next.is_none() {
-        return "there are none; `weir invoke NAME --async` makes one".into();
+        return "no asynchronous invocations; `weir invoke NAME --async` starts one".into();
     }
     let rows = page.invocations.iter().map(|invocation| {
         [

@@ -167,7 +167,7 @@ fn as_json(answer: Response<Body>, output: Output) -> Result<()> {
 }
 
 fn cut_short(error: std::io::Error) -> Problem {
-    Problem::new("the answer broke off")
+    Problem::new("the response broke off")
         .because(error)
         .exit(Exit::Refused)
         .hint("`weir logs NAME` may show why")

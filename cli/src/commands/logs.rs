@@ -17,7 +17,7 @@ const INDENT: usize = 4;
 ///
 /// Shows the function's standard output and error, and the node's messages about its invocations.
 /// With --json, each line is one JSON object. The node keeps the newest lines in memory
-/// (log_lines_max, log_bytes_max); a restart of the node clears them.
+/// (logs.function_lines_max, logs.function_bytes_max); a restart of the node clears them.
 ///
 /// Examples:
 ///   weir logs hello
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
         }
     }
     if !has_shown && !args.follow {
-        context.output.note("no lines are kept: it has written none since the node started");
+        context.output.note("no log lines: the function has written none since the node started");
     }
     if args.follow { Err(gone().into()) } else { Ok(()) }
 }

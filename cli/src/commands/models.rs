@@ -21,7 +21,7 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, Precision, RunningMean, Sig
 ///   weir models                              # list all models
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models profile digits               # measure threads, batch sizes and concurrency
-///   weir models size digits --rate 200 --slo-ms 10
+///   weir models capacity digits --rate 200 --slo-ms 10
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -60,7 +60,8 @@ enum Action {
         /// rejected at admission
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
-        /// Maximum device cost of an inference, in the unit of the node's prices (slo.prices)
+        /// Maximum device cost of an inference, in the unit of the node's prices
+        /// (scheduler.slo.prices)
         #[arg(long, value_name = "COST")]
         cost_slo: Option<Cost>,
         /// Batch queued requests: auto (if it is faster and does not change results), on (if it is
@@ -107,7 +108,7 @@ enum Action {
     Profile(profile::ProfileArgs),
     /// Choose from the measurements the instances that serve a rate within a latency with the least
     /// memory
-    Size(profile::SizeArgs),
+    Capacity(profile::CapacityArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
@@ -171,8 +172,10 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
-                let (name, version) = (&pushed.name, pushed.version);
-                let (lacking, signature) = (lacking(pushed), signature(&pushed.signature));
+                let name = &pushed.name;
+                let version = pushed.version;
+                let lacking = lacking(pushed);
+                let signature = signature(&pushed.signature);
                 format!("pushed {name}:{version}\n{signature}{lacking}")
             })
         }
@@ -190,7 +193,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             })
         }
         Action::Profile(args) => profile::profile(args, &client, context),
-        Action::Size(args) => profile::size(&args, &client, context),
+        Action::Capacity(args) => profile::capacity(&args, &client, context),
         Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
 }
@@ -209,7 +212,7 @@ fn query(given: &[(&str, Option<String>)]) -> String {
 
 fn list(models: &[Model]) -> String {
     if models.is_empty() {
-        return "no models are there; `weir models push NAME FILE.onnx` adds one".into();
+        return "no models; `weir models push NAME FILE.onnx` adds one".into();
     }
     let rows = models.iter().map(|Model { newest, versions }| {
         [

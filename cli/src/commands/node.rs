@@ -35,7 +35,9 @@ pub(crate) fn run(args: &NodeCommandArgs, context: &Context) -> Result<()> {
     let config = args.node.config(context.file.as_ref())?;
     if config.cluster.is_none() {
         return Err(Problem::usage("a node of a cluster needs to know where the cluster is")
-            .hint("give --datastore and --blobs, or [node.cluster] in weir.toml; `weir up` runs a node by itself")
+            .hint(
+                "give --datastore and --blobs, or [node.cluster] in weir.toml; `weir up` runs a single node",
+            )
             .into());
     }
     up::start(config, &args.log, context)

@@ -78,7 +78,8 @@ enum Action {
 }
 
 pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
-    let (client, output) = (context.client(&args.client)?, context.output);
+    let client = context.client(&args.client)?;
+    let output = context.output;
     match args.action.unwrap_or(Action::List) {
         Action::List => {
             let objects: Vec<Object> = client.get("/v1/objects", "list the objects")?;
@@ -142,7 +143,7 @@ fn datatype(text: &str) -> Result<ElementType, String> {
 
 fn list(objects: &[Object]) -> String {
     if objects.is_empty() {
-        return "no objects are there; `weir objects put NAME FILE` adds one".into();
+        return "no objects; `weir objects put NAME FILE` adds one".into();
     }
     let row = |object: &Object| {
         [

@@ -165,7 +165,8 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
     let policies = args.policy.kinds()?;
     let workloads = args.workload.read()?;
     let mut rows = Vec::with_capacity(policies.len());
-    let (begun, mut decisions) = (Instant::now(), 0);
+    let begun = Instant::now();
+    let mut decisions = 0;
     let ways = args.slo.settings();
     for (policy, way) in policies.into_iter().flat_map(|policy| ways.iter().map(move |way| (policy, way))) {
         let mut all = Vec::with_capacity(workloads.len());
@@ -203,7 +204,7 @@ fn play_one(
     let mut cluster = Cluster { slo: args.slo.rule(), jitter: args.slo.jitter, ..args.devices.cluster(seed) };
     cluster.settings.slo = way.clone();
     play(workload, &cluster, policy.build(&options)).map_err(|violation| {
-        Problem::new(format!("{policy} broke a promise with seed {seed}"))
+        Problem::new(format!("{policy} violated an invariant with seed {seed}"))
             .because(violation)
             .hint(format!("replay it with `{}`", replay(policy, seed)))
             .into()

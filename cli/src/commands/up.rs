@@ -32,7 +32,7 @@ const INTERRUPTED: i32 = 130;
 ///   weir up
 ///   weir up --watch            # in a project: rebuild and redeploy on every change
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
-///   weir up --set drain_timeout_ms=1000 --set limit_caps.memory_bytes=2147483648
+///   weir up --set gateway.drain_timeout_ms=1000 --set sandbox.limit_caps.memory_bytes=2147483648
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct UpArgs {
@@ -103,7 +103,7 @@ async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output
         }
     };
     signals.next().await;
-    output.note("finishing the requests under way; Ctrl-C again ends at once");
+    output.note("finishing the active requests; Ctrl-C again ends at once");
     let drain = async {
         // Stop builds first, so that nothing is deployed during the shutdown.
         if let Some(work) = work {
@@ -154,7 +154,7 @@ impl Deployer {
     }
 
     fn try_deploy(&self, stop: &Stop) -> Result<()> {
-        let project = Project::of(&ConfigFile::read(&self.file)?)
+        let project = Project::from_config(&ConfigFile::read(&self.file)?)
             .ok_or_else(|| Problem::usage(format!("{} has no [function] any more", self.file.display())))?;
         let built = project.build(false, self.output, Some(stop))?;
         self.output.note(built.text().trim_end());

@@ -24,7 +24,7 @@ pub(crate) struct UsageArgs {
 
 pub(crate) fn run(args: &UsageArgs, context: &Context) -> Result<()> {
     let client = context.client(&args.client)?;
-    let usage: Usage = client.get("/v1/usage", "read what was used")?;
+    let usage: Usage = client.get("/v1/usage", "read the usage")?;
     context.output.result(&usage, text)
 }
 
@@ -35,7 +35,7 @@ fn text(usage: &Usage) -> String {
         ["FUNCTION", "MODEL", "DEVICE", "RUNS", "DEVICE TIME", "LOADS", "LOAD TIME", "MEMORY x SECONDS"];
     let since = format!("{} since {}", usage.tenant, time(usage.since_ms));
     if usage.total.is_empty() {
-        return format!("{since}: nothing was used");
+        return format!("{since}: no usage");
     }
     format!("{since}\n\n{}", table(header, rows.chain(totals)))
 }

@@ -4,7 +4,7 @@ use crate::client::Upload;
 use crate::commands::models::signature;
 use crate::commands::{Context, remove};
 use crate::error::Problem;
-use crate::output::{age, table, time};
+use crate::output::{Output, age, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
@@ -57,7 +57,7 @@ enum Action {
         #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
         slo_ms: Option<u64>,
         /// Maximum device cost of a call, overriding the document, in the unit of the node's prices
-        /// (slo.prices)
+        /// (scheduler.slo.prices)
         #[arg(long, value_name = "COST")]
         cost_slo: Option<Cost>,
     },
@@ -99,17 +99,7 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     let output = context.output;
     let action = args.action.unwrap_or(Action::List);
     if let Action::Check { file } = &action {
-        let plan = check(file)?;
-        let (steps, hedged) = (plan.steps().len(), plan.steps().iter().filter(|step| step.is_hedged).count());
-        let checked = json!({ "file": file, "steps": steps, "hedged": hedged });
-        return output.result(&checked, |_| {
-            let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
-            let hedged = if hedged == 0 { String::new() } else { format!(", {hedged} with hedge") };
-            format!(
-                "{} is sound: {steps}{hedged}; `weir workflows deploy --dry-run` checks what they run, too",
-                file.display()
-            )
-        });
+        return report_plan(file, output);
     }
     let client = context.client(&args.client)?;
     match action {
@@ -176,13 +166,29 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     }
 }
 
+/// Checks a workflow without a node, and prints its number of steps.
+fn report_plan(file: &Path, output: Output) -> Result<()> {
+    let plan = check(file)?;
+    let steps = plan.steps().len();
+    let hedged = plan.steps().iter().filter(|step| step.is_hedged).count();
+    let checked = json!({ "file": file, "steps": steps, "hedged": hedged });
+    output.result(&checked, |_| {
+        let steps = if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") };
+        let hedged = if hedged == 0 { String::new() } else { format!(", {hedged} with hedge") };
+        format!(
+            "{} is sound: {steps}{hedged}; `weir workflows deploy --dry-run` also checks the models and functions that the steps run",
+            file.display()
+        )
+    })
+}
+
 /// Checks a workflow without a node.
 fn check(file: &Path) -> Result<Plan> {
     let bytes = std::fs::read(file)
         .map_err(|error| Problem::new(format!("cannot read {}", file.display())).because(error))?;
     let unsound = |error: &dyn std::fmt::Display| {
-        Problem::new(format!("{} is no workflow: {error}", file.display()))
-            .hint("docs/workflows.md has the format")
+        Problem::new(format!("{} is not a workflow: {error}", file.display()))
+            .hint("docs/reference/workflows.md has the format")
     };
     let document = Document::parse(&bytes).map_err(|error| unsound(&error))?;
     Ok(Plan::new(&document, &|_, _| Ok(None)).map_err(|error| unsound(&error))?)

@@ -99,7 +99,7 @@ pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&St
     let file = folder.join("weir.toml");
     let problem = Problem::new(format!("the build failed ({status})"));
     Err(problem
-        .hint(format!("what it wrote is above; the command is `build` of {}: {command}", file.display()))
+        .hint(format!("its output is above; the command is `build` of {}: {command}", file.display()))
         .into())
 }
 
@@ -117,7 +117,7 @@ fn packages(folder: &Path, output: Output) -> Result<Vec<PathBuf>> {
         programs.push(environment.programs());
     }
     if folder.join("package.json").is_file() {
-        let modules = NodeModules::of(folder);
+        let modules = NodeModules::new(folder);
         modules.install(&mut note).map_err(explained)?;
         programs.push(modules.programs());
     }
@@ -155,9 +155,11 @@ mod tests {
     #[test]
     fn stopping_a_build_kills_its_process_group_and_prevents_new_builds() {
         let folder = tempfile::tempdir().unwrap();
-        let (stop, started) = (Stop::default(), folder.path().join("started"));
+        let stop = Stop::default();
+        let started = folder.path().join("started");
         let build = {
-            let (stop, folder) = (stop.clone(), folder.path().to_owned());
+            let stop = stop.clone();
+            let folder = folder.path().to_owned();
             // Two processes: signalling only the shell would leave the other running, as the pipe
             // keeps `cat` alive.
             std::thread::spawn(move || run("touch started; sleep 600 | cat", &folder, QUIET, Some(&stop)))

@@ -85,7 +85,7 @@ async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, Failure> {
     let instance = linker.instantiate_async(&mut store, &component).await?;
     let start = instance.get_func(&mut store, start).ok_or(Failure::NoStart("is not there"))?;
     start.call_async(&mut store, &[], &mut []).await.context("the initialization function trapped")?;
-    let mut memory = Memory::of(&mut store, instance);
+    let mut memory = Memory::new(&mut store, instance);
     let snapshot = wizer.snapshot_component(&context, &mut memory).await?;
     memory.outcome()?;
     let restored = adapter::restore(wasm, &snapshot).map_err(wasmtime::Error::from)?;

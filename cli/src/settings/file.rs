@@ -127,8 +127,13 @@ impl ConfigFile {
         let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
         let Content { mut node, mut client, function } = content;
         node.data = folder.join(&node.data);
-        let NodeConfig { token_file, onnxruntime, scheduler_record, .. } = &mut node;
-        for inside in [token_file, onnxruntime, scheduler_record, &mut client.token_from] {
+        let paths = [
+            &mut node.token_file,
+            &mut node.models.onnxruntime,
+            &mut node.scheduler.record,
+            &mut client.token_from,
+        ];
+        for inside in paths {
             *inside = inside.as_ref().map(|relative| folder.join(relative));
         }
         let secret = node.cluster.as_mut().map(|cluster| &mut cluster.secret_file);
@@ -170,6 +175,7 @@ mod tests {
     fn parse_errors_have_file_and_line() {
         for (text, line, what) in [
             ("[node]\nlisten = \"127.0.0.1:0\"\nlisen = 1\n", ":3:", "unknown field `lisen`"),
+            ("[node.gateway]\nthread = 1\n", ":2:", "unknown field `thread`"),
             (
                 "[function]\nname = \"x\"\ncomponent = \"x.wasm\"\nmodel = []\n",
                 ":4:",
@@ -194,9 +200,13 @@ mod tests {
         let deep = top.path().join("a/b");
         std::fs::create_dir_all(&deep).unwrap();
         assert!(ConfigFile::find(None, &deep).unwrap().is_none());
-        std::fs::write(top.path().join(FILE_NAME), "[node]\ntoken_file = \"tokens\"\n").unwrap();
+        let text = "[node]\ntoken_file = \"tokens\"\n[node.models]\nonnxruntime = \"lib.so\"\n\
+                    [node.scheduler]\nrecord = \"record\"\n";
+        std::fs::write(top.path().join(FILE_NAME), text).unwrap();
         let file = ConfigFile::find(None, &deep).unwrap().unwrap();
         assert_eq!(file.node.token_file.as_deref(), Some(&*top.path().join("tokens")));
+        assert_eq!(file.node.models.onnxruntime.as_deref(), Some(&*top.path().join("lib.so")));
+        assert_eq!(file.node.scheduler.record.as_deref(), Some(&*top.path().join("record")));
         assert_eq!(file.node.data, top.path().join("weir-data"));
         std::fs::write(top.path().join("a").join(FILE_NAME), "[client]\nurl = \"nearer\"\n").unwrap();
         let file = ConfigFile::find(None, &deep).unwrap().unwrap();

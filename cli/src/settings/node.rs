@@ -65,7 +65,7 @@ impl NodeArgs {
             config.devices.clone_from(devices);
         }
         config.token_file = self.token_file.clone().or(config.token_file);
-        config.onnxruntime = self.onnxruntime.clone().or(config.onnxruntime);
+        config.models.onnxruntime = self.onnxruntime.clone().or(config.models.onnxruntime);
         config.insecure |= self.insecure;
         config.cluster = self.cluster(config.cluster)?;
         Ok(config)
@@ -93,7 +93,7 @@ impl NodeArgs {
         ] {
             if value.is_empty() {
                 return Err(Problem::usage(format!("a node of a cluster needs {flag}, such as {example}"))
-                    .hint("`weir up` without any of them runs a node by itself")
+                    .hint("`weir up` without these flags runs a single node")
                     .into());
             }
         }
@@ -101,7 +101,7 @@ impl NodeArgs {
     }
 }
 
-/// Applies `settings` such as `limit_caps.memory_bytes=1` to `config`.
+/// Applies `settings` such as `sandbox.limit_caps.memory_bytes=1` to `config`.
 fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> {
     if settings.is_empty() {
         return Ok(config);
@@ -114,14 +114,14 @@ fn with_settings(config: NodeConfig, settings: &[String]) -> Result<NodeConfig> 
         };
         let (path, text) = setting.split_once('=').ok_or_else(|| wrong("write it as KEY=VALUE"))?;
         put(&mut table, path, value(text))
-            .ok_or_else(|| wrong("its key goes through something that is no table"))?;
+            .ok_or_else(|| wrong("its key goes through a value that is not a table"))?;
         // Validate after each setting, so that the error names the invalid one.
         table.clone().try_into::<NodeConfig>().map_err(|error| wrong(error.message()))?;
     }
     Ok(table.try_into()?)
 }
 
-/// Parses TOML, or takes the text as a string: `backend=fake` needs no quotes.
+/// Parses TOML, or takes the text as a string: `models.backend=fake` needs no quotes.
 fn value(text: &str) -> Value {
     let parsed = toml::from_str::<Table>(&format!("value = {text}")).ok();
     parsed.and_then(|mut table| table.remove("value")).unwrap_or_else(|| Value::String(text.to_owned()))
@@ -143,7 +143,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     // Accepts host names such as localhost.
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; write it like 127.0.0.1:9347"))?;
-    found.next().ok_or_else(|| "it stands for no address".into())
+    found.next().ok_or_else(|| "the name has no address".into())
 }
 
 #[cfg(test)]
@@ -154,18 +154,21 @@ mod tests {
     fn flags_override_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weir.toml");
-        std::fs::write(&path, "[node]\nlisten = \"127.0.0.1:1\"\ninsecure = true\ngateway_threads = 3\n")
-            .unwrap();
+        std::fs::write(
+            &path,
+            "[node]\nlisten = \"127.0.0.1:1\"\ninsecure = true\n[node.gateway]\nthreads = 3\n",
+        )
+        .unwrap();
         let file = ConfigFile::read(&path).unwrap();
         let args = NodeArgs { listen: Some(([127, 0, 0, 1], 0).into()), ..NodeArgs::default() };
         let config = args.config(Some(&file)).unwrap();
         assert_eq!(config.listen.port(), 0);
-        assert_eq!((config.insecure, config.gateway_threads), (true, 3));
+        assert_eq!((config.insecure, config.gateway.threads), (true, 3));
         assert_eq!(config.data, folder.path().join("weir-data"));
-        let args =
-            NodeArgs { set: vec!["gateway_threads=5".into(), "backend=fake".into()], ..NodeArgs::default() };
+        let set = vec!["gateway.threads=5".into(), "models.backend=fake".into()];
+        let args = NodeArgs { set, ..NodeArgs::default() };
         let config = args.config(Some(&file)).unwrap();
-        assert_eq!((config.gateway_threads, config.backend), (5, weir_host::BackendKind::Fake));
+        assert_eq!((config.gateway.threads, config.models.backend), (5, weir_host::BackendKind::Fake));
     }
 
     #[test]
@@ -179,7 +182,7 @@ mod tests {
         let DevicesConfig::List(devices) = &config.devices else { panic!("{:?}", config.devices) };
         assert_eq!((devices[0].slots, devices[1].slots, devices[1].memory_share), (None, Some(2), Some(0.5)));
         // The list survives serialization.
-        let set = NodeArgs { set: vec!["gateway_threads=5".into()], ..NodeArgs::default() };
+        let set = NodeArgs { set: vec!["gateway.threads=5".into()], ..NodeArgs::default() };
         assert_eq!(set.config(Some(&file)).unwrap().devices, config.devices);
         let args = NodeArgs { devices: Some("cpu".parse().unwrap()), ..NodeArgs::default() };
         assert_eq!(args.config(Some(&file)).unwrap().devices, "cpu".parse().unwrap());
@@ -191,12 +194,15 @@ mod tests {
     #[test]
     fn settings_may_be_nested_and_invalid_ones_are_named() {
         let set = |text: &str| with_settings(NodeConfig::default(), &[text.to_owned()]);
-        assert_eq!(set("limit_caps.memory_bytes=7").unwrap().limit_caps.memory_bytes, 7);
+        let config = set("sandbox.limit_caps.memory_bytes=7").unwrap();
+        assert_eq!(config.sandbox.limit_caps.memory_bytes, 7);
+        assert_eq!(config.sandbox.instances_max, NodeConfig::default().sandbox.instances_max);
         for (text, what) in [
-            ("gateway_thread=1", "unknown field `gateway_thread`"),
-            ("gateway_threads=many", "invalid type"),
-            ("gateway_threads", "KEY=VALUE"),
-            ("listen.port=1", "no table"),
+            ("gateway.thread=1", "unknown field `thread`"),
+            ("gateways.threads=1", "unknown field `gateways`"),
+            ("gateway.threads=many", "invalid type"),
+            ("gateway.threads", "KEY=VALUE"),
+            ("listen.port=1", "not a table"),
         ] {
             let error = set(text).unwrap_err().to_string();
             assert!(error.contains(text) && error.contains(what), "{error}");

@@ -73,7 +73,7 @@ impl Client {
         if let Err(error) = &answer
             && error.is_of_server()
         {
-            tracing::debug!(server = server.url, %error, "a server of etcd failed");
+            tracing::debug!(server = server.url, %error, "etcd server failed");
             servers.leave(server);
         }
         answer

@@ -76,7 +76,7 @@ impl Follower {
     async fn reopen(&self, mut failure: ClientError) -> Option<WatchStream> {
         let mut pause = RETRY_FIRST;
         while !matches!(failure, ClientError::Compacted { .. }) {
-            tracing::debug!(error = %failure, "a watch has lost its stream from etcd");
+            tracing::debug!(error = %failure, "etcd watch stream lost");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_LONGEST);
             match self.client.call(&self.request).await {

@@ -117,7 +117,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Snapshot of the latest durable state.
-    pub(super) fn of(file: &Database) -> Result<Self, redb::Error> {
+    pub(super) fn new(file: &Database) -> Result<Self, redb::Error> {
         let transaction = file.begin_read()?;
         Ok(Self { entries: transaction.open_table(ENTRIES)?, meta: transaction.open_table(META)? })
     }

@@ -52,7 +52,7 @@ impl CublasLt {
         // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no preconditions.
         let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = opened.map_err(|error| unusable(error.to_string()))?;
-        let functions = Functions::of(&library);
+        let functions = Functions::from_library(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
         // Never closed: its state for a device lives until the process ends.
         std::mem::forget(library);

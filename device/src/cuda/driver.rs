@@ -31,7 +31,7 @@ macro_rules! functions {
         impl Functions {
             /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the driver's own names")]
-            fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
+            fn from_library(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 // SAFETY: the driver has these functions with these types under these names.
                 $(let $name = unsafe { symbol(library, stringify!($name), &mut missing) };)*
@@ -145,7 +145,7 @@ impl Driver {
     pub(super) fn find(search: &Search) -> Result<Self, Unavailable> {
         if let Some(path) = find_driver(search)? {
             return match open(&path) {
-                Ok(library) => Self::start(library, path),
+                Ok(library) => Self::start(library, &path),
                 Err(error) => Err(Unavailable::Unusable { path, why: reason(&error) }),
             };
         }
@@ -154,20 +154,20 @@ impl Driver {
         }
         let library = open(Path::new(DRIVER)).map_err(|error| no_driver(search, Some(&error)))?;
         let path = file_of(&library).unwrap_or_else(|| DRIVER.into());
-        Self::start(library, path)
+        Self::start(library, &path)
     }
 
-    fn start(library: Library, path: PathBuf) -> Result<Self, Unavailable> {
-        let unusable = |why: String| Unavailable::Unusable { path: path.clone(), why };
-        let functions = Functions::of(&library);
+    fn start(library: Library, path: &Path) -> Result<Self, Unavailable> {
+        let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
+        let functions = Functions::from_library(&library);
         let functions = functions.map_err(|missing| Unavailable::MissingFunctions {
-            path: path.clone(),
+            path: path.to_owned(),
             functions: missing.join(", "),
         })?;
-        let mut driver = Self { functions, version: 0, path: path.clone(), _library: library };
+        let mut driver = Self { functions, version: 0, path: path.to_owned(), _library: library };
         // SAFETY: the first call of the driver; repeating it is allowed.
         unsafe { driver.cuInit(0) }.map_err(|error| match error {
-            error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.clone() },
+            error if error.is(NO_DEVICE) => Unavailable::NoDevice { path: path.to_owned() },
             error => unusable(error.to_string()),
         })?;
         let mut version = 0;
@@ -204,7 +204,7 @@ impl Driver {
         let name = text(self.functions.cuGetErrorName).unwrap_or_else(|| format!("error {code}"));
         let what =
             text(self.functions.cuGetErrorString).unwrap_or_else(|| "unknown to this driver".to_owned());
-        CudaError::of(call, code, name, what)
+        CudaError::from_code(call, code, name, what)
     }
 }
 

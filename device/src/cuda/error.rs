@@ -77,7 +77,7 @@ impl CudaError {
     }
 
     /// Classifies an error by the driver's code.
-    pub(super) fn of(call: &'static str, code: u32, name: String, what: String) -> Self {
+    pub(super) fn from_code(call: &'static str, code: u32, name: String, what: String) -> Self {
         if is_sticky(code) {
             Self::ContextLost { call, name, what }
         } else {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn faults_are_distinct_from_refused_calls() {
-        let of = |code| CudaError::of("cuLaunchKernel", code, String::new(), String::new());
+        let of = |code| CudaError::from_code("cuLaunchKernel", code, String::new(), String::new());
         for sticky in [700, 702, 710, 715, 719, 214, 999] {
             assert!(of(sticky).is_context_lost(), "{sticky}");
         }

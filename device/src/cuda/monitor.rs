@@ -27,7 +27,7 @@ pub struct Monitor {
 impl Monitor {
     /// Creates a monitor for these GPUs. Opens no library yet.
     #[must_use]
-    pub fn of(devices: &Devices) -> Self {
+    pub fn new(devices: &Devices) -> Self {
         let pci = devices.infos().iter().map(|info| info.pci.clone()).collect();
         // The library beside the driver has the same version; otherwise the loader's search
         // decides.
@@ -44,7 +44,7 @@ impl Monitor {
         let read = |pci: &String| match self.read_one(nvml, pci) {
             Ok(figures) => Some(figures),
             Err(error) => {
-                debug!(%error, pci, "a GPU tells nothing of itself");
+                debug!(%error, pci, "reading the GPU's metrics from NVML failed");
                 None
             }
         };
@@ -76,7 +76,7 @@ impl Monitor {
         // The driver lists its devices by ordinal, from 0.
         let pci = self.pci.get(usize::try_from(ordinal).ok()?)?;
         let gpu = self.nvml()?.device_by_pci_bus_id(pci.as_str());
-        gpu.inspect_err(|error| debug!(%error, pci, "a GPU tells nothing of itself")).ok()
+        gpu.inspect_err(|error| debug!(%error, pci, "reading the GPU's metrics from NVML failed")).ok()
     }
 
     fn nvml(&self) -> Option<&Nvml> {
@@ -86,7 +86,7 @@ impl Monitor {
     fn open(&self) -> Option<Nvml> {
         let opened = Nvml::builder().lib_path(self.library.as_os_str()).init();
         let refused = |error: &NvmlError| {
-            debug!(%error, library = %self.library.display(), "GPUs tell nothing of themselves: NVML cannot be used");
+            debug!(%error, library = %self.library.display(), "NVML cannot be used: no GPU metrics");
         };
         opened.inspect_err(refused).ok()
     }

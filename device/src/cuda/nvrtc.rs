@@ -76,7 +76,7 @@ impl Nvrtc {
         // SAFETY: the library is already open, so no initialisers run.
         let library = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|error| unusable(error.to_string()))?;
-        let functions = Functions::of(&library);
+        let functions = Functions::from_library(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
         // Never closed: other libraries may have found it by name.
         std::mem::forget(library);

@@ -7,6 +7,7 @@ use super::memory::BLOCK_BYTES;
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -177,7 +178,38 @@ impl PinnedRing {
     }
 }
 
+/// A part of a split block, which one thread may write while other threads write other parts.
+#[derive(Debug)]
+pub struct PinnedPiece {
+    split: Arc<SplitBlock>,
+    range: Range<usize>,
+}
+
+/// A block in pieces.
+#[derive(Debug)]
+struct SplitBlock {
+    block: PinnedBlock,
+    pieces: usize,
+    /// Number of pieces that are [finished](PinnedPiece::finish).
+    finished: AtomicUsize,
+}
+
 impl PinnedBlock {
+    /// Splits the first `bytes` bytes into pieces of `piece_bytes`; the last piece may be shorter.
+    /// There is at least one piece. The block is whole again once all pieces are
+    /// [finished](PinnedPiece::finish).
+    #[must_use]
+    pub fn split(self, bytes: usize, piece_bytes: usize) -> Vec<PinnedPiece> {
+        let (bytes, piece_bytes) = (bytes.min(self.as_slice().len()), piece_bytes.max(1));
+        let pieces = bytes.div_ceil(piece_bytes).max(1);
+        let split = Arc::new(SplitBlock { block: self, pieces, finished: AtomicUsize::new(0) });
+        let piece = |number: usize| {
+            let start = number * piece_bytes;
+            PinnedPiece { split: Arc::clone(&split), range: start..bytes.min(start + piece_bytes) }
+        };
+        (0..pieces).map(piece).collect()
+    }
+
     /// The whole block.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
@@ -187,6 +219,34 @@ impl PinnedBlock {
     /// The whole block, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.memory.as_mut().map_or(&mut [], PinnedMemory::as_mut_slice)
+    }
+}
+
+impl PinnedPiece {
+    /// Offset of the piece in its block.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.range.start
+    }
+
+    /// The piece, mutable.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        let Some(memory) = &self.split.block.memory else { return &mut [] };
+        // SAFETY: `split` made ranges within the memory that do not overlap, and each piece is
+        // borrowed exclusively. The block cannot be read before all pieces are finished.
+        unsafe {
+            std::slice::from_raw_parts_mut(memory.start.as_ptr().add(self.range.start), self.range.len())
+        }
+    }
+
+    /// Ends writing. Returns the whole block if this was its last piece, and no piece was dropped
+    /// unfinished.
+    #[must_use]
+    pub fn finish(self) -> Option<PinnedBlock> {
+        self.split.finished.fetch_add(1, Ordering::Relaxed);
+        // Acquires the writes of all pieces, because dropping an `Arc` releases them.
+        let split = Arc::into_inner(self.split)?;
+        (split.finished.into_inner() == split.pieces).then_some(split.block)
     }
 }
 

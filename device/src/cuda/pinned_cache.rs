@@ -94,10 +94,12 @@ impl PinnedCache {
         drop(self.shared.idle.wait_while(self.shared.lock(), busy));
     }
 
-    /// Current usage.
+    /// Current usage. The capacity is 0 if the memory could not be allocated.
     #[must_use]
     pub fn usage(&self) -> PinnedCacheUsage {
-        self.shared.lock().shelf.usage()
+        let state = self.shared.lock();
+        let usage = state.shelf.usage();
+        if state.is_off { PinnedCacheUsage { bytes_max: 0, ..usage } } else { usage }
     }
 }
 
@@ -124,7 +126,7 @@ impl Shared {
         match PinnedMemory::new(context, bytes) {
             Ok(memory) => self.fill(&Arc::new(memory)),
             Err(error) => {
-                warn!(%error, bytes, "no pinned cache: loads copy from files (pinned_cache_bytes_max)");
+                warn!(%error, bytes, "pinned cache disabled, because its memory cannot be pinned: loads copy from files (pinned_cache_bytes_max)");
                 let mut state = self.lock();
                 (state.is_busy, state.is_off) = (false, true);
                 state.offers.clear();
@@ -145,7 +147,7 @@ impl Shared {
                 unsafe { PinnedSlice::filled(memory, range, |to| to.copy_from_slice(&bytes)) }
             });
             // The hash of the copy itself decides; the file may have changed before or since.
-            let slice = slice.filter(|slice| ContentHash::of(slice.bytes()) == hash);
+            let slice = slice.filter(|slice| ContentHash::from_content(slice.bytes()) == hash);
             let mut state = self.lock();
             match slice {
                 Some(slice) => state.shelf.add(hash, offset, slice),

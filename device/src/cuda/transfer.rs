@@ -23,7 +23,7 @@ mod schedule;
 mod worker;
 
 mod job;
-pub use copy_threads::copy_threads;
+pub use copy_threads::{PIECE_BYTES, copy_threads};
 pub use job::{Fetch, Segment, Source, Transfer, TransferError};
 
 use super::context::Context;
@@ -114,7 +114,7 @@ impl TransferEngine {
         let len = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
         let buffer: BufferMut = arena.buffer(len)?;
         let job = Job::fetch(from, buffer, keep, &self.shared);
-        let fetch = Fetch::of(&job);
+        let fetch = Fetch::new(&job);
         self.send(job)?;
         Ok(fetch)
     }

@@ -62,11 +62,16 @@ fn freeing_pinned_memory_is_charged_for_stalled_work() {
 
 #[test]
 fn load_time_is_bounded_by_the_slower_of_host_and_bus() {
-    let threads = |count| CopyThreads { count, start_ns: 5 };
-    let costs = Costs { mapping_ns: 1_000, host_copy_ns: 350, bus_ns: 200, copies: 10, ..Costs::default() };
-    // 400 ns of host time, plus 40 for the first block.
-    assert_eq!(costs.load_ns(threads(1)), 1_000 + 40 + 400);
-    assert_eq!(costs.load_ns(threads(4)), 1_000 + 40 + 200);
-    let direct = Costs { host_copy_ns: 0, ..costs };
-    assert_eq!(direct.load_ns(threads(4)), 1_000 + 200, "nobody copies what lies in pinned memory");
+    let threads = |count, piece_bytes| CopyThreads { count, start_ns: 5, piece_bytes };
+    let host = Costs { host_copy_ns: 350, host_copies: 10, host_copy_bytes: 1_000, ..Costs::default() };
+    let costs = Costs { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..host };
+    // Whole blocks: 400 ns of host time, plus 40 for the first block.
+    assert_eq!(costs.load_ns(threads(1, 100)), 1_000 + 40 + 400);
+    assert_eq!(costs.load_ns(threads(4, 100)), 1_000 + 40 + 200);
+    // Four pieces for each block: 550 ns of host time, and 13 ns for each piece of the first block.
+    assert_eq!(costs.load_ns(threads(1, 25)), 1_000 + 55 + 550);
+    assert_eq!(costs.load_ns(threads(2, 25)), 1_000 + 27 + 275, "two rounds");
+    assert_eq!(costs.load_ns(threads(4, 25)), 1_000 + 13 + 200);
+    let direct = Costs { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..Costs::default() };
+    assert_eq!(direct.load_ns(threads(4, 25)), 1_000 + 200, "nobody copies what lies in pinned memory");
 }

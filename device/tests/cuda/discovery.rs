@@ -98,7 +98,7 @@ fn child_process_reports_discovery() {
     };
     match Devices::discover(&search) {
         Ok(devices) => {
-            let figures = Monitor::of(&devices).read().len();
+            let figures = Monitor::new(&devices).read().len();
             println!("driver at {}, {figures} monitored", devices.driver_path().display());
         }
         Err(unavailable) => println!("{unavailable}"),

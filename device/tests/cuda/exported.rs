@@ -15,7 +15,7 @@ const ONE: Owner = Owner(1);
 fn machine(seed: u64) -> Machine {
     let fake = Fake::new(seed);
     fake.set("devices", 2);
-    Machine::of(fake)
+    Machine::from_fake(fake)
 }
 
 /// A reading device, with its stream and target.
@@ -118,7 +118,7 @@ fn unconnected_devices_are_detected_and_refused() {
 fn device_without_export_support_still_works() {
     let fake = Fake::new(1);
     fake.set("devices", 2).set("exports_memory", 0);
-    let machine = Machine::of(fake);
+    let machine = Machine::from_fake(fake);
     assert_eq!(devices(&machine.fake).siblings(1).unwrap(), []);
     let store = store(&machine);
     let held = leave(&machine, &store, 100_000, 1);

@@ -8,7 +8,7 @@ fn out_of_bounds_kernel_loses_only_its_context() {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
         let neighbour = devices(&fake).open(1).unwrap();
-        let machine = Machine::of(fake);
+        let machine = Machine::from_fake(fake);
         let function = machine.kernel("weir_test_fill");
         let memory = machine.allocate(4096);
         let mut parameters = Parameters::default();

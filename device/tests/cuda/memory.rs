@@ -209,7 +209,7 @@ fn measured_pool_stays_within_device_capacity() {
     const MIB: u64 = 1 << 20;
     let fake = Fake::new(0);
     fake.set("memory_bytes", 64 * MIB).set("context_bytes", 9 * MIB).set("module_bytes", 10 * MIB);
-    let machine = Machine::of(fake);
+    let machine = Machine::from_fake(fake);
     let pool = machine.pool(64 * MIB);
     // A sixty-fourth of the device stays free.
     let measured = pool.measure().unwrap();

@@ -163,7 +163,7 @@ fn devices_copy_to_each_other_but_do_not_share_kernels() {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
         let other = devices(&fake).open(1).unwrap();
-        let machine = Machine::of(fake);
+        let machine = Machine::from_fake(fake);
         let stream = Stream::new(&other, Priority::Normal).unwrap();
         let (here, there) = (machine.allocate(4096), Allocation::new(&other, 4096).unwrap());
         machine.stream.fill(here.span(), 5).unwrap();

@@ -10,7 +10,7 @@ const KIB: usize = 1 << 10;
 
 fn bytes(len: usize, value: u8) -> (ContentHash, Bytes) {
     let bytes = Bytes::from(vec![value; len]);
-    (ContentHash::of(&bytes), bytes)
+    (ContentHash::from_content(&bytes), bytes)
 }
 
 fn cache(machine: &Machine, bytes_max: usize) -> PinnedCache {
@@ -87,6 +87,7 @@ fn a_cache_without_room_or_memory_holds_nothing() {
     let none = cache(&machine, 4 * KIB);
     fill(&none, [bytes(KIB, 1)]);
     assert!(none.get(&bytes(KIB, 1).0).is_none());
+    assert_eq!(none.usage().bytes_max, 0, "no memory is pinned");
 }
 
 #[test]

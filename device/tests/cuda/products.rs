@@ -29,10 +29,10 @@ fn behind(memory: &Allocation) -> Span {
 
 impl Setup {
     fn new(seed: u64) -> Self {
-        Self::of(Machine::new(seed))
+        Self::from_machine(Machine::new(seed))
     }
 
-    fn of(machine: Machine) -> Self {
+    fn from_machine(machine: Machine) -> Self {
         let library = CublasLt::open(&machine.fake.cublas_lt(12)).unwrap();
         let products = Arc::new(Products::new(library, &machine.context).unwrap());
         let contents: [&[f32]; 4] = [
@@ -153,7 +153,7 @@ fn fault_is_reported_as_the_drivers_error() {
     let fake = Fake::new(1);
     fake.set("devices", 2);
     let neighbour = devices(&fake).open(1).unwrap();
-    let mut setup = Setup::of(Machine::of(fake));
+    let mut setup = Setup::from_machine(Machine::from_fake(fake));
     let product = setup.product();
     // The page behind the memory is unmapped.
     setup.buffers.b += 4096;

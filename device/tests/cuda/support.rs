@@ -19,10 +19,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(seed: u64) -> Self {
-        Self::of(Fake::new(seed))
+        Self::from_fake(Fake::new(seed))
     }
 
-    pub(crate) fn of(fake: Fake) -> Self {
+    pub(crate) fn from_fake(fake: Fake) -> Self {
         let context = devices(&fake).open(0).unwrap();
         let stream = Arc::new(Stream::new(&context, Priority::Normal).unwrap());
         Self { context, stream, fake }

@@ -12,7 +12,10 @@ fn wanted(len: usize, seed: u8) -> Wanted {
     let mut bytes = period.repeat(len / period.len() + 1);
     bytes.truncate(len);
     let bytes = Bytes::from(bytes);
-    Wanted { key: TensorKey { hash: ContentHash::of(&bytes), layout: 0 }, source: Source::Pageable(bytes) }
+    Wanted {
+        key: TensorKey { hash: ContentHash::from_content(&bytes), layout: 0 },
+        source: Source::Pageable(bytes),
+    }
 }
 
 fn store(machine: &Machine, blocks: u64) -> TensorStore {

@@ -153,7 +153,7 @@ fn rounding(element_type: ElementType, program: &Program) -> Option<Instruction>
     let changes = match (element_type, program.lane) {
         (Bool, _) => !is_truth,
         (Int64, Lane::Integer) => false,
-        (other, _) => Lane::of(other) == Lane::Integer,
+        (other, _) => Lane::for_element_type(other) == Lane::Integer,
     };
     changes.then_some(Instruction::Unary(Unary::Cast(element_type)))
 }

@@ -32,12 +32,15 @@ pub(super) fn source(graph: &Graph, index: usize) -> Option<(ValueId, Walk)> {
     let Op::Copy(copy) = &node.op else { return None };
     let part = copy.as_strided()?;
     let source = graph.buffer(node.input(part.input)?);
-    let walk = Walk::of(part);
+    let walk = Walk::from_part(part);
     // Earlier nodes are already simplified, so one step back is enough.
     let further = graph.maker(source).and_then(|maker| {
         let Op::Copy(copy) = &graph.nodes.get(maker)?.op else { return None };
         let inner = copy.as_strided()?;
-        Some((graph.buffer(graph.nodes.get(maker)?.input(inner.input)?), walk.through(&Walk::of(inner))?))
+        Some((
+            graph.buffer(graph.nodes.get(maker)?.input(inner.input)?),
+            walk.through(&Walk::from_part(inner))?,
+        ))
     });
     Some(further.unwrap_or((source, walk)))
 }

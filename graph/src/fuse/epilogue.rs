@@ -44,96 +44,148 @@ fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> 
 
 /// Add one step to the epilogue of `node`, if possible.
 fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
-    let output = graph.value(node.output(0)?).tensor.dims().to_vec();
+    let output = node.output(0)?;
+    let mut epilogue = EpilogueBuilder { graph, inputs: &mut node.inputs, follows, step };
     match &mut node.op {
-        Op::Conv(conv) => {
-            let &[n, m, h, w] = output.as_slice() else { return None };
-            let dims = [n, m, h * w];
-            let inputs = &mut node.inputs;
-            let is_free =
-                |inputs: &[Option<ValueId>], from: usize| inputs.iter().skip(from).all(Option::is_none);
-            if conv.activation.is_some() {
-                return None;
-            }
-            let (place, id) = match step {
-                Step::Activate(activation) => {
-                    conv.activation = Some(*activation);
-                    return Some(());
-                }
-                Step::Scale(_) => return None,
-                // The multiplication scales the earlier scale and shift, too.
-                Step::Mul(place) => {
-                    let by =
-                        follows.along(graph, *place, &dims, 1).filter(|_| is_free(inputs, Conv::RESIDUAL))?;
-                    if let Some(shift) = inputs.get(Conv::SHIFT).copied().flatten() {
-                        *inputs.get_mut(Conv::SHIFT)? = Some(of_channels(graph, Binary::Mul, shift, by)?);
-                    }
-                    let scale = inputs.get(Conv::SCALE).copied().flatten();
-                    (Conv::SCALE, scale.map_or(Some(by), |scale| of_channels(graph, Binary::Mul, scale, by))?)
-                }
-                Step::Add(place) => match follows.along(graph, *place, &dims, 1) {
-                    Some(id) if is_free(inputs, Conv::BIAS) => (Conv::BIAS, id),
-                    Some(id) if is_free(inputs, Conv::SHIFT) => (Conv::SHIFT, id),
-                    Some(id) if is_free(inputs, Conv::RESIDUAL) => {
-                        let shift = inputs.get(Conv::SHIFT).copied().flatten()?;
-                        (Conv::SHIFT, of_channels(graph, Binary::Add, shift, id)?)
-                    }
-                    _ => (
-                        Conv::RESIDUAL,
-                        follows.whole(graph, *place).filter(|_| is_free(inputs, Conv::RESIDUAL))?,
-                    ),
-                },
-            };
-            *inputs.get_mut(place)? = Some(id);
-        }
-        Op::MatMul(matmul) => {
-            let rows = matmul.batch.iter().product::<usize>() * matmul.m;
-            let (bias, residual) =
-                (node.inputs.get(MatMul::BIAS)?.is_some(), node.inputs.get(MatMul::RESIDUAL)?.is_some());
-            if matmul.activation.is_some() {
-                return None;
-            }
-            match step {
-                Step::Activate(activation) => matmul.activation = Some(*activation),
-                Step::Scale(by) if !bias && !residual && by.is_finite() => matmul.alpha *= by,
-                Step::Scale(_) | Step::Mul(_) => return None,
-                Step::Add(place) if residual => {
-                    // Addition commutes, but a product supports only one residual.
-                    let id = follows.along(graph, *place, &[rows, matmul.n], 1).filter(|_| !bias)?;
-                    *node.inputs.get_mut(MatMul::BIAS)? = Some(id);
-                }
-                Step::Add(place) => {
-                    match follows.along(graph, *place, &[rows, matmul.n], 1).filter(|_| !bias) {
-                        Some(id) => *node.inputs.get_mut(MatMul::BIAS)? = Some(id),
-                        None if !bias
-                            && matmul.batch.is_empty()
-                            && follows.along(graph, *place, &[matmul.m, matmul.n], 0).is_some() =>
-                        {
-                            matmul.bias_axis = BiasAxis::Rows;
-                            *node.inputs.get_mut(MatMul::BIAS)? =
-                                follows.along(graph, *place, &[matmul.m, matmul.n], 0);
-                        }
-                        None => *node.inputs.get_mut(MatMul::RESIDUAL)? = Some(follows.whole(graph, *place)?),
-                    }
-                }
-            }
-        }
-        Op::LayerNorm(norm) => {
-            let dims = [norm.rows, norm.cols];
-            let (gamma, beta) =
-                (node.inputs.get(LayerNorm::GAMMA)?.is_some(), node.inputs.get(LayerNorm::BETA)?.is_some());
-            let (place, id) = match step {
-                Step::Mul(place) if !gamma && !beta => {
-                    (LayerNorm::GAMMA, follows.along(graph, *place, &dims, 1)?)
-                }
-                Step::Add(place) if !beta => (LayerNorm::BETA, follows.along(graph, *place, &dims, 1)?),
-                _ => return None,
-            };
-            *node.inputs.get_mut(place)? = Some(id);
-        }
-        _ => return None,
+        Op::Conv(conv) => epilogue.extend_conv(conv, output),
+        Op::MatMul(matmul) => epilogue.extend_matmul(matmul),
+        Op::LayerNorm(norm) => epilogue.extend_layer_norm(norm),
+        _ => None,
     }
-    Some(())
+}
+
+/// Adds one step to the epilogue of a node.
+struct EpilogueBuilder<'a> {
+    graph: &'a mut Graph,
+    /// Operands of the node. Those of its epilogue come last.
+    inputs: &'a mut [Option<ValueId>],
+    follows: &'a Follower,
+    step: &'a Step,
+}
+
+impl EpilogueBuilder<'_> {
+    fn extend_conv(&mut self, conv: &mut Conv, output: ValueId) -> Option<()> {
+        let &[n, m, h, w] = self.graph.value(output).tensor.dims() else { return None };
+        let dims = [n, m, h * w];
+        if conv.activation.is_some() {
+            return None;
+        }
+        match self.step {
+            Step::Activate(activation) => conv.activation = Some(*activation),
+            Step::Scale(_) => return None,
+            Step::Mul(operand) => self.scale_channels(*operand, &dims)?,
+            Step::Add(operand) => self.add_to_conv(*operand, &dims)?,
+        }
+        Some(())
+    }
+
+    /// Multiply the output of a convolution, which has these dimensions, by one number per channel.
+    /// The multiplication scales the earlier scale and shift, too.
+    fn scale_channels(&mut self, operand: u8, dims: &[usize]) -> Option<()> {
+        let by = self.along(operand, dims, 1).filter(|_| self.is_free(Conv::RESIDUAL))?;
+        if let Some(shift) = self.input(Conv::SHIFT) {
+            let shift = of_channels(self.graph, Binary::Mul, shift, by)?;
+            self.set(Conv::SHIFT, shift)?;
+        }
+        let scale = match self.input(Conv::SCALE) {
+            Some(scale) => of_channels(self.graph, Binary::Mul, scale, by)?,
+            None => by,
+        };
+        self.set(Conv::SCALE, scale)
+    }
+
+    /// Add an operand to the output of a convolution, which has these dimensions.
+    fn add_to_conv(&mut self, operand: u8, dims: &[usize]) -> Option<()> {
+        match self.along(operand, dims, 1) {
+            Some(id) if self.is_free(Conv::BIAS) => self.set(Conv::BIAS, id),
+            Some(id) if self.is_free(Conv::SHIFT) => self.set(Conv::SHIFT, id),
+            Some(id) if self.is_free(Conv::RESIDUAL) => {
+                let shift = self.input(Conv::SHIFT)?;
+                let shift = of_channels(self.graph, Binary::Add, shift, id)?;
+                self.set(Conv::SHIFT, shift)
+            }
+            _ => {
+                let residual = self.whole(operand).filter(|_| self.is_free(Conv::RESIDUAL))?;
+                self.set(Conv::RESIDUAL, residual)
+            }
+        }
+    }
+
+    fn extend_matmul(&mut self, matmul: &mut MatMul) -> Option<()> {
+        let has_bias = self.inputs.get(MatMul::BIAS)?.is_some();
+        let has_residual = self.inputs.get(MatMul::RESIDUAL)?.is_some();
+        if matmul.activation.is_some() {
+            return None;
+        }
+        match self.step {
+            Step::Activate(activation) => matmul.activation = Some(*activation),
+            Step::Scale(by) if !has_bias && !has_residual && by.is_finite() => matmul.alpha *= by,
+            Step::Scale(_) | Step::Mul(_) => return None,
+            Step::Add(operand) => self.add_to_matmul(matmul, *operand)?,
+        }
+        Some(())
+    }
+
+    /// Add an operand to a product: as the bias of its columns or rows, or as its residual.
+    fn add_to_matmul(&mut self, matmul: &mut MatMul, operand: u8) -> Option<()> {
+        let has_bias = self.input(MatMul::BIAS).is_some();
+        let has_residual = self.input(MatMul::RESIDUAL).is_some();
+        let rows = matmul.batch.iter().product::<usize>() * matmul.m;
+        if let Some(id) = self.along(operand, &[rows, matmul.n], 1).filter(|_| !has_bias) {
+            return self.set(MatMul::BIAS, id);
+        }
+        // Addition commutes, but a product supports only one residual.
+        if has_residual {
+            return None;
+        }
+        if !has_bias
+            && matmul.batch.is_empty()
+            && let Some(id) = self.along(operand, &[matmul.m, matmul.n], 0)
+        {
+            matmul.bias_axis = BiasAxis::Rows;
+            return self.set(MatMul::BIAS, id);
+        }
+        let residual = self.whole(operand)?;
+        self.set(MatMul::RESIDUAL, residual)
+    }
+
+    fn extend_layer_norm(&mut self, norm: &LayerNorm) -> Option<()> {
+        let dims = [norm.rows, norm.cols];
+        let has_gamma = self.inputs.get(LayerNorm::GAMMA)?.is_some();
+        let has_beta = self.inputs.get(LayerNorm::BETA)?.is_some();
+        let (place, operand) = match self.step {
+            Step::Mul(operand) if !has_gamma && !has_beta => (LayerNorm::GAMMA, *operand),
+            Step::Add(operand) if !has_beta => (LayerNorm::BETA, *operand),
+            _ => return None,
+        };
+        let id = self.along(operand, &dims, 1)?;
+        self.set(place, id)
+    }
+
+    /// Return the operand of the follower, if it has one element for each index along `axis`.
+    fn along(&self, operand: u8, dims: &[usize], axis: usize) -> Option<ValueId> {
+        self.follows.along(self.graph, operand, dims, axis)
+    }
+
+    /// Return the operand of the follower, if it has one element for each element of the output.
+    fn whole(&self, operand: u8) -> Option<ValueId> {
+        self.follows.whole(self.graph, operand)
+    }
+
+    /// Return the node's operand at `place`.
+    fn input(&self, place: usize) -> Option<ValueId> {
+        self.inputs.get(place).copied().flatten()
+    }
+
+    fn set(&mut self, place: usize, id: ValueId) -> Option<()> {
+        *self.inputs.get_mut(place)? = Some(id);
+        Some(())
+    }
+
+    /// Return whether the node has no operands at `from` and after it.
+    fn is_free(&self, from: usize) -> bool {
+        self.inputs.iter().skip(from).all(Option::is_none)
+    }
 }
 
 /// Add a value with one number per channel, computed from two such values. If both are constants,

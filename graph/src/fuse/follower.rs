@@ -41,7 +41,7 @@ impl Follower {
         let in_step =
             walks.get(place)?.along(&[elements]).is_some_and(|strides| elements == 1 || strides == [1]);
         let same = elements == after.elements() && before.element_type() == after.element_type();
-        let tree = Tree::of(&op.program)?;
+        let tree = Tree::from_program(&op.program)?;
         (in_step && same).then_some(Self {
             node: node.clone(),
             tree,

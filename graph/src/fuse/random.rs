@@ -29,7 +29,8 @@ impl Maker {
     fn node(&mut self, operator: &str, inputs: &[&str], dims: Vec<usize>, attributes: Vec<onnx::Attribute>) {
         let name = format!("v{}", self.graph.nodes.len());
         let inputs = inputs.iter().map(ToString::to_string).collect();
-        let (outputs, operator) = (vec![name.clone()], operator.to_owned());
+        let outputs = vec![name.clone()];
+        let operator = operator.to_owned();
         self.graph.nodes.push(onnx::Node { inputs, outputs, operator, attributes, ..Default::default() });
         self.values.push((name, dims));
     }
@@ -51,7 +52,8 @@ impl Maker {
 
     fn numbers(&mut self, numbers: &[i64]) -> String {
         let name = format!("w{}", self.graph.initialisers.len());
-        let (dims, int64_data) = (vec![numbers.len() as i64], numbers.to_vec());
+        let dims = vec![numbers.len() as i64];
+        let int64_data = numbers.to_vec();
         self.graph.initialisers.push(onnx::Tensor {
             name: name.clone(),
             dims,
@@ -63,28 +65,56 @@ impl Maker {
     }
 
     /// Add one or two nodes, if the chosen operator applies to the chosen operand.
-    fn step(&mut self, (what, to, how): Choice) {
-        let (x, dims) = self.values[usize::from(to) % self.values.len()].clone();
-        let (y, y_dims) = self.values[usize::from(how) % self.values.len()].clone();
-        let (rank, last) = (dims.len(), dims.last().copied().unwrap_or(1));
-        let axis = usize::from(how) % rank.max(1);
+    fn step(&mut self, choice: Choice) {
+        match choice.0 % 14 {
+            0..=2 | 11 | 13 => self.elementwise(choice),
+            3 | 4 => self.rearrangement(choice),
+            5 | 6 | 12 => self.product(choice),
+            7 | 10 => self.row_operation(choice),
+            _ => self.slice_or_concat(choice),
+        }
+        if self.values.last().is_some_and(|(_, dims)| dims.iter().product::<usize>() > ELEMENTS_MAX) {
+            // The value is too large to be an operand of further nodes.
+            self.values.pop();
+        }
+    }
+
+    fn elementwise(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.chosen(to);
+        let (y, y_dims) = self.chosen(how);
+        let add_or_mul = ["Add", "Mul"][usize::from(how) % 2];
         match what % 14 {
-            0 => self.node(
-                ["Relu", "Sigmoid", "Tanh", "Erf", "Neg"][usize::from(how) % 5],
-                &[&x],
-                dims,
-                vec![],
-            ),
+            0 => {
+                let operator = ["Relu", "Sigmoid", "Tanh", "Erf", "Neg"][usize::from(how) % 5];
+                self.node(operator, &[&x], dims, vec![]);
+            }
             1 if dims == y_dims => {
                 self.node(["Add", "Mul", "Sub"][usize::from(to) % 3], &[&x, &y], dims, vec![]);
             }
             2 => {
                 let scalar = self.weight(&[]);
-                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &scalar], dims, vec![]);
+                self.node(add_or_mul, &[&x, &scalar], dims, vec![]);
             }
+            11 if !dims.is_empty() => {
+                let w = self.weight(&[dims[dims.len() - 1]]);
+                self.node(add_or_mul, &[&x, &w], dims, vec![]);
+            }
+            13 if dims.len() == 4 => {
+                let w = self.weight(&[dims[1], 1, 1]);
+                self.node(add_or_mul, &[&x, &w], dims, vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Add a transposition or a reshape.
+    fn rearrangement(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.chosen(to);
+        let rank = dims.len();
+        match what % 14 {
             3 if rank > 1 => {
                 let mut order: Vec<usize> = (0..rank).collect();
-                order.rotate_left(axis);
+                order.rotate_left(usize::from(how) % rank);
                 order.swap(0, usize::from(what / 14) % rank);
                 let out = order.iter().map(|axis| dims[*axis]).collect();
                 self.node("Transpose", &[&x], out, vec![ints("perm", &order)]);
@@ -96,9 +126,18 @@ impl Maker {
                 let shape = self.numbers(&out.iter().map(|dim| *dim as i64).collect::<Vec<_>>());
                 self.node("Reshape", &[&x, &shape], out, vec![]);
             }
+            _ => {}
+        }
+    }
+
+    /// Add a matrix product or a convolution.
+    fn product(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.chosen(to);
+        let rank = dims.len();
+        match what % 14 {
             5 if rank > 1 => {
                 let columns = 1 + usize::from(how) % 5;
-                let w = self.weight(&[last, columns]);
+                let w = self.weight(&[dims[rank - 1], columns]);
                 self.node("MatMul", &[&x, &w], [&dims[..rank - 1], &[columns]].concat(), vec![]);
             }
             6 if rank > 1 => {
@@ -106,50 +145,68 @@ impl Maker {
                 order.swap(rank - 1, rank - 2);
                 let turned: Vec<usize> = order.iter().map(|axis| dims[*axis]).collect();
                 self.node("Transpose", &[&x], turned, vec![ints("perm", &order)]);
-                let name = self.values[self.values.len() - 1].0.clone();
+                let transposed = self.last_name();
                 let out = [&dims[..rank - 1], &[dims[rank - 2]]].concat();
-                self.node("MatMul", &[&x, &name], out.clone(), vec![]);
-                let name = self.values[self.values.len() - 1].0.clone();
-                self.node("Tanh", &[&name], out, vec![]);
+                self.node("MatMul", &[&x, &transposed], out.clone(), vec![]);
+                let product = self.last_name();
+                self.node("Tanh", &[&product], out, vec![]);
             }
-            7 if rank > 0 => self.node("Softmax", &[&x], dims, vec![int("axis", axis as i64)]),
-            8 if rank > 0 && dims[axis] > 2 => {
+            12 if rank == 4 => {
+                let w = self.weight(&[3, dims[1], 1, 1]);
+                self.node("Conv", &[&x, &w], vec![dims[0], 3, dims[2], dims[3]], vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Add a softmax, or a subtraction of the mean.
+    fn row_operation(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.chosen(to);
+        let rank = dims.len();
+        match what % 14 {
+            7 if rank > 0 => {
+                let axis = usize::from(how) % rank;
+                self.node("Softmax", &[&x], dims, vec![int("axis", axis as i64)]);
+            }
+            10 if rank > 0 => {
+                let mut out = dims.clone();
+                out[rank - 1] = 1;
+                self.node("ReduceMean", &[&x], out, vec![ints("axes", &[rank - 1])]);
+                let mean = self.last_name();
+                self.node("Sub", &[&x, &mean], dims, vec![]);
+            }
+            _ => {}
+        }
+    }
+
+    fn slice_or_concat(&mut self, (what, to, how): Choice) {
+        let (x, dims) = self.chosen(to);
+        let axis = usize::from(how) % dims.len().max(1);
+        match what % 14 {
+            8 if !dims.is_empty() && dims[axis] > 2 => {
                 let [start, end, along, step] =
                     [1, 100, axis as i64, 1 + i64::from(how % 2)].map(|number| self.numbers(&[number]));
                 let mut out = dims;
                 out[axis] = (out[axis] - 1).div_ceil(1 + usize::from(how % 2));
                 self.node("Slice", &[&x, &start, &end, &along, &step], out, vec![]);
             }
-            9 if rank > 0 => {
+            9 if !dims.is_empty() => {
                 let mut out = dims;
                 out[axis] *= 2;
                 self.node("Concat", &[&x, &x], out, vec![int("axis", axis as i64)]);
             }
-            10 if rank > 0 => {
-                let mut out = dims.clone();
-                out[rank - 1] = 1;
-                self.node("ReduceMean", &[&x], out, vec![ints("axes", &[rank - 1])]);
-                let mean = self.values[self.values.len() - 1].0.clone();
-                self.node("Sub", &[&x, &mean], dims, vec![]);
-            }
-            11 if rank > 0 => {
-                let w = self.weight(&[last]);
-                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &w], dims, vec![]);
-            }
-            12 if rank == 4 => {
-                let w = self.weight(&[3, dims[1], 1, 1]);
-                self.node("Conv", &[&x, &w], vec![dims[0], 3, dims[2], dims[3]], vec![]);
-            }
-            13 if rank == 4 => {
-                let w = self.weight(&[dims[1], 1, 1]);
-                self.node(["Add", "Mul"][usize::from(how) % 2], &[&x, &w], dims, vec![]);
-            }
             _ => {}
         }
-        if self.values.last().is_some_and(|(_, dims)| dims.iter().product::<usize>() > ELEMENTS_MAX) {
-            // The value is too large to be an operand of further nodes.
-            self.values.pop();
-        }
+    }
+
+    /// Return the name and the dimensions of a value.
+    fn chosen(&self, choice: u8) -> (String, Vec<usize>) {
+        self.values[usize::from(choice) % self.values.len()].clone()
+    }
+
+    /// Return the name of the newest value.
+    fn last_name(&self) -> String {
+        self.values[self.values.len() - 1].0.clone()
     }
 
     fn model(mut self) -> Model {

@@ -11,8 +11,8 @@ pub(super) struct Readers {
 
 impl Readers {
     pub(super) fn new(graph: &Graph) -> Self {
-        let (mut nodes, mut is_output) =
-            (vec![Vec::new(); graph.values.len()], vec![false; graph.values.len()]);
+        let mut nodes = vec![Vec::new(); graph.values.len()];
+        let mut is_output = vec![false; graph.values.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
             for id in node.inputs.iter().flatten() {
                 nodes[graph.buffer(*id).0 as usize].push(index);

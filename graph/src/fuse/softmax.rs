@@ -41,7 +41,9 @@ fn found(graph: &Graph, index: usize) -> Option<(Vec<Option<ValueId>>, Softmax)>
 /// the value.
 pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
     let tree = Tree::across(graph, id);
-    let (mut at, mut scale, mut mask) = (&tree, 1.0, None);
+    let mut at = &tree;
+    let mut scale = 1.0;
+    let mut mask = None;
     let elements = graph.value(id).tensor.elements();
     let is_full = |tree: &Tree| {
         tree.is_in_step() && tree.value.is_none_or(|id| graph.value(id).tensor.elements() == elements)

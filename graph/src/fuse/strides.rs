@@ -14,7 +14,7 @@ pub(super) struct Walk {
 
 impl Walk {
     /// The walk that a part of a copy reads by.
-    pub(super) fn of(part: &Part) -> Self {
+    pub(super) fn from_part(part: &Part) -> Self {
         Self { offset: part.from.offset, dims: part.dims.clone(), strides: part.from.strides.clone() }
     }
 

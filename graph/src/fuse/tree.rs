@@ -31,7 +31,7 @@ pub(super) enum Kind {
 
 impl Tree {
     /// The expression of a program, with the program's operands as leaves.
-    pub(super) fn of(program: &Program) -> Option<Self> {
+    pub(super) fn from_program(program: &Program) -> Option<Self> {
         let mut stack: Vec<Self> = Vec::new();
         for instruction in &program.instructions {
             let kind = match *instruction {
@@ -64,13 +64,13 @@ impl Tree {
         let leaf = Self { value, walk: None, kind: Kind::Leaf(0) };
         let Some(node) = graph.maker(id).and_then(|maker| graph.nodes.get(maker)) else { return leaf };
         let Op::Elementwise(op) = &node.op else { return leaf };
-        let is_float =
-            Lane::of(graph.value(id).tensor.element_type()) == Lane::Float && op.program.lane == Lane::Float;
+        let is_float = Lane::for_element_type(graph.value(id).tensor.element_type()) == Lane::Float
+            && op.program.lane == Lane::Float;
         if !is_float || op.program.instructions.len() > *left {
             return leaf;
         }
         *left -= op.program.instructions.len();
-        let Some(tree) = Self::of(&op.program) else { return leaf };
+        let Some(tree) = Self::from_program(&op.program) else { return leaf };
         Self {
             value,
             ..tree.with_leaves(&mut |place| {

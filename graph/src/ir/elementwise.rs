@@ -212,7 +212,7 @@ impl Lane {
     /// The lane for elements of this type. Booleans use the integer lane, although both lanes
     /// represent them exactly.
     #[must_use]
-    pub fn of(element_type: ElementType) -> Self {
+    pub fn for_element_type(element_type: ElementType) -> Self {
         use ElementType::{Bf16, Fp16, Fp32, Fp64};
         if matches!(element_type, Bf16 | Fp16 | Fp32 | Fp64) { Self::Float } else { Self::Integer }
     }

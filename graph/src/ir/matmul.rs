@@ -71,7 +71,8 @@ impl MatMul {
     pub fn flattened(&self) -> Self {
         let mut op = self.clone();
         while let Some((count, outer)) = op.batch.split_last() {
-            let (count, outer) = (*count, outer.to_vec());
+            let count = *count;
+            let outer = outer.to_vec();
             let strides = (op.a.batch_strides.last().copied(), op.b.batch_strides.last().copied());
             let follows = strides == (Some(op.m * op.a.row_stride), Some(0)) || count == 1;
             if !follows || op.a.transposed || (op.bias_axis == BiasAxis::Rows && count != 1) {

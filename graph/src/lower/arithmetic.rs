@@ -11,7 +11,7 @@ use weir_types::ElementType;
 pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     let instructions = match (call.node.operator.as_str(), lane) {
         ("Abs", _) => vec![X, apply(Unary::Abs)],
         ("Neg", _) => vec![X, apply(Unary::Neg)],
@@ -31,7 +31,7 @@ pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (mut a, mut b) = (call.input(0)?, call.input(1)?);
     let element_type = lowering.element_type(a);
-    let mut lane = Lane::of(element_type);
+    let mut lane = Lane::for_element_type(element_type);
     let (binary, made) = match call.node.operator.as_str() {
         "Add" => (Binary::Add, element_type),
         "Sub" => (Binary::Sub, element_type),
@@ -49,7 +49,7 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         "GreaterOrEqual" => (Binary::GreaterEqual, ElementType::Bool),
         // Base and exponent may differ in type; the result has the type of the base.
         "Pow" => {
-            if Lane::of(lowering.element_type(b)) == Lane::Float {
+            if Lane::for_element_type(lowering.element_type(b)) == Lane::Float {
                 lane = Lane::Float;
             }
             (Binary::Pow, element_type)
@@ -79,7 +79,7 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let inputs = call.all_inputs()?;
     let (first, rest) = inputs.split_first().ok_or_else(|| call.invalid("it has no inputs"))?;
     let element_type = lowering.element_type(*first);
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     let binary = match call.node.operator.as_str() {
         "Max" => Binary::Max,
         "Min" => Binary::Min,
@@ -110,7 +110,7 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     let mut bounds = [call.float("min").map(Scalar::Float), call.float("max").map(Scalar::Float)];
     let mut operands = vec![x];
     let mut code = vec![X];
@@ -147,7 +147,7 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let (x, slope) = (call.input(0)?, call.input(1)?);
     let element_type = lowering.element_type(x);
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
     let code =
         vec![X, zero, with(Binary::Less), X, Instruction::Load(1), with(Binary::Mul), X, Instruction::Where];
@@ -166,7 +166,7 @@ pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         )));
     }
     let code = vec![X, Instruction::Load(1), Instruction::Load(2), Instruction::Where];
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[condition, a, b], element_type)?)])
 }
 
@@ -174,7 +174,8 @@ pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 pub(super) fn biased(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let gelu = if call.node.operator == "FastGelu" { Activation::GeluTanh } else { Activation::Gelu };
-    let (mut operands, mut code) = (vec![x], vec![X]);
+    let mut operands = vec![x];
+    let mut code = vec![X];
     if let Some(bias) = call.optional(1) {
         operands.push(bias);
         code.extend([Instruction::Load(1), with(Binary::Add)]);
@@ -210,7 +211,8 @@ impl Lowering<'_> {
         if from == to {
             return Ok(x);
         }
-        let both = Lane::of(from) == Lane::Integer && Lane::of(to) == Lane::Integer;
+        let both =
+            Lane::for_element_type(from) == Lane::Integer && Lane::for_element_type(to) == Lane::Integer;
         let lane = if both { Lane::Integer } else { Lane::Float };
         self.elementwise(call, lane, vec![X], &[x], to)
     }

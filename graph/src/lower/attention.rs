@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::dims::{broadcast, broadcast_strides};
+use super::matmul::Factor;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{Attention, Binary, HEAD_DIM_MAX, Heads, Instruction, Lane, Op, Scalar, ValueId};
@@ -16,7 +17,7 @@ pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.flag("unidirectional") || call.optional(4).is_some() || call.ints("qkv_hidden_sizes").is_some() {
         return Err(call.unsupported("a past, a causal mask, or parts of unequal size are"));
     }
-    let mut projected = lowering.product(call, (x, false), (weights, false), 1.0)?;
+    let mut projected = lowering.product(call, Factor::new(x), Factor::new(weights), 1.0)?;
     let element_type = lowering.element_type(x);
     if let Some(bias) = call.optional(2) {
         let code = vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(Binary::Add)];
@@ -121,7 +122,7 @@ impl Lowering<'_> {
         hidden: usize,
     ) -> Result<ValueId, GraphError> {
         let element_type = self.element_type(q);
-        if Lane::of(element_type) == Lane::Integer {
+        if Lane::for_element_type(element_type) == Lane::Integer {
             return Err(call.invalid(format!("there is no attention among elements of type {element_type}")));
         }
         if let Some(mask) = mask {

@@ -110,13 +110,15 @@ impl Call<'_> {
 
     /// Error for a node that contradicts the standard, or does not fit its inputs.
     pub(crate) fn invalid(&self, why: impl Into<String>) -> GraphError {
-        let (node, operator) = (self.node.title().to_owned(), self.node.operator.clone());
+        let node = self.node.title().to_owned();
+        let operator = self.node.operator.clone();
         GraphError::Invalid { node, operator, why: why.into() }
     }
 
     /// Error for a valid node that the GPU path does not support; `what` ends with a verb.
     pub(crate) fn unsupported(&self, what: impl Into<String>) -> GraphError {
-        let (node, operator) = (self.node.title().to_owned(), self.node.operator.clone());
+        let node = self.node.title().to_owned();
+        let operator = self.node.operator.clone();
         GraphError::Unsupported { node, operator, what: what.into() }
     }
 

@@ -68,7 +68,7 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         _ => PoolKind::Average { count_padding: call.flag("count_include_pad") },
     };
     let element_type = lowering.element_type(x);
-    if Lane::of(element_type) == Lane::Integer && kind != PoolKind::Max {
+    if Lane::for_element_type(element_type) == Lane::Integer && kind != PoolKind::Max {
         return Err(call.invalid(format!("elements of type {element_type} have no mean")));
     }
     let output = call.tensor(element_type, [batch, channels, window.out[0], window.out[1]])?;
@@ -88,7 +88,7 @@ impl Lowering<'_> {
     ) -> Result<ValueId, GraphError> {
         let element_type = self.element_type(x);
         let all_alike = [Some(w), bias].into_iter().flatten().all(|id| self.element_type(id) == element_type);
-        if !all_alike || Lane::of(element_type) == Lane::Integer {
+        if !all_alike || Lane::for_element_type(element_type) == Lane::Integer {
             return Err(
                 call.unsupported(format!("elements of type {element_type}, or of several types, are"))
             );

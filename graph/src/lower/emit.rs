@@ -170,7 +170,8 @@ impl Lowering<'_> {
         let dims = broadcast(&all)
             .ok_or_else(|| call.invalid(format!("{all:?} do not broadcast against each other")))?;
         let output = call.tensor(element_type, dims)?;
-        let (mut kept, mut places) = (Vec::new(), Vec::new());
+        let mut kept = Vec::new();
+        let mut places = Vec::new();
         let mut all_known = true;
         for id in inputs {
             all_known &= self.known(*id).is_some();

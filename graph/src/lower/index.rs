@@ -120,7 +120,7 @@ pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let mask = Tensor::integers(call.tensor(ElementType::Bool, [*rows, *columns])?, mask);
     let mask = lowering.constant(mask);
     let element_type = lowering.element_type(x);
-    let lane = Lane::of(element_type);
+    let lane = Lane::for_element_type(element_type);
     let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
     let code = vec![Instruction::Load(0), Instruction::Load(1), zero, Instruction::Where];
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[mask, x], element_type)?)])

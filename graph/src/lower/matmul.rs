@@ -10,8 +10,9 @@ use crate::ir::{BiasAxis, Binary, Instruction, Lane, MatMul, Matrix, Op, Scalar,
 pub(crate) const BATCH_DIMS_MAX: usize = 4;
 
 pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (a, b) = (call.input(0)?, call.input(1)?);
-    Ok(vec![Some(lowering.product(call, (a, false), (b, false), 1.0)?)])
+    let a = Factor::new(call.input(0)?);
+    let b = Factor::new(call.input(1)?);
+    Ok(vec![Some(lowering.product(call, a, b, 1.0)?)])
 }
 
 /// Lower ONNX Runtime's `FusedMatMul`: a product with a factor, of matrices that may be transposed.
@@ -19,23 +20,24 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.flag("transBatchA") || call.flag("transBatchB") {
         return Err(call.unsupported("transposed batches are"));
     }
-    let a = (call.input(0)?, call.flag("transA"));
-    let b = (call.input(1)?, call.flag("transB"));
+    let a = Factor { value: call.input(0)?, transposed: call.flag("transA") };
+    let b = Factor { value: call.input(1)?, transposed: call.flag("transB") };
     Ok(vec![Some(lowering.product(call, a, b, call.float("alpha").unwrap_or(1.0))?)])
 }
 
 /// Lower `alpha * a * b + beta * c`.
 pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (a, b) = (call.input(0)?, call.input(1)?);
-    if lowering.dims(a).len() != 2 || lowering.dims(b).len() != 2 {
+    let a = Factor { value: call.input(0)?, transposed: call.flag("transA") };
+    let b = Factor { value: call.input(1)?, transposed: call.flag("transB") };
+    if lowering.dims(a.value).len() != 2 || lowering.dims(b.value).len() != 2 {
         return Err(call.invalid(format!(
             "{} and {} are not matrices",
-            lowering.tensor(a),
-            lowering.tensor(b)
+            lowering.tensor(a.value),
+            lowering.tensor(b.value)
         )));
     }
     let alpha = call.float("alpha").unwrap_or(1.0);
-    let y = lowering.product(call, (a, call.flag("transA")), (b, call.flag("transB")), alpha)?;
+    let y = lowering.product(call, a, b, alpha)?;
     let (Some(c), beta) = (call.optional(2), call.float("beta").unwrap_or(1.0)) else {
         return Ok(vec![Some(y)]);
     };
@@ -108,101 +110,158 @@ pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let a = lowering.view(call, a, with([count(&rows), count(&inner)]))?;
     let b = lowering.transposed(call, b, &order(&right, &[&batch, &inner, &columns]))?;
     let b = lowering.view(call, b, with([count(&inner), count(&columns)]))?;
-    let y = lowering.product(call, (a, false), (b, false), 1.0)?;
+    let y = lowering.product(call, Factor::new(a), Factor::new(b), 1.0)?;
     let made = [batch, rows, columns].concat();
     let y = lowering.view(call, y, sizes(&made))?;
     Ok(vec![Some(lowering.transposed(call, y, &order(&made, &[&out]))?)])
 }
 
+/// Factor of a product: a value that holds one matrix or a batch of matrices.
+#[derive(Clone, Copy)]
+pub(super) struct Factor {
+    pub(super) value: ValueId,
+    /// Whether the product transposes the matrices.
+    pub(super) transposed: bool,
+}
+
+impl Factor {
+    pub(super) fn new(value: ValueId) -> Self {
+        Self { value, transposed: false }
+    }
+}
+
 impl Lowering<'_> {
-    /// Add the products of the matrices in two values, each optionally transposed.
+    /// Add the products of the matrices in two values.
     pub(super) fn product(
         &mut self,
         call: &Call<'_>,
-        (a, a_transposed): (ValueId, bool),
-        (b, b_transposed): (ValueId, bool),
+        a: Factor,
+        b: Factor,
         alpha: f32,
     ) -> Result<ValueId, GraphError> {
-        let element_type = self.element_type(a);
-        if Lane::of(element_type) == Lane::Integer || self.element_type(b) != element_type {
-            let what = format!("the product of {} and {} is", self.tensor(a), self.tensor(b));
+        let element_type = self.element_type(a.value);
+        if Lane::for_element_type(element_type) == Lane::Integer || self.element_type(b.value) != element_type
+        {
+            let what = format!("the product of {} and {} is", self.tensor(a.value), self.tensor(b.value));
             return Err(call.unsupported(what));
         }
-        let (mut a_dims, mut b_dims) = (self.dims(a), self.dims(b));
+        let mut a_dims = self.dims(a.value);
+        let mut b_dims = self.dims(b.value);
         // A vector is a matrix of one row on the left, and of one column on the right.
-        let vectors = (a_dims.len() == 1, b_dims.len() == 1);
-        if vectors.0 {
+        let a_is_vector = a_dims.len() == 1;
+        let b_is_vector = b_dims.len() == 1;
+        if a_is_vector {
             a_dims.insert(0, 1);
         }
-        if vectors.1 {
+        if b_is_vector {
             b_dims.push(1);
         }
-        let misfit =
-            || call.invalid(format!("{} and {} do not fit as factors", self.tensor(a), self.tensor(b)));
-        let (a_batch, a_rows, a_columns) = matrices(&a_dims).ok_or_else(misfit)?;
-        let (b_batch, b_rows, b_columns) = matrices(&b_dims).ok_or_else(misfit)?;
-        let (m, k) = if a_transposed { (a_columns, a_rows) } else { (a_rows, a_columns) };
-        let (b_k, n) = if b_transposed { (b_columns, b_rows) } else { (b_rows, b_columns) };
-        let batch = broadcast(&[a_batch, b_batch]).filter(|_| k == b_k).ok_or_else(misfit)?;
+        let misfit = || {
+            let (a, b) = (self.tensor(a.value), self.tensor(b.value));
+            call.invalid(format!("{a} and {b} do not fit as factors"))
+        };
+        let left = Matrices::from_dims(&a_dims, a.transposed).ok_or_else(misfit)?;
+        let right = Matrices::from_dims(&b_dims, b.transposed).ok_or_else(misfit)?;
+        let (m, k) = left.factor_dims();
+        let (b_k, n) = right.factor_dims();
+        let batch = broadcast(&[left.batch, right.batch]).filter(|_| k == b_k).ok_or_else(misfit)?;
         let mut out = batch.clone();
-        out.extend((!vectors.0).then_some(m));
-        out.extend((!vectors.1).then_some(n));
+        out.extend((!a_is_vector).then_some(m));
+        out.extend((!b_is_vector).then_some(n));
         let output = call.tensor(element_type, out)?;
         if k == 0 {
             return Ok(self.emit(Op::Fill(Scalar::Float(0.0)), vec![], output));
         }
-        let in_batch = |own: &[usize], size: usize| -> Vec<isize> {
-            broadcast_strides(own, &batch)
-                .iter()
-                .map(|stride| isize::try_from(stride * size).unwrap_or(isize::MAX))
-                .collect()
-        };
-        let all_one = b_batch.iter().all(|dim| *dim == 1);
-        let (m, batch, strides) = if all_one && !a_transposed && a_batch == batch {
-            // All matrices of the batch become rows of one matrix.
-            (m * batch.iter().product::<usize>(), vec![], vec![vec![], vec![]])
-        } else {
-            let strides = [in_batch(a_batch, a_rows * a_columns), in_batch(b_batch, b_rows * b_columns)];
-            let kept: Vec<usize> = (0..batch.len()).filter(|axis| batch[*axis] != 1).collect();
-            if kept.len() <= BATCH_DIMS_MAX {
-                // Dimensions stay separate, so that fusion can read operands in place of a
-                // transposed copy.
-                let pick = |strides: &Vec<isize>| kept.iter().map(|axis| strides[*axis]).collect();
-                (m, kept.iter().map(|axis| batch[*axis]).collect(), strides.iter().map(pick).collect())
-            } else {
-                let (dims, strides) = collapse(&batch, &strides);
-                (m, dims, strides)
-            }
-        };
-        if batch.len() > BATCH_DIMS_MAX {
+        let batched = Batched::new(&batch, m, &left, &right);
+        if batched.dims.len() > BATCH_DIMS_MAX {
             return Err(call.unsupported(format!("a batch of more than {BATCH_DIMS_MAX} dimensions is")));
         }
-        let matrix = |place: usize, row_stride, transposed| Matrix {
-            offset: 0,
-            batch_strides: strides.get(place).map(|strides| unsigned(strides)).unwrap_or_default(),
-            row_stride,
-            transposed,
-        };
-        let (left, right) = (matrix(0, a_columns, a_transposed), matrix(1, b_columns, b_transposed));
         let op = MatMul {
-            batch,
-            m,
+            batch: batched.dims,
+            m: batched.m,
             n,
             k,
-            a: left,
-            b: right,
+            a: left.operand(&batched.a_strides),
+            b: right.operand(&batched.b_strides),
             alpha,
             bias_axis: BiasAxis::Columns,
             activation: None,
         };
-        Ok(self.emit(Op::MatMul(op), vec![Some(a), Some(b), None, None], output))
+        Ok(self.emit(Op::MatMul(op), vec![Some(a.value), Some(b.value), None, None], output))
     }
 }
 
-/// Split dimensions into batch, rows and columns.
-fn matrices(dims: &[usize]) -> Option<(&[usize], usize, usize)> {
-    match dims {
-        [batch @ .., rows, columns] => Some((batch, *rows, *columns)),
-        _ => None,
+/// Matrices of a factor, one after another, by rows.
+struct Matrices<'a> {
+    batch: &'a [usize],
+    rows: usize,
+    columns: usize,
+    transposed: bool,
+}
+
+impl<'a> Matrices<'a> {
+    /// Split dimensions into batch, rows and columns.
+    fn from_dims(dims: &'a [usize], transposed: bool) -> Option<Self> {
+        match dims {
+            [batch @ .., rows, columns] => Some(Self { batch, rows: *rows, columns: *columns, transposed }),
+            _ => None,
+        }
+    }
+
+    /// Return the rows and columns of each matrix in the product.
+    fn factor_dims(&self) -> (usize, usize) {
+        if self.transposed { (self.columns, self.rows) } else { (self.rows, self.columns) }
+    }
+
+    /// Return the strides along the dimensions of a product's batch.
+    fn strides_in(&self, batch: &[usize]) -> Vec<isize> {
+        let size = self.rows * self.columns;
+        broadcast_strides(self.batch, batch)
+            .iter()
+            .map(|stride| isize::try_from(stride * size).unwrap_or(isize::MAX))
+            .collect()
+    }
+
+    fn operand(&self, batch_strides: &[isize]) -> Matrix {
+        Matrix {
+            offset: 0,
+            batch_strides: unsigned(batch_strides),
+            row_stride: self.columns,
+            transposed: self.transposed,
+        }
+    }
+}
+
+/// Batch of a product, in as few dimensions as its kernels and fusion need.
+struct Batched {
+    dims: Vec<usize>,
+    /// Rows of each product.
+    m: usize,
+    a_strides: Vec<isize>,
+    b_strides: Vec<isize>,
+}
+
+impl Batched {
+    fn new(batch: &[usize], m: usize, a: &Matrices<'_>, b: &Matrices<'_>) -> Self {
+        let b_is_shared = b.batch.iter().all(|dim| *dim == 1);
+        if b_is_shared && !a.transposed && a.batch == batch {
+            // All matrices of the batch become rows of one matrix.
+            let m = m * batch.iter().product::<usize>();
+            return Self { dims: vec![], m, a_strides: vec![], b_strides: vec![] };
+        }
+        let a_strides = a.strides_in(batch);
+        let b_strides = b.strides_in(batch);
+        let kept: Vec<usize> = (0..batch.len()).filter(|axis| batch[*axis] != 1).collect();
+        if kept.len() <= BATCH_DIMS_MAX {
+            // Dimensions stay separate, so that fusion can read operands in place of a transposed
+            // copy.
+            let pick = |strides: &[isize]| kept.iter().map(|axis| strides[*axis]).collect();
+            let dims = kept.iter().map(|axis| batch[*axis]).collect();
+            return Self { dims, m, a_strides: pick(&a_strides), b_strides: pick(&b_strides) };
+        }
+        let (dims, mut strides) = collapse(batch, &[a_strides, b_strides]);
+        let b_strides = strides.pop().unwrap_or_default();
+        let a_strides = strides.pop().unwrap_or_default();
+        Self { dims, m, a_strides, b_strides }
     }
 }

@@ -135,7 +135,8 @@ pub(super) fn tile(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     // Each dimension becomes two, the outer with a stride of 0 to repeat the inner. Dimensions of 1
     // are dropped, so they do not count against the limit.
     let pairs = times.iter().zip(&dims).zip(&own);
-    let (mut block, mut strides) = (Vec::new(), Vec::new());
+    let mut block = Vec::new();
+    let mut strides = Vec::new();
     for ((times, dim), own) in pairs {
         for (size, stride) in [(*times, 0), (*dim, *own)] {
             if size != 1 {
@@ -192,7 +193,8 @@ impl Lowering<'_> {
         let output = call.tensor(self.element_type(first), out)?;
         let to = signed(&row_major(output.dims()));
         let along = row_major(output.dims()).get(axis).copied().unwrap_or(1);
-        let (mut parts, mut offset) = (Vec::with_capacity(filled.len()), 0);
+        let mut parts = Vec::with_capacity(filled.len());
+        let mut offset = 0;
         for (place, id) in filled.iter().enumerate() {
             let dims = self.dims(*id);
             let (block, layouts) = collapse(&dims, &[signed(&row_major(&dims)), to.clone()]);

@@ -233,7 +233,7 @@ pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let size = call.int("size").and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| (1..=super::call::SIZE_MAX).contains(size));
     let size = size.ok_or_else(|| call.invalid("it does not say across how many channels"))?;
-    if tensor.dims().len() < 3 || Lane::of(tensor.element_type()) == Lane::Integer {
+    if tensor.dims().len() < 3 || Lane::for_element_type(tensor.element_type()) == Lane::Integer {
         return Err(call.invalid("it takes pictures"));
     }
     let float = |name, default| call.float(name).unwrap_or(default);

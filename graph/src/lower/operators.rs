@@ -1,4 +1,4 @@
-//! Table of the supported operators, by name; `docs/operators.md` is generated from it.
+//! Table of the supported operators, by name; `docs/reference/operators.md` is generated from it.
 
 use super::call::Call;
 use super::{

@@ -65,7 +65,8 @@ impl Lowering<'_> {
     fn cropped(&mut self, call: &Call<'_>, x: ValueId, each: &[[i64; 2]]) -> Result<ValueId, GraphError> {
         let dims = self.dims(x);
         let strides = row_major(&dims);
-        let (mut out, mut offset) = (dims.clone(), 0);
+        let mut out = dims.clone();
+        let mut offset = 0;
         for (axis, [before, behind]) in each.iter().enumerate() {
             let (before, behind) = (size(-before), size(-behind));
             let left = out[axis].checked_sub(before).and_then(|left| left.checked_sub(behind));
@@ -93,7 +94,7 @@ impl Lowering<'_> {
         }
         let element_type = self.element_type(x);
         let output = call.tensor(element_type, out)?;
-        let fill = Some(value.in_lane(crate::ir::Lane::of(element_type)));
+        let fill = Some(value.in_lane(crate::ir::Lane::for_element_type(element_type)));
         if dims.contains(&0) {
             return Ok(self.emit(Op::Copy(Copy { fill, parts: vec![] }), vec![], output));
         }

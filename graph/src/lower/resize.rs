@@ -114,7 +114,7 @@ impl Lowering<'_> {
             "linear" | "bilinear" => ResizeMode::Linear,
             other => return Err(call.unsupported(format!("the mode {other:?} is"))),
         };
-        if Lane::of(element_type) == Lane::Integer {
+        if Lane::for_element_type(element_type) == Lane::Integer {
             return Err(call.unsupported(format!("elements of type {element_type} are")));
         }
         // The last two dimensions at most are spatial; all others must keep their size.

@@ -27,7 +27,8 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let float = |lowering: &mut Lowering<'_>, code: Vec<Instruction>, inputs: &[ValueId]| {
         lowering.elementwise(call, Lane::Float, code, inputs, element_type)
     };
-    let (load, log) = (Instruction::Load(0), Instruction::Unary(Unary::Log));
+    let load = Instruction::Load(0);
+    let log = Instruction::Unary(Unary::Log);
     let kind = match call.node.operator.as_str() {
         "ReduceSum" | "ReduceLogSum" | "ReduceLogSumExp" => ReduceKind::Sum,
         "ReduceMean" => ReduceKind::Mean,
@@ -38,7 +39,7 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         "ReduceL2" => ReduceKind::L2,
         _ => ReduceKind::SumSquares,
     };
-    if call.node.operator.starts_with("ReduceLog") && Lane::of(element_type) == Lane::Integer {
+    if call.node.operator.starts_with("ReduceLog") && Lane::for_element_type(element_type) == Lane::Integer {
         return Err(call.unsupported(format!("elements of type {element_type} are")));
     }
     let y = match call.node.operator.as_str() {
@@ -49,7 +50,8 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         // The maximum is subtracted first, to avoid overflow.
         "ReduceLogSumExp" => {
             let max = lowering.reduced(call, x, ReduceKind::Max, &axes, true)?;
-            let (other, exp) = (Instruction::Load(1), Instruction::Unary(Unary::Exp));
+            let other = Instruction::Load(1);
+            let exp = Instruction::Unary(Unary::Exp);
             let parts = float(lowering, vec![load, other, Instruction::Binary(Binary::Sub), exp], &[x, max])?;
             let sum = lowering.reduced(call, parts, ReduceKind::Sum, &axes, true)?;
             let y = float(lowering, vec![load, log, other, Instruction::Binary(Binary::Add)], &[sum, max])?;
@@ -79,7 +81,8 @@ impl Lowering<'_> {
         axes: &[usize],
         keep: bool,
     ) -> Result<ValueId, GraphError> {
-        let (dims, element_type) = (self.dims(x), self.element_type(x));
+        let dims = self.dims(x);
+        let element_type = self.element_type(x);
         let output = call.tensor(element_type, reduced_dims(&dims, axes, keep))?;
         let (x, rows, cols) = self.innermost(call, x, axes)?;
         if cols == 0 {
@@ -90,7 +93,11 @@ impl Lowering<'_> {
                 }
                 _ => Scalar::Integer(0),
             };
-            return Ok(self.emit(Op::Fill(of_nothing.in_lane(Lane::of(element_type))), vec![], output));
+            return Ok(self.emit(
+                Op::Fill(of_nothing.in_lane(Lane::for_element_type(element_type))),
+                vec![],
+                output,
+            ));
         }
         Ok(self.emit(Op::Reduce(Reduce { kind, rows, cols }), vec![Some(x)], output))
     }
@@ -143,8 +150,9 @@ pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made 
 
 pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
-    let (dims, element_type) = (lowering.dims(x), lowering.element_type(x));
-    if Lane::of(element_type) == Lane::Integer {
+    let dims = lowering.dims(x);
+    let element_type = lowering.element_type(x);
+    if Lane::for_element_type(element_type) == Lane::Integer {
         return Err(call.invalid(format!("there is no softmax of {element_type}")));
     }
     let log = call.node.operator == "LogSoftmax";
@@ -179,7 +187,8 @@ pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if cols == 0 {
         return Err(call.invalid("there is no largest of nothing"));
     }
-    let (largest, last) = (call.node.operator == "ArgMax", call.flag("select_last_index"));
+    let largest = call.node.operator == "ArgMax";
+    let last = call.flag("select_last_index");
     let op = ArgReduce { rows, cols, largest, last };
     Ok(vec![Some(lowering.emit(Op::ArgReduce(op), vec![Some(x)], output))])
 }

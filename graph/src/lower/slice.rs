@@ -24,7 +24,9 @@ pub(super) fn slice(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if [ends.len(), axes.len(), steps.len()].iter().any(|len| *len != starts.len()) {
         return Err(call.invalid("starts, ends, axes and steps are not equally many"));
     }
-    let (mut out, mut strides, mut offset) = (dims.clone(), signed(&row_major(&dims)), 0_usize);
+    let mut out = dims.clone();
+    let mut strides = signed(&row_major(&dims));
+    let mut offset = 0_usize;
     for (((start, end), axis), step) in starts.iter().zip(&ends).zip(&axes).zip(&steps) {
         let axis = call.axis(*axis, dims.len())?;
         let (first, count) =
@@ -81,7 +83,8 @@ pub(super) fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         }
     };
     let strides = signed(&row_major(&dims));
-    let (mut made, mut start) = (Vec::with_capacity(sizes.len()), 0_usize);
+    let mut made = Vec::with_capacity(sizes.len());
+    let mut start = 0_usize;
     for size in &sizes {
         let size = usize::try_from(*size)
             .ok()

@@ -41,7 +41,7 @@ impl Weight {
     #[must_use]
     pub fn hash(&self) -> ContentHash {
         match &self.data {
-            WeightData::Bytes(bytes) => ContentHash::of(bytes),
+            WeightData::Bytes(bytes) => ContentHash::from_content(bytes),
             WeightData::Elsewhere(hash) => *hash,
         }
     }
@@ -65,7 +65,7 @@ impl Weight {
 
     pub(super) fn is_small(&self) -> bool {
         use crate::ir::Lane;
-        let bytes_max = match Lane::of(self.tensor.element_type()) {
+        let bytes_max = match Lane::for_element_type(self.tensor.element_type()) {
             Lane::Float => INLINE_BYTES_MAX,
             Lane::Integer => INLINE_INTEGER_BYTES_MAX,
         };

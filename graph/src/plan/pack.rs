@@ -58,7 +58,8 @@ fn gap(blocks: &[Block], offsets: &[usize], placed: &[usize], block: &Block) -> 
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;
     for other in placed {
-        let (offset, other) = (offsets[*other], &blocks[*other]);
+        let offset = offsets[*other];
+        let other = &blocks[*other];
         if other.last < block.first || block.last < other.first {
             continue;
         }

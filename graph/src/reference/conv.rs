@@ -18,8 +18,8 @@ pub(super) fn conv<'a>(
     let (x, w) = (floats(Some(x))?, floats(Some(w))?);
     let each = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| floats(operand(place)));
     let residual = floats(operand(Conv::RESIDUAL));
-    let rows = Steps::of(op, 0, height, out_height);
-    let columns = Steps::of(op, 1, width, out_width);
+    let rows = Steps::new(op, 0, height, out_height);
+    let columns = Steps::new(op, 1, width, out_width);
     let plane = out_height * out_width;
     let mut made = Vec::with_capacity(out.elements());
     let mut sums = vec![0.0_f64; plane];
@@ -106,7 +106,7 @@ struct Tap {
 }
 
 impl Steps {
-    fn of(op: &Conv, axis: usize, size: usize, out: usize) -> Self {
+    fn new(op: &Conv, axis: usize, size: usize, out: usize) -> Self {
         Self {
             size,
             out,

@@ -27,7 +27,7 @@ impl Tensor {
     /// type. Missing elements are 0.
     #[must_use]
     pub fn floats(tensor: TensorType, mut data: Vec<f32>) -> Self {
-        if Lane::of(tensor.element_type()) == Lane::Integer {
+        if Lane::for_element_type(tensor.element_type()) == Lane::Integer {
             let integer = |float: &f32| match tensor.element_type() {
                 ElementType::Bool => i64::from(*float != 0.0),
                 _ => *float as i64,
@@ -46,7 +46,7 @@ impl Tensor {
     /// floating-point type. Missing elements are 0.
     #[must_use]
     pub fn integers(tensor: TensorType, mut data: Vec<i64>) -> Self {
-        if Lane::of(tensor.element_type()) == Lane::Float {
+        if Lane::for_element_type(tensor.element_type()) == Lane::Float {
             let floats = data.iter().map(|integer| *integer as f32).collect();
             return Self::floats(tensor, floats);
         }

@@ -52,7 +52,8 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
     let nodes: Vec<Node> = graph.nodes.iter().map(|node| Node::decode(node.clone()).unwrap()).collect();
     let initialisers: Vec<Tensor> =
         graph.initialisers.iter().map(|tensor| Tensor::decode(tensor.clone()).unwrap()).collect();
-    let (values, mut random) = (Values::new(&nodes), Random(1));
+    let values = Values::new(&nodes);
+    let mut random = Random(1);
 
     // Some weights are in the file.
     for (tensor, bytes) in initialisers.iter().zip(&mut graph.initialisers) {
@@ -68,7 +69,8 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
     let (constants, others): (Vec<_>, Vec<_>) =
         nodes.iter().zip(graph.nodes.drain(..)).partition(|(node, _)| node.operator == "ConstantOfShape");
     for (node, _) in &constants {
-        let (name, dims) = (&node.outputs[0], shapes[node.inputs[0].as_str()].integers());
+        let name = &node.outputs[0];
+        let dims = shapes[node.inputs[0].as_str()].integers();
         let role = values.role(name, &dims);
         let role = role.unwrap_or_else(|| panic!("nothing that is known reads {name}"));
         graph.initialisers.push(role.tensor(name, &dims, &mut random));

@@ -30,14 +30,14 @@ pub enum DevicesConfig {
 pub struct DeviceConfig {
     /// Device that the settings apply to.
     pub device: DeviceName,
-    /// Memory limit of resident models on the device. None: `model_memory_bytes_max`, or for a GPU
+    /// Memory limit of resident models on the device. None: `models.memory_bytes_max`, or for a GPU
     /// the fraction in `memory_share`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes_max: Option<u64>,
     /// Fraction of a GPU's memory that models may take, from 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_share: Option<f64>,
-    /// Concurrent model runs on the device. None: `model_slots`.
+    /// Concurrent model runs on the device. None: `models.slots`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
 }

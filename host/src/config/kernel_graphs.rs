@@ -15,7 +15,7 @@ pub struct KernelGraphsConfig {
     /// tenant's graphs.
     pub keep_alive_ms: u64,
     /// Time limit of one run. The worker of a longer run is killed.
-    pub run_time_ms_max: u64,
+    pub run_wall_ms_max: u64,
     /// Device memory for the buffers of one tenant's runs.
     pub memory_bytes_max: u64,
     /// Estimated device memory of a worker's context, charged to its tenant.
@@ -23,7 +23,7 @@ pub struct KernelGraphsConfig {
     /// Memory limit of the process that compiles CUDA C.
     pub compile_memory_bytes_max: u64,
     /// CPU time limit of the process that compiles CUDA C.
-    pub compile_time_ms_max: u64,
+    pub compile_cpu_ms_max: u64,
 }
 
 impl Default for KernelGraphsConfig {
@@ -31,11 +31,11 @@ impl Default for KernelGraphsConfig {
         Self {
             enabled: false,
             keep_alive_ms: 60_000,
-            run_time_ms_max: 10_000,
+            run_wall_ms_max: 10_000,
             memory_bytes_max: 256 * MIB,
             context_bytes: 512 * MIB,
             compile_memory_bytes_max: 4096 * MIB,
-            compile_time_ms_max: 60_000,
+            compile_cpu_ms_max: 60_000,
         }
     }
 }

@@ -9,7 +9,7 @@ impl NodeConfig {
     ///
     /// # Errors
     /// If a tenant's limits prevent all of its calls from running.
-    pub(crate) fn scheduler(&self) -> Result<Setup> {
+    pub(crate) fn scheduler_setup(&self) -> Result<Setup> {
         self.tenant_default.check().context("[node.tenant_default]")?;
         for (tenant, limits) in &self.tenants {
             limits.check().with_context(|| format!("[node.tenants.{tenant}]"))?;
@@ -17,11 +17,10 @@ impl NodeConfig {
         let settings = Settings {
             tenants: self.tenants.clone(),
             tenant_default: self.tenant_default.clone(),
-            slo: self.slo.clone(),
             network: self.network,
             ..Settings::default()
         };
-        Ok(Setup { policy: self.policy, options: self.policy_options.clone(), settings })
+        Ok(self.scheduler.setup(settings))
     }
 }
 
@@ -36,12 +35,17 @@ mod tests {
     }
 
     #[test]
-    fn tenant_limits_and_policy_options_reach_the_scheduler() {
+    fn scheduler_settings_reach_the_scheduler() {
         let text = r#"
+            [scheduler]
             policy = "lalb-o3"
-            [policy_options]
+            [scheduler.options]
             o3_limit = 5
             victims = "least_recently_used"
+            [scheduler.slo]
+            admission = false
+            [network]
+            round_trip_ns = 7
             [tenant_default]
             running_max = 8
             [tenants.acme]
@@ -49,7 +53,9 @@ mod tests {
             device_share_max = 0.5
             resident_bytes_max = 1073741824
         "#;
-        let Setup { options, settings, .. } = config(text).scheduler().unwrap();
+        let Setup { policy, options, settings } = config(text).scheduler_setup().unwrap();
+        assert_eq!(policy.to_string(), "lalb-o3");
+        assert_eq!((settings.slo.admission, settings.network.round_trip_ns), (false, 7));
         assert_eq!((options.o3_limit, options.victims), (5, Some(VictimKind::LeastRecentlyUsed)));
         let acme = TenantLimits {
             weight: 3,
@@ -73,7 +79,7 @@ mod tests {
             ("[tenants.acme]\ndevice_share_max = nan", "device_share_max"),
             ("[tenants.acme]\ndevice_share_max = 1.5", "device_share_max"),
         ] {
-            let error = format!("{:#}", config(text).scheduler().unwrap_err());
+            let error = format!("{:#}", config(text).scheduler_setup().unwrap_err());
             assert!(error.contains("[node.tenants.acme]") && error.contains(why), "{text}: {error}");
         }
         assert!(toml::from_str::<NodeConfig>("[tenants.acme]\nwieght = 2").is_err());

@@ -1,22 +1,24 @@
 //! A node's background tasks, which end with the node.
 
-use super::{NodeState, garbage};
-use crate::asynchronous::Stop;
-use crate::devices::NodeDevice;
-use crate::dispatch::Placements;
-use crate::gateway::Gateway;
-use crate::intermediates::Intermediates;
-use crate::models::{Models, autosize, keep_profiles, let_idle_go};
-use crate::registry::Prepare;
-use crate::until::until;
+use super::deployed::Begin;
+use super::garbage;
+use crate::config::NodeConfig;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use weir_datastore::Revision;
+use weir_asynchronous::Stop;
+use weir_call::until;
+use weir_cluster::Placements;
+use weir_control::devices::NodeDevice;
+use weir_control::models::{Models, autosize, keep_profiles, let_idle_go};
+use weir_control::registry::Prepare;
 use weir_device::Arena;
+use weir_dispatch::intermediates::Intermediates;
+use weir_gateway::Gateway;
+use weir_gateway::NodeState;
 
 /// The interval of sweeps for idle instances, which may therefore wait longer than their manifest
 /// allows by this much.
@@ -36,19 +38,8 @@ pub(super) struct Background {
     others: Vec<AbortOnDropHandle<()>>,
 }
 
-/// The revisions from which the tasks follow the datastore, and events collected since.
-pub(super) struct Begin {
-    pub(super) functions: Revision,
-    pub(super) models: Revision,
-    pub(super) workflows: Revision,
-    pub(super) invocations: Revision,
-    pub(super) objects: Revision,
-    /// Components that other nodes have deployed.
-    pub(super) prepare: mpsc::Receiver<Prepare>,
-}
-
 impl Background {
-    pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, begin: Begin) -> Self {
+    pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, config: &NodeConfig, begin: Begin) -> Self {
         let Begin { functions, models, workflows, invocations, objects, prepare } = begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
@@ -70,13 +61,16 @@ impl Background {
         spawn(boxed(state.objects.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().relieve()));
         spawn(boxed(Intermediates::sweep(Arc::downgrade(&state.dispatch.intermediates))));
-        spawn(boxed(garbage::collect(Arc::downgrade(state))));
+        if let Some(cluster) = &config.cluster {
+            let grace = Duration::from_millis(cluster.blob_grace_ms);
+            spawn(boxed(garbage::collect(Arc::downgrade(state), grace)));
+        }
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
         spawn(boxed(autosize(Arc::downgrade(&state.models))));
-        if state.config.kernel_graphs.enabled {
-            let keep_alive = Duration::from_millis(state.config.kernel_graphs.keep_alive_ms);
+        if config.kernel_graphs.enabled {
+            let keep_alive = Duration::from_millis(config.kernel_graphs.keep_alive_ms);
             let placements = state.dispatch.placements.clone();
             spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements, keep_alive)));
         }
@@ -92,7 +86,7 @@ impl Background {
         if until(latest, &mut self.working).await.is_none() {
             self.give_up.cancel();
             if let Err(error) = (&mut self.working).await {
-                tracing::error!(%error, "the work on asynchronous invocations failed");
+                tracing::error!(%error, "the worker of asynchronous invocations failed");
             }
         }
     }
@@ -140,7 +134,7 @@ async fn preload_components(state: Weak<NodeState>) {
         };
         // If a component cannot be loaded, its first call repairs it and reports the error.
         if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || components.load(digest, kind)).await {
-            metrics.preloaded.inc();
+            metrics.deployed.preloaded.inc();
         }
     }
 }
@@ -172,9 +166,12 @@ fn watch_device(
     models: &Arc<Models>,
     placements: &Arc<Placements>,
 ) -> impl Future<Output = ()> + Send + use<> {
-    let (ordinal, mut capacity) = (device.ordinal, device.cache.capacity());
-    let (mut health, mut loads) = (device.cache.health(), device.cache.loads());
-    let (models, placements) = (Arc::downgrade(models), placements.clone());
+    let ordinal = device.ordinal;
+    let mut capacity = device.cache.capacity();
+    let mut health = device.cache.health();
+    let mut loads = device.cache.loads();
+    let models = Arc::downgrade(models);
+    let placements = placements.clone();
     async move {
         loop {
             health.mark_unchanged();

@@ -9,24 +9,23 @@ pub(super) use gpus::SLOTS as GPU_SLOTS;
 mod gpus;
 
 use super::open_files::OpenFiles;
-use crate::config::{BackendKind, DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
-use crate::devices::{Devices, KernelGraphs};
-use crate::telemetry::gpus::GpuMonitor;
+use crate::config::{DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
 use anyhow::{Context, bail};
 use gpus::Gpus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use weir_control::devices::{Devices, KernelGraphs};
+use weir_control::models::BackendKind;
 use weir_device::Arena;
-use weir_inference::{
-    Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, OnnxRuntimeConfig, Preparer, Profiles,
-};
+use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, Preparer, Profiles};
+use weir_telemetry::gpus::GpuMonitor;
 
 /// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of
 /// GPUs go to `monitor`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
     let (cpu, preparer) = processor(config, arena);
     // Discovering GPUs takes file descriptors, and using GPUs takes more.
-    let files = OpenFiles::new(config.connections_max);
+    let files = OpenFiles::new(config.gateway.connections_max);
     files.raise()?;
     let gpus = Gpus::find();
     let devices = named(config, &gpus);
@@ -39,9 +38,9 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
             DeviceName::Cpu => (cpu.clone(), limits(config, &device)),
             DeviceName::Cuda(number) => gpus.open(&device, number.unwrap_or_default(), config, arena)?,
             DeviceName::Fake(kind) => {
-                if config.backend != BackendKind::Fake {
+                if config.models.backend != BackendKind::Fake {
                     bail!(
-                        "device {}: fake devices run fake models, which takes backend = \"fake\"",
+                        "device {}: fake devices run fake models, which takes models.backend = \"fake\"",
                         device.device
                     );
                 }
@@ -62,7 +61,9 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
 fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
     match &config.devices {
         // Fake models run on fake devices only.
-        DevicesConfig::Auto if config.backend == BackendKind::Fake => vec![DeviceConfig::of(DeviceName::Cpu)],
+        DevicesConfig::Auto if config.models.backend == BackendKind::Fake => {
+            vec![DeviceConfig::of(DeviceName::Cpu)]
+        }
         DevicesConfig::Auto => std::iter::once(DeviceConfig::of(DeviceName::Cpu)).chain(gpus.all()).collect(),
         DevicesConfig::List(devices) => devices.iter().flat_map(|device| each(device, gpus)).collect(),
     }
@@ -81,31 +82,24 @@ fn each(device: &DeviceConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
 
 /// The backend that runs models on the CPU, and the preparer that checks pushed models.
 fn processor(config: &NodeConfig, arena: &Arena) -> (Arc<dyn Backend>, Arc<dyn Preparer>) {
-    if config.backend == BackendKind::Fake {
+    if config.models.backend == BackendKind::Fake {
         let backend = Arc::new(FakeBackend::new(arena.clone()));
         return (backend.clone(), backend);
     }
-    let config = OnnxRuntimeConfig {
-        library: config.onnxruntime.clone(),
-        run_memory_bytes_max: config.run_memory_bytes_max,
-        prepare_command: None,
-        prepare_memory_bytes_max: config.validate_memory_bytes_max,
-        prepare_time_ms_max: config.validate_time_ms_max,
-    };
-    let backend = Arc::new(OnnxRuntime::new(config, arena.clone()));
+    let backend = Arc::new(OnnxRuntime::new(config.models.onnx_runtime(), arena.clone()));
     if let Err(error) = backend.library() {
         // Functions without models work; pushing or opening a model reports this again.
-        tracing::warn!(%error, "models cannot run yet");
+        tracing::warn!(%error, "ONNX Runtime is not available: models cannot run yet");
     }
     (backend.clone(), backend)
 }
 
 fn limits(config: &NodeConfig, device: &DeviceConfig) -> CacheConfig {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let slots = device.slots.or(config.model_slots);
+    let slots = device.slots.or(config.models.slots);
     CacheConfig {
-        capacity_bytes: device.memory_bytes_max.unwrap_or(config.model_memory_bytes_max),
+        capacity_bytes: device.memory_bytes_max.unwrap_or(config.models.memory_bytes_max),
         slots: slots.map_or(cores, |slots| slots as usize).max(1),
-        run_queue_len_max: config.run_queue_len_max,
+        run_queue_len_max: config.models.run_queue_len_max,
     }
 }

@@ -1,11 +1,11 @@
 //! Garbage collection of the cluster's shared blob store: the dispatcher removes unreferenced
 //! blobs.
 
-use super::NodeState;
-use crate::blobs::{Blobs, Collected};
 use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::Duration;
+use weir_gateway::NodeState;
+use weir_storage::blobs::{Blobs, Collected};
 use weir_types::ContentHash;
 
 /// The limits of the interval between collections.
@@ -13,9 +13,7 @@ const EVERY_MAX: Duration = Duration::from_secs(3_600);
 const EVERY_MIN: Duration = Duration::from_millis(10);
 
 /// Collects garbage periodically, until the node ends.
-pub(super) async fn collect(state: Weak<NodeState>) {
-    let grace = state.upgrade().and_then(|state| state.config.cluster.clone());
-    let Some(grace) = grace.map(|cluster| Duration::from_millis(cluster.blob_grace_ms)) else { return };
+pub(super) async fn collect(state: Weak<NodeState>, grace: Duration) {
     let every = (grace / 4).clamp(EVERY_MIN, EVERY_MAX);
     loop {
         tokio::time::sleep(every).await;
@@ -39,20 +37,20 @@ async fn look(
     let wanted = match wanted {
         Ok(Some(wanted)) => wanted,
         Ok(None) => {
-            tracing::warn!(what, "unused blobs are kept: some record that cannot be read may refer to them");
+            tracing::warn!(what, "unused blobs are kept, because an unreadable record may refer to them");
             return;
         }
         // The datastore is unreachable, so the references are unknown.
         Err(error) => {
-            tracing::debug!(what, error, "unused blobs are not looked for");
+            tracing::debug!(what, error, "garbage collection of blobs skipped");
             return;
         }
     };
     match blobs.collect(&wanted, grace).await {
         Ok(nothing) if nothing == Collected::default() => {}
         Ok(Collected { set_aside, brought_back, removed }) => {
-            tracing::info!(what, set_aside, brought_back, removed, "looked for unused blobs");
+            tracing::info!(what, set_aside, brought_back, removed, "garbage collection of blobs done");
         }
-        Err(error) => tracing::warn!(what, %error, "cannot remove unused blobs"),
+        Err(error) => tracing::warn!(what, %error, "garbage collection of blobs failed"),
     }
 }

@@ -45,10 +45,11 @@ impl OpenFiles {
     /// Advice for the case that the limit is lower.
     #[must_use]
     pub fn advice(&self) -> String {
-        let (wanted, devices) = (self.wanted(), self.devices);
+        let wanted = self.wanted();
+        let devices = self.devices;
         let gpus = if devices == 0 { String::new() } else { format!(" or use fewer than {devices} GPUs") };
         format!(
-            "raise the hard limit to {wanted} (`ulimit -Hn {wanted}`, or LimitNOFILE= of the service), or set connections_max of [node] lower{gpus}"
+            "raise the hard limit to {wanted} (`ulimit -Hn {wanted}`, or LimitNOFILE= of the service), or lower gateway.connections_max{gpus}"
         )
     }
 
@@ -66,11 +67,12 @@ impl OpenFiles {
             bail!("{files} open files, the hard limit, are too few for {devices} GPUs: {}", self.advice());
         }
         if files < self.wanted() {
-            let (wanted, advice) = (self.wanted(), self.advice());
+            let wanted = self.wanted();
+            let advice = self.advice();
             tracing::warn!(
                 files,
                 wanted,
-                "the hard limit on open files is too low for connections_max: {advice}"
+                "the hard limit on open files is too low for gateway.connections_max: {advice}"
             );
         }
         Ok(())

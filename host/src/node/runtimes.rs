@@ -1,10 +1,10 @@
 //! The node's threads.
 
 use crate::config::NodeConfig;
-use crate::gateway::Threads;
 use anyhow::Context;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
+use weir_gateway::Threads;
 
 /// The time limit for guests to unwind once their requests are gone.
 const GUEST_SHUTDOWN: Duration = Duration::from_secs(1);
@@ -30,9 +30,9 @@ impl Runtimes {
             runtime.with_context(|| format!("cannot start the {name} threads"))
         };
         Ok(Self {
-            connections: Threads::start(config.gateway_threads, GUEST_SHUTDOWN)?,
-            gateway: runtime("weir-gateway", config.gateway_threads)?,
-            guests: runtime("weir-guest", config.guest_threads)?,
+            connections: Threads::start(config.gateway.threads, GUEST_SHUTDOWN)?,
+            gateway: runtime("weir-gateway", config.gateway.threads)?,
+            guests: runtime("weir-guest", config.sandbox.threads)?,
         })
     }
 

@@ -13,13 +13,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
 
-/// The most request classes with separate times; beyond this, the least recently used class is
-/// forgotten.
+/// Limit of request classes with separate run times. Beyond the limit, the batcher drops the least
+/// recently used class.
 const CLASSES_MAX: usize = 32;
 /// Failed trials after which a model's requests always run alone.
 const TRIALS_MAX: u32 = 8;
 /// Cost of a trial, in runs of one item.
 const TRIAL_RUNS: f64 = 8.0;
+
 /// Decides whether, and how, requests for one model run together.
 pub(crate) struct Batcher {
     rules: BatchRules,
@@ -229,7 +230,10 @@ mod tests {
         let slack_ns = f64::INFINITY;
         let candidates =
             vec![Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }; waiting];
-        let (free_slots, is_busy, others_priority, others_slack_ns) = (0, false, None, f64::INFINITY);
+        let free_slots = 0;
+        let is_busy = false;
+        let others_priority = None;
+        let others_slack_ns = f64::INFINITY;
         let candidates = &candidates[..];
         let situation =
             Situation { candidates, waiting, free_slots, is_busy, others_priority, others_slack_ns };

@@ -27,7 +27,8 @@ impl Fit {
             return None;
         }
         let length = rules.mask.map(|mask| length(job, mask)).unwrap_or_default();
-        let (mut class, mut bytes) = (Vec::new(), 0);
+        let mut class = Vec::new();
+        let mut bytes = 0;
         for (position, input) in job.inputs.iter().enumerate() {
             let (first, rest) = input.shape().dimensions().split_first()?;
             if *first != items {

@@ -145,7 +145,8 @@ fn numbers(tensor: &Tensor) -> Option<Vec<f64>> {
 /// Decodes IEEE 754 binary16.
 fn half(bits: u16) -> f64 {
     let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
-    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    let exponent = i32::from(bits >> 10 & 0x1f);
+    let fraction = f64::from(bits & 0x3ff);
     sign * match exponent {
         0 => fraction * 2_f64.powi(-24),
         31 if fraction == 0.0 => f64::INFINITY,

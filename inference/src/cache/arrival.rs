@@ -36,7 +36,8 @@ impl Shared {
 
     /// Completes a load that took `time`.
     pub(super) fn has_arrived(&self, resident: &Resident, time: Duration) {
-        let (key, bytes) = (&resident.source.key, resident.footprint.total_bytes());
+        let key = &resident.source.key;
+        let bytes = resident.footprint.total_bytes();
         resident.source.meter.add(self.backend.device(), &Used::load(time));
         self.profiles.loaded(key, TIER, time, bytes);
         resident.has_arrived(time);

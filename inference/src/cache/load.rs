@@ -27,7 +27,8 @@ pub(super) fn begin(
 ) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
     let (needed, evicted) = room(shared, state, source, victims)?;
     let lane = lane(shared, state, source);
-    let (job, victims) = ((Arc::clone(shared), Arc::clone(source)), evicted.clone());
+    let job = (Arc::clone(shared), Arc::clone(source));
+    let victims = evicted.clone();
     // The load cannot start before the entries are updated: it needs the lock that the caller
     // holds.
     shared.runs.load(Box::new(move || load(job.0, job.1, lane, &victims)))?;
@@ -40,6 +41,7 @@ pub(super) fn begin(
     let (sender, receiver) = oneshot::channel();
     let loading = Entry::Loading { footprint: needed, waiting: vec![sender], unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
+    shared.profiles.loading(&source.key);
     Ok(receiver)
 }
 
@@ -54,6 +56,7 @@ pub(super) fn begin_again(
     let lane = lane(shared, state, source);
     let loading = Entry::Loading { footprint, waiting: Vec::new(), unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
+    shared.profiles.loading(&source.key);
     Ok(lane)
 }
 
@@ -173,8 +176,8 @@ impl State {
             evicted.push(victim);
         }
         if is_over(&there) {
-            let (needed_bytes, free_bytes) =
-                (there.missing_bytes(needed), capacity_bytes.saturating_sub(there.bytes()));
+            let needed_bytes = there.missing_bytes(needed);
+            let free_bytes = capacity_bytes.saturating_sub(there.bytes());
             return Err(Lacking { needed_bytes, free_bytes });
         }
         Ok(evicted)
@@ -250,7 +253,8 @@ impl Answer {
     fn loaded(&mut self, resident: Resident, time: Duration) -> Option<Arc<Resident>> {
         self.is_given = true;
         let is_arriving = resident.model().is_ok_and(|model| model.is_arriving());
-        let (key, bytes) = (&self.source.key, resident.footprint.total_bytes());
+        let key = &self.source.key;
+        let bytes = resident.footprint.total_bytes();
         let resident = Arc::new(resident);
         let mut state = self.shared.lock();
         let LoadingEnd { footprint: estimate, waiting, unloading } = state.end_loading(key);
@@ -350,8 +354,9 @@ fn slots(shared: &Shared, source: &ModelSource) -> usize {
 /// from an older version.
 fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
     let rules = BatchRules::of(&source.prepared.signature, &source.batching);
-    let rules =
-        rules.inspect_err(|error| warn!(model = %source.id(), %error, "requests are run alone")).ok()??;
+    let rules = rules
+        .inspect_err(|error| warn!(model = %source.id(), %error, "batching disabled for the model"))
+        .ok()??;
     Some(Arc::new(Batcher::new(rules, shared.profiles.get(&source.key))))
 }
 

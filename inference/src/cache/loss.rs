@@ -55,7 +55,7 @@ impl Shared {
         }
         gone.iter().for_each(|key| state.has_gone(key));
         drop(state);
-        warn!(device = %self.backend.device(), %why, "the device is lost, and what was in its memory");
+        warn!(device = %self.backend.device(), %why, "device lost, with the contents of its memory");
         self.health.send_replace(Health::Lost(Arc::clone(why)));
         self.runs.lose();
         let shared = Arc::clone(self);
@@ -67,14 +67,14 @@ impl Shared {
     fn recover(self: &Arc<Self>) {
         let mut pause = RECOVER_AGAIN;
         while let Err(error) = self.backend.recover() {
-            debug!(device = %self.backend.device(), %error, "the device cannot be had yet");
+            debug!(device = %self.backend.device(), %error, "device recovery failed, retrying");
             if self.runs.pause(pause) {
                 return;
             }
             pause = (2 * pause).min(RECOVER_AGAIN_MAX);
         }
         self.lock().lost = None;
-        info!(device = %self.backend.device(), "the device is there again");
+        info!(device = %self.backend.device(), "device recovered");
         self.health.send_replace(Health::Up);
         self.reload();
     }

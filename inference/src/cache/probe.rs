@@ -67,7 +67,8 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let (pool, pin) = (Arc::clone(&self.pool), self.pin.clone());
+        let pool = Arc::clone(&self.pool);
+        let pin = self.pin.clone();
         let shared = Arc::clone(pin.shared());
         // Ending a session may block, and must precede the unload of the model. During a shutdown,
         // the sessions end here.

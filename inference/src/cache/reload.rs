@@ -97,12 +97,12 @@ impl Shared {
         drop(state);
         match lane {
             Ok(Some(lane)) => {
-                info!(model = %source.id(), device = %self.backend.device(), "loading a model again that the device had when it was lost");
+                info!(model = %source.id(), device = %self.backend.device(), "reloading a model after a device loss");
                 load::load(Arc::clone(self), Arc::clone(&source), lane, &[]);
                 self.set_again(&source.key, setting);
             }
             Ok(None) => {}
-            Err(error) => debug!(model = %source.id(), %error, "model not loaded again"),
+            Err(error) => debug!(model = %source.id(), %error, "model not reloaded"),
         }
         self.reload();
     }
@@ -113,7 +113,7 @@ impl Shared {
         let Some(resident) = resident.filter(|resident| resident.run_setting() != setting) else { return };
         match resident.apply(setting) {
             Ok(()) => self.runs.resize(&resident.lane, setting.sessions),
-            Err(error) => debug!(model = %key.id, %error, "model not sized again"),
+            Err(error) => debug!(model = %key.id, %error, "run setting not restored after a device loss"),
         }
     }
 }

@@ -45,7 +45,8 @@ impl Residency {
     pub(super) fn enter(&mut self, now_ns: u64, key: &ModelKey, footprint: &Footprint, meter: &Meter) {
         self.leave(now_ns, key);
         self.count += 1;
-        let (number, tenant) = (self.count, key.id.tenant.clone());
+        let number = self.count;
+        let tenant = key.id.tenant.clone();
         let (meter, footprint) = (meter.clone(), footprint.clone());
         let bytes = footprint.own_bytes();
         let parts = footprint.clone();
@@ -86,7 +87,8 @@ impl Residency {
 
     /// Withdraws the shares in a part, changes its holders, and distributes the shares again.
     fn change(&mut self, now_ns: u64, part: &Part, change: impl FnOnce(&mut Holding)) {
-        let (holders, device) = (&mut self.holders, self.device);
+        let holders = &mut self.holders;
+        let device = self.device;
         let holding = self.parts.entry(*part).or_default();
         let mut share_out = |holding: &Holding, charge: fn(&mut u64, u64)| {
             for (number, share) in shares(holding) {
@@ -144,7 +146,7 @@ mod tests {
     }
 
     fn part(number: u8) -> (Part, u64) {
-        (Part { hash: ContentHash::of(&[number]), family: None }, 10 * u64::from(number) + 7)
+        (Part { hash: ContentHash::from_content(&[number]), family: None }, 10 * u64::from(number) + 7)
     }
 
     fn byte_ns(meter: &Meter) -> u128 {

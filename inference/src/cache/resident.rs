@@ -6,6 +6,7 @@ use super::run::Run;
 use crate::backend::{Model, ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
+use crate::meter::Meter;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -79,6 +80,12 @@ impl Pin {
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.resident.source.prepared.signature
+    }
+
+    /// The meter of the pinned model, which counts runs whose request has no meter.
+    #[must_use]
+    pub fn meter(&self) -> &Meter {
+        &self.resident.source.meter
     }
 
     /// Whether the model was lost with its device. The model is not reloaded before all pins of the
@@ -158,7 +165,8 @@ impl Resident {
         lane: Lane,
         model: Box<dyn Model>,
     ) -> Result<Self, InferenceError> {
-        let (footprint, session_bytes) = (model.footprint(), model.session_bytes());
+        let footprint = model.footprint();
+        let session_bytes = model.session_bytes();
         let pool = Arc::new(Pool::new(THREADS));
         pool.put(pool.make(&*model)?);
         let loaded = Mutex::new(Loaded { pool, former: Vec::new(), model: Some(model.into()) });

@@ -90,7 +90,8 @@ fn submit(
     }
     let (reply, answer) = oneshot::channel();
     let runs = pin.shared().runs.clone();
-    let (reply, submitted) = (Reply::new(reply), Instant::now());
+    let reply = Reply::new(reply);
+    let submitted = Instant::now();
     let work = ModelRun { pool, pin, meter, job, reply, submitted, outcome: None };
     let ticket = runs.submit(lane, priority, deadline, work)?;
     Ok(State::UnderWay { ticket, answer })
@@ -164,7 +165,8 @@ impl Work for ModelRun {
 fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     // Records an outcome of the trial in every case.
     let trial = is_trial.then(|| OpenTrial::new(entry.lane.clone()));
-    let (run, interrupt) = (&mut entry.job, &*entry.interrupt);
+    let run = &mut entry.job;
+    let interrupt = &*entry.interrupt;
     let started = Instant::now();
     let outcome = run.with_session(&run.meter, interrupt, |session| {
         let outputs = session.run_placed(&run.job, interrupt)?;
@@ -251,7 +253,8 @@ impl ModelRun {
         let names =
             self.job.outputs.iter().filter_map(|position| ports.get(*position)).map(|port| port.name.clone());
         let queue_time = started.saturating_duration_since(self.submitted);
-        let (mut outputs, mut stayed) = (Vec::with_capacity(given.len()), Vec::new());
+        let mut outputs = Vec::with_capacity(given.len());
+        let mut stayed = Vec::new();
         for (name, value) in names.zip(given) {
             match value {
                 Value::Host(tensor) => outputs.push((name, tensor)),

@@ -23,16 +23,14 @@ pub(super) async fn prepare(
         None => Command::this_program(PREPARE_COMMAND),
     };
     let task = Task { library: absolute(library)?, model: absolute(file)?, precision, out: absolute(out)? };
-    let limits = Limits {
-        memory_bytes_max: config.prepare_memory_bytes_max,
-        cpu_time_ms_max: config.prepare_time_ms_max,
-    };
+    let limits =
+        Limits { memory_bytes_max: config.prepare_memory_bytes_max, cpu_ms_max: config.prepare_cpu_ms_max };
     match command.run(limits, &task).await {
         Ok(Answer::Prepared(prepared)) => Ok(prepared),
         Ok(Answer::Refused(refusal)) => Err(refusal.into()),
         Ok(Answer::Library { path, why }) => Err(Arc::new(LibraryError::Unusable { path, why }).into()),
         Ok(Answer::Failed { action, why }) => Err(io_error(&action, io::Error::other(why))),
-        Err(Failure::OverTime) => Err(Refusal::OverTime { time_ms_max: limits.cpu_time_ms_max }.into()),
+        Err(Failure::OverTime) => Err(Refusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
         Err(Failure::OverMemory) => Err(Refusal::OverMemory { bytes_max: limits.memory_bytes_max }.into()),
         Err(Failure::Crashed { how }) => Err(Refusal::Crashed { how }.into()),
         Err(Failure::Io(error)) => Err(io_error("run the process that checks models", error)),

@@ -7,7 +7,7 @@ use weir_types::ContentHash;
 ///
 /// The library must be loaded.
 pub(super) fn processor() -> String {
-    let build = ContentHash::of(ort::info().as_bytes()).to_string();
+    let build = ContentHash::from_content(ort::info().as_bytes()).to_string();
     let build = build.get(..12).unwrap_or_default();
     format!("{} {} onnxruntime {build}", std::env::consts::ARCH, vectors())
 }

@@ -75,13 +75,16 @@ impl Runtime {
     /// trim.
     pub(super) fn run_memory_bytes(&self) -> u64 {
         let trimmer = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner);
-        trimmer.arena_bytes().inspect_err(|error| debug!(%error, "run memory not known")).unwrap_or_default()
+        trimmer
+            .arena_bytes()
+            .inspect_err(|error| debug!(%error, "reading the size of the run memory failed"))
+            .unwrap_or_default()
     }
 
     /// Returns the idle part of the runs' memory to the system.
     pub(super) fn trim(&self) {
         if let Err(error) = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner).trim() {
-            warn!(%error, "run memory not trimmed");
+            warn!(%error, "trimming the run memory failed");
         }
     }
 }
@@ -112,7 +115,8 @@ impl Trimmer {
 
     /// Bytes that the arena holds, in use or idle.
     fn arena_bytes(&self) -> Result<u64, ort::Error> {
-        let (api, mut stats) = (ort::api(), ptr::null_mut());
+        let api = ort::api();
+        let mut stats = ptr::null_mut();
         // SAFETY: the arena lives as long as `self`, and on return the pairs belong to this
         // function.
         check(unsafe { (api.AllocatorGetStats)(self.arena.ptr().cast_mut(), &raw mut stats) })?;
@@ -140,7 +144,8 @@ fn register_arena(environment: &Environment, bytes_max: u64) -> Result<(), ort::
     // Extends by the requested size, not by the next power of two.
     let values = [usize::try_from(bytes_max).unwrap_or(usize::MAX), 1];
     let memory = arena_memory()?;
-    let (api, mut config) = (ort::api(), ptr::null_mut());
+    let api = ort::api();
+    let mut config = ptr::null_mut();
     // SAFETY: `keys` and `values` have the stated length, and the pointers are valid for the call.
     check(unsafe { (api.CreateArenaCfgV2)(keys.as_ptr(), values.as_ptr(), keys.len(), &raw mut config) })?;
     // SAFETY: environment, memory and configuration are valid; the call copies the configuration.

@@ -108,7 +108,7 @@ impl CpuModel {
         let variant =
             variant.ok_or_else(|| load_error("it was not prepared for this processor".to_owned()))?;
         if variant.only_on.is_none() && source.prepared.variants_for(Platform::Cpu).count() > 1 {
-            info!(model = %source.id(), "model was prepared for another processor or runtime: pushed again, it could run faster");
+            info!(model = %source.id(), "model was prepared for another processor or ONNX Runtime version; push it again for faster runs");
         }
         let Signature { inputs, outputs } = &source.prepared.signature;
         let names = |ports: &[Port]| -> Result<Vec<CString>, InferenceError> {

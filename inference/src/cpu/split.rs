@@ -57,7 +57,7 @@ impl Files<'_> {
     }
 
     fn write_blob(&self, bytes: &[u8]) -> Result<ContentHash, PrepareError> {
-        let hash = ContentHash::of(bytes);
+        let hash = ContentHash::from_content(bytes);
         let path = self.blob(hash);
         // Equal weights are written once.
         if !path.exists() {
@@ -68,7 +68,7 @@ impl Files<'_> {
 }
 
 pub(super) fn placeholder_hash() -> ContentHash {
-    ContentHash::of(b"")
+    ContentHash::from_content(b"")
 }
 
 /// Writes each external weight of the draft to the file named by its hash. `None` if two different
@@ -93,7 +93,10 @@ pub(super) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     }
     let skeleton = write_skeleton(files, draft, signature)?;
     let weight_bytes = distinct_bytes(&weights) + within_bytes(files, skeleton);
-    let (platform, only_on, resident_bytes, session_bytes) = (Platform::Cpu, None, 0, None);
+    let platform = Platform::Cpu;
+    let only_on = None;
+    let resident_bytes = 0;
+    let session_bytes = None;
     Ok(Some(Variant {
         platform,
         content: Content::Network,
@@ -139,7 +142,7 @@ fn place_weights(
         let Some(element_type) = element_type_numbered(tensor.data_type) else { return Ok(None) };
         let bytes =
             external_bytes(tensor, written).ok_or_else(|| invalid("a weight lies outside its file"))?;
-        let content = ContentHash::of(bytes);
+        let content = ContentHash::from_content(bytes);
         match known.insert(&tensor.name, content) {
             None => {}
             Some(same) if same == content => continue,

@@ -89,10 +89,12 @@ impl<'a> Value<'a> {
         element_type: ElementType,
         dimensions: &[i64],
     ) -> Result<Self, ValueError> {
-        let (memory, onnx_type) = (MemoryInfo::default(), onnx_type(element_type));
+        let memory = MemoryInfo::default();
+        let onnx_type = onnx_type(element_type);
         let mut pointer = ptr::null_mut();
         let create = ort::api().CreateTensorWithDataAsOrtValue;
-        let (start, rank) = (start.cast::<c_void>(), dimensions.len());
+        let start = start.cast::<c_void>();
+        let rank = dimensions.len();
         // SAFETY: the pointers are valid for the call, `rank` is the number of dimensions, and the
         // caller guarantees the memory. ONNX Runtime checks that the length fits the dimensions.
         let status = unsafe {
@@ -109,7 +111,8 @@ impl<'a> Value<'a> {
         let mut pointer = ptr::null_mut();
         let (create, resize) =
             (ort::api().CreateTensorAsOrtValue, ort::api().GetResizedStringTensorElementBuffer);
-        let (onnx_type, rank) = (onnx_type(ElementType::Bytes), dimensions.len());
+        let onnx_type = onnx_type(ElementType::Bytes);
+        let rank = dimensions.len();
         // SAFETY: the pointers are valid for the call, and `rank` is the number of dimensions.
         let status =
             unsafe { create(allocator.ptr_mut(), dimensions.as_ptr(), rank, onnx_type, &raw mut pointer) };
@@ -172,8 +175,9 @@ impl<'a> Value<'a> {
         if is_tensor == 0 {
             return Err(OrtError::new("an output is not a tensor"));
         }
-        let (mut onnx_type, mut dimensions, mut rank) =
-            (OnnxType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED, ptr::null(), 0);
+        let mut onnx_type = OnnxType::ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+        let mut dimensions = ptr::null();
+        let mut rank = 0;
         let look = ort::api().GetTensorElementTypeAndShapeDataReference;
         // SAFETY: the value is owned and a tensor, and the pointers are valid for the call.
         check(unsafe { look(self.pointer(), &raw mut onnx_type, &raw mut dimensions, &raw mut rank) })?;
@@ -199,12 +203,14 @@ impl<'a> Value<'a> {
 
     fn copy_strings(&self, shape: &Shape, arena: &Arena) -> Result<Buffer, ValueError> {
         let count = usize::try_from(shape.element_count()).unwrap_or(usize::MAX);
-        let (mut total, api) = (0, ort::api());
+        let mut total = 0;
+        let api = ort::api();
         // SAFETY: the value is owned and a string tensor, and the pointer is valid for the call.
         check(unsafe { (api.GetStringTensorDataLength)(self.pointer(), &raw mut total) })?;
         let mut text = arena.buffer(total)?;
         let mut offsets = vec![0_usize; count];
-        let (start, read) = (text.as_mut_ptr().cast(), api.GetStringTensorContent);
+        let start = text.as_mut_ptr().cast();
+        let read = api.GetStringTensorContent;
         // SAFETY: the buffers have the stated lengths.
         check(unsafe { read(self.pointer(), start, total, offsets.as_mut_ptr(), count) })?;
         offsets.push(total);

@@ -46,7 +46,8 @@ impl Weights {
         let mut places: HashMap<ContentHash, usize> = HashMap::new();
         let mut values = Vec::with_capacity(variant.weights.len());
         for weight in &variant.weights {
-            let (hash, name) = (weight.hash, &weight.name);
+            let hash = weight.hash;
+            let name = &weight.name;
             let place = match places.get(&hash) {
                 Some(place) => *place,
                 None => {
@@ -63,7 +64,8 @@ impl Weights {
                 .and_then(|len| start.checked_add(len))
                 .ok_or_else(too_short)?;
             let bytes = files[place].1.bytes().get(start..end).ok_or_else(too_short)?;
-            let (address, len) = (bytes.as_ptr().cast_mut(), bytes.len());
+            let address = bytes.as_ptr().cast_mut();
+            let len = bytes.len();
             // SAFETY: the same struct keeps the mapping alive as long as the value, and no code
             // writes to initialisers. Each weight starts at a multiple of 64 bytes in its file, and
             // mappings are aligned at least as strictly.

@@ -47,7 +47,7 @@ impl Bound {
     ) -> Result<Self, InferenceError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let wanted = program.constants.iter().map(|bytes| Wanted {
-            key: TensorKey { hash: ContentHash::of(bytes), layout: 0 },
+            key: TensorKey { hash: ContentHash::from_content(bytes), layout: 0 },
             source: Source::Pageable(bytes.clone()),
         });
         let constants = gpu
@@ -58,7 +58,9 @@ impl Bound {
         let resident = (program.resident_bytes > 0).then(|| resident(gpu, program.resident_bytes, owner));
         let resident = resident.transpose().map_err(|error| failure(&error))?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let (captures, steps, prologue) = (CaptureBackoff::default(), Vec::new(), Prologue::default());
+        let captures = CaptureBackoff::default();
+        let steps = Vec::new();
+        let prologue = Prologue::default();
         let mut bound = Self { number, program, captures, prologue, steps, constants, resident };
         let prologue = bound.steps(gpu, &bound.program.prologue, weights).map_err(|error| failure(&error))?;
         bound.prologue = Prologue::new(prologue);

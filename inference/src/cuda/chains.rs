@@ -118,7 +118,8 @@ impl Chains {
             );
             shared.changed.notify_all();
         }
-        let (found, forgotten) = (table.ask(chain), table.forgotten());
+        let found = table.ask(chain);
+        let forgotten = table.forgotten();
         drop(table);
         drop(forgotten);
         match found {

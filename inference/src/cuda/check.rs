@@ -144,7 +144,7 @@ impl<'a> Bench<'a> {
             library,
             compiler,
         };
-        let monitor = Monitor::of(devices);
+        let monitor = Monitor::new(devices);
         let before = monitor.memory_used_bytes(ordinal);
         let gpu = Arc::new(Gpu::open(devices, &gpu, &Arena::new(ARENA_BYTES_MAX))?);
         let after = monitor.memory_used_bytes(ordinal);

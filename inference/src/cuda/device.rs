@@ -23,8 +23,9 @@ const RING_BLOCKS: usize = 24;
 /// divisor.
 const SPARE_SHARE: u64 = 16;
 
-/// Memory mapped in advance for the next load within that share, in bytes.
-const MAPPED_AHEAD_BYTES: u64 = 256 << 20;
+/// Memory mapped in advance for the next load within that share, in bytes: enough for most models
+/// of a service. Mapping a block takes about as long as copying it.
+const MAPPED_AHEAD_BYTES: u64 = 1 << 30;
 
 /// Share of device memory kept idle for new intermediates, as a divisor.
 const IDLE_SHARE: u64 = 64;
@@ -215,7 +216,7 @@ impl Gpu {
             return reclaimed > 0;
         }
         let relieved = self.intermediates.relieve(lacking).unwrap_or_else(|error| {
-            tracing::warn!(%error, "what runs have left on the device cannot make room");
+            tracing::warn!(%error, "spilling intermediates of the device failed");
             0
         });
         reclaimed > 0 || relieved > 0
@@ -224,7 +225,7 @@ impl Gpu {
     /// Maps memory in advance for the next load, within the spare share.
     pub(super) fn map_ahead(&self) {
         if let Err(error) = self.tensors.map_ahead(MAPPED_AHEAD_BYTES) {
-            tracing::warn!(%error, "no memory is mapped ahead of the next load");
+            tracing::warn!(%error, "mapping memory ahead of the next load failed");
         }
     }
 

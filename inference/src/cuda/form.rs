@@ -22,7 +22,7 @@ pub(crate) fn form(
         Err(why) => return Ok(Err(why)),
     };
     let separated = model.without_weights();
-    let skeleton = ContentHash::of(&separated.skeleton);
+    let skeleton = ContentHash::from_content(&separated.skeleton);
     write(out, skeleton, &separated.skeleton)?;
     let mut weights = Vec::with_capacity(separated.weights.len());
     for file in &separated.weights {

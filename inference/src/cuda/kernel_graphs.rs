@@ -86,7 +86,7 @@ impl KernelGraphs {
     /// all graphs of the tenant share.
     pub(super) fn footprint(&self, source: &ModelSource) -> Footprint {
         let tenant = &source.id().tenant;
-        let hash = ContentHash::of(format!("the worker for kernels of {tenant}").as_bytes());
+        let hash = ContentHash::from_content(format!("the worker for kernels of {tenant}").as_bytes());
         Footprint::new(source.prepared.weight_bytes, [(Part { hash, family: None }, self.worker_bytes())])
     }
 

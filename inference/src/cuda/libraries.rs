@@ -21,9 +21,11 @@ impl LibraryState {
     pub(super) fn tell_of_products(&self, device: Device) {
         match self {
             Self::None => {}
-            Self::Used(version) => info!(%device, version, "cuBLASLt computes large products of matrices"),
+            Self::Used(version) => {
+                info!(%device, version, "cuBLASLt found: it computes large matrix products")
+            }
             Self::Unusable(why) => {
-                warn!(%device, why, "cuBLASLt is not used, Weir's own kernels are: repair or remove it, or set gpu_libraries = \"none\"");
+                warn!(%device, why, "cuBLASLt cannot be used, Weir's own kernels replace it: repair or remove cuBLASLt, or set gpu.libraries = \"none\"");
             }
         }
     }
@@ -33,10 +35,10 @@ impl LibraryState {
         match self {
             Self::None => {}
             Self::Used(version) => {
-                info!(%device, version, "NVRTC compiles chains of elementwise operations");
+                info!(%device, version, "NVRTC found: it compiles chains of elementwise operations");
             }
             Self::Unusable(why) => {
-                warn!(%device, why, "NVRTC is not used, chains of elementwise operations are interpreted: repair or remove it, or set gpu_libraries = \"none\"");
+                warn!(%device, why, "NVRTC cannot be used, chains of elementwise operations are interpreted: repair or remove NVRTC, or set gpu.libraries = \"none\"");
             }
         }
     }

@@ -4,7 +4,7 @@ use super::bound::Bound;
 use super::device::Gpu;
 use super::program::{CompileError, Program};
 use super::session::CudaSession;
-use super::weights::{Weights, WeightsError};
+use super::weights::{PinnedLookups, Weights, WeightsError};
 use crate::backend::{Model, ModelSource, Session};
 use crate::error::InferenceError;
 use crate::footprint::{Footprint, Part};
@@ -78,7 +78,7 @@ impl CudaModel {
         let broken = |why: String| InferenceError::Load { model: id.clone(), why: why.into() };
         let file = std::fs::read(blobs.join(skeleton.to_string()));
         let file = file.map_err(|error| broken(format!("{skeleton}: {error}")))?;
-        if ContentHash::of(&file) != *skeleton {
+        if ContentHash::from_content(&file) != *skeleton {
             return Err(broken(Unsound::Damaged(*skeleton).to_string()));
         }
         let model =
@@ -102,6 +102,11 @@ impl CudaModel {
             gpu,
         };
         Ok(Self(Arc::new(shared)))
+    }
+
+    /// Returns the use of the pinned cache by the load.
+    pub(super) fn lookups(&self) -> PinnedLookups {
+        self.0.weights.lookups()
     }
 
     /// Opens a session over the same weights.
@@ -192,7 +197,7 @@ fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
 
 /// Returns the memory owner for a tenant's runs.
 pub(super) fn owner(tenant: &TenantId) -> Owner {
-    let hash = ContentHash::of(tenant.as_str().as_bytes()).to_string();
+    let hash = ContentHash::from_content(tenant.as_str().as_bytes()).to_string();
     Owner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
 }
 

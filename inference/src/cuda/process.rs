@@ -102,7 +102,8 @@ impl Process {
     }
 
     fn wait(&mut self, time_max: Duration) -> Option<ExitStatus> {
-        let (child, began) = (self.0.as_mut()?, Instant::now());
+        let child = self.0.as_mut()?;
+        let began = Instant::now();
         loop {
             match child.try_wait() {
                 Ok(None) if began.elapsed() < time_max => std::thread::sleep(LOOK_EVERY),

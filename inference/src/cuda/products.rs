@@ -76,7 +76,7 @@ impl ProductLibrary {
         let Some(products) = &self.products else { return Ok(None) };
         match cuda::Product::new(products, product.shape, product.workspace_bytes) {
             Err(error) if !error.is_context_lost() => {
-                warn!(%error, shape = ?product.shape, "cuBLASLt fails to prepare a product: Weir's own kernels compute it");
+                warn!(%error, shape = ?product.shape, "cuBLASLt cannot prepare a matrix product: Weir's own kernels compute it");
                 Ok(None)
             }
             made => made,

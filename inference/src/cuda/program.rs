@@ -115,7 +115,9 @@ impl Program {
         tier: ProductTier,
     ) -> Result<Self, CompileError> {
         let places = Places::new(graph);
-        let (mut prologue, mut steps, mut workspace_bytes) = (Vec::new(), Vec::new(), 0);
+        let mut prologue = Vec::new();
+        let mut steps = Vec::new();
+        let mut workspace_bytes = 0;
         let mut biases = Biases::new(places.memory.resident_bytes as u64, precision, target);
         for (index, node) in graph.nodes.iter().enumerate() {
             let types = Types::of(graph, node);
@@ -209,7 +211,8 @@ impl Places {
     fn new(graph: &Graph) -> Self {
         let memory = MemoryPlan::new(graph);
         let workspace = memory.arena_bytes.next_multiple_of(ALIGNMENT_BYTES) as u64;
-        let (mut constants, mut constant_of) = (Vec::new(), HashMap::new());
+        let mut constants = Vec::new();
+        let mut constant_of = HashMap::new();
         for id in graph.ids() {
             if let Source::Constant(bytes) = &graph.value(id).source {
                 constant_of.insert(id, constants.len());

@@ -60,7 +60,7 @@ impl Slots {
     pub(super) fn settle(&self, now_ns: u64) {
         for slot in self.lock().iter_mut() {
             if let Err(error) = slot.memory.settle(now_ns) {
-                tracing::warn!(%error, slot = slot.number, "the memory of a slot cannot be given up");
+                tracing::warn!(%error, slot = slot.number, "releasing the memory of a run slot failed");
             }
         }
     }

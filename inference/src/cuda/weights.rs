@@ -4,6 +4,7 @@ use super::device::Gpu;
 use crate::integrity::{Check, Unsound};
 use crate::mapping::Mapping;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +27,16 @@ pub(super) struct Weights {
     check: Option<Check>,
     /// Weights from files that were missing in the pinned cache, kept until [`Self::pin`].
     unpinned: Mutex<Vec<(ContentHash, Bytes)>>,
+    lookups: PinnedLookups,
+}
+
+/// Bytes of the weights that a load copied to the device, by their place in host memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PinnedLookups {
+    /// Bytes of the weights in the pinned cache.
+    pub(super) hit_bytes: u64,
+    /// Bytes of the other weights in files.
+    pub(super) miss_bytes: u64,
 }
 
 /// Weight files of one load.
@@ -35,6 +46,8 @@ struct Files {
     mapped: Vec<(ContentHash, Arc<Mapping>)>,
     /// Weights that were missing in the pinned cache.
     unpinned: Vec<(ContentHash, Bytes)>,
+    /// Lookups of weights that the device lacks.
+    lookups: PinnedLookups,
 }
 
 /// Mapped weight file, shared by the transfer and the verification.
@@ -65,13 +78,14 @@ impl Weights {
         let mut group_bytes = GROUP_BYTES;
         let mut files = Files::default();
         for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
-            let source = files.source(weight, blobs, &gpu.pinned)?;
+            let key = TensorKey { hash: weight.hash(), layout: 0 };
+            let is_loaded = gpu.tensors.contains(&key);
+            let source = files.source(weight, blobs, &gpu.pinned, is_loaded)?;
             if group_bytes >= GROUP_BYTES {
                 groups.push(Vec::new());
                 group_bytes = 0;
             }
             group_bytes = group_bytes.saturating_add(source.bytes().len());
-            let key = TensorKey { hash: weight.hash(), layout: 0 };
             let wanted = Wanted { key, source };
             if let Some(group) = groups.last_mut() {
                 group.push(wanted);
@@ -85,13 +99,18 @@ impl Weights {
             return Err(WeightsError::Misfit);
         }
         let check = Some(gpu.verified.check(files.mapped)?);
-        Ok(Self { tensors, are_there: AtomicBool::new(false), check, unpinned: Mutex::new(files.unpinned) })
+        let are_there = AtomicBool::new(false);
+        let unpinned = Mutex::new(files.unpinned);
+        Ok(Self { tensors, are_there, check, unpinned, lookups: files.lookups })
     }
 
     /// Creates the weights of a graph without weights.
     pub(super) fn none() -> Self {
-        let (tensors, unpinned) = (Vec::new(), Mutex::default());
-        Self { tensors, are_there: AtomicBool::new(true), check: None, unpinned }
+        let tensors = Vec::new();
+        let unpinned = Mutex::default();
+        let are_there = AtomicBool::new(true);
+        let lookups = PinnedLookups::default();
+        Self { tensors, are_there, check: None, unpinned, lookups }
     }
 
     /// Blocks until all weights have arrived.
@@ -145,6 +164,11 @@ impl Weights {
         arrived?.into_iter().chain(self.check.as_ref().map(Check::ended_at)).max()
     }
 
+    /// Returns the use of the pinned cache by the load.
+    pub(super) fn lookups(&self) -> PinnedLookups {
+        self.lookups
+    }
+
     /// Returns the total size of the weights in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.span().bytes()).sum()
@@ -163,7 +187,7 @@ impl Weights {
 
 impl Files {
     /// Returns the source of a weight's bytes: the model, the pinned cache, or a file that is read
-    /// during the transfer.
+    /// during the transfer. Weights that the device already has are not counted as lookups.
     ///
     /// Every file is verified, even if the device already has the weight, because that weight may
     /// come from a load whose verification has not ended.
@@ -172,14 +196,20 @@ impl Files {
         weight: &Weight,
         blobs: &Path,
         pinned: &PinnedCache,
+        is_loaded: bool,
     ) -> Result<Source, WeightsError> {
         let source = match &weight.data {
             WeightData::Bytes(bytes) => Source::Pageable(bytes.clone()),
             WeightData::Elsewhere(hash) => {
-                let (path, copy) = (blobs.join(hash.to_string()), pinned.get(hash));
+                let path = blobs.join(hash.to_string());
+                let copy = pinned.get(hash);
                 let file = if copy.is_some() { Mapping::unread(&path) } else { Mapping::ahead(&path) };
                 let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
                 self.mapped.push((*hash, Arc::clone(&file)));
+                if !is_loaded {
+                    let PinnedLookups { hit_bytes, miss_bytes } = &mut self.lookups;
+                    *(if copy.is_some() { hit_bytes } else { miss_bytes }) += weight.bytes() as u64;
+                }
                 copy.map_or_else(|| self.unpinned(*hash, file), Source::Pinned)
             }
         };

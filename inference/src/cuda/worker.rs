@@ -229,7 +229,7 @@ impl Worker {
             }
             CallError::OverTime(time_max) => {
                 let setting =
-                    if time_max == self.config.run_time_max { " (gpu_run_time_ms_max)" } else { "" };
+                    if time_max == self.config.run_time_max { " (gpu.run_wall_ms_max)" } else { "" };
                 format!("its worker took longer than {} ms{setting}, and was stopped", time_max.as_millis())
             }
         };
@@ -237,14 +237,14 @@ impl Worker {
     }
 
     fn senseless(&self, answer: &impl std::fmt::Debug) -> InferenceError {
-        InferenceError::DeviceLost(self.end(&format!("its worker gave a senseless answer: {answer:?}")))
+        InferenceError::DeviceLost(self.end(&format!("unexpected reply of its worker: {answer:?}")))
     }
 
     /// Ends the worker, and notifies all waiting callers. Returns the reason that was given first.
     fn end(&self, why: &str) -> Arc<str> {
         let why = self.ended.get_or_init(|| {
             let device = self.config.device();
-            warn!(%device, why, "the worker of a device has ended");
+            warn!(%device, why, "device worker ended");
             format!("{device}: {why}").into()
         });
         if let Some(process) = self.process().as_mut() {
@@ -283,8 +283,9 @@ impl Worker {
     /// Records that this worker cannot read the memory of a device. No further attempt is made
     /// until the worker is restarted.
     fn reads_no_more(&self, ordinal: u32, why: &str) {
-        let (device, sibling) = (self.config.device(), Device::Cuda { ordinal });
-        warn!(%device, %sibling, why, "a device does not read the other's memory: tensors go over the host");
+        let device = self.config.device();
+        let sibling = Device::Cuda { ordinal };
+        warn!(%device, %sibling, why, "peer access between devices failed: tensors pass through the host");
         self.siblings().retain(|sibling| *sibling != ordinal);
     }
 

@@ -29,8 +29,8 @@ impl Cpu {
         Self::with_config(config())
     }
 
-    pub fn with_prepare_limits(prepare_memory_bytes_max: u64, prepare_time_ms_max: u64) -> Self {
-        Self::with_config(OnnxRuntimeConfig { prepare_memory_bytes_max, prepare_time_ms_max, ..config() })
+    pub fn with_prepare_limits(prepare_memory_bytes_max: u64, prepare_cpu_ms_max: u64) -> Self {
+        Self::with_config(OnnxRuntimeConfig { prepare_memory_bytes_max, prepare_cpu_ms_max, ..config() })
     }
 
     pub fn with_prepare_command(program: &str, arguments: &[&str]) -> Self {
@@ -95,7 +95,7 @@ pub fn config() -> OnnxRuntimeConfig {
         run_memory_bytes_max: 128 * MIB,
         prepare_command: Some((env!("CARGO_BIN_EXE_weir-inference-test-child").into(), Vec::new())),
         prepare_memory_bytes_max: 8 << 30,
-        prepare_time_ms_max: 60_000,
+        prepare_cpu_ms_max: 60_000,
     }
 }
 

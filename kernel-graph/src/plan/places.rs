@@ -15,8 +15,8 @@ pub(super) struct Turn {
     /// Index of the launch in the topological order.
     pub(super) at: usize,
     /// Index of the repetition, starting at 0.
-    pub(super) turn: i64,
-    pub(super) times: i64,
+    pub(super) turn: i128,
+    pub(super) times: i128,
 }
 
 /// Binds the dimension names of the inputs to the sizes of `shapes`.
@@ -42,7 +42,7 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
                     let (name, input) = (name.to_owned(), input.name.clone());
                     return Err(PlanError::Contradiction { name, first, second: *found, input });
                 }
-            } else if size.as_number() != Some(i64::from(*found)) {
+            } else if size.as_number() != Some(i128::from(*found)) {
                 return Err(wrong());
             }
         }
@@ -51,17 +51,17 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
 }
 
 /// Returns the number of repetitions of a launch.
-pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i64, PlanError> {
+pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i128, PlanError> {
     let Some(repeat) = &checked.launch.repeat else { return Ok(1) };
     let place = || format!("launch {:?}", checked.launch.name);
-    bounded(&place, "repeat.times", &repeat.times, dimensions, 1, STEPS_MAX as i64)
+    bounded(&place, "repeat.times", &repeat.times, dimensions, 1, STEPS_MAX as i128)
 }
 
 /// Shape and size in bytes of each buffer.
 pub(super) struct Sizes(Vec<(Shape, u64)>);
 
 impl Sizes {
-    pub(super) fn of(
+    pub(super) fn new(
         graph: &KernelGraph,
         dimensions: &BTreeMap<String, u32>,
         bytes_max: u64,
@@ -71,8 +71,8 @@ impl Sizes {
             let sizes = buffer
                 .shape
                 .iter()
-                .map(|size| bounded(&place, "a dimension", size, dimensions, 0, i64::from(u32::MAX)));
-            let sizes: Vec<i64> = sizes.collect::<Result<_, _>>()?;
+                .map(|size| bounded(&place, "a dimension", size, dimensions, 0, i128::from(u32::MAX)));
+            let sizes: Vec<i128> = sizes.collect::<Result<_, _>>()?;
             let shape: Vec<u32> = sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect();
             let too_large = || PlanError::BufferSize {
                 buffer: buffer.name.clone(),

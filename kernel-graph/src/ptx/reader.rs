@@ -196,7 +196,7 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        let mut threads_max = None;
+        let mut threads_max: Option<u64> = None;
         loop {
             match self.peek() {
                 "{" => return Ok(Entry { name, parameters, threads_max }),
@@ -206,7 +206,8 @@ impl<'a> Reader<'a> {
                     while self.take(",") {
                         threads = threads.saturating_mul(self.number()?);
                     }
-                    threads_max = Some(threads);
+                    // The smallest of several limits counts.
+                    threads_max = Some(threads_max.map_or(threads, |before| before.min(threads)));
                 }
                 ";" | "" | "}" => return Err(self.malformed(format!("kernel {name} has no body"))),
                 _ => _ = self.next(),

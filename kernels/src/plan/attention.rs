@@ -51,7 +51,7 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
         if mask.is_some() { Argument::Address(Slot::Input(Attention::MASK)) } else { Argument::Null };
     let sides = [Attention::Q, Attention::K, Attention::V].map(|place| Argument::Address(Slot::Input(place)));
     let arguments = [Argument::Address(Slot::Output(0))].into_iter().chain(sides);
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Attention, name: format!("attention_{name}_{dim}") },
         grid: [(op.q_len as u32).div_ceil(QUERIES), op.heads as u32, blocks("sequences", op.batch)?],
         block: [THREADS, 1, 1],

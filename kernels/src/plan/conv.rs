@@ -4,7 +4,7 @@ use super::epilogue::{Output, vector_type};
 use super::limits::{BLOCKS_MAX, blocks, product, size};
 use super::matmul::finish;
 use super::tile::{Choice, Problem, Units};
-use super::{Operands, Plan, float_name, has_elements, same_type};
+use super::{Operands, Plan, float_bytes, float_name, has_elements, same_type};
 use crate::fields::Fields;
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use crate::{Module, Precision, Target};
@@ -18,94 +18,125 @@ const GROUP_CHANNELS_MIN: u32 = 8;
 /// Threads per block of the direct kernel, which computes each output separately.
 const DIRECT_THREADS: u32 = 128;
 
+const OUTPUT: Argument<Slot> = Argument::Address(Slot::Output(0));
+
 pub(super) fn plan(
     op: &Conv,
     operands: Operands<'_>,
     precision: Precision,
     target: &Target,
 ) -> Result<Plan, String> {
-    let (x, w, output) = (operands.needed(Conv::X)?, operands.needed(Conv::W)?, operands.output()?);
-    let element_type = output.element_type();
-    let name = float_name(element_type)?;
-    let residual = operands.input(Conv::RESIDUAL);
-    for (tensor, what) in [(Some(x), "picture"), (Some(w), "filter"), (residual, "residual")] {
-        same_type(tensor, element_type, what)?;
-    }
-    let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| operands.input(place));
-    let shape = Shape::of(op, x, w, output, vector_type(&vectors)?)?;
-    for vector in vectors {
-        has_elements(vector, shape.groups as usize * shape.m as usize, "vector")?;
-    }
-    has_elements(residual, output.elements(), "residual")?;
-    if output.elements() == 0 {
+    let conv = Convolution::new(op, operands)?;
+    if operands.output()?.elements() == 0 {
         return Ok(Plan::default());
     }
-
-    let cost = Cost { flops: 2 * output.elements() as u64 * u64::from(shape.k), bytes: operands.bytes() };
-    let address = |place: usize| match operands.input(place) {
-        Some(_) => Argument::Address(Slot::Input(place)),
-        None => Argument::Null,
-    };
-    let to = Argument::Address(Slot::Output(0));
-    let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT, Conv::RESIDUAL].map(address);
-    let buffers: Vec<_> =
-        [to.clone(), address(Conv::X), address(Conv::W)].into_iter().chain(vectors.clone()).collect();
-
+    let shape = &conv.shape;
     if shape.groups > 1 && shape.m < GROUP_CHANNELS_MIN {
+        conv.direct()
+    } else {
+        conv.tiled(Units::choose(float_bytes(conv.element_type), precision, target), target)
+    }
+}
+
+/// Convolution whose operands have matching types and sizes.
+struct Convolution<'a> {
+    shape: Shape<'a>,
+    element_type: ElementType,
+    /// Part of the kernels' names for the type of the floats.
+    type_name: &'static str,
+    operands: Operands<'a>,
+    cost: Cost,
+}
+
+impl<'a> Convolution<'a> {
+    fn new(op: &'a Conv, operands: Operands<'a>) -> Result<Self, String> {
+        let x = operands.needed(Conv::X)?;
+        let w = operands.needed(Conv::W)?;
+        let output = operands.output()?;
+        let element_type = output.element_type();
+        let type_name = float_name(element_type)?;
+        let residual = operands.input(Conv::RESIDUAL);
+        for (tensor, what) in [(Some(x), "picture"), (Some(w), "filter"), (residual, "residual")] {
+            same_type(tensor, element_type, what)?;
+        }
+        let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| operands.input(place));
+        let shape = Shape::new(op, x, w, output, vector_type(&vectors)?)?;
+        for vector in vectors {
+            has_elements(vector, shape.groups as usize * shape.m as usize, "vector")?;
+        }
+        has_elements(residual, output.elements(), "residual")?;
+        let flops = 2 * output.elements() as u64 * u64::from(shape.k);
+        let cost = Cost { flops, bytes: operands.bytes() };
+        Ok(Self { shape, element_type, type_name, operands, cost })
+    }
+
+    /// Plan the kernel that computes each output separately.
+    fn direct(&self) -> Result<Plan, String> {
+        let Self { shape, type_name, cost, .. } = self;
         let channels = blocks("output channels", shape.groups as usize * shape.m as usize)?;
-        return Ok(Plan::of(Launch {
-            kernel: Kernel { module: Module::Conv, name: format!("conv_direct_{name}") },
+        let fields = Argument::Bytes(shape.fields(shape.k, 1, 4).bytes());
+        Ok(Plan::from_launch(Launch {
+            kernel: Kernel { module: Module::Conv, name: format!("conv_direct_{type_name}") },
             grid: [shape.out_pixels.div_ceil(DIRECT_THREADS), channels, shape.images.min(BLOCKS_MAX)],
             block: [DIRECT_THREADS, 1, 1],
             shared_bytes: 0,
-            arguments: buffers
-                .into_iter()
-                .chain([Argument::Bytes(shape.fields(shape.k, 1, 4).bytes())])
-                .collect(),
-            cost,
+            arguments: self.buffers().chain([fields]).collect(),
+            cost: *cost,
             chain: None,
-        }));
+        }))
     }
 
-    let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
-    let tensor = target.has_tensor_units() && (precision != Precision::Fp32 || element_bytes == 2);
-    let units = if tensor { Units::Tensor } else { Units::Plain };
-    let problem = Problem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
-    let choice = problem
-        .choose(units.tiles(element_bytes), target)
-        .ok_or("on a device with too little shared memory")?;
-    let Choice { tile, k_part, parts } = choice;
-    let (module, name_math) = match (units, element_type) {
-        (Units::Plain, _) => (Module::Conv, name),
-        (Units::Tensor, ElementType::Fp32) => (Module::ConvTensor, "tf32_tensor"),
-        (Units::Tensor, ElementType::Fp16) => (Module::ConvTensor, "f16_tensor"),
-        (Units::Tensor, _) => (Module::ConvTensor, "bf16_tensor"),
-    };
-    let tiles_m = shape.m.div_ceil(tile.m);
-    let grid_x = tiles_m.checked_mul(shape.n.div_ceil(tile.n)).ok_or("with too many pixels and channels")?;
-    let way = if shape.is_pointwise() { "pointwise" } else { "gathered" };
-    let parts_at = if parts > 1 { Argument::Address(Slot::Workspace) } else { Argument::Null };
-    let fields = shape.fields(k_part, tiles_m, element_bytes);
-    let mut launches = vec![Launch {
-        kernel: Kernel { module, name: format!("conv_{way}_{name_math}_{}", tile.name) },
-        grid: [grid_x, parts, shape.groups],
-        block: [tile.threads, 1, 1],
-        shared_bytes: tile.shared_bytes(element_bytes, false),
-        arguments: buffers.into_iter().chain([parts_at, Argument::Bytes(fields.bytes())]).collect(),
-        cost,
-        chain: None,
-    }];
-    if parts > 1 {
-        launches.push(finish(
-            name,
-            [to].into_iter().chain(vectors),
-            &problem,
-            &choice,
-            &shape.output(),
-            target,
-        ));
+    /// Plan a product of the filters with the windows of the images, in tiles.
+    fn tiled(&self, units: Units, target: &Target) -> Result<Plan, String> {
+        let Self { shape, element_type, type_name, cost, .. } = self;
+        let element_bytes = float_bytes(*element_type);
+        let problem = Problem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
+        let choice = problem
+            .choose(units.tiles(element_bytes), target)
+            .ok_or("on a device with too little shared memory")?;
+        let Choice { tile, k_part, parts } = choice;
+        let module = match units {
+            Units::Plain => Module::Conv,
+            Units::Tensor => Module::ConvTensor,
+        };
+        let tiles_m = shape.m.div_ceil(tile.m);
+        let grid_x =
+            tiles_m.checked_mul(shape.n.div_ceil(tile.n)).ok_or("with too many pixels and channels")?;
+        let way = if shape.is_pointwise() { "pointwise" } else { "gathered" };
+        let math_name = units.kernel_name(*element_type)?;
+        let sums = if parts > 1 { Argument::Address(Slot::Workspace) } else { Argument::Null };
+        let fields = Argument::Bytes(shape.fields(k_part, tiles_m, element_bytes).bytes());
+        let mut launches = vec![Launch {
+            kernel: Kernel { module, name: format!("conv_{way}_{math_name}_{}", tile.name) },
+            grid: [grid_x, parts, shape.groups],
+            block: [tile.threads, 1, 1],
+            shared_bytes: tile.shared_bytes(element_bytes, false),
+            arguments: self.buffers().chain([sums, fields]).collect(),
+            cost: *cost,
+            chain: None,
+        }];
+        if parts > 1 {
+            let buffers = [OUTPUT].into_iter().chain(self.epilogue_buffers());
+            launches.push(finish(type_name, buffers, &problem, &choice, &shape.output(), target));
+        }
+        Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
     }
-    Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+
+    /// The output, images and filters, and the operands of the epilogue.
+    fn buffers(&self) -> impl Iterator<Item = Argument<Slot>> {
+        [OUTPUT, self.buffer(Conv::X), self.buffer(Conv::W)].into_iter().chain(self.epilogue_buffers())
+    }
+
+    fn epilogue_buffers(&self) -> [Argument<Slot>; 4] {
+        [Conv::BIAS, Conv::SCALE, Conv::SHIFT, Conv::RESIDUAL].map(|place| self.buffer(place))
+    }
+
+    fn buffer(&self, place: usize) -> Argument<Slot> {
+        match self.operands.input(place) {
+            Some(_) => Argument::Address(Slot::Input(place)),
+            None => Argument::Null,
+        }
+    }
 }
 
 /// `ConvShape` in `conv.cuh`.
@@ -129,7 +160,7 @@ struct Shape<'a> {
 }
 
 impl<'a> Shape<'a> {
-    fn of(
+    fn new(
         op: &'a Conv,
         x: &TensorType,
         w: &TensorType,

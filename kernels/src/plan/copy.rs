@@ -33,11 +33,12 @@ pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &Target) -> Result
 /// Fill the output with `scalar`.
 pub(super) fn fill(scalar: Scalar, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
     let output = operands.output()?;
-    let (bytes, count) = (element_bytes(output)?, product("elements", &[output.elements()])? as u64);
+    let bytes = element_bytes(output)?;
+    let count = product("elements", &[output.elements()])? as u64;
     if count == 0 {
         return Ok(Plan::default());
     }
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Copy, name: format!("fill_{bytes}") },
         grid: walk(count, THREADS, target),
         block: [THREADS, 1, 1],
@@ -63,7 +64,7 @@ fn copy(
         return Ok(None);
     }
     let bytes = element_bytes(output)?;
-    let window = Window::of(part)?;
+    let window = Window::from_part(part)?;
     window.check(input.elements(), output.elements())?;
     let cost = Cost { flops: 0, bytes: 2 * count * bytes };
     let buffers = [Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(part.input))];

@@ -34,7 +34,7 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
         let along = op.dims.iter().copied().zip(strides.iter().copied());
         all_there(0, along, operands.needed(operand)?.elements())?;
     }
-    let registers = Registers::of(&op.program, op.strides.len());
+    let registers = Registers::from_program(&op.program, op.strides.len());
     let packed = op.program.lane == Lane::Float && is_packed(op);
     let (name, lane_bytes, lanes) = match op.program.lane {
         Lane::Float if packed => ("elementwise_packed", 4 * LANES, LANES),
@@ -72,7 +72,7 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
         if operand < op.strides.len() { Argument::Address(Slot::Input(operand)) } else { Argument::Null }
     });
     let arguments = std::iter::once(Argument::Address(Slot::Output(0))).chain(inputs);
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Elementwise, name: name.to_owned() },
         grid: walk(count as u64, THREADS * lanes, target),
         block: [THREADS, 1, 1],

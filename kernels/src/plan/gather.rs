@@ -13,7 +13,9 @@ use weir_types::ElementType;
 const THREADS: u32 = 256;
 
 pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
-    let (x, indices, output) = (operands.needed(0)?, operands.needed(1)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let indices = operands.needed(1)?;
+    let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
     let count = product("elements", &[op.outer, op.count, op.inner])?;
     has_elements(Some(output), count, "output")?;
@@ -31,7 +33,7 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
     }
     let inner = block_bytes / bytes;
     let pieces = op.outer as u64 * op.count as u64 * inner;
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Gather, name: format!("gather_{bytes}") },
         grid: walk(pieces, THREADS, target),
         block: [THREADS, 1, 1],
@@ -56,7 +58,9 @@ pub(super) fn gather_elements(
     operands: Operands<'_>,
     target: &Target,
 ) -> Result<Plan, String> {
-    let (x, indices, output) = (operands.needed(0)?, operands.needed(1)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let indices = operands.needed(1)?;
+    let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
     let count = product("elements", &op.dims)?;
     has_elements(Some(output), count, "output")?;
@@ -79,7 +83,7 @@ pub(super) fn gather_elements(
         .u32s_reversed::<DIMS_MAX>(&sizes, 1)
         .u32(sizes.len() as u32)
         .u32(size("axis", op.axis)?);
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel {
             module: Module::Gather,
             name: format!("gather_elements_{}", element_bytes(output)?),

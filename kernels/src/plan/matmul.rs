@@ -5,7 +5,7 @@ mod shape;
 use super::epilogue::{Output, vector_type};
 use super::limits::{all_there, blocks, size, walk};
 use super::tile::{Choice, MEDIUM, Problem, Units};
-use super::{Operands, Plan, float_name, has_elements, same_type};
+use super::{Operands, Plan, float_bytes, float_name, has_elements, same_type};
 use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
 use crate::{Module, Precision, Target};
 use shape::{BATCH_DIMS_MAX, Shape};
@@ -25,104 +25,150 @@ pub(super) fn plan(
     precision: Precision,
     target: &Target,
 ) -> Result<Plan, String> {
-    let (a, b, output) = (operands.needed(MatMul::A)?, operands.needed(MatMul::B)?, operands.output()?);
-    let (bias, residual) = (operands.input(MatMul::BIAS), operands.input(MatMul::RESIDUAL));
-    let element_type = output.element_type();
-    let name = float_name(element_type)?;
-    for (tensor, what) in [(Some(a), "left side"), (Some(b), "right side"), (residual, "residual")] {
-        same_type(tensor, element_type, what)?;
-    }
     let op = &op.flattened();
     let elements = op.batch.iter().product::<usize>() * op.m * op.n;
-    has_elements(Some(output), elements, "output")?;
-    has_elements(residual, elements, "residual")?;
-    has_elements(bias, if op.bias_axis == BiasAxis::Rows { op.m } else { op.n }, "bias")?;
+    check_operands(op, operands, elements)?;
     if elements == 0 {
         return Ok(Plan::default());
     }
+    check_matrices(op, operands)?;
+    let product = Product::new(op, operands, elements)?;
+    if product.shape.m <= FEW_ROWS && op.b.transposed && !op.a.transposed {
+        return Ok(product.few_rows());
+    }
+    product.tiled(Units::choose(product.shape.element_bytes, precision, target), target)
+}
+
+/// Check the types and the number of elements of the operands and of the output, which has
+/// `elements`.
+fn check_operands(op: &MatMul, operands: Operands<'_>, elements: usize) -> Result<(), String> {
+    let a = operands.needed(MatMul::A)?;
+    let b = operands.needed(MatMul::B)?;
+    let output = operands.output()?;
+    let bias = operands.input(MatMul::BIAS);
+    let residual = operands.input(MatMul::RESIDUAL);
+    let element_type = output.element_type();
+    float_name(element_type)?;
+    for (tensor, what) in [(Some(a), "left side"), (Some(b), "right side"), (residual, "residual")] {
+        same_type(tensor, element_type, what)?;
+    }
+    has_elements(Some(output), elements, "output")?;
+    has_elements(residual, elements, "residual")?;
+    has_elements(bias, if op.bias_axis == BiasAxis::Rows { op.m } else { op.n }, "bias")
+}
+
+/// Check the batch, and that the matrices are inside their buffers.
+fn check_matrices(op: &MatMul, operands: Operands<'_>) -> Result<(), String> {
     if op.batch.len() > BATCH_DIMS_MAX {
         return Err(format!("of a batch of {} dimensions", op.batch.len()));
     }
-    for (matrix, lines, length, tensor) in
-        [(&op.a, op.m, op.k, a.elements()), (&op.b, op.k, op.n, b.elements())]
-    {
-        check(matrix, &op.batch, lines, length, tensor)?;
+    check(&op.a, &op.batch, op.m, op.k, operands.needed(MatMul::A)?.elements())?;
+    check(&op.b, &op.batch, op.k, op.n, operands.needed(MatMul::B)?.elements())
+}
+
+/// Product whose operands have matching types and sizes.
+struct Product<'a> {
+    shape: Shape<'a>,
+    /// Number of matrices.
+    z: u32,
+    element_type: ElementType,
+    /// Part of the kernels' names for the type of the floats.
+    type_name: &'static str,
+    cost: Cost,
+    has_bias: bool,
+    has_residual: bool,
+}
+
+impl<'a> Product<'a> {
+    fn new(op: &'a MatMul, operands: Operands<'_>, elements: usize) -> Result<Self, String> {
+        let element_type = operands.output()?.element_type();
+        let bias = operands.input(MatMul::BIAS);
+        let m = size("row count", op.m)?;
+        let n = size("column count", op.n)?;
+        let k = size("depth", op.k)?;
+        let z = blocks("matrices", op.batch.iter().product())?;
+        let element_bytes = float_bytes(element_type);
+        Ok(Self {
+            shape: Shape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? },
+            z,
+            element_type,
+            type_name: float_name(element_type)?,
+            cost: Cost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() },
+            has_bias: bias.is_some(),
+            has_residual: operands.input(MatMul::RESIDUAL).is_some(),
+        })
     }
 
-    let (m, n, k) = (size("row count", op.m)?, size("column count", op.n)?, size("depth", op.k)?);
-    let z = blocks("matrices", op.batch.iter().product())?;
-    let element_bytes: u32 = if element_type == ElementType::Fp32 { 4 } else { 2 };
-    let tensor = target.has_tensor_units() && (precision != Precision::Fp32 || element_bytes == 2);
-    let units = if tensor { Units::Tensor } else { Units::Plain };
-    let shape = Shape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? };
-    let cost = Cost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() };
-    let address = |slot, there: bool| if there { Argument::Address(slot) } else { Argument::Null };
-    let operands = [
-        Argument::Address(Slot::Output(0)),
-        Argument::Address(Slot::Input(MatMul::A)),
-        Argument::Address(Slot::Input(MatMul::B)),
-        address(Slot::Input(MatMul::BIAS), bias.is_some()),
-        address(Slot::Input(MatMul::RESIDUAL), residual.is_some()),
-    ];
-
-    if m <= FEW_ROWS && op.b.transposed && !op.a.transposed {
-        return Ok(Plan::of(Launch {
-            kernel: Kernel { module: Module::Gemm, name: format!("gemv_{name}") },
-            grid: [n.div_ceil(FEW_ROWS_THREADS / 32), 1, z],
+    /// Plan the kernel for few rows.
+    fn few_rows(&self) -> Plan {
+        let Self { shape, z, type_name, cost, .. } = self;
+        let fields = Argument::Bytes(shape.fields(shape.k, 1).bytes());
+        Plan::from_launch(Launch {
+            kernel: Kernel { module: Module::Gemm, name: format!("gemv_{type_name}") },
+            grid: [shape.n.div_ceil(FEW_ROWS_THREADS / 32), 1, *z],
             block: [FEW_ROWS_THREADS, 1, 1],
             shared_bytes: 0,
-            arguments: operands.into_iter().chain([Argument::Bytes(shape.fields(k, 1).bytes())]).collect(),
-            cost,
+            arguments: self.buffers().into_iter().chain([fields]).collect(),
+            cost: *cost,
             chain: None,
-        }));
+        })
     }
 
-    let tiles = if op.a.transposed { &[MEDIUM] } else { units.tiles(element_bytes) };
-    let problem = Problem { m, n, k, z, element_bytes, units };
-    let choice = problem.choose(tiles, target).ok_or("on a device with too little shared memory")?;
-    let Choice { tile, k_part, parts } = choice;
-    let letter = |transposed| if transposed { 't' } else { 'n' };
-    let layout = format!("{}{}", letter(op.a.transposed), letter(op.b.transposed));
-    let (module, name_math) = match (units, element_type) {
-        (Units::Plain, _) => (Module::Gemm, name),
-        (Units::Tensor, ElementType::Fp32) => (Module::GemmTensor, "tf32_tensor"),
-        (Units::Tensor, ElementType::Fp16) => (Module::GemmTensor, "f16_tensor"),
-        (Units::Tensor, _) => (Module::GemmTensor, "bf16_tensor"),
-    };
-    let tiles_m = m.div_ceil(tile.m);
-    let grid_x = tiles_m.checked_mul(n.div_ceil(tile.n)).ok_or("with too many rows and columns")?;
-    let shared_bytes = if op.a.transposed {
-        tile.shared_bytes_transposed(element_bytes, op.b.transposed)
-    } else {
-        tile.shared_bytes(element_bytes, op.b.transposed)
-    };
-    let parts_at = address(Slot::Workspace, parts > 1);
-    let mut launches = vec![Launch {
-        kernel: Kernel { module, name: format!("gemm_{layout}_{name_math}_{}", tile.name) },
-        grid: [grid_x, parts, z],
-        block: [tile.threads, 1, 1],
-        shared_bytes,
-        arguments: operands
-            .iter()
-            .cloned()
-            .chain([parts_at, Argument::Bytes(shape.fields(k_part, tiles_m).bytes())])
-            .collect(),
-        cost,
-        chain: None,
-    }];
-    if parts > 1 {
-        let [to, _, _, bias, residual] = operands;
-        let vectors = [bias, Argument::Null, Argument::Null];
-        launches.push(finish(
-            name,
-            [to].into_iter().chain(vectors).chain([residual]),
-            &problem,
-            &choice,
-            &shape.output(),
-            target,
-        ));
+    /// Plan the kernels that compute the product in tiles.
+    fn tiled(&self, units: Units, target: &Target) -> Result<Plan, String> {
+        let &Self { ref shape, z, element_type, type_name, cost, .. } = self;
+        let &Shape { op, m, n, k, element_bytes, .. } = shape;
+        let tiles = if op.a.transposed { &[MEDIUM] } else { units.tiles(element_bytes) };
+        let problem = Problem { m, n, k, z, element_bytes, units };
+        let choice = problem.choose(tiles, target).ok_or("on a device with too little shared memory")?;
+        let Choice { tile, k_part, parts } = choice;
+        let letter = |transposed| if transposed { 't' } else { 'n' };
+        let layout = format!("{}{}", letter(op.a.transposed), letter(op.b.transposed));
+        let module = match units {
+            Units::Plain => Module::Gemm,
+            Units::Tensor => Module::GemmTensor,
+        };
+        let math_name = units.kernel_name(element_type)?;
+        let tiles_m = m.div_ceil(tile.m);
+        let grid_x = tiles_m.checked_mul(n.div_ceil(tile.n)).ok_or("with too many rows and columns")?;
+        let shared_bytes = if op.a.transposed {
+            tile.shared_bytes_transposed(element_bytes, op.b.transposed)
+        } else {
+            tile.shared_bytes(element_bytes, op.b.transposed)
+        };
+        let sums = address(Slot::Workspace, parts > 1);
+        let fields = Argument::Bytes(shape.fields(k_part, tiles_m).bytes());
+        let mut launches = vec![Launch {
+            kernel: Kernel { module, name: format!("gemm_{layout}_{math_name}_{}", tile.name) },
+            grid: [grid_x, parts, z],
+            block: [tile.threads, 1, 1],
+            shared_bytes,
+            arguments: self.buffers().into_iter().chain([sums, fields]).collect(),
+            cost,
+            chain: None,
+        }];
+        if parts > 1 {
+            let [to, _, _, bias, residual] = self.buffers();
+            let buffers = [to, bias, Argument::Null, Argument::Null, residual].into_iter();
+            launches.push(finish(type_name, buffers, &problem, &choice, &shape.output(), target));
+        }
+        Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
     }
-    Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+
+    /// The output, the factors, the bias and the residual.
+    fn buffers(&self) -> [Argument<Slot>; 5] {
+        [
+            Argument::Address(Slot::Output(0)),
+            Argument::Address(Slot::Input(MatMul::A)),
+            Argument::Address(Slot::Input(MatMul::B)),
+            address(Slot::Input(MatMul::BIAS), self.has_bias),
+            address(Slot::Input(MatMul::RESIDUAL), self.has_residual),
+        ]
+    }
+}
+
+fn address(slot: Slot, is_present: bool) -> Argument<Slot> {
+    if is_present { Argument::Address(slot) } else { Argument::Null }
 }
 
 /// Plan the launch that adds the sums of parts. `buffers` are the output, bias, scale, shift and

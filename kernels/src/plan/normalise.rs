@@ -20,7 +20,7 @@ pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, Stri
         same_type(tensor, x.element_type(), what)?;
     }
     has_elements(Some(output), x.elements(), "output")?;
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     let (mask_at, shape) = match (mask, &op.mask) {
         (Some(mask), Some(shape)) => {
             (Argument::Address(Slot::Input(Softmax::MASK)), mask_fields(shape, mask, op.rows, op.cols)?)
@@ -55,7 +55,7 @@ pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan,
     for vector in vectors {
         has_elements(vector, op.cols, "vector")?;
     }
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     if rows.count == 0 {
         return Ok(Plan::default());
     }
@@ -73,7 +73,7 @@ pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan,
         Argument::F32(op.epsilon),
         Argument::U32(u32::from(kept)),
     ];
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Normalise, name: format!("layer_norm_{name}") },
         grid: [rows.count, 1, 1],
         block: [rows.threads(), 1, 1],

@@ -11,7 +11,7 @@ use weir_graph::{Coordinates, Lrn, Nearest, Pool, PoolKind, Resize, ResizeMode, 
 const THREADS: u32 = 256;
 
 pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
-    let pictures = Pictures::of(operands)?;
+    let pictures = Pictures::from_operands(operands)?;
     let kind = match op.kind {
         PoolKind::Max => 0,
         PoolKind::Average { count_padding: false } => 1,
@@ -42,7 +42,7 @@ pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result
 }
 
 pub(super) fn resize(op: &Resize, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
-    let pictures = Pictures::of(operands)?;
+    let pictures = Pictures::from_operands(operands)?;
     if pictures.count > 0 && (pictures.height == 0 || pictures.width == 0) {
         return Err("of pictures without pixels".to_owned());
     }
@@ -79,7 +79,7 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<P
     if op.size == 0 {
         return Err("over no channels".to_owned());
     }
-    Ok(Plan::of(Launch {
+    Ok(Plan::from_launch(Launch {
         kernel: Kernel { module: Module::Picture, name: format!("lrn_{}", float_name(x.element_type())?) },
         grid: walk(count, THREADS, target),
         block: [THREADS, 1, 1],
@@ -111,7 +111,7 @@ struct Pictures {
 }
 
 impl Pictures {
-    fn of(operands: Operands<'_>) -> Result<Self, String> {
+    fn from_operands(operands: Operands<'_>) -> Result<Self, String> {
         let (x, output) = (operands.needed(0)?, operands.output()?);
         same_type(Some(x), output.element_type(), "picture")?;
         let sides = |tensor: &TensorType| match *tensor.dims() {
@@ -154,7 +154,7 @@ impl Pictures {
             return Ok(Plan::default());
         }
         let buffers = [Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(0))];
-        Ok(Plan::of(Launch {
+        Ok(Plan::from_launch(Launch {
             kernel: Kernel { module: Module::Picture, name: format!("{what}_{}", self.name) },
             grid: walk(self.count, THREADS, target),
             block: [THREADS, 1, 1],

@@ -49,7 +49,8 @@ fn rows() -> Vec<Row> {
             }
             let figures: Vec<u32> = cell.split('/').map(|figure| figure.parse().unwrap()).collect();
             let [registers, spill_bytes, _stack_bytes, shared_bytes] = figures[..] else { panic!("{line}") };
-            let (architecture, kernel) = (*architecture, cells[1].to_owned());
+            let architecture = *architecture;
+            let kernel = cells[1].to_owned();
             rows.push(Row { module, kernel, architecture, registers, spill_bytes, shared_bytes });
         }
     }
@@ -112,7 +113,8 @@ fn shared_bytes_max(architecture: u32) -> u32 {
 
 #[test]
 fn table_lists_every_kernel_of_every_architecture() {
-    let (rows, compiled) = (rows(), Compiled::new());
+    let rows = rows();
+    let compiled = Compiled::new();
     let architectures: BTreeSet<u32> = rows.iter().map(|row| row.architecture).collect();
     assert_eq!(architectures.into_iter().collect::<Vec<_>>(), [75, 80, 86, 89, 90, 100, 120]);
     for architecture in [75, 80, 86, 89, 90, 100, 120] {
@@ -143,7 +145,8 @@ fn blocks_fit_the_registers_of_a_multiprocessor() {
 
 #[test]
 fn tiles_fit_shared_memory_beside_static_variables() {
-    let (compiled, mut tiles) = (Compiled::new(), BTreeSet::new());
+    let compiled = Compiled::new();
+    let mut tiles = BTreeSet::new();
     for row in rows() {
         let Some(tile) = tile(&row.kernel) else { continue };
         assert_eq!(compiled.bounds(&row).threads_max, tile.threads, "{row:?}");

@@ -18,7 +18,7 @@ pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String
     let (x, output) = (operands.needed(0)?, operands.output()?);
     same_type(Some(x), output.element_type(), "value")?;
     has_elements(Some(output), op.rows, "output")?;
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     let kind = match op.kind {
         ReduceKind::Sum => 0,
         ReduceKind::Mean => 1,
@@ -46,14 +46,15 @@ pub(super) fn arg_reduce(op: &ArgReduce, operands: Operands<'_>) -> Result<Plan,
     let (x, output) = (operands.needed(0)?, operands.output()?);
     same_type(Some(output), ElementType::Int64, "output")?;
     has_elements(Some(output), op.rows, "output")?;
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     let arguments =
         vec![Argument::Null, Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(0))];
     select(&rows, x, arguments, 1, op.largest, op.last, operands)
 }
 
 pub(super) fn top_k(op: &TopK, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, values) = (operands.needed(0)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let values = operands.output()?;
     let places = operands.outputs.get(1).copied().flatten().ok_or("without its second output")?;
     same_type(Some(x), values.element_type(), "value")?;
     same_type(Some(places), ElementType::Int64, "second output")?;
@@ -66,7 +67,7 @@ pub(super) fn top_k(op: &TopK, operands: Operands<'_>) -> Result<Plan, String> {
     if op.k == 0 {
         return Ok(Plan::default());
     }
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     let buffers = [Slot::Output(0), Slot::Output(1), Slot::Input(0)].map(Argument::Address);
     select(&rows, x, buffers.to_vec(), op.k, op.largest, false, operands)
 }
@@ -97,7 +98,7 @@ pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<Plan, Strin
     let (x, output) = (operands.needed(0)?, operands.output()?);
     same_type(Some(x), output.element_type(), "value")?;
     has_elements(Some(output), x.elements(), "output")?;
-    let rows = Rows::of(x, op.rows, op.cols)?;
+    let rows = Rows::new(x, op.rows, op.cols)?;
     let (name, code) = lane(x)?;
     let arguments = vec![
         Argument::Address(Slot::Output(0)),
@@ -121,7 +122,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    pub(super) fn of(x: &TensorType, rows: usize, cols: usize) -> Result<Self, String> {
+    pub(super) fn new(x: &TensorType, rows: usize, cols: usize) -> Result<Self, String> {
         let elements = product("elements", &[rows, cols])?;
         has_elements(Some(x), elements, "value")?;
         if cols == 0 && rows > 0 {
@@ -147,7 +148,7 @@ impl Rows {
         } else {
             ([self.count, 1, 1], [self.threads(), 1, 1])
         };
-        Plan::of(Launch {
+        Plan::from_launch(Launch {
             kernel: Kernel { module, name },
             grid,
             block,

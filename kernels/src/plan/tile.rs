@@ -6,7 +6,9 @@
 //! of parts must be added afterwards. They are always added in the same order, so results are
 //! deterministic.
 
-use crate::Target;
+use super::float_name;
+use crate::{Precision, Target};
+use weir_types::ElementType;
 
 /// Arithmetic units of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,22 @@ const LAUNCH_CLOCKS: u64 = 3_000;
 const BYTES_PER_CLOCK: u64 = 16;
 
 impl Units {
+    /// Choose the units for products of floats of `element_bytes`.
+    pub(super) fn choose(element_bytes: u32, precision: Precision, target: &Target) -> Self {
+        let may_use_tensor = precision != Precision::Fp32 || element_bytes == 2;
+        if target.has_tensor_units() && may_use_tensor { Self::Tensor } else { Self::Plain }
+    }
+
+    /// Part of a kernel's name for the units and the type of the floats.
+    pub(super) fn kernel_name(self, element_type: ElementType) -> Result<&'static str, String> {
+        Ok(match (self, element_type) {
+            (Self::Plain, _) => float_name(element_type)?,
+            (Self::Tensor, ElementType::Fp32) => "tf32_tensor",
+            (Self::Tensor, ElementType::Fp16) => "f16_tensor",
+            (Self::Tensor, _) => "bf16_tensor",
+        })
+    }
+
     /// Tiles that kernels exist for.
     pub(super) fn tiles(self, element_bytes: u32) -> &'static [Tile] {
         match (self, element_bytes) {

@@ -16,7 +16,7 @@ pub struct NodeModules {
 impl NodeModules {
     /// The packages of the project in `folder`.
     #[must_use]
-    pub fn of(folder: &Path) -> Self {
+    pub fn new(folder: &Path) -> Self {
         Self { project: folder.to_owned() }
     }
 
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn npm_install_runs_once_and_after_a_change() {
         let folder = tempfile::tempdir().unwrap();
-        let modules = NodeModules::of(folder.path());
+        let modules = NodeModules::new(folder.path());
         assert!(matches!(modules.install(&mut |_| ()), Err(PackagesError::File { .. })));
         std::fs::write(folder.path().join("package.json"), "{\"private\": true}").unwrap();
         match modules.install(&mut |_| ()) {

@@ -19,6 +19,15 @@ pub enum Tier {
 }
 
 impl Tier {
+    /// The tier that bytes pass through next on their way to a device, if any.
+    pub(crate) const fn next(self) -> Option<Self> {
+        match self {
+            Self::Sibling | Self::Memory => None,
+            Self::Disk => Some(Self::Memory),
+            Self::ObjectStore => Some(Self::Disk),
+        }
+    }
+
     /// All tiers.
     pub const ALL: [Self; 4] = [Self::Sibling, Self::Memory, Self::Disk, Self::ObjectStore];
 
@@ -65,11 +74,17 @@ impl LoadTimes {
         (mean.count > 0).then_some(mean.mean)
     }
 
-    /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier.
+    /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier, or an assumed one.
     #[must_use]
     pub fn by_size_ns(&self, kind: usize, tier: Tier, bytes: u64) -> u64 {
-        let per_byte = self.mean_ns(kind, tier).map_or(1.0 / tier.prior_bytes_per_ns(), |mean| mean / MIB);
-        round_ns(bytes as f64 * per_byte)
+        let prior_ns = || round_ns(bytes as f64 / tier.prior_bytes_per_ns());
+        self.measured_ns(kind, tier, bytes).unwrap_or_else(prior_ns)
+    }
+
+    /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier, if it was measured.
+    #[must_use]
+    pub fn measured_ns(&self, kind: usize, tier: Tier, bytes: u64) -> Option<u64> {
+        self.mean_ns(kind, tier).map(|mean_ns| round_ns(bytes as f64 * mean_ns / MIB))
     }
 }
 

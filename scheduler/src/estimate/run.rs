@@ -36,6 +36,14 @@ impl RunLine {
         self.covariance = (1.0 - weight) * (self.covariance + weight * batch_change * time_change);
     }
 
+    /// The expected time that `more` items add to a run of `batch` items; `None` while all samples
+    /// have one size.
+    #[must_use]
+    pub fn added_ns(&self, batch: u32, more: u32) -> Option<u64> {
+        let whole_ns = self.estimate_ns(batch.saturating_add(more)).filter(|_| self.batch_variance > 1e-6)?;
+        Some(whole_ns.saturating_sub(self.estimate_ns(batch)?))
+    }
+
     /// The expected time for `batch` items; `None` before the first sample. A negative slope counts
     /// as noise.
     #[must_use]
@@ -68,6 +76,13 @@ impl RunTimes {
         self.kinds.get(kind)?.estimate_ns(batch)
     }
 
+    /// The expected time that `more` items add to a run of `batch` items on the kind, if it is
+    /// known.
+    #[must_use]
+    pub fn added_ns(&self, kind: usize, batch: u32, more: u32) -> Option<u64> {
+        self.kinds.get(kind)?.added_ns(batch, more)
+    }
+
     /// Number of runs measured on the kind.
     #[must_use]
     pub(crate) fn count(&self, kind: usize) -> u64 {
@@ -92,7 +107,8 @@ mod tests {
 
     #[test]
     fn run_time_prefers_own_measurement_then_caller_then_other_functions() {
-        let (mut own, mut others) = (RunTimes::default(), RunTimes::default());
+        let mut own = RunTimes::default();
+        let mut others = RunTimes::default();
         assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, None), PRIOR_NS);
         others.add(0, 1, 50);
         assert_eq!(own.estimate_or_prior_ns(&others, 0, 1, None), 50);
@@ -128,7 +144,8 @@ mod tests {
                 line.add(*batch, base + per_item * u64::from(*batch));
             }
             for batch in &batches {
-                let (told, right) = (line.estimate_ns(*batch).unwrap(), base + per_item * u64::from(*batch));
+                let told = line.estimate_ns(*batch).unwrap();
+                let right = base + per_item * u64::from(*batch);
                 prop_assert!(told.abs_diff(right) <= right / 1_000 + 2, "{told} instead of {right}");
             }
         }

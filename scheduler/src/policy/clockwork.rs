@@ -58,7 +58,7 @@ impl Clockwork {
         let first = |class: &Class| self.first(view, class);
         let mut hits: SmallVec<[_; 16]> = classes.filter(holds_all).filter_map(first).collect();
         hits.sort_unstable_by_key(|(order, _)| *order);
-        let fits = |request: &&Request| self.placer.fit(now_ns, view, key, request).is_some();
+        let fits = |request: &&Request| self.placer.can_start(now_ns, view, key, request);
         hits.into_iter().map(|(_, request)| request).find(fits).map(|request| request.invocation)
     }
 
@@ -79,7 +79,7 @@ impl Clockwork {
         let mut misses: Vec<_> = misses.collect();
         misses.sort_unstable_by_key(|(work, (order, _))| (std::cmp::Reverse(*work), *order));
         let mut requests = misses.into_iter().map(|(_, (_, request))| request);
-        let fits = |request: &&Request| self.placer.fit(now_ns, view, key, request).is_some();
+        let fits = |request: &&Request| self.placer.can_start(now_ns, view, key, request);
         requests.find(fits).map(|request| request.invocation)
     }
 
@@ -115,7 +115,8 @@ impl Policy for Clockwork {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        let (class, due_at_ns) = (Class::of(&request), request.slo.due_at_ns);
+        let class = Class::of(&request);
+        let due_at_ns = request.slo.due_at_ns;
         let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
         if due_at_ns < u64::MAX {
             self.last_starts.insert((last_start_ns, request.invocation));

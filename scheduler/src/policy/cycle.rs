@@ -30,7 +30,7 @@ impl Cycle {
         request: &Request,
     ) -> Option<DeviceKey> {
         view.open().next()?;
-        self.turn(view).find(|key| is_free(now_ns, view, placer, *key, request))
+        self.turn(view).find(|key| placer.can_start(now_ns, view, *key, request))
     }
 
     pub(super) fn used(&mut self, device: DeviceKey) {
@@ -55,9 +55,4 @@ pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey
     };
     // An idle device gets no more room, unless the tenant frees memory on other devices.
     device.running() > 0 || placer.fit(now_ns, view, key, request).is_some()
-}
-
-/// Whether `request` can start on a device now.
-pub(super) fn is_free(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
-    view.device(key).is_some_and(DeviceView::is_open) && placer.fit(now_ns, view, key, request).is_some()
 }

@@ -1,6 +1,6 @@
 //! Devices partitioned by model.
 
-use super::cycle::{can_hold, is_free};
+use super::cycle::can_hold;
 use super::line::Line;
 use super::{Placement, Placer, Policy, Request};
 use crate::{DeviceKey, ModelKey, View};
@@ -82,7 +82,7 @@ impl Exclusive {
             let may_start = |place: &u64| {
                 self.line.get(*place).is_some_and(|request| {
                     view.tenants().may_start(request.tenant)
-                        && is_free(now_ns, view, &self.placer, device, request)
+                        && self.placer.can_start(now_ns, view, device, request)
                 })
             };
             Some((device, places.iter().copied().find(may_start)?))
@@ -95,7 +95,7 @@ impl Exclusive {
         let may_start = |(_, request): &(u64, &Request)| view.tenants().may_start(request.tenant);
         self.line.iter().filter(may_start).take(SCAN_LEN_MAX).find_map(|(place, request)| {
             let model = request.models.first()?.model;
-            let free = |device: &DeviceKey| is_free(now_ns, view, &self.placer, *device, request);
+            let free = |device: &DeviceKey| self.placer.can_start(now_ns, view, *device, request);
             let has = self.devices_for(now_ns, view, model, request);
             if has < self.quota(now_ns, view, model) {
                 let nobodys = |device: &DeviceKey| !self.owners.contains_key(device);
@@ -215,7 +215,8 @@ impl Policy for Exclusive {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        let (first, invocation) = (request.models.first().map(|demand| demand.model), request.invocation);
+        let first = request.models.first().map(|demand| demand.model);
+        let invocation = request.invocation;
         let run_time_ns = view.expected_run_time_ns(&request);
         self.line.push(request);
         if let Some(model) = first {

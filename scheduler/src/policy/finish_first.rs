@@ -171,7 +171,8 @@ impl FinishFirst {
     }
 
     fn scope(&self, view: &View) -> Scope {
-        let (heads, free) = (self.queues.heads_len(), view.open().take(Scope::All.reach().free).count());
+        let heads = self.queues.heads_len();
+        let free = view.open().take(Scope::All.reach().free).count();
         if heads <= HEADS_ALL_MAX && heads * free <= ALL_MAX { Scope::All } else { Scope::News }
     }
 

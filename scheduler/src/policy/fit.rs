@@ -3,8 +3,8 @@
 
 use super::{Demand, Placement, Request};
 use crate::{
-    Alternative, Candidate, DeviceKey, DeviceView, Estimate, Freeing, LeastRecentlyUsed, ModelKey,
-    VictimPolicy, Victims, View, Why,
+    Alternative, Candidate, DeviceKey, DeviceView, Freeing, LeastRecentlyUsed, ModelKey, VictimPolicy,
+    Victims, View, Why,
 };
 use smallvec::SmallVec;
 
@@ -46,6 +46,29 @@ impl Placer {
         request: &Request,
         stays: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
+        self.fit_with(now_ns, view, device, request, (stays, Copies::Stay))
+    }
+
+    /// The same as [`fit`](Self::fit), but may evict copies of the requested models on other
+    /// devices to stay within the tenant's memory limit.
+    pub(crate) fn fit_moved(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: &Request,
+    ) -> Option<Victims> {
+        self.fit_with(now_ns, view, device, request, (&|_| false, Copies::Move))
+    }
+
+    fn fit_with(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: &Request,
+        (stays, copies): (&dyn Fn(ModelKey) -> bool, Copies),
+    ) -> Option<Victims> {
         let state = view.device(device).filter(|state| state.takes(&request.models))?;
         let need = state.need(&request.models);
         if need.missing_bytes == 0 && need.over_bytes == 0 {
@@ -53,7 +76,7 @@ impl Placer {
         }
         let mut victims = Victims::default();
         if need.missing_bytes > 0 {
-            Self::keep_to_cap(view, (device, state), request, &mut victims)?;
+            Self::keep_to_cap(view, (device, state), request, copies, &mut victims)?;
         }
         let mut freeing = Freeing::new(state, &request.models);
         victims.models.iter().for_each(|victim| freeing.give_up(*victim));
@@ -68,9 +91,16 @@ impl Placer {
         Some(victims)
     }
 
-    /// Places `request` on `device` if it fits there.
+    /// Whether `request` can start on `device` now: the device accepts it, and it fits.
+    #[must_use]
+    pub fn can_start(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> bool {
+        view.device(device).is_some_and(|state| state.is_open_to(request))
+            && self.fit(now_ns, view, device, request).is_some()
+    }
+
+    /// Places `request` on `device` if it can start there.
     ///
-    /// # Errors The request itself, if it does not fit.
+    /// # Errors The request itself, if it cannot start there.
     #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub fn place(
         &self,
@@ -79,7 +109,9 @@ impl Placer {
         device: DeviceKey,
         request: Request,
     ) -> Result<Placement, Request> {
-        let Some(state) = view.device(device).filter(|state| state.is_open()) else { return Err(request) };
+        let Some(state) = view.device(device).filter(|state| state.is_open_to(&request)) else {
+            return Err(request);
+        };
         let Some(victims) = self.fit(now_ns, view, device, &request) else { return Err(request) };
         Ok(Self::place_for(now_ns, view, (device, state), request, victims))
     }
@@ -92,9 +124,10 @@ impl Placer {
         request: Request,
         victims: Victims,
     ) -> Placement {
-        let estimate = view.estimate(now_ns, state, &request);
+        let estimate = view.explain(now_ns, state, &request);
         let why = Why { estimate, alternatives: alternatives(now_ns, view, device, &request), queued_ns: 0 };
-        let (evict, evict_elsewhere) = (victims.models.into_vec(), victims.elsewhere);
+        let evict = victims.models.into_vec();
+        let evict_elsewhere = victims.elsewhere;
         Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request }
     }
 
@@ -104,6 +137,7 @@ impl Placer {
         view: &View,
         (key, state): (DeviceKey, &DeviceView),
         request: &Request,
+        copies: Copies,
         victims: &mut Victims,
     ) -> Option<()> {
         let over_bytes = view.tenants().over_bytes(request.tenant, (key, state), &request.models);
@@ -127,7 +161,8 @@ impl Placer {
         }
         let left_bytes = over_bytes.saturating_sub(freeing.bytes());
         let mut freed = Elsewhere::default();
-        for (device, candidate) in if left_bytes > 0 { elsewhere(view, state, request) } else { Vec::new() } {
+        let others = if left_bytes > 0 { elsewhere(view, state, request, copies) } else { Vec::new() };
+        for (device, candidate) in others {
             if freed.bytes() >= left_bytes {
                 break;
             }
@@ -136,6 +171,13 @@ impl Placer {
         }
         (freed.bytes() >= left_bytes).then_some(())
     }
+}
+
+/// Whether copies of the requested models on other devices may become victims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copies {
+    Stay,
+    Move,
 }
 
 /// Models that other devices evict.
@@ -161,9 +203,17 @@ impl<'a> Elsewhere<'a> {
 /// Maximum number of a tenant's models searched for victims.
 const OWN_SCAN_MAX: usize = 256;
 
-/// The tenant's models that other devices could evict, least recently used first.
-fn elsewhere(view: &View, here: &DeviceView, request: &Request) -> Vec<(DeviceKey, Candidate)> {
-    let own = view.tenants().held(request.tenant).filter(|model| !is_demanded(&request.models, *model));
+/// The tenant's models that other devices could evict, least recently used first; copies of the
+/// requested models last.
+fn elsewhere(
+    view: &View,
+    here: &DeviceView,
+    request: &Request,
+    copies: Copies,
+) -> Vec<(DeviceKey, Candidate)> {
+    let is_copy = |model: ModelKey| is_demanded(&request.models, model);
+    let own = view.tenants().held(request.tenant);
+    let own = own.filter(|model| copies == Copies::Move || !is_copy(*model));
     let holders = own
         .take(OWN_SCAN_MAX)
         .flat_map(|model| view.model(model).holders().iter().map(move |key| (*key, model)));
@@ -172,7 +222,9 @@ fn elsewhere(view: &View, here: &DeviceView, request: &Request) -> Vec<(DeviceKe
         Some((key, device.candidate(model)?))
     };
     let mut candidates: Vec<_> = holders.filter_map(candidate).collect();
-    candidates.sort_unstable_by_key(|(key, candidate)| (candidate.used, candidate.model, *key));
+    let rank =
+        |(key, candidate): &(_, Candidate)| (is_copy(candidate.model), candidate.used, candidate.model, *key);
+    candidates.sort_unstable_by_key(rank);
     candidates
 }
 
@@ -184,7 +236,7 @@ fn is_demanded(demands: &[Demand], model: ModelKey) -> bool {
 fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) -> Vec<Alternative> {
     let holders = request.models.iter().flat_map(|demand| view.model(demand.model).holders().iter().copied());
     let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();
-    let mut best: Vec<(u64, Alternative)> = Vec::with_capacity(Why::ALTERNATIVES_MAX + 1);
+    let mut best = SmallVec::<[(u64, &DeviceView); Why::ALTERNATIVES_MAX + 1]>::new();
     for key in holders.take(ALTERNATIVES_SCAN_MAX / 2).chain(view.open().take(ALTERNATIVES_SCAN_MAX / 2)) {
         let is_another =
             |device: &&DeviceView| key != chosen && !seen.contains(&key) && device.takes(&request.models);
@@ -192,10 +244,14 @@ fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) 
             continue;
         };
         seen.push(key);
-        let estimate: Estimate = view.estimate(now_ns, device, request);
-        let at = best.partition_point(|(finish_ns, _)| *finish_ns <= estimate.finish_after_ns());
-        best.insert(at, (estimate.finish_after_ns(), Alternative { device: device.id(), estimate }));
+        let finish_ns = view.estimate(now_ns, device, request).finish_after_ns();
+        let at = best.partition_point(|(other_ns, _)| *other_ns <= finish_ns);
+        best.insert(at, (finish_ns, device));
         best.truncate(Why::ALTERNATIVES_MAX);
     }
-    best.into_iter().map(|(_, alternative)| alternative).collect()
+    let explain = |device: &DeviceView| Alternative {
+        device: device.id(),
+        estimate: view.explain(now_ns, device, request),
+    };
+    best.into_iter().map(|(_, device)| explain(device)).collect()
 }

@@ -34,7 +34,7 @@ impl Policy for LoadBalancing {
 
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
         let (place, head) = self.line.head(view)?;
-        let device = view.open().find(|device| self.placer.fit(now_ns, view, *device, head).is_some())?;
+        let device = view.open().find(|device| self.placer.can_start(now_ns, view, *device, head))?;
         self.placer.place(now_ns, view, device, self.line.take(place)?).ok()
     }
 

@@ -102,8 +102,7 @@ impl Locality {
         let may_go = |(device, queue): (&DeviceKey, &VecDeque<(u64, Request)>)| {
             let (_, request) = queue.front()?;
             let fits = view.tenants().may_start(request.tenant)
-                && view.device(*device).is_some_and(DeviceView::is_open)
-                && self.placer.fit(now_ns, view, *device, request).is_some();
+                && self.placer.can_start(now_ns, view, *device, request);
             fits.then_some(*device)
         };
         let device = self.local.iter().find_map(may_go)?;
@@ -145,7 +144,7 @@ impl Locality {
                     return (self.start(now_ns, view, hit, device), None);
                 }
                 if holds_all(state, request) {
-                    if self.placer.fit(now_ns, view, device, request).is_some() {
+                    if self.placer.can_start(now_ns, view, device, request) {
                         return (self.start(now_ns, view, place, device), None);
                     }
                     scan = Scan::Hits(Some(place));
@@ -168,18 +167,19 @@ impl Locality {
 
     /// Algorithm 2.
     fn balance(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Choice {
-        let fits = |device: DeviceKey| self.placer.fit(now_ns, view, device, request).is_some();
+        let can_start = |device: DeviceKey| self.placer.can_start(now_ns, view, device, request);
         let mut holders = holders(view, request);
         holders.sort_unstable_by_key(|(key, state)| (Reverse(state.dispatches()), *key));
-        if let Some((idle, _)) = holders.iter().find(|(key, state)| state.is_open() && fits(*key)) {
+        if let Some((idle, _)) = holders.iter().find(|(key, _)| can_start(*key)) {
             return Choice::Start(*idle);
         }
         let here = view.device(device).map_or(0, |state| view.estimate(now_ns, state, request).load_time_ns);
-        let waits = holders.iter().filter(|(_, state)| !state.is_open()).map(|(key, state)| {
+        let busy = holders.iter().filter(|(_, state)| !state.is_open_to(request));
+        let waits = busy.map(|(key, state)| {
             let local = self.local.get(key).into_iter().flatten();
             let local_ns =
                 local.map(|(_, ahead)| view.run_time_ns(state, ahead)).fold(0, u64::saturating_add);
-            (state.wait_ns(now_ns).saturating_add(local_ns), *key)
+            (state.wait_for_ns(now_ns, &request.models, 0).saturating_add(local_ns), *key)
         });
         let mut sooner = waits.filter(|(wait_ns, _)| *wait_ns < here);
         let busy = match self.busy_choice {
@@ -188,7 +188,7 @@ impl Locality {
         };
         match busy {
             Some((_, busy)) => Choice::Wait(busy),
-            None if fits(device) => Choice::Start(device),
+            None if can_start(device) => Choice::Start(device),
             None => Choice::NoRoom,
         }
     }
@@ -236,14 +236,18 @@ impl Policy for Locality {
         }
         loop {
             let Run::Devices { devices, scan } = &mut self.run else { return None };
-            let (device, from) = (*devices.last()?, *scan);
+            let device = *devices.last()?;
+            let from = *scan;
             let (placement, go_on) = self.serve(now_ns, view, device, from);
             let Run::Devices { devices, scan } = &mut self.run else { return None };
             match go_on {
                 Some(go_on) => *scan = go_on,
+                // A device is filled up to the work that may be committed ahead.
+                None if placement.is_some() && view.device(device).is_some_and(DeviceView::counts_work) => {
+                    *scan = Scan::Hits(None);
+                }
                 None => {
-                    // A device that accepts several invocations gets its next turn after the next
-                    // event.
+                    // A device with counted invocations gets its next turn after the next event.
                     devices.pop();
                     *scan = Scan::Hits(None);
                 }

@@ -1,6 +1,6 @@
 //! Devices strictly in turn.
 
-use super::cycle::{Cycle, is_free};
+use super::cycle::Cycle;
 use super::line::Line;
 use super::{Placement, Placer, Policy, Request};
 use crate::View;
@@ -34,7 +34,7 @@ impl Policy for RoundRobin {
     fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
         let (place, head) = self.line.head(view)?;
         let device = self.cycle.next(now_ns, view, &self.placer, head)?;
-        if !is_free(now_ns, view, &self.placer, device, head) {
+        if !self.placer.can_start(now_ns, view, device, head) {
             return None;
         }
         self.cycle.used(device);

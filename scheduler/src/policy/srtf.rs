@@ -35,7 +35,8 @@ impl Policy for Srtf {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        let (invocation, run_time_ns) = (request.invocation, view.expected_run_time_ns(&request));
+        let invocation = request.invocation;
+        let run_time_ns = view.expected_run_time_ns(&request);
         self.line.push(request);
         if let Some(place) = self.line.place_of(invocation) {
             self.order.insert((run_time_ns, place));

@@ -2,7 +2,8 @@
 //! whose device was lost.
 
 use super::Scheduler;
-use crate::{Action, DeviceKey, Estimate, Event, Rejection, Request, Slo};
+use crate::view::End;
+use crate::{Action, Arrival, DeviceKey, Estimate, Event, Placement, Rejection, Request, Slo, Why};
 use weir_types::{DeviceId, InvocationId, NodeId};
 
 impl Scheduler {
@@ -11,15 +12,16 @@ impl Scheduler {
         match event {
             Event::Arrived(_) => {}
             Event::Woken => self.wake_at_ns = None,
+            Event::Running { arrival, node, device } => self.adopt(arrival, node, device),
             Event::Started { invocation } => {
                 let known = self.view.started(invocation, self.now_ns);
                 self.corrections.unknown_invocation += u64::from(!known);
             }
-            Event::Finished { invocation } => self.over(invocation, true),
-            Event::Failed { invocation } => self.over(invocation, false),
-            Event::Cancelled { invocation } => match self.give_up(invocation) {
+            Event::Finished { invocation, used } => self.over(invocation, End { worked: true, used }),
+            Event::Failed { invocation, used } => self.over(invocation, End { worked: false, used }),
+            Event::Cancelled { invocation, used } => match self.give_up(invocation) {
                 Some(request) => self.view.forget(&request),
-                None => self.over(invocation, false),
+                None => self.over(invocation, End { worked: false, used }),
             },
             Event::Loaded { device, model, bytes, load_time_ns, parts } => {
                 if let Some(device) = self.key_of(device) {
@@ -33,9 +35,9 @@ impl Scheduler {
                     self.corrections.residency += u64::from(!news);
                 }
             }
-            Event::Staged { node, model, bytes } => {
+            Event::Staged { node, model, bytes, moved } => {
                 if self.view.node(node).is_some() {
-                    self.view.staged(node, &model, &bytes);
+                    self.view.staged(node, &model, &bytes, moved.as_ref());
                 } else {
                     self.corrections.unknown_device += 1;
                 }
@@ -64,14 +66,35 @@ impl Scheduler {
         }
     }
 
+    /// Adopts an invocation that another scheduler placed.
+    fn adopt(&mut self, mut arrival: Arrival, node: NodeId, device: Option<u32>) {
+        if self.is_known(arrival.invocation) {
+            self.corrections.arrived_twice += 1;
+            return;
+        }
+        let key = device.and_then(|ordinal| self.view.device_key(DeviceId { node, ordinal }));
+        if self.view.node(node).is_none() || device.is_some() && key.is_none() {
+            self.corrections.unknown_device += 1;
+            return;
+        }
+        self.drop_repeated_models(&mut arrival);
+        let request = self.view.resolve(&arrival, self.now_ns);
+        let on_device = key.and_then(|key| self.view.device(key));
+        let estimate = on_device.map(|device| self.view.estimate(self.now_ns, device, &request));
+        let why = Why { estimate: estimate.unwrap_or_default(), ..Why::default() };
+        let (evict, evict_elsewhere) = Default::default();
+        let placement = Placement { request, node, device: key, evict, evict_elsewhere, why };
+        self.view.place(&placement, self.now_ns);
+    }
+
     fn key_of(&mut self, device: DeviceId) -> Option<DeviceKey> {
         let key = self.view.device_key(device);
         self.corrections.unknown_device += u64::from(key.is_none());
         key
     }
 
-    fn over(&mut self, invocation: InvocationId, worked: bool) {
-        let known = self.view.over(invocation, self.now_ns, worked);
+    fn over(&mut self, invocation: InvocationId, end: End) {
+        let known = self.view.over(invocation, self.now_ns, end);
         self.corrections.unknown_invocation += u64::from(!known);
     }
 

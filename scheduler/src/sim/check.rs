@@ -24,7 +24,7 @@ pub(super) struct Checks {
     running: Vec<BTreeSet<u32>>,
     /// Requests that ran on lost nodes, until they are rejected.
     lost: BTreeSet<u32>,
-    slots: u32,
+    invocations_max: u32,
     /// By device.
     capacity_bytes: Vec<u64>,
     /// Waiting requests by tenant, for policies that start in order of arrival.
@@ -51,7 +51,7 @@ impl Checks {
             fates: vec![Fate::NotYet; workload.requests().len()],
             running: vec![BTreeSet::new(); workload.devices() as usize],
             lost: BTreeSet::new(),
-            slots: cluster.slots,
+            invocations_max: layout.invocations_max(),
             capacity_bytes: (0..workload.devices()).map(|device| layout.capacity_bytes(device)).collect(),
             // Requests with SLOs start by due time instead.
             waiting: (keeps_order && cluster.slo.is_none()).then(BTreeMap::new),
@@ -95,8 +95,8 @@ impl Checks {
             return violated("a start names a device", format!("{number} on {device}"));
         };
         running.insert(number);
-        let (running, slots) = (running.len(), self.slots);
-        ensure(running <= slots as usize, "a device runs as many as it has slots", || {
+        let (running, invocations_max) = (running.len(), self.invocations_max);
+        ensure(running <= invocations_max as usize, "a device runs at most invocations_max", || {
             format!("{running} on {device}")
         })?;
         let beaten = why.alternatives.iter().all(|other| Some(other.device) != id);
@@ -212,7 +212,14 @@ impl Checks {
         let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
         ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;
         let (waiting, running) = (scheduler.waiting(), scheduler.view().running());
-        ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))
+        ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))?;
+        let lapse_at_ns = scheduler.view().lapse_at_ns();
+        ensure(lapse_at_ns.is_none(), "no work is left", || format!("work lapses at {lapse_at_ns:?}"))?;
+        let committed = scheduler
+            .view()
+            .devices()
+            .find(|(_, device)| device.committed_ns() + device.committed_load_ns() > 0);
+        ensure(committed.is_none(), "no work is left", || format!("{committed:?}"))
     }
 
     fn number(&self, invocation: InvocationId) -> Result<u32, Violation> {

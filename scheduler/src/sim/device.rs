@@ -1,4 +1,4 @@
-//! A simulated device: memory, one copy engine, one compute engine.
+//! A simulated device: memory, one copy engine, and run slots.
 //!
 //! With one invocation at a time, this is seed 000's device: a run ends at its start, plus the load
 //! on a miss, plus the run time. With more invocations, loads overlap with computation, and runs of
@@ -15,9 +15,12 @@ pub(super) struct Device {
     copying_until_ns: u64,
     /// Jobs whose model is loaded and that wait to run.
     ready: VecDeque<Job>,
-    /// Jobs that run now.
-    computing: Vec<Job>,
-    pub(super) running: u32,
+    /// Batches that run now, by number.
+    computing: BTreeMap<u64, Vec<Job>>,
+    /// Number of batches so far.
+    batches: u64,
+    /// Maximum number of batches that run at the same time.
+    slots: usize,
 }
 
 #[derive(Debug, Default)]
@@ -42,9 +45,10 @@ pub(super) struct Started {
 }
 
 impl Device {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(slots: u32) -> Self {
         let (residents, ready, computing) = Default::default();
-        Self { residents, used_bytes: 0, copying_until_ns: 0, ready, computing, running: 0 }
+        let slots = slots.max(1) as usize;
+        Self { residents, used_bytes: 0, copying_until_ns: 0, ready, computing, batches: 0, slots }
     }
 
     pub(super) fn used_bytes(&self) -> u64 {
@@ -75,7 +79,6 @@ impl Device {
 
     /// Starts a request: loads its model unless it is resident or loading.
     pub(super) fn start(&mut self, now_ns: u64, job: Job, costs: &Costs) -> Started {
-        self.running += 1;
         if let Some(resident) = self.residents.get_mut(&job.model) {
             resident.grants += 1;
             return Started { hit: true, ready_at_ns: resident.there_at_ns.max(now_ns) };
@@ -92,34 +95,35 @@ impl Device {
         self.ready.push_back(job);
     }
 
-    /// Runs ready jobs as a batch if the compute engine is idle. Returns the size of the batch and
-    /// its first job.
-    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(usize, Job)> {
-        if !self.computing.is_empty() {
+    /// Runs ready jobs as a batch if a run slot is idle. Returns the number of the batch, and its
+    /// jobs.
+    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(u64, &[Job])> {
+        if self.computing.len() >= self.slots {
             return None;
         }
         let first = self.ready.pop_front()?;
-        self.computing.push(first);
+        let mut batch = vec![first];
         let mut at = 0;
-        while at < self.ready.len() && self.computing.len() < batch_max {
+        while at < self.ready.len() && batch.len() < batch_max {
             if self.ready[at].model == first.model {
-                self.computing.extend(self.ready.remove(at));
+                batch.extend(self.ready.remove(at));
             } else {
                 at += 1;
             }
         }
-        Some((self.computing.len(), first))
+        self.batches += 1;
+        Some((self.batches, self.computing.entry(self.batches).or_insert(batch)))
     }
 
-    /// Ends the current batch.
-    pub(super) fn computed(&mut self) -> Vec<Job> {
-        let done = std::mem::take(&mut self.computing);
-        for job in &done {
-            self.running -= 1;
-            if let Some(resident) = self.residents.get_mut(&job.model) {
-                resident.grants -= 1;
-            }
+    /// Ends a batch. Its jobs keep their grants.
+    pub(super) fn computed(&mut self, batch: u64) -> Vec<Job> {
+        self.computing.remove(&batch).unwrap_or_default()
+    }
+
+    /// Ends the grant of a job.
+    pub(super) fn release(&mut self, job: Job) {
+        if let Some(resident) = self.residents.get_mut(&job.model) {
+            resident.grants -= 1;
         }
-        done
     }
 }

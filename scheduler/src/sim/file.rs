@@ -1,6 +1,7 @@
 //! Workloads and schedules as JSON.
 //!
-//! `models` are `[MB, load s, run s]`; `requests` are `[arrival s, model]`, or with a schedule
+//! `models` are `[MB, load s, run s]`, or with time off the device `[MB, load s, run s, device
+//! share]`; `requests` are `[arrival s, model]`, or with a schedule
 //! `[arrival s, model, device, start s, end s, hit]`; `capacity` is the memory of a device in MB
 //! (default 8192); `gpus` is the number of devices (default 12). Other keys are ignored.
 
@@ -10,10 +11,17 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
 struct File {
-    models: Vec<(f64, f64, f64)>,
+    models: Vec<ModelRow>,
     requests: Vec<Row>,
     capacity: Option<f64>,
     gpus: Option<u32>,
+}
+
+#[derive(Clone, Copy, Serialize, Deserialize)]
+#[serde(untagged)]
+enum ModelRow {
+    Shared(f64, f64, f64, f64),
+    Whole(f64, f64, f64),
 }
 
 #[derive(Deserialize)]
@@ -28,7 +36,7 @@ struct Dump<'a> {
     policy: &'a str,
     capacity: f64,
     gpus: u32,
-    models: Vec<(f64, f64, f64)>,
+    models: Vec<ModelRow>,
     requests: Vec<(f64, u32, u32, f64, f64, bool)>,
     metrics: &'a Metrics,
 }
@@ -47,7 +55,10 @@ impl Workload {
     pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<Placed>>), WorkloadError> {
         let file: File = serde_json::from_slice(json)?;
         let bad = |what, index| move |why| WorkloadError::Bad { what, index, why };
-        let costs = |(index, (mb, load_s, run_s)): (usize, (f64, f64, f64))| {
+        let share = |row: &ModelRow| if let ModelRow::Shared(.., share) = row { *share } else { 1.0 };
+        let shares: Vec<f64> = file.models.iter().map(share).collect();
+        let costs = |(index, row): (usize, ModelRow)| {
+            let (ModelRow::Shared(mb, load_s, run_s, _) | ModelRow::Whole(mb, load_s, run_s)) = row;
             Ok(Costs {
                 bytes: bytes_of(mb).map_err(bad("model", index))?,
                 load_time_ns: ns_of(load_s).map_err(bad("model", index))?,
@@ -69,7 +80,8 @@ impl Workload {
         }
         let schedule = (schedule.len() == requests.len()).then_some(schedule);
         let capacity_bytes = bytes_of(file.capacity.unwrap_or(CAPACITY_MB)).map_err(bad("capacity", 0))?;
-        Ok((Self::new(models, requests, file.gpus.unwrap_or(DEVICES), capacity_bytes)?, schedule))
+        let workload = Self::new(models, requests, file.gpus.unwrap_or(DEVICES), capacity_bytes)?;
+        Ok((workload.with_device_shares(shares)?, schedule))
     }
 
     /// Writes the workload with a schedule, in the format that [`from_json`](Self::from_json)
@@ -94,16 +106,19 @@ impl Workload {
                 placed.hit,
             ))
         });
-        let models = self.models().iter();
+        let row = |(model, off_device_ns): (&Costs, &u64)| {
+            let mb = model.bytes as f64 / MB as f64;
+            let (load_s, run_s) = (s_of(model.load_time_ns), s_of(model.run_time_ns));
+            match *off_device_ns {
+                0 => ModelRow::Whole(mb, load_s, run_s),
+                off_ns => ModelRow::Shared(mb, load_s, run_s, run_s / (run_s + s_of(off_ns))),
+            }
+        };
         let dump = Dump {
             policy,
             capacity: self.capacity_bytes() as f64 / MB as f64,
             gpus: self.devices(),
-            models: models
-                .map(|model| {
-                    (model.bytes as f64 / MB as f64, s_of(model.load_time_ns), s_of(model.run_time_ns))
-                })
-                .collect(),
+            models: self.models().iter().zip(self.off_device_ns()).map(row).collect(),
             requests: rows.collect(),
             metrics,
         };

@@ -1,9 +1,9 @@
 //! Layout of simulated devices: their nodes, their kinds, and the outages of nodes.
 
-use super::Workload;
 use super::workload::Costs;
+use super::{Cluster, Workload};
 use crate::estimate::round_ns;
-use crate::{DeviceKind, DeviceSpec, Event};
+use crate::{DeviceKind, DeviceRule, DeviceSpec, Event};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use weir_types::{DeviceId, NodeId, Platform};
@@ -47,13 +47,27 @@ pub(super) struct Layout {
     kinds: Vec<Kind>,
     capacity_bytes: u64,
     slots: u32,
+    rule: DeviceRule,
 }
 
+/// Invocations with a grant on a device under [`DeviceRule::CommittedWork`]: as many as a node runs
+/// by default.
+const INVOCATIONS_MAX: u32 = 1_000;
+
 impl Layout {
-    pub(super) fn new(workload: &Workload, nodes: u32, kinds: &[Kind], slots: u32) -> Self {
-        let devices = workload.devices();
-        let nodes = nodes.clamp(1, devices);
-        Self { nodes, devices, kinds: kinds.to_vec(), capacity_bytes: workload.capacity_bytes(), slots }
+    pub(super) fn new(workload: &Workload, cluster: &Cluster) -> Self {
+        let (devices, capacity_bytes) = (workload.devices(), workload.capacity_bytes());
+        let Cluster { slots, rule, .. } = *cluster;
+        let nodes = cluster.nodes.clamp(1, devices);
+        Self { nodes, devices, kinds: cluster.kinds.clone(), capacity_bytes, slots, rule }
+    }
+
+    /// Maximum number of invocations with a grant on a device.
+    pub(super) fn invocations_max(&self) -> u32 {
+        match self.rule {
+            DeviceRule::CountedInvocations => self.slots,
+            DeviceRule::CommittedWork => INVOCATIONS_MAX,
+        }
     }
 
     pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
@@ -92,7 +106,8 @@ impl Layout {
     pub(super) fn costs(&self, device: u32, costs: Costs) -> Costs {
         let Some(kind) = self.kind(device) else { return costs };
         let time_ns = |ns: u64| round_ns(ns as f64 * kind.time);
-        let (load_time_ns, run_time_ns) = (time_ns(costs.load_time_ns), time_ns(costs.run_time_ns).max(1));
+        let load_time_ns = time_ns(costs.load_time_ns);
+        let run_time_ns = time_ns(costs.run_time_ns).max(1);
         Costs { load_time_ns, run_time_ns, ..costs }
     }
 
@@ -102,7 +117,8 @@ impl Layout {
             platform: Platform::Cpu,
             capacity_bytes: self.capacity_bytes(device),
             slots: self.slots,
-            invocations_max: self.slots,
+            invocations_max: self.invocations_max(),
+            rule: self.rule,
         };
         Event::NodeUp { node: NodeId(node), devices: self.of(node).map(spec).collect() }
     }
@@ -112,7 +128,8 @@ impl Layout {
         let mut rng = Pcg64::seed_from_u64(losses.seed);
         let about = |rng: &mut Pcg64, ns: u64| round_ns(ns as f64 * (0.5 + rng.random::<f64>())).max(1);
         let mut back_at_ns = vec![0_u64; self.nodes as usize];
-        let (mut all, mut at_ns) = (Vec::new(), about(&mut rng, losses.every_ns));
+        let mut all = Vec::new();
+        let mut at_ns = about(&mut rng, losses.every_ns);
         while at_ns < end_ns {
             let node = rng.random_range(0..self.nodes);
             let up_at_ns = at_ns + about(&mut rng, losses.away_ns);

@@ -1,7 +1,7 @@
 //! SLOs of simulated requests, and their outcomes.
 
 use super::Cluster;
-use crate::{Settings, Slo};
+use crate::{DeviceRule, Settings, Slo};
 use serde::{Deserialize, Serialize};
 use weir_types::Cost;
 
@@ -57,17 +57,34 @@ impl Cluster {
     /// Whether everything takes exactly as long as the scheduler expects, so that no admitted
     /// request may miss its SLO.
     pub(super) fn is_exact(&self) -> bool {
-        let is_alike = self.kinds.is_empty() && self.losses.is_none();
+        let is_alike = self.kinds.is_empty() && self.losses.is_none() && self.faults == 0.0;
         let is_alone = self.slots == 1 && self.batching.batch_max == 1;
         let is_uncapped =
             Settings { queue_len_max: 0, slo: self.settings.slo.clone(), ..Settings::default() }
                 == Settings { queue_len_max: 0, ..self.settings.clone() };
         is_alike
+            && self.rule == DeviceRule::CountedInvocations
             && is_alone
             && is_uncapped
             && self.jitter == 0.0
             && self.tells_costs
             && self.settings.slo.admission
+    }
+
+    /// The fraction of its run after which a request fails or is cancelled, if it does.
+    pub(super) fn fault(&self, request: u32) -> Option<f64> {
+        (lot(request, 3) < self.faults).then(|| lot(request, 4))
+    }
+
+    /// Whether a request that does not succeed is cancelled.
+    pub(super) fn is_cancelled(request: u32) -> bool {
+        lot(request, 5) < 0.5
+    }
+
+    /// Divides the time of a request off the device at random: before its run, and after it.
+    pub(super) fn split_ns(request: u32, off_device_ns: u64) -> (u64, u64) {
+        let before_ns = crate::estimate::round_ns(off_device_ns as f64 * lot(request, 6)).min(off_device_ns);
+        (before_ns, off_device_ns - before_ns)
     }
 
     /// The actual run time of a request.

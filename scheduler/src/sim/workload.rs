@@ -1,5 +1,7 @@
 //! Workloads: arrivals and the costs of models.
 
+use crate::estimate::round_ns;
+
 /// Costs of a model, the same on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Costs {
@@ -30,10 +32,15 @@ pub struct Workload {
     requests: Vec<SimRequest>,
     devices: u32,
     capacity_bytes: u64,
+    /// Time of an invocation off the device, by model.
+    off_device_ns: Vec<u64>,
 }
 
 /// Bytes per MB, the unit of memory in files.
 pub(super) const MB: u64 = 1_000_000;
+
+/// Minimum fraction of its life that an invocation uses the device.
+const SHARE_MIN: f64 = 0.001;
 
 /// Maximum number of simulated devices.
 const DEVICES_MAX: u32 = 100_000;
@@ -102,7 +109,29 @@ impl Workload {
             }
             before_ns = request.arrived_at_ns;
         }
-        Ok(Self { models, requests, devices, capacity_bytes })
+        let off_device_ns = vec![0; models.len()];
+        Ok(Self { models, requests, devices, capacity_bytes, off_device_ns })
+    }
+
+    /// The same workload with invocations that use the device for this fraction of their time from
+    /// start to end, by model: from 0.001 to 1. Models without an entry keep their fraction, which
+    /// is 1 at first. Only the time is simulated that devices under
+    /// [`DeviceRule::CommittedWork`](crate::DeviceRule::CommittedWork) leave off.
+    ///
+    /// # Errors If a fraction is out of bounds.
+    pub fn with_device_shares(
+        mut self,
+        shares: impl IntoIterator<Item = f64>,
+    ) -> Result<Self, WorkloadError> {
+        let models = self.models.iter().zip(&mut self.off_device_ns);
+        for (index, (share, (costs, off_device_ns))) in shares.into_iter().zip(models).enumerate() {
+            if !(SHARE_MIN..=1.0).contains(&share) {
+                let why = format!("{share} is no fraction of time from {SHARE_MIN} to 1");
+                return Err(WorkloadError::Bad { what: "model", index, why });
+            }
+            *off_device_ns = round_ns(costs.run_time_ns as f64 * (1.0 / share - 1.0));
+        }
+        Ok(self)
     }
 
     /// The same workload on another number of devices, or with another capacity.
@@ -110,7 +139,15 @@ impl Workload {
     /// # Errors If a model does not fit into a device.
     pub fn on(self, devices: Option<u32>, capacity_mb: Option<u64>) -> Result<Self, WorkloadError> {
         let capacity_bytes = capacity_mb.map_or(self.capacity_bytes, |mb| mb.saturating_mul(MB));
-        Self::new(self.models, self.requests, devices.unwrap_or(self.devices), capacity_bytes)
+        let devices = devices.unwrap_or(self.devices);
+        let on = Self::new(self.models, self.requests, devices, capacity_bytes)?;
+        Ok(Self { off_device_ns: self.off_device_ns, ..on })
+    }
+
+    /// Time of an invocation off the device, by model.
+    #[must_use]
+    pub fn off_device_ns(&self) -> &[u64] {
+        &self.off_device_ns
     }
 
     /// Costs of its models.

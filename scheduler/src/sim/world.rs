@@ -1,114 +1,14 @@
 //! The simulation loop: arrivals and devices on one side, the scheduler on the other.
 
 use super::check::{Checks, Violation};
+use super::cluster::{Batching, Cluster, Ends, Placed, Schedule};
 use super::device::{Device, Job};
-use super::layout::{Kind, Layout, Losses};
-use super::slos::{SloCounts, SloRule};
+use super::layout::Layout;
 use super::workload::{Costs, Workload};
-use crate::{Action, Arrival, Event, ModelDemand, Policy, Scheduler, Settings};
+use crate::{Action, Arrival, DeviceUse, Event, ModelDemand, Policy, Scheduler};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use weir_types::{Cost, FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, TenantId, Version};
-
-/// The simulated devices, and the inputs of the scheduler.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Cluster {
-    /// Concurrent invocations per device. 1 is seed 000's rule.
-    pub slots: u32,
-    /// Number of nodes that the devices are distributed over.
-    pub nodes: u32,
-    /// Kinds of the devices, in turn. If empty, all devices are as the workload defines.
-    pub kinds: Vec<Kind>,
-    /// Outages of nodes.
-    pub losses: Option<Losses>,
-    /// Batching of runs of one model that are ready at the same time.
-    pub batching: Batching,
-    /// Whether the scheduler gets the costs of models, as from a profile. If not, it has to learn
-    /// them.
-    pub tells_costs: bool,
-    /// The order in which the scheduler learns of runs that end at the same instant.
-    pub ends: Ends,
-    /// Time after which a request expires.
-    pub deadline_ns: Option<u64>,
-    /// SLOs of requests, if any.
-    pub slo: Option<SloRule>,
-    /// Maximum relative deviation of run times from their expected values, at random in both
-    /// directions.
-    pub jitter: f64,
-    /// The scheduler's settings.
-    pub settings: Settings,
-}
-
-/// An order of devices whose runs end at the same time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Ends {
-    /// By device number.
-    #[default]
-    InOrder,
-    /// In turn, starting after the device used last. A policy that takes devices in turn then
-    /// decides as if all runs had ended before.
-    InTurn,
-}
-
-/// Batching of runs of one model.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Batching {
-    /// Maximum number of runs in a batch. 1 disables batching.
-    pub batch_max: u32,
-    /// Time added by each run after the first, relative to the time of one run.
-    pub marginal: f64,
-}
-
-impl Default for Cluster {
-    /// Seed 000's devices.
-    fn default() -> Self {
-        Self {
-            slots: 1,
-            nodes: 1,
-            kinds: Vec::new(),
-            losses: None,
-            batching: Batching { batch_max: 1, marginal: 1.0 },
-            tells_costs: true,
-            ends: Ends::InOrder,
-            deadline_ns: None,
-            slo: None,
-            jitter: 0.0,
-            settings: Settings { queue_len_max: usize::MAX, ..Settings::default() },
-        }
-    }
-}
-
-/// The outcome of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
-    /// The device.
-    pub device: u32,
-    /// When the request was started.
-    pub started_at_ns: u64,
-    /// When the request ended.
-    pub ended_at_ns: u64,
-    /// Whether its model was in memory.
-    pub hit: bool,
-}
-
-/// The outcome of a workload.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Schedule {
-    /// By request; `None` for requests that were rejected or lost with their node.
-    pub placed: Vec<Option<Placed>>,
-    /// Misses of a model that was on another device.
-    pub false_misses: u32,
-    /// Total computing time of all devices.
-    pub computed_ns: u64,
-    /// The number of devices that held the most requested model, integrated over time.
-    pub top_held_ns: u128,
-    /// Calls of [`Scheduler::handle`].
-    pub decisions: u64,
-    /// Outcomes of the requests with an SLO.
-    pub slos: SloCounts,
-    /// Total cost of the device time used.
-    pub cost: Cost,
-}
+use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, TenantId, Version};
 
 /// Runs a workload under a policy.
 ///
@@ -117,15 +17,28 @@ pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> R
     World::new(workload, cluster, policy).run()
 }
 
-/// Simulation events. At one instant, loads end first, then runs, then nodes go down and up, then
-/// requests arrive. `life` counts a device's outages: an event of an earlier life is dropped.
+/// Simulation events. At one instant, loads end first, then runs, then invocations, then nodes go
+/// down and up, then requests arrive. `life` counts a device's outages: an event of an earlier life
+/// is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    Ready { device: u32, life: u32, request: u32, missed: bool },
-    Computed { device: u32, life: u32 },
+    Loaded { device: u32, life: u32, model: u32 },
+    Ready { device: u32, life: u32, request: u32 },
+    Computed { device: u32, life: u32, batch: u64 },
+    Left { device: u32, life: u32, request: u32 },
     Woken,
     Down { node: u32 },
     Up { node: u32 },
+}
+
+/// The use of the device by a request that was started.
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    /// When the request is ready to run, apart from its load.
+    ready_at_ns: u64,
+    /// Time off the device after its run.
+    after_ns: u64,
+    used: DeviceUse,
 }
 
 struct World<'a> {
@@ -139,6 +52,8 @@ struct World<'a> {
     /// Number of outages by device.
     lives: Vec<u32>,
     happenings: BinaryHeap<Reverse<(u64, Happening)>>,
+    /// By request.
+    uses: Vec<Use>,
     checks: Checks,
     schedule: Schedule,
     now_ns: u64,
@@ -153,7 +68,7 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(workload: &'a Workload, cluster: &'a Cluster, policy: Box<dyn Policy>) -> Self {
-        let layout = Layout::new(workload, cluster.nodes, &cluster.kinds, cluster.slots);
+        let layout = Layout::new(workload, cluster);
         let mut scheduler = Scheduler::with_policy(&cluster.settings, policy);
         layout.nodes().for_each(|node| scheduler.handle(0, layout.up(node), &mut Vec::new()));
         let mut happenings = BinaryHeap::new();
@@ -173,7 +88,10 @@ impl<'a> World<'a> {
         let top = (0_u32..).zip(&counts).max_by_key(|(model, count)| (**count, Reverse(*model)));
         let names: Vec<_> = (0_u32..).zip(tenants).map(|(model, tenant)| names(model, tenant)).collect();
         let numbers = (0..).zip(&names).map(|(number, (_, model))| (model.clone(), number)).collect();
-        let schedule = Schedule { placed: vec![None; workload.requests().len()], ..Schedule::default() };
+        let (placed, expected_run_ns) =
+            (vec![None; workload.requests().len()], vec![0; workload.models().len()]);
+        let expected_end_ns = vec![0; placed.len()];
+        let schedule = Schedule { placed, expected_run_ns, expected_end_ns, ..Schedule::default() };
         Self {
             workload,
             cluster,
@@ -182,9 +100,10 @@ impl<'a> World<'a> {
             scheduler,
             names,
             numbers,
-            devices: (0..workload.devices()).map(|_| Device::new()).collect(),
+            devices: (0..workload.devices()).map(|_| Device::new(run_slots(cluster))).collect(),
             lives: vec![0; workload.devices() as usize],
             happenings,
+            uses: vec![Use::default(); workload.requests().len()],
             schedule,
             now_ns: 0,
             top: (top.map_or(0, |(model, _)| model), 0, 0),
@@ -266,26 +185,24 @@ impl<'a> World<'a> {
             run_times_ns: Vec::new(),
             slo,
             inputs: Vec::new(),
+            batch_items_max: if self.cluster.counts_work() { self.cluster.batching.batch_max } else { 0 },
         }))
     }
 
     fn happen(&mut self, happening: Happening) -> Result<(), Violation> {
         match happening {
             Happening::Woken => self.tell(Event::Woken),
-            Happening::Ready { device, life, .. } | Happening::Computed { device, life }
+            Happening::Loaded { device, life, .. }
+            | Happening::Ready { device, life, .. }
+            | Happening::Computed { device, life, .. }
+            | Happening::Left { device, life, .. }
                 if life != self.lives[device as usize] =>
             {
                 Ok(())
             }
             Happening::Down { node } => self.lose(node),
             Happening::Up { node } => self.tell(self.layout.up(node)),
-            Happening::Ready { device, request, missed, .. } => {
-                let model = self.workload.requests()[request as usize].model;
-                self.devices[device as usize].ready(Job { request, model });
-                self.compute(device);
-                if !missed {
-                    return Ok(());
-                }
+            Happening::Loaded { device, model, .. } => {
                 let costs = self.layout.costs(device, self.costs(model));
                 self.tell(Event::Loaded {
                     device: self.layout.id(device),
@@ -295,31 +212,69 @@ impl<'a> World<'a> {
                     parts: Vec::new(),
                 })
             }
-            Happening::Computed { device, .. } => {
-                let done = self.devices[device as usize].computed();
-                self.compute(device);
-                for job in done {
-                    if let Some(placed) = &mut self.schedule.placed[job.request as usize] {
-                        placed.ended_at_ns = self.now_ns;
-                        let kind = self.layout.kind_name(device);
-                        let taken_ns = self.now_ns - placed.started_at_ns;
-                        let cost = self.cluster.settings.slo.price(&kind).of_time(taken_ns);
-                        self.schedule.cost = self.schedule.cost.saturating_add(cost);
-                        self.checks.kept(job.request, self.now_ns, cost, &mut self.schedule.slos)?;
+            Happening::Ready { device, request, .. } => {
+                let job = self.job(request);
+                self.devices[device as usize].ready(job);
+                self.compute(device)
+            }
+            Happening::Computed { device, batch, .. } => {
+                let done = self.devices[device as usize].computed(batch);
+                let leaves = |job: &&Job| self.uses[job.request as usize].after_ns == 0;
+                let ends: Vec<Job> = done.iter().filter(leaves).copied().collect();
+                ends.iter().for_each(|job| self.devices[device as usize].release(*job));
+                for job in &done {
+                    let after_ns = self.uses[job.request as usize].after_ns;
+                    if after_ns > 0 {
+                        let left = Happening::Left {
+                            device,
+                            life: self.lives[device as usize],
+                            request: job.request,
+                        };
+                        self.happenings.push(Reverse((self.now_ns + after_ns, left)));
                     }
-                    self.checks.ended(job.request, device)?;
-                    self.tell(Event::Finished { invocation: InvocationId(u64::from(job.request)) })?;
                 }
-                Ok(())
+                self.compute(device)?;
+                ends.into_iter().try_for_each(|job| self.end(device, job))
+            }
+            Happening::Left { device, request, .. } => {
+                let job = self.job(request);
+                self.devices[device as usize].release(job);
+                self.end(device, job)
             }
         }
+    }
+
+    /// Ends a request whose grant was released.
+    fn end(&mut self, device: u32, job: Job) -> Result<(), Violation> {
+        if let Some(placed) = &mut self.schedule.placed[job.request as usize] {
+            placed.ended_at_ns = self.now_ns;
+            let kind = self.layout.kind_name(device);
+            let taken_ns = self.now_ns - placed.started_at_ns;
+            let cost = self.cluster.settings.slo.price(&kind).of_time(taken_ns);
+            self.schedule.cost = self.schedule.cost.saturating_add(cost);
+            self.checks.kept(job.request, self.now_ns, cost, &mut self.schedule.slos)?;
+        }
+        self.checks.ended(job.request, device)?;
+        let invocation = InvocationId(u64::from(job.request));
+        let used = self.uses[job.request as usize].used;
+        let tenant = self.workload.requests()[job.request as usize].tenant;
+        *self.schedule.device_time_ns.entry(tenant).or_default() += used.device_time_ns;
+        let used = self.cluster.counts_work().then_some(used);
+        let is_fault = self.cluster.fault(job.request).is_some();
+        self.schedule.failed += u32::from(is_fault);
+        self.tell(match is_fault {
+            false => Event::Finished { invocation, used },
+            true if Cluster::is_cancelled(job.request) => Event::Cancelled { invocation, used },
+            true => Event::Failed { invocation, used },
+        })
     }
 
     /// Takes a node down, with the contents of its memory and its running requests.
     fn lose(&mut self, node: u32) -> Result<(), Violation> {
         for device in self.layout.of(node) {
             self.lives[device as usize] += 1;
-            let gone = std::mem::replace(&mut self.devices[device as usize], Device::new());
+            let gone =
+                std::mem::replace(&mut self.devices[device as usize], Device::new(run_slots(self.cluster)));
             gone.models().for_each(|model| self.copy(model, -1));
             for request in self.checks.lose(device) {
                 self.schedule.placed[request as usize] = None;
@@ -360,6 +315,9 @@ impl<'a> World<'a> {
                     self.checks.started(invocation, tenant_of, (device, number), &why, self.now_ns)?
                 };
                 let model = self.workload.requests()[request as usize].model;
+                self.schedule.expected_run_ns[model as usize] = why.estimate.run_time_ns;
+                let after_ns = why.estimate.finish_after_ns();
+                self.schedule.expected_end_ns[request as usize] = self.now_ns.saturating_add(after_ns);
                 for victim in evict {
                     let victim = self.numbers.get(&victim).copied().unwrap_or(u32::MAX);
                     self.checks.evicts(device, victim, &self.devices[device as usize])?;
@@ -383,8 +341,18 @@ impl<'a> World<'a> {
         let placed = Placed { device, started_at_ns: now_ns, ended_at_ns: now_ns, hit: started.hit };
         self.schedule.placed[request as usize] = Some(placed);
         let life = self.lives[device as usize];
-        let ready = Happening::Ready { device, life, request, missed: !started.hit };
-        self.happenings.push(Reverse((started.ready_at_ns, ready)));
+        if !started.hit {
+            self.happenings.push(Reverse((started.ready_at_ns, Happening::Loaded { device, life, model })));
+        }
+        let (off_device_ns, hand_over_ns) = match self.cluster.counts_work() {
+            true => (self.workload.off_device_ns()[model as usize], self.cluster.hand_over_ns),
+            false => (0, 0),
+        };
+        let (before_ns, after_ns) = Cluster::split_ns(request, off_device_ns);
+        let ready_at_ns = now_ns + hand_over_ns + before_ns;
+        self.uses[request as usize] = Use { ready_at_ns, after_ns, used: DeviceUse::default() };
+        let ready = Happening::Ready { device, life, request };
+        self.happenings.push(Reverse((started.ready_at_ns.max(ready_at_ns), ready)));
         Ok(())
     }
 
@@ -406,18 +374,37 @@ impl<'a> World<'a> {
         self.checks.silent(&actions)
     }
 
-    fn compute(&mut self, device: u32) {
+    /// Starts the batches for which there are idle run slots.
+    fn compute(&mut self, device: u32) -> Result<(), Violation> {
         let Batching { batch_max, marginal } = self.cluster.batching;
-        if let Some((count, first)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
-            let run_ns = self.layout.costs(device, self.costs(first.model)).run_time_ns as f64;
-            let run_ns = self.cluster.jittered_ns(first.request, run_ns);
+        let mut started = Vec::new();
+        while let Some((batch, jobs)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
+            let Some(first) = jobs.first().copied() else { break };
+            let count = jobs.len();
+            let run_ns = self.layout.costs(device, self.workload.models()[first.model as usize]).run_time_ns;
+            let mut run_ns = self.cluster.jittered_ns(first.request, run_ns as f64);
+            if let Some(part) = self.cluster.fault(first.request).filter(|_| count == 1) {
+                run_ns *= part;
+            }
             let length_ns = crate::estimate::round_ns(run_ns * (1.0 + marginal * (count - 1) as f64)).max(1);
+            for job in jobs {
+                let Use { ready_at_ns, used, .. } = &mut self.uses[job.request as usize];
+                *used = DeviceUse {
+                    device_time_ns: length_ns / count as u64,
+                    run_time_ns: length_ns,
+                    batch_items: u32::try_from(count).unwrap_or(u32::MAX),
+                    wait_ns: self.now_ns.saturating_sub(*ready_at_ns),
+                };
+                started.push(job.request);
+            }
             self.schedule.computed_ns += length_ns;
-            self.happenings.push(Reverse((
-                self.now_ns + length_ns,
-                Happening::Computed { device, life: self.lives[device as usize] },
-            )));
+            let computed = Happening::Computed { device, life: self.lives[device as usize], batch };
+            self.happenings.push(Reverse((self.now_ns + length_ns, computed)));
         }
+        // The papers' devices report no starts.
+        started.retain(|_| self.cluster.counts_work());
+        let event = |request| Event::Started { invocation: InvocationId(u64::from(request)) };
+        started.into_iter().try_for_each(|request| self.tell(event(request)))
     }
 
     /// Changes the number of devices that hold a model.
@@ -431,9 +418,18 @@ impl<'a> World<'a> {
         }
     }
 
+    fn job(&self, request: u32) -> Job {
+        Job { request, model: self.workload.requests()[request as usize].model }
+    }
+
     fn costs(&self, model: u32) -> Costs {
         self.workload.models()[model as usize]
     }
+}
+
+/// The papers' devices run one batch at a time, whatever the number of invocations.
+fn run_slots(cluster: &Cluster) -> u32 {
+    if cluster.counts_work() { cluster.slots } else { 1 }
 }
 
 fn tenant_of(workload: &Workload) -> impl Fn(u32) -> u32 {

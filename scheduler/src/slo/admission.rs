@@ -151,7 +151,10 @@ impl Admission {
             let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
             // A model that another entry relies on is evicted only if models turned out larger than
             // announced.
-            Some((at, beside.or_else(|| self.placer.fit(now_ns, view, key, request))?))
+            let fit = beside.or_else(|| self.placer.fit(now_ns, view, key, request));
+            // The entry starts here or nowhere, even if its tenant's memory is full of copies of
+            // its models elsewhere.
+            Some((at, fit.or_else(|| self.placer.fit_moved(now_ns, view, key, request))?))
         });
         let Some((at, victims)) = victims else {
             *is_blocked = true;

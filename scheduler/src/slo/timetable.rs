@@ -160,7 +160,8 @@ impl Timetable {
         let mut models = Models::new(&self.models, entry, &held);
         let mut free = now.free_at_ns.clone();
         let mut times: SmallVec<[(u64, u64); 32]> = SmallVec::with_capacity(self.entries.len() + 1);
-        let (mut end_at_ns, mut is_on_time) = (0, self.entries.len() < LEN_MAX);
+        let mut end_at_ns = 0;
+        let mut is_on_time = self.entries.len() < LEN_MAX;
         for (position, each) in in_order().enumerate() {
             let time = next(&mut free, &mut models, each);
             times.push(time);

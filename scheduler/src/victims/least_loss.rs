@@ -116,7 +116,8 @@ fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) 
 }
 
 fn victims(chosen: impl IntoIterator<Item = (f64, Candidate)>) -> Victims {
-    let (mut models, mut sum_ns) = (SmallVec::new(), 0.0);
+    let mut models = SmallVec::new();
+    let mut sum_ns = 0.0;
     for (loss_ns, candidate) in chosen {
         models.push(candidate.model);
         sum_ns += loss_ns;

@@ -2,9 +2,10 @@
 
 use super::models::Missing;
 use super::{DeviceView, Parts, View};
-use crate::estimate::Tier;
+use crate::estimate::{Tier, round_ns};
 use crate::policy::Demand;
-use crate::{DeviceKey, Estimate, KindKey, ModelKey, Request};
+use crate::{DeviceKey, Estimate, KindKey, LoadByTier, ModelKey, Request};
+use smallvec::SmallVec;
 use weir_types::{Cost, Platform};
 
 /// Assumed speed-up of an accelerator before its first measured run.
@@ -17,14 +18,16 @@ impl View {
     pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
         let missing_bytes = |demand: &Demand| device.missing_bytes(demand.model, demand.bytes, &demand.parts);
+        let load_time_ns =
+            missing().map(|demand| self.load_time_ns(device, demand)).fold(0, u64::saturating_add);
         Estimate {
-            wait_ns: device.wait_ns(now_ns),
+            wait_ns: device.wait_for_ns(now_ns, &request.models, load_time_ns),
             move_time_ns: self.move_time_ns(device, request),
-            load_time_ns: missing()
-                .map(|demand| self.load_time_ns(device, demand))
-                .fold(0, u64::saturating_add),
+            load_time_ns,
             run_time_ns: self.run_time_ns(device, request),
+            off_device_ns: self.off_device_ns(device, request),
             missing_bytes: missing().map(missing_bytes).fold(0, u64::saturating_add),
+            load_by_tier: LoadByTier::default(),
             cost: Cost::ZERO,
         }
     }
@@ -47,11 +50,45 @@ impl View {
             return known_ns;
         }
         demand.load_time_ns.map(|whole_ns| part.of_ns(whole_ns)).unwrap_or_else(|| {
-            let parts = tiers.into_iter().filter(|(_, bytes)| *bytes > 0);
-            parts
-                .map(|(tier, bytes)| self.load_times.by_size_ns(kind, tier, bytes))
-                .fold(0, u64::saturating_add)
+            self.tier_times_ns(device, tiers).map(|(_, time_ns)| time_ns).fold(0, u64::saturating_add)
         })
+    }
+
+    /// The estimate of a placement, with its load time by tier.
+    pub(crate) fn explain(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
+        let mut estimate = self.estimate(now_ns, device, request);
+        for demand in device.own(&request.models).filter(|demand| !device.holds(demand.model)) {
+            let load_time_ns = self.load_time_ns(device, demand);
+            let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
+            let tiers = self.tiers(device, demand.model, missing_bytes);
+            let times: SmallVec<[_; Tier::ALL.len()]> = self.tier_times_ns(device, tiers).collect();
+            let sum_ns: f64 = times.iter().map(|(_, time_ns)| *time_ns as f64).sum();
+            // A measured time of the whole model is divided as the times by size are.
+            let mut left_ns = load_time_ns;
+            for (tier, time_ns) in times.iter().skip(1) {
+                let part_ns =
+                    round_ns(load_time_ns as f64 * (*time_ns as f64 / sum_ns.max(1.0))).min(left_ns);
+                estimate.load_by_tier.add(*tier, part_ns);
+                left_ns -= part_ns;
+            }
+            let first = times.first().map_or(Tier::Disk, |(tier, _)| *tier);
+            estimate.load_by_tier.add(first, left_ns);
+        }
+        estimate
+    }
+
+    /// The expected time to load the bytes of each tier that has any.
+    fn tier_times_ns(&self, device: &DeviceView, tiers: Tiers) -> impl Iterator<Item = (Tier, u64)> {
+        let used = tiers.into_iter().filter(|(_, bytes)| *bytes > 0);
+        used.map(|(tier, bytes)| (tier, self.by_size_ns(device, tier, bytes)))
+    }
+
+    fn by_size_ns(&self, device: &DeviceView, tier: Tier, bytes: u64) -> u64 {
+        let kind = device.kind().index();
+        match self.node(device.id().node) {
+            Some(node) => node.by_size_ns(&self.all_times.loads, kind, tier, bytes),
+            None => self.all_times.loads.by_size_ns(kind, tier, bytes),
+        }
     }
 
     /// The expected time to reload a model that the device evicts, and `bytes` of it: these bytes
@@ -62,11 +99,11 @@ impl View {
         let part = Missing { bytes, of_bytes: device.has(model).bytes };
         let known = |tier: &Tier| self.model(model).load_time_ns(kind, *tier, part);
         let measured = [Tier::Memory, Tier::Disk].iter().find_map(known);
-        measured.unwrap_or_else(|| self.load_times.by_size_ns(kind, Tier::Disk, bytes))
+        measured.unwrap_or_else(|| self.by_size_ns(device, Tier::Disk, bytes))
     }
 
-    /// The expected run time with all models in memory: as measured, else the caller's value, else
-    /// the measurement of other functions.
+    /// The expected device time with all models in memory: as measured, else the caller's value,
+    /// else the measurement of other functions.
     ///
     /// An accelerator on which the function never ran is assumed to be [`ACCELERATION`] times as
     /// fast as the fastest known device, so that the accelerator is tried.
@@ -75,21 +112,33 @@ impl View {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)
     }
 
+    /// The expected time off the device, without waits: 0 until it was measured.
+    #[must_use]
+    pub fn off_device_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+        let times = &self.functions.get(request.function.0).off_device;
+        times.estimate_ns(device.kind().index(), request.batch).unwrap_or(0)
+    }
+
+    /// The expected time from start to end with all models in memory, on and off the device.
+    pub(crate) fn life_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+        self.run_time_ns(device, request).saturating_add(self.off_device_ns(device, request))
+    }
+
     fn run_time_on_ns(&self, kind: KindKey, platform: Platform, request: &Request) -> u64 {
-        let own = self.functions.get(request.function.0);
+        let own = &self.functions.get(request.function.0).run;
         let known_ns = |kind: KindKey| {
             let told = request.told_ns.iter().find(|(told, _)| *told == kind).map(|(_, told_ns)| *told_ns);
             own.estimate_ns(kind.index(), request.batch).or(told)
         };
         let others_ns = || (0..).map(KindKey).take(self.kinds.len()).filter_map(known_ns);
         let guess_ns =
-            |told_ns| own.estimate_or_prior_ns(&self.run_times, kind.index(), request.batch, told_ns);
+            |told_ns| own.estimate_or_prior_ns(&self.all_times.runs, kind.index(), request.batch, told_ns);
         if platform == Platform::Cpu || known_ns(kind).is_some() {
             return guess_ns(known_ns(kind).or(request.run_time_ns));
         }
         match others_ns().chain(request.run_time_ns).min() {
             Some(best_ns) => best_ns / ACCELERATION,
-            None if self.run_times.count(kind.index()) == 0 => guess_ns(None) / ACCELERATION,
+            None if self.all_times.runs.count(kind.index()) == 0 => guess_ns(None) / ACCELERATION,
             None => guess_ns(None),
         }
     }
@@ -127,7 +176,7 @@ impl View {
     /// Number of measured runs behind the expected run time.
     #[must_use]
     pub(crate) fn runs_measured(&self, device: &DeviceView, request: &Request) -> u64 {
-        self.functions.get(request.function.0).count(device.kind().index())
+        self.functions.get(request.function.0).run.count(device.kind().index())
     }
 
     /// The expected run time on the first device, for policies that need it before they choose a
@@ -145,7 +194,7 @@ impl View {
         let node = device.id().node;
         let model = self.model(model);
         // Copies from a sibling device are assumed only after one was measured.
-        let copies = self.load_times.mean_ns(device.kind().index(), Tier::Sibling).is_some();
+        let copies = self.all_times.loads.mean_ns(device.kind().index(), Tier::Sibling).is_some();
         let is_sibling =
             |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
         if copies && model.holders().iter().any(is_sibling) {
@@ -174,8 +223,12 @@ impl View {
         let missing_bytes = view.missing_bytes(model, bytes, parts);
         let most = most_of(self.tiers(view, model, missing_bytes));
         let part = Missing { bytes: missing_bytes, of_bytes: bytes };
+        let node = view.id().node;
         self.models.get_mut(model).learn_load(kind, most, part, load_time_ns);
-        self.load_times.add_per_mib(kind, most, missing_bytes, load_time_ns);
+        self.all_times.loads.add_per_mib(kind, most, missing_bytes, load_time_ns);
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.learn_load(kind, most, missing_bytes, load_time_ns);
+        }
         // Subtracts the load from the run time of every invocation that waited for it.
         let Some(view) = self.devices.get(device.index()).and_then(Option::as_ref) else { return };
         for invocation in view.runs() {

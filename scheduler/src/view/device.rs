@@ -4,10 +4,15 @@
 mod held;
 pub use held::{Candidate, Need};
 
+mod open;
+use open::Forming;
+
+use super::committed::{Commitment, Committed};
 use super::memory::{BYTES_MAX, Memory};
 use crate::policy::Demand;
-use crate::{DeviceSpec, KindKey, ModelKey};
+use crate::{DeviceSpec, FunctionKey, KindKey, ModelKey};
 use held::Held;
+use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{DeviceId, InvocationId, Platform, RunningMean};
 
@@ -23,6 +28,14 @@ pub struct DeviceView {
     given_up: Vec<ModelKey>,
     /// Expected ends of the invocations with a grant here.
     ends: BTreeSet<(u64, InvocationId)>,
+    /// The work of these invocations.
+    committed: Committed,
+    /// Device work that may be committed ahead of the runs, for each run slot.
+    commit_ahead_ns: u64,
+    /// When the loads that were placed here are expected to have completed.
+    loads_end_at_ns: u64,
+    /// Batches that further invocations may join while the current event is handled.
+    forming: SmallVec<[Forming; 1]>,
     /// Number of invocations ever placed here.
     dispatches: u64,
     run_time_ns: RunningMean,
@@ -38,13 +51,36 @@ pub struct DeviceView {
     has_cpu_beside: bool,
 }
 
+/// An invocation that is granted models on a device.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::view) struct Grant {
+    pub(in crate::view) invocation: InvocationId,
+    pub(in crate::view) function: FunctionKey,
+    /// Expected end of the invocation.
+    pub(in crate::view) end_ns: u64,
+    /// When its missing models are expected to be loaded.
+    pub(in crate::view) there_at_ns: u64,
+    /// Time of its loads.
+    pub(in crate::view) load_time_ns: u64,
+    pub(in crate::view) work: Commitment,
+    pub(in crate::view) now_ns: u64,
+    /// Its items, and the maximum items of a batch.
+    pub(in crate::view) items: (u32, u32),
+}
+
 /// Upper bound on the slots whose starts are predicted one by one.
 const SLOTS_FORESEEN_MAX: u32 = 256;
 
 impl DeviceView {
-    pub(super) fn new(id: DeviceId, kind: KindKey, mut spec: DeviceSpec, has_cpu_beside: bool) -> Self {
+    pub(super) fn new(
+        id: DeviceId,
+        kind: KindKey,
+        mut spec: DeviceSpec,
+        (has_cpu_beside, commit_ahead_ns): (bool, u64),
+    ) -> Self {
         spec.capacity_bytes = spec.capacity_bytes.min(BYTES_MAX);
         let (models, memory, given_up, ends, run_time_ns) = Default::default();
+        let (committed, forming) = Default::default();
         Self {
             id,
             kind,
@@ -53,6 +89,10 @@ impl DeviceView {
             memory,
             given_up,
             ends,
+            committed,
+            commit_ahead_ns,
+            loads_end_at_ns: 0,
+            forming,
             dispatches: 0,
             run_time_ns,
             is_kept: false,
@@ -127,13 +167,6 @@ impl DeviceView {
         self.spec.capacity_bytes = capacity_bytes.min(BYTES_MAX);
     }
 
-    /// Whether one more invocation may be granted models here.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        let is_closed = self.is_down || self.is_kept || self.serves_slos && self.is_full();
-        !is_closed && self.running() < self.spec.invocations_max
-    }
-
     /// Whether the limit on concurrent invocations for devices that serve SLOs is reached.
     #[must_use]
     pub(crate) fn is_full(&self) -> bool {
@@ -160,16 +193,6 @@ impl DeviceView {
         (self.is_kept, self.serves_slos) == (is_kept, serves_slos)
     }
 
-    /// When one more invocation may be granted models here; 0 if now.
-    #[must_use]
-    pub fn free_at_ns(&self) -> u64 {
-        match self.is_open() {
-            true => 0,
-            false if self.is_down => u64::MAX,
-            false => self.first_end_ns().unwrap_or(u64::MAX),
-        }
-    }
-
     /// Number of invocations ever placed here.
     #[must_use]
     pub fn dispatches(&self) -> u64 {
@@ -188,35 +211,17 @@ impl DeviceView {
         self.ends.first().map(|(end_ns, _)| *end_ns)
     }
 
-    /// Expected time that an invocation placed now waits for a slot.
-    #[must_use]
-    pub fn wait_ns(&self, now_ns: u64) -> u64 {
-        let slots = self.spec.slots.max(1);
-        let ahead = (self.running() + 1).saturating_sub(slots);
-        if ahead == 0 {
-            return 0;
-        }
-        if self.spec.invocations_max <= slots {
-            return self.first_end_ns().unwrap_or(0).saturating_sub(now_ns);
-        }
-        crate::estimate::round_ns(self.run_time_ns.mean).saturating_mul(u64::from(ahead)) / u64::from(slots)
-    }
-
     /// The running invocations.
     pub(super) fn runs(&self) -> impl Iterator<Item = InvocationId> {
         self.ends.iter().map(|(_, invocation)| *invocation)
     }
 
     /// Grants `demands` to one more invocation, and gives up `victims`.
-    pub(super) fn grant(
-        &mut self,
-        (invocation, end_ns, there_at_ns): (InvocationId, u64, u64),
-        demands: &[Demand],
-        victims: &[ModelKey],
-        clock: u64,
-    ) {
+    pub(super) fn grant(&mut self, grant: &Grant, demands: &[Demand], victims: &[ModelKey], clock: u64) {
+        let Grant { invocation, end_ns, there_at_ns, work, .. } = *grant;
         self.ends.insert((end_ns, invocation));
         self.dispatches += 1;
+        self.commit(grant, &work);
         for demand in demands {
             if self.can_run(demand) {
                 self.promise(demand, there_at_ns, clock);
@@ -234,14 +239,22 @@ impl DeviceView {
         }
     }
 
+    /// Replaces the committed work of a running invocation.
+    pub(super) fn recommit(&mut self, before: &Commitment, now: &Commitment) {
+        self.committed.remove(before);
+        self.committed.add(now);
+    }
+
     /// Ends an invocation with a grant of `models`.
     pub(super) fn release(
         &mut self,
         (invocation, end_ns): (InvocationId, u64),
         models: &[ModelKey],
+        work: &Commitment,
         run_time_ns: Option<u64>,
     ) {
         self.ends.remove(&(end_ns, invocation));
+        self.committed.remove(work);
         if let Some(run_time_ns) = run_time_ns {
             self.run_time_ns.add(run_time_ns);
         }

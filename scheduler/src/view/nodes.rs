@@ -2,19 +2,26 @@
 
 use super::View;
 use super::models::Has;
-use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey};
+use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey, LoadTimes, Tier, Transfer};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{DeviceId, InvocationId, NodeId, Platform};
+
+/// Transfers between tiers of a node do not depend on the kind of a device.
+const TRANSFERS: usize = 0;
 
 /// Maximum number of distinct kinds of devices; further kinds count as the last one.
 const KINDS_MAX: usize = 256;
 
 /// A node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct NodeView {
     pub(super) devices: Vec<DeviceKey>,
     pub(super) running: u32,
+    /// Times per MiB of loads onto the node's devices, by kind of device.
+    loads: LoadTimes,
+    /// Times per MiB of transfers between tiers of the node.
+    transfers: LoadTimes,
 }
 
 impl View {
@@ -35,7 +42,8 @@ impl View {
         for (ordinal, spec) in (0..).zip(specs) {
             let kind = self.kind(&spec);
             let has_cpu_beside = has_cpu && spec.platform != Platform::Cpu;
-            let view = DeviceView::new(DeviceId { node, ordinal }, kind, spec, has_cpu_beside);
+            let beside = (has_cpu_beside, self.commitments.ahead_ns());
+            let view = DeviceView::new(DeviceId { node, ordinal }, kind, spec, beside);
             let place = self.devices.iter().position(Option::is_none).unwrap_or(self.devices.len());
             let key = DeviceKey(u32::try_from(place).unwrap_or(u32::MAX));
             if view.is_open() {
@@ -50,7 +58,7 @@ impl View {
             devices.push(key);
         }
         self.eased.extend_from_slice(&devices);
-        self.nodes.insert(node, NodeView { devices, running: 0 });
+        self.nodes.insert(node, NodeView { devices, ..NodeView::default() });
         self.freed += 1;
         self.sum_up();
     }
@@ -96,7 +104,8 @@ impl View {
         let NodeView { devices, .. } = self.nodes.remove(&node)?;
         let mut lost: Vec<_> = self.running.extract_if(|_, running| running.node == node).collect();
         lost.sort_unstable_by_key(|(invocation, _)| *invocation);
-        for (_, running) in &lost {
+        for (invocation, running) in &lost {
+            self.commitments.unwatch(*invocation, running.overdue_at_ns);
             self.tenants.finish(running.tenant, running.charged_ns, running.charged_ns);
             self.drop_running(running);
         }
@@ -144,6 +153,29 @@ impl View {
 }
 
 impl NodeView {
+    pub(super) fn learn_load(&mut self, kind: usize, tier: Tier, bytes: u64, load_time_ns: u64) {
+        self.loads.add_per_mib(kind, tier, bytes, load_time_ns);
+    }
+
+    pub(super) fn learn_transfer(&mut self, Transfer { from, bytes, time_ns }: &Transfer) {
+        self.transfers.add_per_mib(TRANSFERS, *from, *bytes, *time_ns);
+    }
+
+    /// Time to load `bytes` onto a device of a kind, as measured on this node; else as measured on
+    /// all nodes; else transfer by transfer.
+    pub(super) fn by_size_ns(&self, all: &LoadTimes, kind: usize, tier: Tier, bytes: u64) -> u64 {
+        if let Some(time_ns) = self.loads.measured_ns(kind, tier, bytes) {
+            return time_ns;
+        }
+        let is_known = all.mean_ns(kind, tier).is_some();
+        match (self.transfers.measured_ns(TRANSFERS, tier, bytes), tier.next()) {
+            (Some(transfer_ns), Some(next)) if !is_known => {
+                transfer_ns.saturating_add(self.by_size_ns(all, kind, next, bytes))
+            }
+            _ => all.by_size_ns(kind, tier, bytes),
+        }
+    }
+
     /// The node's devices, by ordinal.
     #[must_use]
     pub fn devices(&self) -> &[DeviceKey] {

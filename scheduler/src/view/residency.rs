@@ -1,7 +1,7 @@
 //! Model residency on devices, and the indexes derived from it.
 
 use super::{DeviceView, Parts, View};
-use crate::{DeviceKey, ModelKey, Part, Tier};
+use crate::{DeviceKey, ModelKey, Part, Tier, Transfer};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{ModelId, NodeId};
@@ -29,9 +29,10 @@ impl View {
         self.change(device, SmallVec::from_slice(&[key]), |view| {
             news = view.loaded(key, bytes, parts, clock);
         });
+        let load_ended = self.load_ended(device, key);
         self.models.release(key);
         let held_after = self.device(device).map_or(0, DeviceView::held_bytes);
-        if !was_promised || held_after < held_before {
+        if !was_promised || held_after < held_before || load_ended {
             self.freed += 1;
             self.eased.push(device);
         }
@@ -52,7 +53,16 @@ impl View {
     }
 
     /// Records where a node would load a model from.
-    pub(crate) fn staged(&mut self, node: NodeId, model: &ModelId, bytes: &[(Tier, u64)]) {
+    pub(crate) fn staged(
+        &mut self,
+        node: NodeId,
+        model: &ModelId,
+        bytes: &[(Tier, u64)],
+        moved: Option<&Transfer>,
+    ) {
+        if let (Some(node), Some(moved)) = (self.nodes.get_mut(&node), moved) {
+            node.learn_transfer(moved);
+        }
         let key = self.models.retain(model);
         self.models.get_mut(key).stage(node, bytes);
         self.models.release(key);
@@ -87,7 +97,9 @@ impl View {
     ) {
         let Some(device) = self.devices.get_mut(key.index()).and_then(Option::as_mut) else { return };
         let before: SmallVec<[_; 4]> = touched.into_iter().map(|model| (model, device.has(model))).collect();
-        let (was_open, dispatches, free_at_ns) = (device.is_open(), device.dispatches(), device.free_at_ns());
+        let was_open = device.is_open();
+        let dispatches = device.dispatches();
+        let free_at_ns = device.free_at_ns();
         change(device);
         let now = (device.is_open(), device.dispatches(), device.free_at_ns());
         if now != (was_open, dispatches, free_at_ns) {

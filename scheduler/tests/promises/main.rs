@@ -10,7 +10,7 @@ mod world;
 
 use proptest::prelude::*;
 use steps::{Step, step};
-use weir_scheduler::PolicyKind;
+use weir_scheduler::{DeviceRule, PolicyKind};
 use world::World;
 
 proptest! {
@@ -22,9 +22,10 @@ proptest! {
     #[test]
     fn promises_hold_over_random_histories(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
+        rule in prop::sample::select(&DeviceRule::ALL[..]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        let mut world = World::new(policy);
+        let mut world = World::new(policy, rule);
         steps.into_iter().for_each(|step| world.take(step));
         world.end();
     }
@@ -35,8 +36,10 @@ proptest! {
 /// one of them does not.
 #[test]
 fn loads_that_rely_on_the_same_victim_all_fit() {
-    for policy in PolicyKind::ALL {
-        let mut world = World::new(policy);
+    for (policy, rule) in
+        PolicyKind::ALL.into_iter().flat_map(|policy| DeviceRule::ALL.map(|rule| (policy, rule)))
+    {
+        let mut world = World::new(policy, rule);
         steps().into_iter().for_each(|step| world.take(step));
         world.end();
     }

@@ -67,7 +67,8 @@ impl World {
             device.capacity_bytes
         );
         device.resident.insert(model.clone());
-        let (bytes, parts) = (SIZES[index(&model)], parts(index(&model)));
+        let bytes = SIZES[index(&model)];
+        let parts = parts(index(&model));
         let load_time_ns = Some(bytes);
         self.to_scheduler.push_back(Event::Loaded { device: id, model, bytes, load_time_ns, parts });
     }
@@ -76,9 +77,9 @@ impl World {
         let Some((id, invocation)) = self.running(invocation) else { return };
         self.stop(id, invocation);
         let event = if invocation.0.is_multiple_of(3) {
-            Event::Failed { invocation }
+            Event::Failed { invocation, used: None }
         } else {
-            Event::Finished { invocation }
+            Event::Finished { invocation, used: None }
         };
         self.to_scheduler.push_back(event);
     }
@@ -98,10 +99,10 @@ impl World {
         match running {
             Some(id) => {
                 self.stop(id, invocation);
-                self.to_scheduler.push_back(Event::Cancelled { invocation });
+                self.to_scheduler.push_back(Event::Cancelled { invocation, used: None });
             }
             None if self.to_scheduler.iter().any(|event| is_end_of(event, invocation)) => told_not(told),
-            None => self.tell(Event::Cancelled { invocation }),
+            None => self.tell(Event::Cancelled { invocation, used: None }),
         }
     }
 
@@ -145,6 +146,7 @@ impl World {
             capacity_bytes: *capacity_bytes,
             slots: 2,
             invocations_max: 3,
+            rule: self.rule,
         };
         self.tell(Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(spec).collect() });
     }
@@ -187,5 +189,5 @@ fn told_not(told: &mut Told) {
 }
 
 fn is_end_of(event: &Event, of: InvocationId) -> bool {
-    matches!(event, Event::Finished { invocation } | Event::Failed { invocation } if *invocation == of)
+    matches!(event, Event::Finished { invocation, .. } | Event::Failed { invocation, .. } if *invocation == of)
 }

@@ -63,9 +63,9 @@ fn nonsense() -> impl Strategy<Value = Event> {
     let nowhere = |node, ordinal| DeviceId { node: NodeId(node), ordinal };
     prop_oneof![
         Just(Event::Started { invocation: nobody }),
-        Just(Event::Finished { invocation: nobody }),
-        Just(Event::Failed { invocation: nobody }),
-        Just(Event::Cancelled { invocation: nobody }),
+        Just(Event::Finished { invocation: nobody, used: None }),
+        Just(Event::Failed { invocation: nobody, used: None }),
+        Just(Event::Cancelled { invocation: nobody, used: None }),
         Just(Event::NodeDown { node: NodeId(9) }),
         Just(Event::Evicted { device: nowhere(0, 0), model: model(99) }),
         Just(Event::Evicted { device: nowhere(9, 0), model: model(0) }),

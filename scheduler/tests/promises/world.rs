@@ -5,8 +5,8 @@ use super::nodes::Device;
 use super::steps::Step;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
-    Action, Arrival, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection, Scheduler,
-    Settings, Slo, Why,
+    Action, Arrival, DeviceRule, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection,
+    Scheduler, Settings, Slo, Why,
 };
 use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platforms, TenantId, Version};
 
@@ -14,6 +14,8 @@ const QUEUE_LEN_MAX: usize = 4;
 
 pub(crate) struct World {
     pub(super) scheduler: Scheduler,
+    /// When the devices accept one more invocation.
+    pub(super) rule: DeviceRule,
     pub(super) now_ns: u64,
     pub(super) next_id: u64,
     pub(super) to_nodes: VecDeque<Action>,
@@ -35,12 +37,12 @@ pub(super) struct Told {
 }
 
 impl World {
-    pub(crate) fn new(policy: PolicyKind) -> Self {
+    pub(crate) fn new(policy: PolicyKind, rule: DeviceRule) -> Self {
         let settings = Settings { queue_len_max: QUEUE_LEN_MAX, ..Settings::default() };
         let scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
         let (to_nodes, to_scheduler, nodes, invocations, over) = Default::default();
         let mut world =
-            Self { scheduler, now_ns: 0, next_id: 0, to_nodes, to_scheduler, nodes, invocations, over };
+            Self { scheduler, rule, now_ns: 0, next_id: 0, to_nodes, to_scheduler, nodes, invocations, over };
         world.up(0);
         world
     }
@@ -122,6 +124,7 @@ impl World {
             run_times_ns,
             slo,
             inputs: Vec::new(),
+            batch_items_max: 0,
         };
         self.tell(Event::Arrived(arrival.clone()));
         // A repeated arrival must change nothing.
@@ -150,9 +153,9 @@ impl World {
 
     /// Passes an event to the scheduler, and checks its actions and its view.
     pub(super) fn tell(&mut self, event: Event) {
-        if let Event::Finished { invocation }
-        | Event::Failed { invocation }
-        | Event::Cancelled { invocation } = &event
+        if let Event::Finished { invocation, .. }
+        | Event::Failed { invocation, .. }
+        | Event::Cancelled { invocation, .. } = &event
         {
             self.over.insert(*invocation);
         }
@@ -164,6 +167,8 @@ impl World {
         }
         assert!(self.scheduler.waiting() <= QUEUE_LEN_MAX, "the queue is not bounded");
         for (_, device) in self.scheduler.view().devices() {
+            let committed_ns = (device.committed_ns(), device.committed_load_ns());
+            assert!(device.running() > 0 || committed_ns == (0, 0), "{committed_ns:?} of nothing");
             let firm_bytes = device.held_bytes() - device.evictable_bytes();
             assert!(firm_bytes <= device.spec().capacity_bytes, "overcommitted: {device:?}");
         }

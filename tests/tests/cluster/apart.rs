@@ -21,7 +21,7 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
         return;
     }
     let cluster =
-        Cluster::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start(2).await;
+        Cluster::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start(2).await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
     for name in ["a", "b"] {
         one.put(&format!("/v1/models/{name}/versions/1"), fake(50, 1, 1_000)).await.ok();
@@ -44,7 +44,7 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
     }
     resident.sort();
     assert_eq!(resident, [["a:1"], ["b:1"]], "each node has one of them");
-    assert_eq!(cluster.metric("weir_phase_model_load_seconds_count", "").await, 2.0, "and kept it");
+    assert_eq!(cluster.metric("weir_phase_seconds_count", "phase=\"model_load\"").await, 2.0, "and kept it");
     for name in ["a", "b", "w"] {
         assert_eq!(
             cluster.metric("nv_inference_request_success", &format!("model=\"{name}\"")).await,
@@ -76,7 +76,7 @@ async fn device_resident_intermediates_reach_the_next_steps_node() {
         .env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library().display().to_string())
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=25165824")
         .set("devices", r#"["cuda"]"#)
-        .set("model_slots", 1)
+        .set("models.slots", 1)
         .start(2)
         .await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };

@@ -33,8 +33,8 @@ fn request(rows: usize) -> String {
 /// model. Returns the node indices by model.
 async fn chain(free_percent_max: u64) -> (Cluster, [usize; 3]) {
     let cluster = Cluster::builder()
-        .set("backend", "fake")
-        .set("model_memory_bytes_max", 1_500)
+        .set("models.backend", "fake")
+        .set("models.memory_bytes_max", 1_500)
         .set("intermediates.free_percent_max", free_percent_max)
         .start(3)
         .await;
@@ -75,8 +75,8 @@ async fn intermediates_bypass_the_called_node() {
     }
     let (cluster, [a, b, c]) = chain(50).await;
     let names = [
-        "weir_passed_on_sent_bytes_total",
-        "weir_passed_on_received_bytes_total",
+        "weir_forwarded_sent_bytes_total",
+        "weir_forwarded_received_bytes_total",
         "weir_intermediates_kept_bytes_total",
         "weir_intermediates_taken_bytes_total",
     ];
@@ -119,7 +119,7 @@ async fn intermediates_without_room_return_with_the_response() {
     assert_eq!(outputs["outputs"][0]["data"][1], serde_json::json!(1.0));
     assert_eq!(cluster.metric("weir_intermediates_kept_bytes_total", "").await, 0.0);
     assert_eq!(cluster.metric("weir_intermediates_refused_total", "").await, 2.0);
-    assert!(cluster.metric("weir_passed_on_received_bytes_total", "").await >= 2.0 * BYTES);
+    assert!(cluster.metric("weir_forwarded_received_bytes_total", "").await >= 2.0 * BYTES);
 }
 
 #[tokio::test]
@@ -130,8 +130,11 @@ async fn clients_cannot_read_intermediates() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     std::fs::write(&secret, "0123456789abcdef0123\n").unwrap();
-    let cluster =
-        Cluster::builder().set("cluster.secret_file", secret.display()).set("backend", "fake").start(1).await;
+    let cluster = Cluster::builder()
+        .set("cluster.secret_file", secret.display())
+        .set("models.backend", "fake")
+        .start(1)
+        .await;
     let node = &cluster.nodes[0];
     let path = "/cluster/v1/intermediates/default/0";
     let answer = node.get(path).await;

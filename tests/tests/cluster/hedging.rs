@@ -37,8 +37,11 @@ async fn hedged_workflow_step_runs_on_another_node_with_its_models() {
 /// Eight rows take an hour on the node that is faster with one row, so the step is hedged to the
 /// other node.
 async fn a_second_copy_runs_elsewhere(runs: &str) {
-    let mut cluster =
-        Cluster::builder().set("backend", "fake").set("infer_time_ms_max", 3_600_000).start(1).await;
+    let mut cluster = Cluster::builder()
+        .set("models.backend", "fake")
+        .set("gateway.infer_wall_ms_max", 3_600_000)
+        .start(1)
+        .await;
     for devices in ["cpu,fake:quick", "cpu,fake:steady"] {
         cluster.nodes.push(cluster.node().argument("--devices").argument(devices).start().await);
     }

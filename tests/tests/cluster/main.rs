@@ -32,7 +32,7 @@ const INFER: &str = "/fn/infer/m?shape=1,1";
 
 /// Starts a cluster with a function that runs the model `m`, and waits until all nodes know both.
 async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> Cluster {
-    let cluster = Cluster::builder().set("backend", "fake").start(nodes).await;
+    let cluster = Cluster::builder().set("models.backend", "fake").start(nodes).await;
     cluster.nodes[0].push_model("m", 1, fake(5, run_time_ms, 1_000)).await;
     cluster.nodes[0].deploy_with("infer", &format!("models=m{query}"), function("infer")).await;
     cluster.all_have_heard_of("m").await;

@@ -19,7 +19,7 @@ async fn calls_run_on_the_node_that_has_the_model() {
         }
     }
     assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
-    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 8.0);
+    assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 8.0);
     // Each call was counted once, on the node where it ran.
     assert_eq!(cluster.metric("weir_invocations_total", "function=\"infer\"").await, 12.0);
     let holder = cluster.holder("m:1").await.unwrap();
@@ -41,7 +41,7 @@ async fn models_too_large_for_one_node_spread_over_nodes() {
         return;
     }
     let cluster =
-        Cluster::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start(3).await;
+        Cluster::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start(3).await;
     for model in ["a", "b", "c"] {
         cluster.nodes[0].push_model(model, 1, fake(200, 1, 1_000)).await;
         let query = format!("models={model}");
@@ -81,20 +81,20 @@ async fn forwarding_is_transparent_to_clients() {
         ("/fn/infer/other?shape=1,1", &INPUT[..]),
         ("/fn/infer/m", &[][..]),
     ] {
-        let (here, passed_on) = (there.post(path, body).await, other.post(path, body).await);
-        assert_eq!((here.status, &here.body), (passed_on.status, &passed_on.body), "{path}");
+        let (here, forwarded) = (there.post(path, body).await, other.post(path, body).await);
+        assert_eq!((here.status, &here.body), (forwarded.status, &forwarded.body), "{path}");
         let names = |answer: &weir_tests::Answer| {
             let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
             names.sort();
             names
         };
-        assert_eq!(names(&here), names(&passed_on), "{path}");
+        assert_eq!(names(&here), names(&forwarded), "{path}");
     }
     // Hop-by-hop headers are not forwarded.
     let request = other.request(reqwest::Method::POST, INFER).body(&INPUT[..]);
     let request = request.header("keep-alive", "300").header("te", "gzip").header("upgrade", "h2c");
     assert_eq!(request.header("proxy-connection", "x").send().await.unwrap().status(), 200);
-    assert!(other.metric("weir_invocations_passed_on_total", "").await >= 5.0);
+    assert!(other.metric("weir_invocations_forwarded_total", "").await >= 5.0);
 }
 
 /// Forwarding of Open Inference Protocol requests, for models and tensor functions.
@@ -125,7 +125,7 @@ async fn inferences_run_on_the_node_that_has_the_model() {
         }
     }
     assert_eq!(cluster.metric("weir_cold_starts_total", "cause=\"model\"").await, 1.0, "it was loaded again");
-    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
+    assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 2.0);
     assert_eq!(cluster.metric("nv_inference_request_success", "model=\"m\"").await, 4.0);
 }
 
@@ -138,9 +138,9 @@ async fn scheduler_recordings_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
     let mut cluster = Cluster::builder()
-        .set("backend", "fake")
-        .set("model_memory_bytes_max", 1_500)
-        .set("scheduler_record", record.display())
+        .set("models.backend", "fake")
+        .set("models.memory_bytes_max", 1_500)
+        .set("scheduler.record", record.display())
         .start(3)
         .await;
     for model in ["a", "b"] {
@@ -175,7 +175,7 @@ async fn model_is_callable_immediately_after_push() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().set("backend", "fake").start(3).await;
+    let cluster = Cluster::builder().set("models.backend", "fake").start(3).await;
     let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
     let request = serde_json::json!({ "inputs": [input] }).to_string();
     for version in 1..=20 {
@@ -192,7 +192,7 @@ async fn model_runs_on_a_node_with_the_required_device() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
+    let mut cluster = Cluster::builder().set("models.backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;
     let model: serde_json::Value = serde_json::from_str(&fake(1, 1, 1_000)).unwrap();
@@ -226,7 +226,7 @@ async fn calls_avoid_a_device_lost_by_another_node() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("backend", "fake").start(1).await;
+    let mut cluster = Cluster::builder().set("models.backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;
     let model = |more: serde_json::Value| {

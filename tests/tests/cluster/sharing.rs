@@ -114,7 +114,7 @@ async fn workflows_replicate_to_all_nodes() {
     // The whole workflow runs as a unit on the node with the models.
     let (low, high) = (cluster.holder("low:1").await, cluster.holder("high:1").await);
     assert!(low.is_some() && low == high, "{low:?} {high:?}");
-    assert_eq!(cluster.metric("weir_invocations_passed_on_total", "").await, 2.0);
+    assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 2.0);
     assert_eq!(c.delete("/v1/models/low").await.code(), ErrorCode::Conflict);
     assert!(c.delete("/v1/workflows/mean").await.is_ok());
     for node in &cluster.nodes {

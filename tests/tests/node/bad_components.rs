@@ -91,7 +91,7 @@ async fn component_without_entry_point_is_rejected() {
 
 #[tokio::test]
 async fn oversized_component_is_rejected_before_reading() {
-    let node = Node::builder().set("component_bytes_max", 100_000).start().await;
+    let node = Node::builder().set("sandbox.component_bytes_max", 100_000).start().await;
     let refusal = node.try_deploy("huge", "", vec![0; 200_000]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
     // Without a declared length, the upload is aborted at the limit.
@@ -107,8 +107,8 @@ async fn oversized_component_is_rejected_before_reading() {
 #[tokio::test]
 async fn compilation_time_and_memory_are_limited() {
     let node = Node::builder()
-        .set("compile_memory_bytes_max", 96 << 20)
-        .set("compile_time_ms_max", 2_000)
+        .set("sandbox.compile_memory_bytes_max", 96 << 20)
+        .set("sandbox.compile_cpu_ms_max", 2_000)
         .start()
         .await;
     // Many long functions: small to send, expensive to compile.

@@ -26,7 +26,7 @@ async fn echo(node: &Node, model: &str, value: f64) -> f64 {
 }
 
 async fn fake() -> Node {
-    Node::builder().set("backend", "fake").set("model_slots", 1).start().await
+    Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ async fn second_equal_call_is_a_cache_hit() {
     let count = async |name: &str, label: &str| node.metric(name, label).await;
     let counted = async || (count("weir_invocations_total", "code=\"ok\"").await == 2.0).then_some(());
     eventually("the count", counted).await;
-    assert_eq!(count("weir_phase_guest_seconds_count", "").await, 1.0);
+    assert_eq!(count("weir_phase_seconds_count", "phase=\"guest\"").await, 1.0);
     assert_eq!(count("weir_function_cache_hits_total", "function=\"dice\"").await, 1.0);
     assert_eq!(count("weir_response_cache_hits_total", "").await, 1.0);
     assert_eq!(count("weir_response_cache_misses_total", "").await, 1.0);
@@ -222,14 +222,14 @@ async fn concurrent_equal_calls_run_once_despite_a_disconnected_caller() {
     assert_eq!(verdicts, [vec!["hit"; 7], vec!["miss"]].concat());
     // Guests of the held call and of one other call, counted at their end, possibly after the
     // response.
-    let guests = async || node.metric("weir_phase_guest_seconds_count", "").await;
+    let guests = async || node.metric("weir_phase_seconds_count", "phase=\"guest\"").await;
     eventually("the guests' end", async || (guests().await >= 2.0).then_some(())).await;
     assert_eq!(guests().await, 2.0);
 }
 
 #[tokio::test]
 async fn cache_stays_within_its_size_limit() {
-    let node = Node::builder().set("response_cache_bytes_max", 256 << 10).start().await;
+    let node = Node::builder().set("gateway.response_cache_bytes_max", 256 << 10).start().await;
     node.deploy_with("dice", KEPT, function("dice")).await;
     // One response may take at most a sixteenth of the cache; larger responses are not cached.
     let large = ask(&node, Method::GET, "/fn/dice/?bytes=17000", &[], "").await.ok();
@@ -243,7 +243,7 @@ async fn cache_stays_within_its_size_limit() {
     assert!(node.metric("weir_response_cache_answers", "").await >= 10.0);
     assert!(node.metric("weir_response_cache_evictions_total", "").await >= 20.0);
     // A cache size of 0 disables caching.
-    let without = Node::builder().set("response_cache_bytes_max", 0).start().await;
+    let without = Node::builder().set("gateway.response_cache_bytes_max", 0).start().await;
     without.deploy_with("dice", KEPT, function("dice")).await;
     let rolls = [roll(&without, "/fn/dice/", &[]).await, roll(&without, "/fn/dice/", &[]).await];
     assert!(rolls[0].0 == "none" && rolls[0].1 != rolls[1].1);

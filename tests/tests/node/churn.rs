@@ -114,7 +114,7 @@ async fn model_delete_does_not_wait_for_runs() {
     });
     // Counted after the call has pinned the model.
     eventually("the load of the model", async || {
-        (node.metric("weir_phase_model_load_seconds_count", "").await >= 1.0).then_some(())
+        (node.metric("weir_phase_seconds_count", "phase=\"model_load\"").await >= 1.0).then_some(())
     })
     .await;
     node.delete("/v1/models/slow").await.ok();

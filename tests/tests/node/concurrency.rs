@@ -92,7 +92,7 @@ async fn invocation_finishes_after_its_function_is_deleted() {
 
 #[tokio::test]
 async fn instance_limit_applies_across_functions() {
-    let node = Node::builder().set("instances_max", 4).start().await;
+    let node = Node::builder().set("sandbox.instances_max", 4).start().await;
     for name in ["a", "b", "c"] {
         node.deploy(name, function("misbehave")).await;
     }

@@ -8,7 +8,11 @@ use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn connections_without_a_request_are_closed() {
-    let node = Node::builder().set("header_timeout_ms", 300).set("idle_timeout_ms", 300).start().await;
+    let node = Node::builder()
+        .set("gateway.header_timeout_ms", 300)
+        .set("gateway.idle_timeout_ms", 300)
+        .start()
+        .await;
     let h2_preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00".to_vec();
     for (what, bytes) in [
         ("silence", vec![]),
@@ -25,7 +29,7 @@ async fn connections_without_a_request_are_closed() {
 
 #[tokio::test]
 async fn announced_bodies_reserve_no_memory() {
-    let node = Node::builder().set("arena_bytes_max", 16 << 20).start().await;
+    let node = Node::builder().set("gateway.arena_bytes_max", 16 << 20).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut senders = Vec::new();
     for _ in 0..20 {

@@ -1,5 +1,5 @@
 //! Components built against `weir:inference@0.1.0` run on every 0.1.x node. See
-//! `docs/compatibility.md`.
+//! `docs/reference/compatibility.md`.
 
 use serde_json::{Value, json};
 use weir_tests::{Node, component_of_0_1_0, model, onnxruntime};

@@ -41,7 +41,7 @@ async fn deploy_response_describes_the_version() {
     );
     assert_eq!(
         (described.digest, described.component_bytes),
-        (ContentHash::of(&component), component.len() as u64)
+        (ContentHash::from_content(&component), component.len() as u64)
     );
     assert_eq!((described.active, described.kind), (true, FunctionKind::Http02));
     assert_eq!(described.manifest, FunctionManifest::default());

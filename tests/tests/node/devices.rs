@@ -1,5 +1,6 @@
 //! Nodes with several devices: a CPU and fake accelerators.
 
+mod deciding;
 mod falling_back;
 mod losing;
 mod placing;
@@ -10,7 +11,7 @@ use weir_types::api::DeviceStatus;
 
 /// Builds a node with these devices, each with `memory_bytes` for models.
 fn node(devices: &str, memory_bytes: u64) -> NodeBuilder {
-    let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", memory_bytes);
+    let node = Node::builder().set("models.backend", "fake").set("models.memory_bytes_max", memory_bytes);
     node.argument("--devices").argument(devices)
 }
 

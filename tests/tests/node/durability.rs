@@ -108,7 +108,7 @@ async fn damaged_registry_is_reported_and_kept() {
 
 #[tokio::test]
 async fn failed_uploads_leave_no_files() {
-    let node = Node::builder().set("component_bytes_max", 1 << 20).start().await;
+    let node = Node::builder().set("sandbox.component_bytes_max", 1 << 20).start().await;
     node.deploy("f", function("hello")).await;
     let before = files(&node.data().join("components"));
     let bad = with_custom_section(&function("hello")[..1_000], "bad");

@@ -17,7 +17,7 @@ use weir_types::api::ModelVersion;
 fn with_gpu(devices: &str) -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
     let node = Node::builder()
-        .set("gpu_pinned_cache_bytes_max", 16 << 20)
+        .set("gpu.pinned_cache_bytes_max", 16 << 20)
         .env("WEIR_CUDA_LIBRARY", library)
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3");
     node.argument("--devices").argument(devices)
@@ -147,7 +147,7 @@ async fn model_larger_than_the_gpu_is_rejected_without_affecting_others() {
     // 16 MiB of weights, and as much of activations.
     let pushed: ModelVersion = node.put(path, model_with_rows(4_096, 1.0)).await.ok().json();
     let why = pushed.devices[0].why_not.as_deref().unwrap_or_default();
-    assert!(why.contains("bytes there, and models may have"), "{why}");
+    assert!(why.contains("bytes; the memory for models is"), "{why}");
     let row = json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]});
     let square = |name: &str, shape: &[u32]| {
         let count: u32 = shape.iter().product();

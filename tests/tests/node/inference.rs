@@ -141,7 +141,7 @@ async fn models_are_evicted_for_each_other() {
     let bytes = probe.status().await.devices[0].used_bytes;
     drop(probe);
 
-    let node = Node::builder().set("model_memory_bytes_max", bytes * 3 / 2).start().await;
+    let node = Node::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
     for name in ["a", "b", "c"] {
         node.push_model(name, 1, model("good/matmul.onnx")).await;
         node.deploy_with(&format!("infer-{name}"), &format!("models={name}"), function("infer")).await;
@@ -186,7 +186,8 @@ async fn loading_model_can_be_evicted_for_the_next() {
         let model = json!({"resident_bytes": 600, "arrive_time_ms": arrive_time_ms, "run_time_ms": {"1": 1}, "signature": signature});
         model.to_string()
     };
-    let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", 1_000).start().await;
+    let node =
+        Node::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_000).start().await;
     node.push_model("slow", 1, fake(300)).await;
     node.push_model("next", 1, fake(0)).await;
     for _ in 0..3 {

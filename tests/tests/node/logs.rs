@@ -57,7 +57,7 @@ async fn log_followers_receive_new_lines() {
 
 #[tokio::test]
 async fn oldest_log_lines_are_dropped_first() {
-    let node = Node::builder().set("log_lines_max", 5).start().await;
+    let node = Node::builder().set("logs.function_lines_max", 5).start().await;
     node.deploy_with("f", "limits.log_bytes=4000", function("misbehave")).await;
     for i in 0..4 {
         let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, format!("r{i}"));

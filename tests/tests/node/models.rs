@@ -10,7 +10,7 @@ async fn pushed_model_is_described() {
     let pushed = node.push_model("m", 1, onnx.clone()).await;
     assert_eq!(
         (pushed.name.as_str(), pushed.version, pushed.digest),
-        ("m", Version(1), ContentHash::of(&onnx))
+        ("m", Version(1), ContentHash::from_content(&onnx))
     );
     assert_eq!(pushed.model_bytes, onnx.len() as u64);
     assert!((4 * 3 * 4..4096).contains(&pushed.weight_bytes), "{}", pushed.weight_bytes);
@@ -68,8 +68,8 @@ async fn valid_models_are_accepted_and_survive_a_restart() {
 #[tokio::test]
 async fn invalid_models_are_rejected_with_their_code() {
     let node = Node::builder()
-        .set("validate_memory_bytes_max", 512_u64 << 20)
-        .set("validate_time_ms_max", 10_000)
+        .set("models.validate_memory_bytes_max", 512_u64 << 20)
+        .set("models.validate_cpu_ms_max", 10_000)
         .start()
         .await;
     let bad = models("bad");
@@ -94,7 +94,7 @@ async fn invalid_models_are_rejected_with_their_code() {
 
 #[tokio::test]
 async fn oversized_model_is_rejected() {
-    let node = Node::builder().set("model_bytes_max", 1_000).start().await;
+    let node = Node::builder().set("models.model_bytes_max", 1_000).start().await;
     let refusal = node.try_push_model("huge", 1, vec![0; 1_001]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
     for bad in ["0", "x", "-1"] {

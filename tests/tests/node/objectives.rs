@@ -56,8 +56,12 @@ async fn outcomes(node: &Client, metric: &str, labels: &str) -> [f64; 3] {
 #[tokio::test]
 async fn overload_admits_only_calls_that_meet_their_slo() {
     // A large margin, because the machine has other load.
-    let node =
-        Node::builder().set("backend", "fake").set("model_slots", SLOTS).set("slo.margin", 0.4).start().await;
+    let node = Node::builder()
+        .set("models.backend", "fake")
+        .set("models.slots", SLOTS)
+        .set("scheduler.slo.margin", 0.4)
+        .start()
+        .await;
     push(&node, "m", &format!("slo_ms={SLO_MS}"), RUN_MS).await;
     infer(&node, "m").await.ok();
     let count = 40 * SLOTS * 2;
@@ -98,7 +102,7 @@ async fn overload_admits_only_calls_that_meet_their_slo() {
 /// rejection.
 #[tokio::test]
 async fn timeout_shorter_than_a_run_is_a_missed_deadline() {
-    let node = Node::builder().set("backend", "fake").start().await;
+    let node = Node::builder().set("models.backend", "fake").start().await;
     push(&node, "m", "slo_ms=60000", RUN_MS).await;
     for _ in 0..10 {
         infer(&node, "m").await.ok();
@@ -115,7 +119,7 @@ async fn timeout_shorter_than_a_run_is_a_missed_deadline() {
 /// A function's objective is checked against the measured times of its calls.
 #[tokio::test]
 async fn function_slo_rejects_while_calls_without_slo_queue() {
-    let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
+    let node = Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
     push(&node, "m", "", RUN_MS).await;
     for (name, query) in [("hasty", "slo_ms=300"), ("patient", "limits.deadline_ms=60000")] {
         node.deploy_with(name, &format!("models=m&{query}"), function("infer")).await;
@@ -142,7 +146,8 @@ async fn function_slo_rejects_while_calls_without_slo_queue() {
 /// The cost of a call is its device time multiplied by the node's price.
 #[tokio::test]
 async fn calls_over_their_cost_objective_are_rejected() {
-    let node = Node::builder().set("backend", "fake").set("slo.prices.cpu", 10).start().await;
+    let node =
+        Node::builder().set("models.backend", "fake").set("scheduler.slo.prices.cpu", 10).start().await;
     // A run takes 0.1 s, so it costs 1.
     push(&node, "dear", "cost_slo=0.5", RUN_MS).await;
     push(&node, "cheap", "cost_slo=5", RUN_MS).await;
@@ -161,7 +166,7 @@ async fn calls_over_their_cost_objective_are_rejected() {
 
 #[tokio::test]
 async fn slo_settings_are_validated_and_shown() {
-    let node = Node::builder().set("backend", "fake").start().await;
+    let node = Node::builder().set("models.backend", "fake").start().await;
     let refusal = node.try_deploy("f", "slo_ms=0", function("hello")).await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::InvalidManifest);
     for query in ["cost_slo=-1", "slo_ms=soon", "slo=5"] {

@@ -56,7 +56,7 @@ fn steps(count: i64) -> Vec<u8> {
 
 #[tokio::test]
 async fn runs_inherit_the_priority_of_their_call() {
-    let node = Node::builder().set("model_slots", 1).start().await;
+    let node = Node::builder().set("models.slots", 1).start().await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=slow", function("overlap")).await;
     let waiting = async |count: u64| {

@@ -30,7 +30,8 @@ async fn damaged_component_is_repaired_by_redeploying() {
     node.deploy("f", function("hello")).await;
     let builder = node.stop().await;
     artefacts(builder.data()).iter().for_each(|path| fs::remove_file(path).unwrap());
-    let blob = builder.data().join("components").join(ContentHash::of(&function("hello")).to_string());
+    let blob =
+        builder.data().join("components").join(ContentHash::from_content(&function("hello")).to_string());
     truncate(&blob);
     let node = builder.start().await;
     for _ in 0..3 {

@@ -216,7 +216,7 @@ async fn concurrent_calls_use_separate_instances() {
 
 #[tokio::test]
 async fn idle_instances_are_evicted_for_other_functions() {
-    let node = Node::builder().set("instances_max", 2).start().await;
+    let node = Node::builder().set("sandbox.instances_max", 2).start().await;
     for name in ["a", "b", "c"] {
         node.deploy_with(name, "reuse=true", function("remember")).await;
     }
@@ -298,9 +298,12 @@ async fn idle_instance_does_not_pin_its_model() {
 
 #[tokio::test]
 async fn node_settings_bound_and_disable_reuse() {
-    let node = Node::builder().set("instances_idle_max", 0).start().await;
+    let node = Node::builder().set("sandbox.instances_idle_max", 0).start().await;
     let deployed = node.deploy_with("f", "reuse=true", function("remember")).await;
-    assert!(deployed.warnings.iter().any(|warning| warning.contains("instances_idle_max")), "{deployed:?}");
+    assert!(
+        deployed.warnings.iter().any(|warning| warning.contains("sandbox.instances_idle_max")),
+        "{deployed:?}"
+    );
     assert_eq!(counts(&node, "/fn/f/count", 3).await, [1; 3]);
     let over = node.try_deploy("f", "reuse.calls_max=9999999", function("remember")).await.unwrap_err();
     assert_eq!(over.code, ErrorCode::LimitOverCap);

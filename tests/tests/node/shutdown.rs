@@ -35,7 +35,7 @@ async fn running_requests_finish_before_shutdown() {
 
 #[tokio::test]
 async fn endless_request_does_not_block_shutdown() {
-    let node = Node::builder().set("drain_timeout_ms", 500).start().await;
+    let node = Node::builder().set("gateway.drain_timeout_ms", 500).start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     eventually("the end", async || (node.status().await.running == 0).then_some(())).await;

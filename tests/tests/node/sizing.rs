@@ -8,7 +8,7 @@ use tokio::process::Command;
 use tokio::task::JoinHandle;
 use weir_tests::{Node, digits, eventually, model};
 use weir_types::ErrorCode;
-use weir_types::api::{Model, ModelSizing};
+use weir_types::api::{Model, ModelCapacity};
 
 /// Fake model with this run time for one thread, and half of it for two threads.
 fn fake(run_time_ms: u64) -> String {
@@ -24,15 +24,15 @@ fn fake(run_time_ms: u64) -> String {
 }
 
 async fn fake_node() -> Node {
-    Node::builder().set("backend", "fake").set("model_slots", 2).start().await
+    Node::builder().set("models.backend", "fake").set("models.slots", 2).start().await
 }
 
 #[tokio::test]
 async fn profile_and_sizing_survive_a_restart() {
-    let node = Node::builder().set("model_slots", 2).start().await;
+    let node = Node::builder().set("models.slots", 2).start().await;
     node.push_model("digits", 1, digits()).await;
     let unmeasured =
-        node.weir(&["models", "size", "digits", "--rate", "10", "--slo-ms", "100"]).await.unwrap_err();
+        node.weir(&["models", "capacity", "digits", "--rate", "10", "--slo-ms", "100"]).await.unwrap_err();
     assert!(unmeasured.contains("run `weir models profile digits` first"), "{unmeasured}");
     assert!(unmeasured.contains("code: no-configuration (HTTP 422)"), "{unmeasured}");
 
@@ -64,15 +64,19 @@ async fn profile_and_sizing_survive_a_restart() {
     let text = node.weir(&["models", "show", "digits"]).await.unwrap();
     assert!(text.contains("THREADS") && text.contains("THROUGHPUT"), "{text}");
 
-    let sized = node.weir(&["models", "size", "digits", "--rate", "10", "--slo-ms", "60000", "--json"]).await;
-    let sized: ModelSizing = serde_json::from_str(&sized.unwrap()).unwrap();
+    let sized =
+        node.weir(&["models", "capacity", "digits", "--rate", "10", "--slo-ms", "60000", "--json"]).await;
+    let sized: ModelCapacity = serde_json::from_str(&sized.unwrap()).unwrap();
     assert_eq!((sized.instances, sized.sessions), (1, u64::from(sized.configuration.concurrency)));
     assert!(shown.newest.profile.measured.contains(&sized.configuration) && sized.throughput_per_s >= 10.0);
-    let text = node.weir(&["models", "size", "digits", "--rate", "1e9", "--slo-ms", "60000"]).await.unwrap();
-    assert!(text.contains("more nodes, or more model_slots"), "{text}");
-    let missed =
-        node.weir(&["models", "size", "digits", "--rate", "10", "--slo-ms", "0.00001"]).await.unwrap_err();
-    assert!(missed.contains("the best keeps to") && missed.contains("allow that much"), "{missed}");
+    let text =
+        node.weir(&["models", "capacity", "digits", "--rate", "1e9", "--slo-ms", "60000"]).await.unwrap();
+    assert!(text.contains("add nodes, or raise models.slots"), "{text}");
+    let missed = node
+        .weir(&["models", "capacity", "digits", "--rate", "10", "--slo-ms", "0.00001"])
+        .await
+        .unwrap_err();
+    assert!(missed.contains("the best meets") && missed.contains("raise the SLO"), "{missed}");
 }
 
 #[tokio::test]
@@ -139,7 +143,7 @@ async fn invalid_profile_requests_are_rejected_with_a_reason() {
     for query in
         ["", "?rate=1", "?rate=0&slo_ms=1", "?rate=nan&slo_ms=1", "?rate=1&slo_ms=-1", "?rate=1&slo_ms=1&x=1"]
     {
-        let answer = node.get(&format!("/v1/models/m/size{query}")).await;
+        let answer = node.get(&format!("/v1/models/m/capacity{query}")).await;
         assert_eq!(answer.code(), ErrorCode::InvalidRequest, "{query}");
     }
     assert_eq!(node.post("/v1/models/z/profile", "").await.code(), ErrorCode::ModelNotFound);
@@ -179,7 +183,7 @@ async fn interrupt_ends_profiling_and_frees_its_slot() {
 
 #[tokio::test]
 async fn model_without_batch_dimension_rejects_profile_batches() {
-    let node = Node::builder().set("model_slots", 1).start().await;
+    let node = Node::builder().set("models.slots", 1).start().await;
     node.put("/v1/models/slow", model("good/slow.onnx")).await.ok();
     let refused = node.weir(&["models", "profile", "slow", "--batch", "2"]).await.unwrap_err();
     assert!(refused.contains("the model has no batch dimension"), "{refused}");
@@ -188,8 +192,8 @@ async fn model_without_batch_dimension_rejects_profile_batches() {
 #[tokio::test]
 async fn autosizing_applies_to_every_device_with_the_model() {
     let node = Node::builder()
-        .set("backend", "fake")
-        .set("model_slots", 2)
+        .set("models.backend", "fake")
+        .set("models.slots", 2)
         .argument("--devices")
         .argument("fake:a,fake:a")
         .start()

@@ -38,7 +38,7 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
         5.0
     );
     for phase in ["queue", "instantiate", "guest", "reply"] {
-        let count = node.metric(&format!("weir_phase_{phase}_seconds_count"), "").await;
+        let count = node.metric("weir_phase_seconds_count", &format!("phase=\"{phase}\"")).await;
         assert_eq!(count, 5.0, "{phase}");
     }
     assert!(node.metric("weir_guest_cpu_seconds_total", "function=\"hello\"").await > 0.0);
@@ -73,7 +73,7 @@ async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
 
 #[tokio::test]
 async fn sampled_trace_is_logged_with_a_span_per_phase() {
-    let node = Node::builder().set("trace_sample_ratio", 0).start().await;
+    let node = Node::builder().set("traces.sample_ratio", 0).start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     let sampled = format!("00-{TRACE}-{PARENT}-01");
@@ -106,7 +106,7 @@ async fn sampled_trace_is_logged_with_a_span_per_phase() {
 
 #[tokio::test]
 async fn invalid_or_unsampled_trace_is_ignored() {
-    let node = Node::builder().set("trace_sample_ratio", 0).start().await;
+    let node = Node::builder().set("traces.sample_ratio", 0).start().await;
     node.deploy("hello", function("hello")).await;
     for bad in [
         "",
@@ -124,7 +124,7 @@ async fn invalid_or_unsampled_trace_is_ignored() {
 
 #[tokio::test]
 async fn sample_ratio_traces_a_share_of_invocations() {
-    let node = Node::builder().set("trace_sample_ratio", 0.5).start().await;
+    let node = Node::builder().set("traces.sample_ratio", 0.5).start().await;
     node.deploy("hello", function("hello")).await;
     for _ in 0..10 {
         node.get("/fn/hello").await.ok();

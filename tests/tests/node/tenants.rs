@@ -162,9 +162,12 @@ async fn tenant_caps_do_not_affect_other_tenants() {
 #[tokio::test]
 async fn tenant_models_stay_within_the_memory_cap() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).set("backend", "fake");
-    let node =
-        node.set("model_memory_bytes_max", 3_000).set("tenants.acme.resident_bytes_max", 1_500).start().await;
+    let node = Node::builder().tokens(&lines).set("models.backend", "fake");
+    let node = node
+        .set("models.memory_bytes_max", 3_000)
+        .set("tenants.acme.resident_bytes_max", 1_500)
+        .start()
+        .await;
     let fake = |resident_bytes: u64| {
         let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });
         let signature = serde_json::json!({ "inputs": [tensor("x")], "outputs": [tensor("y")] });
@@ -197,7 +200,7 @@ async fn tenant_models_stay_within_the_memory_cap() {
 #[tokio::test]
 async fn device_share_limit_does_not_affect_other_tenants() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).set("backend", "fake").set("model_slots", 1);
+    let node = Node::builder().tokens(&lines).set("models.backend", "fake").set("models.slots", 1);
     // One run of 20 ms uses the tenant's share for several hours.
     let node = node.set("tenants.acme.device_share_max", 0.000_001).start().await;
     let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });

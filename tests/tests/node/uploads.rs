@@ -16,7 +16,7 @@ async fn begin_upload(client: &Client, path: &str) -> TcpStream {
 
 #[tokio::test]
 async fn uploads_over_the_limit_are_rejected() {
-    let node = Node::builder().set("uploads_max", 2).start().await;
+    let node = Node::builder().set("gateway.uploads_max", 2).start().await;
     let slow = [begin_upload(&node, "/v1/functions/f").await, begin_upload(&node, "/v1/models/m").await];
     let is_staged = |folder: &str| {
         let mut files = std::fs::read_dir(node.data().join(folder)).unwrap();
@@ -37,7 +37,8 @@ async fn uploads_over_the_limit_are_rejected() {
 
 #[tokio::test]
 async fn slow_upload_times_out_and_frees_its_slot() {
-    let node = Node::builder().set("uploads_max", 1).set("upload_timeout_ms", 300).start().await;
+    let node =
+        Node::builder().set("gateway.uploads_max", 1).set("gateway.upload_timeout_ms", 300).start().await;
     let mut slow = begin_upload(&node, "/v1/functions/f").await;
     let mut answer = vec![0; 4 << 10];
     let read = tokio::time::timeout(Duration::from_secs(30), slow.read(&mut answer)).await;
@@ -86,7 +87,7 @@ async fn component_over_its_memory_limit_is_rejected_on_deploy() {
     let hello = function("hello");
     // More than the node's cap, and more than the function's limit.
     for (pages, query, named) in [
-        (20_000, "", "limit_caps"),
+        (20_000, "", "sandbox.limit_caps"),
         (6_000, "", "limits.memory_bytes"),
         (20, "limits.memory_bytes=1000000", "limits.memory_bytes"),
     ] {

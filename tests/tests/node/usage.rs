@@ -21,7 +21,7 @@ fn fake() -> String {
 
 async fn fake_node() -> Node {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
-    Node::builder().tokens(&lines).set("backend", "fake").start().await
+    Node::builder().tokens(&lines).set("models.backend", "fake").start().await
 }
 
 async fn infer(client: &Client, name: &str) {

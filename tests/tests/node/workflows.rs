@@ -27,9 +27,9 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
 /// Starts a node with fake models: those in `quick` run instantly, those in `held` for an hour.
 async fn fake_node(quick: &[&str], held: &[&str]) -> Node {
     let node = Node::builder()
-        .set("backend", "fake")
-        .set("model_slots", 8)
-        .set("infer_time_ms_max", 3_600_000)
+        .set("models.backend", "fake")
+        .set("models.slots", 8)
+        .set("gateway.infer_wall_ms_max", 3_600_000)
         .start()
         .await;
     for (names, run_time_ms) in [(quick, 0.0), (held, 3_600_000.0)] {

@@ -31,7 +31,7 @@ async fn acknowledged_deploys_survive_fifty_kills() {
         let mark = format!("kill-{kill}");
         // Every second component is new and has to be compiled.
         let unseen = with_custom_section(&component, if kill % 2 == 0 { &mark } else { "same" });
-        let digest = ContentHash::of(&unseen);
+        let digest = ContentHash::from_content(&unseen);
         let client = node.client().clone();
         let query = format!("env.MARK={mark}");
         let deploy = tokio::spawn(async move {

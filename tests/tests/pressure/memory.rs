@@ -58,7 +58,7 @@ async fn two_hundred_loads_and_unloads_leak_no_memory() {
     let bytes = probe.status().await.devices[0].used_bytes;
     drop(probe);
 
-    let node = Node::builder().set("model_memory_bytes_max", bytes * 3 / 2).start().await;
+    let node = Node::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
     for name in ["a", "b"] {
         node.push_model(name, 1, model(path)).await;
         node.deploy_with(name, &format!("models={name}"), function("infer")).await;

@@ -37,7 +37,7 @@ async fn infer(node: &Node, name: &str) -> f32 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_variants_share_their_backbone_and_stay_resident() {
     let _alone = crate::alone().await;
-    let node = Node::builder().set("model_memory_bytes_max", 180 * MIB).set("model_slots", 1).start().await;
+    let node = Node::builder().set("models.memory_bytes_max", 180 * MIB).set("models.slots", 1).start().await;
     for number in 0..VARIANTS {
         node.push_model(&format!("v{number}"), 1, variant(number as f32 + 2.0)).await;
     }

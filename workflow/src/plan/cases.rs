@@ -34,7 +34,7 @@ pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
             has_run[step] |= runs;
             is_sure[step] &= runs & of_use[step];
         }
-        add(&mut together, StepSet::of(&of_use));
+        add(&mut together, StepSet::from_flags(&of_use));
         let missing = plan.outputs.iter().find(|(_, value)| !case.is_there[*value]);
         if let Some((output, value)) = missing {
             return Err(PlanError::MayBeMissing {
@@ -140,7 +140,7 @@ impl Case {
 fn source(plan: &Plan, value: usize) -> Source {
     let name = plan.values.get(value).map_or("", |value| &value.name);
     match plan.giver(value).and_then(|step| plan.steps.get(step)) {
-        Some(step) => Source::of(&step.name, name),
+        Some(step) => Source::new(&step.name, name),
         None => Source { of: name.to_owned(), output: None },
     }
 }

@@ -19,7 +19,7 @@ pub struct RunEstimate {
 }
 
 impl StepSet {
-    pub(super) fn of(is_in: &[bool]) -> Self {
+    pub(super) fn from_flags(is_in: &[bool]) -> Self {
         let bits = is_in.iter().take(STEPS_MAX).enumerate().filter(|(_, is_in)| **is_in);
         Self(bits.fold(0, |set, (step, _)| set | 1 << step))
     }

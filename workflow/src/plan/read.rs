@@ -237,7 +237,7 @@ impl Drawing<'_> {
     fn outputs_of(&self, step: &str) -> String {
         let outputs = self.givers.get(step).and_then(Option::as_ref).into_iter().flatten();
         let names =
-            outputs.filter_map(|value| Some(Source::of(step, &self.values.get(*value)?.name).to_string()));
+            outputs.filter_map(|value| Some(Source::new(step, &self.values.get(*value)?.name).to_string()));
         names.collect::<Vec<_>>().join(", ")
     }
 

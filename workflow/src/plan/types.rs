@@ -54,7 +54,7 @@ impl Checker<'_> {
         let Action::Run(pinned) = &planned.action else { return Ok(()) };
         let signature = pinned.as_ref().and_then(|pinned| pinned.signature.as_ref());
         for port in signature.iter().flat_map(|signature| &signature.inputs) {
-            let takes = self.unifier.instance(&TensorType::of(port));
+            let takes = self.unifier.instance(&TensorType::from_port(port));
             let Some((_, value)) = planned.inputs.iter().find(|(input, _)| *input == port.name) else {
                 continue;
             };
@@ -68,7 +68,7 @@ impl Checker<'_> {
             let name = &self.drawn.values[*value].name;
             let port =
                 signature.and_then(|signature| signature.outputs.iter().find(|port| port.name == *name));
-            let given = port.map(|port| self.unifier.instance(&TensorType::of(port)));
+            let given = port.map(|port| self.unifier.instance(&TensorType::from_port(port)));
             let declared = step.outputs.get(name).map(|declared| (declared, self.unifier.instance(declared)));
             self.types[*value] = match (given, declared) {
                 (Some(given), Some((text, declared))) => {

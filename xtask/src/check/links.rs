@@ -81,7 +81,8 @@ fn resolve(page: &str, link: &str) -> String {
 
 impl Page {
     fn new(text: &str) -> Self {
-        let (mut links, mut anchors) = (Vec::new(), BTreeSet::new());
+        let mut links = Vec::new();
+        let mut anchors = BTreeSet::new();
         let mut fence = None;
         for (index, line) in text.lines().enumerate() {
             let marker = ["```", "~~~"].into_iter().find(|marker| line.trim_start().starts_with(marker));

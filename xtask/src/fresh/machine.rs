@@ -27,7 +27,8 @@ mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" && mount --rbi
 exec chroot "$root" "$@"
 "#;
 
-/// Search path on the machine: rustup's and the system's programs.
+/// Search path of root on the machine, whose home in Debian is `/root`: rustup's and the system's
+/// programs.
 const PATH: &str = "/root/.cargo/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Environment variables with this machine's proxy settings.

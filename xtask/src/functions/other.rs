@@ -63,7 +63,7 @@ pub(super) fn build(repo: &Repo, name: &str, programs: &Path) -> Result<Option<P
     process::run(command.args(["-c", &function.build]).current_dir(&folder))?;
     if let Some(world) = function.world {
         let left = std::fs::read(&component)
-            .with_context(|| format!("the build left no {}", component.display()))?;
+            .with_context(|| format!("the build did not create {}", component.display()))?;
         if let Some(made) = component_of(&left, &folder.join("wit"), &world)? {
             std::fs::write(&component, made)?;
         }

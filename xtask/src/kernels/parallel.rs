@@ -11,7 +11,8 @@ const WORKERS_MAX: usize = 8;
 /// Runs `work` for every item. Results are in no particular order.
 pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
@@ -22,7 +23,8 @@ pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> 
             });
         }
     });
-    let (mut made, mut failed) = (Vec::new(), Vec::new());
+    let mut made = Vec::new();
+    let mut failed = Vec::new();
     for result in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
         match result {
             Ok(one) => made.push(one),

@@ -54,7 +54,8 @@ impl Resources {
         ensure!(lines.next() == Some(&columns()), "the columns are others");
         for line in lines {
             let mut cells = line.split('\t');
-            let (module, kernel) = (cells.next().unwrap_or_default(), cells.next().unwrap_or_default());
+            let module = cells.next().unwrap_or_default();
+            let kernel = cells.next().unwrap_or_default();
             for (architecture, cell) in ARCHITECTURES.into_iter().zip(cells.by_ref()) {
                 if cell != "-" {
                     let usage = Usage::parse(kernel, cell).with_context(|| format!("in {line:?}"))?;

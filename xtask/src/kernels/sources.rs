@@ -34,7 +34,8 @@ impl Sources {
     /// Opens the modules in `only`, or all modules in `folder` if it is empty. The compiler is in
     /// `environment`.
     pub(super) fn open(folder: &Path, environment: &Path, only: &[String]) -> Result<Self> {
-        let (mut modules, mut headers) = (Vec::new(), Vec::new());
+        let mut modules = Vec::new();
+        let mut headers = Vec::new();
         for entry in std::fs::read_dir(folder)? {
             let path = entry?.path();
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();

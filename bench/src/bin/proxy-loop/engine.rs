@@ -1,4 +1,4 @@
-//! Engine and store with the settings of Weir's node; `host/src/component/engine.rs` has the
+//! Engine and store with the settings of Weir's node; `host/sandbox/src/engine.rs` has the
 //! reasons.
 
 use std::sync::Arc;

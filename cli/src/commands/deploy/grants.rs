@@ -42,7 +42,7 @@ pub(crate) struct GrantArgs {
     /// Latency objective of a call; calls that would miss it are rejected at admission
     #[arg(long = "slo-ms", value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     slo_ms: Option<u64>,
-    /// Maximum device cost of a call, in the unit of the node's prices (slo.prices)
+    /// Maximum device cost of a call, in the unit of the node's prices (scheduler.slo.prices)
     #[arg(long, value_name = "COST")]
     cost_slo: Option<Cost>,
     /// Limit, such as memory_bytes=67108864 or deadline_ms=5000; `weir functions show NAME` lists

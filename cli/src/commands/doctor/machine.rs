@@ -46,7 +46,7 @@ pub(super) fn address_space() -> Finding {
 /// Checks the open-file limit against the node's connections and GPUs.
 pub(super) fn open_files(node: &NodeConfig) -> Finding {
     const CHECK: &str = "open files";
-    let files = with_gpus(OpenFiles::new(node.connections_max), node);
+    let files = with_gpus(OpenFiles::new(node.gateway.connections_max), node);
     match getrlimit(Resource::Nofile).maximum {
         Some(hard) if hard < files.wanted() => {
             Finding::warning(CHECK, format!("at most {hard}"), files.advice())
@@ -60,7 +60,7 @@ pub(super) fn open_files(node: &NodeConfig) -> Finding {
 fn with_gpus(files: OpenFiles, node: &NodeConfig) -> OpenFiles {
     use weir_device::cuda::{Devices, Search};
     let devices = Devices::discover(&Search::from_environment()).map_or(0, |devices| devices.infos().len());
-    files.with_gpus(devices, node.model_slots)
+    files.with_gpus(devices, node.models.slots)
 }
 
 #[cfg(not(feature = "cuda"))]

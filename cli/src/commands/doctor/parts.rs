@@ -33,14 +33,14 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Fi
     };
     let brought = |path: PathBuf| match look(Some(&path)) {
         Ok(found) => Finding::ok(CHECK, format!("{found}, fetched now")),
-        Err(why) => Finding::missing(CHECK, why, "report this: the library that was fetched does not load"),
+        Err(why) => Finding::missing(CHECK, why, "report this bug: the fetched library does not load"),
     };
     if given.is_some() {
         // The node would not use a fetched library.
         return Finding::missing(
             CHECK,
             why,
-            "correct or remove --onnxruntime, WEIR_ONNXRUNTIME, or `onnxruntime` in [node] of weir.toml",
+            "correct or remove --onnxruntime, WEIR_ONNXRUNTIME, or `onnxruntime` in [node.models] of weir.toml",
         );
     }
     if !fix {
@@ -72,7 +72,7 @@ pub(super) fn gpu() -> Finding {
             Finding::ok(CHECK, format!("{}; `weir doctor --gpu` checks what they compute", found.join(", ")))
         }
         // Not a warning: models run on the CPU.
-        Err(unavailable) => Finding::ok(CHECK, format!("none, models run on the processor: {unavailable}")),
+        Err(unavailable) => Finding::ok(CHECK, format!("none, models run on the CPU: {unavailable}")),
     }
 }
 
@@ -87,7 +87,7 @@ fn look(given: Option<&Path>) -> Result<String, String> {
         run_memory_bytes_max: RUN_BYTES_MAX,
         prepare_command: None,
         prepare_memory_bytes_max: RUN_BYTES_MAX,
-        prepare_time_ms_max: 0,
+        prepare_cpu_ms_max: 0,
     };
     // Loads the library and checks its version, as a node does.
     match Backend::new(config, Arena::new(RUN_BYTES_MAX)).library() {

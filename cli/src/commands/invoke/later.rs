@@ -71,7 +71,7 @@ pub(super) fn run(
             .note(format_args!("`weir invocations result {id}` gives the answer once it has ended"));
         return Ok(());
     }
-    context.output.note(format_args!("accepted as {id}; it goes on without this command, too"));
+    context.output.note(format_args!("accepted as {id}; the invocation continues if this command ends"));
     invocations::ended(client, id)?;
     invocations::result(client, id, args.include, context)
 }

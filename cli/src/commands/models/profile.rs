@@ -1,4 +1,4 @@
-//! `weir models profile` and `weir models size`.
+//! `weir models profile` and `weir models capacity`.
 
 use crate::client::Client;
 use crate::commands::Context;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
-use weir_types::api::{ModelSizing, ProfileEvent, ProfileRequest};
+use weir_types::api::{ModelCapacity, ProfileEvent, ProfileRequest};
 use weir_types::{Measured, Name, Version};
 
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub(super) struct ProfileArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(super) struct SizeArgs {
+pub(super) struct CapacityArgs {
     /// Name of the model
     name: Name,
     /// Version to use [default: the newest]
@@ -118,7 +118,7 @@ pub(super) fn profile(args: ProfileArgs, client: &Client, context: &Context) -> 
             ProfileEvent::Failed { error, code } => {
                 return Err(Problem::new(format!("cannot {what}: {error} ({code})"))
                     .exit(Exit::Refused)
-                    .hint("what was kept before still is; `weir status` shows what the node is doing")
+                    .hint("earlier measurements are kept; `weir status` shows the node's load")
                     .into());
             }
         }
@@ -126,12 +126,12 @@ pub(super) fn profile(args: ProfileArgs, client: &Client, context: &Context) -> 
     Err(gone().into())
 }
 
-pub(super) fn size(args: &SizeArgs, client: &Client, context: &Context) -> Result<()> {
-    let SizeArgs { name, version, rate, slo_ms } = args;
+pub(super) fn capacity(args: &CapacityArgs, client: &Client, context: &Context) -> Result<()> {
+    let CapacityArgs { name, version, rate, slo_ms } = args;
     let version = version.map_or_else(String::new, |version| format!("&version={version}"));
-    let path = format!("/v1/models/{name}/size?rate={rate}&slo_ms={slo_ms}{version}");
-    let sizing: ModelSizing = client.get(&path, &format!("size {name}"))?;
-    context.output.result(&sizing, sized)
+    let path = format!("/v1/models/{name}/capacity?rate={rate}&slo_ms={slo_ms}{version}");
+    let plan: ModelCapacity = client.get(&path, &format!("plan the capacity of {name}"))?;
+    context.output.result(&plan, plan_text)
 }
 
 /// Table of the measurements, one line per configuration.
@@ -160,45 +160,45 @@ fn text(profiled: &Profiled, name: &Name) -> String {
     }
     if profiled.left_out > 0 {
         text.push_str(&format!(
-            "\nleft out {} combinations that take more processors than the device has",
+            "\nleft out {} combinations that need more processors than the device has",
             profiled.left_out
         ));
     }
     if let Some(why) = &profiled.incomplete {
-        text.push_str(&format!("\nnot all was measured: {why}"));
+        text.push_str(&format!("\nmeasurements are incomplete: {why}"));
     }
     let version = profiled.version.map_or_else(String::new, |version| format!(":{version}"));
     text.push_str(&format!(
-        "\nkept with the profile of {name}{version} on {}; `weir models size {name} --rate R --slo-ms MS` chooses among these",
+        "\nstored in the profile of {name}{version} on {}; `weir models capacity {name} --rate R --slo-ms MS` chooses a configuration",
         profiled.device
     ));
     text
 }
 
-fn sized(sizing: &ModelSizing) -> String {
-    let Measured { threads, batch, concurrency, latency_p95_ns, .. } = sizing.configuration;
+fn plan_text(plan: &ModelCapacity) -> String {
+    let Measured { threads, batch, concurrency, latency_p95_ns, .. } = plan.configuration;
     let instance = |count: u64| if count == 1 { "instance" } else { "instances" };
     let mut facts = vec![
-        ("instances", sizing.instances.to_string()),
+        ("instances", plan.instances.to_string()),
         ("each with", format!("threads {threads}, batch {batch}, concurrency {concurrency}")),
         ("run", format!("{} (p95)", time(latency_p95_ns))),
-        ("throughput", format!("{:.1}/s of {:.1}/s asked", sizing.throughput_per_s, sizing.rate_per_s)),
+        ("throughput", format!("{:.1}/s for a rate of {:.1}/s", plan.throughput_per_s, plan.rate_per_s)),
         (
             "memory",
             format!(
-                "{} for {} {}, beside {} once on a node",
-                bytes(sizing.memory_bytes),
-                sizing.instances,
-                instance(sizing.instances),
-                bytes(sizing.resident_bytes)
+                "{} for {} {}, and {} once per node",
+                bytes(plan.memory_bytes),
+                plan.instances,
+                instance(plan.instances),
+                bytes(plan.resident_bytes)
             ),
         ),
-        ("measured on", sizing.kind.clone()),
+        ("measured on", plan.kind.clone()),
     ];
-    if sizing.sessions > u64::from(sizing.slots) {
+    if plan.sessions > u64::from(plan.slots) {
         let more = format!(
-            "{} runs at once, and this node's device runs {}: more nodes, or more model_slots",
-            sizing.sessions, sizing.slots
+            "{} concurrent runs, and this node's device has {} slots: add nodes, or raise models.slots",
+            plan.sessions, plan.slots
         );
         facts.push(("takes", more));
     }
@@ -210,7 +210,7 @@ fn time(time_ns: u64) -> String {
 }
 
 fn gone() -> Problem {
-    Problem::new("the node closed the connection before it was done")
+    Problem::new("the node closed the connection before profiling ended")
         .exit(Exit::Unreachable)
         .hint("it may be shutting down; `weir status` shows whether it answers")
 }

@@ -34,7 +34,7 @@ enum Format {
 pub(super) fn start(args: &LogArgs) -> Result<()> {
     let filter = args.log.as_deref().unwrap_or(FILTER_DEFAULT);
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        Problem::usage(format!("{filter:?} is no log filter"))
+        Problem::usage(format!("{filter:?} is not a log filter"))
             .because(error)
             .hint("write it like `info` or `warn,weir_host=debug`")
     })?;

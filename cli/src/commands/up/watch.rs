@@ -96,7 +96,9 @@ struct Files {
 impl Files {
     fn watch(folder: &Path, data: &Path, wake: SyncSender<()>) -> Result<Self> {
         let data = std::path::absolute(data)?;
-        let (top, not, own) = (folder.to_owned(), data.clone(), own_output());
+        let top = folder.to_owned();
+        let not = data.clone();
+        let own = own_output();
         let on_event = move |event: notify::Result<notify::Event>| {
             let matters = event.is_ok_and(|event| {
                 let changed = !matches!(event.kind, EventKind::Access(_));
@@ -108,7 +110,7 @@ impl Files {
                     })
             });
             if matters && let Err(TrySendError::Disconnected(())) = wake.try_send(()) {
-                tracing::debug!("a change came after the watcher had ended");
+                tracing::debug!("file change after the end of the watcher ignored");
             }
         };
         let watcher = notify::recommended_watcher(on_event).context("cannot watch files")?;
@@ -130,7 +132,7 @@ impl Files {
             .collect();
         for folder in folders.difference(&self.watched) {
             if let Err(error) = self.watcher.watch(folder, RecursiveMode::Recursive) {
-                tracing::warn!(folder = %folder.display(), %error, "cannot watch a folder");
+                tracing::warn!(folder = %folder.display(), %error, "watching a folder failed");
             }
         }
         self.watched = folders;

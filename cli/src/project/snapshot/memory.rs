@@ -14,7 +14,7 @@ pub(super) struct Memory<'a> {
 }
 
 impl<'a> Memory<'a> {
-    pub(super) fn of(store: &'a mut Store<Host>, instance: Instance) -> Self {
+    pub(super) fn new(store: &'a mut Store<Host>, instance: Instance) -> Self {
         Self { store, instance, outcome: Ok(()) }
     }
 
@@ -24,7 +24,8 @@ impl<'a> Memory<'a> {
     }
 
     async fn call<R: Lift + 'static>(&mut self, interface: &str, function: &str) -> Result<R> {
-        let (store, instance) = (&mut *self.store, &self.instance);
+        let store = &mut *self.store;
+        let instance = &self.instance;
         let missing = || format_err!("the instrumented component does not export {interface}#{function}");
         let (_, index) = instance.get_export(&mut *store, None, interface).ok_or_else(missing)?;
         let (_, index) = instance.get_export(&mut *store, Some(&index), function).ok_or_else(missing)?;

@@ -48,7 +48,7 @@ macro_rules! functions {
         impl Functions {
             /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the library's own names")]
-            pub(super) fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
+            pub(super) fn from_library(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 // SAFETY: cuBLASLt has these functions with these types under these names, in
                 // versions 12 and 13.

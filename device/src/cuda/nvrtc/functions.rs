@@ -29,7 +29,7 @@ macro_rules! functions {
         impl Functions {
             /// Looks up the functions of a library that stays open; on failure returns the names of
             /// the missing ones.
-            pub(super) fn of(library: &Library) -> Result<Self, Vec<&'static str>> {
+            pub(super) fn from_library(library: &Library) -> Result<Self, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(
                     // SAFETY: NVRTC's documentation gives this function this type.

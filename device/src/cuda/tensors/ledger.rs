@@ -127,7 +127,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn key(number: u8) -> TensorKey {
-        TensorKey { hash: ContentHash::of(&[number]), layout: 0 }
+        TensorKey { hash: ContentHash::from_content(&[number]), layout: 0 }
     }
 
     #[test]

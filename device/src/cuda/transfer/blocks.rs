@@ -54,17 +54,28 @@ impl Block {
         part.is_direct.then(|| part.from.bytes().get(part.range.clone()))?
     }
 
-    /// Writes the contents to `to`, which is long enough.
-    pub(super) fn gather(&self, to: &mut [u8]) {
+    /// Writes the contents from `offset` on to `to`, as many bytes as `to` has.
+    pub(super) fn gather(&self, offset: usize, to: &mut [u8]) {
+        // Bytes of the current part before `offset`.
+        let mut skipped = offset;
         let mut rest = to;
         for part in &self.parts {
-            let len = usize::try_from(part.bytes).unwrap_or(usize::MAX).min(rest.len());
+            let part_len = usize::try_from(part.bytes).unwrap_or(usize::MAX);
+            if skipped >= part_len {
+                skipped -= part_len;
+                continue;
+            }
+            let len = (part_len - skipped).min(rest.len());
             let (here, behind) = rest.split_at_mut(len);
             let source = part.from.bytes().get(part.range.clone()).unwrap_or_default();
+            let source = source.get(skipped..).unwrap_or_default();
             let (bytes, padding) = here.split_at_mut(source.len().min(len));
             bytes.copy_from_slice(source.get(..bytes.len()).unwrap_or_default());
             padding.fill(0);
-            rest = behind;
+            (skipped, rest) = (0, behind);
+            if rest.is_empty() {
+                return;
+            }
         }
     }
 }
@@ -157,7 +168,7 @@ mod tests {
         let ends: Vec<_> = blocks.iter().map(|block| block.ends.clone()).collect();
         assert_eq!(ends, [0..0, 0..1, 1..3]);
         let mut bytes = [9; 512];
-        blocks[0].gather(&mut bytes);
+        blocks[0].gather(0, &mut bytes);
         assert!(bytes[..100].iter().all(|byte| *byte == 1) && bytes[100..256].iter().all(|byte| *byte == 0));
         assert!(bytes[256..].iter().all(|byte| *byte == 2));
     }
@@ -175,6 +186,7 @@ mod tests {
         #[test]
         fn device_receives_every_source_padded_with_zeroes(
             sizes in prop::collection::vec((0_usize..3 << 20, 0_u64..300, any::<bool>(), any::<bool>()), 1..8),
+            piece_bytes in 1_usize << 10..3 << 20,
         ) {
             let (mut groups, mut expected, mut at) = (vec![Vec::new()], Vec::new(), 0_u64);
             for (len, padding, gap, new_group) in sizes {
@@ -197,7 +209,10 @@ mod tests {
             for block in &blocks {
                 prop_assert!(block.span.bytes() <= BLOCK_BYTES && block.span.bytes() > 0);
                 let start = block.span.address() as usize;
-                block.gather(&mut device[start..start + block.span.bytes() as usize]);
+                let place = &mut device[start..start + block.span.bytes() as usize];
+                for (number, piece) in place.chunks_mut(piece_bytes).enumerate().rev() {
+                    block.gather(number * piece_bytes, piece);
+                }
             }
             prop_assert!(device == expected);
             // Each group ends with exactly one block.

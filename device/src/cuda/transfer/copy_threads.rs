@@ -1,18 +1,26 @@
 //! Copy threads: they gather blocks in pinned memory for the lifetime of the engine.
 //!
-//! One core copies at a fifth of the bus's speed or less, so several threads copy. The engine's
+//! One core copies at a fifth of the bus's speed or less, so several threads copy. All threads copy
+//! pieces of the same block, the oldest one first: the bus waits for one piece at the start of a
+//! load, and then receives blocks at the rate of all threads together. If each thread copied a
+//! block of its own, the bus would wait until one thread has copied a whole block. The engine's
 //! thread hands blocks over, and meanwhile gives finished blocks to the device.
 
 use super::Shared;
 use super::blocks::Block;
 use crate::cuda::error::CudaError;
-use crate::cuda::pinned::PinnedBlock;
+use crate::cuda::memory::BLOCK_BYTES;
+use crate::cuda::pinned::{PinnedBlock, PinnedPiece};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle, available_parallelism};
 
 /// The most copy threads: together they are faster than the bus.
 const COPY_THREADS_MAX: usize = 12;
+
+/// Bytes that a copy thread copies at a time: some 50 microseconds, ten times as long as waking a
+/// thread.
+pub const PIECE_BYTES: usize = 256 << 10;
 
 /// The number of copy threads for this machine: half of its cores, since the others run functions;
 /// at least 1 and at most 12.
@@ -44,6 +52,14 @@ pub(super) struct Filled {
     pub(super) staging: PinnedBlock,
 }
 
+/// A piece of a block to gather.
+struct FillPiece {
+    ticket: u64,
+    blocks: Arc<[Block]>,
+    number: usize,
+    piece: PinnedPiece,
+}
+
 #[derive(Default)]
 struct Queue {
     work: Mutex<Work>,
@@ -52,7 +68,7 @@ struct Queue {
 
 #[derive(Default)]
 struct Work {
-    fills: VecDeque<Fill>,
+    pieces: VecDeque<FillPiece>,
     stop: bool,
 }
 
@@ -75,10 +91,15 @@ impl CopyThreads {
         self.threads.len()
     }
 
+    /// Bytes to hand over at a time: a piece for each thread, and the blocks that become ready
+    /// meanwhile. More would delay the blocks of copies that start later.
+    pub(super) fn ahead_bytes(&self) -> u64 {
+        (self.count() * PIECE_BYTES) as u64 + 2 * BLOCK_BYTES
+    }
+
     /// Queues a block for gathering, behind earlier ones.
     pub(super) fn fill(&self, fill: Fill) {
-        self.queue.lock().fills.push_back(fill);
-        self.queue.wake.notify_one();
+        self.queue.push(fill);
     }
 }
 
@@ -94,22 +115,33 @@ impl Drop for CopyThreads {
 }
 
 impl Queue {
-    /// Gathers blocks until stopped.
+    fn push(&self, Fill { ticket, blocks, number, staging }: Fill) {
+        let bytes = blocks.get(number).map_or(0, |block| block.span.bytes());
+        let pieces = staging.split(usize::try_from(bytes).unwrap_or(usize::MAX), PIECE_BYTES);
+        let count = pieces.len();
+        let fill = |piece| FillPiece { ticket, blocks: Arc::clone(&blocks), number, piece };
+        self.lock().pieces.extend(pieces.into_iter().map(fill));
+        (0..count).for_each(|_| self.wake.notify_one());
+    }
+
+    /// Gathers pieces until stopped.
     fn work(&self, shared: &Shared) {
-        while let Some(Fill { ticket, blocks, number, mut staging }) = self.next() {
+        while let Some(FillPiece { ticket, blocks, number, mut piece }) = self.next() {
             if let Some(block) = blocks.get(number) {
-                block.gather(staging.as_mut_slice());
+                block.gather(piece.offset(), piece.as_mut_slice());
             }
             drop(blocks);
-            shared.inbox().filled.push(Filled { ticket, staging });
-            shared.wake.notify_one();
+            if let Some(staging) = piece.finish() {
+                shared.inbox().filled.push(Filled { ticket, staging });
+                shared.wake.notify_one();
+            }
         }
     }
 
-    fn next(&self) -> Option<Fill> {
-        let waits = |work: &mut Work| work.fills.is_empty() && !work.stop;
+    fn next(&self) -> Option<FillPiece> {
+        let waits = |work: &mut Work| work.pieces.is_empty() && !work.stop;
         let work = self.wake.wait_while(self.lock(), waits);
-        work.unwrap_or_else(PoisonError::into_inner).fills.pop_front()
+        work.unwrap_or_else(PoisonError::into_inner).pieces.pop_front()
     }
 
     fn lock(&self) -> MutexGuard<'_, Work> {
@@ -159,6 +191,54 @@ mod tests {
                 assert!(staging.as_slice() == expected, "{count} threads, block {ticket}");
             }
         }
+    }
+
+    /// The bus waits for the first block: as many threads as possible must copy it.
+    #[test]
+    fn block_is_queued_in_pieces_for_all_threads() {
+        let fake = Fake::new(0);
+        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
+        let context = Devices::discover(&search).unwrap().open(0).unwrap();
+        let ring = PinnedRing::new(&context, 1).unwrap();
+        let bytes: Vec<u8> = (0..BLOCK_BYTES as usize + 3).map(|at| (at % 251) as u8).collect();
+        let to = Span::new(0, bytes.len() as u64);
+        let source = Source::Pageable(Bytes::from(bytes.clone()));
+        let blocks: Arc<[Block]> = cut(&[vec![Segment { from: source, to }]]).into();
+        for (number, count) in [(0, 8), (1, 1)] {
+            let queue = Queue::default();
+            queue.push(Fill {
+                ticket: 7,
+                blocks: Arc::clone(&blocks),
+                number,
+                staging: ring.try_take().unwrap(),
+            });
+            assert_eq!(queue.lock().pieces.len(), count);
+            let mut whole = None;
+            for _ in 0..count {
+                assert!(whole.is_none(), "the block is filled before its last piece");
+                let mut next = queue.next().unwrap();
+                blocks[number].gather(next.piece.offset(), next.piece.as_mut_slice());
+                whole = next.piece.finish();
+            }
+            let start = number * BLOCK_BYTES as usize;
+            let end = bytes.len().min(start + BLOCK_BYTES as usize);
+            assert!(whole.unwrap().as_slice()[..end - start] == bytes[start..end]);
+        }
+    }
+
+    /// A piece that a panic drops must not reach the device as part of its block.
+    #[test]
+    fn block_with_an_unfinished_piece_returns_to_the_ring() {
+        let fake = Fake::new(0);
+        let search = Search { driver: Some(fake.path().to_owned()), ..Search::default() };
+        let context = Devices::discover(&search).unwrap().open(0).unwrap();
+        let ring = PinnedRing::new(&context, 1).unwrap();
+        let mut pieces = ring.try_take().unwrap().split(2 * PIECE_BYTES, PIECE_BYTES);
+        let last = pieces.pop().unwrap();
+        drop(pieces);
+        assert!(ring.try_take().is_none());
+        assert!(last.finish().is_none());
+        assert!(ring.try_take().is_some());
     }
 
     #[test]

@@ -195,7 +195,7 @@ impl Transfer {
 }
 
 impl Fetch {
-    pub(super) fn of(job: &Job) -> Self {
+    pub(super) fn new(job: &Job) -> Self {
         Self { transfer: Arc::clone(&job.transfer), buffer: job.buffer.clone().unwrap_or_default() }
     }
 

@@ -17,6 +17,10 @@ use std::time::Duration;
 /// copy starts soon. A block takes some 40 microseconds at 50 GB/s.
 const FLIGHTS_MAX: usize = 6;
 
+/// The least number of blocks that may be chosen at once: while one waits for the device, the copy
+/// threads fill the next.
+const CHOSEN_LEN_MIN: usize = 2;
+
 /// The longest wait for a block of the ring that another device's engine holds, before checking the
 /// inbox.
 const RING_WAIT: Duration = Duration::from_millis(5);
@@ -29,6 +33,8 @@ pub(super) struct Lane {
     next_id: u64,
     /// Blocks that go next, in order.
     chosen: VecDeque<Chosen>,
+    /// Their length together.
+    chosen_bytes: u64,
     next_ticket: u64,
     flights: VecDeque<Flight>,
 }
@@ -48,6 +54,7 @@ struct Active {
 struct Chosen {
     id: u64,
     number: usize,
+    bytes: u64,
     ticket: u64,
     stage: Stage,
 }
@@ -76,6 +83,7 @@ impl Lane {
             active: HashMap::new(),
             next_id: 0,
             chosen: VecDeque::new(),
+            chosen_bytes: 0,
             next_ticket: 0,
             flights: VecDeque::new(),
         }
@@ -101,11 +109,15 @@ impl Lane {
         }
     }
 
-    /// Chooses the next blocks, up to the number of copy threads, and has them gathered where
+    /// Chooses the next blocks, as many as keep the copy threads busy, and has them gathered where
     /// necessary. Returns whether there were any.
     pub(super) fn choose(&mut self, ring: &Arc<PinnedRing>, threads: &CopyThreads) -> bool {
         let mut any = false;
-        while self.chosen.len() < threads.count() && !self.schedule.is_empty() {
+        let len_max = threads.count().max(CHOSEN_LEN_MIN);
+        while self.chosen.len() < len_max
+            && self.chosen_bytes < threads.ahead_bytes()
+            && !self.schedule.is_empty()
+        {
             // Taken before the choice, which cannot be undone.
             let may_wait = self.chosen.is_empty() && self.flights.is_empty();
             let wait = if may_wait { RING_WAIT } else { Duration::ZERO };
@@ -113,6 +125,7 @@ impl Lane {
             let Some((id, number)) = self.schedule.next() else { break };
             let Some(active) = self.active.get_mut(&id) else { continue };
             let Some(block) = active.job.blocks.get(number) else { continue };
+            let bytes = block.span.bytes();
             active.left -= 1;
             active.under_way += 1;
             let ticket = self.next_ticket;
@@ -126,7 +139,8 @@ impl Lane {
                 threads.fill(Fill { ticket, blocks, number, staging });
                 Stage::Filling
             };
-            self.chosen.push_back(Chosen { id, number, ticket, stage });
+            self.chosen_bytes += bytes;
+            self.chosen.push_back(Chosen { id, number, bytes, ticket, stage });
             any = true;
         }
         any
@@ -145,11 +159,12 @@ impl Lane {
         let mut any = false;
         while self.flights.len() < FLIGHTS_MAX {
             let ready = |chosen: &mut Chosen| matches!(chosen.stage, Stage::Ready(_));
-            let Some(Chosen { id, number, stage: Stage::Ready(staging), .. }) =
+            let Some(Chosen { id, number, bytes, stage: Stage::Ready(staging), .. }) =
                 self.chosen.pop_front_if(ready)
             else {
                 break;
             };
+            self.chosen_bytes -= bytes;
             any = true;
             let Some(active) = self.active.get_mut(&id) else { continue };
             let block = active.job.blocks.get(number).filter(|_| active.error.is_none());

@@ -156,8 +156,8 @@ impl Checker<'_> {
         ensure(out.elements() == op.batch * op.q_len * op.heads * op.head_dim, "its output")?;
         ensure((1..=HEAD_DIM_MAX).contains(&op.head_dim) && op.kv_len > 0, "its heads")?;
         let fits = |place: usize, heads: &Heads, len: usize| -> Result<(), Fault> {
-            let (dims, strides) =
-                ([op.batch, op.heads, len], [heads.batch_stride, heads.head_stride, heads.row_stride]);
+            let dims = [op.batch, op.heads, len];
+            let strides = [heads.batch_stride, heads.head_stride, heads.row_stride];
             ensure(
                 reach(heads.offset, &dims, &strides) + op.head_dim <= self.operand(place)?.elements(),
                 "its heads",

@@ -2,7 +2,6 @@
 
 use crate::config::{DeviceConfig, DeviceName, GpuLibraries, KernelGraphsConfig, NodeConfig};
 use crate::node::open_files::OpenFiles;
-use crate::telemetry::gpus::{GpuMonitor, GpuSource};
 use anyhow::{Context, bail};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -13,6 +12,7 @@ use weir_inference::{
     Backend, CacheConfig, Cuda, CudaConfig, GpuGroup, IntermediateLimits, KernelGraphConfig,
     KernelGraphPreparer, KernelGraphPreparerConfig, Preparer,
 };
+use weir_telemetry::gpus::{GpuMonitor, GpuSource};
 
 /// The default share of a GPU's memory that Weir uses: the driver needs some memory, and other
 /// processes may.
@@ -49,7 +49,7 @@ impl Gpus {
     /// Adds the GPUs to the monitor for the metrics.
     pub(super) fn tell(&self, monitor: &GpuMonitor) {
         if let Ok(devices) = &self.devices {
-            monitor.watch(Arc::new(Monitor::of(devices)));
+            monitor.watch(Arc::new(DriverFigures(Monitor::new(devices))));
         }
     }
 
@@ -62,7 +62,7 @@ impl Gpus {
                 .map(|info| DeviceConfig::of(DeviceName::Cuda(Some(info.ordinal))))
                 .collect(),
             Err(unavailable) => {
-                tracing::info!(%unavailable, "no GPU is used: models run on the processor");
+                tracing::info!(%unavailable, "no usable GPU: models run on the CPU");
                 Vec::new()
             }
         }
@@ -87,8 +87,8 @@ impl Gpus {
                 device.device
             );
         };
-        if node.gpu_run_time_ms_max == 0 {
-            bail!("gpu_run_time_ms_max is at least 1");
+        if node.gpu.run_wall_ms_max == 0 {
+            bail!("gpu.run_wall_ms_max is at least 1");
         }
         let memory_bytes_max = memory_bytes(device, info);
         let slots = slots(device, node) as usize;
@@ -101,19 +101,19 @@ impl Gpus {
                 len_max: node.intermediates.len_max,
                 spilled_bytes_max: node.intermediates.spilled_bytes_max,
             },
-            pinned_cache_bytes_max: node.gpu_pinned_cache_bytes_max,
-            cublas_lt: self.library(Library::CublasLt, devices, node.gpu_libraries),
-            nvrtc: self.library(Library::Nvrtc, devices, node.gpu_libraries),
-            run_time_max: Duration::from_millis(node.gpu_run_time_ms_max),
+            pinned_cache_bytes_max: node.gpu.pinned_cache_bytes_max,
+            cublas_lt: self.library(Library::CublasLt, devices, node.gpu.libraries),
+            nvrtc: self.library(Library::Nvrtc, devices, node.gpu.libraries),
+            run_time_max: Duration::from_millis(node.gpu.run_wall_ms_max),
             group: self.group.clone(),
             command: None,
         };
         let cuda = Cuda::open(devices.driver_path(), config, arena.clone());
         let cuda = cuda.with_context(|| format!("device {}: {} cannot be used", device.device, info.name))?;
         let cuda = if node.kernel_graphs.enabled { cuda.with_kernel_graphs(kernels(node)) } else { cuda };
-        tracing::info!(device = %device.device, name = info.name, memory_bytes_max, slots, "a GPU is used");
+        tracing::info!(device = %device.device, name = info.name, memory_bytes_max, slots, "GPU found");
         let capacity_bytes = memory_bytes_max - memory_bytes_max / RUNS_SHARE;
-        let run_queue_len_max = node.run_queue_len_max;
+        let run_queue_len_max = node.models.run_queue_len_max;
         Ok((Arc::new(cuda), CacheConfig { capacity_bytes, slots, run_queue_len_max }))
     }
 
@@ -153,12 +153,15 @@ pub(super) fn with_files(files: OpenFiles, devices: &[DeviceConfig], node: &Node
 
 /// The number of concurrent runs on a GPU.
 fn slots(device: &DeviceConfig, node: &NodeConfig) -> u32 {
-    device.slots.or(node.model_slots).unwrap_or(SLOTS).max(1)
+    device.slots.or(node.models.slots).unwrap_or(SLOTS).max(1)
 }
 
-impl GpuSource for Monitor {
+/// The driver as a source of figures.
+struct DriverFigures(Monitor);
+
+impl GpuSource for DriverFigures {
     fn read(&self) -> Vec<GpuFigures> {
-        Self::read(self)
+        self.0.read()
     }
 }
 
@@ -169,19 +172,19 @@ pub(super) fn kernel_graphs(node: &NodeConfig) -> anyhow::Result<Option<Arc<dyn 
     if !config.enabled {
         return Ok(None);
     }
-    if config.run_time_ms_max == 0 || config.memory_bytes_max == 0 {
-        bail!("kernel_graphs: run_time_ms_max and memory_bytes_max are at least 1");
+    if config.run_wall_ms_max == 0 || config.memory_bytes_max == 0 {
+        bail!("kernel_graphs: run_wall_ms_max and memory_bytes_max are at least 1");
     }
     Ok(Some(Arc::new(KernelGraphPreparer::new(KernelGraphPreparerConfig {
         compile_memory_bytes_max: config.compile_memory_bytes_max,
-        compile_time_ms_max: config.compile_time_ms_max,
+        compile_cpu_ms_max: config.compile_cpu_ms_max,
     }))))
 }
 
 /// The settings for running kernel graphs on a device.
 fn kernels(node: &NodeConfig) -> KernelGraphConfig {
-    let KernelGraphsConfig { run_time_ms_max, memory_bytes_max, context_bytes, .. } = node.kernel_graphs;
-    let run_time_max = Duration::from_millis(run_time_ms_max);
+    let KernelGraphsConfig { run_wall_ms_max, memory_bytes_max, context_bytes, .. } = node.kernel_graphs;
+    let run_time_max = Duration::from_millis(run_wall_ms_max);
     KernelGraphConfig { memory_bytes_max, context_bytes, run_time_max, command: None }
 }
 

@@ -2,11 +2,11 @@
 
 use crate::config::{DeviceConfig, NodeConfig};
 use crate::node::open_files::OpenFiles;
-use crate::telemetry::gpus::GpuMonitor;
 use anyhow::bail;
 use std::sync::Arc;
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, Preparer};
+use weir_telemetry::gpus::GpuMonitor;
 
 pub(super) struct Gpus;
 

@@ -63,7 +63,10 @@ impl Places<'_> {
     /// Adds the requests in `order`, except those that would exceed a limit or miss a deadline.
     pub(super) fn gather(&self, order: &[usize]) -> Batch {
         let mut batch = Batch::default();
-        let (mut items, mut bytes, mut alone_ns, mut slack_ns) = (0_u32, 0_u64, 0.0, f64::INFINITY);
+        let mut items = 0_u32;
+        let mut bytes = 0_u64;
+        let mut alone_ns = 0.0;
+        let mut slack_ns = f64::INFINITY;
         for (position, one) in order.iter().filter_map(|at| Some((*at, self.candidates.get(*at)?))) {
             if batch.members.len() >= self.members_max.max(1) || items >= self.items_max {
                 break;

@@ -28,7 +28,8 @@ fn one(slack_ns: f64) -> Candidate {
 
 fn situation(candidates: &[Candidate]) -> Situation<'_> {
     let waiting = candidates.len();
-    let (others_priority, others_slack_ns) = (None, f64::INFINITY);
+    let others_priority = None;
+    let others_slack_ns = f64::INFINITY;
     Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority, others_slack_ns }
 }
 
@@ -66,7 +67,8 @@ fn few_waiting_requests_batch_despite_cheaper_large_sizes() {
 
 #[test]
 fn runs_use_preferred_sizes() {
-    let (flat, preferred) = (curve(1_000, 1, 32), rules(32, &[4, 8], 0));
+    let flat = curve(1_000, 1, 32);
+    let preferred = rules(32, &[4, 8], 0);
     for (waiting, runs) in [(1, 1), (3, 3), (5, 4), (7, 4), (8, 8), (20, 8)] {
         let candidates = vec![one(f64::INFINITY); waiting];
         assert_eq!(chosen(&candidates, &flat, &preferred).len(), runs, "{waiting} wait");
@@ -75,7 +77,8 @@ fn runs_use_preferred_sizes() {
 
 #[test]
 fn batch_does_not_make_other_models_late() {
-    let (curve, candidates) = (curve(1_000, 100, 32), vec![one(f64::INFINITY); 16]);
+    let curve = curve(1_000, 100, 32);
+    let candidates = vec![one(f64::INFINITY); 16];
     for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 8), (1_150.0, 1), (900.0, 16)] {
         let situation = Situation { others_slack_ns, ..situation(&candidates) };
         let Choice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else { panic!() };
@@ -120,7 +123,8 @@ proptest! {
         // In line by priority.
         candidates.sort_by_key(|candidate| candidate.priority);
         let preferred: Vec<u32> = preferred.into_iter().filter(|size| *size <= size_max).collect();
-        let (rules, curve) = (rules(size_max, &preferred, delay_us), curve(fixed, each, size_max));
+        let rules = rules(size_max, &preferred, delay_us);
+        let curve = curve(fixed, each, size_max);
         let situation = Situation { free_slots, is_busy, others_priority, others_slack_ns, ..situation(&candidates) };
         let probe = |available: u32| measured.filter(|size| *size <= available);
         match choose(&situation, &curve, &rules, size_max, probe) {

@@ -114,7 +114,8 @@ impl<'a> Split<'a> {
 /// Offsets at which the strings of each item begin.
 fn string_offsets(tensor: &Tensor, items: u32) -> Option<Vec<usize>> {
     let per_item = tensor.shape().element_count().checked_div(u64::from(items))?;
-    let (mut offsets, mut at) = (vec![0], 0_usize);
+    let mut offsets = vec![0];
+    let mut at = 0_usize;
     for _ in 0..items {
         for _ in 0..per_item {
             let length = tensor.data().get(at..)?.first_chunk::<4>()?;
@@ -135,7 +136,8 @@ fn shorten(tensor: &Tensor, axis: usize, own: u32, arena: &Arena) -> Result<Opti
     let product = |sizes: &[u32]| sizes.iter().map(|size| *size as usize).product::<usize>();
     let outer = product(dimensions.get(..axis).unwrap_or_default());
     let inner = product(dimensions.get(axis + 1..).unwrap_or_default()) * element_bytes;
-    let (kept, whole) = (own as usize * inner, before * inner);
+    let kept = own as usize * inner;
+    let whole = before * inner;
     if kept > whole || outer.checked_mul(whole) != Some(tensor.data().len()) {
         return Ok(None);
     }

@@ -3,7 +3,7 @@
 use crate::backend::Session;
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
-use crate::meter::{Meter, charge};
+use crate::meter::{Meter, charge, start};
 use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
 use crate::value::Value;
@@ -46,6 +46,7 @@ impl Metered<'_> {
         &mut self,
         run: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,
     ) -> Result<T, InferenceError> {
+        start(self.bearers);
         let started = Instant::now();
         let outcome = run(self.session);
         let elapsed = started.elapsed();

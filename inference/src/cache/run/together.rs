@@ -17,7 +17,8 @@ use tracing::{debug, warn};
 /// Runs several requests as one batch. Requests without an outcome afterwards must run alone.
 pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     let (Some(batcher), Some(first)) = (&lane.batcher, members.first()) else { return };
-    let (pin, class) = (first.job.pin.clone(), first.fit.as_ref().map(|fit| fit.class.clone()));
+    let pin = first.job.pin.clone();
+    let class = first.fit.as_ref().map(|fit| fit.class.clone());
     let started = Instant::now();
     let together = Arc::new(Interrupt::default());
     let outcome = {
@@ -30,14 +31,14 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     let own = match outcome {
         Ok(Some(parted)) => Some(parted),
         Ok(None) => {
-            warn!(model = %pin.id(), "the outputs of a batch do not have its items: requests are run alone from now on");
+            warn!(model = %pin.id(), "batch outputs do not match the batch's items, batching disabled for the model");
             batcher.give_up();
             None
         }
         // The interrupt ended the run; the batch itself did not fail.
         Err(_) if together.reason().is_some() => None,
         Err(error) => {
-            debug!(model = %pin.id(), requests = members.len(), %error, "a batch failed; its requests are run alone");
+            debug!(model = %pin.id(), requests = members.len(), %error, "batch failed, retrying its requests one by one");
             let items = members.iter().map(|member| member.job.job.batch()).sum();
             batcher.failed(class.as_deref().unwrap_or_default(), items);
             None
@@ -71,8 +72,10 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
 fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
     let left = Arc::new(AtomicUsize::new(members.len()));
     let hook = |member: &'a &mut Entry<ModelRun>| {
-        let (left, together) = (Arc::clone(&left), Arc::clone(together));
-        let (reply, interrupt) = (member.job.reply.clone(), Arc::downgrade(&member.interrupt));
+        let left = Arc::clone(&left);
+        let together = Arc::clone(together);
+        let reply = member.job.reply.clone();
+        let interrupt = Arc::downgrade(&member.interrupt);
         member.interrupt.hook(move || {
             let reason =
                 interrupt.upgrade().and_then(|interrupt| interrupt.reason()).unwrap_or(Reason::Cancelled);
@@ -99,7 +102,8 @@ fn run_joined(
     members: &[&mut Entry<ModelRun>],
     interrupt: &Interrupt,
 ) -> Result<Outcome, InferenceError> {
-    let (resident, arena) = (pin.resident(), &pin.shared().arena);
+    let resident = pin.resident();
+    let arena = &pin.shared().arena;
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };
     // A batch goes through host memory: its inputs are contiguous, and so are its outputs.
     let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;

@@ -36,7 +36,8 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
         return None;
     }
     let batcher = run.pin.resident().lane.batcher.as_ref()?;
-    let (signature, arena) = (run.pin.signature(), &run.pin.shared().arena);
+    let signature = run.pin.signature();
+    let arena = &run.pin.shared().arena;
     // The trial is charged to the model's owner, who benefits, instead of the caller of this
     // request.
     let meter = &run.pin.resident().source.meter;
@@ -47,10 +48,10 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
     let verdict = trial.ok()?;
     match verdict {
         Verdict::Same => {
-            info!(model = %run.pin.id(), "requests may be run together: their answers stay the same");
+            info!(model = %run.pin.id(), "batching enabled: a trial batch returned the same results as single runs");
         }
         Verdict::Differs => {
-            info!(model = %run.pin.id(), "requests are run alone: together their answers change (batching.mode = on insists)");
+            info!(model = %run.pin.id(), "batching disabled: a trial batch changed results (set batching.mode = on to batch anyway)");
         }
         Verdict::Failed | Verdict::Unclear => {}
     }

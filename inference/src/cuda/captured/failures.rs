@@ -28,11 +28,11 @@ impl CaptureFailures {
     }
 
     /// Counts a failure, and logs the first failure of this model for this reason.
-    pub(in crate::cuda) fn note(&self, model: &ModelId, why: String) {
+    pub(in crate::cuda) fn note(&self, model: &ModelId, why: &str) {
         let Shared { device, count, .. } = &*self.0;
         count.fetch_add(1, Relaxed);
-        if self.is_new(model, &why) {
-            warn!(%model, %device, why, "runs of the model are not captured as CUDA graphs: their kernels are launched one by one, which takes longer");
+        if self.is_new(model, why) {
+            warn!(%model, %device, why, "CUDA graph capture failed: runs of the model launch their kernels one by one, which takes longer");
         }
     }
 

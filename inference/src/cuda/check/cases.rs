@@ -133,50 +133,26 @@ fn chain(dims: &[usize], len: usize) -> Op {
     elementwise(dims, instructions, 2)
 }
 
+/// Rows of the cases of row operations.
+const ROWS: usize = 256;
+/// Columns of the cases of row operations.
+const COLS: usize = 384;
+
 /// All kinds of operations, most of them at sizes of ResNet-50 and MiniLM.
 pub(super) fn all() -> Vec<Case> {
-    let heads = |heads: usize, len: usize, dim: usize| Heads {
-        offset: 0,
-        batch_stride: heads * len * dim,
-        head_stride: dim,
-        row_stride: heads * dim,
-    };
-    let attention = Op::Attention(Attention {
-        batch: 2,
-        heads: 12,
-        q_len: 128,
-        kv_len: 128,
-        head_dim: 32,
-        scale: 0.176_776_7,
-        q: heads(12, 128, 32),
-        k: heads(12, 128, 32),
-        v: heads(12, 128, 32),
-        mask: None,
-    });
-    let transpose = Op::Copy(Copy {
-        fill: None,
-        parts: vec![Part {
-            input: 0,
-            dims: vec![8, 128, 12, 32],
-            from: Layout { offset: 0, strides: vec![49_152, 32, 4_096, 1] },
-            to: Layout { offset: 0, strides: vec![49_152, 384, 32, 1] },
-        }],
-    });
-    let load = Instruction::Load;
-    let sum = vec![
-        load(0),
-        load(1),
-        Instruction::Binary(Binary::Add),
-        Instruction::Unary(weir_graph::Unary::Activate(Activation::Gelu)),
-    ];
-    let (rows, cols) = (256, 384);
-    let of_rows = |name, op| Case::new(name, op, &[&[rows, cols]], &[rows]);
-    let reduce = |kind| Op::Reduce(Reduce { kind, rows, cols });
-    let of_chain = |name, len| {
-        let count = 1 << 20;
-        Case::new(name, chain(&[count], len), &[&[count], &[count]], &[count]).summing(len)
-    };
-    let mut cases = vec![
+    let mut cases = convolutions();
+    cases.extend(products());
+    cases.push(attention());
+    cases.extend(pools());
+    cases.extend(elementwise_chains());
+    cases.push(transpose());
+    cases.extend(normalisations_and_reductions());
+    cases.extend(selections());
+    cases
+}
+
+fn convolutions() -> Vec<Case> {
+    vec![
         Case::new(
             "conv 7x7, stride 2",
             conv(1, 2, 3),
@@ -195,6 +171,11 @@ pub(super) fn all() -> Vec<Case> {
             &[1, 32, 112, 112],
         )
         .summing(9),
+    ]
+}
+
+fn products() -> Vec<Case> {
+    vec![
         Case::new(
             "matmul 128x384x1536",
             matmul(&[], [128, 1536, 384], false),
@@ -223,13 +204,39 @@ pub(super) fn all() -> Vec<Case> {
             &[24, 128, 128],
         )
         .summing(32),
-        Case::new(
-            "attention 2x12x128x32",
-            attention,
-            &[&[2, 128, 12, 32], &[2, 128, 12, 32], &[2, 128, 12, 32]],
-            &[2, 128, 12, 32],
-        )
-        .summing(128),
+    ]
+}
+
+fn attention() -> Case {
+    let heads = |heads: usize, len: usize, dim: usize| Heads {
+        offset: 0,
+        batch_stride: heads * len * dim,
+        head_stride: dim,
+        row_stride: heads * dim,
+    };
+    let op = Op::Attention(Attention {
+        batch: 2,
+        heads: 12,
+        q_len: 128,
+        kv_len: 128,
+        head_dim: 32,
+        scale: 0.176_776_7,
+        q: heads(12, 128, 32),
+        k: heads(12, 128, 32),
+        v: heads(12, 128, 32),
+        mask: None,
+    });
+    Case::new(
+        "attention 2x12x128x32",
+        op,
+        &[&[2, 128, 12, 32], &[2, 128, 12, 32], &[2, 128, 12, 32]],
+        &[2, 128, 12, 32],
+    )
+    .summing(128)
+}
+
+fn pools() -> Vec<Case> {
+    vec![
         Case::new("max pool 3x3", pool(PoolKind::Max), &[&[1, 64, 112, 112]], &[1, 64, 56, 56]),
         Case::new(
             "average pool 3x3",
@@ -238,10 +245,52 @@ pub(super) fn all() -> Vec<Case> {
             &[1, 64, 56, 56],
         )
         .summing(9),
+    ]
+}
+
+/// One typical chain, and chains of different lengths.
+fn elementwise_chains() -> Vec<Case> {
+    let load = Instruction::Load;
+    let sum = vec![
+        load(0),
+        load(1),
+        Instruction::Binary(Binary::Add),
+        Instruction::Unary(weir_graph::Unary::Activate(Activation::Gelu)),
+    ];
+    let of_chain = |name, len| {
+        let count = 1 << 20;
+        Case::new(name, chain(&[count], len), &[&[count], &[count]], &[count]).summing(len)
+    };
+    vec![
         Case::new("add and gelu", elementwise(&[1 << 20], sum, 2), &[&[1 << 20], &[1 << 20]], &[1 << 20]),
         of_chain("1 elementwise instruction", 1),
         of_chain("15 elementwise instructions", 15),
-        Case::new("transpose", transpose, &[&[8, 12, 128, 32]], &[8, 128, 12, 32]),
+    ]
+}
+
+fn transpose() -> Case {
+    let op = Op::Copy(Copy {
+        fill: None,
+        parts: vec![Part {
+            input: 0,
+            dims: vec![8, 128, 12, 32],
+            from: Layout { offset: 0, strides: vec![49_152, 32, 4_096, 1] },
+            to: Layout { offset: 0, strides: vec![49_152, 384, 32, 1] },
+        }],
+    });
+    Case::new("transpose", op, &[&[8, 12, 128, 32]], &[8, 128, 12, 32])
+}
+
+/// Operation with one output element per row.
+fn of_rows(name: &'static str, op: Op) -> Case {
+    Case::new(name, op, &[&[ROWS, COLS]], &[ROWS])
+}
+
+fn normalisations_and_reductions() -> Vec<Case> {
+    let rows = ROWS;
+    let cols = COLS;
+    let reduce = |kind| Op::Reduce(Reduce { kind, rows, cols });
+    vec![
         Case::new(
             "softmax",
             Op::Softmax(Softmax { rows, cols, scale: 1.0, log: false, mask: None }),
@@ -272,20 +321,24 @@ pub(super) fn all() -> Vec<Case> {
             &[rows, cols],
         )
         .summing(cols),
-    ];
+    ]
+}
+
+/// Operations that read or return indices.
+fn selections() -> Vec<Case> {
+    let rows = ROWS;
+    let cols = COLS;
     let gather = Op::Gather(Gather { outer: 1, axis: 30_522, inner: 384, count: 256 });
-    cases.push(Case {
+    let gather = Case {
         indices: Some((1, 30_522)),
         ..Case::new("gather", gather, &[&[30_522, 384], &[256]], &[256, 384])
-    });
+    };
     let argmax = Op::ArgReduce(ArgReduce { rows, cols, largest: true, last: false });
-    cases.push(Case { outputs: vec![(vec![rows], Some(Int64))], ..of_rows("place of the largest", argmax) });
+    let argmax = Case { outputs: vec![(vec![rows], Some(Int64))], ..of_rows("place of the largest", argmax) };
     let top = Op::TopK(TopK { rows, cols, k: 5, largest: true });
-    cases.push(Case {
-        outputs: vec![(vec![rows, 5], None), (vec![rows, 5], Some(Int64))],
-        ..of_rows("top 5", top)
-    });
-    cases
+    let top =
+        Case { outputs: vec![(vec![rows, 5], None), (vec![rows, 5], Some(Int64))], ..of_rows("top 5", top) };
+    vec![gather, argmax, top]
 }
 
 /// Floating-point types of the graphs, one for each precision or pair of precisions.

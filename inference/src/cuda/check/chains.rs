@@ -99,7 +99,7 @@ fn input(graph: &Graph, port: &Port) -> Tensor {
         ((at as u64 ^ u64::from(port.value.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64
     };
     let count = tensor.elements();
-    match Lane::of(tensor.element_type()) {
+    match Lane::for_element_type(tensor.element_type()) {
         Lane::Float => {
             let number =
                 |at| (hash(at) as f32 / (1 << 23) as f32 - 1.0) * if at % 7 == 0 { 30.0 } else { 1.0 };

@@ -11,7 +11,8 @@ impl Folder {
     /// Creates a folder with a unique name.
     pub(super) fn new() -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let (process, number) = (std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
+        let process = std::process::id();
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("weir-doctor-{process}-{number}"));
         std::fs::create_dir_all(&path)?;
         Ok(Self(path))

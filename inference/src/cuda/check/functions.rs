@@ -105,10 +105,12 @@ fn together(
     asked: &Asked,
     report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
-    let (gpu, timer) = (&*bench.gpu, &bench.timer);
+    let gpu = &*bench.gpu;
+    let timer = &bench.timer;
     gpu.trim();
     let kept_before = kept_bytes(gpu);
-    let (mut functions, mut load_times_ns) = (Vec::new(), Vec::new());
+    let mut functions = Vec::new();
+    let mut load_times_ns = Vec::new();
     for stored in family {
         let program = Program::compile(
             &stored.model,
@@ -119,7 +121,10 @@ fn together(
         );
         let program = match program {
             Ok(program) => program,
-            Err(why) => return Ok(report.check(Check::failed(STAGE, what, why))),
+            Err(why) => {
+                report.check(Check::failed(STAGE, what, why));
+                return Ok(());
+            }
         };
         if functions.is_empty() {
             // All variants have the same launches.
@@ -194,7 +199,8 @@ impl Function {
     /// Returns the minimum memory of the function in a separate process, in whole blocks as in this
     /// process.
     fn alone(&self, context_bytes: Option<u64>) -> Taken {
-        let (program, blocks) = (&self.bound.program, |bytes: u64| bytes.next_multiple_of(BLOCK_BYTES));
+        let program = &self.bound.program;
+        let blocks = |bytes: u64| bytes.next_multiple_of(BLOCK_BYTES);
         let constants = program.constants.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         Taken {
             contexts: context_bytes.unwrap_or_default(),

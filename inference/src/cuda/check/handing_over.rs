@@ -59,7 +59,8 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
             Ok(())
         })?;
     }
-    let (infos, ordinal) = (bench.devices.infos(), bench.config.ordinal);
+    let infos = bench.devices.infos();
+    let ordinal = bench.config.ordinal;
     let Some(sibling) = bench.devices.siblings(ordinal)?.first().copied() else {
         let detail = match infos.len() {
             1 => "there is one GPU".to_owned(),
@@ -97,7 +98,8 @@ fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Ch
     let len = bytes as u64;
     let arena = slot.memory.prepare(2 * len, OWNER, gpu.now_ns())?;
     let (from, to) = arena.slice(0, len).zip(arena.slice(len, len)).ok_or_else(too_little)?;
-    let (pattern, stream) = (pattern(bytes), &slot.stream);
+    let pattern = pattern(bytes);
+    let stream = &slot.stream;
     stream.write(&pattern, from)?;
     let mut host = OverHost::new(gpu, (stream, from), (stream, to), bytes)?;
     let host = timed(timer, stream, to, &pattern, &mut host)?;
@@ -117,7 +119,9 @@ fn on_two(
     let len = bytes as u64;
     let to = here.memory.prepare(len, OWNER, gpu.now_ns())?;
     let from = there.memory.prepare(len, OWNER, sibling.now_ns())?;
-    let (pattern, here, there) = (pattern(bytes), &here.stream, &there.stream);
+    let pattern = pattern(bytes);
+    let here = &here.stream;
+    let there = &there.stream;
     there.write(&pattern, from)?;
     let mut host = OverHost::new(gpu, (there, from), (here, to), bytes)?;
     let host = timed(timer, here, to, &pattern, &mut host)?;

@@ -2,16 +2,16 @@
 
 use super::ahead::Ahead;
 use super::answers::answers;
-use super::bench::{self, BothWays, OWNER, in_slot};
+use super::bench::{self, BothWays, OWNER, Timed, in_slot};
 use super::floor::Floor;
 use super::folder::Folder;
-use super::timer::{median, nanoseconds};
+use super::timer::{Timer, median, nanoseconds};
 use super::{Bench, Check, CheckConfig, CheckFailure, Goal, LaunchParameters, Mismatch, Reporter, Stage};
 use crate::cuda::bound::Bound;
 use crate::cuda::device::Gpu;
 use crate::cuda::form::stored_for;
 use crate::cuda::model::{load_failure, weights_failure};
-use crate::cuda::program::Program;
+use crate::cuda::program::{CompileError, Program};
 use crate::cuda::weights::Weights;
 use crate::error::InferenceError;
 use crate::mapping::Mapping;
@@ -138,13 +138,13 @@ impl Variant<'_> {
         Check::passed(STAGE, format!("{}: {what}", self.name))
     }
 
-    /// Returns the model as a node stores it, and inputs for it.
-    fn stored(&self) -> Result<(Stored, Vec<Tensor>, Vec<Shape>), String> {
+    /// Stores the model like a node, and makes inputs for it.
+    fn stored(&self) -> Result<StoredVariant, String> {
         let (inputs, shapes) = inputs(&self.asked.model, self.batch)?;
         let folder = Folder::new().map_err(|error| error.to_string())?;
         let model =
             stored_for(self.asked.model.clone(), self.precision).map_err(|error| error.to_string())?;
-        Ok((Stored::new(&model, &Arc::new(folder))?, inputs, shapes))
+        Ok(StoredVariant { model: Stored::new(&model, &Arc::new(folder))?, inputs, shapes })
     }
 
     fn check(
@@ -153,84 +153,40 @@ impl Variant<'_> {
         expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
         report: &mut Reporter<'_>,
     ) -> Result<(), CheckFailure> {
-        let (gpu, timer, precision) = (&*bench.gpu, &bench.timer, self.precision);
-        let failed = |why: String| Check::failed(STAGE, &self.name, why);
-        let (stored, inputs, shapes) = match self.stored() {
+        let stored = match self.stored() {
             Ok(stored) => stored,
-            Err(why) => return Ok(report.check(failed(why))),
+            Err(why) => {
+                report.check(Check::failed(STAGE, &self.name, why));
+                return Ok(());
+            }
         };
-        let compile =
-            || Program::compile(&stored.model, &shapes, precision, &gpu.target, gpu.products.tier());
+        let trial = Trial { variant: self, gpu: &bench.gpu, timer: &bench.timer, stored };
         let began = Instant::now();
-        let program = match compile() {
+        let program = match trial.compile() {
             Ok(program) => program,
-            Err(why) => return Ok(report.check(failed(why.to_string()))),
+            Err(why) => {
+                report.check(Check::failed(STAGE, &self.name, why));
+                return Ok(());
+            }
         };
-        report.check(self.passed("its program made").took(timer.since(began), 0, 0));
+        report.check(self.passed("its program made").took(trial.timer.since(began), 0, 0));
         report.launches(LaunchParameters::of_steps(&program.steps));
         let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
-        let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
-        let launches = program.steps.len();
-        gpu.trim();
-        let kept_before = kept_bytes(gpu);
+        trial.gpu.trim();
+        let kept_before = kept_bytes(trial.gpu);
 
-        let load = || -> Result<Weights, CheckFailure> {
-            let weights = stored.load(gpu)?;
-            weights.wait().map_err(|error| weights_failure(&error))?;
-            Ok(weights)
-        };
-        timer.warm_up(|| load().map(|weights| drop_weights(gpu, weights)))?;
+        trial.timer.warm_up(|| trial.load().map(|weights| drop_weights(trial.gpu, weights)))?;
         let began = Instant::now();
-        let weights = load()?;
-        let loaded = timer.since(began);
-        let weight_bytes = stored.model.weights().iter().map(|weight| weight.bytes() as u64).sum();
-        report.check(self.passed("load").took(loaded, weight_bytes, 0));
+        let weights = trial.load()?;
+        let loaded = trial.timer.since(began);
+        report.check(self.passed("load").took(loaded, trial.weight_bytes(), 0));
 
-        let bound = Bound::new(gpu, program, &weights, OWNER)?;
-        let BothWays { launched, captured } =
-            in_slot(gpu, OWNER, &bound, &weights, &inputs, |ready| ready.both_ways(timer))?;
-        let took = |check: Check, measured| check.took(measured, cost.bytes, cost.flops).beside(floor_ns);
-        let run = self.passed(&format!("run, {launches} launches"));
-        let run = Check { detail: memory(gpu, weight_bytes, &bound.program), ..run };
-        report.check(took(run, launched.measured));
-        let goal = Goal::for_run(
-            gpu.context.info().compute_capability,
-            &self.asked.name,
-            precision,
-            self.batch,
-            captured.measured.time_ns,
-        );
-        let repeated = took(self.passed("run again, as a graph"), captured.measured).asked(goal);
-        let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);
-        report.check(repeated.same(differs, "the graph gives other answers"));
-        report.check(match expected() {
-            Ok(expected) => answers(self.passed("answers"), &launched.outputs, &expected, precision),
-            Err(why) => failed(format!("the reference does not run it: {why}")),
-        });
+        let launched = trial.run(program, weights, cost, expected, report)?;
+        report.check(self.evicted(trial.gpu, "evicted", kept_before));
 
-        drop((bound, weights));
-        report.check(self.evicted(gpu, "evicted", kept_before));
-        let cold = || -> Result<(u64, Option<Mismatch>), CheckFailure> {
-            let program = compile().map_err(|error| InferenceError::Run(error.to_string().into()))?;
-            let began = Instant::now();
-            let weights = stored.load(gpu)?;
-            let bound = Bound::new(gpu, program, &weights, OWNER)?;
-            let outputs = bench::cold(gpu, &bound, &weights, &inputs)?;
-            let time_ns = nanoseconds(began.elapsed());
-            // Weights that are still being transferred cannot be evicted.
-            bound.wait(&weights)?;
-            drop(bound);
-            drop_weights(gpu, weights);
-            Ok((time_ns, Mismatch::of_outputs(&launched.outputs, &outputs)))
-        };
-        timer.warm_up(|| cold().map(drop))?;
-        let runs = (0..timer.repeats().min(COLD_RUNS_MAX)).map(|_| cold()).collect::<Result<Vec<_>, _>>()?;
-        let (times, differ): (Vec<u64>, Vec<_>) = runs.into_iter().unzip();
-        let measured = timer.measured(median(times));
-        let goal = cold_goal(measured.time_ns, loaded.time_ns.max(launched.measured.time_ns));
-        let check = self.passed("cold run").took(measured, weight_bytes, cost.flops).asked(goal);
-        report.check(check.same(differ.into_iter().flatten().next(), "a cold run gives other answers"));
-        report.check(self.evicted(gpu, "evicted after cold runs", kept_before));
+        let longer_ns = loaded.time_ns.max(launched.measured.time_ns);
+        report.check(trial.cold_runs(&launched.outputs, longer_ns, cost.flops)?);
+        report.check(self.evicted(trial.gpu, "evicted after cold runs", kept_before));
         Ok(())
     }
 
@@ -248,6 +204,114 @@ impl Variant<'_> {
     }
 }
 
+/// Stored model with inputs of one batch size.
+struct StoredVariant {
+    model: Stored,
+    inputs: Vec<Tensor>,
+    shapes: Vec<Shape>,
+}
+
+/// Variant on the device that runs it.
+struct Trial<'a> {
+    variant: &'a Variant<'a>,
+    gpu: &'a Gpu,
+    timer: &'a Timer,
+    stored: StoredVariant,
+}
+
+impl Trial<'_> {
+    fn compile(&self) -> Result<Program, CompileError> {
+        let StoredVariant { model, shapes, .. } = &self.stored;
+        let tier = self.gpu.products.tier();
+        Program::compile(&model.model, shapes, self.variant.precision, &self.gpu.target, tier)
+    }
+
+    /// Loads the weights, and waits until they have arrived.
+    fn load(&self) -> Result<Weights, CheckFailure> {
+        let weights = self.stored.model.load(self.gpu)?;
+        weights.wait().map_err(|error| weights_failure(&error))?;
+        Ok(weights)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.stored.model.model.weights().iter().map(|weight| weight.bytes() as u64).sum()
+    }
+
+    /// Checks runs of the loaded model, launched kernel by kernel and as a graph, and then drops it.
+    /// Returns the outputs and the time of the launched run.
+    fn run(
+        &self,
+        program: Program,
+        weights: Weights,
+        cost: Cost,
+        expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
+        report: &mut Reporter<'_>,
+    ) -> Result<Timed, CheckFailure> {
+        let Variant { asked, precision, batch, .. } = *self.variant;
+        let launches = program.steps.len();
+        let info = self.gpu.context.info();
+        let floor_ns = Floor::of(info, precision).map(|floor| floor.time_ns(&program.steps));
+        let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
+        let BothWays { launched, captured } =
+            in_slot(self.gpu, OWNER, &bound, &weights, &self.stored.inputs, |ready| {
+                ready.both_ways(self.timer)
+            })?;
+        let took = |check: Check, measured| check.took(measured, cost.bytes, cost.flops).beside(floor_ns);
+        let run = self.variant.passed(&format!("run, {launches} launches"));
+        let run = Check { detail: memory(self.gpu, self.weight_bytes(), &bound.program), ..run };
+        report.check(took(run, launched.measured));
+        let time_ns = captured.measured.time_ns;
+        let goal = Goal::for_run(info.compute_capability, &asked.name, precision, batch, time_ns);
+        let repeated = took(self.variant.passed("run again, as a graph"), captured.measured).asked(goal);
+        let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);
+        report.check(repeated.same(differs, "the graph gives other answers"));
+        report.check(match expected() {
+            Ok(expected) => answers(self.variant.passed("answers"), &launched.outputs, &expected, precision),
+            Err(why) => {
+                let why = format!("the reference does not run it: {why}");
+                Check::failed(STAGE, &self.variant.name, why)
+            }
+        });
+        drop((bound, weights));
+        Ok(launched)
+    }
+
+    /// Checks runs that load the model first: their outputs, and their time relative to the longer
+    /// of load and run, `longer_ns`.
+    fn cold_runs(&self, outputs: &[Vec<u8>], longer_ns: u64, flops: u64) -> Result<Check, CheckFailure> {
+        let cold = || self.cold_run(outputs);
+        self.timer.warm_up(|| cold().map(drop))?;
+        let runs = (0..self.timer.repeats().min(COLD_RUNS_MAX)).map(|_| cold());
+        let runs = runs.collect::<Result<Vec<_>, _>>()?;
+        let differs = runs.iter().find_map(|run| run.differs);
+        let measured = self.timer.measured(median(runs.iter().map(|run| run.time_ns).collect()));
+        let goal = cold_goal(measured.time_ns, longer_ns);
+        let check = self.variant.passed("cold run").took(measured, self.weight_bytes(), flops).asked(goal);
+        Ok(check.same(differs, "a cold run gives other answers"))
+    }
+
+    fn cold_run(&self, expected: &[Vec<u8>]) -> Result<ColdRun, CheckFailure> {
+        let program = self.compile().map_err(|error| InferenceError::Run(error.to_string().into()))?;
+        let began = Instant::now();
+        let weights = self.stored.model.load(self.gpu)?;
+        let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
+        let outputs = bench::cold(self.gpu, &bound, &weights, &self.stored.inputs)?;
+        let time_ns = nanoseconds(began.elapsed());
+        // Weights that are still being transferred cannot be evicted.
+        bound.wait(&weights)?;
+        drop(bound);
+        drop_weights(self.gpu, weights);
+        Ok(ColdRun { time_ns, differs: Mismatch::of_outputs(expected, &outputs) })
+    }
+}
+
+/// Result of a run that loads the model first.
+struct ColdRun {
+    time_ns: u64,
+    /// First element that differs from the outputs of the loaded model.
+    differs: Option<Mismatch>,
+}
+
 fn drop_weights(gpu: &Gpu, weights: Weights) {
     drop(weights);
     gpu.trim();
@@ -262,7 +326,8 @@ pub(super) struct Stored {
 impl Stored {
     /// Stores the model in a folder, which other models can share.
     pub(super) fn new(model: &Model, folder: &Arc<Folder>) -> Result<Self, String> {
-        let (separated, folder) = (model.without_weights(), Arc::clone(folder));
+        let separated = model.without_weights();
+        let folder = Arc::clone(folder);
         for file in &separated.weights {
             let path = folder.path().join(file.hash.to_string());
             if path.exists() {
@@ -291,7 +356,9 @@ pub(super) fn kept_bytes(gpu: &Gpu) -> u64 {
 /// Describes the memory of a model by use.
 fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     let kib = |bytes: u64| format!("{} KiB", bytes.div_ceil(1 << 10));
-    let (weights, values, kept) = (kib(weight_bytes), kib(program.arena_bytes), kib(program.resident_bytes));
+    let weights = kib(weight_bytes);
+    let values = kib(program.arena_bytes);
+    let kept = kib(program.resident_bytes);
     let held = kib(gpu.pool.usage().used_bytes.saturating_sub(gpu.tensors.usage().spare_bytes));
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
 }

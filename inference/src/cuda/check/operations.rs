@@ -58,7 +58,8 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(Variant::answer).collect();
     wanted.dedup();
     let job = |(operation, float): &(usize, ElementType)| {
-        let (case, float) = (operations.get(*operation), *float);
+        let case = operations.get(*operation);
+        let float = *float;
         move || case.map_or_else(|| Err("no such operation".to_owned()), |case| answer(case, float))
     };
     Ahead::new(wanted.iter().map(job).collect()).run(|answers| {
@@ -150,7 +151,9 @@ impl Variant {
         answer: &Answer,
         report: &mut Reporter<'_>,
     ) -> Result<Option<Check>, CheckFailure> {
-        let (gpu, precision, tier) = (&*bench.gpu, self.precision, self.tier);
+        let gpu = &*bench.gpu;
+        let precision = self.precision;
+        let tier = self.tier;
         let passed = self.passed(case);
         let failed = |why: String| Ok(Some(Check { passed: false, detail: why, ..self.passed(case) }));
         let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };

@@ -28,7 +28,8 @@ pub(in crate::cuda) struct Measured {
 
 impl Timer {
     pub(super) fn new(devices: &Devices, config: &CheckConfig) -> Self {
-        let (monitor, warm_up) = (Monitor::of(devices), Duration::from_millis(config.warm_up_ms));
+        let monitor = Monitor::new(devices);
+        let warm_up = Duration::from_millis(config.warm_up_ms);
         Self { monitor, ordinal: config.ordinal, warm_up, repeats: config.repeats.max(1) }
     }
 
@@ -59,7 +60,8 @@ impl Timer {
             batch = (2 * batch).min(WARM_UP_LAUNCHES_MAX);
             stream.synchronize()
         })?;
-        let (intervals, launches) = (self.repeats.min(INTERVALS_MAX), (self.repeats / INTERVALS_MAX).max(1));
+        let intervals = self.repeats.min(INTERVALS_MAX);
+        let launches = (self.repeats / INTERVALS_MAX).max(1);
         let event = |_| Event::with_timing(stream.context());
         let events = (0..=intervals).map(event).collect::<Result<Vec<_>, _>>()?;
         for (place, event) in events.iter().enumerate() {

@@ -17,7 +17,7 @@ pub const COMPILE_COMMAND: &str = "__compile-kernels";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CompileLimits {
     pub(super) memory_bytes_max: u64,
-    pub(super) time_ms_max: u64,
+    pub(super) cpu_ms_max: u64,
 }
 
 /// Task of the child.
@@ -47,8 +47,8 @@ pub(super) async fn compile(
     limits: CompileLimits,
 ) -> Result<Vec<(String, String)>, PrepareError> {
     let task = Task { folders: Search::from_environment().folders, sources };
-    let CompileLimits { memory_bytes_max, time_ms_max } = limits;
-    let limits = Limits { memory_bytes_max, cpu_time_ms_max: time_ms_max };
+    let CompileLimits { memory_bytes_max, cpu_ms_max } = limits;
+    let limits = Limits { memory_bytes_max, cpu_ms_max };
     let source_name = task.sources.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let over = |log: String| Err(Refusal::Compile { source_name, log }.into());
     match Command::this_program(COMPILE_COMMAND).run(limits, &task).await {
@@ -56,7 +56,7 @@ pub(super) async fn compile(
         Ok(Answer::Refused { name, log }) => Err(Refusal::Compile { source_name: name, log }.into()),
         Ok(Answer::NoCompiler(why)) => Err(PrepareError::Compiler(why.into())),
         Err(Failure::OverTime) => {
-            over(format!("it takes longer than {time_ms_max} ms (kernel_graphs.compile_time_ms_max)"))
+            over(format!("it takes more than {cpu_ms_max} ms of CPU time (kernel_graphs.compile_cpu_ms_max)"))
         }
         Err(Failure::OverMemory) => over(format!(
             "it takes more than {memory_bytes_max} bytes of memory (kernel_graphs.compile_memory_bytes_max)"

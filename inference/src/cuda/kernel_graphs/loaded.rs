@@ -98,7 +98,8 @@ impl Loaded {
             if self.plans.len() >= PLANS_MAX {
                 self.plans.clear();
             }
-            let (captured, captures) = (Captured::Never, CaptureBackoff::default());
+            let captured = Captured::Never;
+            let captures = CaptureBackoff::default();
             self.plans.insert(shapes.to_vec(), Planned { captured, captures, plan });
         }
         let planned = self.plans.get_mut(shapes).ok_or_else(misfit)?;

@@ -97,7 +97,7 @@ impl Session for KernelGraphSession {
             return Err(InferenceError::Run("its worker did not say what came of it".into()));
         };
         if let Some(why) = not_captured {
-            self.graph.capture_failures.note(&self.graph.id, why);
+            self.graph.capture_failures.note(&self.graph.id, &why);
         }
         let memory = turn.memory()?;
         let tensors =

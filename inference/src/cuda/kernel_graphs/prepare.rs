@@ -15,7 +15,7 @@ pub struct KernelGraphPreparerConfig {
     /// Maximum memory of the process that compiles CUDA C, in bytes.
     pub compile_memory_bytes_max: u64,
     /// Maximum CPU time of the process that compiles CUDA C, in milliseconds.
-    pub compile_time_ms_max: u64,
+    pub compile_cpu_ms_max: u64,
 }
 
 /// Preparer that checks kernel graphs, and compiles their CUDA C sources. The result is one file:
@@ -38,7 +38,7 @@ impl Preparer for KernelGraphPreparer {
         let mut bundle = blocking(move || read(&file)).await?;
         let limits = CompileLimits {
             memory_bytes_max: self.0.compile_memory_bytes_max,
-            time_ms_max: self.0.compile_time_ms_max,
+            cpu_ms_max: self.0.compile_cpu_ms_max,
         };
         let sources: Vec<(String, String)> =
             bundle.to_compile().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
@@ -85,7 +85,7 @@ pub(in crate::cuda) fn store(bundle: Bundle, out: &Path) -> Result<Prepared, Pre
         return Err(refused(&GraphError::TooLarge(json.len())));
     }
     let graph = KernelGraph::new(bundle).map_err(|error| refused(&error))?;
-    let skeleton = ContentHash::of(&json);
+    let skeleton = ContentHash::from_content(&json);
     let path = out.join(skeleton.to_string());
     std::fs::write(&path, &json).map_err(|error| PrepareError::io("write", &path, error))?;
     let code_bytes: usize = graph.modules().iter().map(|(_, ptx)| ptx.len()).sum();

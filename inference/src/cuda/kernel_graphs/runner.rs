@@ -79,7 +79,8 @@ impl Runner {
         let memory = SlotMemory::new(&pool, &stream, memory_bytes_max, 0)?;
         let (began, ended) = (Event::with_timing(&context)?, Event::with_timing(&context)?);
         let staging = StagingBuffer::new(&context, STAGING_BYTES)?;
-        let (graphs, opened) = (HashMap::new(), Instant::now());
+        let graphs = HashMap::new();
+        let opened = Instant::now();
         Ok(Self { graphs, memory, staging, began, ended, stream, context, memory_bytes_max, opened })
     }
 
@@ -161,8 +162,9 @@ impl Runner {
         let not_captured = unsafe { run.launch(stream, arena) }?;
         // The copies of the inputs are done, so the outputs can reuse the staging memory.
         stream.synchronize()?;
-        let (mut rest, mut parts, mut offset) =
-            (&mut *staging, Vec::with_capacity(outputs.len()), outputs_at);
+        let mut rest = &mut *staging;
+        let mut parts = Vec::with_capacity(outputs.len());
+        let mut offset = outputs_at;
         let mut places = Vec::with_capacity(outputs.len());
         for output in &outputs {
             let (place, behind) = take(rest, output.region.bytes)?;

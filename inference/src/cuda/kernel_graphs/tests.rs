@@ -179,7 +179,7 @@ fn failed_capture_falls_back_to_eager_launches_and_reports_reason() {
         assert_eq!(fake.count("graph_launches"), 0, "{failure}");
         let input = Part { shape: Shape::new(&[1]).unwrap(), home: Home::Connection, offset: 0, bytes: 4 };
         for _ in 0..3 {
-            let answer = runner.run(2, &[input.clone()], &[0], OUTPUTS_AT, &memory);
+            let answer = runner.run(2, std::slice::from_ref(&input), &[0], OUTPUTS_AT, &memory);
             assert!(matches!(answer, Answer::Ran { not_captured: None, .. }), "{failure}: {answer:?}");
         }
         assert_eq!(fake.count("graph_launches"), 2, "{failure}: another graph is captured");

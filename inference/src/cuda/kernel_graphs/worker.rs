@@ -60,8 +60,9 @@ impl Worker {
         ordinal: u32,
         tenant: TenantId,
     ) -> Self {
-        let (graphs, state, returned) =
-            (AtomicU64::new(0), Mutex::new(Some(State::default())), Condvar::new());
+        let graphs = AtomicU64::new(0);
+        let state = Mutex::new(Some(State::default()));
+        let returned = Condvar::new();
         Self { config, driver, ordinal, tenant, graphs, state, returned, unneeded: Mutex::default() }
     }
 
@@ -133,7 +134,7 @@ impl Turn<'_> {
         let answer = called.map_err(|error| match error {
             CallError::Interrupted => InferenceError::Cancelled,
             CallError::OverTime(time_max) => unavailable(&format!(
-                "it took longer than {} ms (kernel_graphs.run_time_ms_max), and its worker was stopped",
+                "it took longer than {} ms (kernel_graphs.run_wall_ms_max), and its worker was stopped",
                 time_max.as_millis()
             )),
             error => unavailable(&error.to_string()),
@@ -156,13 +157,14 @@ impl Turn<'_> {
             self.state.restarts.died(Instant::now());
             unavailable(&format!("its worker cannot be started: {error}"))
         })?);
-        let (driver, memory_bytes_max) = (driver.clone(), config.memory_bytes_max);
+        let driver = driver.clone();
+        let memory_bytes_max = config.memory_bytes_max;
         let answer = self.prepare(&Request::Open { driver, ordinal: *ordinal, memory_bytes_max })?;
         if !matches!(answer, Answer::Done) {
             self.end(&format!("{answer:?}"));
         }
         self.expect(answer)?;
-        info!(%tenant, ordinal, "a worker for kernels was started");
+        info!(%tenant, ordinal, "kernel graph worker started");
         Ok(())
     }
 
@@ -210,7 +212,7 @@ impl Turn<'_> {
     /// Discards the process after a failure.
     fn end(&mut self, why: &str) {
         let Worker { tenant, ordinal, .. } = self.worker;
-        warn!(%tenant, ordinal, why, "a worker for kernels has ended");
+        warn!(%tenant, ordinal, why, "kernel graph worker ended");
         self.state.process = None;
         self.state.restarts.died(Instant::now());
         self.state.loaded.clear();

@@ -77,7 +77,8 @@ impl Modules {
     /// Compiles and loads the PTX of a module, even if the module is already loaded.
     pub(in crate::cuda) fn load_ptx(&self, module: weir_kernels::Module) -> Result<Loaded, CudaError> {
         let ptx = module.ptx(self.compute_capability).ok_or_else(|| {
-            let (name, capability) = (module.name(), self.compute_capability);
+            let name = module.name();
+            let capability = self.compute_capability;
             CudaError::Invalid(format!(
                 "there are no {name} kernels for devices of compute capability {capability}"
             ))

@@ -36,8 +36,8 @@ pub(crate) fn send_files(to: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Resul
 pub(crate) fn receive_files(from: &UnixStream, count: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut files = Vec::with_capacity(count);
     for _ in 0..count.div_ceil(AT_ONCE_MAX) {
-        let (mut byte, mut space) =
-            ([0], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE_MAX))]);
+        let mut byte = [0];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = loop {
             let into = &mut [IoSliceMut::new(&mut byte)];

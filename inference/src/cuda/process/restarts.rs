@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn consecutive_failures_back_off_exponentially() {
-        let (now, mut restarts) = (Instant::now(), Restarts::default());
+        let now = Instant::now();
+        let mut restarts = Restarts::default();
         let mut waits = Vec::new();
         for _ in 0..10 {
             restarts.died(now);

@@ -39,9 +39,11 @@ pub(crate) fn write_tensors(
     memory: &File,
     arena: Option<&Arena>,
 ) -> Result<(Vec<Part>, u64), InferenceError> {
-    let (mut parts, mut end) = (Vec::with_capacity(tensors.len()), 0);
+    let mut parts = Vec::with_capacity(tensors.len());
+    let mut end = 0;
     for tensor in tensors {
-        let (shape, data) = (tensor.shape().clone(), tensor.data());
+        let shape = tensor.shape().clone();
+        let data = tensor.data();
         let bytes = data.len() as u64;
         if let Some(offset) = arena.and_then(|arena| arena.shared_offset(data)) {
             parts.push(Part { shape, home: Home::Arena, offset, bytes });

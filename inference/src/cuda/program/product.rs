@@ -170,7 +170,8 @@ fn product(
 /// Merges the batch dimensions into one, and returns its size and the strides of both sides.
 /// Returns `None` if the dimensions are not contiguous.
 fn one_batch(op: &MatMul) -> Option<(usize, [usize; 2])> {
-    let (mut batch, mut strides) = (1, [0, 0]);
+    let mut batch = 1;
+    let mut strides = [0, 0];
     for (place, count) in op.batch.iter().enumerate().rev() {
         if *count == 1 {
             continue;

@@ -148,7 +148,8 @@ fn captured_compiled_chain_matches_interpreter() {
     let bound = Bound::new(&setup.gpu, program(), &weights, OWNER).unwrap();
     assert_eq!((compiled(&setup.gpu, &bound), compiled(&setup.gpu, &interpreted)), (1, 0));
     let both = [&interpreted, &bound].map(|bound| {
-        in_slot(&setup.gpu, OWNER, bound, &weights, &inputs, |ready| ready.outputs_both_ways()).unwrap().0
+        in_slot(&setup.gpu, OWNER, bound, &weights, &inputs, |ready| Ok(ready.outputs_both_ways()?.0))
+            .unwrap()
     });
     let expected = &both[0][0];
     for [launched, captured] in &both {

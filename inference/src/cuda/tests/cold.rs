@@ -151,7 +151,8 @@ fn cancelled_cold_run_enqueues_no_further_launches() {
     let interrupt = Interrupt::default();
     std::thread::scope(|scope| {
         let job = Job { inputs: inputs.clone(), outputs: vec![0] };
-        let (session, stop) = (&mut session, &interrupt);
+        let session = &mut session;
+        let stop = &interrupt;
         let cold = scope.spawn(move || session.run(&job, stop));
         wait_for_kernels(&setup.fake, 1);
         interrupt.fire(Reason::Cancelled);

@@ -75,7 +75,8 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
     for stage in Stage::ALL.into_iter().filter(|stage| !in_workers.contains(stage)) {
         let (events, ended) = stages.events(stage);
         ended.unwrap();
-        let (found, checks) = (cases(&events), checks(&events));
+        let found = cases(&events);
+        let checks = checks(&events);
         assert!(!checks.is_empty(), "{stage} checks nothing");
         let failed: Vec<_> = checks.iter().filter(|check| !check.passed).collect();
         assert!(failed.is_empty(), "{failed:#?}");
@@ -108,6 +109,21 @@ fn timings_include_the_measured_clocks() {
         assert_eq!((clocks.sm_clock_mhz, clocks.memory_clock_mhz), (Some(1_980), Some(3_201)));
         assert_eq!((clocks.pcie_generation, clocks.pcie_width), (Some(5), Some(16)));
         assert_eq!(clocks.power_w, Some(123.5));
+    }
+}
+
+#[test]
+fn loads_from_the_page_cache_and_the_pinned_cache_have_goals() {
+    let stages = Stages::new(Fake::new(4)).only("loads from host memory");
+    let checks = stages.checks(Stage::Transfers);
+    let what: Vec<_> = checks.iter().map(|check| check.what.as_str()).collect();
+    assert_eq!(
+        what,
+        ["page cache", "pinned cache"].map(|from| format!("102400 KiB to the device, from the {from}"))
+    );
+    for check in checks {
+        assert!(check.passed && check.goal.is_some() && check.bytes_per_s.is_some(), "{check:#?}");
+        assert!(check.detail.ends_with(" copy threads"), "{check:#?}");
     }
 }
 

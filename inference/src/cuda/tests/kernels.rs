@@ -71,7 +71,8 @@ fn module_load_does_not_block_other_modules() {
     let (done, finished) = mpsc::channel();
     thread::scope(|scope| {
         let ask = |module, name| {
-            let (done, gpu) = (done.clone(), &setup.gpu);
+            let done = done.clone();
+            let gpu = &setup.gpu;
             scope.spawn(move || {
                 gpu.kernels.function(&kernel(module, name), 0).unwrap();
                 done.send(module).unwrap();

@@ -3,6 +3,7 @@
 use super::{DIGITS, Setup, assert_close, expected, read, run, values};
 use crate::backend::Model;
 use crate::cuda::model::{CudaModel, ModelFiles};
+use crate::cuda::weights::PinnedLookups;
 use crate::error::InferenceError;
 use std::sync::Arc;
 use weir_fake_cuda::Fake;
@@ -64,6 +65,26 @@ fn premapped_memory_is_freed_for_runs() {
     let owner = weir_device::cuda::Owner(1);
     setup.gpu.make_room(|| slot.memory.prepare(free + spare, owner, 0).map(drop)).unwrap();
     assert_eq!(setup.gpu.tensors.usage().spare_bytes, 0);
+}
+
+#[test]
+fn loads_count_the_bytes_that_they_copy_from_the_pinned_cache_and_from_files() {
+    let setup = Setup::new(3);
+    let source = setup.source("digits", read(DIGITS));
+    let files = ModelFiles::of(&source).unwrap();
+    let load = || {
+        let model = CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
+        model.arrive().unwrap();
+        setup.gpu.pinned.settle();
+        model
+    };
+    let first = load();
+    let PinnedLookups { hit_bytes, miss_bytes } = first.lookups();
+    assert!(hit_bytes == 0 && miss_bytes > 0, "{miss_bytes}");
+    assert_eq!(load().lookups(), PinnedLookups::default(), "the device has the weights");
+    drop(first);
+    setup.gpu.trim();
+    assert_eq!(load().lookups(), PinnedLookups { hit_bytes: miss_bytes, miss_bytes: 0 });
 }
 
 /// A load must reject wrong bytes from every source.

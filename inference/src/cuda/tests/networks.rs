@@ -20,7 +20,7 @@ pub(super) fn light(name: &str) -> Bytes {
 }
 
 /// Maximum error in a precision relative to the largest element: several times the measured error
-/// (docs/gpu.md), and a fraction of the error that a wrong weight causes.
+/// (docs/concepts/gpu.md), and a fraction of the error that a wrong weight causes.
 pub(super) fn tolerance(precision: Precision) -> f64 {
     match precision {
         Precision::Fp32 => 1e-5,
@@ -33,7 +33,9 @@ pub(super) fn tolerance(precision: Precision) -> f64 {
 /// Asserts that answers match ONNX Runtime, whose answers must be spread enough to reveal errors.
 #[track_caller]
 pub(super) fn assert_near(what: &str, precision: Precision, found: &[f32], expected: &[f32]) {
-    let (off, spread, tolerance) = (distance(found, expected), spread(expected), tolerance(precision));
+    let off = distance(found, expected);
+    let spread = spread(expected);
+    let tolerance = tolerance(precision);
     println!("{what}, {precision}: {off:.1e} off, {spread:.2} apart");
     assert!(off <= tolerance, "{what}, {precision}: {off:e} off");
     assert!(spread >= 5.0 * tolerance, "{what}: nothing is shown by answers that are {spread} apart");
@@ -49,7 +51,8 @@ impl Setup {
 
 #[track_caller]
 fn network(name: &str, precisions: &[Precision]) {
-    let (upload, mut random) = (light(name), Random(2));
+    let upload = light(name);
+    let mut random = Random(2);
     let image = TensorType::new(ElementType::Fp32, [1, 3, 224, 224]).unwrap();
     let pixels = (0..image.elements()).map(|_| random.next()).collect();
     let image = reference::Tensor::floats(image, pixels);

@@ -46,7 +46,8 @@ fn side(
 ) -> Matrix {
     let (count, length) = if transposed { (columns, rows) } else { (rows, columns) };
     let row_stride = length + pad;
-    let (mut strides, mut next) = (Vec::new(), count * row_stride);
+    let mut strides = Vec::new();
+    let mut next = count * row_stride;
     for (place, dim) in batch.iter().enumerate().rev() {
         let broadcast = broadcasts.get(place).copied().unwrap_or_default();
         strides.insert(0, if broadcast { 0 } else { next });
@@ -86,7 +87,8 @@ fn cases() -> impl Strategy<Value = Case> {
 
 impl Case {
     fn graph(&self) -> Graph {
-        let (op, float) = (&self.op, element_type(self.precision));
+        let op = &self.op;
+        let float = element_type(self.precision);
         let count: usize = op.batch.iter().product();
         let reach = |matrix: &Matrix, rows: usize, columns: usize| {
             let (lines, length) = if matrix.transposed { (columns, rows) } else { (rows, columns) };
@@ -160,8 +162,9 @@ fn library_products_match_reference() {
         let weights = Weights::none();
         let bound = Bound::new(&setup.gpu, program, &weights, OWNER).unwrap();
         prop_assert_eq!(bound.library_steps(), usize::from(is_given));
-        let ways = in_slot(&setup.gpu, OWNER, &bound, &weights, &inputs, |ready| ready.outputs_both_ways());
-        let [launched, captured] = ways.unwrap().0;
+        let ways =
+            in_slot(&setup.gpu, OWNER, &bound, &weights, &inputs, |ready| Ok(ready.outputs_both_ways()?.0));
+        let [launched, captured] = ways.unwrap();
         prop_assert_eq!(&launched, &captured, "captured, it is the same to the bit");
         let found = reference::Tensor::from_bytes(expected.tensor().clone(), &launched[0]);
         let off = worst(&found.unwrap().to_floats(), &expected.to_floats());

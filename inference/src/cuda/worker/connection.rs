@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn pending_reply_keeps_its_deadline() {
         let (mut connection, worker) = pair();
-        let (interrupt, time_max) = (Interrupt::default(), Duration::from_millis(200));
+        let interrupt = Interrupt::default();
+        let time_max = Duration::from_millis(200);
         interrupt.fire(Reason::Cancelled);
         let called = connection.call(&Request::Trim, None, time_max, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");

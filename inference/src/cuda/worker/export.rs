@@ -37,7 +37,8 @@ impl Export {
         tenant: &TenantId,
         reserved: Reserved,
     ) -> Result<Option<Self>, InferenceError> {
-        let (wanted, number) = (Interrupt::default(), worker.number());
+        let wanted = Interrupt::default();
+        let number = worker.number();
         let mut line = worker.line(&wanted)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
@@ -47,7 +48,8 @@ impl Export {
         match worker.understand(answered)? {
             Answer::Exported(place) if place.blocks <= blocks_max => {
                 // From now on, dropping the export releases it in the worker.
-                let (weak, config) = (Arc::downgrade(worker), Arc::clone(&worker.config));
+                let weak = Arc::downgrade(worker);
+                let config = Arc::clone(&worker.config);
                 let mut export = Self { worker: weak, config, number, place, blocks: None };
                 let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
                 Ok(files.map(|files| {
@@ -56,7 +58,7 @@ impl Export {
                 }))
             }
             Answer::NotExported { why } => {
-                tracing::debug!(device = %worker.config.device(), why, "a tensor is not read where it lies");
+                tracing::debug!(device = %worker.config.device(), why, "peer read of a tensor failed: the tensor passes through the host");
                 Ok(None)
             }
             answer => Err(worker.senseless(&answer)),

@@ -40,7 +40,8 @@ impl LetGo {
 
 /// Starts the thread, which ends with `worker`.
 pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()> {
-    let (config, worker) = (Arc::clone(&worker.config), Arc::downgrade(worker));
+    let config = Arc::clone(&worker.config);
+    let worker = Arc::downgrade(worker);
     let name = format!("weir-{}-free", config.device());
     let tell = move || tell(&worker, &config.hand_overs, &gone);
     std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(tell)?;
@@ -49,8 +50,10 @@ pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()
 
 fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
     while let Ok(first) = gone.recv() {
-        let (mut tensors, mut sizes) = (Vec::new(), Vec::new());
-        let (mut abandoned, mut exports) = (Vec::new(), Vec::new());
+        let mut tensors = Vec::new();
+        let mut sizes = Vec::new();
+        let mut abandoned = Vec::new();
+        let mut exports = Vec::new();
         for one in std::iter::once(first).chain(gone.try_iter()).take(AT_ONCE_MAX) {
             match one {
                 Gone::Unused { number, bytes } => {

@@ -1,14 +1,15 @@
 //! Messages between a node and the worker of a device on a connection. Each request is answered
 //! before the next request is sent.
 
-use crate::cuda::device::GpuConfig;
+use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::libraries::LibraryState;
 use crate::cuda::model::ModelFiles;
 use crate::cuda::process::Part;
+use crate::cuda::weights::PinnedLookups;
 use crate::error::InferenceError;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weir_device::cuda::Measured;
+use weir_device::cuda::{Measured, PinnedCacheUsage};
 use weir_types::{ContentHash, ModelId, Shape, TenantId};
 
 /// Maximum number of files per message, and in transit to one worker. Each file is a 2 MiB memory
@@ -71,11 +72,19 @@ pub(in crate::cuda) struct MemoryReport {
     pub(in crate::cuda) outside_bytes: u64,
     /// Memory available to the pool, in bytes.
     pub(in crate::cuda) capacity_bytes: u64,
+    /// Host memory of the pinned cache, in bytes.
+    pub(in crate::cuda) pinned_capacity_bytes: u64,
+    /// Bytes of the weights in the pinned cache.
+    pub(in crate::cuda) pinned_used_bytes: u64,
 }
 
-impl From<Measured> for MemoryReport {
-    fn from(Measured { outside_bytes, capacity_bytes, .. }: Measured) -> Self {
-        Self { outside_bytes, capacity_bytes }
+impl MemoryReport {
+    /// Returns the last measurement of a device, and the current usage of its pinned cache.
+    pub(super) fn new(gpu: &Gpu) -> Self {
+        let Measured { outside_bytes, capacity_bytes, .. } = gpu.measured();
+        let PinnedCacheUsage { bytes_max, used_bytes, .. } = gpu.pinned.usage();
+        let (pinned_capacity_bytes, pinned_used_bytes) = (bytes_max, used_bytes);
+        Self { outside_bytes, capacity_bytes, pinned_capacity_bytes, pinned_used_bytes }
     }
 }
 
@@ -124,9 +133,15 @@ pub(super) enum Output {
 pub(super) enum Answer {
     /// The device is open.
     Opened(Opened),
-    /// The model is ready to run. The answer has its exclusive memory, its shareable weights, and
-    /// whether weights are still in transfer.
-    Loaded { own_bytes: u64, weights: Vec<(ContentHash, u64)>, is_arriving: bool, memory: MemoryReport },
+    /// The model is ready to run. The answer has its exclusive memory, its shareable weights,
+    /// whether weights are still in transfer, and the use of the pinned cache by the load.
+    Loaded {
+        own_bytes: u64,
+        weights: Vec<(ContentHash, u64)>,
+        is_arriving: bool,
+        lookups: PinnedLookups,
+        memory: MemoryReport,
+    },
     /// The run is done, and took this device time. `was_cold`: the run started before all weights
     /// had arrived. `through_host_bytes`: bytes of inputs that had been spilled to the host.
     /// `not_captured`: reason of a failed capture as a CUDA graph.

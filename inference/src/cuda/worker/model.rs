@@ -49,13 +49,15 @@ impl WorkerModel {
         let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
-        let (number, is_arriving) = (worker.number(), AtomicBool::new(true));
+        let number = worker.number();
+        let is_arriving = AtomicBool::new(true);
         let id = source.id().clone();
         let tenant = id.tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
         let model = Arc::new(Loaded { worker, id, number, outputs, memory, load_time_max, is_arriving });
         match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
-            Answer::Loaded { own_bytes, weights, is_arriving, .. } => {
+            Answer::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {
+                model.worker.config.memory.note_lookups(lookups);
                 model.is_arriving.store(is_arriving, Ordering::Relaxed);
                 let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
@@ -86,7 +88,8 @@ impl Model for WorkerModel {
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        let (worker, model) = (&self.model.worker, self.model.number);
+        let worker = &self.model.worker;
+        let model = self.model.number;
         let number = worker.number();
         let session = WorkerSession::new(&self.model, number);
         match worker.call(&Request::Session { model, session: number }, CALL_TIME_MAX)? {

@@ -78,7 +78,7 @@ impl Session for WorkerSession {
                 return Ok(outputs);
             }
         }
-        Err(self.model.worker.senseless(&"it has not reached what it was not to read"))
+        Err(self.model.worker.senseless(&"a peer tensor is unreachable, but the run reads none"))
     }
 
     fn device_time(&self) -> Option<Duration> {
@@ -108,7 +108,8 @@ impl WorkerSession {
         let run = worker.number();
         let mut line = worker.line(interrupt)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
-        let (told, waker) = (Arc::clone(worker), connection.waker());
+        let told = Arc::clone(worker);
+        let waker = connection.waker();
         let _hook = interrupt.hook(move || {
             told.control.cancel(run);
             waker.wake();
@@ -117,7 +118,8 @@ impl WorkerSession {
         let arena = &self.model.memory.arena;
         let sent = Sent::new(sources, &connection.memory, arena)?;
         let Sent { inputs, mut in_place, stays, stayed_bytes, outputs_at } = sent;
-        let (session, wanted) = (self.number, self.model.wanted(job));
+        let session = self.number;
+        let wanted = self.model.wanted(job);
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let time_max = self.model.run_time_max();
         let answered = connection.call(&request, Some(&mut in_place), time_max, interrupt);
@@ -144,7 +146,7 @@ impl WorkerSession {
             return Err(worker.senseless(&format!("{} outputs of {}", outputs.len(), wanted.len())));
         }
         if let Some(why) = not_captured {
-            worker.config.capture_failures.note(&self.model.id, why);
+            worker.config.capture_failures.note(&self.model.id, &why);
         }
         worker.note_worked();
         worker.config.hand_overs.read(stayed_bytes.saturating_sub(through_host_bytes), through_host_bytes);
@@ -240,7 +242,9 @@ impl Loaded {
 impl Sent {
     /// Writes host inputs to memory that the worker reads.
     fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
-        let (mut in_place, mut stays, mut stayed_bytes) = (InPlace::default(), Vec::new(), 0);
+        let mut in_place = InPlace::default();
+        let mut stays = Vec::new();
+        let mut stayed_bytes = 0;
         let elsewhere = |source| match source {
             Source::Here(tensor) => {
                 in_place.here.push(tensor);

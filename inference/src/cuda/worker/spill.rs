@@ -45,7 +45,8 @@ impl Spill {
 
 /// Starts the spill thread, which ends with `worker`.
 pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Result<()> {
-    let (name, worker) = (format!("weir-{}-spill", worker.config.device()), Arc::downgrade(worker));
+    let name = format!("weir-{}-spill", worker.config.device());
+    let worker = Arc::downgrade(worker);
     let spill = move || spill(&worker, &offered);
     std::thread::Builder::new().name(name).stack_size(256 << 10).spawn(spill)?;
     Ok(())
@@ -82,7 +83,7 @@ fn move_to(sibling: &Arc<Worker>, worker: &Arc<Worker>, tensor: &DeviceTensor, n
         Ok(None) => false,
         Err(error) => {
             let device = worker.config.device();
-            tracing::debug!(%device, sibling = %sibling.config.device(), %error, "a tensor stays where it is");
+            tracing::debug!(%device, sibling = %sibling.config.device(), %error, "spilling a tensor to a sibling failed");
             false
         }
     }
@@ -126,12 +127,14 @@ impl Copied {
         match sibling.understand(answered)? {
             Answer::Done => {
                 sibling.config.hand_overs.kept(tensor.bytes());
-                let (worker, tenant, arena) = (Arc::clone(sibling), tenant.clone(), arena.clone());
+                let worker = Arc::clone(sibling);
+                let tenant = tenant.clone();
+                let arena = arena.clone();
                 let memory = Arc::new(WorkerMemory { worker, tenant, arena });
                 Ok(Some(Self { memory, number: copy }))
             }
             Answer::NotTaken { why } => {
-                tracing::trace!(sibling = %sibling.config.device(), why, "a tensor is not taken in");
+                tracing::trace!(sibling = %sibling.config.device(), why, "a sibling rejected a spilled tensor");
                 Ok(None)
             }
             Answer::NotReached { ordinal, why } => {

@@ -35,7 +35,9 @@ struct State {
 impl Supervisor {
     /// Starts the first worker, and returns its description of the device. Blocks.
     pub(in crate::cuda) fn start(config: WorkerConfig) -> Result<(Self, Opened), InferenceError> {
-        let (config, state, tell) = (Arc::new(config), Mutex::default(), OnceLock::new());
+        let config = Arc::new(config);
+        let state = Mutex::default();
+        let tell = OnceLock::new();
         let shared = Arc::new(Shared { config, state, tell });
         let device = shared.start()?;
         Ok((Self(shared), device))
@@ -78,7 +80,7 @@ impl Supervisor {
             return Err(shared.lost(&why));
         }
         self.0.start().inspect_err(|_| shared.lock().restarts.died(Instant::now()))?;
-        info!(device = %shared.config.device(), "the worker of a device was started anew");
+        info!(device = %shared.config.device(), "device worker restarted");
         Ok(())
     }
 }

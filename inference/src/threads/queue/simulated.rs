@@ -85,12 +85,14 @@ fn lane(slots: usize, mode: BatchingMode) -> Lane {
 
 /// Weir's queue, which initially has no measurements of the curve.
 fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode: BatchingMode) -> Report {
-    let (arrivals, start) = (arrivals(per_second, 7), Instant::now());
+    let arrivals = arrivals(per_second, 7);
+    let start = Instant::now();
     let instant = |at_ms: f64| start + Duration::from_secs_f64(at_ms / 1e3);
     let lane = lane(slots, mode);
     let mut queue = Queue::new(1 << 20, slots);
     let mut running: Vec<Option<(f64, f64, Vec<usize>)>> = vec![None; slots];
-    let (mut ended, mut next) = (vec![None; arrivals.len()], 0);
+    let mut ended = vec![None; arrivals.len()];
+    let mut next = 0;
     loop {
         let first_end = running.iter().flatten().map(|(_, end, _)| *end).fold(f64::INFINITY, f64::min);
         let arrival = arrivals.get(next).copied().unwrap_or(f64::INFINITY);
@@ -101,7 +103,8 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
         drop(queue.expire(instant(now)));
         if arrival <= first_end {
             let fit = lane.batcher.as_ref().map(|_| Fit { class: [].into(), items: 1, bytes: 4 });
-            let (arrived, deadline) = (instant(now), Some(instant(now + deadline_ms)));
+            let arrived = instant(now);
+            let deadline = Some(instant(now + deadline_ms));
             let entry =
                 Entry { lane: lane.clone(), arrived, deadline, interrupt: Arc::default(), fit, job: next };
             assert!(queue.push(100, entry).is_ok());
@@ -132,7 +135,9 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
 /// partial batch starts when it must.
 fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: bool) -> Report {
     let arrivals = arrivals(per_second, 7);
-    let (mut ended, mut next, mut free_at) = (vec![None; arrivals.len()], 0, 0.0_f64);
+    let mut ended = vec![None; arrivals.len()];
+    let mut next = 0;
+    let mut free_at = 0.0_f64;
     let mut waiting: VecDeque<usize> = VecDeque::new();
     while next < arrivals.len() || !waiting.is_empty() {
         let mut now = free_at.max(waiting.front().map_or_else(|| arrivals[next], |first| arrivals[*first]));

@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
 
 fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
-    let (lane, arrived) = (lane.clone(), Instant::now());
+    let lane = lane.clone();
+    let arrived = Instant::now();
     Entry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
 }
 

@@ -35,7 +35,7 @@ pub(super) struct Transposition {
 }
 
 impl Window {
-    pub(super) fn of(part: &Part) -> Result<Self, String> {
+    pub(super) fn from_part(part: &Part) -> Result<Self, String> {
         let (from, to) = (&part.from.strides, &part.to.strides);
         if from.len() != part.dims.len() || to.len() != part.dims.len() {
             return Err("with strides that are not as many as its dimensions".to_owned());
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn contiguous_copy_is_one_dimension_of_wide_pieces() {
-        let window = Window::of(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
+        let window = Window::from_part(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
         assert_eq!((window.sizes.as_slice(), window.count()), (&[48][..], 48));
         let (wide, bytes) = window.widened(4);
         assert_eq!((wide.sizes, bytes), (vec![12], 16));
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn swapped_heads_and_positions_move_in_wide_pieces() {
         // [positions 5, heads 3, 64] to [heads, positions, 64].
-        let window = Window::of(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
+        let window = Window::from_part(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
         let (wide, bytes) = window.widened(2);
         assert_eq!(
             (wide.sizes.as_slice(), wide.from.as_slice(), bytes),
@@ -192,17 +192,19 @@ mod tests {
 
     #[test]
     fn transposition_is_detected() {
-        let window = Window::of(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
+        let window = Window::from_part(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
         let found = window.transposition().unwrap();
         assert_eq!((found.rows, found.columns, found.batches), (50, 40, 7));
-        assert_eq!(Window::of(&part(&[40, 50], &[50, 1], &[64, 1])).unwrap().transposition(), None);
+        assert_eq!(Window::from_part(&part(&[40, 50], &[50, 1], &[64, 1])).unwrap().transposition(), None);
     }
 
     #[test]
     fn window_past_end_of_buffer_is_rejected() {
-        let backwards =
-            Window::of(&Part { from: Layout { offset: 9, strides: vec![-1] }, ..part(&[10], &[1], &[1]) })
-                .unwrap();
+        let backwards = Window::from_part(&Part {
+            from: Layout { offset: 9, strides: vec![-1] },
+            ..part(&[10], &[1], &[1])
+        })
+        .unwrap();
         backwards.check(10, 10).unwrap();
         backwards.check(9, 10).unwrap_err();
         backwards.check(10, 9).unwrap_err();
@@ -243,7 +245,7 @@ mod tests {
             let all: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
             let offsets = (offsets.0 as i64, offsets.1 as i64);
             let wanted = moves(&all, &numbers(&from), &numbers(&to), offsets, bytes as i64);
-            let (window, wide) = Window::of(&given).unwrap().widened(bytes);
+            let (window, wide) = Window::from_part(&given).unwrap().widened(bytes);
             prop_assert!(window.sizes.len() <= sizes.len() && wide <= PIECE_BYTES_MAX);
             let offsets = (window.from_offset, window.to_offset);
             prop_assert_eq!(moves(&window.sizes, &window.from, &window.to, offsets, wide as i64), wanted);

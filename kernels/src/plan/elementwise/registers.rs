@@ -26,7 +26,7 @@ pub(super) struct Registers {
 
 impl Registers {
     /// Convert a program that has been checked.
-    pub(super) fn of(program: &Program, inputs: usize) -> Self {
+    pub(super) fn from_program(program: &Program, inputs: usize) -> Self {
         let inputs = inputs as u8;
         let mut code = Vec::with_capacity(program.instructions.len());
         let mut stack: Vec<u8> = Vec::new();
@@ -62,7 +62,8 @@ impl Registers {
         if code.is_empty() {
             // A program with loads only needs an instruction, since the kernel stores the last
             // result. A cast to the lane's type leaves the number unchanged.
-            let (a, to) = (stack.first().copied().unwrap_or(0), inputs);
+            let a = stack.first().copied().unwrap_or(0);
+            let to = inputs;
             let (code_number, kind, value) = unary_code(Unary::Cast(match program.lane {
                 Lane::Float => weir_types::ElementType::Fp32,
                 Lane::Integer => weir_types::ElementType::Int64,
@@ -153,7 +154,7 @@ mod tests {
             ],
         };
         program.check(2).unwrap();
-        let registers = Registers::of(&program, 2);
+        let registers = Registers::from_program(&program, 2);
         let steps: Vec<_> = registers.code.iter().map(|step| (step.code, step.to, step.a, step.b)).collect();
         assert_eq!(steps, [(2, 2, 0, 1), (0, 3, 0, 0), (4, 2, 2, 3), (3, 2, 2, 0)]);
         assert_eq!(registers.count, 4);
@@ -162,7 +163,7 @@ mod tests {
     #[test]
     fn load_only_program_produces_a_result() {
         let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
-        let registers = Registers::of(&program, 1);
+        let registers = Registers::from_program(&program, 1);
         assert_eq!((registers.code.len(), registers.count), (1, 2));
     }
 }

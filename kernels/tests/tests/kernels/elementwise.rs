@@ -106,13 +106,17 @@ pub(super) fn cases() -> Vec<Case> {
     // Every type is loaded and stored, in both lanes.
     for from in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
         for to in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
-            let input = match Lane::of(from) {
+            let input = match Lane::for_element_type(from) {
                 Lane::Float => values.floats(&tensor(from, &[131]), 0.0, 90.0),
                 Lane::Integer => {
                     values.integers(&tensor(from, &[131]), 0, if from == Bool { 2 } else { 100 })
                 }
             };
-            let lane = if Lane::of(to) == Lane::Float { Lane::Float } else { Lane::of(from) };
+            let lane = if Lane::for_element_type(to) == Lane::Float {
+                Lane::Float
+            } else {
+                Lane::for_element_type(from)
+            };
             cases.push(flat(lane, vec![Load(0)], vec![input], to));
         }
     }

@@ -23,7 +23,8 @@ const MODES: [ResizeMode; 5] = [
 pub(super) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for precision in FLOATS {
-        let (storage, tolerance) = (precision.storage(), Tolerance::of_steps(precision));
+        let storage = precision.storage();
+        let tolerance = Tolerance::of_steps(precision);
         for kind in [
             PoolKind::Max,
             PoolKind::Average { count_padding: false },

@@ -67,7 +67,8 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case(op, vec![Some(x)], tensor(Int64, &[rows, cols]), Tolerance::NONE));
         }
         for precision in FLOATS {
-            let (storage, tolerance) = (precision.storage(), Tolerance::of_steps(precision));
+            let storage = precision.storage();
+            let tolerance = Tolerance::of_steps(precision);
             for log in [false, true] {
                 let op = Op::Softmax(Softmax { rows, cols, scale: 1.5, log, mask: None });
                 let x = values.floats(&tensor(storage, &[rows, cols]), -6.0, 6.0);

@@ -6,8 +6,8 @@ use super::queues::Order;
 use super::{Claims, FinishFirst, PASSES_MAX, Passes, Reach, Verdict, YIELD_LOADS};
 use crate::estimate::round_ns;
 use crate::{
-    Action, Arrival, DeviceKey, DeviceSpec, Event, InputsOn, LeastLoss, ModelDemand, Part, PartId, Placement,
-    Placer, Policy, Request, Scheduler, Settings, TenantLimits, View,
+    Action, Arrival, DeviceKey, DeviceRule, DeviceSpec, Event, InputsOn, LeastLoss, ModelDemand, Part,
+    PartId, Placement, Placer, Policy, Request, Scheduler, Settings, TenantLimits, View,
 };
 use proptest::prelude::*;
 use std::cell::OnceCell;
@@ -259,6 +259,7 @@ fn arrival(
         run_times_ns: Vec::new(),
         slo: None,
         inputs: inputs.map(|(node, bytes)| InputsOn { node: NodeId(node), bytes }).into_iter().collect(),
+        batch_items_max: 4,
     })
 }
 
@@ -269,6 +270,7 @@ fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
         capacity_bytes: *capacity_bytes,
         slots,
         invocations_max: slots,
+        rule: DeviceRule::ALL[node as usize % 2],
     };
     Event::NodeUp { node: NodeId(node), devices: capacities.iter().map(device).collect() }
 }
@@ -322,14 +324,18 @@ impl Pair {
                     let load_time_ns = Some(load_time_ns);
                     self.tell(Event::Loaded { device, model, bytes, load_time_ns, parts })?;
                 }
-                let over = if failed { Event::Failed { invocation } } else { Event::Finished { invocation } };
+                let used = None;
+                let over = match failed {
+                    true => Event::Failed { invocation, used },
+                    false => Event::Finished { invocation, used },
+                };
                 self.tell(over)
             }
             Step::Cancel { which } if !self.arrivals.is_empty() => {
                 let at = which % self.arrivals.len();
                 let invocation = *self.arrivals.keys().nth(at).unwrap();
                 self.running.retain(|(running, ..)| *running != invocation);
-                self.tell(Event::Cancelled { invocation })
+                self.tell(Event::Cancelled { invocation, used: None })
             }
             Step::Down { node } => {
                 self.running.retain(|(_, on, _)| *on != NodeId(node));
@@ -344,7 +350,8 @@ impl Pair {
     }
 
     fn tell(&mut self, event: Event) -> Result<(), TestCaseError> {
-        let (mut fast, mut slow) = (Vec::new(), Vec::new());
+        let mut fast = Vec::new();
+        let mut slow = Vec::new();
         self.fast.handle(self.now_ns, event.clone(), &mut fast);
         self.slow.handle(self.now_ns, event, &mut slow);
         prop_assert_eq!(&fast, &slow);

@@ -101,12 +101,12 @@ impl Costs<'_> {
             if !others.iter().all(|demand| device.holds(demand.model)) {
                 return;
             }
-            let wait_ns =
-                device.wait_ns(self.now_ns).saturating_add(self.view.move_time_ns(device, self.request));
+            let wait_ns = device.wait_for_ns(self.now_ns, &self.request.models, 0);
+            let wait_ns = wait_ns.saturating_add(self.view.move_time_ns(device, self.request));
             let run_time_ns = self.view.run_time_ns(device, self.request);
             let slower_ns = self.slower_ns(run_time_ns);
             let wait_ns = wait_ns.saturating_add(slower_ns).saturating_add(self.missed_ns(run_time_ns));
-            if !device.is_open() {
+            if !device.is_open_to(self.request) {
                 let ahead_ns = self.queued_ns(device, order).saturating_add(self.claimed_ns(key));
                 // Of the invocations that wait for this device, `ahead_ns` counts those ahead. The
                 // invocations behind are not overtaken, so they lose nothing.
@@ -123,7 +123,7 @@ impl Costs<'_> {
         for key in self.view.model(first.model).holders_by_free().take(self.reach.holders) {
             let Some(device) = self.device(key) else { continue };
             if best.device.is_some() && device.wait_ns(self.now_ns) >= best.cost_ns {
-                break;
+                continue;
             }
             offer(key, device, &mut best);
         }
@@ -159,7 +159,12 @@ impl Costs<'_> {
             let work_ns = estimate.load_time_ns.saturating_add(estimate.run_time_ns).max(1);
             let (waiting_ns, later_ns) = self.delays_ns(device, work_ns);
             let others_ns = waiting_ns.saturating_add(later_ns).saturating_add(displaced_ns);
-            best.offer(key, device.is_open(), cost_ns(victims.loss_ns).saturating_add(others_ns), work_ns);
+            best.offer(
+                key,
+                device.is_open_to(self.request),
+                cost_ns(victims.loss_ns).saturating_add(others_ns),
+                work_ns,
+            );
         }
         best
     }

@@ -241,6 +241,7 @@ mod tests {
             told_ns: Box::default(),
             slo: Slo::NONE,
             inputs: Box::default(),
+            batch_items_max: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use super::Admission;
 use crate::slo::front::{Front, Offer, Quote, Step};
 use crate::slo::timetable::{Entry, Insertion, Now, Timetable};
 use crate::slo::{Choice, Slo};
-use crate::{DeviceKey, DeviceView, Estimate, Request, View};
+use crate::{DeviceKey, DeviceView, Estimate, LoadByTier, Request, View};
 use smallvec::SmallVec;
 use weir_types::Cost;
 
@@ -30,6 +30,8 @@ struct Wish<'a> {
 struct Candidate<'a> {
     key: DeviceKey,
     device: &'a DeviceView,
+    /// Time from start to end, on and off the device: an invocation with an SLO has a slot for all
+    /// of it.
     run_ns: u64,
     load_ns: u64,
     cost: Cost,
@@ -76,7 +78,8 @@ impl Admission {
         candidates.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
         let behind_all = candidates.iter().take(self.settings.sample_len.max(1)).map(|candidate| {
             let Candidate { key, device, run_ns, load_ns, cost, .. } = candidate;
-            let (empty, now) = (Timetable::default(), Now::of(now_ns, device));
+            let empty = Timetable::default();
+            let now = Now::of(now_ns, device);
             let mut last = Entry::new(request.clone(), u64::MAX, *run_ns);
             last.load_ns = *load_ns;
             let table = self.tables.get(key).unwrap_or(&empty);
@@ -88,6 +91,8 @@ impl Admission {
                 load_time_ns: *load_ns,
                 move_time_ns: 0,
                 run_time_ns: *run_ns,
+                off_device_ns: 0,
+                load_by_tier: LoadByTier::default(),
                 missing_bytes: missing.map(|demand| demand.bytes).fold(0, u64::saturating_add),
                 cost: *cost,
             }
@@ -102,7 +107,7 @@ impl Admission {
         let mut quotes = vec![None; wish.view.kinds_len()];
         for (_, device) in wish.devices() {
             if let Some(quote @ None) = quotes.get_mut(device.kind().index()) {
-                let time_ns = wish.view.run_time_ns(device, wish.request);
+                let time_ns = wish.view.life_ns(device, wish.request);
                 *quote = Some(Quote { time_ns, cost: self.cost(wish.view, device, time_ns) });
             }
         }
@@ -134,7 +139,8 @@ impl Admission {
     /// be loaded.
     fn on_device(&self, wish: &Wish<'_>, candidate: &Candidate<'_>) -> Option<Offer<Seat>> {
         let Candidate { key, device, run_ns, .. } = *candidate;
-        let (empty, now) = (Timetable::default(), Now::of(wish.now_ns, device));
+        let empty = Timetable::default();
+        let now = Now::of(wish.now_ns, device);
         let table = self.tables.get(&key).unwrap_or(&empty);
         let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
         let bare = Entry::new(wish.request.clone(), wish.due_at_ns, run_ns);
@@ -215,7 +221,7 @@ impl Admission {
             });
             let load_ns =
                 missing.map(|demand| wish.view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
-            let run_ns = wish.view.run_time_ns(device, wish.request);
+            let run_ns = wish.view.life_ns(device, wish.request);
             let work_ns = load_ns.saturating_add(run_ns);
             let ahead_ns = table.map_or(0, Timetable::work_ns) / u64::from(device.slots_for_slos());
             let wait_ns = device.wait_ns(wish.now_ns).saturating_add(ahead_ns);

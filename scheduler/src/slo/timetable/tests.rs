@@ -68,6 +68,7 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         told_ns: Default::default(),
         slo: Slo::NONE,
         inputs: Box::default(),
+        batch_items_max: 0,
     };
     Entry::new(request, due_at_ns, run_ns)
 }
@@ -215,10 +216,12 @@ proptest! {
         works in prop::collection::vec((0_u32..4, any::<bool>(), 1_u64..30, 0_u64..30), 1..30),
         slots in 1_usize..5,
     ) {
-        let (mut planned_free, mut real_free) = (vec![0; slots], vec![0; slots]);
+        let mut planned_free = vec![0; slots];
+        let mut real_free = vec![0; slots];
         let all = entry(0, &[0, 1, 2, 3], 0, 0);
         let new = || Models::new(&[], &all, &|_| None);
-        let (mut planned_models, mut real_models) = (new(), new());
+        let mut planned_models = new();
+        let mut real_models = new();
         for (model, loads, run_ns, less_ns) in works {
             let mut one = entry(0, &[model], 0, run_ns);
             if loads {

@@ -142,7 +142,8 @@ impl DeviceView {
     /// Memory needed to grant `demands`.
     #[must_use]
     pub fn need(&self, demands: &[Demand]) -> Need {
-        let (mut missing_bytes, mut firm_bytes) = (0_u64, self.memory.firm_bytes());
+        let mut missing_bytes = 0_u64;
+        let mut firm_bytes = self.memory.firm_bytes();
         let mut counted = SmallVec::<[PartId; 8]>::new();
         for demand in self.own(demands) {
             let held = self.models.get(&demand.model);

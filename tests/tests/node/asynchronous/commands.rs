@@ -63,7 +63,7 @@ async fn failed_invocations_are_shown_retried_and_cancelled() {
     let running = node.post_later("/fn/f/sleep", "").await;
     node.until(running.id, InvocationStatus::Running).await;
     let retried = stdout(&node, &["invocations", "retry", &dead]).await;
-    assert!(retried.contains("anew"), "{retried}");
+    assert!(retried.contains("restarted"), "{retried}");
     let early = weir(&node, &["invocations", "result", &dead]).await;
     assert!(String::from_utf8_lossy(&early.stderr).contains("not-ended"));
     let refused = weir(&node, &["invocations", "rm", &dead]).await;

@@ -62,7 +62,7 @@ async fn invocation_that_crashes_the_node_is_dead_after_the_attempt_limit() {
 /// A shutdown during a run is no failed attempt: the invocation runs after the next start.
 #[tokio::test]
 async fn interrupted_run_is_queued_again_on_shutdown() {
-    let node = Node::builder().set("drain_timeout_ms", 200).start().await;
+    let node = Node::builder().set("gateway.drain_timeout_ms", 200).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
     node.until(later.id, InvocationStatus::Running).await;

@@ -77,7 +77,7 @@ async fn model_that_fails_to_load_is_not_placed_on_that_device_again() {
 async fn model_larger_than_every_device_is_stored_but_not_ready() {
     let node = node("cpu,fake:x", 999).start().await;
     let pushed: ModelVersion = push(&node, "m", "", json!({})).await.ok().json();
-    let why = "it takes 1000 bytes there, and models may have 999 (model_memory_bytes_max)";
+    let why = "the model needs 1000 bytes; the memory for models is 999 bytes (models.memory_bytes_max)";
     assert!(pushed.devices.iter().all(|known| known.why_not.as_deref() == Some(why)), "{pushed:?}");
     let refused = infer(&node, "m", 1).await.refusal();
     let text = format!("no device of this node can run m:1: cpu: {why}; fake:1: {why}");

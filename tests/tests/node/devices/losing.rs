@@ -50,7 +50,7 @@ async fn device_loss_does_not_affect_other_devices() {
 
 #[tokio::test]
 async fn device_loss_ends_only_runs_on_that_device() {
-    let node = node("cpu,fake:x", 5_000).set("infer_time_ms_max", 3_600_000).start().await;
+    let node = node("cpu,fake:x", 5_000).set("gateway.infer_wall_ms_max", 3_600_000).start().await;
     breaks(&node, 0).await;
     push(&node, "held", "device=fake", json!({"run_time_ms": {"1": 3_600_000}})).await.ok();
     push(&node, "beside", "device=cpu", json!({"run_time_ms": {"1": 300}})).await.ok();

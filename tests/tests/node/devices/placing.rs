@@ -8,7 +8,7 @@ use weir_types::api::ModelVersion;
 
 #[tokio::test]
 async fn all_devices_are_listed_with_their_settings() {
-    let node = node("cpu,fake:slow,fake:fast", 5_000).set("model_slots", 3).start().await;
+    let node = node("cpu,fake:slow,fake:fast", 5_000).set("models.slots", 3).start().await;
     let devices = node.status().await.devices;
     let listed: Vec<_> = devices.iter().map(|device| (&*device.name, &*device.kind)).collect();
     assert_eq!(listed, [("cpu", "cpu"), ("fake:1", "slow"), ("fake:2", "fast")]);
@@ -16,16 +16,18 @@ async fn all_devices_are_listed_with_their_settings() {
     assert!(devices.iter().all(|device| device.lost.is_none()));
     assert_eq!(node.metric("weir_device_up", "").await, 3.0);
     // Without the setting, a node has only its CPU.
-    let plain = Node::builder().set("backend", "fake").start().await;
+    let plain = Node::builder().set("models.backend", "fake").start().await;
     let devices = plain.status().await.devices;
     assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["cpu"]);
 }
 
 #[tokio::test]
 async fn invalid_devices_are_reported_at_start() {
-    for (devices, what) in
-        [("gpu", "\"gpu\" is no device"), ("cpu,cpu", "cpu is named twice"), ("fake:x", "backend = \"fake\"")]
-    {
+    for (devices, what) in [
+        ("gpu", "\"gpu\" is no device"),
+        ("cpu,cpu", "cpu is named twice"),
+        ("fake:x", "models.backend = \"fake\""),
+    ] {
         let started = Node::builder().argument("--devices").argument(devices).try_start().await;
         let log = started.err().expect("the node started");
         assert!(log.contains(what), "{devices}: {log}");

@@ -126,7 +126,7 @@ async fn models_on_one_device_read_device_resident_intermediates() {
 /// Requests that are queued together are batched, over the host.
 #[tokio::test]
 async fn concurrent_workflows_get_their_own_results() {
-    let node = start(with_gpu("cuda").set("model_slots", 2), &[]).await;
+    let node = start(with_gpu("cuda").set("models.slots", 2), &[]).await;
     for (version, name) in [(2, "twice"), (2, "raised")] {
         node.push_model(name, version, model(&format!("good/{name}.onnx"))).await;
     }
@@ -240,7 +240,7 @@ async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
 
 /// Node whose CPU runs only the gate of [`WAITS`], regardless of the GPU's speed.
 async fn gate_node() -> Node {
-    let node = start(with_gpu("cuda,cpu").set("model_slots", 1), &[]).await;
+    let node = start(with_gpu("cuda,cpu").set("models.slots", 1), &[]).await;
     for name in ["twice", "plus"] {
         let path = format!("/v1/models/{name}/versions/2?batching.mode=off&device=cuda");
         node.put(&path, model(&format!("good/{name}.onnx"))).await.ok();

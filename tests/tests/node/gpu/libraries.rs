@@ -7,12 +7,12 @@ use std::path::Path;
 use weir_tests::{Node, NodeBuilder, digits, eventually, large_model};
 
 /// Log message of a node with a usable library.
-const USED: &str = "cuBLASLt computes large products of matrices";
+const USED: &str = "cuBLASLt found";
 /// Log message of a node with an unusable library.
-const UNUSED: &str = "cuBLASLt is not used";
+const UNUSED: &str = "cuBLASLt cannot be used";
 /// The same messages for the compiler of elementwise chains.
-const COMPILING: &str = "NVRTC compiles chains of elementwise operations";
-const INTERPRETING: &str = "NVRTC is not used";
+const COMPILING: &str = "NVRTC found";
+const INTERPRETING: &str = "NVRTC cannot be used";
 
 /// Folder of the fake driver, which also has the fake libraries.
 pub(super) fn beside_the_driver() -> String {
@@ -36,7 +36,7 @@ async fn gpu_libraries_are_used_unless_disabled() {
     assert_eq!(log.matches(COMPILING).count(), 1, "{log}");
     assert!(log.contains("13.0") && !log.contains(INTERPRETING), "{log}");
 
-    let log = log_of(node().set("gpu_libraries", "none")).await;
+    let log = log_of(node().set("gpu.libraries", "none")).await;
     assert!(!log.contains("cuBLASLt") && !log.contains("NVRTC"), "{log}");
 }
 
@@ -81,7 +81,7 @@ async fn unusable_gpu_library_is_logged_once_and_skipped() {
     let log =
         log_of(with_gpu("cuda").env("WEIR_CUDA_LIBRARY_PATH", folder.path().display().to_string())).await;
     assert_eq!(log.matches(UNUSED).count(), 1, "{log}");
-    assert!(log.contains(&file.display().to_string()) && log.contains("gpu_libraries"), "{log}");
+    assert!(log.contains(&file.display().to_string()) && log.contains("gpu.libraries"), "{log}");
     assert_eq!(log.matches(INTERPRETING).count(), 1, "{log}");
     assert!(log.contains(&compiler.display().to_string()), "{log}");
 

@@ -9,7 +9,7 @@ use weir_types::ErrorCode;
 #[tokio::test]
 async fn failed_captures_fail_no_request_and_are_logged_once() {
     let settings = "devices=1,seed=3,fail_instantiate=1000000";
-    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("models.slots", 1).start().await;
     node.push_model("digits", 1, digits()).await;
     let mut answers = Vec::new();
     for count in [1, 1, 1, 2, 2, 2, 1] {
@@ -20,7 +20,7 @@ async fn failed_captures_fail_no_request_and_are_logged_once() {
         assert_eq!(*answer, first.1, "{count} at once");
     }
     let log = node.log();
-    let lines: Vec<_> = log.lines().filter(|line| line.contains("not captured as CUDA graphs")).collect();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("CUDA graph capture failed")).collect();
     assert_eq!(lines.len(), 1, "two programs fail for one reason\n{log}");
     assert!(lines[0].contains("digits") && lines[0].contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", lines[0]);
     assert_eq!(node.metric("weir_device_capture_failures_total", "device=\"cuda:0\"").await, 2.0);
@@ -41,7 +41,7 @@ async fn ask_large(node: &Node, name: &str) -> weir_tests::Answer {
 async fn models_are_evicted_to_make_room_for_driver_memory() {
     // Models may take three quarters of 115 MiB while the driver takes little.
     let settings = "devices=1,seed=3,memory_bytes=134217728,graph_bytes=50331648";
-    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("models.slots", 1).start().await;
     let capacity = async || node.metric("weir_device_capacity_bytes", "device=\"cuda:0\"").await;
     let before = capacity().await;
     for (name, value) in [("a", 1.0), ("b", 2.0), ("c", 3.0), ("d", 4.0)] {
@@ -70,11 +70,11 @@ async fn models_are_evicted_to_make_room_for_driver_memory() {
 #[tokio::test]
 async fn model_too_large_beside_driver_memory_is_rejected() {
     let settings = "devices=1,seed=3,memory_bytes=67108864,context_bytes=52428800";
-    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1).start().await;
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("models.slots", 1).start().await;
     let path = "/v1/models/large/versions/1";
     let pushed: Value = node.put(path, model_with_rows(4_096, 1.0)).await.ok().json();
     let why = pushed["devices"][0]["why_not"].as_str().unwrap_or_default();
-    assert!(why.contains("bytes there, and models may have"), "{pushed}");
+    assert!(why.contains("bytes; the memory for models is"), "{pushed}");
     let refusal = ask_large(&node, "large").await.refusal();
     assert!(refusal.status == 507 || refusal.code == ErrorCode::NoCapacity, "{refusal:?}");
     // A small model still fits.
@@ -84,7 +84,7 @@ async fn model_too_large_beside_driver_memory_is_rejected() {
 
 #[tokio::test]
 async fn eight_gpus_are_served_under_a_low_soft_limit_on_open_files() {
-    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=8,seed=3").set("connections_max", 100);
+    let node = with_gpu("cuda").env("WEIR_FAKE_CUDA", "devices=8,seed=3").set("gateway.connections_max", 100);
     let node = node.open_files(64, 4_096).start().await;
     node.push_model("digits", 1, digits()).await;
     for _ in 0..3 {
@@ -98,7 +98,7 @@ async fn eight_gpus_are_served_under_a_low_soft_limit_on_open_files() {
 async fn low_hard_limit_on_open_files_is_reported_at_start() {
     let node = |devices: u32| {
         let settings = format!("devices={devices},seed=3");
-        with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("connections_max", 100)
+        with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("gateway.connections_max", 100)
     };
     let Err(log) = node(8).open_files(256, 1_024).try_start().await else { panic!("it has too few files") };
     assert!(log.contains("1024 open files, the hard limit, are too few for 8 GPUs"), "{log}");
@@ -107,5 +107,5 @@ async fn low_hard_limit_on_open_files_is_reported_at_start() {
     let node = node(1).open_files(256, 1_024).start().await;
     node.push_model("digits", 1, digits()).await;
     ask(&node, 1).await;
-    assert!(node.log().contains("too low for connections_max"), "{}", node.log());
+    assert!(node.log().contains("too low for gateway.connections_max"), "{}", node.log());
 }

@@ -48,7 +48,7 @@ async fn start(devices: &str, settings: &str) -> Node {
 /// Starts a node with two GPUs, extra driver settings, and both models.
 pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> Node {
     let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
-    let node = node.env("WEIR_FAKE_CUDA", driver).set("model_slots", 1).start().await;
+    let node = node.env("WEIR_FAKE_CUDA", driver).set("models.slots", 1).start().await;
     for (name, value) in [("one", 2.0), ("other", 3.0)] {
         let path = format!("/v1/models/{name}/versions/1?batching.mode=off&device=cuda&precision=fp32");
         node.put(&path, model_with_rows(ROWS, value)).await.ok();

@@ -10,7 +10,7 @@ use weir_types::ErrorCode;
 
 /// Builder of a node with driver settings, and one run slot per device.
 fn with_driver(settings: &str) -> NodeBuilder {
-    with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("model_slots", 1)
+    with_gpu("cuda").env("WEIR_FAKE_CUDA", settings).set("models.slots", 1)
 }
 
 /// Worker PIDs of a node by device.
@@ -143,7 +143,7 @@ async fn killed_worker_is_replaced_without_affecting_others() {
 #[tokio::test]
 async fn hung_run_is_ended_with_its_worker() {
     // The driver hangs at a launch.
-    let builder = with_driver("devices=1,seed=3,launches_left=40,fault=-1").set("gpu_run_time_ms_max", 2_000);
+    let builder = with_driver("devices=1,seed=3,launches_left=40,fault=-1").set("gpu.run_wall_ms_max", 2_000);
     let node = builder.start().await;
     node.push_model("digits", 1, digits()).await;
     let why = eventually("the driver to stop", async || {
@@ -151,7 +151,7 @@ async fn hung_run_is_ended_with_its_worker() {
         (!answer.is_ok()).then(|| lost(&answer))
     })
     .await;
-    assert!(why.contains("took longer than 2000 ms (gpu_run_time_ms_max)"), "{why}");
+    assert!(why.contains("took longer than 2000 ms (gpu.run_wall_ms_max)"), "{why}");
     eventually("the next worker", async || infer(&node).await.is_ok().then_some(())).await;
 }
 

@@ -81,14 +81,14 @@ async fn worker_counts_once_against_the_tenant_quota() {
 #[tokio::test]
 async fn endless_kernel_is_stopped_with_its_worker() {
     let (node, alice, bob) =
-        with_neighbours(with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 500)).await;
+        with_neighbours(with_kernel_graphs().set("kernel_graphs.run_wall_ms_max", 500)).await;
     let [neighbour] = workers(&node)[..] else { panic!("there is one worker") };
     push(&alice, "spin", &test_kernel("weir_test_spin", &json!([{"out": "y"}]))).await.ok();
     let inputs = [tensor("x", &[4], &[1.0; 4])];
     let (spun, ()) = tokio::join!(infer(&alice, "spin", &inputs), is_well(&bob));
     let refusal = spun.refusal();
     assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
-    assert!(refusal.text.contains("longer than 500 ms (kernel_graphs.run_time_ms_max)"), "{refusal:?}");
+    assert!(refusal.text.contains("longer than 500 ms (kernel_graphs.run_wall_ms_max)"), "{refusal:?}");
     is_well(&bob).await;
     eventually("the worker is gone", async || (workers(&node) == [neighbour]).then_some(())).await;
 
@@ -105,7 +105,7 @@ async fn endless_kernel_is_stopped_with_its_worker() {
 
 #[tokio::test]
 async fn calls_waiting_for_a_worker_hold_no_run_slot() {
-    let builder = with_kernel_graphs().set("kernel_graphs.run_time_ms_max", 3_000).set("model_slots", 2);
+    let builder = with_kernel_graphs().set("kernel_graphs.run_wall_ms_max", 3_000).set("models.slots", 2);
     let (_node, alice, bob) = with_neighbours(builder).await;
     let names = ["spin-a", "spin-b", "spin-c"];
     for name in names {
@@ -155,7 +155,7 @@ async fn worker_without_room_is_not_started() {
     // The reason is visible before any call, and names the settings.
     let kept: ModelVersion = node.get("/v1/kernel-graphs/chain/versions/1").await.ok().json();
     let why: Vec<_> = kept.devices.iter().map(|device| device.why_not.clone().unwrap_or_default()).collect();
-    let settings = ["context_bytes and memory_bytes_max of [node.kernel_graphs]", "model_memory_bytes_max"];
+    let settings = ["context_bytes and memory_bytes_max of [node.kernel_graphs]", "models.memory_bytes_max"];
     for setting in settings {
         assert!(refusal.text.contains(setting) && why[1].contains(setting), "{refusal:?}, {why:?}");
     }

@@ -106,7 +106,7 @@ async fn kernel_graphs_are_managed_from_the_command_line() {
     let (binary, url) = (node.binary().to_owned(), format!("http://{}", node.address()));
     let weir = async |arguments: &[&str]| {
         let mut command = Command::new(&binary);
-        command.arg("kernels").args(arguments).env("WEIR_URL", &url);
+        command.arg("kernel-graphs").args(arguments).env("WEIR_URL", &url);
         let output = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
@@ -114,12 +114,12 @@ async fn kernel_graphs_are_managed_from_the_command_line() {
     let folder = example("jacobi");
     let path = folder.to_str().unwrap();
     assert!(weir(&["check", path]).await.unwrap().contains("is sound (launches: 2, sources: 1)"));
-    assert!(weir(&[]).await.unwrap().starts_with("no kernel graphs are there"));
+    assert!(weir(&[]).await.unwrap().starts_with("no kernel graphs;"));
     let pushed = weir(&["push", "jacobi", path]).await.unwrap();
     assert!(pushed.starts_with("pushed jacobi:1\ninputs       guess: FP32[?, ?]\n"), "{pushed}");
     assert!(weir(&["show", "jacobi"]).await.unwrap().contains("versions     1\n"));
     weir(&["push", "jacobi", example("sgemm-chain").to_str().unwrap()]).await.unwrap();
-    assert_eq!(weir(&["rollback", "jacobi"]).await.unwrap(), "jacobi:3 is what it was before\n");
+    assert_eq!(weir(&["rollback", "jacobi"]).await.unwrap(), "jacobi:3 restores the earlier version\n");
     assert!(weir(&[]).await.unwrap().contains("jacobi"));
     assert_eq!(weir(&["rm", "jacobi", "--version", "1"]).await.unwrap(), "removed jacobi:1\n");
     let missing = weir(&["check", "/nowhere"]).await.unwrap_err();

@@ -101,7 +101,7 @@ async fn tensor_function_shadows_a_model_of_the_same_name() {
 
 #[tokio::test]
 async fn compressed_bodies_work_and_decompression_is_limited() {
-    let node = Node::builder().set("infer_body_bytes_max", 1 << 20).start().await;
+    let node = Node::builder().set("gateway.infer_body_bytes_max", 1 << 20).start().await;
     node.push_model("matmul", 1, model("good/matmul.onnx")).await;
     let path = "/v2/models/matmul/infer";
     let rows = 1_000;
@@ -141,6 +141,6 @@ async fn compressed_bodies_work_and_decompression_is_limited() {
     }
     let large = send(&node, path, &[(HEADER, "0")], vec![0; (1 << 20) + 16]).await;
     assert_eq!((large.status, large.code()), (413, ErrorCode::BodyTooLarge));
-    assert!(large.text().contains("infer_body_bytes_max"), "{}", large.text());
+    assert!(large.text().contains("gateway.infer_body_bytes_max"), "{}", large.text());
     node.get("/v2/health/live").await.ok();
 }

@@ -71,7 +71,7 @@ async fn inferences_are_counted_in_weir_and_triton_metrics() {
 
 #[tokio::test]
 async fn fake_backend_supports_timeouts_and_cancellation() {
-    let node = Node::builder().set("backend", "fake").start().await;
+    let node = Node::builder().set("models.backend", "fake").start().await;
     node.push_model("slow", 1, fake(60_000.0)).await;
     node.push_model("quick", 1, fake(0.0)).await;
     let described: Value = node.get("/v2/models/quick").await.ok().json();
@@ -117,7 +117,8 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
 
 #[tokio::test]
 async fn requested_model_evicts_unused_models() {
-    let node = Node::builder().set("backend", "fake").set("model_memory_bytes_max", 1_500).start().await;
+    let node =
+        Node::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start().await;
     for name in ["a", "b"] {
         node.push_model(name, 1, fake(0.0)).await;
     }
@@ -135,8 +136,8 @@ async fn requested_model_evicts_unused_models() {
 
 #[tokio::test]
 async fn highest_priority_inference_runs_first() {
-    let node = Node::builder().set("backend", "fake").set("model_slots", 1).start().await;
-    node.push_model("m", 1, fake(300.0)).await;
+    let node = Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
+    node.put("/v1/models/m/versions/1?batching.mode=off", fake(300.0)).await.ok();
     let ask = |priority: u32| {
         let client = node.client().clone();
         async move {
@@ -146,9 +147,9 @@ async fn highest_priority_inference_runs_first() {
             priority
         }
     };
+    // Calls for a busy device wait in the scheduler.
     let waiting = async |count| {
-        eventually("the wait", async || (node.status().await.devices[0].runs_waiting == count).then_some(()))
-            .await;
+        eventually("the wait", async || (node.status().await.queued == count).then_some(())).await;
     };
     let first = tokio::spawn(ask(0));
     eventually("the run", async || (node.status().await.running == 1).then_some(())).await;

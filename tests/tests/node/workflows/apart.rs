@@ -8,8 +8,8 @@ use weir_types::ErrorCode;
 /// Starts a node with two accelerators, each with room for one of the models `a`, `b` and `c`.
 async fn node() -> Node {
     let node = Node::builder()
-        .set("backend", "fake")
-        .set("model_memory_bytes_max", 1_500)
+        .set("models.backend", "fake")
+        .set("models.memory_bytes_max", 1_500)
         .argument("--devices")
         .argument("cpu,fake:one,fake:other")
         .start()
@@ -29,7 +29,7 @@ async fn workflow_too_large_for_one_device_runs_on_several() {
     let node = node().await;
     let two = step("one", "a", "x") + &step("two", "b", "one.y");
     deploy(&node, "w", &workflow(&two, "two")).await.ok();
-    let loads = async || node.metric("weir_phase_model_load_seconds_count", "").await;
+    let loads = async || node.metric("weir_phase_seconds_count", "phase=\"model_load\"").await;
     let mut calls = 0.0;
     // After the run times on both devices are measured.
     let mut call = async || {

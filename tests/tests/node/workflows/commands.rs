@@ -37,7 +37,7 @@ async fn workflows_are_managed_from_the_command_line() {
     assert!(refused.contains("workflow w:1 runs it"), "{refused}");
     std::fs::write(&file, workflow(&step("a", "m", "b"), "a")).unwrap();
     let unsound = node.weir(&["workflows", "deploy", "w", path]).await.unwrap_err();
-    assert!(unsound.contains("is no workflow: step a, input x: there is no b"), "{unsound}");
+    assert!(unsound.contains("is not a workflow: step a, input x: there is no b"), "{unsound}");
     assert_eq!(node.weir(&["workflows", "rm", "w"]).await.unwrap(), "removed w\n");
     let gone = node.weir(&["workflows", "show", "w"]).await.unwrap_err();
     assert!(gone.contains("code: workflow-not-found (HTTP 404)"), "{gone}");

@@ -127,7 +127,7 @@ async fn names_are_unique_across_models_functions_and_workflows() {
 #[tokio::test]
 async fn workflows_are_separate_per_tenant() {
     let node = Node::builder()
-        .set("backend", "fake")
+        .set("models.backend", "fake")
         .tokens(&["one-token-of-one one", "one-token-of-two two"])
         .start()
         .await;

@@ -45,8 +45,8 @@ async fn measure(node: &Client) {
 #[tokio::test]
 async fn first_hedged_result_wins_and_the_other_copy_is_cancelled() {
     let node = Node::builder()
-        .set("backend", "fake")
-        .set("infer_time_ms_max", 3_600_000)
+        .set("models.backend", "fake")
+        .set("gateway.infer_wall_ms_max", 3_600_000)
         .argument("--devices")
         .argument("cpu,fake:quick,fake:steady")
         .start()
@@ -82,7 +82,7 @@ async fn first_hedged_result_wins_and_the_other_copy_is_cancelled() {
 /// If every run is slow, few are hedged, so that the load does not double.
 #[tokio::test]
 async fn at_most_one_run_in_ten_is_hedged() {
-    let node = Node::builder().set("backend", "fake").set("model_slots", 64).start().await;
+    let node = Node::builder().set("models.backend", "fake").set("models.slots", 64).start().await;
     push(&node, "", json!({"run_time_ms": {"1": 1, "8": 1_500}})).await;
     deploy(&node, "w", &hedged("m")).await.ok();
     // No hedging before run times are measured.

@@ -13,11 +13,11 @@ const MS: u64 = 1_000_000;
 /// hour.
 async fn measured_node() -> Node {
     let node = Node::builder()
-        .set("backend", "fake")
-        .set("model_slots", 4)
-        .set("infer_time_ms_max", 3_600_000)
-        .set("slo.margin", 0)
-        .set("slo.prices.cpu", 10)
+        .set("models.backend", "fake")
+        .set("models.slots", 4)
+        .set("gateway.infer_wall_ms_max", 3_600_000)
+        .set("scheduler.slo.margin", 0)
+        .set("scheduler.slo.prices.cpu", 10)
         .start()
         .await;
     for (name, run_time_ms) in [("a", 100.0), ("b", 200.0), ("c", 300.0), ("d", 400.0)] {

@@ -49,7 +49,8 @@ impl StageLimits {
             Stage::Worker => WORKER_TIME_S.saturating_add(WORKER_MODEL_TIME_S.saturating_mul(models)),
             Stage::KernelGraphs => KERNEL_GRAPHS_TIME_S,
         };
-        let (stage, case) = (stage_s.unwrap_or(own_s), case_s);
+        let stage = stage_s.unwrap_or(own_s);
+        let case = case_s;
         Self { stage: Duration::from_secs(stage), case: Duration::from_secs(case) }
     }
 }

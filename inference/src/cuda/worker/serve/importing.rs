@@ -22,7 +22,8 @@ pub(super) fn import<'a>(
     elsewhere: impl IntoIterator<Item = &'a message::Exported>,
     files: Option<Vec<OwnedFd>>,
 ) -> Result<Result<Vec<Imported>, NotReached>, InferenceError> {
-    let (mut imported, mut files) = (Vec::new(), files.map(Vec::into_iter));
+    let mut imported = Vec::new();
+    let mut files = files.map(Vec::into_iter);
     for exported in elsewhere {
         let (ordinal, Place { blocks, offset, bytes }) = (exported.ordinal, exported.place);
         let Some(files) = &mut files else {

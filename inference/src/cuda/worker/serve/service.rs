@@ -14,7 +14,9 @@ use crate::cuda::model::{CudaModel, ModelFiles, owner};
 use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
 use crate::cuda::worker::control::Files;
-use crate::cuda::worker::message::{self, Answer, FILES_MAX, Failure, Input, Opened, Place, Request, Room};
+use crate::cuda::worker::message::{
+    self, Answer, FILES_MAX, Failure, Input, MemoryReport, Opened, Place, Request, Room,
+};
 use crate::error::InferenceError;
 use std::collections::HashMap;
 use std::io;
@@ -63,7 +65,7 @@ impl Service {
                     // If the measurement fails, the next request fails as well, and reports the
                     // reason.
                     _ = gpu.measure();
-                    gpu.measured().into()
+                    MemoryReport::new(gpu)
                 });
                 (Answer::Failed { failure: Failure::of(&error), memory }, Vec::new())
             };
@@ -150,7 +152,7 @@ impl Service {
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();
         let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
-        let memory = gpu.measured().into();
+        let memory = MemoryReport::new(&gpu);
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
         Ok(Answer::Opened(Opened { name, siblings, library, compiler, memory }))
@@ -167,11 +169,13 @@ impl Service {
             }
             loaded => loaded?,
         };
-        let (footprint, is_arriving) = (model.footprint(), model.is_arriving());
+        let footprint = model.footprint();
+        let is_arriving = model.is_arriving();
+        let lookups = model.lookups();
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
-        let memory = gpu.measured().into();
-        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, memory })
+        let memory = MemoryReport::new(&gpu);
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, lookups, memory })
     }
 
     fn run(
@@ -185,7 +189,8 @@ impl Service {
         let run = self.runs.begin(run);
         let mut session = lock(&session);
         let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
-        let (gpu, staying) = (self.gpu()?, &self.staying);
+        let gpu = self.gpu()?;
+        let staying = &self.staying;
         let elsewhere = inputs.iter().filter_map(|input| match input {
             Input::Exported(exported) => Some(exported),
             Input::Here(_) | Input::Stayed(_) => None,
@@ -203,7 +208,7 @@ impl Service {
         let outputs = window.into_outputs(staying)?;
         let beyond = staying.numbers_of(&gpu.intermediates.beyond(BEYOND_MAX));
         let room = Room { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
-        let memory = gpu.measured().into();
+        let memory = MemoryReport::new(&gpu);
         Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, memory })
     }
 

@@ -104,7 +104,9 @@ impl Stayed {
         }
         match gpu.intermediates.put(from, stream, owner, gpu.now_ns()) {
             Ok(index) => {
-                let (gpu, shape, bytes) = (Arc::clone(gpu), shape.clone(), from.bytes());
+                let gpu = Arc::clone(gpu);
+                let shape = shape.clone();
+                let bytes = from.bytes();
                 Ok(Some(Self { gpu, index, owner, shape, bytes }))
             }
             Err(CommError::Transfer(TransferError::Device(error))) => Err(failure(&error)),
@@ -126,7 +128,9 @@ impl Stayed {
         stream.synchronize().map_err(|error| failure(&error))?;
         match put {
             Ok(Some(index)) => {
-                let (gpu, shape, bytes) = (Arc::clone(gpu), shape.clone(), from.bytes());
+                let gpu = Arc::clone(gpu);
+                let shape = shape.clone();
+                let bytes = from.bytes();
                 Ok(Some(Self { gpu, index, owner, shape, bytes }))
             }
             Err(CommError::Transfer(TransferError::Device(error))) => Err(failure(&error)),

@@ -49,7 +49,8 @@ impl Stage {
     fn on(ordinal: u32, memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
         let fake = Fake::new(7);
         fake.set("devices", 2);
-        let (service, blobs) = (Service::default(), tempfile::tempdir().unwrap());
+        let service = Service::default();
+        let blobs = tempfile::tempdir().unwrap();
         let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
         let files = Files { memory: file(), arena: file() };
         let stage = Self { service, files, blobs, fake };
@@ -168,7 +169,9 @@ impl Stage {
     }
 
     fn release(&self, tensors: &[u64], abandoned: &[u64]) {
-        let (tensors, abandoned, exports) = (tensors.to_vec(), abandoned.to_vec(), Vec::new());
+        let tensors = tensors.to_vec();
+        let abandoned = abandoned.to_vec();
+        let exports = Vec::new();
         assert_eq!(self.ask(Request::Release { tensors, abandoned, exports }).unwrap(), Answer::Done);
     }
 
@@ -294,6 +297,8 @@ fn siblings() -> (Stage, Stage) {
     let [first, second] = stages;
     first.load(1, "alice", "twice");
     second.load(2, "alice", "raised");
+    // The tests count the bytes to the device, and weights must not arrive meanwhile.
+    assert_eq!(second.ask(Request::Arrive { model: 2 }).unwrap(), Answer::Done);
     first.run(1, None, Some(10)).unwrap();
     (first, second)
 }

@@ -1,0 +1,182 @@
+//! `weir kernel-graphs`.
+
+mod bundle;
+
+use crate::client::Upload;
+use crate::commands::models::{on_device, signature};
+use crate::commands::{Context, remove};
+use crate::output::{age, size, table, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::json;
+use std::path::PathBuf;
+use weir_types::api::{Model, ModelOnDevice, ModelVersion, Rollback};
+use weir_types::{Name, Version};
+
+/// Push, list, show and remove kernel graphs: custom CUDA kernels, called like models
+///
+/// A kernel graph is a folder with graph.json and the sources of its kernels, *.cu and *.ptx.
+///
+/// Examples:
+///   weir kernel-graphs check examples/kernel-graphs/jacobi         # validate without a node
+///   weir kernel-graphs push jacobi examples/kernel-graphs/jacobi   # push the next version
+///   weir kernel-graphs                                             # list all kernel graphs
+///   weir kernel-graphs show jacobi                                 # inputs and outputs
+///   weir kernel-graphs rollback jacobi
+///   weir kernel-graphs rm jacobi
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct KernelGraphsArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all kernel graphs (the default action)
+    #[command(visible_alias = "ls")]
+    List,
+    /// Check a kernel graph without a node: its document, and its kernels if they are PTX
+    Check {
+        /// Folder of the kernel graph, or a JSON file with the document and the sources
+        folder: PathBuf,
+    },
+    /// Push a kernel graph; the node compiles CUDA C if it has NVRTC
+    Push {
+        /// Name of the kernel graph for requests and functions
+        name: Name,
+        /// Folder of the kernel graph, or a JSON file with the document and the sources
+        folder: PathBuf,
+        /// Version number [default: the next]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+        /// Latency objective of a direct run, in milliseconds
+        #[arg(long, value_name = "MS")]
+        slo_ms: Option<u64>,
+    },
+    /// Show a kernel graph's inputs and outputs
+    Show {
+        /// Name of the kernel graph
+        name: Name,
+        /// Version to show [default: the newest]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+    /// Push an earlier version again, as the newest
+    Rollback {
+        /// Name of the kernel graph
+        name: Name,
+        /// Version to restore [default: the version before the newest]
+        version: Option<u32>,
+    },
+    /// Remove a kernel graph with all its versions, or one version
+    #[command(visible_alias = "delete")]
+    Rm {
+        /// Name of the kernel graph
+        name: Name,
+        /// Version to remove [default: all versions]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
+}
+
+pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
+    let output = context.output;
+    let action = args.action.unwrap_or(Action::List);
+    if let Action::Check { folder } = &action {
+        let checked = bundle::check(folder)?;
+        return output.result(&json!({ "folder": folder, "checked": checked }), |_| checked.clone());
+    }
+    let client = context.client(&args.client)?;
+    match action {
+        Action::List | Action::Check { .. } => {
+            let graphs: Vec<Model> = client.get("/v1/kernel-graphs", "list the kernel graphs")?;
+            output.result(&graphs, |graphs| list(graphs))
+        }
+        Action::Push { name, folder, version, slo_ms } => {
+            let file = bundle::pack(&folder)?;
+            for source in bundle::left_out(&folder) {
+                output.note(format!(
+                    "{source} is not sent, because its PTX is; remove the PTX to let the node compile the source"
+                ));
+            }
+            let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
+            let query = slo_ms.map_or_else(String::new, |slo_ms| format!("?slo_ms={slo_ms}"));
+            let mut upload =
+                Upload::open(file.path(), output, &format!("sending {name}"), "compiling and checking it")?;
+            let path = format!("/v1/kernel-graphs/{name}{version}{query}");
+            let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            drop(upload);
+            output.result(&pushed, |pushed| {
+                let name = &pushed.name;
+                let version = pushed.version;
+                format!("pushed {name}:{version}\n{}{}", signature(&pushed.signature), too_small(pushed))
+            })
+        }
+        Action::Show { name, version } => {
+            let what = format!("show {name}");
+            if let Some(version) = version {
+                let graph: ModelVersion =
+                    client.get(&format!("/v1/kernel-graphs/{name}/versions/{version}"), &what)?;
+                return output.result(&graph, details);
+            }
+            let graph: Model = client.get(&format!("/v1/kernel-graphs/{name}"), &what)?;
+            output.result(&graph, |graph| {
+                let versions: Vec<String> = graph.versions.iter().map(ToString::to_string).collect();
+                format!("{}versions     {}\n", details(&graph.newest), versions.join(", "))
+            })
+        }
+        Action::Rollback { name, version } => {
+            let rollback = Rollback { version: version.map(Version) };
+            let path = format!("/v1/kernel-graphs/{name}/rollback");
+            let now: ModelVersion = client.post(&path, &format!("roll back {name}"), &rollback)?;
+            output.result(&now, |now| format!("{}:{} restores the earlier version", now.name, now.version))
+        }
+        Action::Rm { name, version } => remove(&client, output, "kernel-graphs", &name, version),
+    }
+}
+
+fn list(graphs: &[Model]) -> String {
+    if graphs.is_empty() {
+        return "no kernel graphs; `weir kernel-graphs push NAME FOLDER` adds one".into();
+    }
+    let rows = graphs.iter().map(|Model { newest, versions }| {
+        [
+            newest.name.to_string(),
+            newest.version.to_string(),
+            versions.len().to_string(),
+            if newest.resident { "yes" } else { "no" }.to_owned(),
+            age(newest.pushed_at_ms),
+        ]
+    });
+    table(["NAME", "NEWEST", "VERSIONS", "LOADED", "PUSHED"], rows)
+}
+
+fn details(graph: &ModelVersion) -> String {
+    let mut facts = vec![
+        ("name", graph.name.to_string()),
+        ("tenant", graph.tenant.to_string()),
+        ("version", graph.version.to_string()),
+        ("size", format!("{}, code and constants {}", size(graph.model_bytes), size(graph.weight_bytes))),
+        ("sha-256", graph.digest.to_string()),
+        ("pushed", format!("{} ({})", time(graph.pushed_at_ms), age(graph.pushed_at_ms))),
+        ("loaded", if graph.resident { "yes" } else { "no" }.to_owned()),
+    ];
+    facts.extend(graph.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
+    let facts: String = facts.iter().map(|(name, value)| format!("{name:<13}{value}\n")).collect();
+    let devices: String = on_gpus(graph).map(on_device).collect();
+    facts + &devices + &signature(&graph.signature)
+}
+
+/// State of the graph on GPUs. Kernel graphs do not run on the CPU.
+fn on_gpus(graph: &ModelVersion) -> impl Iterator<Item = &ModelOnDevice> {
+    graph.devices.iter().filter(|known| known.device != "cpu")
+}
+
+/// The GPUs that cannot run the graph, one per line.
+fn too_small(graph: &ModelVersion) -> String {
+    on_gpus(graph).filter(|known| known.why_not.is_some()).map(on_device).collect()
+}

@@ -1,0 +1,173 @@
+//! `weir why`.
+
+use crate::commands::Context;
+use crate::output::table;
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use weir_scheduler::{Alternative, Estimate, EstimateRatio, LoadByTier, PlacementRecord};
+use weir_types::DeviceId;
+
+/// Show why a call ran where it did: estimates, alternatives, and actual times
+///
+/// The request id is in the response's header weir-request-id. The node that received the call
+/// keeps the latest placements of each tenant. Calls without models are not placed by the
+/// scheduler.
+///
+/// Examples:
+///   weir why 4f1c2a9be07d3356
+///   weir why 4f1c2a9be07d3356 --json | jq .ratio.total
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct WhyArgs {
+    /// Id of the request
+    #[arg(value_name = "REQUEST_ID")]
+    request_id: String,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// A placement as the node returns it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Explained {
+    request_id: String,
+    #[serde(flatten)]
+    placement: PlacementRecord,
+    ratio: Option<EstimateRatio>,
+}
+
+pub(crate) fn run(args: &WhyArgs, context: &Context) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let path = format!("/v1/placements/{}", path_segment(&args.request_id));
+    let explained: Explained = client.get(&path, "read the placement")?;
+    context.output.result(&explained, text)
+}
+
+fn path_segment(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(escape).collect()
+}
+
+fn text(explained: &Explained) -> String {
+    let PlacementRecord { rejection, device, why, outcome, .. } = &explained.placement;
+    let mut lines = vec![headline(&explained.placement)];
+    if why.queued_ns > 0 {
+        lines.push(format!("It waited {} in the scheduler's queue.", time(why.queued_ns)));
+    }
+    let from = tiers(&why.estimate.load_by_tier);
+    if !from.is_empty() {
+        lines.push(format!("Its models were expected to load {from}."));
+    }
+    let chosen = if rejection.is_some() {
+        "best".to_owned()
+    } else {
+        device.as_ref().map_or_else(|| "-".into(), name)
+    };
+    let mut rows = vec![row(format!("{chosen} (estimate)"), &why.estimate)];
+    if let Some(outcome) = outcome {
+        rows.push([
+            format!("{chosen} (actual)"),
+            time(outcome.wait_ns),
+            time(outcome.load_time_ns),
+            time(outcome.move_time_ns),
+            time(outcome.run_time_ns),
+            time(outcome.off_device_ns),
+            time(outcome.total_ns()),
+        ]);
+    }
+    rows.extend(why.alternatives.iter().map(|Alternative { device, estimate }| row(name(device), estimate)));
+    lines.push(String::new());
+    lines.push(table(["DEVICE", "WAIT", "LOAD", "MOVE", "RUN", "OFF DEVICE", "TOTAL"], rows));
+    if let Some(total) = explained.ratio.and_then(|ratio| ratio.total) {
+        lines.push(format!("The estimate was {total:.2} times what the call took."));
+    }
+    lines.join("\n")
+}
+
+fn headline(placement: &PlacementRecord) -> String {
+    match (placement.rejection, &placement.device, placement.node) {
+        (Some(rejection), ..) => format!("The call was rejected: {rejection:?}."),
+        (None, Some(device), _) => format!("The call was placed on {}.", name(device)),
+        (None, None, Some(node)) => format!("The call was placed on node {}; it uses no device.", node.0),
+        (None, None, None) => "The call was not placed.".to_owned(),
+    }
+}
+
+fn name(device: &DeviceId) -> String {
+    format!("node {} device {}", device.node.0, device.ordinal)
+}
+
+fn row(name: String, estimate: &Estimate) -> [String; 7] {
+    [
+        name,
+        time(estimate.wait_ns),
+        time(estimate.load_time_ns),
+        time(estimate.move_time_ns),
+        time(estimate.run_time_ns),
+        time(estimate.off_device_ns),
+        time(estimate.finish_after_ns()),
+    ]
+}
+
+fn tiers(load: &LoadByTier) -> String {
+    let LoadByTier { sibling_ns, memory_ns, disk_ns, object_store_ns } = *load;
+    let tiers = [
+        ("another device of the node", sibling_ns),
+        ("memory", memory_ns),
+        ("disk", disk_ns),
+        ("the object store", object_store_ns),
+    ];
+    let used = tiers.into_iter().filter(|(_, ns)| *ns > 0);
+    used.map(|(tier, ns)| format!("from {tier} in {}", time(ns))).collect::<Vec<_>>().join(", ")
+}
+
+fn time(ns: u64) -> String {
+    match ns {
+        0 => "-".to_owned(),
+        ns => format!("{:.3?}", Duration::from_nanos(ns)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_scheduler::{Outcome, Why};
+    use weir_types::{InvocationId, NodeId};
+
+    #[test]
+    fn placement_shows_estimate_outcome_and_alternatives() {
+        let device = |ordinal| DeviceId { node: NodeId(2), ordinal };
+        let estimate = Estimate { run_time_ns: 2_000_000, load_time_ns: 3_000_000, ..Estimate::default() };
+        let load_by_tier = LoadByTier { disk_ns: 3_000_000, ..LoadByTier::default() };
+        let why = Why {
+            estimate: Estimate { load_by_tier, ..estimate },
+            alternatives: vec![Alternative { device: device(1), estimate }],
+            queued_ns: 1_500_000,
+        };
+        let outcome = Outcome { run_time_ns: 2_500_000, ..Outcome::default() };
+        let placement = PlacementRecord {
+            invocation: InvocationId(1),
+            node: Some(NodeId(2)),
+            device: Some(device(0)),
+            rejection: None,
+            why,
+            outcome: Some(outcome),
+        };
+        let ratio = Some(placement.why.compare(&outcome));
+        let shown = text(&Explained { request_id: "a".into(), placement, ratio });
+        for part in [
+            "placed on node 2 device 0",
+            "waited 1.500ms",
+            "from disk in 3.000ms",
+            "node 2 device 1",
+            "2.500ms",
+            "2.00 times",
+        ] {
+            assert!(shown.contains(part), "{part} is not in\n{shown}");
+        }
+    }
+}

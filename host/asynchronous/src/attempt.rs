@@ -1,0 +1,218 @@
+//! One attempt: counts it, runs the request like any call, and stores the response.
+
+use super::index::Work;
+use super::message::{HEAD_BYTES_MAX, Headers, Message, RequestHead, ResponseHead, line};
+use super::record::{Part, Response, Step};
+use super::retry::{Failure, Verdict, judge};
+use super::store::{Claim, Seen};
+use super::work::{Stop, Worked};
+use super::{AsyncError, Invocations, now_ms};
+use crate::Gateway;
+use futures::{StreamExt, stream};
+use std::pin::pin;
+use std::time::Duration;
+use weir_call::Fault;
+use weir_call::status;
+use weir_storage::blobs::{BlobError, Hold, PutError};
+use weir_types::ErrorCode;
+use weir_types::api::InvocationStatus;
+
+/// Pause before a write of an attempt's outcome is retried, after the datastore was unreachable.
+const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Outcome of an attempt.
+enum Outcome {
+    /// The call was answered; `_kept` keeps the response's blob alive.
+    Answered {
+        response: Response,
+        _kept: Hold,
+    },
+    Failed(Fault),
+    /// The node stops; this does not count as an attempt.
+    GivenUp,
+}
+
+impl Invocations {
+    pub(super) async fn attempt(
+        &self,
+        gateway: &impl Gateway,
+        work: &Work,
+        stop: &Stop,
+    ) -> Result<Worked, AsyncError> {
+        let Some(seen) = self.read(&work.tenant, work.id).await? else { return Ok(Worked::Stale) };
+        let claim = if work.is_claimed { Claim::Keep } else { Claim::Take };
+        let mut record = seen.record.clone();
+        if record.step() != Step::Run {
+            return Ok(Worked::Stale);
+        }
+        if record.attempts >= self.config.attempts_max.max(1) {
+            // Only a lost node leaves a record in this state.
+            let text = format!("the node was lost in each of {} attempts", record.attempts);
+            record.fail(ErrorCode::NodeLost, &text);
+            return self.end(&seen, record, InvocationStatus::Dead).await;
+        }
+        record.attempts += 1;
+        record.status = InvocationStatus::Running;
+        record.started_at_ms = Some(now_ms());
+        record.due_at_ms = now_ms();
+        let Some(revision) = self.write(&seen, &record, claim).await? else { return Ok(Worked::Stale) };
+        self.metrics.asynchronous.attempt(&work.tenant);
+        let begun = Seen { record, revision, ..seen };
+        let outcome = tokio::select! {
+            biased;
+            () = work.cancelled.cancelled() => return Ok(Worked::Stale),
+            outcome = self.run(gateway, &begun) => outcome,
+            () = stop.give_up.cancelled() => Outcome::GivenUp,
+        };
+        let outcome = match outcome {
+            // The stopping node rejected the call before it started.
+            Outcome::Failed(Fault { code: ErrorCode::Unavailable, .. })
+                if stop.begin_nothing.is_cancelled() =>
+            {
+                Outcome::GivenUp
+            }
+            other => other,
+        };
+        self.settle(&begun, outcome, stop).await
+    }
+
+    /// Runs the request and stores the response.
+    async fn run(&self, gateway: &impl Gateway, begun: &Seen) -> Outcome {
+        let response = async {
+            let path = self.blobs.fetch(begun.record.request.digest).await?;
+            let request = Message::<RequestHead>::open(&path).await?.request()?;
+            Ok::<_, AsyncError>(gateway.run(begun.tenant.clone(), request).await)
+        };
+        let answered = match response.await {
+            Ok(Ok(response)) => self.keep_answer(begun, response).await,
+            Ok(Err(fault)) => Err(fault),
+            Err(AsyncError::Blob(BlobError::OutOfReach(error))) => {
+                Err(Fault::new(ErrorCode::Unavailable, format!("the request cannot be fetched: {error}")))
+            }
+            Err(error) => {
+                Err(Fault::new(ErrorCode::Internal, format!("the request cannot be read: {error}")))
+            }
+        };
+        answered.map_or_else(Outcome::Failed, |(response, _kept)| Outcome::Answered { response, _kept })
+    }
+
+    async fn keep_answer(
+        &self,
+        begun: &Seen,
+        response: axum::response::Response,
+    ) -> Result<(Response, Hold), Fault> {
+        let (head, body) = response.into_parts();
+        let status = head.status.as_u16();
+        let line = line(&ResponseHead {
+            id: begun.id,
+            attempt: begun.record.attempts,
+            status,
+            headers: Headers::of(&head.headers),
+        });
+        let head_bytes = line.len() as u64;
+        if head_bytes > HEAD_BYTES_MAX {
+            let text = format!("the answer's headers take more than {HEAD_BYTES_MAX} bytes");
+            return Err(Fault::new(ErrorCode::ResponseTooLarge, text));
+        }
+        let source = pin!(stream::iter([Ok(line)]).chain(body.into_data_stream()));
+        // The producer of the response enforces the size limit.
+        let staged = self.blobs.stage(source, u64::MAX).await.map_err(|error| match error {
+            PutError::Source(why) => {
+                Fault::new(ErrorCode::GuestError, format!("the answer broke off: {why}"))
+            }
+            other => Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {other}")),
+        })?;
+        let part = Part { digest: staged.digest, bytes: staged.bytes - head_bytes };
+        let kept = self.blobs.keep(staged).await;
+        let hold = kept.map_err(|error| {
+            Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {error}"))
+        })?;
+        Ok((Response { status, part }, hold))
+    }
+
+    /// Records the outcome of an attempt. Retries until the datastore is reachable or the node
+    /// gives up its work.
+    async fn settle(&self, begun: &Seen, outcome: Outcome, stop: &Stop) -> Result<Worked, AsyncError> {
+        loop {
+            let settled = match &outcome {
+                Outcome::Answered { response, .. } => {
+                    let mut record = begun.record.clone();
+                    (record.response, record.error) = (Some(*response), None);
+                    self.end(begun, record, InvocationStatus::Done).await
+                }
+                Outcome::Failed(fault) => self.fail(begun, fault).await,
+                Outcome::GivenUp => {
+                    let mut record = begun.record.clone();
+                    record.attempts -= 1;
+                    record.status = InvocationStatus::Queued;
+                    self.write(begun, &record, Claim::Drop).await.map(Worked::from)
+                }
+            };
+            match &settled {
+                Ok(Worked::Written(revision)) => self.heard.wait(*revision).await,
+                // An earlier try may have committed although its reply was lost.
+                Ok(Worked::Stale) => {
+                    if let Some(now) = self.read(&begun.tenant, begun.id).await? {
+                        self.heard.wait(now.revision).await;
+                    }
+                }
+                Err(AsyncError::Datastore(weir_datastore::Error::Unavailable { .. })) => {
+                    tokio::select! {
+                        () = tokio::time::sleep(WRITE_AGAIN_AFTER) => continue,
+                        () = stop.give_up.cancelled() => {}
+                    }
+                }
+                Err(_) => {}
+            }
+            return settled;
+        }
+    }
+
+    async fn fail(&self, begun: &Seen, fault: &Fault) -> Result<Worked, AsyncError> {
+        let Seen { id, record, .. } = begun;
+        let mut record = record.clone();
+        if fault.code == ErrorCode::Internal {
+            // The node's operator alone sees the details, as with any response.
+            tracing::error!(%id, error = fault.text, "internal error during an asynchronous invocation");
+            record.fail(
+                fault.code,
+                &format!("internal error of the node; see the node's log for invocation {id}"),
+            );
+        } else {
+            record.fail(fault.code, &fault.text);
+        }
+        let failure = Failure {
+            code: fault.code,
+            status: status(fault.code),
+            attempts: record.attempts,
+            age_ms: now_ms().saturating_sub(id.accepted_at_ms()),
+        };
+        match judge(failure, &self.config, rand::random()) {
+            Verdict::Dead => self.end(begun, record, InvocationStatus::Dead).await,
+            Verdict::Again { after_ms, is_counted } => {
+                record.status = InvocationStatus::Queued;
+                record.attempts -= u32::from(!is_counted);
+                record.due_at_ms = now_ms().saturating_add(after_ms);
+                self.write(begun, &record, Claim::Leave).await.map(Worked::from)
+            }
+        }
+    }
+
+    async fn end(
+        &self,
+        seen: &Seen,
+        mut record: super::record::Record,
+        status: InvocationStatus,
+    ) -> Result<Worked, AsyncError> {
+        record.end(status, now_ms());
+        let written = self.write(seen, &record, record.step().claim_after()).await?;
+        if written.is_some() {
+            self.metrics.asynchronous.ended(&seen.tenant, status);
+            if status == InvocationStatus::Dead {
+                let why = record.error.as_ref().map(|error| error.code.as_str());
+                tracing::warn!(id = %seen.id, tenant = %seen.tenant, name = %record.name, why, "asynchronous invocation failed in its last attempt");
+            }
+        }
+        Ok(written.into())
+    }
+}

@@ -1,0 +1,18 @@
+//! What asynchronous invocations need of the node's gateway.
+
+use axum::extract::Request;
+use axum::response::Response;
+use weir_call::Fault;
+use weir_types::api::InvocationKind;
+use weir_types::{Name, TenantId};
+
+/// Runs the requests of asynchronous invocations.
+pub trait Gateway: Clone + Send + Sync + 'static {
+    /// Runs a request that was accepted earlier. Returns the response that a synchronous caller
+    /// would have received, or the node's error.
+    fn run(&self, tenant: TenantId, request: Request)
+    -> impl Future<Output = Result<Response, Fault>> + Send;
+
+    /// Returns the hosts that callbacks of calls of `name` may reach.
+    fn callback_hosts(&self, tenant: &TenantId, kind: InvocationKind, name: &Name) -> Vec<String>;
+}

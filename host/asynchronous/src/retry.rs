@@ -1,0 +1,121 @@
+//! Retry policy: decides about an invocation whose attempt failed. Pure functions.
+
+use crate::AsyncConfig;
+use http::StatusCode;
+use weir_types::ErrorCode;
+
+/// Decision about a failed attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// No retry: it would not help, or the attempts or the time are used up.
+    Dead,
+    /// Retry after this time.
+    Again {
+        after_ms: u64,
+        /// Whether the failure counts as an attempt.
+        is_counted: bool,
+    },
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Failure {
+    pub(super) code: ErrorCode,
+    /// HTTP status of the code.
+    pub(super) status: StatusCode,
+    /// Attempts so far, including this one.
+    pub(super) attempts: u32,
+    /// Time since the invocation was accepted.
+    pub(super) age_ms: u64,
+}
+
+/// Judges a failure. `chance`, from 0 to 1, spreads the retries of attempts that failed together.
+pub(super) fn judge(failure: Failure, config: &AsyncConfig, chance: f64) -> Verdict {
+    let Failure { code, status, attempts, age_ms } = failure;
+    let has_not_begun = matches!(code, ErrorCode::QueueFull | ErrorCode::Unavailable);
+    if has_not_begun {
+        // The pause grows with the age of the invocation.
+        let after_ms = (age_ms / 4).clamp(config.backoff_ms, config.backoff_ms_max.max(config.backoff_ms));
+        return match age_ms >= config.age_ms_max {
+            true => Verdict::Dead,
+            false => Verdict::Again { after_ms: spread(after_ms, chance), is_counted: false },
+        };
+    }
+    let is_callers = status.is_client_error() && code != ErrorCode::Cancelled;
+    if is_callers || code == ErrorCode::NotSupported || attempts >= config.attempts_max {
+        return Verdict::Dead;
+    }
+    Verdict::Again { after_ms: backoff_ms(attempts, config, chance), is_counted: true }
+}
+
+/// Returns the backoff after this number of attempts.
+pub(super) fn backoff_ms(attempts: u32, config: &AsyncConfig, chance: f64) -> u64 {
+    let doubled = config.backoff_ms.saturating_mul(1 << attempts.saturating_sub(1).min(40));
+    spread(doubled.min(config.backoff_ms_max), chance)
+}
+
+/// Returns a value between half of `ms` and all of `ms`.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a backoff needs no exact milliseconds"
+)]
+fn spread(ms: u64, chance: f64) -> u64 {
+    ms - (ms as f64 / 2.0 * chance.clamp(0.0, 1.0)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_call::status;
+
+    fn judged(code: ErrorCode, attempts: u32, age_ms: u64) -> Verdict {
+        judge(Failure { code, status: status(code), attempts, age_ms }, &AsyncConfig::default(), 0.0)
+    }
+
+    #[test]
+    fn client_errors_are_final_and_faults_are_retried() {
+        for code in [
+            ErrorCode::FunctionNotFound,
+            ErrorCode::InvalidRequest,
+            ErrorCode::BodyTooLarge,
+            ErrorCode::NotSupported,
+        ] {
+            assert_eq!(judged(code, 1, 0), Verdict::Dead, "{code}");
+        }
+        for code in
+            [ErrorCode::GuestTrap, ErrorCode::DeadlineExceeded, ErrorCode::NodeLost, ErrorCode::Cancelled]
+        {
+            assert_eq!(judged(code, 1, 0), Verdict::Again { after_ms: 1_000, is_counted: true }, "{code}");
+            assert_eq!(judged(code, 2, 0), Verdict::Again { after_ms: 2_000, is_counted: true }, "{code}");
+            assert_eq!(judged(code, 3, 0), Verdict::Dead, "{code}");
+        }
+    }
+
+    #[test]
+    fn rejected_starts_back_off_until_the_age_limit() {
+        let again = |after_ms| Verdict::Again { after_ms, is_counted: false };
+        assert_eq!(judged(ErrorCode::QueueFull, 3, 0), again(1_000));
+        assert_eq!(judged(ErrorCode::Unavailable, 9, 40_000), again(10_000));
+        assert_eq!(judged(ErrorCode::QueueFull, 1, 3_600_000), again(60_000));
+        assert_eq!(judged(ErrorCode::QueueFull, 1, 6 * 3_600_000), Verdict::Dead);
+    }
+
+    proptest! {
+        #[test]
+        fn backoff_and_attempts_stay_within_limits(
+            code in proptest::sample::select(ErrorCode::ALL), attempts: u32, age_ms: u64, chance in 0.0..=1.0,
+            backoff_ms: u64, backoff_ms_max: u64,
+        ) {
+            let config = AsyncConfig { backoff_ms, backoff_ms_max, ..AsyncConfig::default() };
+            let failure = Failure { code, status: status(code), attempts, age_ms };
+            if let Verdict::Again { after_ms, is_counted } = judge(failure, &config, chance) {
+                prop_assert!(after_ms <= backoff_ms_max.max(backoff_ms));
+                prop_assert!(!is_counted || attempts < config.attempts_max);
+                prop_assert!(is_counted || age_ms < config.age_ms_max);
+            }
+        }
+    }
+}

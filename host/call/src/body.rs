@@ -1,0 +1,234 @@
+//! Size limits for the bodies of requests and responses.
+
+use crate::Fault;
+use axum::body::Body;
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio_util::task::AbortOnDropHandle;
+use weir_device::{Arena, Buffer};
+use weir_types::ErrorCode;
+
+/// Memory reserved ahead for a body of declared length, as a multiple of the bytes received.
+const AHEAD: usize = 16;
+
+/// Size limit of a body, and the name of its setting.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimit {
+    /// The largest accepted size.
+    pub bytes_max: u64,
+    /// The setting that limits the size, such as `limits.request_body_bytes`, for the message.
+    pub setting: &'static str,
+}
+
+/// Receives a whole request body.
+pub async fn receive_whole(
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    limit: BodyLimit,
+) -> Result<Buffer, Fault> {
+    receive_behind(0, body, length, arena, limit).await
+}
+
+/// Receives a whole request body at offset `lead` of its memory. The memory is aligned, so that the
+/// caller can align a part of the body by its choice of `lead`.
+pub async fn receive_behind(
+    lead: usize,
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    limit: BodyLimit,
+) -> Result<Buffer, Fault> {
+    if length.is_some_and(|length| length > limit.bytes_max) {
+        return Err(limit.too_large());
+    }
+    let full =
+        |_| Fault::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again");
+    let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
+    let mut buffer = arena.with_capacity(lead).map_err(full)?;
+    buffer.resize_with_zeroes(lead).map_err(full)?;
+    let mut frames = body.into_data_stream();
+    while let Some(frame) = frames.next().await {
+        let frame = frame.map_err(|error| {
+            Fault::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
+        })?;
+        let received = buffer.len() - lead + frame.len();
+        if received as u64 > limit.bytes_max {
+            return Err(limit.too_large());
+        }
+        if lead + received > buffer.capacity() {
+            // A declared length is only a promise: reserve at most a multiple of the bytes
+            // received.
+            let ahead = length.min(received.saturating_mul(AHEAD)).max(received);
+            buffer.reserve(lead + ahead - buffer.len()).map_err(full)?;
+        }
+        buffer.extend_from_slice(&frame).map_err(full)?;
+    }
+    Ok(buffer.freeze().slice(lead..))
+}
+
+impl BodyLimit {
+    /// The error for a body above the limit.
+    pub fn too_large(self) -> Fault {
+        let Self { bytes_max, setting } = self;
+        Fault::new(
+            ErrorCode::BodyTooLarge,
+            format!("the request body has more than {bytes_max} bytes ({setting})"),
+        )
+    }
+}
+
+/// Task of a guest that continues while its response is sent.
+pub type Rest<Report> = AbortOnDropHandle<Report>;
+
+/// Response body with a size limit. Dropping the body half-way, as when the client disconnects,
+/// stops the guest that writes it. After the whole body was sent, the guest may finish its work.
+pub struct Guarded<Report, Guard: BodyObserver> {
+    body: Body,
+    bytes_left: u64,
+    bytes_max: u64,
+    /// Bytes left of the length that the guest declared, if any. The server may stop polling after
+    /// these bytes, without polling for the end.
+    declared_left: Option<u64>,
+    has_ended: bool,
+    /// Whether the node or the guest has cut the body off.
+    is_cut_off: bool,
+    rest: Option<Rest<Report>>,
+    guard: Guard,
+}
+
+/// Observer of a response body that ends early.
+pub trait BodyObserver {
+    /// Called when the body was cut off, or when the client disconnected.
+    fn cut_off(&self, code: ErrorCode);
+}
+
+impl<T: BodyObserver> BodyObserver for Arc<T> {
+    fn cut_off(&self, code: ErrorCode) {
+        (**self).cut_off(code);
+    }
+}
+
+impl<Report: Send + 'static, Guard: BodyObserver + Send + Unpin + 'static> Guarded<Report, Guard> {
+    /// Limits `body` to `bytes_max` and to its `declared` length. Holds the guest's task `rest`;
+    /// `guard` observes a body that is cut off.
+    pub fn body(body: Body, bytes_max: u64, declared: Option<u64>, rest: Rest<Report>, guard: Guard) -> Body {
+        let rest = Some(rest);
+        Body::new(Self {
+            body,
+            bytes_left: bytes_max,
+            bytes_max,
+            declared_left: declared,
+            has_ended: declared == Some(0),
+            is_cut_off: false,
+            rest,
+            guard,
+        })
+    }
+}
+
+impl<Report, Guard: BodyObserver + Unpin> HttpBody for Guarded<Report, Guard> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx)).transpose();
+        let Some(frame) = frame.inspect_err(|_| self.is_cut_off = true)? else {
+            if let Some(left) = self.declared_left.filter(|left| *left > 0) {
+                self.is_cut_off = true;
+                self.guard.cut_off(ErrorCode::GuestError);
+                let text = format!("the function's answer ended {left} bytes short of its content-length");
+                return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
+            }
+            self.has_ended = true;
+            return Poll::Ready(None);
+        };
+        let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+        if bytes > self.bytes_left {
+            // The head was already sent: cutting the body off shows the client that the response is
+            // incomplete.
+            tracing::warn!(
+                bytes_max = self.bytes_max,
+                "response cut: it is larger than the function's limit"
+            );
+            let text =
+                format!("the response has more than {} bytes (limits.response_body_bytes)", self.bytes_max);
+            self.is_cut_off = true;
+            self.guard.cut_off(ErrorCode::ResponseTooLarge);
+            return Poll::Ready(Some(Err(axum::Error::new(std::io::Error::other(text)))));
+        }
+        self.bytes_left -= bytes;
+        self.declared_left = self.declared_left.map(|left| left.saturating_sub(bytes));
+        self.has_ended = self.declared_left == Some(0) || self.body.is_end_stream();
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<Report, Guard: BodyObserver> Drop for Guarded<Report, Guard> {
+    fn drop(&mut self) {
+        if self.has_ended || self.body.is_end_stream() {
+            // The guest's deadline ends its remaining work.
+            if let Some(rest) = self.rest.take() {
+                drop(rest.detach());
+            }
+        } else if !self.is_cut_off {
+            // The client disconnected, perhaps before the first byte.
+            self.guard.cut_off(ErrorCode::Cancelled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use std::sync::OnceLock;
+
+    impl BodyObserver for OnceLock<ErrorCode> {
+        fn cut_off(&self, code: ErrorCode) {
+            let _ = self.set(code);
+        }
+    }
+
+    fn guarded(body: &'static str) -> (Body, Arc<OnceLock<ErrorCode>>) {
+        let code = Arc::default();
+        let rest = AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>()));
+        (Guarded::body(Body::from(body), 4, None, rest, Arc::clone(&code)), code)
+    }
+
+    #[tokio::test]
+    async fn body_dropped_before_the_first_read_counts_as_cancelled() {
+        let (body, code) = guarded("body");
+        drop(body);
+        assert_eq!(code.get(), Some(&ErrorCode::Cancelled));
+    }
+
+    #[tokio::test]
+    async fn body_read_to_its_end_counts_as_complete() {
+        let (body, code) = guarded("body");
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "body");
+        assert_eq!(code.get(), None);
+    }
+
+    #[tokio::test]
+    async fn body_above_its_limit_keeps_its_own_code() {
+        let (body, code) = guarded("large");
+        assert!(body.collect().await.is_err());
+        assert_eq!(code.get(), Some(&ErrorCode::ResponseTooLarge));
+    }
+}

@@ -1,0 +1,21 @@
+//! What every call has, whatever it calls and wherever it runs: an id, headers with a meaning to
+//! Weir, bodies with limits, an objective, a deadline, and the fault that ends it without a
+//! response.
+
+pub mod body;
+pub mod headers;
+
+mod fault;
+pub use fault::Fault;
+
+mod invocation_id;
+pub use invocation_id::next_invocation_id;
+
+mod objective;
+pub use objective::{Objective, Outcome};
+
+mod status;
+pub use status::status;
+
+mod until;
+pub use until::until;

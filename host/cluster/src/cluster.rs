@@ -1,0 +1,150 @@
+//! Cluster membership, choice of the dispatcher, and forwarding of calls between nodes.
+//!
+//! Nodes discover each other in the datastore. Each node has an entry under a lease ([`members`]).
+//! One node holds an additional entry: it is the dispatcher, and its scheduler places the
+//! invocations of all nodes. The other nodes keep a link to the dispatcher ([`link`] on their side,
+//! [`dispatcher_server`] on its side), over which they report events and receive commands. A call
+//! never waits for the datastore. A call that is placed on another node is forwarded ([`forward`])
+//! as the original HTTP request.
+
+mod dispatcher_server;
+mod forward;
+mod holders;
+mod joining;
+mod link;
+mod members;
+mod secret;
+
+pub use dispatcher_server::{LINK_PATH, answer_link};
+pub use forward::{Call, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
+pub use joining::join;
+pub use members::Report;
+
+use crate::ClusterConfig;
+use crate::placement::Placements;
+use forward::Client;
+use members::{Membership, Reports, View};
+use prometheus_client::metrics::gauge::Gauge;
+use secret::Secret;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use weir_datastore::Datastore;
+use weir_telemetry::{DeviceReport, Metrics};
+use weir_types::api::{ClusterStatus, MemberStatus};
+use weir_types::{NodeId, TenantId};
+
+/// A node's view of its cluster.
+pub struct Cluster {
+    node: NodeId,
+    address: String,
+    secret: Secret,
+    view: watch::Receiver<View>,
+    reports: Reports,
+    client: Client,
+    heartbeat: Duration,
+    heartbeat_timeout: Duration,
+}
+
+/// Takes part in the cluster until dropped.
+pub struct Participation {
+    keeping: AbortOnDropHandle<()>,
+    _following: AbortOnDropHandle<()>,
+    linking: AbortOnDropHandle<()>,
+}
+
+impl Cluster {
+    /// Starts to take part, with a membership that already exists.
+    pub fn start(
+        config: &ClusterConfig,
+        secret: Secret,
+        membership: Membership,
+        datastore: Arc<dyn Datastore>,
+        placements: &Arc<Placements>,
+        report: impl Fn() -> Report + Send + 'static,
+        stop: &CancellationToken,
+    ) -> (Arc<Self>, Participation) {
+        let node = membership.node;
+        let address = membership.address.clone();
+        let reports = membership.reports.clone();
+        let (following, view) = members::follow(datastore, membership.seen.clone(), reports.clone());
+        let heartbeat_timeout = Duration::from_millis(config.heartbeat_timeout_ms.max(1));
+        let cluster = Arc::new(Self {
+            node,
+            address,
+            client: Client::new(&secret, heartbeat_timeout),
+            secret,
+            view: view.clone(),
+            reports,
+            heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
+            heartbeat_timeout,
+        });
+        let participation = Participation {
+            _following: AbortOnDropHandle::new(tokio::spawn(following)),
+            keeping: AbortOnDropHandle::new(tokio::spawn(membership.keep(view, report, stop.clone()))),
+            linking: AbortOnDropHandle::new(tokio::spawn(link::run(
+                cluster.clone(),
+                placements.clone(),
+                stop.clone(),
+            ))),
+        };
+        (cluster, participation)
+    }
+
+    /// The secret by which the cluster's nodes authenticate to each other.
+    pub fn secret(&self) -> &Secret {
+        &self.secret
+    }
+
+    /// Whether this node is the dispatcher.
+    pub fn is_dispatcher(&self) -> bool {
+        self.view.borrow().dispatcher.is_some_and(|dispatcher| dispatcher.node == self.node)
+    }
+
+    /// The part of the cluster's status that `tenant` may see.
+    pub fn status(&self, placements: &Placements, tenant: &TenantId) -> ClusterStatus {
+        let view = self.view.borrow();
+        let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
+        let member = |(node, member): (&NodeId, &members::Member)| {
+            let Report { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
+            let devices = devices.into_iter().map(|device| device.status(tenant)).collect();
+            MemberStatus {
+                node: *node,
+                address: member.address.clone(),
+                version: member.version.clone(),
+                running,
+                queued,
+                devices,
+            }
+        };
+        ClusterStatus {
+            node: self.node,
+            address: self.address.clone(),
+            dispatcher: view.dispatcher.map(|dispatcher| dispatcher.node),
+            asks_dispatcher: placements.asks(),
+            linked: placements.nodes(),
+            nodes: view.nodes.iter().map(member).collect(),
+        }
+    }
+}
+
+impl Report {
+    /// The current activity of a node with these devices and metrics.
+    pub fn new(devices: Vec<DeviceReport>, metrics: &Metrics) -> Self {
+        let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+        Self { running: count(&metrics.calls.running), queued: count(&metrics.calls.queued), devices }
+    }
+}
+
+impl Participation {
+    /// Waits until the node has announced that it leaves, which `stop` has started.
+    pub async fn end(self) {
+        for task in [self.linking, self.keeping] {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "leaving the cluster failed");
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A node's part in a cluster: placements of calls by a scheduler, membership, the link to the
+//! dispatcher, and forwarding of calls to other nodes.
+//!
+//! A single node uses [`Placements`] only, with a scheduler of its own.
+
+mod config;
+pub use config::ClusterConfig;
+
+mod cluster;
+pub use cluster::{
+    Call, Cluster, GRACE, GRANT, LINK_PATH, NotForwarded, Participation, REFUSED, Report, answer_link, join,
+    refused, restore_host,
+};
+
+mod placement;
+pub use placement::{
+    LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement, SchedulerConfig,
+    UseRecorder,
+};
+
+mod wire;
+pub use wire::{Grant, Granted, Resident};

@@ -1,0 +1,476 @@
+//! Placement of invocations: requests placements, waits for the results, and tracks which models
+//! this node's devices may evict.
+//!
+//! Placements come from a scheduler: this node's own, or the one of the cluster's dispatcher. The
+//! scheduler is a pure state machine behind one lock, which is held for one `handle` at a time.
+//! Most invocations are placed by the `handle` call that announces them; the others wait until a
+//! later event starts them. A node that loses its dispatcher places its invocations on its own
+//! devices until there is a new dispatcher. Waiting invocations are announced again, so none is
+//! lost.
+
+mod asking;
+mod config;
+mod device_use;
+mod dispatching;
+mod driver;
+mod guard;
+mod placing;
+mod record;
+mod residency;
+mod state;
+mod wake;
+
+pub(crate) use asking::Link;
+pub use config::SchedulerConfig;
+pub use device_use::UseRecorder;
+pub(crate) use driver::LinkId;
+pub use guard::{LocalPlacement, PlacementGuard};
+pub use state::{Placement, RemotePlacement};
+
+use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
+use device_use::RunningCall;
+use driver::Driver;
+use guard::End;
+use record::Record;
+use residency::{ReportedModel, ResidencyTable};
+use state::{Elsewhere, Placer, Refusal, State, Waiting};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio_util::task::AbortOnDropHandle;
+use weir_inference::Health;
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, PlacementHistory, PlacementRecord, Setup};
+use weir_telemetry::Metrics;
+use weir_types::{InvocationId, ModelId, NodeId, Ordinal, TenantId};
+
+/// The limits of kept placements, for explanations.
+const KEPT_PER_TENANT_MAX: usize = 1_000;
+const KEPT_TENANTS_MAX: usize = 100;
+
+/// Requests placements.
+pub struct Placements {
+    metrics: Arc<Metrics>,
+    node: NodeId,
+    address: Option<String>,
+    devices: Vec<DeviceSpec>,
+    scheduler: Setup,
+    state: Mutex<State>,
+    /// Records the scheduler's events and actions.
+    record: Option<Record>,
+    /// The number of running calls without models that were placed here without asking the
+    /// scheduler, and its limit.
+    unasked: AtomicUsize,
+    unasked_max: usize,
+    /// Notified whenever a grant on one of this node's devices ends, or more models may be evicted.
+    freed: Notify,
+    /// The origin of the scheduler's clock.
+    epoch: Instant,
+    /// The next wake-up that the scheduler requested, on the scheduler's clock.
+    wake_at_ns: watch::Sender<Option<u64>>,
+    tasks: Mutex<Vec<AbortOnDropHandle<()>>>,
+}
+
+/// The configuration of a node's placements.
+pub struct PlacementConfig {
+    /// This node's identifier in the cluster.
+    pub node: NodeId,
+    /// The address at which the other nodes of the cluster reach this one; `None` for a single
+    /// node.
+    pub address: Option<String>,
+    /// This node's devices, by ordinal.
+    pub devices: Vec<DeviceSpec>,
+    /// The limit of concurrent calls without models that run here at once without asking the
+    /// scheduler. Calls of tenants with caps always ask the scheduler.
+    pub unasked_max: usize,
+    /// The configuration of this node's own scheduler.
+    pub scheduler: Setup,
+    /// The file to record the scheduler's events and actions in, if any.
+    pub record: Option<PathBuf>,
+    /// The metrics for the accuracy of estimates.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The result of announcing an invocation to the scheduler.
+enum Placing {
+    Done(Result<Placement, Refusal>),
+    Waits(oneshot::Receiver<Result<Placement, Refusal>>),
+}
+
+impl Placements {
+    /// Starts with nothing running.
+    pub fn start(config: PlacementConfig) -> Arc<Self> {
+        let PlacementConfig { node, address, devices, unasked_max, scheduler, record, metrics } = config;
+        let residency = ResidencyTable::new(devices.len());
+        let state = State {
+            placer: Placer::Own(Box::new(Driver::new(
+                0,
+                hello(node, &address, &devices, &residency),
+                &scheduler,
+                record.is_some(),
+            ))),
+            waiting: HashMap::new(),
+            away: HashMap::new(),
+            running: HashMap::new(),
+            history: PlacementHistory::new(KEPT_PER_TENANT_MAX, KEPT_TENANTS_MAX),
+            residency,
+            placements: Weak::new(),
+        };
+        let placements = Arc::new(Self {
+            metrics,
+            node,
+            address,
+            devices,
+            scheduler,
+            state: Mutex::new(state),
+            record: record.map(Record::new),
+            unasked: AtomicUsize::new(0),
+            unasked_max,
+            freed: Notify::new(),
+            epoch: Instant::now(),
+            wake_at_ns: watch::Sender::new(None),
+            tasks: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&placements);
+        placements.lock().placements = weak.clone();
+        let mut tasks = vec![tokio::spawn(wake::wake(weak.clone(), placements.wake_at_ns.subscribe()))];
+        if placements.record.is_some() {
+            tasks.push(tokio::spawn(record::keep(weak)));
+        }
+        *placements.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
+            tasks.into_iter().map(AbortOnDropHandle::new).collect();
+        placements
+    }
+
+    /// This node's identifier in the cluster.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// A grant on this device for a call that could not run where it was placed. The scheduler is
+    /// not asked again. The call may evict the models that are resident on the device.
+    pub fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
+        let evict = device.map(|device| self.lock().residency.residents(device)).unwrap_or_default();
+        Granted { device, models, evict, is_fallback: true }
+    }
+
+    /// The recorder of an invocation's use of `device`; `None` if the invocation was not placed
+    /// there.
+    pub fn recorder(&self, invocation: InvocationId, device: Ordinal) -> Option<Arc<UseRecorder>> {
+        let state = self.lock();
+        let running = state.running.get(&invocation)?;
+        (running.device == Some(device)).then(|| running.recorder.clone())
+    }
+
+    /// The placement of one of the tenant's latest invocations on this node, with its reasons.
+    pub fn explanation(&self, tenant: &TenantId, invocation: InvocationId) -> Option<PlacementRecord> {
+        self.lock().history.get(tenant, invocation).cloned()
+    }
+
+    /// Records that an invocation that was placed here uses a model on a device other than the one
+    /// it was placed on.
+    pub fn grant_beside(&self, invocation: InvocationId, device: Ordinal, model: ModelId) {
+        self.lock().residency.add(invocation, device, model);
+    }
+
+    /// Announces an invocation that needs `models`. Most invocations are placed by this call and
+    /// are never added to `waiting`.
+    fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
+        let id = arrival.invocation;
+        let mut state = self.lock();
+        let tenant = arrival.function.tenant.clone();
+        let mut kept = self.address.is_some().then(|| arrival.clone());
+        let mut own = Some(models);
+        let mut answer = None;
+        self.announce(&mut state, arrival, |state, action| match action {
+            Action::Start { invocation, .. } | Action::Reject { invocation, .. } if invocation == id => {
+                if let Some(record) = PlacementRecord::for_action(&action) {
+                    state.history.add(&tenant, record);
+                }
+                answer = Some(match action {
+                    Action::Start { node, device, evict, .. } => {
+                        let elsewhere = self.elsewhere(state, node);
+                        let (device, models) = (device.map(|device| device.ordinal), own.take());
+                        let models = models.unwrap_or_default();
+                        let granted = Granted { device, models, evict, is_fallback: false };
+                        state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
+                    }
+                    Action::Reject { why, estimate, .. } => Err(Refusal::Rejected(why, estimate)),
+                    Action::WakeAt(_) => Err(Refusal::NoAnswer),
+                });
+            }
+            other => self.carry_out(state, other),
+        });
+        if let Some(answer) = answer {
+            return Placing::Done(answer);
+        }
+        let (start, started) = oneshot::channel();
+        let models = own.unwrap_or_default();
+        state.waiting.insert(id, Waiting { tenant, models, arrival: kept, start });
+        Placing::Waits(started)
+    }
+
+    /// Completes when a load that found no room may find some. Counts from this call on.
+    pub fn freed(&self) -> Notified<'_> {
+        self.freed.notified()
+    }
+
+    /// Whether models of a device become evictable once their users are done.
+    pub fn is_held_up(&self, device: Ordinal) -> bool {
+        self.lock().residency.is_held_up(device)
+    }
+
+    /// The models that a load on a device may evict now.
+    pub fn victims(&self, device: Ordinal) -> Vec<ModelId> {
+        self.lock().residency.victims(device)
+    }
+
+    /// Makes resident models evictable that no invocation on this node needs. Required where the
+    /// scheduler assumed room that is not free yet: it may have just taken over, or its update is
+    /// still in transit. Returns whether there were such models.
+    pub fn give_up_unneeded(&self, device: Ordinal) -> bool {
+        let mut state = self.lock();
+        let unneeded = state.residency.unneeded(device);
+        let is_any = !unneeded.is_empty();
+        self.may_evict(&mut state, device, unneeded);
+        is_any
+    }
+
+    /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
+    /// memory, each with its load time.
+    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(Resident, Duration)>) {
+        let mut state = self.lock();
+        // Read under the lock, so that the last caller reports the latest state.
+        let (now, load_times): (Vec<_>, Vec<_>) = now()
+            .into_iter()
+            .map(|(resident, load_time)| {
+                let load_time = (resident.model.clone(), load_time);
+                (resident, load_time)
+            })
+            .unzip();
+        let (gone, come) = state.residency.reconcile(device, now);
+        for model in gone {
+            self.tell(&mut state, NodeEvent::Evicted { device, model });
+        }
+        for ReportedModel { resident: Resident { model, bytes, parts, .. }, is_new } in come {
+            let load_time = load_times.iter().find(|(loaded, _)| is_new && *loaded == model);
+            let load_time_ns = load_time.map(|(_, time)| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            self.tell(&mut state, NodeEvent::Loaded { device, model, bytes, load_time_ns, parts });
+        }
+    }
+
+    /// Reports to the scheduler that a device was lost, with the contents of its memory, or is
+    /// back. Returns whether this call reports a new loss.
+    pub fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> bool {
+        let mut state = self.lock();
+        // Read under the lock, so that the last caller reports the latest state.
+        let is_up = *health.borrow() == Health::Up;
+        if !state.residency.set_up(device, is_up) {
+            return false;
+        }
+        if is_up {
+            self.tell(&mut state, NodeEvent::DeviceUp { device });
+        } else {
+            self.tell(&mut state, NodeEvent::DeviceDown { device });
+            let (gone, _) = state.residency.reconcile(device, Vec::new());
+            for model in gone {
+                self.tell(&mut state, NodeEvent::Evicted { device, model });
+            }
+        }
+        !is_up
+    }
+
+    /// Reports to the scheduler that a device may have more or less memory for models than before.
+    pub fn note_capacity(&self, device: Ordinal, capacity: &watch::Receiver<u64>) {
+        let mut state = self.lock();
+        // Read under the lock, so that the last caller reports the latest state.
+        let capacity_bytes = *capacity.borrow();
+        if state.residency.set_capacity(device, capacity_bytes, &self.devices) {
+            self.tell(&mut state, NodeEvent::DeviceResized { device, capacity_bytes });
+        }
+    }
+
+    fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
+        match &mut state.placer {
+            Placer::Own(_) => self.decide(state, Event::Arrived(arrival), carry_out),
+            Placer::Dispatcher(_) => {
+                let now_ns = self.time_ns(Instant::now());
+                let in_ns = |at_ns: u64| at_ns.saturating_sub(now_ns);
+                let deadline_in_ns = in_ns(arrival.deadline_at_ns);
+                let due_in_ns = arrival.slo.map_or(u64::MAX, |slo| slo.due_at_ns);
+                let due_in_ns = (due_in_ns < u64::MAX).then(|| in_ns(due_in_ns));
+                self.tell(state, NodeEvent::Arrived { arrival, deadline_in_ns, due_in_ns });
+            }
+        }
+    }
+
+    /// Reports an event on this node to the current placer.
+    fn tell(&self, state: &mut State, event: NodeEvent) {
+        match &mut state.placer {
+            Placer::Own(_) => {
+                if let Some(event) = event.into_scheduler_event(self.node, self.time_ns(Instant::now())) {
+                    self.decide(state, event, |state, action| self.carry_out(state, action));
+                }
+            }
+            Placer::Dispatcher(link) => link.send(event),
+        }
+    }
+
+    fn decide(&self, state: &mut State, event: Event, carry_out: impl FnMut(&mut State, Action)) {
+        let Placer::Own(driver) = &mut state.placer else { return };
+        let actions = driver.handle(self.time_ns(Instant::now()), event);
+        self.carry_out_all(state, actions, carry_out);
+    }
+
+    fn carry_out_all(
+        &self,
+        state: &mut State,
+        mut actions: Vec<Action>,
+        mut carry_out: impl FnMut(&mut State, Action),
+    ) {
+        for action in actions.drain(..) {
+            carry_out(state, action);
+        }
+        if let Placer::Own(driver) = &mut state.placer {
+            let evict = driver.take_own_evict();
+            driver.recycle(actions);
+            for (device, evict) in evict {
+                self.may_evict(state, device, evict);
+            }
+        }
+    }
+
+    fn carry_out(&self, state: &mut State, action: Action) {
+        state.explain(&action);
+        match action {
+            Action::Start { invocation, node, device, evict, why } => {
+                if why.queued_ns > 0 {
+                    tracing::debug!(%invocation, queued_ns = why.queued_ns, "placed after a wait");
+                }
+                let elsewhere = self.elsewhere(state, node);
+                state.started(invocation, elsewhere, device.map(|device| device.ordinal), evict);
+            }
+            Action::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
+            Action::WakeAt(at_ns) => {
+                self.wake_at_ns.send_replace(Some(at_ns));
+            }
+        }
+    }
+
+    fn may_evict(&self, state: &mut State, device: Ordinal, evict: Vec<ModelId>) {
+        if !evict.is_empty() {
+            state.residency.allow(device, evict);
+            self.freed.notify_waiters();
+        }
+    }
+
+    /// The address of `node`, if it is another node.
+    fn elsewhere(&self, state: &State, node: NodeId) -> Option<Elsewhere> {
+        let Placer::Own(driver) = &state.placer else { return None };
+        (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
+    }
+
+    /// Reports that the device starts the first run of an invocation.
+    fn run_started(&self, invocation: InvocationId) {
+        let mut state = self.lock();
+        self.tell(&mut state, NodeEvent::Started { invocation });
+    }
+
+    /// Reports the end of an invocation.
+    fn over(&self, invocation: InvocationId, end: End) {
+        let mut state = self.lock();
+        let is_waiting = state.waiting.remove(&invocation).is_some();
+        let remote = state.away.remove(&invocation);
+        let running = self.release(&mut state, invocation, end);
+        let used = running.map(|running| running.recorder.used());
+        let event = match (remote, used) {
+            (Some(remote), _) if remote.is_answered() => NodeEvent::Answered { invocation },
+            (None, Some(used)) if !is_waiting => match end {
+                End::Succeeded => NodeEvent::Finished { invocation, used },
+                End::Failed => NodeEvent::Failed { invocation, used },
+                End::Cancelled => NodeEvent::Cancelled { invocation, used: Some(used) },
+            },
+            _ => NodeEvent::Cancelled { invocation, used: None },
+        };
+        self.tell(&mut state, event);
+    }
+
+    /// Ends an invocation that no scheduler knows.
+    fn over_unreported(&self, invocation: InvocationId) {
+        let mut state = self.lock();
+        self.release(&mut state, invocation, End::Cancelled);
+    }
+
+    /// Ends the grant of an invocation on this node, and keeps its outcome. Only successful
+    /// invocations count in the metric of estimates.
+    fn release(&self, state: &mut State, invocation: InvocationId, end: End) -> Option<RunningCall> {
+        state.residency.finish(invocation);
+        let running = state.running.remove(&invocation)?;
+        if let Some(tenant) = &running.tenant {
+            let ratio = state.history.end(tenant, invocation, running.recorder.outcome());
+            let total = ratio.and_then(|ratio| ratio.total).filter(|_| end == End::Succeeded);
+            if let Some((total, device)) = total.zip(running.device) {
+                self.metrics.placements.ended(self.kind(device), total);
+            }
+        }
+        Some(running)
+    }
+
+    fn kind(&self, device: Ordinal) -> &str {
+        let device = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
+        device.map_or("", |device| &*device.kind.0)
+    }
+
+    /// This node's introduction to a scheduler.
+    fn hello(&self, state: &State) -> Hello {
+        let now_ns = self.time_ns(Instant::now());
+        let running = state.running.values().filter_map(|RunningCall { arrival, device, .. }| {
+            let arrival = arrival.clone()?;
+            let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(now_ns);
+            Some(Running { arrival, deadline_in_ns, device: *device })
+        });
+        let running = running.collect();
+        Hello { running, ..hello(self.node, &self.address, &self.devices, &state.residency) }
+    }
+
+    /// Converts a time to the scheduler's clock.
+    pub fn time_ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Placements {
+    /// Appends the records to their files. Called periodically, and at the end.
+    pub async fn write_record(&self) {
+        if let Some(record) = &self.record {
+            let lines = match &mut self.lock().placer {
+                Placer::Own(driver) => driver.take_lines(),
+                Placer::Dispatcher(_) => Vec::new(),
+            };
+            record.write(lines).await;
+        }
+    }
+}
+
+fn hello(
+    node: NodeId,
+    address: &Option<String>,
+    devices: &[DeviceSpec],
+    residency: &ResidencyTable,
+) -> Hello {
+    Hello {
+        node,
+        address: address.clone().unwrap_or_default(),
+        devices: residency.resized(devices),
+        resident: residency.all_resident(),
+        down: residency.down(),
+        running: Vec::new(),
+    }
+}

@@ -1,0 +1,90 @@
+//! A node that uses the cluster's dispatcher.
+
+use super::Placements;
+use super::driver::Driver;
+use super::state::{Elsewhere, Placer, State};
+use crate::wire::{DispatcherCommand, NodeEvent};
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_scheduler::Action;
+use weir_types::DeviceId;
+
+/// The connection to the dispatcher.
+pub struct Link {
+    pub events: mpsc::Sender<NodeEvent>,
+    /// Cancelled when this node cannot keep up with the link.
+    pub broken: CancellationToken,
+}
+
+impl Link {
+    pub(super) fn send(&self, event: NodeEvent) {
+        // The next link reports the full state again, so an event lost here does no harm.
+        if self.events.try_send(event).is_err() {
+            self.broken.cancel();
+        }
+    }
+}
+
+impl Placements {
+    /// Switches to the dispatcher at the other end of `link`: introduces this node to it and
+    /// announces all waiting invocations.
+    pub fn ask(&self, link: Link) {
+        let mut state = self.lock();
+        let hello = self.hello(&state);
+        link.send(NodeEvent::Hello(hello));
+        self.replace(&mut state, Placer::Dispatcher(link));
+        self.wake_at_ns.send_replace(None);
+        self.announce_waiting(&mut state);
+    }
+
+    /// Switches to this node's own scheduler, if it is not in use already: the dispatcher is lost,
+    /// or this node is to be the dispatcher.
+    pub fn place_alone(&self) {
+        let mut state = self.lock();
+        if matches!(state.placer, Placer::Own(_)) {
+            return;
+        }
+        let hello = self.hello(&state);
+        let now_ns = self.time_ns(Instant::now());
+        let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
+        self.replace(&mut state, Placer::Own(Box::new(driver)));
+        self.announce_waiting(&mut state);
+    }
+
+    /// Carries out a decision of the dispatcher.
+    pub fn execute(&self, command: DispatcherCommand) {
+        let mut state = self.lock();
+        match command {
+            DispatcherCommand::Start { invocation, node, device, address, evict, why } => {
+                let device_id = device.map(|ordinal| DeviceId { node, ordinal });
+                let action =
+                    Action::Start { invocation, node, device: device_id, evict: Vec::new(), why: *why };
+                state.explain(&action);
+                let elsewhere = (node != self.node).then_some(Elsewhere(address));
+                state.started(invocation, elsewhere, device, evict);
+            }
+            DispatcherCommand::Reject { invocation, why, estimate } => {
+                state.explain(&Action::Reject { invocation, why, estimate });
+                state.rejected(invocation, why, estimate);
+            }
+            DispatcherCommand::MayEvict { device, evict } => self.may_evict(&mut state, device, evict),
+            DispatcherCommand::Beat => {}
+        }
+    }
+
+    fn replace(&self, state: &mut State, placer: Placer) {
+        if let (Placer::Own(driver), Some(record)) =
+            (&mut std::mem::replace(&mut state.placer, placer), &self.record)
+        {
+            record.end(driver.take_lines());
+        }
+    }
+
+    fn announce_waiting(&self, state: &mut State) {
+        let arrivals: Vec<_> = state.waiting.values().filter_map(|waiting| waiting.arrival.clone()).collect();
+        for arrival in arrivals {
+            self.announce(state, arrival, |state, action| self.carry_out(state, action));
+        }
+    }
+}

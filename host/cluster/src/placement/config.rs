@@ -1,0 +1,39 @@
+//! Configuration of a node's scheduler.
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use weir_scheduler::{PolicyKind, PolicyOptions, Settings, Setup, SloSettings};
+
+/// Scheduler: the placement policy, service level objectives and the recording.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SchedulerConfig {
+    /// Placement policy: `finish-first`, or another policy that `weir simulate --help` lists. In a
+    /// cluster, the dispatcher's setting applies.
+    pub policy: PolicyKind,
+    /// Options of the policy: the visits after which `lalb-o3` places a call at any cost
+    /// (`o3_limit`), the busy device that `lalb` and `lalb-o3` wait for (`busy_choice`: `first` or
+    /// `soonest`), whether devices move from short queues to long ones under `exclusive`
+    /// (`exclusive.stealing`), and the choice of eviction victims (`victims`: `least_recently_used`
+    /// or `least_loss`). In a cluster, the dispatcher's setting applies.
+    pub options: PolicyOptions,
+    /// Service level objectives: whether calls that would miss their objective are rejected
+    /// (`admission`), which placement within the objective is chosen (`choice`: `cheapest`,
+    /// `fastest` or `random`), how many placements are compared (`sample_len`), which fraction of
+    /// the time is held back as a margin (`margin`), and the price of a second on each kind of
+    /// device (`prices`). In a cluster, the dispatcher's setting applies.
+    pub slo: SloSettings,
+    /// Path prefix of the recording: all inputs and decisions of the scheduler, in files of up to 1
+    /// GiB each. `weir simulate --replay FILE` replays a file. None: no recording.
+    pub record: Option<PathBuf>,
+}
+
+impl SchedulerConfig {
+    /// The setup of the scheduler. `settings` holds settings of other parts of the configuration:
+    /// the tenants and the network.
+    #[must_use]
+    pub fn setup(&self, settings: Settings) -> Setup {
+        let settings = Settings { slo: self.slo.clone(), ..settings };
+        Setup { policy: self.policy, options: self.options.clone(), settings }
+    }
+}

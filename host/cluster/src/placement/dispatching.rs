@@ -1,0 +1,85 @@
+//! The dispatcher's side of placement: links, events and withdrawals of the other nodes.
+
+use super::Placements;
+use super::driver::LinkId;
+use super::state::{Placer, State};
+use crate::wire::{DispatcherCommand, Hello, NodeEvent};
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_scheduler::Event;
+use weir_types::NodeId;
+
+impl Placements {
+    /// Adds a node that requests placements here. `None` if this node does not place invocations
+    /// itself.
+    pub fn join(
+        &self,
+        hello: Hello,
+        commands: mpsc::Sender<DispatcherCommand>,
+        broken: CancellationToken,
+    ) -> Option<LinkId> {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return None };
+        let (link, events) = driver.join(hello, self.time_ns(Instant::now()), commands, broken);
+        self.decide_all(&mut state, events);
+        Some(link)
+    }
+
+    /// Handles an event from another node.
+    pub fn hear(&self, node: NodeId, link: LinkId, event: NodeEvent) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        match &event {
+            NodeEvent::Arrived { arrival, .. } => driver.note_origin(arrival.invocation, node),
+            NodeEvent::Finished { invocation, .. }
+            | NodeEvent::Failed { invocation, .. }
+            | NodeEvent::Cancelled { invocation, .. }
+            | NodeEvent::Answered { invocation } => driver.forget_origin(*invocation),
+            _ => {}
+        }
+        if let Some(event) = event.into_scheduler_event(node, self.time_ns(Instant::now())) {
+            self.decide_all(&mut state, vec![event]);
+        }
+    }
+
+    /// Handles the end of another node's link. A node that leaves in good order finishes its
+    /// invocations; the invocations of a lost node are lost.
+    pub fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
+        let mut state = self.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        if !driver.is_current(node, link) {
+            return;
+        }
+        let mut events = driver.forget(node);
+        if is_orderly {
+            let actions = driver.dismiss(self.time_ns(Instant::now()), node);
+            self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
+        } else {
+            events.push(Event::NodeDown { node });
+        }
+        self.decide_all(&mut state, events);
+    }
+
+    /// The nodes that request placements from this one.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match &self.lock().placer {
+            Placer::Own(driver) => driver.nodes(),
+            Placer::Dispatcher(_) => Vec::new(),
+        }
+    }
+
+    /// Whether another node places this node's invocations.
+    pub fn asks(&self) -> bool {
+        matches!(self.lock().placer, Placer::Dispatcher(_))
+    }
+
+    pub(super) fn decide_all(&self, state: &mut State, events: Vec<Event>) {
+        for event in events {
+            self.decide(state, event, |state, action| self.carry_out(state, action));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! A placement in use.
+
+use super::Placements;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use weir_types::InvocationId;
+use weir_types::Ordinal;
+
+/// A placement. Dropping it ends the invocation for the scheduler.
+pub struct PlacementGuard {
+    pub(super) placements: Arc<Placements>,
+    pub(super) invocation: InvocationId,
+    pub(super) origin: PlacementOrigin,
+    pub(super) end: AtomicU8,
+}
+
+/// How a call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Dropped before it had an outcome.
+    Cancelled,
+    Succeeded,
+    Failed,
+}
+
+impl PlacementGuard {
+    /// Records the outcome of the call, which is reported when the guard drops. A call without an
+    /// outcome counts as cancelled.
+    pub fn ended(&self, has_succeeded: bool) {
+        let end = if has_succeeded { End::Succeeded } else { End::Failed };
+        self.end.store(end as u8, Ordering::Relaxed);
+    }
+
+    fn end(&self) -> End {
+        let end = self.end.load(Ordering::Relaxed);
+        [End::Succeeded, End::Failed].into_iter().find(|known| *known as u8 == end).unwrap_or(End::Cancelled)
+    }
+}
+
+/// The device of this node on which a call was placed.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalPlacement {
+    /// The call, or the call that it is part of.
+    pub invocation: InvocationId,
+    /// The device on which its models are granted; `None` if no models are granted.
+    pub device: Option<Ordinal>,
+}
+
+/// The placer of an invocation, which has to learn of its end.
+pub(super) enum PlacementOrigin {
+    /// The scheduler that this node uses.
+    Scheduler,
+    /// Another scheduler has been told that the call runs elsewhere: it could not run where it was
+    /// placed, so it runs here.
+    Fallback,
+    /// Placed here without asking the scheduler.
+    Unasked,
+}
+
+impl Drop for PlacementGuard {
+    fn drop(&mut self) {
+        match self.origin {
+            PlacementOrigin::Scheduler => self.placements.over(self.invocation, self.end()),
+            PlacementOrigin::Fallback => self.placements.over_unreported(self.invocation),
+            PlacementOrigin::Unasked => {
+                // It had no models on a device.
+                self.placements.unasked.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        self.placements.freed.notify_waiters();
+    }
+}

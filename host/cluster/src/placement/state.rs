@@ -1,0 +1,201 @@
+//! The placement state of a node: the placer, waiting and remote invocations, and device residency.
+
+use super::Placements;
+use super::asking::Link;
+use super::device_use::{RunningCall, UseRecorder};
+use super::driver::Driver;
+use super::guard::LocalPlacement;
+use super::residency::ResidencyTable;
+use crate::wire::Granted;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use weir_call::Fault;
+use weir_scheduler::{Action, Arrival, Estimate, PlacementHistory, PlacementRecord, Rejection};
+use weir_types::Ordinal;
+use weir_types::{ErrorCode, InvocationId, ModelId, TenantId};
+
+/// The state behind the placements' lock.
+pub(super) struct State {
+    pub(super) placer: Placer,
+    pub(super) waiting: HashMap<InvocationId, Waiting>,
+    /// Invocations of this node that run on other nodes.
+    pub(super) away: HashMap<InvocationId, Forwarded>,
+    /// Invocations that run on this node with a placement.
+    pub(super) running: HashMap<InvocationId, RunningCall>,
+    /// The latest placements of this node's invocations.
+    pub(super) history: PlacementHistory,
+    pub(super) placements: Weak<Placements>,
+    /// The residency of this node's devices.
+    pub(super) residency: ResidencyTable,
+}
+
+/// The scheduler that places this node's invocations.
+pub(super) enum Placer {
+    Own(Box<Driver>),
+    Dispatcher(Link),
+}
+
+/// An invocation that has no placement yet.
+pub(super) struct Waiting {
+    pub(super) tenant: TenantId,
+    pub(super) models: Vec<ModelId>,
+    /// Announced again to the next placer; `None` where there can be no other placer.
+    pub(super) arrival: Option<Arrival>,
+    pub(super) start: oneshot::Sender<Result<Placement, Refusal>>,
+}
+
+/// An invocation of this node that runs on another node.
+pub(super) struct Forwarded {
+    /// Cancelled when that node is lost.
+    lost: CancellationToken,
+    /// Set when that node has answered.
+    is_answered: Arc<AtomicBool>,
+}
+
+impl Forwarded {
+    pub(super) fn is_answered(&self) -> bool {
+        self.is_answered.load(Ordering::Acquire)
+    }
+}
+
+/// The node on which an invocation is to run. Callers substitute their own types for the placements
+/// as the call proceeds: a placement with its permits, or the other node's response.
+pub enum Placement<Local = LocalPlacement, Remote = RemotePlacement> {
+    /// On this node.
+    Local(Local),
+    /// On another node.
+    Remote(Remote),
+}
+
+/// A placement on another node.
+pub struct RemotePlacement {
+    /// The address of that node.
+    pub address: String,
+    /// The device and models that the call may use there.
+    pub granted: Granted,
+    /// Cancelled when that node is lost.
+    pub lost: CancellationToken,
+    /// Set when that node has answered: from then on, that node reports the end of the call.
+    pub is_answered: Arc<AtomicBool>,
+}
+
+/// The reason why an invocation has no placement.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    /// The scheduler's rejection, with its estimate.
+    Rejected(Rejection, Estimate),
+    /// The chosen node has left.
+    HasLeft,
+    /// The scheduler is gone.
+    NoAnswer,
+}
+
+/// The address of another node; `None` if it has left.
+pub(super) struct Elsewhere(pub(super) Option<String>);
+
+impl State {
+    /// Sends a waiting invocation its placement.
+    pub(super) fn started(
+        &mut self,
+        invocation: InvocationId,
+        elsewhere: Option<Elsewhere>,
+        device: Option<Ordinal>,
+        evict: Vec<ModelId>,
+    ) {
+        let Some(waiting) = self.waiting.remove(&invocation) else {
+            // The invocation is gone, but the room that it was to make may be counted on by later
+            // placements.
+            if let (None, Some(device)) = (elsewhere, device) {
+                self.residency.allow(device, evict);
+            }
+            return;
+        };
+        let granted = Granted { device, models: waiting.models, evict, is_fallback: false };
+        let place = self.start(invocation, elsewhere, granted, Some(waiting.tenant), waiting.arrival);
+        // An invocation that was cancelled meanwhile has reported its end by dropping its
+        // placement.
+        let _ = waiting.start.send(place);
+    }
+
+    /// Converts the placement of one of this node's invocations.
+    pub(super) fn start(
+        &mut self,
+        invocation: InvocationId,
+        elsewhere: Option<Elsewhere>,
+        granted: Granted,
+        tenant: Option<TenantId>,
+        arrival: Option<Arrival>,
+    ) -> Result<Placement, Refusal> {
+        let Some(Elsewhere(address)) = elsewhere else {
+            let device = granted.device;
+            self.begin(invocation, granted, tenant, arrival);
+            return Ok(Placement::Local(LocalPlacement { invocation, device }));
+        };
+        let Some(address) = address else {
+            return Err(Refusal::HasLeft);
+        };
+        let (lost, is_answered) = (CancellationToken::new(), Arc::default());
+        self.away.insert(invocation, Forwarded { lost: lost.clone(), is_answered: Arc::clone(&is_answered) });
+        Ok(Placement::Remote(RemotePlacement { address, granted, lost, is_answered }))
+    }
+
+    /// Records that an invocation starts on this node with its grant. `tenant` is the tenant of an
+    /// invocation that arrived here.
+    pub(super) fn begin(
+        &mut self,
+        invocation: InvocationId,
+        granted: Granted,
+        tenant: Option<TenantId>,
+        arrival: Option<Arrival>,
+    ) {
+        let recorder = UseRecorder::new(&self.placements, invocation);
+        self.running.insert(invocation, RunningCall { recorder, tenant, arrival, device: granted.device });
+        self.residency.begin(invocation, granted);
+    }
+
+    /// Keeps the reasons of a decision about a waiting invocation.
+    pub(super) fn explain(&mut self, action: &Action) {
+        let Some(record) = PlacementRecord::for_action(action) else { return };
+        if let Some(waiting) = self.waiting.get(&record.invocation) {
+            self.history.add(&waiting.tenant, record);
+        }
+    }
+
+    pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection, estimate: Estimate) {
+        if let Some(waiting) = self.waiting.remove(&invocation) {
+            let _ = waiting.start.send(Err(Refusal::Rejected(why, estimate)));
+        } else if let Some(remote) = self.away.get(&invocation) {
+            remote.lost.cancel();
+        }
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        use ErrorCode as Code;
+        let (code, text) = match refusal {
+            Refusal::Rejected(Rejection::QueueFull, _) => {
+                (Code::QueueFull, "too many invocations wait for a device")
+            }
+            Refusal::Rejected(Rejection::NoCapacity, _) => (
+                Code::NoCapacity,
+                "no device can run the call's models together within its memory (models.memory_bytes_max; `weir models show` lists the devices of a model), or the models exceed the tenant's memory (tenants.NAME.resident_bytes_max)",
+            ),
+            Refusal::Rejected(Rejection::Deadline, _) => (
+                Code::DeadlineExceeded,
+                "the deadline passed before the call could start: the deadline is too short, no device had room, or the tenant had no turn",
+            ),
+            // The caller's objective gives a better message; see `Objective::refuse`.
+            Refusal::Rejected(Rejection::Slo, _) => {
+                (Code::SloUnattainable, "the call would miss its service level objective (slo_ms, cost_slo)")
+            }
+            Refusal::Rejected(Rejection::NodeLost, _) => (Code::Unavailable, "the node was lost; try again"),
+            Refusal::HasLeft => (Code::Unavailable, "the chosen node has left the cluster; try again"),
+            Refusal::NoAnswer => (Code::Unavailable, "the scheduler did not answer; try again"),
+        };
+        Self::new(code, text)
+    }
+}

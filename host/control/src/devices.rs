@@ -1,0 +1,181 @@
+//! A node's devices by ordinal, and the models in their memory.
+//!
+//! A model is checked once, when it is pushed ([`Devices::preparer`]), and gets a variant for every
+//! platform that can run it. Each device has a separate cache; profiles are kept per kind of
+//! device.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_inference::{Content, Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
+use weir_scheduler::{DeviceRule, DeviceSpec};
+use weir_telemetry::DeviceReport;
+use weir_types::{Ordinal, Platform};
+
+/// All devices of a node; there is at least one.
+pub struct Devices {
+    first: NodeDevice,
+    others: Vec<NodeDevice>,
+    preparer: Arc<dyn Preparer>,
+    /// `None` if kernel graphs are disabled.
+    kernel_graphs: Option<KernelGraphs>,
+}
+
+/// The support for kernel graphs.
+pub struct KernelGraphs {
+    /// Checks pushed kernel graphs.
+    pub preparer: Arc<dyn Preparer>,
+    /// The device memory of a tenant's worker process, shared by all of the tenant's graphs on the
+    /// device.
+    pub worker_bytes: u64,
+}
+
+/// One device of the node.
+pub struct NodeDevice {
+    /// The index of the device among the node's devices, from 0.
+    pub ordinal: Ordinal,
+    /// The name, such as `cpu` or `cuda:0`.
+    pub name: Arc<str>,
+    /// The key for profiles and prices.
+    pub kind: Arc<str>,
+    pub(crate) platform: Platform,
+    /// The models in its memory.
+    pub cache: ModelCache,
+}
+
+impl Devices {
+    /// Creates devices with these caches, in the order of their ordinals; `None` if there are no
+    /// caches. `preparer` checks pushed models.
+    pub fn new(
+        caches: Vec<ModelCache>,
+        preparer: Arc<dyn Preparer>,
+        kernel_graphs: Option<KernelGraphs>,
+    ) -> Option<Self> {
+        let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
+            let backend = cache.backend();
+            let name = backend.device().to_string().into();
+            NodeDevice { ordinal, name, kind: backend.kind().into(), platform: backend.platform(), cache }
+        });
+        let first = devices.next()?;
+        Some(Self { first, others: devices.collect(), preparer, kernel_graphs })
+    }
+
+    /// The preparer that checks pushed models.
+    pub fn preparer(&self) -> &dyn Preparer {
+        &*self.preparer
+    }
+
+    /// The preparer for uploads of a kind; `None` if that kind is disabled.
+    pub fn preparer_of(&self, content: Content) -> Option<&dyn Preparer> {
+        match content {
+            Content::Network => Some(&*self.preparer),
+            Content::KernelGraph => self.kernel_graphs.as_ref().map(|graphs| &*graphs.preparer),
+        }
+    }
+
+    /// The device memory of the tenant's worker process for models of that kind, shared by all of
+    /// the tenant's models in it.
+    pub fn worker_bytes(&self, content: Content) -> u64 {
+        match content {
+            Content::Network => 0,
+            Content::KernelGraph => self.kernel_graphs.as_ref().map_or(0, |graphs| graphs.worker_bytes),
+        }
+    }
+
+    /// The first device, which is the CPU unless the settings differ.
+    pub fn first(&self) -> &NodeDevice {
+        &self.first
+    }
+
+    /// All devices, by ordinal.
+    pub fn iter(&self) -> impl Iterator<Item = &NodeDevice> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The device with this ordinal.
+    pub fn get(&self, ordinal: Ordinal) -> Option<&NodeDevice> {
+        self.iter().nth(usize::try_from(ordinal).ok()?)
+    }
+
+    /// The node's CPU, if it runs models.
+    pub fn cpu(&self) -> Option<&NodeDevice> {
+        self.iter().find(|device| device.platform == Platform::Cpu)
+    }
+
+    /// The device's index among the accelerators; `None` for the CPU.
+    pub fn accelerator(&self, ordinal: Ordinal) -> Option<u32> {
+        let mut accelerators = (0..).zip(self.iter().filter(|device| device.platform != Platform::Cpu));
+        accelerators.find(|(_, device)| device.ordinal == ordinal).map(|(place, _)| place)
+    }
+
+    /// The profiles of models, by kind of device.
+    pub fn profiles(&self) -> BTreeMap<Arc<str>, &Profiles> {
+        self.iter().map(|device| (device.kind.clone(), device.cache.profiles())).collect()
+    }
+
+    /// Describes the devices to the scheduler, with up to `invocations_max` invocations on each.
+    pub fn specs(&self, invocations_max: u32) -> Vec<DeviceSpec> {
+        let spec = |device: &NodeDevice| DeviceSpec {
+            kind: (&*device.kind).into(),
+            platform: device.platform,
+            capacity_bytes: device.cache.capacity_bytes(),
+            slots: device.slots(),
+            invocations_max,
+            rule: DeviceRule::CommittedWork,
+        };
+        self.iter().map(spec).collect()
+    }
+
+    /// Updates the meters of models with their time in memory so far.
+    pub fn meter_memory(&self) {
+        self.iter().for_each(|device| device.cache.meter_memory());
+    }
+
+    /// Describes the devices for status output.
+    pub fn reports(&self) -> Vec<DeviceReport> {
+        self.iter().map(NodeDevice::report).collect()
+    }
+
+    /// Unloads a model from all devices once its last pin is dropped, and drops its profiles.
+    pub fn let_go(&self, key: &ModelKey) {
+        for device in self.iter() {
+            // The future completes once the model is unloaded; this caller does not wait for it.
+            drop(device.cache.unload(key));
+            device.cache.profiles().forget(key);
+        }
+    }
+}
+
+impl NodeDevice {
+    /// The number of concurrent runs.
+    pub fn slots(&self) -> u32 {
+        u32::try_from(self.cache.slots()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it can load one of a model's variants.
+    pub fn runs(&self, prepared: &Prepared) -> bool {
+        prepared.variants.iter().any(|form| self.cache.backend().runs(form))
+    }
+
+    /// Whether the device is up, or why it is lost.
+    pub fn health(&self) -> Health {
+        self.cache.health().borrow().clone()
+    }
+
+    fn report(&self) -> DeviceReport {
+        let lost = match self.health() {
+            Health::Up => None,
+            Health::Lost(why) => Some(why.as_ref().to_owned()),
+        };
+        DeviceReport {
+            name: self.name.as_ref().to_owned(),
+            kind: self.kind.as_ref().to_owned(),
+            backend: self.cache.backend().name().to_owned(),
+            slots: self.slots(),
+            runs_waiting: self.cache.queue_len() as u64,
+            capacity_bytes: self.cache.capacity_bytes(),
+            used_bytes: self.cache.used_bytes(),
+            resident: self.cache.resident().into_iter().map(|model| model.id).collect(),
+            lost,
+        }
+    }
+}

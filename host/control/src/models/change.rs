@@ -1,0 +1,260 @@
+//! Pushes and deletes models: one transaction each, completed once started.
+
+use super::record::{ModelRecord, model_key};
+use super::store::Kept;
+use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
+use std::sync::Arc;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_datastore::{Commit, Compare, Revision, Transaction};
+use weir_inference::{BatchRules, Content, Prepared};
+use weir_storage::blobs::Staged;
+use weir_telemetry::logs::now_ms;
+use weir_types::{ContentHash, DeviceChoice, ModelId, ModelManifest, Name, TenantId, Version};
+
+/// The number of versions removed per transaction, which takes at most 128 writes.
+const REMOVED_AT_ONCE: usize = 100;
+
+impl Models {
+    /// Checks, optimises and stores an uploaded model. Durable on return. The flag is true if a
+    /// version was created: pushing identical contents again is not an error, and repairs damaged
+    /// files.
+    pub async fn push(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+        upload: Staged,
+        manifest: ModelManifest,
+        content: Content,
+    ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        self.refuse_other_kind(tenant, name, content)?;
+        let same = match version {
+            Some(version) => self.same(tenant, name, version, upload.digest, &manifest)?,
+            None => None,
+        };
+        if let Some(same) = &same
+            && self.store.is_intact(same.files()).await?
+        {
+            return Ok((same.clone(), false));
+        }
+        let push = Push {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            version,
+            digest: upload.digest,
+            model_bytes: upload.bytes,
+            manifest,
+        };
+        let mut fresh = {
+            let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
+            self.store.prepare(upload, push.manifest.precision, preparer).await?
+        };
+        if let Some(same) = &same {
+            fresh.stay_as(&same.source.prepared);
+        }
+        BatchRules::of(&fresh.prepared.signature, &push.manifest.batching)?;
+        may_run_somewhere(&fresh.prepared, push.manifest.device)?;
+        let models = self.clone();
+        let change = async move {
+            // Before the lock: replicating the files to other nodes may take long, and other
+            // changes must not wait for it.
+            let kept = models.store.keep(fresh).await?;
+            let _turn = models.turn(&push.name).await?;
+            models.add(push, kept).await
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    /// Checks whether content of this kind may be pushed under this name.
+    pub fn may_push(&self, tenant: &TenantId, name: &Name, content: Content) -> Result<(), ModelsError> {
+        self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
+        self.refuse_other_kind(tenant, name, content)
+    }
+
+    /// Pushes an earlier version again, as the newest one: version `to`, or the version before the
+    /// newest.
+    pub async fn roll_back(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        to: Option<Version>,
+    ) -> Result<Arc<ModelEntry>, ModelsError> {
+        let before_newest = || self.versions(tenant, name).iter().rev().nth(1).copied();
+        let to = to.or_else(before_newest).ok_or_else(|| ModelsError::NothingBefore(name.clone()))?;
+        let entry = self.get(tenant, name, Some(to))?;
+        let ModelRecord { digest, model_bytes, manifest, prepared: hash, .. } = entry.record.clone();
+        let push =
+            Push { tenant: tenant.clone(), name: name.clone(), version: None, digest, model_bytes, manifest };
+        let turn = self.turn(name).await?;
+        let models = self.clone();
+        let change = async move {
+            let _turn = turn;
+            let hold = || models.store.blobs().in_use().hold(entry.files());
+            let prepared = Prepared::clone(&entry.source.prepared);
+            let (entry, _) = models.add(push, Kept { prepared, hash, holds: [hold(), hold()] }).await?;
+            Ok(entry)
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    /// Removes one version, or all versions. Invocations that have opened a version may continue to
+    /// use it.
+    pub async fn delete(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<(), ModelsError> {
+        let ids = self.ids(tenant, name, version)?;
+        let turn = self.turn(name).await?;
+        let models = self.clone();
+        let change = async move {
+            let _turn = turn;
+            models.remove(ids).await
+        };
+        self.changes.carry_through(change).await?
+    }
+
+    /// A name refers either to models or to kernel graphs.
+    fn refuse_other_kind(&self, tenant: &TenantId, name: &Name, content: Content) -> Result<(), ModelsError> {
+        match self.get(tenant, name, None) {
+            Ok(entry) if entry.content() != content => {
+                Err(ModelsError::OtherKind(name.clone(), what(entry.content())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn turn(&self, name: &Name) -> Result<OwnedSemaphorePermit, ModelsError> {
+        self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
+    }
+
+    async fn add(&self, push: Push, kept: Kept) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+        let Push { tenant, name, version, digest, model_bytes, manifest } = push;
+        self.refuse_other_kind(&tenant, &name, kept.prepared.content())?;
+        let have = self.all_versions(&tenant, &name);
+        let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
+        let same = self.same(&tenant, &name, version, digest, &manifest)?;
+        if same.is_none() && have.len() >= VERSIONS_MAX {
+            return Err(ModelsError::TooManyVersions(name));
+        }
+        let id = ModelId { tenant, name, version };
+        // Unchanged; its files are repaired.
+        if let Some(same) = same.as_ref().filter(|same| same.record.prepared == kept.hash) {
+            return Ok((same.clone(), false));
+        }
+        let key = model_key(&id)?;
+        let damaged = self.read_known().damaged.get(&id).map(|damaged| damaged.revision);
+        let fence = match same.as_ref().map(|same| Revision(same.source.key.generation)).or(damaged) {
+            Some(revision) => Compare::ModifiedAt(key.clone(), revision),
+            None => Compare::Absent(key.clone()),
+        };
+        let Kept { prepared, hash, holds: _holds } = kept;
+        let record =
+            ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
+        let writes = Transaction::new().when(fence).put(key, record.encode());
+        match self.datastore.commit(writes).await? {
+            Commit::Done(revision) => {
+                let entry = self.insert(&id, revision, record, prepared);
+                if let Some(before) = &same {
+                    self.let_go(&before.source.key);
+                }
+                Ok((entry, same.is_none()))
+            }
+            Commit::Conflict => Err(ModelsError::Conflict(id.name)),
+        }
+    }
+
+    async fn remove(&self, ids: Vec<ModelId>) -> Result<(), ModelsError> {
+        for batch in ids.chunks(REMOVED_AT_ONCE) {
+            let mut writes = Transaction::new();
+            for id in batch {
+                writes = writes.delete(model_key(id)?);
+            }
+            self.datastore.commit(writes).await?;
+            // New opens fail from here on. Unloading comes second, so that no load slips in
+            // between.
+            for key in batch.iter().filter_map(|id| self.forget(id)) {
+                self.let_go(&key);
+            }
+            if let Err(error) = self.forget_profiles(batch).await {
+                tracing::debug!(%error, "removing the profiles of deleted models failed; the next start removes them");
+            }
+        }
+        self.sweep().await
+    }
+
+    /// The version, if it exists with these contents. Fails if it exists with other contents or
+    /// settings.
+    fn same(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+        digest: ContentHash,
+        manifest: &ModelManifest,
+    ) -> Result<Option<Arc<ModelEntry>>, ModelsError> {
+        match self.get(tenant, name, Some(version)) {
+            Ok(same) if same.record.digest == digest && same.record.manifest == *manifest => Ok(Some(same)),
+            Ok(_) => Err(ModelsError::Exists { name: name.clone(), version }),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// The versions of a model, including unreadable ones.
+    fn all_versions(&self, tenant: &TenantId, name: &Name) -> Vec<Version> {
+        let mut versions = self.versions(tenant, name);
+        let known = self.read_known();
+        let damaged = known.damaged.keys().filter(|id| id.tenant == *tenant && id.name == *name);
+        versions.extend(damaged.map(|id| id.version));
+        drop(known);
+        versions.sort_unstable();
+        versions
+    }
+
+    /// The ids that a model's name refers to, with or without a version.
+    fn ids(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Vec<ModelId>, ModelsError> {
+        let mut versions = self.all_versions(tenant, name);
+        versions.retain(|have| version.is_none_or(|version| *have == version));
+        if versions.is_empty() {
+            // The error says whether the model or the version is missing.
+            self.get(tenant, name, version)?;
+        }
+        let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
+        Ok(versions.into_iter().map(id).collect())
+    }
+}
+
+fn what(content: Content) -> &'static str {
+    match content {
+        Content::Network => "a model",
+        Content::KernelGraph => "a kernel graph",
+    }
+}
+
+/// Checks whether some device could run the model where its owner allows it.
+fn may_run_somewhere(prepared: &Prepared, choice: DeviceChoice) -> Result<(), ModelsError> {
+    if !prepared.platforms().within(choice.platforms()).is_empty() {
+        return Ok(());
+    }
+    let why = choice.platforms().iter().filter_map(|platform| prepared.why_not(platform)).collect::<Vec<_>>();
+    let why =
+        if why.is_empty() { "this node cannot prepare the model for it".to_owned() } else { why.join("; ") };
+    Err(ModelsError::NotThere(choice, why))
+}
+
+/// The contents of a push.
+struct Push {
+    tenant: TenantId,
+    name: Name,
+    /// `None`: the next version.
+    version: Option<Version>,
+    digest: ContentHash,
+    model_bytes: u64,
+    manifest: ModelManifest,
+}

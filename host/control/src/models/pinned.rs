@@ -1,0 +1,133 @@
+//! A model pinned in a device's memory, with the CPU as a fallback for runs that the device does
+//! not support.
+
+use super::{ModelEntry, Models};
+use crate::devices::NodeDevice;
+use std::sync::Arc;
+use weir_cluster::{LocalPlacement, Placements, UseRecorder};
+use weir_inference::{Completion, InferenceError, Meter, Pin, RunRequest};
+use weir_sandbox::OpenError;
+use weir_telemetry::Trace;
+use weir_types::Ordinal;
+use weir_types::Signature;
+
+/// Keeps a model in a device's memory until dropped, and runs it. Cheap to clone.
+#[derive(Clone)]
+pub struct ModelPin {
+    pin: Pin,
+    ran_on: RanOn,
+    around: Arc<Around>,
+}
+
+/// The device on which a model ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RanOn {
+    /// The device's name.
+    pub device: Arc<str>,
+    /// Why it was not the device that the scheduler chose; `None` if it was.
+    pub instead: Option<Arc<str>>,
+}
+
+/// The node's context for a pinned model.
+struct Around {
+    models: Arc<Models>,
+    placements: Arc<Placements>,
+    ordinal: Ordinal,
+    /// The recorder of the call's use of the device; `None` if the call was not placed there.
+    recorder: Option<Arc<UseRecorder>>,
+    /// The fallback for unsupported runs; `None` if there is none.
+    beside: Option<Beside>,
+}
+
+/// The CPU of the same node.
+pub(super) struct Beside {
+    pub(super) entry: Arc<ModelEntry>,
+    pub(super) cpu: Ordinal,
+    pub(super) placement: LocalPlacement,
+    pub(super) trace: Trace,
+}
+
+impl ModelPin {
+    pub(super) fn new(
+        pin: Pin,
+        ran_on: RanOn,
+        ordinal: Ordinal,
+        (models, placements): (&Arc<Models>, &Arc<Placements>),
+        beside: Option<Beside>,
+        recorder: Option<Arc<UseRecorder>>,
+    ) -> Self {
+        let (models, placements) = (models.clone(), placements.clone());
+        Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, recorder, beside }) }
+    }
+
+    /// The pinned model, for measuring it on the device where it was placed.
+    pub fn pin(&self) -> &Pin {
+        &self.pin
+    }
+
+    /// The device that holds the model.
+    pub fn device(&self) -> &NodeDevice {
+        let devices = self.around.models.devices();
+        devices.get(self.around.ordinal).unwrap_or(devices.first())
+    }
+
+    /// The model's inputs and outputs.
+    pub fn signature(&self) -> &Signature {
+        self.pin.signature()
+    }
+
+    /// Starts a run. The run is in the device's queue when this returns. Dropping the future
+    /// withdraws or stops the run. A run that the device does not support, for example because of
+    /// its input shapes, falls back to the CPU.
+    pub fn run(
+        &self,
+        mut request: RunRequest,
+    ) -> impl Future<Output = Result<(Completion, RanOn), InferenceError>> + Send + use<> {
+        let (around, ran_on) = (self.around.clone(), self.ran_on.clone());
+        let again = around.beside.is_some().then(|| request.clone());
+        if let Some(recorder) = &around.recorder {
+            let meter = request.meter.take().unwrap_or_else(|| self.pin.meter().clone());
+            request.meter = Some(Meter::observed(&meter, recorder.clone()));
+        }
+        let run = self.pin.run(request);
+        async move {
+            let ended = run.await;
+            if let (Some(recorder), Ok(completion)) = (&around.recorder, &ended) {
+                recorder.waited(completion.queue_time);
+            }
+            if let Err(InferenceError::DeviceLost(_)) = &ended {
+                // Before the caller can try again.
+                around.models.note_health(around.ordinal, &around.placements);
+            }
+            if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
+                (&ended, &around.beside, again)
+            {
+                return around.run_beside(beside, request, &ran_on, why).await;
+            }
+            ended.map(|completion| (completion, ran_on))
+        }
+    }
+}
+
+impl Around {
+    async fn run_beside(
+        &self,
+        Beside { entry, cpu, placement, trace }: &Beside,
+        request: RunRequest,
+        ran_on: &RanOn,
+        why: &str,
+    ) -> Result<(Completion, RanOn), InferenceError> {
+        let instead = self.models.instead(entry, &ran_on.device, why);
+        let pinned = self.models.pin_on(entry, *cpu, *placement, &self.placements, trace).await;
+        let completion = pinned.map_err(plain)?.run(request).await?;
+        Ok((completion, RanOn { device: self.models.device_name(*cpu), instead: Some(instead) }))
+    }
+}
+
+/// Converts the error to an error of the enclosing run.
+fn plain(error: OpenError) -> InferenceError {
+    match error {
+        OpenError::Inference(error) => error,
+        OpenError::NotGranted(text) | OpenError::NotFound(text) => InferenceError::Unavailable(text.into()),
+    }
+}

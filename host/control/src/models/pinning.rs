@@ -1,0 +1,192 @@
+//! Pins models in device memory, and loads them first if necessary.
+
+use super::pinned::{Beside, ModelPin, RanOn};
+use super::placing::Choice;
+use super::{ModelEntry, Models};
+use crate::devices::NodeDevice;
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::Instrument;
+use weir_cluster::{LocalPlacement, Placements};
+use weir_inference::{InferenceError, ModelSource, Pin};
+use weir_sandbox::OpenError;
+use weir_telemetry::{ColdStart, Phase, Trace};
+use weir_types::Ordinal;
+use weir_types::{ModelId, Platform};
+
+impl Models {
+    /// Pins a model in device memory, and loads it first if necessary. The caller's placement
+    /// includes the model.
+    pub async fn pin(
+        self: &Arc<Self>,
+        entry: &Arc<ModelEntry>,
+        placement: LocalPlacement,
+        placements: &Arc<Placements>,
+        trace: &Trace,
+    ) -> Result<ModelPin, OpenError> {
+        let mut refused: Option<Arc<str>> = None;
+        loop {
+            let Some(Choice { device, instead }) = self.choose(entry, placement.device) else {
+                let why = refused.unwrap_or_else(|| "no device of the node can run the model".into());
+                return Err(InferenceError::Unsupported(why).into());
+            };
+            let recorder = placements.recorder(placement.invocation, device.ordinal);
+            let asked = Instant::now();
+            match self.pin_on(entry, device.ordinal, placement, placements, trace).await {
+                Ok(pin) => {
+                    if let Some(recorder) = &recorder
+                        && pin.load_time().is_some()
+                    {
+                        recorder.loaded(asked.elapsed());
+                    }
+                    let ran_on = RanOn { device: device.name.clone(), instead: instead.or(refused) };
+                    let beside = self.beside(entry, device, placement, trace);
+                    return Ok(ModelPin::new(
+                        pin,
+                        ran_on,
+                        device.ordinal,
+                        (self, placements),
+                        beside,
+                        recorder,
+                    ));
+                }
+                // A platform refuses a model only once, so the loop ends.
+                Err(OpenError::Inference(InferenceError::Unsupported(why)))
+                    if entry.refusals.note(device.platform, why.clone()) =>
+                {
+                    let model = entry.source.id();
+                    tracing::warn!(%model, device = &*device.name, why = &*why, "a device rejected a model that was prepared for it");
+                    refused = Some(self.instead(entry, &device.name, &why));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Like [`pin`](Self::pin), on one device.
+    pub(super) async fn pin_on(
+        &self,
+        entry: &ModelEntry,
+        ordinal: Ordinal,
+        placement: LocalPlacement,
+        placements: &Placements,
+        trace: &Trace,
+    ) -> Result<Pin, OpenError> {
+        let key = &entry.source.key;
+        let device = self.devices.get(ordinal).unwrap_or(self.devices.first());
+        if placement.device.is_some_and(|placed| placed != device.ordinal) {
+            placements.grant_beside(placement.invocation, device.ordinal, key.id.clone());
+        }
+        if let Some(pin) = device.cache.pin(key) {
+            return Ok(pin);
+        }
+        if self.blobs().is_shared()
+            && let Err(error) = self.store.fetch(&entry.source.prepared, device.platform).await
+        {
+            return Err(InferenceError::Unavailable(error.to_string().into()).into());
+        }
+        let pin = self.load(&entry.source, device, placements, trace).await?;
+        // Deleted during the load: the deletion may have found no model to unload yet.
+        if !self.is_current(key) {
+            self.let_go(key);
+            let ModelId { name, version, .. } = &key.id;
+            return Err(OpenError::NotFound(format!("model {name}:{version} was deleted meanwhile")));
+        }
+        Ok(pin)
+    }
+
+    /// The node's CPU as a fallback for runs that an accelerator does not support.
+    fn beside(
+        &self,
+        entry: &Arc<ModelEntry>,
+        device: &NodeDevice,
+        placement: LocalPlacement,
+        trace: &Trace,
+    ) -> Option<Beside> {
+        let cpu = self.devices.cpu().filter(|cpu| cpu.ordinal != device.ordinal)?;
+        entry.runs_on().contains(Platform::Cpu).then(|| Beside {
+            entry: entry.clone(),
+            cpu: cpu.ordinal,
+            placement,
+            trace: trace.clone(),
+        })
+    }
+
+    /// Unloads a model from device memory once its last pin is dropped. The next use loads it
+    /// again.
+    pub fn unload(&self, entry: &ModelEntry, placements: &Placements) {
+        for device in self.devices.iter() {
+            // The future completes once the memory is free; this caller does not wait for it.
+            drop(device.cache.unload(&entry.source.key));
+            self.note_residents(device.ordinal, placements);
+        }
+    }
+
+    /// Reports a device's health to the scheduler.
+    pub fn note_health(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        if placements.note_health(ordinal, &device.cache.health()) {
+            self.metrics.devices.lost(&device.name);
+        }
+    }
+
+    /// Reports a device's memory for models to the scheduler.
+    pub fn note_capacity(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        placements.note_capacity(ordinal, &device.cache.capacity());
+    }
+
+    /// Loads the model, evicting models as the scheduler allows, and reports the result to the
+    /// scheduler.
+    pub(super) async fn load(
+        &self,
+        source: &Arc<ModelSource>,
+        device: &NodeDevice,
+        placements: &Placements,
+        trace: &Trace,
+    ) -> Result<Pin, InferenceError> {
+        let NodeDevice { ordinal, cache, .. } = device;
+        let acquired = loop {
+            let mut loads = cache.loads();
+            let mut freed = std::pin::pin!(placements.freed());
+            freed.as_mut().enable();
+            let victims = placements.victims(*ordinal);
+            let acquiring = cache.acquire(source, &victims);
+            let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
+            // A scheduler that took over from another does not know the running invocations. The
+            // caller's deadline bounds the wait.
+            match &acquired {
+                Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
+                // Nor does the scheduler know models whose load has outlasted the call, or was not
+                // requested by any call.
+                Err(InferenceError::NoRoom { .. })
+                    if cache.is_any_loading() || loads.has_changed().unwrap_or_default() =>
+                {
+                    // The cache and the sender exist, so this cannot fail.
+                    let _ = loads.changed().await;
+                    self.note_residents(*ordinal, placements);
+                }
+                // Nor does it know models whose load has just completed. They are noted by now, and
+                // evicted unless an invocation needs them.
+                Err(InferenceError::NoRoom { .. }) => {
+                    self.note_residents(*ordinal, placements);
+                    // Another load may have given up the same models meanwhile.
+                    if !placements.give_up_unneeded(*ordinal) && placements.victims(*ordinal) == victims {
+                        break acquired;
+                    }
+                }
+                _ => break acquired,
+            }
+        };
+        if let Err(InferenceError::DeviceLost(_)) = &acquired {
+            self.note_health(*ordinal, placements);
+        }
+        // A load that is still in progress is reported later, by the task that watches the device.
+        self.note_residents(*ordinal, placements);
+        if let Some(load_time) = acquired.as_ref().ok().and_then(Pin::load_time) {
+            self.metrics.phase(Phase::ModelLoad, load_time);
+            self.metrics.cold_start(ColdStart::Model);
+        }
+        acquired
+    }
+}

@@ -1,0 +1,197 @@
+//! Selects the node's device on which a model runs.
+
+use super::{ModelEntry, Models};
+use crate::devices::NodeDevice;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use weir_cluster::Placements;
+use weir_cluster::Resident;
+use weir_inference::{ResidentModel, RunSetting};
+use weir_scheduler::ModelDemand;
+use weir_types::Ordinal;
+use weir_types::api::{ModelOnDevice, ModelRuns};
+use weir_types::{ModelId, Platform, Platforms};
+
+/// The platforms that failed to load a model, with the reasons.
+#[derive(Default)]
+pub struct Refusals(Mutex<BTreeMap<Platform, Arc<str>>>);
+
+/// The device for a model that was placed on a device.
+pub(super) struct Choice<'a> {
+    pub(super) device: &'a NodeDevice,
+    /// Why it is not the device of the placement; `None` if it is.
+    pub(super) instead: Option<Arc<str>>,
+}
+
+impl Refusals {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Platform, Arc<str>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that devices of this platform cannot load the model. Returns false if this is
+    /// already known.
+    pub(super) fn note(&self, platform: Platform, why: Arc<str>) -> bool {
+        self.lock().insert(platform, why).is_none()
+    }
+
+    fn platforms(&self) -> Platforms {
+        self.lock().keys().copied().collect()
+    }
+}
+
+impl ModelEntry {
+    /// The platforms that the model supports and that its manifest allows.
+    pub fn runs_on(&self) -> Platforms {
+        let can = self.source.prepared.platforms().without(self.refusals.platforms());
+        can.within(self.record.manifest.device.platforms())
+    }
+
+    /// Why the model does not run on a platform; `None` if it does.
+    pub fn why_not(&self, platform: Platform) -> Option<Arc<str>> {
+        if self.runs_on().contains(platform) {
+            return None;
+        }
+        let choice = self.record.manifest.device;
+        if !choice.platforms().contains(platform) {
+            return Some(format!("its manifest says device = \"{choice}\"").into());
+        }
+        if let Some(why) = self.refusals.lock().get(&platform) {
+            return Some(why.clone());
+        }
+        let why = self.source.prepared.why_not(platform);
+        Some(why.map_or_else(
+            || {
+                "the model was pushed before this node could prepare models for the device; push it again"
+                    .into()
+            },
+            Into::into,
+        ))
+    }
+
+    /// The model's demand, as the scheduler counts it.
+    pub fn demand(&self) -> ModelDemand {
+        let model = self.source.id().clone();
+        let parts = self.shared.get().to_vec();
+        ModelDemand { model, bytes: self.demand_bytes(), load_time_ns: None, runs_on: self.runs_on(), parts }
+    }
+
+    /// The memory that the model takes on a device that holds none of its weights yet.
+    fn demand_bytes(&self) -> u64 {
+        self.source.prepared.resident_bytes.saturating_add(self.worker_bytes)
+    }
+}
+
+/// Why a model would not fit onto a device with otherwise empty memory; `None` if it would fit.
+fn too_large(entry: &ModelEntry, device: &NodeDevice) -> Option<String> {
+    let needed_bytes = entry.demand_bytes();
+    let capacity_bytes = device.cache.capacity_bytes();
+    if needed_bytes <= capacity_bytes {
+        return None;
+    }
+    let worker = match entry.worker_bytes {
+        0 => String::new(),
+        bytes => format!(
+            ", including {bytes} for its tenant's worker (context_bytes and memory_bytes_max of [node.kernel_graphs])"
+        ),
+    };
+    Some(format!(
+        "the model needs {needed_bytes} bytes{worker}; the memory for models is {capacity_bytes} bytes (models.memory_bytes_max)"
+    ))
+}
+
+fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
+    let RunSetting { threads, sessions: at_once_max } = setting;
+    ModelRuns { threads, at_once_max: at_once_max as u64, sessions: sessions as u64 }
+}
+
+impl Models {
+    /// The contents of a device's memory for the scheduler, with the load time of each model.
+    pub fn residents(&self, device: &NodeDevice) -> Vec<(Resident, Duration)> {
+        let resident = |ResidentModel { id, bytes, load_time, .. }: ResidentModel| {
+            let load_time = load_time?;
+            let entry = self.get(&id.tenant, &id.name, Some(id.version)).ok();
+            let parts = entry.map(|entry| entry.shared.get().to_vec()).unwrap_or_default();
+            Some((Resident { device: device.ordinal, model: id, bytes, parts }, load_time))
+        };
+        device.cache.resident().into_iter().filter_map(resident).collect()
+    }
+
+    /// Reports the contents of a device's memory to the scheduler.
+    pub fn note_residents(&self, ordinal: Ordinal, placements: &Placements) {
+        let Some(device) = self.devices.get(ordinal) else { return };
+        placements.residents(ordinal, || self.residents(device));
+    }
+
+    /// The device on which a model of a call with this placement runs: the placed one, or else the
+    /// CPU, or else any that can run it.
+    pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<Choice<'_>> {
+        let runs = |device: &&NodeDevice| {
+            entry.runs_on().contains(device.platform) && device.runs(&entry.source.prepared)
+        };
+        let placed = placed.and_then(|ordinal| self.devices.get(ordinal));
+        if let Some(device) = placed.filter(runs) {
+            return Some(Choice { device, instead: None });
+        }
+        let device = self.devices.cpu().filter(runs).or_else(|| self.devices.iter().find(runs))?;
+        let instead = placed.and_then(|placed| {
+            let why = entry.why_not(placed.platform)?;
+            Some(self.instead(entry, &placed.name, &why))
+        });
+        Some(Choice { device, instead })
+    }
+
+    /// The best device of this node for a call with these models when the scheduler has not chosen:
+    /// one that runs all of them and has as many as possible in memory.
+    pub fn device_for(&self, models: &[ModelId]) -> Option<Ordinal> {
+        let entries: Vec<_> =
+            models.iter().filter_map(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok()).collect();
+        let first = entries.first()?;
+        let runs_all =
+            |device: &&NodeDevice| entries.iter().all(|entry| entry.runs_on().contains(device.platform));
+        let there = |device: &&NodeDevice| {
+            entries.iter().filter(|entry| device.cache.is_resident(&entry.source.key)).count()
+        };
+        // The first of equals.
+        let best = self.devices.iter().filter(runs_all).min_by_key(|device| std::cmp::Reverse(there(device)));
+        best.or_else(|| self.choose(first, None).map(|choice| choice.device)).map(|device| device.ordinal)
+    }
+
+    /// Why a device does not run a model; `None` if it does.
+    fn why_not(&self, entry: &ModelEntry, device: &NodeDevice) -> Option<Arc<str>> {
+        entry.why_not(device.platform).or_else(|| too_large(entry, device).map(Into::into))
+    }
+
+    /// Why no device of this node runs a model, for the model's owner; `None` if one does.
+    pub fn nowhere(&self, entry: &ModelEntry) -> Option<String> {
+        let why: Option<Vec<_>> = self
+            .devices
+            .iter()
+            .map(|device| Some(format!("{}: {}", device.name, self.why_not(entry, device)?)))
+            .collect();
+        let ModelId { name, version, .. } = entry.source.id();
+        why.map(|why| format!("no device of this node can run {name}:{version}: {}", why.join("; ")))
+    }
+
+    /// Counts that a model runs on a device other than the placed one, and returns the reason as
+    /// text.
+    pub(super) fn instead(&self, entry: &ModelEntry, device: &Arc<str>, why: &str) -> Arc<str> {
+        let id = entry.source.id();
+        tracing::debug!(model = %id, %device, why, "a model runs on another device than it was placed on");
+        self.metrics.instead(device);
+        format!("{device} cannot run {}:{}: {why}", id.name, id.version).into()
+    }
+
+    /// The state of a model on each of the node's devices.
+    pub(super) fn on_devices(&self, entry: &ModelEntry) -> Vec<ModelOnDevice> {
+        let known = |device: &NodeDevice| ModelOnDevice {
+            device: device.name.as_ref().to_owned(),
+            kind: device.kind.as_ref().to_owned(),
+            why_not: self.why_not(entry, device).map(|why| why.as_ref().to_owned()),
+            resident: device.cache.is_resident(&entry.source.key),
+            runs: device.cache.run_setting(&entry.source.key).map(runs),
+            profile: device.cache.profiles().get(&entry.source.key),
+        };
+        self.devices.iter().map(known).collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! The files of models: uploads and preparation results.
+
+use futures::{StreamExt, TryStreamExt};
+use std::io::Write;
+use std::path::Path;
+use tempfile::{NamedTempFile, TempDir};
+use tokio::sync::Semaphore;
+use weir_inference::{PrepareError, Prepared, Preparer};
+use weir_storage::blobs::{BlobError, Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
+use weir_types::{ContentHash, Platform, Precision};
+
+/// The number of files of a model that are fetched concurrently.
+const FETCHES_AT_ONCE: usize = 8;
+
+/// The reason why a model was not stored or cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// Checking or optimising the upload failed.
+    #[error(transparent)]
+    Prepare(#[from] PrepareError),
+    /// A file operation on the upload or the preparation results failed.
+    #[error("storing the model's files failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// A blob of the model was not stored or cannot be read.
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+}
+
+/// The folder of model files.
+pub(super) struct Store {
+    blobs: Blobs,
+    /// Preparing takes much memory and all cores, so it runs one model at a time.
+    preparing: Semaphore,
+}
+
+/// A checked and optimised upload whose files are still temporary: dropping it removes them.
+pub(super) struct Fresh {
+    upload: Staged,
+    out: TempDir,
+    pub(super) prepared: Prepared,
+}
+
+impl Fresh {
+    /// Keeps the measurements of `before` if the files are equal: the measured sizes vary between
+    /// trial runs, and this variation must not look like a change.
+    pub(super) fn stay_as(&mut self, before: &Prepared) {
+        if self.prepared.blobs().eq(before.blobs()) {
+            self.prepared = before.clone();
+        }
+    }
+}
+
+/// Durable files, held until a record refers to them.
+pub(super) struct Kept {
+    pub(super) prepared: Prepared,
+    /// The file with the preparation result.
+    pub(super) hash: ContentHash,
+    pub(super) holds: [Hold; 2],
+}
+
+impl Store {
+    pub(super) fn new(blobs: Blobs) -> Self {
+        Self { blobs, preparing: Semaphore::new(1) }
+    }
+
+    pub(super) fn blobs(&self) -> &Blobs {
+        &self.blobs
+    }
+
+    /// Checks and optimises `upload`. Dropping the future aborts this.
+    pub(super) async fn prepare(
+        &self,
+        upload: Staged,
+        precision: Precision,
+        preparer: &dyn Preparer,
+    ) -> Result<Fresh, PushError> {
+        let _turn = self.preparing.acquire().await;
+        let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
+        let prepared = preparer.prepare(upload.path(), precision, out.path()).await?;
+        Ok(Fresh { upload, out, prepared })
+    }
+
+    /// Checks and optimises the upload in `files`, and writes the results there. Dropping the
+    /// future aborts this.
+    pub(super) async fn prepare_in(
+        &self,
+        files: &TempDir,
+        preparer: &dyn Preparer,
+    ) -> Result<Prepared, PushError> {
+        let _turn = self.preparing.acquire().await;
+        Ok(preparer.prepare(&files.path().join("upload"), Precision::default(), files.path()).await?)
+    }
+
+    /// Makes the upload and its preparation results durable.
+    pub(super) async fn keep(&self, fresh: Fresh) -> Result<Kept, PushError> {
+        let Fresh { upload, out, prepared } = fresh;
+        let upload = self.blobs.keep(upload).await?;
+        let blobs = self.blobs.clone();
+        let kept: std::io::Result<Kept> = tokio::task::spawn_blocking(move || {
+            let json = serde_json::to_vec(&prepared).map_err(std::io::Error::other)?;
+            let hash = ContentHash::from_content(&json);
+            let files = blobs.in_use().hold(prepared.blobs().chain([hash]));
+            keep_all(&prepared, out.path(), blobs.folder())?;
+            write(&json, &blobs.path(hash))?;
+            Ok(Kept { prepared, hash, holds: [upload, files] })
+        })
+        .await
+        .map_err(std::io::Error::other)?;
+        let kept = kept?;
+        self.blobs.share(kept.prepared.blobs().chain([kept.hash])).await?;
+        Ok(kept)
+    }
+
+    /// Reads a preparation result. Without a shared store, the files that it names must exist on
+    /// this node.
+    pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
+        let path = self.blobs.fetch(hash).await?;
+        let blobs = self.blobs.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let prepared: Prepared =
+                serde_json::from_slice(&std::fs::read(path)?).map_err(std::io::Error::other)?;
+            let is_missing = |hash: &ContentHash| !blobs.is_shared() && !blobs.path(*hash).is_file();
+            let missing = prepared.blobs().find(is_missing);
+            missing.map_or(Ok(prepared), |hash| Err(BlobError::Missing(hash)))
+        });
+        Ok(read.await.map_err(std::io::Error::other)??)
+    }
+
+    /// Fetches all files that a load of the model on this platform reads.
+    pub(super) async fn fetch(&self, prepared: &Prepared, platform: Platform) -> Result<(), BlobError> {
+        futures::stream::iter(prepared.blobs_for(platform).map(|hash| self.blobs.fetch(hash)))
+            .buffer_unordered(FETCHES_AT_ONCE)
+            .try_for_each(async |_| Ok(()))
+            .await
+    }
+
+    /// Whether all files of a model have the expected contents. Reads them.
+    pub(super) async fn is_intact(&self, files: Vec<ContentHash>) -> Result<bool, PushError> {
+        let blobs = self.blobs.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            files.into_iter().try_fold(true, |intact, hash| Ok(intact && is_intact(&blobs.path(hash), hash)?))
+        });
+        read.await.map_err(std::io::Error::other)?
+    }
+}
+
+/// Moves the prepared files from `out` into `folder`. Blocks.
+fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<()> {
+    for hash in prepared.blobs() {
+        let (from, to) = (out.join(hash.to_string()), folder.join(hash.to_string()));
+        if !is_intact(&to, hash)? {
+            std::fs::File::open(&from)?.sync_all()?;
+            std::fs::rename(from, to)?;
+        }
+    }
+    Ok(())
+}
+
+/// Blocks.
+fn write(json: &[u8], path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::with_prefix_in(STAGED_PREFIX, folder)?;
+    file.write_all(json)?;
+    // Also syncs the folder, and with it the names of the files written before.
+    persist(file, path)
+}

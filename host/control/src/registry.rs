@@ -1,0 +1,315 @@
+//! The registry of versioned deployments, functions and workflows: durable in the datastore, served
+//! from memory.
+//!
+//! Keys are `functions/{tenant}/{name}/head` (the active version, and the number of the next
+//! version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
+//! workflows are below `workflows/`. A change is one transaction on both, fenced by the head's
+//! revision, and becomes visible in memory only once it is durable. Calls never access the
+//! datastore. An unreadable record is skipped and reported; the node serves the others. In a
+//! cluster, every node follows the changes of the other nodes. The differences between functions
+//! and workflows are in their [`Kind`].
+
+mod change;
+mod entry;
+mod follow;
+mod function;
+mod record;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{Entry as RegistryEntry, Kind, Noun};
+pub use function::{Deployment, FunctionEntry, FunctionRecord, Functions, Prepare};
+
+pub use record::Record;
+use record::{Head, Parsed, Value, parse};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tokio::sync::Semaphore;
+use weir_datastore::{Datastore, Entry, Key, Revision};
+use weir_storage::{Changes, CutOff};
+use weir_types::{Name, TenantId, Version};
+
+/// The limit of versions per name.
+const VERSIONS_MAX: usize = 1_000;
+
+/// An error while reading or changing the registry.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The tenant has no deployment with this name.
+    #[error("there is no {0} {1}")]
+    NotThere(Noun, Name),
+    /// The name is deployed, but not in the requested version.
+    #[error("{noun} {name} has no version {version}; it has {have}")]
+    NoVersion {
+        /// The kind of deployment.
+        noun: Noun,
+        /// The deployed name.
+        name: Name,
+        /// The requested version.
+        version: Version,
+        /// The existing versions, separated by commas.
+        have: String,
+    },
+    /// The deletion of the active version was requested.
+    #[error(
+        "version {version} of {name} is the active one; roll back to another first, or delete the {noun}"
+    )]
+    IsActive {
+        /// The kind of deployment.
+        noun: Noun,
+        /// The deployed name.
+        name: Name,
+        /// The active version.
+        version: Version,
+    },
+    /// A rollback was requested, and no version precedes the active version.
+    #[error("{0} {1} has no earlier version to roll back to")]
+    NothingEarlier(Noun, Name),
+    /// The name has reached the limit of versions.
+    #[error("{0} {1} has {VERSIONS_MAX} versions; delete old ones first")]
+    TooManyVersions(Noun, Name),
+    /// A concurrent change of the same name was first.
+    #[error("another request changed {0} {1} at the same time; try again")]
+    Conflict(Noun, Name),
+    /// A record in the datastore cannot be parsed.
+    #[error("the registry entry {key} cannot be read: {why}")]
+    Damaged {
+        /// The record's key.
+        key: Key,
+        /// The reason why the record cannot be parsed.
+        why: String,
+    },
+    /// A request to the datastore failed.
+    #[error(transparent)]
+    Datastore(#[from] weir_datastore::Error),
+    /// The change was not completed, because it panicked or the node stopped.
+    #[error(transparent)]
+    CutOff(#[from] CutOff),
+}
+
+type Tenants<K> = HashMap<TenantId, BTreeMap<Name, Arc<RegistryEntry<K>>>>;
+
+/// The deployments of one kind, for all tenants.
+pub struct Registry<K: Kind = Functions> {
+    datastore: Arc<dyn Datastore>,
+    kind: K,
+    tenants: RwLock<Tenants<K>>,
+    /// Records that could not be read.
+    damaged: Mutex<Vec<Damaged>>,
+    /// Deleted names with the revisions of their deletions, kept until no older events can arrive.
+    deleted: Mutex<HashMap<(TenantId, Name), Revision>>,
+    changes: Changes,
+    /// Serialises changes on this node; the head's revision fences changes of other nodes.
+    turn: Arc<Semaphore>,
+}
+
+/// A record that could not be read.
+#[derive(Debug, Clone)]
+struct Damaged {
+    key: Key,
+    why: String,
+}
+
+/// The datastore's records of one name.
+struct Stored<R> {
+    /// The head, if it can be read.
+    head: Option<Head>,
+    head_revision: Option<Revision>,
+    records: BTreeMap<Version, R>,
+}
+
+impl<R> Default for Stored<R> {
+    fn default() -> Self {
+        Self { head: None, head_revision: None, records: BTreeMap::new() }
+    }
+}
+
+/// The datastore's records by name.
+type AllStored<R> = BTreeMap<(TenantId, Name), Stored<R>>;
+
+/// The state of a name after a change; `None` if the change removes the name.
+type After<R> = Option<(Head, BTreeMap<Version, R>)>;
+
+impl<K: Kind> Registry<K> {
+    /// Reads all deployments.
+    pub async fn open(
+        datastore: Arc<dyn Datastore>,
+        kind: K,
+        changes: Changes,
+    ) -> Result<(Arc<Self>, Revision), RegistryError> {
+        let registry = Self {
+            datastore,
+            kind,
+            tenants: RwLock::default(),
+            damaged: Mutex::default(),
+            deleted: Mutex::default(),
+            changes,
+            turn: Arc::new(Semaphore::new(1)),
+        };
+        let revision = registry.read_all().await?;
+        Ok((Arc::new(registry), revision))
+    }
+
+    /// Replaces memory by the state of the datastore. Returns the revision that was read.
+    async fn read_all(&self) -> Result<Revision, RegistryError> {
+        let (entries, revision) = self.datastore.read_all(&record::prefix::<K>()?).await?;
+        let mut all = AllStored::new();
+        let mut damaged = Vec::new();
+        for entry in entries {
+            if let Err(RegistryError::Damaged { key, why }) = take_in(&mut all, &entry) {
+                tracing::error!(%key, why, "unreadable record ignored");
+                damaged.push(Damaged { key, why });
+            }
+        }
+        *self.lock_damaged() = damaged;
+        for (tenant, name) in self.names() {
+            if !all.contains_key(&(tenant.clone(), name.clone())) {
+                self.publish(&tenant, &name, revision, None);
+            }
+        }
+        for ((tenant, name), stored) in all {
+            self.publish_stored(&tenant, &name, stored);
+        }
+        Ok(revision)
+    }
+
+    /// Refreshes one name from the datastore.
+    async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
+        let (entries, revision) = self.datastore.read_all(&record::named::<K>(tenant, name)?).await?;
+        let mut all = AllStored::new();
+        for entry in entries {
+            // A damaged record was reported when it was first read.
+            let _ = take_in(&mut all, &entry);
+        }
+        match all.remove(&(tenant.clone(), name.clone())) {
+            Some(stored) => self.publish_stored(tenant, name, stored),
+            None => _ = self.publish(tenant, name, revision, None),
+        }
+        Ok(())
+    }
+
+    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored<K::Record>) {
+        let Stored { head, head_revision, records } = stored;
+        // Head and versions change in one transaction, so versions without a head cannot occur.
+        let Some(revision) = head_revision else { return };
+        let newest = records.keys().next_back().map_or(0, |newest| newest.0);
+        // Replaces a damaged head: the next change rewrites it.
+        let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
+        self.publish(tenant, name, revision, Some((head, records)));
+    }
+
+    fn names(&self) -> Vec<(TenantId, Name)> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let names = tenants.iter().flat_map(|(tenant, names)| names.keys().map(move |name| (tenant, name)));
+        names.map(|(tenant, name)| (tenant.clone(), name.clone())).collect()
+    }
+
+    /// The deployment of that name, if any. Every call takes this path.
+    pub fn get(&self, tenant: &TenantId, name: &str) -> Option<Arc<RegistryEntry<K>>> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.get(tenant)?.get(name).cloned()
+    }
+
+    /// One version that another node knows. Reads the datastore if this node does not know the
+    /// version yet.
+    pub async fn find_version(
+        &self,
+        tenant: &TenantId,
+        name: &str,
+        version: Version,
+    ) -> Option<Arc<K::Deployment>> {
+        let known = || self.get(tenant, name)?.versions.get(&version).cloned();
+        if let Some(known) = known() {
+            return Some(known);
+        }
+        self.refresh(tenant, &Name::new(name).ok()?).await.ok()?;
+        known()
+    }
+
+    /// All deployments of `tenant`, by name.
+    pub fn list(&self, tenant: &TenantId) -> Vec<Arc<RegistryEntry<K>>> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        tenants.get(tenant).map(|names| names.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The entry that a deployment of `record` under a name would create, without publishing it.
+    pub fn try_out(&self, tenant: &TenantId, name: &Name, record: K::Record) -> RegistryEntry<K> {
+        let version = record.version();
+        let head = Head { active: version, next: version };
+        RegistryEntry::new(
+            &self.kind,
+            (tenant, name),
+            (head, Revision(0)),
+            BTreeMap::from([(version, record)]),
+            None,
+        )
+    }
+
+    /// The unreadable records of `tenant`, with the reasons.
+    pub fn damaged(&self, tenant: &TenantId) -> Vec<String> {
+        let own = format!("{}/{tenant}/", K::ROOT);
+        let damaged = self.lock_damaged();
+        let own = damaged.iter().filter(|damaged| damaged.key.as_str().starts_with(&own));
+        own.map(|Damaged { key, why }| format!("{key}: {why}")).collect()
+    }
+
+    /// Publishes the state of a name as of `revision`, unless a newer state is already visible:
+    /// changes may arrive here in another order than they were committed.
+    fn publish(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        revision: Revision,
+        after: After<K::Record>,
+    ) -> Option<Arc<RegistryEntry<K>>> {
+        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        let names = tenants.entry(tenant.clone()).or_default();
+        let before = names.get(name).cloned();
+        if let Some(before) = &before
+            && before.revision > revision
+        {
+            return Some(before.clone());
+        }
+        if before.is_none() && !self.outlives_deletion(tenant, name, revision) {
+            return None;
+        }
+        let after = after.map(|(head, records)| {
+            Arc::new(RegistryEntry::new(
+                &self.kind,
+                (tenant, name),
+                (head, revision),
+                records,
+                before.as_deref(),
+            ))
+        });
+        match &after {
+            Some(entry) => _ = names.insert(name.clone(), entry.clone()),
+            None => {
+                names.remove(name);
+                self.lock_deleted().insert((tenant.clone(), name.clone()), revision);
+            }
+        }
+        self.kind.count(tenants.values().map(BTreeMap::len).sum());
+        after
+    }
+
+    fn lock_damaged(&self) -> MutexGuard<'_, Vec<Damaged>> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn take_in<R: Record>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
+    let Parsed { tenant, name, value } = parse(entry)?;
+    let stored = all.entry((tenant, name)).or_default();
+    match value {
+        Value::Head(head) => {
+            stored.head_revision = Some(entry.modified_at);
+            stored.head = Some(head?);
+        }
+        Value::Version(record) => {
+            let record: Box<R> = record?;
+            stored.records.insert(record.version(), *record);
+        }
+    }
+    Ok(())
+}

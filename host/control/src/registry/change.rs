@@ -1,0 +1,236 @@
+//! Changes of deployments: one transaction each, completed once started.
+
+use super::record::{Head, encode, head_key, version_key};
+use super::{After, Kind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use weir_datastore::{Commit, Compare, Key, Transaction};
+use weir_types::{Name, TenantId, Version};
+
+/// The number of versions removed per transaction, which takes at most 128 writes.
+const REMOVED_AT_ONCE: usize = 100;
+
+/// The number of retries of a change that conflicts with another node's change.
+const CONFLICTS_MAX: usize = 5;
+
+impl<K: Kind> Registry<K> {
+    /// Adds a version and makes it active. Durable on return. `make` creates the record from the
+    /// version number. `held` protects the files that the version refers to until its record
+    /// exists.
+    pub async fn deploy(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        held: impl Send + 'static,
+        make: impl Fn(Version) -> K::Record + Send + Sync + 'static,
+    ) -> Result<Arc<K::Deployment>, RegistryError> {
+        let make = Arc::new(make);
+        self.carry_through(tenant, name, held, move |change| {
+            let make = make.clone();
+            async move { change.deploy(&*make).await }
+        })
+        .await
+    }
+
+    /// Makes `version` active; `None`: the version before the active one.
+    pub async fn roll_back(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.roll_back(version)).await
+    }
+
+    /// Removes one version that is not active.
+    pub async fn delete_version(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        version: Version,
+    ) -> Result<(), RegistryError> {
+        self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
+    }
+
+    /// Removes the name and all its versions. Running invocations finish.
+    pub async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
+        self.carry_through(tenant, name, (), Change::delete).await
+    }
+
+    /// Waits for the lock, which the client may abort, and then applies a change, which the client
+    /// cannot abort. After a conflict with another node's change, applies the change again to the
+    /// new state. Drops `held` at the end.
+    async fn carry_through<T, Made>(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        held: impl Send + 'static,
+        make: impl Fn(Change<K>) -> Made + Send + 'static,
+    ) -> Result<T, RegistryError>
+    where
+        T: Send + 'static,
+        Made: Future<Output = Result<T, RegistryError>> + Send + 'static,
+    {
+        let Ok(turn) = self.turn.clone().acquire_owned().await else {
+            return Err(RegistryError::Conflict(K::NOUN, name.clone()));
+        };
+        let (registry, tenant, name) = (self.clone(), tenant.clone(), name.clone());
+        let change = async move {
+            let _held = (turn, held);
+            let mut conflicts = 0;
+            loop {
+                let change =
+                    Change { registry: registry.clone(), tenant: tenant.clone(), name: name.clone() };
+                match make(change).await {
+                    Err(RegistryError::Conflict(..)) if conflicts < CONFLICTS_MAX => conflicts += 1,
+                    made => return made,
+                }
+                registry.refresh(&tenant, &name).await?;
+            }
+        };
+        self.changes.carry_through(change).await?
+    }
+}
+
+/// One change of one name, under the lock.
+struct Change<K: Kind> {
+    registry: Arc<Registry<K>>,
+    tenant: TenantId,
+    name: Name,
+}
+
+impl<K: Kind> Change<K> {
+    async fn deploy(
+        self,
+        make: &(impl Fn(Version) -> K::Record + ?Sized),
+    ) -> Result<Arc<K::Deployment>, RegistryError> {
+        let current = self.current();
+        let next = current.as_ref().map_or(Version(1), |entry| entry.head.next);
+        if current.as_ref().is_some_and(|entry| entry.versions.len() >= VERSIONS_MAX) {
+            return Err(RegistryError::TooManyVersions(K::NOUN, self.name));
+        }
+        let record = make(next);
+        let head = Head { active: next, next: Version(next.0 + 1) };
+        let mut records = records_of(current.as_deref());
+        let writes = Transaction::new()
+            .put(self.head_key()?, head.encode())
+            .put(self.version_key(next)?, encode(&record));
+        records.insert(next, record);
+        let entry = self.commit(current.as_deref(), writes, Some((head, records))).await?;
+        entry
+            .and_then(|entry| entry.versions.get(&next).cloned())
+            .ok_or(RegistryError::Conflict(K::NOUN, self.name))
+    }
+
+    async fn roll_back(self, version: Option<Version>) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        let entry = self.require()?;
+        let target = match version {
+            Some(version) => {
+                entry.require(version)?;
+                version
+            }
+            None => {
+                let earlier = entry.versions.range(..entry.head.active).next_back();
+                *earlier.ok_or_else(|| RegistryError::NothingEarlier(K::NOUN, self.name.clone()))?.0
+            }
+        };
+        let head = Head { active: target, next: entry.head.next };
+        let writes = Transaction::new().put(self.head_key()?, head.encode());
+        let changed = self.commit(Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
+        changed.ok_or(RegistryError::NotThere(K::NOUN, self.name))
+    }
+
+    async fn delete_version(self, version: Version) -> Result<(), RegistryError> {
+        let entry = self.require()?;
+        let key = self.version_key(version)?;
+        if !self.damaged().contains(&key) {
+            entry.require(version)?;
+        }
+        if entry.head.active == version {
+            return Err(RegistryError::IsActive { noun: K::NOUN, name: self.name, version });
+        }
+        let mut records = records_of(Some(&entry));
+        records.remove(&version);
+        // The head is written too, so that its revision fences every change.
+        let writes = Transaction::new().put(self.head_key()?, entry.head.encode()).delete(key);
+        self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        Ok(())
+    }
+
+    /// Removes inactive versions first, and the head and the active version last, in one
+    /// transaction.
+    async fn delete(self) -> Result<(), RegistryError> {
+        loop {
+            let entry = self.require()?;
+            let is_old = |version: &Version| *version != entry.head.active;
+            let old: Vec<_> = entry.versions.keys().copied().filter(is_old).take(REMOVED_AT_ONCE).collect();
+            if old.is_empty() {
+                let active = self.version_key(entry.head.active)?;
+                let mut writes = Transaction::new().delete(self.head_key()?);
+                for key in self.damaged().into_iter().filter(|key| *key != active) {
+                    writes = writes.delete(key);
+                }
+                let writes = writes.delete(active);
+                self.commit(Some(&entry), writes, None).await?;
+                return Ok(());
+            }
+            let mut records = records_of(Some(&entry));
+            let mut writes = Transaction::new().put(self.head_key()?, entry.head.encode());
+            for version in old {
+                records.remove(&version);
+                writes = writes.delete(self.version_key(version)?);
+            }
+            self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        }
+    }
+
+    /// Commits `writes` unless the name has changed since `current`, then publishes the new state.
+    async fn commit(
+        &self,
+        current: Option<&RegistryEntry<K>>,
+        writes: Transaction,
+        after: After<K::Record>,
+    ) -> Result<Option<Arc<RegistryEntry<K>>>, RegistryError> {
+        let fence = match current {
+            Some(entry) => Compare::ModifiedAt(self.head_key()?, entry.revision),
+            None => Compare::Absent(self.head_key()?),
+        };
+        let written: HashSet<Key> = writes.writes.iter().map(|write| write.key().clone()).collect();
+        match self.registry.datastore.commit(writes.when(fence)).await? {
+            Commit::Done(revision) => {
+                self.registry.lock_damaged().retain(|damaged| !written.contains(&damaged.key));
+                Ok(self.registry.publish(&self.tenant, &self.name, revision, after))
+            }
+            Commit::Conflict => Err(RegistryError::Conflict(K::NOUN, self.name.clone())),
+        }
+    }
+
+    fn current(&self) -> Option<Arc<RegistryEntry<K>>> {
+        self.registry.get(&self.tenant, self.name.as_str())
+    }
+
+    fn require(&self) -> Result<Arc<RegistryEntry<K>>, RegistryError> {
+        self.current().ok_or_else(|| RegistryError::NotThere(K::NOUN, self.name.clone()))
+    }
+
+    /// The keys of unreadable versions, as many as fit into the last transaction.
+    fn damaged(&self) -> Vec<Key> {
+        let own = format!("{}/{}/{}/versions/", K::ROOT, self.tenant, self.name);
+        let damaged = self.registry.lock_damaged();
+        let keys = damaged.iter().map(|damaged| &damaged.key).filter(|key| key.as_str().starts_with(&own));
+        keys.take(REMOVED_AT_ONCE).cloned().collect()
+    }
+
+    fn head_key(&self) -> Result<Key, RegistryError> {
+        head_key::<K>(&self.tenant, &self.name)
+    }
+
+    fn version_key(&self, version: Version) -> Result<Key, RegistryError> {
+        version_key::<K>(&self.tenant, &self.name, version)
+    }
+}
+
+pub(super) fn records_of<K: Kind>(entry: Option<&RegistryEntry<K>>) -> BTreeMap<Version, K::Record> {
+    let versions = entry.into_iter().flat_map(|entry| &entry.versions);
+    versions.map(|(version, deployment)| (*version, K::record(deployment).clone())).collect()
+}

@@ -1,0 +1,113 @@
+//! A name's deployments in memory, and the trait for the differences between functions and
+//! workflows.
+
+use super::RegistryError;
+use super::record::{Head, Record};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use weir_datastore::Revision;
+use weir_types::{Name, TenantId, Version};
+
+/// A kind of versioned deployment.
+pub trait Kind: Send + Sync + Sized + 'static {
+    /// The noun for error messages.
+    const NOUN: Noun;
+    /// The first segment of its keys.
+    const ROOT: &'static str;
+
+    /// The datastore's record of a version.
+    type Record: Record;
+    /// A version in memory.
+    type Deployment: Send + Sync + 'static;
+    /// The state that all versions of a name share, kept across changes.
+    type Shared: Clone + Send + Sync + 'static;
+
+    /// Creates the shared state of a new name.
+    fn share(&self, tenant: &TenantId, name: &Name) -> Self::Shared;
+
+    /// Creates the in-memory form of a new version.
+    fn deployment(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        record: Self::Record,
+        shared: &Self::Shared,
+    ) -> Self::Deployment;
+
+    /// The record of a version.
+    fn record(deployment: &Self::Deployment) -> &Self::Record;
+
+    /// Reports the current number of names.
+    fn count(&self, names: usize);
+
+    /// Handles a version that another node has deployed.
+    fn heard_of(&self, _record: &Self::Record) {}
+}
+
+/// The noun for a kind of deployment, in errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Noun {
+    /// A function: a deployed component.
+    Function,
+    /// A workflow: a deployed document of steps.
+    Workflow,
+}
+
+impl fmt::Display for Noun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Function => "function",
+            Self::Workflow => "workflow",
+        })
+    }
+}
+
+/// The state of a name at one revision of the registry. A change creates a new entry; running calls
+/// keep theirs.
+pub struct Entry<K: Kind> {
+    pub(crate) name: Name,
+    /// The active version, and the number of the next version.
+    pub head: Head,
+    pub(crate) revision: Revision,
+    /// All versions, by number.
+    pub versions: BTreeMap<Version, Arc<K::Deployment>>,
+    /// The state that all versions share.
+    pub shared: K::Shared,
+}
+
+impl<K: Kind> Entry<K> {
+    pub(super) fn new(
+        kind: &K,
+        (tenant, name): (&TenantId, &Name),
+        (head, revision): (Head, Revision),
+        records: BTreeMap<Version, K::Record>,
+        before: Option<&Self>,
+    ) -> Self {
+        let shared = before.map_or_else(|| kind.share(tenant, name), |before| before.shared.clone());
+        let deployment = |(version, record): (Version, K::Record)| {
+            let same = before.and_then(|before| before.versions.get(&version)).cloned();
+            (version, same.unwrap_or_else(|| Arc::new(kind.deployment(tenant, name, record, &shared))))
+        };
+        let versions = records.into_iter().map(deployment).collect();
+        Self { name: name.clone(), head, revision, versions, shared }
+    }
+
+    /// The active version of the name.
+    pub fn active(&self) -> Option<&Arc<K::Deployment>> {
+        self.versions.get(&self.head.active)
+    }
+
+    /// Returns `version`, or an error that lists the existing versions.
+    pub fn require(&self, version: Version) -> Result<&Arc<K::Deployment>, RegistryError> {
+        self.versions.get(&version).ok_or_else(|| {
+            let have: Vec<_> = self.versions.keys().map(ToString::to_string).collect();
+            RegistryError::NoVersion {
+                noun: K::NOUN,
+                name: self.name.clone(),
+                version,
+                have: have.join(", "),
+            }
+        })
+    }
+}

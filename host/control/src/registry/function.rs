@@ -1,0 +1,278 @@
+//! Functions: their records, and deployed versions in memory.
+
+use super::entry::{Entry, Kind, Noun};
+use super::record::{Record, Value, parse, prefix};
+use super::{Registry, RegistryError};
+use crate::response_cache::Scope;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use weir_call::Fault;
+use weir_telemetry::logs::{FunctionLog, Logs};
+use weir_telemetry::usage::FunctionMeter;
+use weir_telemetry::{FunctionMetrics, Metrics, Served};
+use weir_types::api::FunctionVersion;
+use weir_types::{
+    ContentHash, ErrorCode, FunctionId, FunctionKind, FunctionManifest, Name, TenantId, Version,
+};
+
+/// The number of components that wait to be compiled ahead; further components are compiled at
+/// their first call.
+const PREPARED_MAX: usize = 64;
+
+/// A component that a call may need soon.
+pub type Prepare = (ContentHash, FunctionKind);
+
+/// All versions of a function.
+pub type FunctionEntry = Entry<Functions>;
+
+/// The parts that functions have and workflows lack: logs, and components to compile ahead.
+pub struct Functions {
+    metrics: Arc<Metrics>,
+    logs: Arc<Logs>,
+    deployed: mpsc::Sender<Prepare>,
+}
+
+impl Functions {
+    /// Creates the kind, and the channel of components that other nodes have deployed.
+    pub fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<Prepare>) {
+        let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
+        (Self { metrics, logs, deployed }, prepare)
+    }
+}
+
+/// The state that all versions of a function share.
+#[derive(Clone)]
+pub struct FunctionShared {
+    pub metrics: FunctionMetrics,
+    pub meter: FunctionMeter,
+    pub log: Arc<FunctionLog>,
+}
+
+/// One version of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionRecord {
+    /// The number of the version.
+    pub version: Version,
+    /// The interface that the component exports.
+    pub kind: FunctionKind,
+    /// The hash of the component.
+    pub digest: ContentHash,
+    /// The size of the component.
+    pub component_bytes: u64,
+    /// The time of the deployment, in milliseconds since the Unix epoch.
+    pub deployed_at_ms: u64,
+    /// The interfaces that the component imports.
+    pub imports: Vec<String>,
+    /// The manifest as deployed.
+    pub manifest: FunctionManifest,
+}
+
+impl Record for FunctionRecord {
+    fn version(&self) -> Version {
+        self.version
+    }
+}
+
+/// One version of a function, ready to be called.
+pub struct Deployment {
+    /// The tenant, name and version.
+    pub id: FunctionId,
+    /// The datastore's record of the version.
+    pub record: FunctionRecord,
+    /// The record's manifest, cheap to clone.
+    pub manifest: Arc<FunctionManifest>,
+    /// Limits the version's concurrent and queued invocations.
+    pub gate: Gate,
+    /// The function's metrics, over all its versions.
+    pub metrics: FunctionMetrics,
+    /// The meter that counts device usage of the function.
+    pub meter: FunctionMeter,
+    /// The statistics of its inferences; unset until the first use.
+    pub served: OnceLock<Served>,
+    /// The response cache of its calls; unset until the first use.
+    pub answers: OnceLock<Arc<Scope>>,
+    /// The function's log, over all its versions.
+    pub log: Arc<FunctionLog>,
+    /// Whether its last call ended within the first time slice, so that the next call may start on
+    /// the thread that received it.
+    pub is_brief: AtomicBool,
+}
+
+impl Kind for Functions {
+    const NOUN: Noun = Noun::Function;
+    const ROOT: &'static str = "functions";
+
+    type Record = FunctionRecord;
+    type Deployment = Deployment;
+    type Shared = FunctionShared;
+
+    fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
+        let metrics = self.metrics.function(tenant, name);
+        let meter = self.metrics.usage.function(tenant, name);
+        FunctionShared { metrics: metrics.clone(), meter, log: self.logs.open(metrics) }
+    }
+
+    fn deployment(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        record: FunctionRecord,
+        shared: &FunctionShared,
+    ) -> Deployment {
+        let limits = &record.manifest.limits;
+        Deployment {
+            id: FunctionId { tenant: tenant.clone(), name: name.clone(), version: record.version },
+            manifest: Arc::new(record.manifest.clone()),
+            gate: Gate::new(limits.concurrency_max, limits.queue_len_max),
+            metrics: shared.metrics.clone(),
+            meter: shared.meter.clone(),
+            served: OnceLock::new(),
+            answers: OnceLock::new(),
+            log: shared.log.clone(),
+            is_brief: AtomicBool::new(false),
+            record,
+        }
+    }
+
+    fn record(deployment: &Deployment) -> &FunctionRecord {
+        &deployment.record
+    }
+
+    fn count(&self, names: usize) {
+        self.metrics.deployed.functions.set(i64::try_from(names).unwrap_or(i64::MAX));
+    }
+
+    fn heard_of(&self, record: &FunctionRecord) {
+        // If the channel is full or closed, the component is compiled at its first call.
+        let _ = self.deployed.try_send((record.digest, record.kind));
+    }
+}
+
+impl Registry {
+    /// Whether `deployment` is the active version of its function.
+    pub fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
+        let FunctionId { tenant, name, .. } = &deployment.id;
+        let entry = self.get(tenant, name.as_str());
+        entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
+    }
+
+    /// A version with this component, of any function of any tenant.
+    pub fn find(&self, digest: ContentHash) -> Option<FunctionRecord> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let mut versions =
+            tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
+        versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
+    }
+
+    /// Whether [`digests`](Self::digests) is complete: an unreadable record refers to an unknown
+    /// component.
+    pub fn is_whole(&self) -> bool {
+        self.lock_damaged().is_empty()
+    }
+
+    /// The components of all versions of all functions.
+    pub fn digests(&self) -> HashSet<ContentHash> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = tenants.values().flat_map(BTreeMap::values);
+        entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
+    }
+
+    /// The `count` most recently deployed components of active versions, which calls are likeliest
+    /// to need.
+    pub fn newest(&self, count: usize) -> Vec<Prepare> {
+        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let entries = tenants.values().flat_map(BTreeMap::values);
+        let mut active: Vec<_> =
+            entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();
+        active.sort_by_key(|record| std::cmp::Reverse(record.deployed_at_ms));
+        active.into_iter().map(|record| (record.digest, record.kind)).take(count).collect()
+    }
+
+    /// The components that the datastore's current records refer to; `None` if some record cannot
+    /// be read.
+    pub async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, RegistryError> {
+        let (entries, _) = self.datastore.read_all(&prefix::<Functions>()?).await?;
+        let mut digests = HashSet::new();
+        for entry in entries {
+            match parse::<FunctionRecord>(&entry).map(|parsed| parsed.value) {
+                Ok(Value::Version(Ok(record))) => _ = digests.insert(record.digest),
+                Ok(Value::Head(_)) => {}
+                Ok(Value::Version(Err(_))) | Err(_) => return Ok(None),
+            }
+        }
+        Ok(Some(digests))
+    }
+}
+
+impl FunctionEntry {
+    /// Describes `deployment` as the API returns it.
+    pub fn describe(&self, deployment: &Deployment) -> FunctionVersion {
+        let record = &deployment.record;
+        FunctionVersion {
+            tenant: deployment.id.tenant.clone(),
+            name: deployment.id.name.clone(),
+            version: record.version,
+            active: self.head.active == record.version,
+            kind: record.kind,
+            digest: record.digest,
+            component_bytes: record.component_bytes,
+            deployed_at_ms: record.deployed_at_ms,
+            manifest: record.manifest.clone(),
+        }
+    }
+}
+
+/// Limits the concurrent and the queued invocations of a function.
+pub struct Gate {
+    permits: Arc<Semaphore>,
+    concurrency_max: u32,
+    waiting: AtomicU32,
+    queue_len_max: u32,
+}
+
+impl Gate {
+    fn new(concurrency_max: u32, queue_len_max: u32) -> Self {
+        let permits = Arc::new(Semaphore::new(concurrency_max as usize));
+        Self { permits, concurrency_max, waiting: AtomicU32::new(0), queue_len_max }
+    }
+
+    /// Waits for a permit. The caller bounds the wait by the invocation's deadline.
+    pub async fn enter(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        if let Ok(permit) = self.permits.clone().try_acquire_owned() {
+            return Ok(permit);
+        }
+        let _place = Place::take(&self.waiting, self.queue_len_max).ok_or_else(|| {
+            let text = format!(
+                "{} invocations of the function run and {} wait already (limits.concurrency_max, limits.queue_len_max)",
+                self.concurrency_max, self.queue_len_max
+            );
+            Fault::new(ErrorCode::QueueFull, text)
+        })?;
+        self.permits
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
+    }
+}
+
+/// A place in a queue of bounded length, released on drop.
+struct Place<'a>(&'a AtomicU32);
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicU32, len_max: u32) -> Option<Self> {
+        let taken = waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
+        // Lazily: a place that was not taken must not be released.
+        taken.is_ok().then(|| Self(waiting))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

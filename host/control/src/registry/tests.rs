@@ -1,0 +1,192 @@
+//! Neither disconnecting clients nor unreadable records affect other functions.
+
+use super::*;
+use async_trait::async_trait;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc};
+use weir_datastore::{Commit, Error, Lease, LeaseId, Listing, MemoryStore, Prefix, Transaction, Watch};
+use weir_storage::blobs::InUse;
+use weir_telemetry::Metrics;
+use weir_telemetry::logs::Logs;
+use weir_telemetry::logs::LogsConfig;
+use weir_types::{ContentHash, FunctionKind, FunctionManifest};
+
+type Stored<T> = Result<T, Error>;
+
+/// A store whose commits become durable at once, but return only after `open` is notified.
+#[derive(Debug, Default)]
+struct SlowToTell {
+    store: MemoryStore,
+    committed: Notify,
+    open: Notify,
+}
+
+#[async_trait]
+impl Datastore for SlowToTell {
+    async fn get(&self, key: &Key) -> Stored<Option<Entry>> {
+        self.store.get(key).await
+    }
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Stored<Listing> {
+        self.store.list(prefix, after, limit).await
+    }
+    async fn commit(&self, transaction: Transaction) -> Stored<Commit> {
+        let commit = self.store.commit(transaction).await;
+        self.committed.notify_one();
+        self.open.notified().await;
+        commit
+    }
+    async fn grant_lease(&self, time_to_live: Duration) -> Stored<Lease> {
+        self.store.grant_lease(time_to_live).await
+    }
+    async fn keep_alive(&self, lease: LeaseId) -> Stored<Duration> {
+        self.store.keep_alive(lease).await
+    }
+    async fn revoke_lease(&self, lease: LeaseId) -> Stored<()> {
+        self.store.revoke_lease(lease).await
+    }
+    async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Stored<Watch> {
+        self.store.watch(prefix, after).await
+    }
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry> {
+    open_and_hear(datastore, changes).await.0
+}
+
+/// Opens a registry, with the channel of components to compile ahead.
+async fn open_and_hear(
+    datastore: Arc<dyn Datastore>,
+    changes: &Changes,
+) -> (Arc<Registry>, mpsc::Receiver<Prepare>) {
+    let logs =
+        Logs::new(LogsConfig { function_lines_max: 10, function_bytes_max: 1 << 20, bytes_max: 1 << 20 });
+    let (functions, prepare) = Functions::new(Metrics::new(), logs);
+    (Registry::open(datastore, functions, changes.clone()).await.unwrap().0, prepare)
+}
+
+fn record(version: Version) -> FunctionRecord {
+    FunctionRecord {
+        version,
+        kind: FunctionKind::Http02,
+        digest: ContentHash::from_content(b"component"),
+        component_bytes: 9,
+        deployed_at_ms: 0,
+        imports: Vec::new(),
+        manifest: FunctionManifest::default(),
+    }
+}
+
+fn names() -> (TenantId, Name) {
+    (TenantId::default(), Name::new("f").unwrap())
+}
+
+/// Regression test: a client disconnected after its version was on disk and before it was in
+/// memory. The function could not be called or deployed until the next start, and its component was
+/// swept.
+#[tokio::test]
+async fn deployment_completes_after_the_client_disconnects() {
+    let (tenant, name) = names();
+    let store = Arc::new(SlowToTell::default());
+    let changes = Changes::default();
+    let registry = open(store.clone(), &changes).await;
+    let in_use = InUse::default();
+    let mut deploy = Box::pin(registry.deploy(
+        &tenant,
+        &name,
+        in_use.hold([ContentHash::from_content(b"component")]),
+        record,
+    ));
+    tokio::select! {
+        _ = &mut deploy => panic!("the store has not told yet"),
+        () = store.committed.notified() => {}
+    }
+    drop(deploy);
+    // A sweep must not remove its component before memory has the record.
+    let sweep = in_use.sweep(|| registry.digests());
+    sweep.remove(ContentHash::from_content(b"component"), || panic!("its component is removed")).unwrap();
+    drop(sweep);
+    store.open.notify_one();
+    changes.settle().await;
+    assert_eq!(registry.get(&tenant, "f").unwrap().active().unwrap().id.version, Version(1));
+    store.open.notify_one();
+    let next = registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+    assert_eq!(next.id.version, Version(2));
+}
+
+#[tokio::test]
+async fn unreadable_records_are_skipped_and_can_be_replaced_or_removed() {
+    let (tenant, name) = names();
+    let store = Arc::new(MemoryStore::new());
+    let changes = Changes::default();
+    let registry = open(store.clone(), &changes).await;
+    let in_use = InUse::default();
+    for name in ["f", "g"] {
+        for _ in 0..2 {
+            let name = Name::new(name).unwrap();
+            registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+        }
+    }
+    let damage = async |key: &str| {
+        let write = Transaction::new().put(Key::new(key).unwrap(), "{}");
+        store.commit(write).await.unwrap();
+    };
+    damage("functions/default/f/head").await;
+    damage("functions/default/f/versions/1").await;
+
+    let registry = open(store.clone(), &changes).await;
+    assert!(registry.get(&tenant, "g").unwrap().active().is_some());
+    let f = registry.get(&tenant, "f").unwrap();
+    assert_eq!((f.head.active, f.versions.len()), (Version(2), 1), "what can be read is served");
+    assert_eq!(registry.damaged(&tenant).len(), 2);
+    assert!(registry.damaged(&TenantId::new("other").unwrap()).is_empty());
+    assert!(!registry.is_whole(), "what nobody knows of must not be swept");
+
+    let deployed = registry.deploy(&tenant, &name, in_use.hold([]), record).await.unwrap();
+    assert_eq!((deployed.id.version, registry.damaged(&tenant).len()), (Version(3), 1));
+    registry.delete_version(&tenant, &name, Version(1)).await.unwrap();
+    assert!(registry.is_whole());
+    damage("functions/default/f/versions/2").await;
+    let registry = open(store.clone(), &changes).await;
+    registry.delete(&tenant, &name).await.unwrap();
+    assert!(registry.is_whole());
+    assert!(store.get(&Key::new("functions/default/f/versions/2").unwrap()).await.unwrap().is_none());
+}
+
+/// Regression test: a node recompiled a component that it had deployed and deleted itself, because
+/// the event of the deployment arrived after the deletion.
+#[tokio::test(start_paused = true)]
+async fn only_versions_deployed_by_other_nodes_are_compiled_ahead() {
+    let tenant = TenantId::default();
+    let changes = Changes::default();
+    let in_use = InUse::default();
+    let store = Arc::new(MemoryStore::new());
+    let (own, mut own_prepares) = open_and_hear(store.clone(), &changes).await;
+    let (other, mut other_prepares) = open_and_hear(store.clone(), &changes).await;
+    let (f, g) = (Name::new("f").unwrap(), Name::new("g").unwrap());
+    own.deploy(&tenant, &f, in_use.hold([]), record).await.unwrap();
+    own.delete(&tenant, &f).await.unwrap();
+    own.deploy(&tenant, &g, in_use.hold([]), record).await.unwrap();
+    let deployed = own.get(&tenant, "g").unwrap().revision;
+
+    let heard = async {
+        let mut heard = Vec::new();
+        while other.get(&tenant, "g").is_none() {
+            heard.push(other_prepares.recv().await);
+        }
+        heard.extend(std::iter::from_fn(|| other_prepares.try_recv().ok()).map(Some));
+        heard
+    };
+    let behind = Revision(deployed.0 - 3);
+    let heard = tokio::select! {
+        () = other.follow(behind) => panic!("the store has ended"),
+        heard = heard => heard,
+    };
+    // The paused clock advances only once the node has applied all events.
+    let _ = tokio::time::timeout(Duration::from_secs(1), own.follow(behind)).await;
+    let component = Some((ContentHash::from_content(b"component"), FunctionKind::Http02));
+    assert_eq!(heard, [component, component], "two deploys, which another node made");
+    assert!(own_prepares.try_recv().is_err(), "this node has compiled what it deployed");
+}

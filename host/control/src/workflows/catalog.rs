@@ -1,0 +1,230 @@
+//! The targets that a tenant's workflow steps can run, and the workflows that use each target.
+
+use super::{Workflow, WorkflowRegistry};
+use crate::models::{ModelEntry, Models};
+use crate::registry::{Deployment, Registry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use weir_scheduler::ModelDemand;
+use weir_types::{FunctionId, FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
+use weir_workflow::{Pinned, TargetKind};
+
+/// Everything that can be run by name. Cheap to clone.
+#[derive(Clone)]
+pub struct Catalog {
+    /// The deployed functions.
+    pub functions: Arc<Registry>,
+    /// The pushed models.
+    pub models: Arc<Models>,
+    /// The deployed workflows.
+    pub workflows: Arc<WorkflowRegistry>,
+}
+
+/// The target of a step, as found.
+pub enum Found {
+    /// A version of a model.
+    Model(Arc<ModelEntry>),
+    /// A version of a tensor function.
+    Function(Arc<Deployment>),
+    /// A version of a workflow.
+    Workflow(Arc<Workflow>),
+}
+
+impl Catalog {
+    /// Pins the target that `wanted` names now. Without a version, this is the active version of a
+    /// tensor function or workflow, or the newest version of a model. A function takes precedence
+    /// over a model of the same name, as everywhere.
+    pub fn pin(&self, tenant: &TenantId, wanted: &ModelRef) -> Result<Pinned, String> {
+        let ModelRef { name, version } = wanted;
+        if let Some(entry) = self.functions.get(tenant, name.as_str())
+            && let Some(active) = entry.active()
+            && active.record.kind == FunctionKind::Tensor
+        {
+            let deployment = match version {
+                None => active,
+                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+            };
+            if deployment.record.kind != FunctionKind::Tensor {
+                return Err(format!("{wanted} is an HTTP function, which takes no tensors"));
+            }
+            return Ok(pinned(TargetKind::Function, &Found::Function(deployment.clone())));
+        }
+        if let Some(entry) = self.workflows.get(tenant, name.as_str()) {
+            let workflow = match version {
+                None => entry.active().ok_or_else(|| format!("workflow {name} has no active version"))?,
+                Some(version) => entry.require(*version).map_err(|error| error.to_string())?,
+            };
+            if let Some(why) = self.unready(workflow) {
+                return Err(format!("workflow {wanted} cannot be run: {why}"));
+            }
+            return Ok(pinned(TargetKind::Workflow, &Found::Workflow(workflow.clone())));
+        }
+        match self.models.get(tenant, name, *version) {
+            Ok(entry) => Ok(pinned(TargetKind::Model, &Found::Model(entry))),
+            Err(_) if self.models.versions(tenant, name).is_empty() => {
+                Err(format!("there is no model, tensor function or workflow {name}"))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Finds a pinned target. Fails if it is missing or has changed.
+    pub fn find(&self, tenant: &TenantId, wanted: &Pinned) -> Result<Found, String> {
+        let Pinned { kind, name, version, .. } = wanted;
+        let found = match kind {
+            TargetKind::Model => self.models.get(tenant, name, Some(*version)).ok().map(Found::Model),
+            TargetKind::Function => {
+                let entry = self.functions.get(tenant, name.as_str());
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Function)
+            }
+            TargetKind::Workflow => {
+                let entry = self.workflows.get(tenant, name.as_str());
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Workflow)
+            }
+        };
+        let noun = noun(*kind);
+        let found = found.ok_or_else(|| format!("{noun} {name}:{version} is not there any more"))?;
+        if found.digest() != wanted.digest {
+            return Err(format!("{noun} {name}:{version} is not what it was when the workflow was deployed"));
+        }
+        Ok(found)
+    }
+
+    /// The reason why a workflow cannot be run now, if any.
+    pub fn unready(&self, workflow: &Workflow) -> Option<String> {
+        let plan = match workflow.plan() {
+            Ok(plan) => plan,
+            Err(why) => return Some(why.to_owned()),
+        };
+        plan.pinned().find_map(|(step, pinned)| {
+            let why = match self.find(&workflow.id.tenant, pinned) {
+                Ok(Found::Workflow(inner)) => self.unready(&inner)?,
+                Ok(_) => return None,
+                Err(why) => why,
+            };
+            Some(format!("step {step}: {why}"))
+        })
+    }
+
+    /// Whether a second run does no harm: all of its functions are declared idempotent.
+    pub fn may_run_twice(&self, workflow: &Workflow) -> bool {
+        let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
+        pinned.all(|(_, pinned)| self.harmful_twice(&workflow.id.tenant, pinned).is_none())
+    }
+
+    /// A function among the targets of `pinned` that is not declared idempotent.
+    pub fn harmful_twice(&self, tenant: &TenantId, pinned: &Pinned) -> Option<FunctionId> {
+        match self.find(tenant, pinned) {
+            Ok(Found::Function(deployment)) => {
+                (!deployment.manifest.idempotent).then(|| deployment.id.clone())
+            }
+            Ok(Found::Workflow(inner)) => {
+                let mut pinned = inner.plan().into_iter().flat_map(|plan| plan.pinned());
+                pinned.find_map(|(_, pinned)| self.harmful_twice(tenant, pinned))
+            }
+            Ok(Found::Model(_)) | Err(_) => None,
+        }
+    }
+
+    /// The models that a run of the workflow may need, including those of its functions and inner
+    /// workflows, without duplicates.
+    pub fn demands(&self, workflow: &Workflow) -> Vec<ModelDemand> {
+        let mut demands = BTreeMap::new();
+        self.collect(workflow, &mut demands);
+        demands.into_values().collect()
+    }
+
+    fn collect(&self, workflow: &Workflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
+        let pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
+        for found in pinned.filter_map(|(_, pinned)| self.find(&workflow.id.tenant, pinned).ok()) {
+            let own = match found {
+                Found::Model(entry) => vec![entry.demand()],
+                Found::Function(deployment) => self.granted(&deployment),
+                Found::Workflow(inner) => {
+                    self.collect(&inner, demands);
+                    continue;
+                }
+            };
+            demands.extend(own.into_iter().map(|demand| (demand.model.clone(), demand)));
+        }
+    }
+
+    /// The models that a call of `deployment` may open, as the scheduler counts them, including
+    /// those of workflows. A missing model demands nothing: opening it fails.
+    pub fn granted(&self, deployment: &Deployment) -> Vec<ModelDemand> {
+        let tenant = &deployment.id.tenant;
+        let mut demands = BTreeMap::new();
+        for grant in &deployment.manifest.models {
+            if let Some(workflow) = self.workflow(tenant, grant) {
+                self.collect(&workflow, &mut demands);
+            } else if let Ok(entry) = self.models.get(tenant, &grant.name, grant.version) {
+                let demand = entry.demand();
+                demands.insert(demand.model.clone(), demand);
+            }
+        }
+        demands.into_values().collect()
+    }
+
+    /// The workflow that `wanted` names, if it names one.
+    pub fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<Workflow>> {
+        let entry = self.workflows.get(tenant, wanted.name.as_str())?;
+        match wanted.version {
+            None => entry.active().cloned(),
+            Some(version) => entry.versions.get(&version).cloned(),
+        }
+    }
+
+    /// A version of a workflow that uses the target `name`, in this version or in any version.
+    pub fn user_of(
+        &self,
+        kind: TargetKind,
+        tenant: &TenantId,
+        name: &Name,
+        version: Option<Version>,
+    ) -> Option<String> {
+        let runs_it = |pinned: &Pinned| {
+            pinned.kind == kind
+                && pinned.name == *name
+                && version.is_none_or(|version| pinned.version == version)
+        };
+        let entries = self.workflows.list(tenant);
+        let mut versions = entries.iter().flat_map(|entry| entry.versions.values());
+        let user = versions.find(|workflow| workflow.record.pinned.values().any(runs_it))?;
+        Some(format!("{}:{}", user.id.name, user.id.version))
+    }
+}
+
+impl Found {
+    fn digest(&self) -> weir_types::ContentHash {
+        match self {
+            Self::Model(entry) => entry.record.digest,
+            Self::Function(deployment) => deployment.record.digest,
+            Self::Workflow(workflow) => workflow.digest,
+        }
+    }
+}
+
+fn pinned(kind: TargetKind, found: &Found) -> Pinned {
+    let (name, version, signature, depth, runs) = match found {
+        Found::Model(entry) => {
+            let id = entry.source.id();
+            (id.name.clone(), id.version, Some(entry.source.prepared.signature.clone()), 0, 0)
+        }
+        Found::Function(deployment) => (deployment.id.name.clone(), deployment.id.version, None, 0, 0),
+        Found::Workflow(workflow) => {
+            let plan = workflow.plan().ok();
+            let signature = plan.map(|plan| plan.signature().clone());
+            let (depth, runs) = plan.map_or((0, 0), |plan| (plan.depth(), plan.runs()));
+            (workflow.id.name.clone(), workflow.id.version, signature, depth, runs)
+        }
+    };
+    Pinned { kind, name, version, digest: found.digest(), signature, depth, runs }
+}
+
+fn noun(kind: TargetKind) -> &'static str {
+    match kind {
+        TargetKind::Model => "model",
+        TargetKind::Function => "function",
+        TargetKind::Workflow => "workflow",
+    }
+}

@@ -1,0 +1,94 @@
+//! The path of one call, from admission to response.
+//!
+//! A call ([`CallCtx`]) of a function, a model or a workflow ([`Target`]) waits for the permit of
+//! the function's gate and for a placement from the scheduler (`admission.rs`, `place.rs`). A call
+//! that is placed on another node is forwarded (`forwarder.rs`). `run.rs` has the loop over these
+//! steps, and starts the call here (`function.rs`, `inference.rs`, `workflow.rs`). Every wait ends
+//! at the deadline.
+
+mod access;
+mod account;
+mod admission;
+mod call;
+mod forwarder;
+mod function;
+mod inference;
+mod job;
+mod outgoing;
+mod place;
+mod remote;
+mod run;
+mod slice;
+mod slots;
+mod target;
+mod workflow;
+
+pub use account::Account;
+pub use call::CallCtx;
+pub use function::HttpRequest;
+pub use inference::ReadyModel;
+pub use job::Job;
+pub use remote::{Read, Written, refusal, write_device};
+pub use run::Ran;
+pub use slots::Slots;
+pub use target::{FunctionTarget, ModelTarget, Target};
+pub use workflow::Steps;
+
+use crate::intermediates::Intermediates;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use weir_cluster::{Cluster, Placements};
+use weir_control::models::Models;
+use weir_control::objects::Objects;
+use weir_control::registry::Deployment;
+use weir_control::workflows::Catalog;
+use weir_device::Arena;
+use weir_sandbox::component::{Components, Recompiler};
+use weir_telemetry::{Metrics, Served};
+
+/// Runs invocations of functions, models and workflows.
+pub struct Dispatch {
+    /// The compiled and loaded components.
+    pub components: Arc<Components>,
+    /// The models of this node.
+    pub models: Arc<Models>,
+    /// The models, functions and workflows that workflow steps run and functions open.
+    pub catalog: Catalog,
+    /// The placements of calls by the scheduler.
+    pub placements: Arc<Placements>,
+    /// The cluster that this node belongs to, if any.
+    pub cluster: Option<Arc<Cluster>>,
+    /// The named objects.
+    pub objects: Arc<Objects>,
+    /// Intermediate tensors that one workflow step leaves for another.
+    pub intermediates: Arc<Intermediates>,
+    /// The memory for bodies and tensors.
+    pub arena: Arena,
+    /// The node's metrics.
+    pub metrics: Arc<Metrics>,
+    /// Instance slots, shared by all functions.
+    pub slots: Arc<Slots>,
+    /// The guest threads.
+    pub guests: Handle,
+    /// Recompiles components whose artefact this node cannot use.
+    pub recompiler: Recompiler,
+    /// Permits for work that would block other requests.
+    pub turns: Arc<Semaphore>,
+    /// The size limit of a response from another node that ran a model or workflow.
+    pub answer_bytes_max: u64,
+}
+
+impl Dispatch {
+    /// The serving statistics of a tensor function.
+    pub fn served(&self, deployment: &Deployment) -> Served {
+        let id = &deployment.id;
+        deployment.served.get_or_init(|| self.metrics.served(&id.tenant, &id.name, id.version)).clone()
+    }
+}
+
+/// The deadline `limit_ms` after `arrived`.
+pub fn deadline(arrived: Instant, limit_ms: u64) -> Instant {
+    arrived + Duration::from_millis(limit_ms)
+}

@@ -1,0 +1,145 @@
+//! The cost and outcome of one invocation. Written to the metrics once, when both the guest and its
+//! response are done.
+
+use super::CallCtx;
+use prometheus_client::metrics::gauge::Gauge;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use weir_call::Objective;
+use weir_call::body::BodyObserver;
+use weir_control::registry::Deployment;
+use weir_sandbox::instance::{Report, Usage};
+use weir_telemetry::{Metrics, Phase, Trace};
+use weir_types::ErrorCode;
+
+/// Shared by the guest's run and the response body; dropping the last reference closes the account.
+pub struct Account {
+    deployment: Arc<Deployment>,
+    metrics: Arc<Metrics>,
+    arrived: Instant,
+    objective: Objective,
+    trace: Trace,
+    usage: Arc<Usage>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    failed: Option<ErrorCode>,
+    ended: Option<Ended>,
+    /// Another node accounts for the invocation.
+    is_forwarded: bool,
+    /// The response came from the cache, so no guest ran.
+    is_hit: bool,
+}
+
+struct Ended {
+    at: Instant,
+    guest_time: Duration,
+    /// The span of the reply phase, which follows the guest's end.
+    _reply: tracing::Span,
+}
+
+impl Account {
+    /// Opens the account of a call of `deployment`.
+    pub(super) fn open(call: &CallCtx, deployment: Arc<Deployment>, metrics: &Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self {
+            deployment,
+            metrics: metrics.clone(),
+            arrived: call.arrived,
+            objective: call.objective,
+            trace: call.trace.clone(),
+            usage: Arc::default(),
+            state: Mutex::default(),
+        })
+    }
+
+    /// The deployment that was called.
+    pub(super) fn deployment(&self) -> &Arc<Deployment> {
+        &self.deployment
+    }
+
+    /// The counters that the sandbox updates.
+    pub(super) fn usage(&self) -> Arc<Usage> {
+        self.usage.clone()
+    }
+
+    /// Records that the guest has ended.
+    pub(super) fn report(&self, report: &Report) {
+        self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
+        let _reply = self.trace.phase(Phase::Reply);
+        state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time, _reply });
+    }
+
+    /// Records that the invocation failed with `code`. This code, which comes from the client's
+    /// side, takes precedence over the guest's own outcome.
+    pub fn close(&self, code: ErrorCode) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(code);
+    }
+
+    /// Records that another node responded to the invocation and accounts for it.
+    pub fn forwarded(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_forwarded = true;
+    }
+
+    /// Records that the invocation was served from the response cache: it succeeded at no cost.
+    pub fn hit(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_hit = true;
+        self.deployment.metrics.hit();
+    }
+
+    /// Counts the invocation as running until the result is dropped.
+    pub fn running(&self) -> Counted {
+        Counted::new(&self.metrics.calls.running)
+    }
+}
+
+impl BodyObserver for Account {
+    fn cut_off(&self, code: ErrorCode) {
+        self.close(code);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        let State { failed, ended, is_forwarded, is_hit } =
+            std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if is_forwarded {
+            return;
+        }
+        if let Some(instantiate_time) = self.usage.instantiate_time() {
+            self.metrics.phase(Phase::Instantiate, instantiate_time);
+        }
+        if let Some(ended) = &ended {
+            self.metrics.guest_memory(usize::try_from(self.usage.memory_bytes()).unwrap_or(usize::MAX));
+            self.metrics.phase(Phase::Guest, ended.guest_time);
+            self.metrics.phase(Phase::Reply, ended.at.elapsed());
+        }
+        // A guest that neither ended nor failed was dropped because its client disconnected.
+        let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
+        let time = self.arrived.elapsed();
+        self.deployment.metrics.ended(failed, time, self.usage.cpu_time());
+        if let Some(outcome) = self.objective.outcome(failed, time) {
+            self.deployment.metrics.objective(outcome);
+        }
+    }
+}
+
+/// Adds one to a gauge until dropped.
+pub struct Counted(Gauge);
+
+impl Counted {
+    pub fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,128 @@
+//! Admission: the gate of a function, and the placement of the call.
+
+use super::account::Counted;
+use super::workflow::unready;
+use super::{CallCtx, Dispatch, Target};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{Instrument, Span};
+use weir_call::{Fault, until};
+use weir_cluster::{LocalPlacement, Placement, PlacementGuard, RemotePlacement};
+use weir_telemetry::{Metrics, Phase, Trace};
+use weir_types::ErrorCode;
+
+/// A call that is placed on this node, with its permits.
+pub(super) struct Admission {
+    pub(super) placement: LocalPlacement,
+    /// Whether each step of the workflow is placed individually: no device has room for the whole
+    /// workflow.
+    pub(super) is_apart: bool,
+    pub(super) permits: ForwardPermits,
+    pub(super) queueing: Queueing,
+}
+
+/// A call that is placed on another node, with the permits to hold here meanwhile.
+pub(super) struct RemoteAdmission {
+    pub(super) placement: RemotePlacement,
+    pub(super) permits: ForwardPermits,
+}
+
+/// The permits that a call holds on the node that received it, wherever the call runs.
+#[derive(Default)]
+pub(super) struct ForwardPermits {
+    /// The permit of the function's gate; `None` for models and workflows, and if the node that
+    /// received the call holds it.
+    pub(super) _gate: Option<OwnedSemaphorePermit>,
+    /// `None` for a call nested in a placed one.
+    pub(super) placement: Option<PlacementGuard>,
+}
+
+impl ForwardPermits {
+    /// Records the outcome of the call for the scheduler. A call without an outcome counts as
+    /// cancelled.
+    pub(super) fn ended(&self, has_succeeded: bool) {
+        if let Some(placement) = &self.placement {
+            placement.ended(has_succeeded);
+        }
+    }
+}
+
+/// A call that waits for its start: counted in the gauge of queued calls, with a span.
+pub(super) struct Queueing {
+    pub(super) since: Instant,
+    span: Span,
+    _waiting: Counted,
+}
+
+impl Queueing {
+    fn start(metrics: &Metrics, trace: &Trace) -> Self {
+        let _waiting = Counted::new(&metrics.calls.queued);
+        Self { since: Instant::now(), span: trace.phase(Phase::Queue), _waiting }
+    }
+
+    /// The span of the wait.
+    pub(super) fn span(&self) -> Span {
+        self.span.clone()
+    }
+
+    /// Ends the wait, and returns its duration.
+    pub(super) fn end(self, metrics: &Metrics) -> Duration {
+        let waited = self.since.elapsed();
+        metrics.phase(Phase::Queue, waited);
+        waited
+    }
+}
+
+impl Dispatch {
+    /// Waits, until the deadline, for a permit of the function's gate and for the placement of a
+    /// call with `batch` items.
+    pub(super) async fn admit(
+        &self,
+        call: &CallCtx,
+        target: &Target,
+        batch: u32,
+    ) -> Result<Placement<Admission, RemoteAdmission>, Fault> {
+        if let Target::Workflow(workflow) = target
+            && let Some(why) = self.catalog.unready(workflow)
+        {
+            return Err(unready(workflow, &why));
+        }
+        let queueing = Queueing::start(&self.metrics, &call.trace);
+        let placing = async {
+            // Each call takes one gate permit, on one node only. Two nodes that forward calls to
+            // each other would deadlock otherwise.
+            let gate = match target {
+                Target::Function(function) if call.granted.is_none() => {
+                    Some(function.deployment().gate.enter().await?)
+                }
+                _ => None,
+            };
+            let (placement, guard) = self.place(call, target, batch).await?;
+            Ok((placement, ForwardPermits { _gate: gate, placement: Some(guard) }))
+        };
+        let placed = until(call.deadline, placing.instrument(queueing.span())).await;
+        let (placement, permits) = match placed.unwrap_or_else(|| Err(target.start_timeout())) {
+            Ok(placed) => placed,
+            Err(fault) if fault.code == ErrorCode::NoCapacity && self.has_separate_steps(target) => {
+                let placement = LocalPlacement { invocation: call.id, device: None };
+                let permits = ForwardPermits::default();
+                return Ok(Placement::Local(Admission { placement, is_apart: true, permits, queueing }));
+            }
+            Err(fault) => return Err(fault),
+        };
+        Ok(match placement {
+            Placement::Local(placement) => {
+                Placement::Local(Admission { placement, is_apart: false, permits, queueing })
+            }
+            Placement::Remote(placement) => {
+                queueing.end(&self.metrics);
+                Placement::Remote(RemoteAdmission { placement, permits })
+            }
+        })
+    }
+
+    /// Whether the steps of the target may fit on devices individually.
+    fn has_separate_steps(&self, target: &Target) -> bool {
+        matches!(target, Target::Workflow(workflow) if self.catalog.demands(workflow).len() > 1)
+    }
+}

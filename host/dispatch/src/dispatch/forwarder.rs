@@ -1,0 +1,231 @@
+//! Forwards a call to the node that it is placed on, and decides on retries: a call that the node
+//! refuses runs here; a call whose node is lost is placed again, once.
+
+use super::admission::RemoteAdmission;
+use super::job::Job;
+use super::remote::Written;
+use super::{CallCtx, Dispatch, Target};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+use weir_call::Fault;
+use weir_call::until;
+use weir_cluster::{Call, GRACE, Grant, Granted, NotForwarded};
+use weir_sandbox::instance::RequestBody;
+use weir_types::{ErrorCode, ModelId};
+
+/// The pause before a call whose node was lost is placed again: the dispatcher is about to learn of
+/// the loss, too.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
+/// Forwards one call, to one node after another if nodes fail to run it.
+pub(super) struct Forwarder<'a> {
+    dispatch: &'a Dispatch,
+    request: ForwardRequest<'a>,
+    /// The address of the node that last failed to run the call.
+    lost_at: Option<String>,
+}
+
+/// The request to forward.
+pub(super) enum ForwardRequest<'a> {
+    /// A client's request, as received. The body stays in place where it can be sent again.
+    Http { call: Call<'a>, body: &'a mut Option<RequestBody> },
+    /// An inference, encoded when it is forwarded for the first time.
+    Inference { job: &'a mut Job, encoded: Option<Box<Written>> },
+}
+
+impl<'a> Forwarder<'a> {
+    pub(super) fn new(dispatch: &'a Dispatch, request: ForwardRequest<'a>) -> Self {
+        Self { dispatch, request, lost_at: None }
+    }
+
+    /// Forwards the call and returns the other node's response; `None` if the call has to be placed
+    /// again. `call.granted` is set if it has to run on this node. Drops the permits once the
+    /// response has been sent.
+    pub(super) async fn forward(
+        &mut self,
+        call: &mut CallCtx,
+        target: &Target,
+        RemoteAdmission { placement, permits }: RemoteAdmission,
+    ) -> Result<Option<Response>, Fault> {
+        let Some(cluster) = &self.dispatch.cluster else {
+            return Err(Fault::new(ErrorCode::Unavailable, "the node has left its cluster; try again"));
+        };
+        // The placer still considers the node reachable although this node cannot reach it. If
+        // possible, the call runs here.
+        if self.lost_at.as_ref() == Some(&placement.address) {
+            let models = &placement.granted.models;
+            let local = self.dispatch.grant_here(models.clone());
+            if models.is_empty() || local.device.is_some() {
+                call.granted = Some(local);
+                return Ok(None);
+            }
+        }
+        let step_ends_at = self.request.step_ends_at();
+        let (head, body) = self.request.parts(self.dispatch, call, target).await?;
+        let grant = grant(call, target, &placement.granted, step_ends_at);
+        let latest = call.deadline + GRACE;
+        let forwarding = cluster.forward(&placement, &grant, &head, body, permits, latest);
+        let Some(forwarded) = until(latest, forwarding).await else {
+            let text = format!("the node at {} did not answer in time", placement.address);
+            return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
+        };
+        let error = match forwarded {
+            Ok(response) => {
+                self.dispatch.metrics.calls.forwarded.inc();
+                return Ok(Some(response));
+            }
+            Err(error) => error,
+        };
+        let is_first = self.lost_at.replace(placement.address.clone()).is_none();
+        let text = format!("{error}; the node was {}", placement.address);
+        match error {
+            // The body was streamed, so part of it is already consumed.
+            NotForwarded::Refused(_) if self.request.is_spent() => {
+                return Err(Fault::new(ErrorCode::Unavailable, format!("{text}; try again")));
+            }
+            NotForwarded::Lost(_) if self.request.is_spent() || !is_first || !self.may_run_twice(target) => {
+                return Err(Fault::new(ErrorCode::NodeLost, text));
+            }
+            _ => {}
+        }
+        tracing::warn!(why = text, "rescheduling a forwarded call");
+        self.dispatch.metrics.calls.rescheduled.inc();
+        if matches!(error, NotForwarded::Refused(_)) {
+            call.granted = Some(self.dispatch.grant_here(grant.granted.models));
+            return Ok(None);
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+        Ok(None)
+    }
+
+    /// Whether a second run of the call does no harm.
+    fn may_run_twice(&self, target: &Target) -> bool {
+        let is_safe = matches!(&self.request, ForwardRequest::Http { call, .. } if call.method.is_safe());
+        is_safe
+            || match target {
+                Target::Function(function) => function.deployment().manifest.idempotent,
+                // A model has no state between runs.
+                Target::Model(_) => true,
+                Target::Workflow(workflow) => self.dispatch.catalog.may_run_twice(workflow),
+            }
+    }
+}
+
+impl ForwardRequest<'_> {
+    /// The head and the body to send. A streamed body can be sent once only. Encodes an inference
+    /// that is not encoded yet.
+    async fn parts(
+        &mut self,
+        dispatch: &Dispatch,
+        call: &CallCtx,
+        target: &Target,
+    ) -> Result<(Call<'_>, Body), Fault> {
+        match self {
+            Self::Http { call: Call { method, uri, headers }, body } => {
+                Ok((Call { method, uri, headers }, body_to_send(body)))
+            }
+            Self::Inference { job, encoded } => {
+                let written = match encoded {
+                    Some(written) => written,
+                    none => none.insert(Box::new(encode(dispatch, call, target, job).await?)),
+                };
+                dispatch.metrics.intermediates.sent_bytes.inc_by(written.tensor_bytes());
+                Ok((written.call(), Body::from(Bytes::from(written.body()))))
+            }
+        }
+    }
+
+    /// Whether the body cannot be sent again.
+    fn is_spent(&self) -> bool {
+        matches!(self, Self::Http { body: None, .. })
+    }
+
+    /// For a step of a workflow, the time until which outputs that stay on another node are kept.
+    fn step_ends_at(&self) -> Option<Instant> {
+        match self {
+            Self::Http { .. } => None,
+            Self::Inference { job, .. } => job.step.as_ref().map(|step| step.until),
+        }
+    }
+}
+
+/// The body to send. A whole body stays in place, to be sent again; a streamed body is consumed.
+fn body_to_send(body: &mut Option<RequestBody>) -> Body {
+    match body {
+        Some(RequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
+        _ => body.take().map_or_else(Body::empty, RequestBody::into_body),
+    }
+}
+
+/// The terms of a call for the node that runs it.
+fn grant(call: &CallCtx, target: &Target, granted: &Granted, step_ends_at: Option<Instant>) -> Grant {
+    let now = Instant::now();
+    let in_ms =
+        |until: Instant| u64::try_from(until.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX);
+    Grant {
+        invocation: call.id,
+        tenant: target.tenant().clone(),
+        version: target.version(),
+        deadline_in_ms: in_ms(call.deadline),
+        left_for_ms: in_ms(step_ends_at.unwrap_or(call.deadline)),
+        is_step: step_ends_at.is_some(),
+        granted: granted.clone(),
+    }
+}
+
+/// Encodes an inference. Copies inputs in device memory to host memory.
+async fn encode(
+    dispatch: &Dispatch,
+    call: &CallCtx,
+    target: &Target,
+    job: &mut Job,
+) -> Result<Written, Fault> {
+    job.inputs = dispatch.intermediates.off_devices(std::mem::take(&mut job.inputs)).await?;
+    let what = (target.name(), target.version());
+    let outputs = (job.wanted.as_deref(), job.handed_on());
+    Written::new(&dispatch.arena, what, call.priority, &job.inputs, outputs)
+}
+
+impl Dispatch {
+    /// A grant for a call that has to run on this node, on the device that suits its models.
+    pub(super) fn grant_here(&self, models: Vec<ModelId>) -> Granted {
+        let device = self.models.device_for(&models);
+        self.placements.grant_here(models, device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, Method, Uri};
+    use http_body_util::BodyExt;
+
+    async fn text(body: Body) -> Bytes {
+        body.collect().await.unwrap().to_bytes()
+    }
+
+    fn is_spent(body: &mut Option<RequestBody>) -> bool {
+        let (method, uri, headers) = (Method::POST, Uri::from_static("/fn/f/"), HeaderMap::new());
+        let call = Call { method: &method, uri: &uri, headers: &headers };
+        ForwardRequest::Http { call, body }.is_spent()
+    }
+
+    #[tokio::test]
+    async fn whole_body_can_be_sent_again() {
+        let mut body = Some(RequestBody::Whole(Bytes::from_static(b"abc").into()));
+        for _ in 0..2 {
+            assert_eq!(text(body_to_send(&mut body)).await, "abc");
+            assert!(!is_spent(&mut body));
+        }
+    }
+
+    #[tokio::test]
+    async fn streamed_body_is_spent_once_sent() {
+        let mut body = Some(RequestBody::Stream(Body::from("abc")));
+        assert!(!is_spent(&mut body));
+        assert_eq!(text(body_to_send(&mut body)).await, "abc");
+        assert!(is_spent(&mut body));
+    }
+}

@@ -1,0 +1,332 @@
+//! Calls of functions on this node.
+//!
+//! A function call that is placed here acquires an instance slot and the loaded component, and runs
+//! in a sandbox. The guest starts on the gateway thread that received the request: most guests end
+//! there sooner than another thread could wake up. A guest that computes for longer than one time
+//! slice moves to the guest threads, so that gateway threads stay free.
+
+use super::access::FunctionAccess;
+use super::account::Counted;
+use super::admission::{Admission, ForwardPermits};
+use super::forwarder::ForwardRequest;
+use super::outgoing::Outgoing;
+use super::slice::{First, Slice};
+use super::slots::Slot;
+use super::{Account, CallCtx, Dispatch, FunctionTarget, Slots, Target};
+use axum::response::Response;
+use http::Uri;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+use weir_call::{Fault, until};
+use weir_cluster::{Call as ForwardedCall, LocalPlacement, Placement};
+use weir_control::registry::{Deployment, FunctionRecord};
+use weir_inference::{Completion, Execution, Tensor};
+use weir_sandbox::component::LoadError;
+use weir_sandbox::hostcalls::InferenceCtx;
+use weir_sandbox::instance::{
+    Answer, AnswerReceiver, Call, Entry, InvocationCtx, OutputSink, Report, RequestBody, RequestCell, Sandbox,
+};
+use weir_telemetry::{ColdStart, Phase};
+use weir_types::{ErrorCode, FunctionKind};
+
+/// A request to an HTTP function.
+pub struct HttpRequest {
+    /// The head as received, for the node that runs the call.
+    pub head: http::request::Parts,
+    /// The request target as the function sees it.
+    pub guest_uri: Uri,
+    /// The body, received whole or as a stream.
+    pub body: RequestBody,
+}
+
+/// A function call that has everything that it needs to run on this node.
+pub(super) struct ReadyFunction {
+    entry: Arc<Entry>,
+    permits: ExecutionPermits,
+    placement: LocalPlacement,
+    /// The time from arrival in the queue until all resources were acquired.
+    queue_time: Duration,
+}
+
+/// The permits that a function call holds while it runs here.
+struct ExecutionPermits {
+    forward: ForwardPermits,
+    slot: Slot,
+}
+
+impl Dispatch {
+    /// Calls an HTTP function, on the node that the call is placed on.
+    pub async fn http(
+        self: &Arc<Self>,
+        mut call: CallCtx,
+        function: FunctionTarget,
+        request: HttpRequest,
+    ) -> Result<Response, Fault> {
+        let HttpRequest { mut head, guest_uri, body } = request;
+        let mut body = Some(body);
+        let forwarded = ForwardedCall { method: &head.method, uri: &head.uri, headers: &head.headers };
+        let forwarded = ForwardRequest::Http { call: forwarded, body: &mut body };
+        let target = Target::Function(function.clone());
+        let admission = match self.route(&mut call, &target, 1, forwarded).await? {
+            Placement::Local(admission) => admission,
+            Placement::Remote(response) => {
+                function.account.forwarded();
+                return Ok(response);
+            }
+        };
+        let ready = self.ready_function(&call, &function, admission).await?;
+        head.uri = guest_uri;
+        let request = http::Request::from_parts(head, ());
+        self.run_http(&call, &function, ready, request, body.unwrap_or_else(RequestBody::none)).await
+    }
+
+    async fn run_http(
+        self: &Arc<Self>,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        ReadyFunction { entry, permits, placement, .. }: ReadyFunction,
+        head: http::Request<()>,
+        body: RequestBody,
+    ) -> Result<Response, Fault> {
+        let FunctionTarget { account } = function;
+        let deployment = function.deployment();
+        let is_bodiless = head.method() == http::Method::HEAD;
+        let cell = RequestCell::new(body);
+        let (answer, receiver) = Answer::channel();
+        let request = Box::new(head.map(|()| cell.stream()));
+        let sandbox = self.sandbox(call, function, placement, entry, cell.clone());
+        let guest_call = Call::Http { request, cell: cell.clone(), answer };
+        // Boxed before it is handed on: the futures around it stay small, cheap to move and
+        // cache-friendly.
+        let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account.clone()));
+        let outgoing = Outgoing {
+            guests: &self.guests,
+            account,
+            bytes_max: deployment.manifest.limits.response_body_bytes,
+            is_bodiless,
+        };
+        let response = self.drive(deployment, run, receiver, outgoing).await;
+        // A guest that fails because the request body was cut off is not at fault.
+        response.map_err(|fault| cell.body_fault().unwrap_or(fault))
+    }
+
+    /// Calls a tensor function on this node.
+    pub(super) async fn tensor(
+        self: &Arc<Self>,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        ReadyFunction { entry, permits, placement, queue_time }: ReadyFunction,
+        inputs: Vec<(String, Tensor)>,
+    ) -> Result<Completion, Fault> {
+        let sandbox = self.sandbox(call, function, placement, entry, RequestCell::default());
+        let (answer, receiver) = oneshot::channel();
+        let execution = Some(Execution::alone(&inputs));
+        let guest_call = Call::Tensor { inputs, answer };
+        let account = function.account.clone();
+        let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account));
+        // Tensor functions compute, so they start on a guest thread.
+        let started = Instant::now();
+        let report = AbortOnDropHandle::new(self.guests.spawn(run)).await.map_err(|panic| panicked(&panic));
+        let fault = report.map_or_else(Some, |report| report.fault);
+        match (fault, receiver.await) {
+            (None, Ok(outputs)) => Ok(Completion {
+                outputs,
+                stayed: Vec::new(),
+                queue_time,
+                run_time: started.elapsed(),
+                execution,
+            }),
+            (fault, _) => Err(fault
+                .unwrap_or_else(|| Fault::new(ErrorCode::NoResponse, "the function returned no outputs"))),
+        }
+    }
+
+    /// Acquires, until the deadline, the other resources of an admitted call: an instance
+    /// slot and the loaded component.
+    pub(super) async fn ready_function(
+        &self,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        Admission { placement, permits, queueing, .. }: Admission,
+    ) -> Result<ReadyFunction, Fault> {
+        let ready = until(call.deadline, async {
+            let queued = queueing.since;
+            let slot = self.slots.take(function.deployment(), true).instrument(queueing.span()).await?;
+            queueing.end(&self.metrics);
+            let permits = ExecutionPermits { forward: permits, slot };
+            let entry = self.load(call, function).await?;
+            Ok(ReadyFunction { entry, permits, placement, queue_time: queued.elapsed() })
+        });
+        ready.await.unwrap_or_else(|| Err(function.start_timeout()))
+    }
+
+    /// Admits a call nested in one that was placed here. A function call within another function
+    /// does not wait for an instance slot: all slots may be taken by callers that wait in the same
+    /// way, which would be a deadlock.
+    pub(super) async fn ready_nested(
+        &self,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        placement: LocalPlacement,
+    ) -> Result<ReadyFunction, Fault> {
+        let ready = until(call.deadline, async {
+            let queued = Instant::now();
+            let _waiting = Counted::new(&self.metrics.calls.queued);
+            let gate = function.deployment().gate.enter().await?;
+            let may_wait = call.depth <= 1;
+            let slot = self.slots.take(function.deployment(), may_wait).await?;
+            let forward = ForwardPermits { _gate: Some(gate), placement: None };
+            let permits = ExecutionPermits { forward, slot };
+            let entry = self.load(call, function).await?;
+            Ok(ReadyFunction { entry, permits, placement, queue_time: queued.elapsed() })
+        });
+        ready.await.unwrap_or_else(|| Err(function.start_timeout()))
+    }
+
+    /// The loaded component. Loads it from its artefact if needed, and recompiles it first if this
+    /// node cannot use the artefact.
+    async fn load(&self, call: &CallCtx, function: &FunctionTarget) -> Result<Arc<Entry>, Fault> {
+        let FunctionRecord { digest, kind, .. } = function.deployment().record;
+        if let Some(entry) = self.components.loaded(digest) {
+            return Ok(entry);
+        }
+        if let Ok(entry) = self.fetch(digest, kind).instrument(call.trace.phase(Phase::Fetch)).await {
+            return Ok(entry);
+        }
+        let compiled = self.recompiler.compile(digest, kind).instrument(call.trace.phase(Phase::Compile));
+        compiled.await.map_err(|error| {
+            // The caller is not at fault, even if the component is invalid.
+            let text = format!("recompiling the function failed; deploy it again: {error}");
+            Fault::new(ErrorCode::Unavailable, text)
+        })?;
+        self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
+    }
+
+    async fn fetch(
+        &self,
+        digest: weir_types::ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Arc<Entry>, LoadError> {
+        let (components, metrics) = (self.components.clone(), self.metrics.clone());
+        let started = Instant::now();
+        let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
+        let entry = loaded.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))?;
+        metrics.cold_start(ColdStart::Component);
+        metrics.phase(Phase::Fetch, started.elapsed());
+        Ok(entry)
+    }
+
+    fn sandbox(
+        self: &Arc<Self>,
+        call: &CallCtx,
+        function: &FunctionTarget,
+        placement: LocalPlacement,
+        entry: Arc<Entry>,
+        request: RequestCell,
+    ) -> Sandbox {
+        let FunctionTarget { account } = function;
+        let deployment = function.deployment();
+        let Deployment { id, manifest, log, .. } = &**deployment;
+        let limits = &manifest.limits;
+        Sandbox {
+            entry,
+            engines: self.components.engines().clone(),
+            manifest: manifest.clone(),
+            trace: call.trace.clone(),
+            deadline: call.deadline.into(),
+            ctx: InvocationCtx {
+                sink: OutputSink::new(log.clone(), id.version, call.request_id.clone(), limits.log_bytes),
+                inference: InferenceCtx {
+                    resources: Arc::new(FunctionAccess::new(
+                        self.clone(),
+                        call,
+                        deployment.clone(),
+                        placement,
+                    )),
+                    arena: self.arena.clone(),
+                    request,
+                    metrics: self.metrics.clone(),
+                    trace: call.trace.clone(),
+                    deadline: call.deadline,
+                    priority: call.priority,
+                    tensor_bytes_left: limits.tensor_bytes,
+                    tensor_bytes_max: limits.tensor_bytes,
+                    loaded_model_bytes_left: limits.loaded_model_bytes,
+                    loaded_model_bytes_max: limits.loaded_model_bytes,
+                    request_body_bytes_max: limits.request_body_bytes,
+                },
+                usage: account.usage(),
+            },
+            counted: deployment.metrics.clone(),
+        }
+    }
+
+    async fn drive(
+        &self,
+        deployment: &Deployment,
+        mut run: Pin<Box<impl Future<Output = Report> + Send + 'static>>,
+        mut receiver: AnswerReceiver,
+        outgoing: Outgoing<'_>,
+    ) -> Result<Response, Fault> {
+        let first = if deployment.is_brief.load(Ordering::Relaxed) {
+            Slice::new(&mut run, &mut receiver, &outgoing.account.usage()).await
+        } else {
+            First::Spent
+        };
+        let report = match first {
+            First::Ended(report) => Ok(report),
+            First::Answered(response) => {
+                let rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                return outgoing.send(response, Some(rest)).await;
+            }
+            First::Spent => {
+                let mut rest = AbortOnDropHandle::new(self.guests.spawn(run));
+                tokio::select! {
+                    biased;
+                    Ok(response) = &mut receiver => return outgoing.send(response, Some(rest)).await,
+                    report = &mut rest => report.map_err(|panic| panicked(&panic)),
+                }
+            }
+        };
+        // The guest has ended, so a response that it sent is complete.
+        match (receiver.try_recv(), report) {
+            (Ok(response), report) => outgoing.send(response, None).await.map_err(|torn| match report {
+                // The guest's own fault explains best why a response is incomplete.
+                Ok(Report { fault: Some(fault), .. }) | Err(fault) => fault,
+                Ok(_) => torn,
+            }),
+            (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
+            (Err(_), Ok(_)) => {
+                Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
+            }
+        }
+    }
+}
+
+/// Runs the guest and accounts for it. Then releases its permits, or keeps its instance for the
+/// next call.
+async fn finish(
+    sandbox: Sandbox,
+    call: Call,
+    ExecutionPermits { forward, slot: Slot { idle, permit } }: ExecutionPermits,
+    slots: Arc<Slots>,
+    account: Arc<Account>,
+) -> Report {
+    let _running = account.running();
+    let mut report = sandbox.run(idle, call).await;
+    account.report(&report);
+    forward.ended(report.fault.is_none());
+    if let Some(instance) = report.left.take() {
+        slots.keep(account.deployment(), instance, permit);
+    }
+    report
+}
+
+fn panicked(panic: &tokio::task::JoinError) -> Fault {
+    Fault::new(ErrorCode::Internal, format!("the node failed while it ran the function: {panic}"))
+}

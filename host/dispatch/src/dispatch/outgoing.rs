@@ -1,0 +1,91 @@
+//! A guest's response on its way to the client, with its size limit and accounting.
+
+use super::Account;
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use http::header::CONTENT_LENGTH;
+use http_body_util::BodyExt;
+use std::sync::Arc;
+use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
+use weir_call::Fault;
+use weir_call::body::Guarded;
+use weir_call::headers::ERROR_CODE;
+use weir_cluster::REFUSED;
+use weir_sandbox::instance::Report;
+use weir_types::ErrorCode;
+
+/// The terms under which a response is sent.
+pub(super) struct Outgoing<'a> {
+    pub(super) guests: &'a Handle,
+    pub(super) account: &'a Arc<Account>,
+    pub(super) bytes_max: u64,
+    /// Whether the response must not have a body, regardless of the guest (for example, to a HEAD
+    /// request).
+    pub(super) is_bodiless: bool,
+}
+
+impl Outgoing<'_> {
+    /// Sends `response`. `rest` is the guest, if it has not ended yet.
+    pub(super) async fn send(
+        self,
+        response: Response,
+        rest: Option<AbortOnDropHandle<Report>>,
+    ) -> Result<Response, Fault> {
+        let (mut head, body) = response.into_parts();
+        // The node's own headers, which clients and other nodes trust; a guest must not set them.
+        head.headers.remove(ERROR_CODE);
+        head.headers.remove(REFUSED);
+        // A client does not poll the end of a body that is known to be empty.
+        let is_empty = http_body::Body::size_hint(&body).exact() == Some(0);
+        if self.is_bodiless
+            || is_empty
+            || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        {
+            if let Some(rest) = rest {
+                self.discard(body, rest);
+            }
+            return Ok(Response::from_parts(head, Body::empty()));
+        }
+        let declared = head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        if http_body::Body::size_hint(&body).lower().max(declared.unwrap_or(0)) > self.bytes_max {
+            return Err(self.too_large());
+        }
+        let Some(rest) = rest else {
+            // The guest has ended: the whole body is here, so it is sent in one piece with its
+            // length.
+            let whole = body.collect().await.map_err(|error| {
+                Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
+            })?;
+            let whole = whole.to_bytes();
+            if whole.len() as u64 > self.bytes_max {
+                return Err(self.too_large());
+            }
+            if let Some(declared) = declared.filter(|declared| *declared != whole.len() as u64) {
+                let text = format!("the function's answer has {} of {declared} bytes", whole.len());
+                return Err(Fault::new(ErrorCode::GuestError, text));
+            }
+            return Ok(Response::from_parts(head, Body::from(whole)));
+        };
+        let body = Guarded::body(body, self.bytes_max, declared, rest, self.account.clone());
+        Ok(Response::from_parts(head, body))
+    }
+
+    /// Reads an unwanted body, so that the guest can finish: to the guest, a dropped body looks
+    /// like a disconnected client. The guest's own limits bound this.
+    fn discard(&self, mut body: Body, rest: AbortOnDropHandle<Report>) {
+        self.guests.spawn(async move {
+            while let Some(Ok(_)) = body.frame().await {}
+            // The account already has the guest's outcome.
+            let _ = rest.await;
+        });
+    }
+
+    fn too_large(&self) -> Fault {
+        let bytes_max = self.bytes_max;
+        let text =
+            format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
+        Fault::new(ErrorCode::ResponseTooLarge, text)
+    }
+}

@@ -1,0 +1,50 @@
+//! The first time slice of a guest, on the thread that received its request.
+
+use axum::response::Response;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use weir_sandbox::instance::{AnswerReceiver, Report, Usage};
+
+/// The longest time that a guest may compute on a gateway thread. Less than an epoch tick, so that
+/// a guest that spins is moved at its first yield.
+pub(super) const LENGTH: Duration = Duration::from_micros(500);
+
+/// How the slice ended.
+pub(super) enum First {
+    /// The guest ended.
+    Ended(Report),
+    /// The guest sent the head of its response and still runs.
+    Answered(Response),
+    /// Neither: the guest continues on a guest thread.
+    Spent,
+}
+
+/// Polls a guest until it ends, responds or has computed for [`LENGTH`]. Neither waiting nor the
+/// work of other threads on the same core counts.
+pub(super) struct Slice<'a, Run> {
+    run: Pin<&'a mut Run>,
+    answer: &'a mut AnswerReceiver,
+    usage: &'a Usage,
+}
+
+impl<'a, Run: Future<Output = Report>> Slice<'a, Run> {
+    pub(super) fn new(run: &'a mut Pin<Box<Run>>, answer: &'a mut AnswerReceiver, usage: &'a Usage) -> Self {
+        Self { run: run.as_mut(), answer, usage }
+    }
+}
+
+impl<Run: Future<Output = Report>> Future for Slice<'_, Run> {
+    type Output = First;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<First> {
+        if let Poll::Ready(report) = self.run.as_mut().poll(cx) {
+            return Poll::Ready(First::Ended(report));
+        }
+        // A dropped sender is ignored: the guest's end has the reason.
+        if let Poll::Ready(Ok(response)) = Pin::new(&mut *self.answer).poll(cx) {
+            return Poll::Ready(First::Answered(response));
+        }
+        if self.usage.cpu_time() >= LENGTH { Poll::Ready(First::Spent) } else { Poll::Pending }
+    }
+}

@@ -1,0 +1,190 @@
+//! Instance slots, and the idle instances that wait in some of them.
+//!
+//! The engines' allocators have a fixed number of slots. An invocation holds one slot while it
+//! runs. A reusable instance keeps its slot and waits there. Its wait ends when: an invocation of
+//! the same version of its function takes it; an invocation finds no free slot, or too many
+//! instances wait already, and this instance has waited longest; it has waited for `reuse.idle_ms`,
+//! or is `reuse.age_ms` old; its version is no longer the active one; or the node shuts down.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use weir_call::Fault;
+use weir_control::registry::Deployment;
+use weir_sandbox::instance::Instance;
+use weir_telemetry::{Metrics, Retired};
+use weir_types::ErrorCode;
+
+/// The instance slots of a node.
+pub struct Slots {
+    free: Arc<Semaphore>,
+    idle: Mutex<Idle>,
+    /// The limit of idle instances, over all functions.
+    idle_max: usize,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// Idle instances, the longest waiting first.
+    waiting: VecDeque<Waiting>,
+    /// The number of invocations that wait for a slot. While it is not zero, no instance becomes
+    /// idle.
+    wanted: usize,
+    is_closed: bool,
+}
+
+/// An idle instance in its slot.
+struct Waiting {
+    since: Instant,
+    deployment: Arc<Deployment>,
+    instance: Box<Instance>,
+    permit: OwnedSemaphorePermit,
+}
+
+/// A slot for an invocation, with the instance in it, if any.
+pub struct Slot {
+    /// An instance to reuse; `None`: create a new one.
+    pub idle: Option<Box<Instance>>,
+    pub permit: OwnedSemaphorePermit,
+}
+
+impl Slots {
+    /// Creates `slots` free slots, of which idle instances may hold `idle_max`.
+    pub fn new(slots: usize, idle_max: usize, metrics: Arc<Metrics>) -> Self {
+        Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, metrics }
+    }
+
+    /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
+    /// unset, fails if no slot is free.
+    pub async fn take(&self, deployment: &Arc<Deployment>, may_wait: bool) -> Result<Slot, Fault> {
+        if deployment.manifest.reuse.is_some()
+            && let Some(Waiting { instance, permit, .. }) = self.take_idle(deployment)
+        {
+            deployment.metrics.instance(false);
+            return Ok(Slot { idle: Some(instance), permit });
+        }
+        let permit = match self.free.clone().try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) if !may_wait => {
+                let text = "all instance slots are in use (sandbox.instances_max), and nested calls do not wait for a slot";
+                return Err(Fault::new(ErrorCode::QueueFull, text));
+            }
+            Err(_) => self.wait().await?,
+        };
+        deployment.metrics.instance(true);
+        Ok(Slot { idle: None, permit })
+    }
+
+    /// Keeps `instance` in its slot for the next invocation.
+    pub fn keep(&self, deployment: &Arc<Deployment>, instance: Box<Instance>, permit: OwnedSemaphorePermit) {
+        let function_max = deployment.manifest.reuse.as_ref().map_or(0, |reuse| reuse.idle_max as usize);
+        let kept = Waiting { since: Instant::now(), deployment: deployment.clone(), instance, permit };
+        self.retire(|idle| {
+            let Idle { waiting, wanted, is_closed } = idle;
+            let node_max = if *wanted > 0 || *is_closed { 0 } else { self.idle_max };
+            waiting.push_back(kept);
+            let of_function = |one: &Waiting| Arc::ptr_eq(&one.deployment, deployment);
+            let over = if node_max == 0 {
+                waiting.pop_back()
+            } else if waiting.iter().filter(|one| of_function(one)).count() > function_max {
+                waiting.iter().position(of_function).and_then(|at| waiting.remove(at))
+            } else if waiting.len() > node_max {
+                waiting.pop_front()
+            } else {
+                None
+            };
+            over.map(|over| (over, Retired::Room)).into_iter().collect()
+        });
+    }
+
+    /// Retires instances that have waited too long or belong to a version that is not current.
+    pub fn sweep(&self, is_current: impl Fn(&Arc<Deployment>) -> bool) {
+        let now = Instant::now();
+        self.retire(|idle| {
+            let mut over = Vec::new();
+            for one in std::mem::take(&mut idle.waiting) {
+                match one.end(now) {
+                    None if is_current(&one.deployment) => idle.waiting.push_back(one),
+                    cause => over.push((one, cause.unwrap_or(Retired::Replaced))),
+                }
+            }
+            over
+        });
+    }
+
+    /// Retires all idle instances and keeps none from now on.
+    pub fn close(&self) {
+        self.retire(|idle| {
+            idle.is_closed = true;
+            std::mem::take(&mut idle.waiting).into_iter().map(|one| (one, Retired::Stopping)).collect()
+        });
+    }
+
+    /// Waits for a slot; an idle instance makes room.
+    async fn wait(&self) -> Result<OwnedSemaphorePermit, Fault> {
+        let wanted = Wanted(self);
+        self.retire(|idle| {
+            idle.wanted += 1;
+            idle.waiting.pop_front().map(|one| (one, Retired::Room)).into_iter().collect()
+        });
+        let permit = self.free.clone().acquire_owned().await;
+        drop(wanted);
+        permit.map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
+    }
+
+    /// Takes the instance of exactly this version that has waited least: its memory is the warmest.
+    fn take_idle(&self, deployment: &Arc<Deployment>) -> Option<Waiting> {
+        let now = Instant::now();
+        let mut taken = None;
+        self.retire(|idle| {
+            let mut over = Vec::new();
+            while let Some(at) = idle.waiting.iter().rposition(|one| Arc::ptr_eq(&one.deployment, deployment))
+                && let Some(one) = idle.waiting.remove(at)
+            {
+                match one.end(now) {
+                    None => {
+                        taken = Some(one);
+                        break;
+                    }
+                    Some(cause) => over.push((one, cause)),
+                }
+            }
+            over
+        });
+        taken
+    }
+
+    /// Applies `change` to the idle instances and retires the ones that it returns. Drops them
+    /// outside the lock, since dropping clears their memory.
+    fn retire(&self, change: impl FnOnce(&mut Idle) -> Vec<(Waiting, Retired)>) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let over = change(&mut idle);
+        self.metrics.process.instances_idle.set(i64::try_from(idle.waiting.len()).unwrap_or(i64::MAX));
+        drop(idle);
+        over.into_iter().for_each(|(mut one, cause)| one.instance.end_as(cause));
+    }
+}
+
+impl Waiting {
+    /// The reason why it may not be used at `now`, if any.
+    fn end(&self, now: Instant) -> Option<Retired> {
+        let reuse = self.deployment.manifest.reuse.as_ref()?;
+        let waited = now.saturating_duration_since(self.since);
+        if waited >= Duration::from_millis(reuse.idle_ms) {
+            Some(Retired::Idle)
+        } else {
+            self.instance.is_aged(reuse, now).then_some(Retired::Age)
+        }
+    }
+}
+
+/// An invocation that waits for a slot, until it has one or gives up.
+struct Wanted<'a>(&'a Slots);
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).wanted -= 1;
+    }
+}

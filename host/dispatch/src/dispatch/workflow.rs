@@ -1,0 +1,87 @@
+//! One run of a workflow on this node.
+//!
+//! A run is placed as a unit, with all the models that its steps may need, just as a function is
+//! placed with the models that it is granted. If no device has room for all of them, each step is
+//! placed individually (`apart.rs`). Outputs pass between steps as handles: on one node they are
+//! neither copied nor serialized; to another node they go directly; between models on one GPU they
+//! stay there (`models.rs`). Steps that do not depend on each other run concurrently. Dropping the
+//! run drops its steps with their model runs and sandboxes. The first step that fails ends the run.
+
+mod apart;
+mod builtin;
+mod hedge;
+mod models;
+mod steps;
+
+pub use steps::Steps;
+
+use super::account::Counted;
+use super::admission::Admission;
+use super::job::Job;
+use super::{CallCtx, Dispatch};
+use std::sync::Arc;
+use std::time::Instant;
+use weir_call::Fault;
+use weir_cluster::LocalPlacement;
+use weir_control::workflows::Workflow;
+use weir_inference::{Completion, Execution};
+use weir_types::ErrorCode;
+use weir_workflow::Plan;
+
+impl Dispatch {
+    /// Runs a workflow that was admitted on this node.
+    pub(super) async fn run_workflow(
+        self: &Arc<Self>,
+        call: &CallCtx,
+        workflow: &Workflow,
+        Admission { placement, is_apart, permits, queueing }: Admission,
+        job: Job,
+    ) -> Result<Completion, Fault> {
+        let queue_time = queueing.end(&self.metrics);
+        let inputs = self.intermediates.here(job.inputs).await?;
+        let wanted = job.wanted.as_deref();
+        let steps = self.steps(call, workflow, placement, is_apart);
+        if is_apart {
+            return steps.run_apart(workflow, inputs, wanted).await;
+        }
+        let _running = Counted::new(&self.metrics.calls.running);
+        let started = Instant::now();
+        let execution = Some(Execution::alone(&inputs));
+        let outputs = steps.run(workflow, inputs, wanted).await;
+        permits.ended(outputs.is_ok());
+        let (outputs, run_time) = (outputs?, started.elapsed());
+        Ok(Completion { outputs, stayed: Vec::new(), queue_time, run_time, execution })
+    }
+
+    /// The steps of a placed call.
+    fn steps(
+        self: &Arc<Self>,
+        call: &CallCtx,
+        workflow: &Workflow,
+        placement: LocalPlacement,
+        is_apart: bool,
+    ) -> Steps {
+        Steps {
+            dispatch: self.clone(),
+            tenant: workflow.id.tenant.clone(),
+            placement,
+            is_apart,
+            caller: None,
+            request_id: call.request_id.clone(),
+            trace: call.trace.clone(),
+            deadline: call.deadline,
+            priority: call.priority,
+            depth: 0,
+        }
+    }
+}
+
+/// The plan of a runnable workflow.
+fn plan(workflow: &Workflow) -> Result<&Arc<Plan>, Fault> {
+    workflow.plan().map_err(|why| unready(workflow, why))
+}
+
+pub(super) fn unready(workflow: &Workflow, why: &str) -> Fault {
+    let text = format!("workflow {}:{} cannot be run: {why}", workflow.id.name, workflow.id.version);
+    Fault::new(ErrorCode::Unavailable, text)
+}

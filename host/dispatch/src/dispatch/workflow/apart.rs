@@ -1,0 +1,121 @@
+//! A workflow for which no device has enough room as a whole. Each step is placed individually,
+//! like a client's request, on the device where it is estimated to finish first. Outputs that only
+//! other steps read stay on the node that computed them until those steps take them: see
+//! `intermediates.rs`. On this node, outputs that only models read stay on the device that computed
+//! them, if a model on a sibling device reads them as well.
+
+use super::super::job::{Job, StepJob};
+use super::super::{CallCtx, Dispatch, ModelTarget, Ran, Target};
+use super::steps::{Handles, Steps, Tensors, handles};
+use crate::intermediates::Handle;
+use futures::future::BoxFuture;
+use std::time::{Duration, Instant};
+use weir_call::Fault;
+use weir_call::next_invocation_id;
+use weir_control::workflows::{Found, Workflow};
+use weir_inference::{Completion, Execution};
+use weir_telemetry::Times;
+use weir_types::ErrorCode;
+use weir_workflow::{Begin, Pinned};
+
+impl Steps {
+    /// Runs a workflow that is not placed as a whole. `wanted` names the outputs to return; `None`:
+    /// all.
+    pub(super) async fn run_apart(
+        &self,
+        workflow: &Workflow,
+        inputs: Tensors,
+        wanted: Option<&[String]>,
+    ) -> Result<Completion, Fault> {
+        let Dispatch { catalog, metrics, .. } = &*self.dispatch;
+        let started = Instant::now();
+        let execution = Some(Execution::alone(&inputs));
+        let outputs = match self.run(workflow, inputs.clone(), wanted).await {
+            // A node was lost with an intermediate that other steps read: the workflow runs once
+            // more.
+            Err(fault) if fault.code == ErrorCode::IntermediateLost && catalog.may_run_twice(workflow) => {
+                tracing::warn!(why = fault.text, "rerunning a workflow");
+                metrics.calls.rescheduled.inc();
+                self.run(workflow, inputs, wanted).await?
+            }
+            outputs => outputs?,
+        };
+        let none = Duration::ZERO;
+        Ok(Completion {
+            outputs,
+            stayed: Vec::new(),
+            queue_time: none,
+            run_time: started.elapsed(),
+            execution,
+        })
+    }
+
+    /// Places the target of a step, and runs it there.
+    pub(super) fn run_alone<'a>(
+        &'a self,
+        pinned: &'a Pinned,
+        Begin { inputs, outputs, handed_on, for_models, .. }: Begin<Handle>,
+    ) -> BoxFuture<'a, Result<Handles, Fault>> {
+        let arrived = Instant::now();
+        Box::pin(async move {
+            let found = self.found(pinned)?;
+            let served = match &found {
+                Found::Model(entry) => entry.served.clone(),
+                Found::Function(deployment) => self.dispatch.served(deployment),
+                Found::Workflow(workflow) => workflow.served.clone(),
+            };
+            let serving = served.begin(arrived);
+            // A function returns all outputs unless some have to stay.
+            let is_whole = matches!(found, Found::Function(_)) && handed_on.is_empty();
+            let wanted = (!is_whole).then_some(outputs);
+            let step = StepJob { handed_on, for_models, until: self.deadline };
+            let job = Job { inputs, wanted, step: Some(step) };
+            let items = job.batch();
+            match self.place_alone(found, arrived, job).await {
+                Ok(Ran { completion, left, is_elsewhere, .. }) => {
+                    // The node that ran the step counts it in its statistics.
+                    if is_elsewhere {
+                        serving.forwarded();
+                    } else {
+                        serving.done(Times::of(items, &completion));
+                    }
+                    let mut outputs = handles(completion.outputs);
+                    outputs.extend(left);
+                    Ok(outputs)
+                }
+                Err(fault) => {
+                    serving.failed(fault.code);
+                    Err(fault)
+                }
+            }
+        })
+    }
+
+    async fn place_alone(&self, found: Found, arrived: Instant, job: Job) -> Result<Ran, Fault> {
+        let mut call = CallCtx {
+            id: next_invocation_id(),
+            inputs: job.inputs_on(self.dispatch.placements.node()),
+            ..self.call(arrived)
+        };
+        let target = match found {
+            Found::Model(entry) => {
+                let meter = self.meter(&entry);
+                Target::Model(ModelTarget::new(entry, meter))
+            }
+            Found::Function(deployment) => {
+                call.shorten_deadline(&deployment);
+                Target::Function(self.dispatch.function_target(&call, deployment))
+            }
+            Found::Workflow(workflow) => Target::Workflow(workflow),
+        };
+        let ran = self.dispatch.run(&mut call, &target, job).await;
+        if let Some(account) = target.account() {
+            match &ran {
+                Ok(Ran { is_elsewhere: true, .. }) => account.forwarded(),
+                Ok(_) => {}
+                Err(fault) => account.close(fault.code),
+            }
+        }
+        ran
+    }
+}

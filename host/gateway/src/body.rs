@@ -1,0 +1,47 @@
+//! Receives request bodies.
+
+use super::error::ApiError;
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::Body as _;
+use http_body_util::{BodyExt, Limited};
+use weir_call::body::{BodyLimit, receive_whole};
+use weir_device::Arena;
+use weir_sandbox::instance::RequestBody;
+use weir_types::ErrorCode;
+
+/// Size up to which a request body is received before its function gets an instance, so that a slow
+/// sender holds no instance. Larger bodies, and bodies of unknown length, are streamed to the
+/// running guest.
+const WHOLE_BYTES_MAX: u64 = 8 << 20;
+
+/// Receives a request body, or prepares to stream it.
+pub(crate) async fn receive(
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    limit: BodyLimit,
+) -> Result<RequestBody, ApiError> {
+    if body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX) {
+        return Ok(RequestBody::Whole(receive_whole(body, length, arena, limit).await?));
+    }
+    if length.is_some_and(|length| length > limit.bytes_max) {
+        return Err(limit.too_large().into());
+    }
+    let bytes_max = usize::try_from(limit.bytes_max).unwrap_or(usize::MAX);
+    Ok(RequestBody::Stream(Body::new(Limited::new(body, bytes_max))))
+}
+
+/// Collects the body of a request with small JSON.
+pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let collected = Limited::new(body, bytes_max).collect().await;
+    collected.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            return ApiError::new(
+                ErrorCode::BodyTooLarge,
+                format!("the request body has more than {bytes_max} bytes"),
+            );
+        }
+        ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
+    })
+}

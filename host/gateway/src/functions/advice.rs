@@ -1,0 +1,72 @@
+//! Advice for the owner of a deployed function: denied imports, and possible improvements.
+
+use crate::NodeState;
+use weir_sandbox::component::policy::{self, Verdict};
+use weir_types::FunctionManifest;
+use weir_types::api::FunctionVersion;
+
+/// Component size above which a deployment gets advice.
+const LARGE_COMPONENT_BYTES: u64 = 8 << 20;
+
+/// Returns the imports that are linked to denying implementations.
+pub(super) fn denied_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
+    imports.iter().filter(|name| policy::verdict(name, manifest) == Verdict::Denied).cloned().collect()
+}
+
+/// Returns the imports for which the manifest grants nothing: denied imports, and models and
+/// objects if the manifest names none.
+pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
+    let grants_nothing = |name: &String| match name.split('@').next() {
+        Some("weir:inference/models") => manifest.models.is_empty(),
+        Some("weir:inference/objects") => manifest.objects.is_empty(),
+        _ => policy::verdict(name, manifest) == Verdict::Denied,
+    };
+    imports.iter().filter(|name| grants_nothing(name)).cloned().collect()
+}
+
+/// Returns advice on settings that work, but could work better.
+pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[String]) -> Vec<String> {
+    let mut advice = Vec::new();
+    for model in &function.manifest.models {
+        if node.models.get(&function.tenant, &model.name, model.version).is_err() {
+            advice.push(format!(
+                "model {model} is granted but not on this node yet: weir models push {} FILE.onnx",
+                model.name
+            ));
+        }
+    }
+    let uses = |interface: &str| imports.iter().any(|name| name.split('@').next() == Some(interface));
+    let manifest = &function.manifest;
+    // Compilers of scripting languages import everything that a script could call, so this need not
+    // be a mistake.
+    let uses_models = uses("weir:inference/models") || uses("wasi:nn/graph");
+    if uses_models && manifest.limits.loaded_model_bytes == 0 && manifest.models.is_empty() {
+        advice.push(
+            "the component can use models, and the manifest grants none: if it does, add models = [\"NAME\"]"
+                .to_owned(),
+        );
+    }
+    if !uses_models && !manifest.models.is_empty() {
+        advice.push("the manifest grants models, but the component does not use any".to_owned());
+    }
+    if !uses("weir:inference/objects") && !manifest.objects.is_empty() {
+        advice.push("the manifest grants named objects, but the component does not use any".to_owned());
+    }
+    if !uses("wasi:cli/environment") && !manifest.env.is_empty() {
+        advice
+            .push("the manifest sets environment variables, but the component does not read any".to_owned());
+    }
+    let calls_out = uses("wasi:http/outgoing-handler") || uses("wasi:http/client");
+    if !calls_out && !manifest.outbound_hosts.is_empty() {
+        advice.push("the manifest grants outbound hosts, but the component does not call any".to_owned());
+    }
+    if manifest.reuse.is_some() && node.config.sandbox.instances_idle_max == 0 {
+        let text = "the manifest asks for reuse, and this node gives every call an instance of its own (sandbox.instances_idle_max = 0)";
+        advice.push(text.to_owned());
+    }
+    if function.component_bytes > LARGE_COMPONENT_BYTES {
+        let mib = function.component_bytes >> 20;
+        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: leave out what it does not need, debug information first (strip in Rust, -ldflags=-s in Go); what an interpreter takes, as Python's, it takes in every function"));
+    }
+    advice
+}

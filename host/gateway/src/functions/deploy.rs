@@ -1,0 +1,156 @@
+//! `PUT /v1/functions/{name}`: turns an upload into a version that can be called.
+
+use super::advice::{advice, denied_imports, ungranted_imports};
+use super::{Node, find, parse_name};
+use crate::cached;
+use crate::error::ApiError;
+use crate::uploads::{self, Received};
+use crate::workflows::refuse_name_of_workflow;
+use crate::{Caller, NodeState};
+use axum::extract::{Path, Request, State};
+use axum::{Extension, Json};
+use std::time::Duration;
+use weir_control::registry::FunctionRecord;
+use weir_sandbox::SandboxConfig;
+use weir_sandbox::component::LoadError;
+use weir_sandbox::component::compile::CompileError;
+use weir_sandbox::instance::Needs;
+use weir_telemetry::Phase;
+use weir_telemetry::logs::now_ms;
+use weir_types::api::{Deployed, FunctionVersion};
+use weir_types::{ErrorCode, FunctionKind, FunctionManifest, Limits};
+
+use weir_storage::blobs::Staged;
+
+/// A component that can start on this node.
+struct Ready {
+    kind: FunctionKind,
+    imports: Vec<String>,
+    needs: Needs,
+    compile_time_ms: u64,
+}
+
+/// `PUT /v1/functions/{name}`.
+pub(crate) async fn deploy(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Deployed>, ApiError> {
+    let name = parse_name(&name)?;
+    refuse_name_of_workflow(&node, &caller.tenant, &name)?;
+    let Received { manifest, options, staged, place: _place } =
+        uploads::receive(&node, request, &node.blobs, node.config.sandbox.component_bytes_max).await?;
+    check_caps(&manifest, &node)?;
+    let digest = staged.digest;
+    let ready = make_ready(&node, &staged).await?;
+    check_needs(ready.needs, &manifest.limits)?;
+    let denied = denied_imports(&ready.imports, &manifest);
+    if options.strict {
+        let ungranted = ungranted_imports(&ready.imports, &manifest);
+        if !ungranted.is_empty() {
+            let text = format!(
+                "--strict: the component imports what its manifest does not grant: {}",
+                ungranted.join(", ")
+            );
+            return Err(ApiError::new(ErrorCode::NotGranted, text));
+        }
+    }
+    let component_bytes = staged.bytes;
+    let kept = node.blobs.keep(staged).await?;
+
+    let Ready { kind, imports, compile_time_ms, .. } = ready;
+    let answer = |function: FunctionVersion, created: bool| Deployed {
+        created,
+        path: format!("/fn/{}/", function.name),
+        compile_time_ms,
+        denied_imports: denied.clone(),
+        warnings: advice(&node, &function, &imports),
+        function,
+    };
+    if let Some(entry) = node.registry.get(&caller.tenant, name.as_str())
+        && let Some(active) = entry.active()
+        && active.record.digest == digest
+        && active.record.manifest == manifest
+    {
+        return Ok(Json(answer(entry.describe(active), false)));
+    }
+    let record = {
+        let imports = imports.clone();
+        let deployed_at_ms = now_ms();
+        move |version| FunctionRecord {
+            version,
+            kind,
+            digest,
+            component_bytes,
+            deployed_at_ms,
+            imports: imports.clone(),
+            manifest: manifest.clone(),
+        }
+    };
+    let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;
+    tracing::info!(tenant = %caller.tenant, function = %name, version = %deployment.id.version, "deployed");
+    node.sweep_instances();
+    let entry = find(&node, &caller, &name)?;
+    Ok(Json(answer(entry.describe(&deployment), true)))
+}
+
+/// Compiles the component, unless a deploy of any function of any tenant has already left a usable
+/// artifact.
+async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError> {
+    let digest = staged.digest;
+    node.dispatch.recompiler.forgive(digest);
+    if let Some(FunctionRecord { kind, imports, .. }) = node.registry.find(digest)
+        && let Ok(needs) = node.components.try_out(digest, kind).await
+    {
+        return Ok(Ready { kind, imports, needs, compile_time_ms: 0 });
+    }
+    let turn = node.permits.compiles.acquire().await;
+    let compiled = node.components.compile(digest, staged.path()).await?;
+    drop(turn);
+    node.metrics.phase(Phase::Compile, Duration::from_millis(compiled.compile_time_ms));
+    let needs = node.components.try_out(digest, compiled.kind).await.map_err(|error| match error {
+        LoadError::Broken(_) => CompileError::unfit(&error).into(),
+        LoadError::Missing => ApiError::internal(&error),
+    })?;
+    Ok(Ready {
+        kind: compiled.kind,
+        imports: compiled.imports,
+        needs,
+        compile_time_ms: compiled.compile_time_ms,
+    })
+}
+
+/// Rejects a manifest that asks for more than the node allows.
+fn check_caps(manifest: &FunctionManifest, node: &NodeState) -> Result<(), ApiError> {
+    cached::check_ttl(manifest.cache_ttl_ms)?;
+    crate::manifest::check_slo(manifest.slo_ms)?;
+    let SandboxConfig { limit_caps, reuse_caps, .. } = &node.config.sandbox;
+    let over_limit = manifest.limits.first_over(limit_caps).map(|over| ("limits", over));
+    let over_reuse = || Some(("reuse", manifest.reuse.as_ref()?.first_over(reuse_caps)?));
+    let Some((table, (name, asked, cap))) = over_limit.or_else(over_reuse) else { return Ok(()) };
+    let text = if asked == 0 {
+        format!("{table}.{name} must be at least 1")
+    } else {
+        format!("{table}.{name} = {asked} is over this node's cap of {cap}")
+    };
+    Err(ApiError::new(ErrorCode::LimitOverCap, text))
+}
+
+/// Rejects a component that needs more at its start than the manifest allows.
+fn check_needs(needs: Needs, limits: &Limits) -> Result<(), ApiError> {
+    let over = |what: &str, needed: u64, name: &str, allowed: u64| {
+        let text = format!(
+            "the component begins with {what} of {needed}, and limits.{name} allows {allowed}: raise that, or build the component to begin with less"
+        );
+        Err(ApiError::new(ErrorCode::LimitOverCap, text))
+    };
+    let Needs { memory_bytes, table_elements } = needs;
+    if memory_bytes > limits.memory_bytes {
+        return over("a memory (in bytes)", memory_bytes, "memory_bytes", limits.memory_bytes);
+    }
+    if table_elements > limits.table_elements.into() {
+        return over("a table (in elements)", table_elements, "table_elements", limits.table_elements.into());
+    }
+    Ok(())
+}

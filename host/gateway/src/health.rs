@@ -1,0 +1,123 @@
+//! Health, status and metrics of the node.
+
+use super::Caller;
+use super::error::ApiError;
+use crate::NodeState;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use http::header::CONTENT_TYPE;
+use std::sync::Arc;
+use weir_types::api::Status;
+use weir_types::{ErrorCode, TenantId};
+
+const INDEX: &str = "\
+Weir runs WebAssembly functions with shared models.
+
+  PUT    /v1/functions/NAME                   deploy a component: curl -T fn.wasm URL
+  GET    /v1/functions                        list functions
+  GET    /v1/functions/NAME                   show one
+  GET    /v1/functions/NAME/versions          its versions (also /versions/N; DELETE removes one)
+  POST   /v1/functions/NAME/rollback          go back: {} or {\"version\": N}
+  GET    /v1/functions/NAME/logs              what it wrote: ?lines=N&follow=true
+  DELETE /v1/functions/NAME                   remove it
+  *      /fn/NAME/PATH                        call it
+  PUT    /v1/models/NAME/versions/N           push an ONNX model (or PUT /v1/models/NAME for the next version)
+  GET    /v1/models                           list models
+  GET    /v1/models/NAME                      show one (also /versions/N)
+  DELETE /v1/models/NAME                      remove it (also /versions/N)
+  POST   /v1/models/NAME/profile              measure it: {} (see docs/guides/capacity.md)
+  GET    /v1/models/NAME/capacity             settings that meet a rate and an SLO at the least memory (see docs/guides/capacity.md)
+  PUT    /v1/objects/NAME                     keep a tensor under a name: ?datatype=FP32&shape=N,N&ttl_ms=N (see docs/guides/objects.md)
+  GET    /v1/objects                          list objects (also /NAME; DELETE removes one)
+  PUT    /v1/kernel-graphs/NAME               push a graph of CUDA kernels, in JSON (see docs/reference/kernel-graphs.md)
+  GET    /v1/kernel-graphs                    list kernel graphs
+  GET    /v1/kernel-graphs/NAME               show one (also /versions/N; POST /rollback as for functions)
+  DELETE /v1/kernel-graphs/NAME               remove it (also /versions/N)
+  PUT    /v1/workflows/NAME                   deploy a workflow, in TOML or JSON (see docs/reference/workflows.md)
+  GET    /v1/workflows                        list workflows
+  GET    /v1/workflows/NAME                   show one (also /versions, /versions/N; POST /rollback as for functions)
+  DELETE /v1/workflows/NAME                   remove it (also /versions/N)
+  POST   /v2/models/NAME/infer                run a model, tensor function or workflow by the Open Inference Protocol (see docs/reference/protocols.md)
+  POST   /v1/embeddings                       call the function that the body's `model` names, in OpenAI's shape
+  GET    /v1/invocations                      calls sent with `prefer: respond-async`: ?status=dead&limit=N
+  GET    /v1/invocations/ID                   one of them: ?wait_ms=N waits for its end (also /events; DELETE cancels or forgets it)
+  GET    /v1/invocations/ID/result            its answer
+  POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
+  GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
+  GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
+  GET    /v1/status, /healthz, /readyz, /metrics
+";
+
+/// `GET /`.
+pub(super) async fn index() -> &'static str {
+    INDEX
+}
+
+/// `GET /readyz`: whether the node takes new requests.
+pub(super) fn ready(node: &NodeState) -> Response {
+    if node.is_ready() {
+        return "ready\n".into_response();
+    }
+    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
+}
+
+/// `GET /v1/status`.
+pub(super) async fn status(
+    State(node): State<Arc<NodeState>>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Status> {
+    let gauge = |gauge: &prometheus_client::metrics::gauge::Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        state: if node.is_ready() { "ready" } else { "draining" }.to_owned(),
+        uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        functions: node.registry.list(&caller.tenant).len() as u64,
+        models: node.models.list(&caller.tenant).len() as u64,
+        running: gauge(&node.metrics.calls.running),
+        queued: gauge(&node.metrics.calls.queued),
+        async_queued: gauge(&node.metrics.asynchronous.queued),
+        damaged: [
+            node.registry.damaged(&caller.tenant),
+            node.models.damaged(&caller.tenant),
+            node.workflows.damaged(&caller.tenant),
+        ]
+        .concat(),
+        devices: (node.models.devices().reports().into_iter())
+            .map(|device| device.status(&caller.tenant))
+            .collect(),
+        cluster: node
+            .cluster
+            .as_ref()
+            .map(|cluster| cluster.status(&node.dispatch.placements, &caller.tenant)),
+    })
+}
+
+/// `GET /metrics`, in the OpenMetrics text format: the metrics of the node, and of the functions of
+/// one tenant or of all tenants.
+pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
+    let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    node.metrics.process.arena_used_bytes.set(gauge(node.arena.used_bytes()));
+    node.metrics.process.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
+    for device in node.models.devices().reports() {
+        node.metrics.devices.set(&device);
+    }
+    for device in node.models.devices().iter() {
+        if let Some(handed_over) = device.cache.backend().handed_over() {
+            node.metrics.devices.set_handed_over(&device.name, &handed_over);
+        }
+        if let Some(executor) = device.cache.backend().executor() {
+            node.metrics.devices.set_executor(&device.name, &executor);
+        }
+        if let Some(pinned) = device.cache.backend().pinned_cache() {
+            node.metrics.devices.set_pinned_cache(&device.name, &pinned);
+        }
+    }
+    node.models.devices().meter_memory();
+    node.metrics.gpus.refresh().await;
+    let (answers, bytes) = node.response_cache.size();
+    node.metrics.response_cache.answers.set(gauge(answers));
+    node.metrics.response_cache.bytes.set(gauge(bytes));
+    let text = node.metrics.encode(of).map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
+}

@@ -1,0 +1,264 @@
+//! `/fn/{name}/{path}`: function calls.
+
+use super::body::receive;
+use super::cached;
+use super::error::ApiError;
+use super::invocations::{self, Later};
+use super::prefer::PreferHeader;
+use super::request_id::RequestId;
+use super::v2::{self, NamedTarget};
+use crate::NodeState;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use std::sync::Arc;
+use std::time::Instant;
+use weir_call::body::BodyLimit;
+use weir_call::headers;
+use weir_call::until;
+use weir_cluster::Grant;
+use weir_cluster::refused;
+use weir_control::registry::Deployment;
+use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
+use weir_telemetry::{Trace, TraceParent};
+use weir_types::api::InvocationKind;
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
+
+/// Calls the function whose name is the first `name_len` bytes after `/fn/`.
+pub(super) async fn invoke(
+    node: &NodeState,
+    tenant: TenantId,
+    name_len: usize,
+    mut request: Request,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let name = &request.uri().path()["/fn/".len()..][..name_len];
+    let entry = node.registry.get(&tenant, name).ok_or_else(|| unknown(name))?;
+    let deployment = entry.active().ok_or_else(|| unknown(name))?.clone();
+    if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
+        let limits = &deployment.manifest.limits;
+        let later = Later {
+            tenant,
+            kind: InvocationKind::Function,
+            name: deployment.id.name.clone(),
+            version: None,
+            body_bytes_max: limits.request_body_bytes,
+            deadline: deadline(Instant::now(), limits.deadline_ms),
+        };
+        return invocations::accept(node, later, prefer, request, id).await;
+    }
+    if !node.is_ready() {
+        return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
+    }
+    run(node, deployment, None, name_len, request, id).await
+}
+
+/// Runs a call that another node of the cluster forwarded to this node.
+pub(super) async fn invoke_granted(
+    node: &NodeState,
+    grant: Grant,
+    name_len: usize,
+    request: Request,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let name = &request.uri().path()["/fn/".len()..][..name_len];
+    // The event of a new version may arrive after the first call of the version.
+    let Some(deployment) = node.registry.find_version(&grant.tenant, name, grant.version).await else {
+        return Ok(refused("the node does not know that version of the function\n"));
+    };
+    run(node, deployment, Some(grant), name_len, request, id).await
+}
+
+async fn run(
+    node: &NodeState,
+    deployment: Arc<Deployment>,
+    grant: Option<Grant>,
+    name_len: usize,
+    request: Request,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let (head, body) = request.into_parts();
+    let target = NamedTarget::Function(deployment.clone());
+    let ctx = call_ctx(node, &target, grant, &head.headers, id, Instant::now())?;
+    let function = node.dispatch.function_target(&ctx, deployment);
+    let account = function.account.clone();
+    let answered = match function.deployment().record.kind {
+        FunctionKind::Tensor => match check_method(&head.method) {
+            Ok(()) => v2::function(node, ctx, function, &head.headers, body).await,
+            Err(error) => Err(error),
+        },
+        FunctionKind::Http02 | FunctionKind::Http03 => {
+            http(node, ctx, function, head, name_len, body, id).await
+        }
+    };
+    answered.inspect_err(|error| account.close(error.code))
+}
+
+/// Builds the context of a call of `target` from the headers of a client's call, or of a call that
+/// another node forwarded with a `grant`.
+pub(super) fn call_ctx(
+    node: &NodeState,
+    target: &NamedTarget,
+    grant: Option<Grant>,
+    headers: &HeaderMap,
+    id: &RequestId,
+    arrived: Instant,
+) -> Result<CallCtx, ApiError> {
+    let limit_ms = target.time_ms_max(node);
+    let limit_ms = grant.as_ref().map_or(limit_ms, |grant| grant.deadline_in_ms.min(limit_ms));
+    Ok(CallCtx {
+        id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
+        request_id: id.shared(),
+        objective: Grant::objective(grant.as_ref(), target.objective()),
+        trace: trace(node, target, headers, id),
+        arrived,
+        deadline: deadline(arrived, limit_ms),
+        priority: priority(headers)?,
+        depth: 0,
+        inputs: Vec::new(),
+        granted: grant.map(|grant| grant.granted),
+    })
+}
+
+/// Starts the span of a call of `target`.
+fn trace(node: &NodeState, target: &NamedTarget, headers: &HeaderMap, id: &RequestId) -> Trace {
+    let parent = headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
+    let (tenant, name) = (target.tenant().as_str(), target.name().as_str());
+    Trace::start(&node.sampler, parent.as_ref(), tenant, name, id.as_str())
+}
+
+async fn http(
+    node: &NodeState,
+    ctx: CallCtx,
+    function: FunctionTarget,
+    mut head: http::request::Parts,
+    name_len: usize,
+    body: Body,
+    id: &RequestId,
+) -> Result<Response, ApiError> {
+    let (length, limit) = (content_length(&head.headers)?, request_limit(function.deployment()));
+    let receiving = receive(body, length, &node.arena, limit);
+    let body = received(&ctx, function.deployment(), receiving).await?;
+    prepare(&mut head.headers, id);
+    let guest_uri = guest_uri(&head.uri, name_len);
+    let call = HttpCall { ctx, function, request: HttpRequest { head, guest_uri, body } };
+    let Deployment { manifest, answers, .. } = &**call.function.deployment();
+    // The response to a forwarded call is cached by the node that forwarded it.
+    if manifest.cache_ttl_ms.is_some()
+        && call.ctx.granted.is_none()
+        && let Some(scope) = node.response_cache.scope(answers, manifest.cache_ttl_ms)
+    {
+        return Box::pin(cached::http(node, &scope, call)).await;
+    }
+    call.run(node).await
+}
+
+/// Call of an HTTP function, with its body received whole or as a stream.
+pub(super) struct HttpCall {
+    pub(super) ctx: CallCtx,
+    pub(super) function: FunctionTarget,
+    pub(super) request: HttpRequest,
+}
+
+impl HttpCall {
+    /// Runs the call, on this node or another.
+    pub(super) async fn run(self, node: &NodeState) -> Result<Response, ApiError> {
+        let Self { ctx, function, request } = self;
+        Ok(node.dispatch.http(ctx, function, request).await?)
+    }
+}
+
+/// Rejects a request that cannot be an inference.
+fn check_method(method: &Method) -> Result<(), ApiError> {
+    if method == Method::POST {
+        return Ok(());
+    }
+    let text = "this is a tensor function: POST {\"inputs\": [{\"name\": ..., \"datatype\": \"FP32\", \"shape\": [1], \"data\": [0]}]}";
+    Err(ApiError::new(ErrorCode::MethodNotAllowed, text))
+}
+
+pub(super) fn request_limit(deployment: &Deployment) -> BodyLimit {
+    let bytes_max = deployment.manifest.limits.request_body_bytes;
+    BodyLimit { bytes_max, setting: "limits.request_body_bytes" }
+}
+
+/// Receives the body of a call of `deployment`, unless the call's deadline passes first.
+pub(super) async fn received<T>(
+    ctx: &CallCtx,
+    deployment: &Deployment,
+    receiving: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    until(ctx.deadline, receiving).await.unwrap_or_else(|| {
+        let limit_ms = deployment.manifest.limits.deadline_ms;
+        let text = format!("the request body did not arrive within {limit_ms} ms (limits.deadline_ms)");
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })
+}
+
+fn unknown(name: &str) -> ApiError {
+    match Name::new(name) {
+        Ok(name) => ApiError::new(
+            ErrorCode::FunctionNotFound,
+            format!("there is no function {name}; `weir functions` lists them"),
+        ),
+        Err(error) => ApiError::new(ErrorCode::InvalidName, error.to_string()),
+    }
+}
+
+/// Returns the request target as the function sees it: without `/fn/{name}`.
+fn guest_uri(uri: &Uri, name_len: usize) -> Uri {
+    let target = uri.path_and_query().map_or("", PathAndQuery::as_str);
+    let rest = &target["/fn/".len() + name_len..];
+    let target = if rest.starts_with('/') { rest.to_owned() } else { format!("/{rest}") };
+    // A suffix of a valid target after a slash is valid.
+    let target =
+        PathAndQuery::from_maybe_shared(Bytes::from(target)).unwrap_or(PathAndQuery::from_static("/"));
+    if uri.authority().is_none() {
+        return Uri::from(target);
+    }
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(target);
+    Uri::from_parts(parts).unwrap_or_else(|_| Uri::from_static("/"))
+}
+
+/// Removes the headers of the connection, and sets headers that functions may rely on.
+fn prepare(headers: &mut HeaderMap, id: &RequestId) {
+    for name in [CONNECTION, TRANSFER_ENCODING] {
+        headers.remove(name);
+    }
+    headers.insert(headers::REQUEST_ID, id.header());
+    headers.entry(HOST).or_insert(HeaderValue::from_static("localhost"));
+}
+
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
+    let Some(value) = headers.get(CONTENT_LENGTH) else { return Ok(None) };
+    let length = value.to_str().ok().and_then(|text| text.parse().ok());
+    length.map(Some).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, "content-length is not a number"))
+}
+
+pub(super) fn priority(headers: &HeaderMap) -> Result<u32, ApiError> {
+    let Some(value) = headers.get(headers::PRIORITY) else { return Ok(0) };
+    let priority = value.to_str().ok().and_then(|text| text.parse().ok());
+    priority.ok_or_else(|| {
+        ApiError::new(ErrorCode::InvalidRequest, format!("{} is not a number from 0 up", headers::PRIORITY))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn function_sees_paths_without_its_prefix() {
+        let seen = |uri: &'static str| guest_uri(&Uri::from_static(uri), "hello".len()).to_string();
+        assert_eq!(seen("/fn/hello"), "/");
+        assert_eq!(seen("/fn/hello/"), "/");
+        assert_eq!(seen("/fn/hello/a/b?c=d"), "/a/b?c=d");
+        assert_eq!(seen("/fn/hello?c=d"), "/?c=d");
+        assert_eq!(seen("http://example.com/fn/hello/x"), "http://example.com/x");
+    }
+}

@@ -1,0 +1,287 @@
+//! HTTP gateway of a node: serves function calls directly, and all other requests through a router.
+
+mod auth;
+mod body;
+mod cached;
+mod config;
+mod embeddings;
+mod error;
+mod functions;
+mod grpc;
+mod health;
+mod invocations;
+mod invoke;
+mod json;
+mod manifest;
+mod models;
+mod objects;
+mod placements;
+mod prefer;
+mod request_id;
+mod server;
+mod state;
+mod unread;
+mod uploads;
+mod usage;
+mod v2;
+mod workflows;
+
+pub use auth::Tokens;
+pub use config::GatewayConfig;
+pub use placements::GivenIds;
+pub use server::{Server, Threads};
+pub use state::{NodeState, Permits, RequestConfig};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use error::{ApiError, Dialect};
+use http::HeaderValue;
+use http::header::{ALLOW, CONNECTION};
+use request_id::RequestId;
+use std::sync::Arc;
+use tower::ServiceExt;
+use unread::Unread;
+use weir_call::Fault;
+use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
+use weir_cluster::Grant;
+use weir_cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
+use weir_dispatch::{intermediates, refusal};
+use weir_inference::Content;
+use weir_types::api::InvocationKind;
+use weir_types::{ErrorCode, Name, TenantId};
+
+/// Size limit of the text of a rejection by axum itself.
+const REJECTION_BYTES_MAX: usize = 4 << 10;
+
+/// Gateway of a node. Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway {
+    node: Arc<NodeState>,
+    router: Router,
+}
+
+impl Gateway {
+    /// Creates a gateway with the routes of the API.
+    pub fn new(node: Arc<NodeState>) -> Self {
+        let router = Router::new()
+            .route("/", get(health::index))
+            .route("/v1/status", get(health::status))
+            .route("/v1/usage", get(usage::show))
+            .route("/v1/placements/{request_id}", get(placements::show))
+            .route("/v1/functions", get(functions::list))
+            .route(
+                "/v1/functions/{name}",
+                put(functions::deploy).get(functions::show).delete(functions::remove),
+            )
+            .route("/v1/functions/{name}/versions", get(functions::versions))
+            .route(
+                "/v1/functions/{name}/versions/{version}",
+                get(functions::show_version).delete(functions::remove_version),
+            )
+            .route("/v1/functions/{name}/rollback", post(functions::roll_back))
+            .route("/v1/functions/{name}/logs", get(functions::logs))
+            .merge(models::routes("models", Content::Network))
+            .merge(models::routes("kernel-graphs", Content::KernelGraph))
+            .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
+            .route("/v1/models/{name}/profile", post(models::profile))
+            .route("/v1/models/{name}/capacity", get(models::capacity))
+            .route("/v1/workflows", get(workflows::list))
+            .route(
+                "/v1/workflows/{name}",
+                put(workflows::deploy).get(workflows::show).delete(workflows::remove),
+            )
+            .route("/v1/workflows/{name}/versions", get(workflows::versions))
+            .route(
+                "/v1/workflows/{name}/versions/{version}",
+                get(workflows::show_version).delete(workflows::remove_version),
+            )
+            .route("/v1/workflows/{name}/rollback", post(workflows::roll_back))
+            .route("/v1/invocations", get(invocations::list))
+            .route("/v1/invocations/{id}", get(invocations::show).delete(invocations::remove))
+            .route("/v1/invocations/{id}/result", get(invocations::result))
+            .route("/v1/invocations/{id}/events", get(invocations::events))
+            .route("/v1/invocations/{id}/cancel", post(invocations::cancel))
+            .route("/v1/invocations/{id}/retry", post(invocations::retry))
+            .merge(objects::routes())
+            .route(embeddings::PATH, post(embeddings::embed))
+            .merge(v2::routes())
+            .method_not_allowed_fallback(async || {
+                ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
+            })
+            .fallback(async |request: Request| {
+                let text = format!("there is nothing at {}; see GET /", request.uri().path());
+                ApiError::new(ErrorCode::RouteNotFound, text)
+            })
+            .with_state(node.clone());
+        Self { node, router }
+    }
+
+    /// Serves one request. Dropping the future, as the server does when the client disconnects,
+    /// cancels the work that the request started.
+    pub async fn serve(&self, request: Request) -> Response {
+        let id = RequestId::of(request.headers());
+        let dialect = Dialect::of(request.uri().path());
+        let (request, unread) = Unread::watch(request);
+        let mut response = self.route(request, &id).await;
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            let allowed = response.headers_mut().remove(ALLOW);
+            response = error.respond(dialect, id.as_str());
+            response.headers_mut().extend(allowed.map(|methods| (ALLOW, methods)));
+            if !unread.drain().await {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+        }
+        id.echo(&mut response);
+        response
+    }
+
+    async fn route(&self, mut request: Request, id: &RequestId) -> Response {
+        // Health checks come first: they need neither permission nor capacity.
+        match request.uri().path() {
+            "/healthz" => return "ok\n".into_response(),
+            "/readyz" => return health::ready(&self.node),
+            path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
+            _ => {}
+        }
+        let path = request.uri().path();
+        let is_of_cluster = request.headers().contains_key(GRANT)
+            || path == LINK_PATH
+            || path.starts_with(intermediates::PATH);
+        if is_of_cluster {
+            return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        let identity = match self.node.tokens.identify(request.headers_mut()) {
+            Ok(identity) => identity,
+            Err(error) => return error.into_response(),
+        };
+        if request.uri().path() == "/metrics" {
+            return health::metrics(&self.node, identity.reads_only()).await.into_response();
+        }
+        let tenant = match identity.tenant() {
+            Ok(tenant) => tenant,
+            Err(error) => return error.into_response(),
+        };
+        self.call(tenant, request, id).await
+    }
+
+    /// Serves a request on behalf of `tenant`.
+    async fn call(&self, tenant: TenantId, request: Request, id: &RequestId) -> Response {
+        if id.is_given() {
+            self.node.given_ids.note(&tenant, id.shared(), id.invocation);
+        }
+        let is_explained = request.headers().contains_key(EXPLAIN);
+        let explained_to = is_explained.then(|| tenant.clone());
+        let mut response = self.call_route(tenant, request, id).await;
+        if let Some(tenant) = explained_to
+            && let Some(placement) = placements::header(&self.node, &tenant, id.invocation)
+        {
+            response.headers_mut().insert(PLACEMENT, placement);
+        }
+        response
+    }
+
+    async fn call_route(&self, tenant: TenantId, mut request: Request, id: &RequestId) -> Response {
+        if let Some(call) = request.uri().path().strip_prefix("/fn/") {
+            // Keep only the length of the name: the request itself goes on to the function.
+            let name_len = name_len(call);
+            return invoke::invoke(&self.node, tenant, name_len, request, id)
+                .await
+                .unwrap_or_else(IntoResponse::into_response);
+        }
+        request.extensions_mut().insert(Caller { tenant });
+        request.extensions_mut().insert(id.clone());
+        if grpc::is_call(request.uri().path()) {
+            return grpc::serve(&self.node, request).await;
+        }
+        // Infallible: every error is already a response.
+        let response = self.router.clone().oneshot(request.map(Body::new)).await.into_response();
+        let is_told = |extensions: &http::Extensions| {
+            extensions.get::<ApiError>().is_some() || extensions.get::<AsItWas>().is_some()
+        };
+        if response.status().is_client_error() && !is_told(response.extensions()) {
+            return rejected(response).await.into_response();
+        }
+        response
+    }
+}
+
+impl weir_asynchronous::Gateway for Gateway {
+    async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
+        let id = RequestId::of(request.headers());
+        // Boxed: a future of this size would otherwise be part of every enclosing future.
+        let mut response = Box::pin(self.call(tenant, request, &id)).await;
+        if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+            return Err(Fault::new(error.code, error.text));
+        }
+        if !response.headers().contains_key(ERROR_CODE) {
+            return Ok(response);
+        }
+        // An error response from the node that the call was forwarded to.
+        let (head, body) = response.into_parts();
+        let text = axum::body::to_bytes(body, REJECTION_BYTES_MAX).await.unwrap_or_default();
+        let error = refusal(&head.headers, &text);
+        Err(Fault::new(error.code, error.text))
+    }
+
+    fn callback_hosts(&self, tenant: &TenantId, kind: InvocationKind, name: &Name) -> Vec<String> {
+        self.node.callback_hosts(tenant, kind, name)
+    }
+}
+
+/// Interface for the other nodes of the cluster.
+impl Gateway {
+    async fn route_of_cluster(&self, mut request: Request, id: &RequestId) -> Result<Response, ApiError> {
+        let cluster = self.node.cluster.as_ref();
+        let Some(cluster) = cluster.filter(|cluster| cluster.secret().is_shown(request.headers_mut())) else {
+            let text = "this is for nodes of the cluster, which show its secret (cluster.secret_file)";
+            return Err(ApiError::new(ErrorCode::Unauthorized, text));
+        };
+        if request.uri().path().starts_with(intermediates::PATH) {
+            let intermediates = &self.node.dispatch.intermediates;
+            return Ok(intermediates::answer(intermediates, request.method(), request.uri().path())?);
+        }
+        let Some(grant) = request.headers_mut().remove(GRANT) else {
+            let placements = &self.node.dispatch.placements;
+            return Ok(answer_link(cluster, placements, request.into_body(), &self.node.stopping));
+        };
+        let grant: Grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
+            ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))
+        })?;
+        if !self.node.is_ready() {
+            return Ok(refused("the node is shutting down\n"));
+        }
+        restore_host(&mut request);
+        if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
+            return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
+        }
+        request.extensions_mut().insert(Caller { tenant: grant.tenant.clone() });
+        request.extensions_mut().insert(grant);
+        request.extensions_mut().insert(id.clone());
+        Ok(self.router.clone().oneshot(request.map(Body::new)).await.into_response())
+    }
+}
+
+/// Returns the length of the function's name in the path after `/fn/`.
+fn name_len(call: &str) -> usize {
+    call.find('/').unwrap_or(call.len())
+}
+
+/// Converts axum's rejection of a path or query to an API error.
+async fn rejected(response: Response) -> ApiError {
+    let text = axum::body::to_bytes(response.into_body(), REJECTION_BYTES_MAX).await.unwrap_or_default();
+    ApiError::new(ErrorCode::InvalidRequest, String::from_utf8_lossy(&text))
+}
+
+/// Response extension that marks a function's own response, live or stored, so that the gateway
+/// does not rewrite it as an API error.
+#[derive(Debug, Clone)]
+struct AsItWas;
+
+/// Tenant on whose behalf a request runs.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    pub(crate) tenant: TenantId,
+}

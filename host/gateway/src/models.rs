@@ -1,0 +1,240 @@
+//! `/v1/models` and `/v1/kernel-graphs`: pushing and managing models. A kernel graph is a model
+//! with another kind of content.
+
+mod capacity;
+mod profile;
+pub(super) use capacity::capacity;
+pub(super) use profile::profile;
+
+use super::Caller;
+use super::cached;
+use super::error::ApiError;
+use super::functions::{parse_name, parse_version, read_rollback};
+use super::uploads::{self, Received};
+use super::workflows::{refuse_if_used, refuse_name_of_workflow};
+use crate::NodeState;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::{Extension, Json, Router};
+use std::sync::Arc;
+use weir_control::models::{ModelsError, PushError};
+use weir_inference::Content;
+use weir_types::api::{Model, ModelVersion};
+use weir_types::{Batching, BatchingMode, ErrorCode, ModelManifest, Name, Version};
+use weir_workflow::TargetKind;
+
+type Node = State<Arc<NodeState>>;
+
+/// Maximum number of run slots that a manifest may request.
+const SLOTS_MAX: u32 = 256;
+/// Size limit of a kernel graph, with its sources.
+const KERNEL_GRAPH_BYTES_MAX: u64 = 16 << 20;
+
+/// Returns the routes of one kind of model.
+pub(super) fn routes(collection: &str, content: Content) -> Router<Arc<NodeState>> {
+    let all = format!("/v1/{collection}");
+    Router::new()
+        .route(&all, get(list))
+        .route(&format!("{all}/{{name}}"), put(push_next).get(show).delete(remove))
+        .route(
+            &format!("{all}/{{name}}/versions/{{version}}"),
+            put(push).get(show_version).delete(remove_version),
+        )
+        .route_layer(Extension(content))
+}
+
+/// `PUT /v1/models/{name}/versions/{version}`.
+async fn push(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    keep(&node, content, &caller, &parse_name(&name)?, Some(parse_version(&version)?), request).await
+}
+
+/// `PUT /v1/models/{name}`: pushes the next version.
+async fn push_next(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    keep(&node, content, &caller, &parse_name(&name)?, None, request).await
+}
+
+async fn keep(
+    node: &NodeState,
+    content: Content,
+    caller: &Caller,
+    name: &Name,
+    version: Option<Version>,
+    request: Request,
+) -> Result<Json<ModelVersion>, ApiError> {
+    refuse_name_of_workflow(node, &caller.tenant, name)?;
+    // Check before the upload arrives, which takes longer.
+    node.models.may_push(&caller.tenant, name, content)?;
+    let bytes_max = match content {
+        Content::Network => node.config.models.model_bytes_max,
+        Content::KernelGraph => KERNEL_GRAPH_BYTES_MAX.min(node.config.models.model_bytes_max),
+    };
+    let received = uploads::receive(node, request, node.models.blobs(), bytes_max).await?;
+    let Received { mut manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
+    super::manifest::check_slo(manifest.slo_ms)?;
+    if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
+        return Err(ApiError::new(
+            ErrorCode::LimitOverCap,
+            format!("slots = {slots} is not within 1 to {SLOTS_MAX}"),
+        ));
+    }
+    // Check before the model is validated, which takes longer.
+    manifest.batching.check().map_err(ModelsError::from)?;
+    manifest.autosize.map_or(Ok(()), |autosize| autosize.check()).map_err(ModelsError::from)?;
+    cached::check_ttl(manifest.cache_ttl_ms)?;
+    if content == Content::KernelGraph {
+        run_alone(&mut manifest)?;
+    }
+    let (entry, created) = node.models.push(&caller.tenant, name, version, staged, manifest, content).await?;
+    if created {
+        tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
+    }
+    Ok(Json(node.models.describe(&entry)))
+}
+
+/// Disables batching and concurrency for a kernel graph: the items of a kernel may affect each
+/// other's outputs, and a tenant's worker runs one thing at a time.
+fn run_alone(manifest: &mut ModelManifest) -> Result<(), ApiError> {
+    if manifest.batching != Batching::default() && manifest.batching.mode != BatchingMode::Off {
+        let text = "kernel graphs are not batched: leave batching out";
+        return Err(ApiError::new(ErrorCode::InvalidManifest, text));
+    }
+    manifest.batching = Batching { mode: BatchingMode::Off, ..Batching::default() };
+    manifest.slots = Some(1);
+    Ok(())
+}
+
+/// `GET /v1/models`.
+async fn list(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<Model>> {
+    let models = node.models.list(&caller.tenant);
+    let model = |entry: &Arc<_>| {
+        let newest = node.models.describe(entry);
+        let versions = node.models.versions(&caller.tenant, &newest.name);
+        Model { newest, versions }
+    };
+    Json(models.iter().filter(|entry| entry.content() == content).map(model).collect())
+}
+
+/// `GET /v1/models/{name}`.
+async fn show(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Model>, ApiError> {
+    let name = parse_name(&name)?;
+    let newest = node.models.describe(&*node.models.get_of(content, &caller.tenant, &name, None)?);
+    Ok(Json(Model { newest, versions: node.models.versions(&caller.tenant, &name) }))
+}
+
+/// `GET /v1/models/{name}/versions/{version}`.
+async fn show_version(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<ModelVersion>, ApiError> {
+    let version = parse_version(&version)?;
+    let entry = node.models.get_of(content, &caller.tenant, &parse_name(&name)?, Some(version))?;
+    Ok(Json(node.models.describe(&entry)))
+}
+
+/// `POST /v1/kernel-graphs/{name}/rollback`: pushes an earlier version again, as the newest.
+pub(super) async fn roll_back(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Json<ModelVersion>, ApiError> {
+    let name = parse_name(&name)?;
+    let version = read_rollback(body).await?;
+    node.models.get_of(Content::KernelGraph, &caller.tenant, &name, None)?;
+    let entry = node.models.roll_back(&caller.tenant, &name, version).await?;
+    tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "rolled back");
+    Ok(Json(node.models.describe(&entry)))
+}
+
+/// `DELETE /v1/models/{name}`.
+async fn remove(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    delete(&node, content, &caller, &parse_name(&name)?, None).await
+}
+
+/// `DELETE /v1/models/{name}/versions/{version}`.
+async fn remove_version(
+    State(node): Node,
+    Extension(content): Extension<Content>,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    delete(&node, content, &caller, &parse_name(&name)?, Some(parse_version(&version)?)).await
+}
+
+async fn delete(
+    node: &NodeState,
+    content: Content,
+    caller: &Caller,
+    name: &Name,
+    version: Option<Version>,
+) -> Result<Response, ApiError> {
+    // An unreadable model has no known kind, and can be removed as either kind.
+    if let Ok(entry) = node.models.get(&caller.tenant, name, None)
+        && entry.content() != content
+    {
+        node.models.get_of(content, &caller.tenant, name, None)?;
+    }
+    refuse_if_used(node, TargetKind::Model, &caller.tenant, name, version)?;
+    node.models.delete(&caller.tenant, name, version).await?;
+    tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+impl From<ModelsError> for ApiError {
+    fn from(error: ModelsError) -> Self {
+        let code = match &error {
+            ModelsError::NoModel(_) | ModelsError::NoKernelGraph(_) => ErrorCode::ModelNotFound,
+            ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
+            ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
+            ModelsError::Exists { .. } => ErrorCode::VersionConflict,
+            ModelsError::Batching(_) | ModelsError::Autosize(_) => ErrorCode::InvalidManifest,
+            ModelsError::NotThere(..) => ErrorCode::InvalidModel,
+            ModelsError::TooManyVersions(_)
+            | ModelsError::Conflict(_)
+            | ModelsError::OtherKind(..)
+            | ModelsError::NothingBefore(_) => ErrorCode::Conflict,
+            ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
+                error.code()
+            }
+            ModelsError::Datastore(
+                weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
+            )
+            | ModelsError::Damaged { .. } => ErrorCode::Unavailable,
+            ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
+            ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
+                return Self::internal(&error);
+            }
+        };
+        Self::new(code, error.to_string())
+    }
+}

@@ -1,0 +1,183 @@
+//! Accepts connections, with limits on their number, their idle time and the shutdown.
+
+mod activity;
+mod linger;
+mod threads;
+pub use threads::Threads;
+
+use super::Gateway;
+use crate::GatewayConfig;
+use activity::{Activity, Tracked};
+use axum::body::{Body, HttpBody};
+use futures::FutureExt;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use linger::Linger;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use threads::Places;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+/// Concurrent requests of one HTTP/2 connection.
+const H2_STREAMS_MAX: u32 = 1_000;
+/// Unread bytes in flight of one HTTP/2 request, and of all requests of a connection: some bodies
+/// that no function reads do not block the other requests.
+const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
+const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Read buffer of an HTTP/1 connection, and so the size limit of a request head. The buffer grows
+/// up to this size for large bodies, since each read costs a turn of the connection's task.
+const READ_BYTES_MAX: usize = 256 << 10;
+/// Pause after a failed `accept`, for example when the process is out of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Serves a gateway on a listener.
+pub struct Server {
+    gateway: Gateway,
+    connections: Arc<Semaphore>,
+    header_timeout: Duration,
+    idle_timeout: Duration,
+    drain_timeout: Duration,
+    builder: auto::Builder<Streams>,
+    places: Places,
+}
+
+/// Executor of HTTP/2 requests: runs the many requests of a connection on threads that share work.
+#[derive(Clone)]
+struct Streams(Handle);
+
+impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
+    fn execute(&self, stream: F) {
+        // The task ends with its connection.
+        drop(self.0.spawn(stream));
+    }
+}
+
+impl Server {
+    /// Creates a server that runs connections on `threads`, and the requests of HTTP/2 connections
+    /// on `shared`.
+    pub fn new(gateway: Gateway, config: &GatewayConfig, threads: &Threads, shared: Handle) -> Self {
+        let places = threads.places(shared.clone());
+        let mut builder = auto::Builder::new(Streams(shared));
+        builder
+            .http1()
+            // `Activity` closes a connection whose next head does not arrive, without a timer per
+            // request.
+            .header_read_timeout(None)
+            .max_buf_size(READ_BYTES_MAX)
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(H2_STREAMS_MAX)
+            .initial_stream_window_size(H2_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
+            .keep_alive_interval(Duration::from_secs(30));
+        Self {
+            gateway,
+            connections: Arc::new(Semaphore::new(config.connections_max)),
+            header_timeout: Duration::from_millis(config.header_timeout_ms),
+            idle_timeout: Duration::from_millis(config.idle_timeout_ms),
+            drain_timeout: Duration::from_millis(config.drain_timeout_ms),
+            builder,
+            places,
+        }
+    }
+
+    /// Serves until `stop`, then lets the requests in progress finish within the drain timeout.
+    pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
+        let graceful = GracefulShutdown::new();
+        loop {
+            // A connection is accepted once there is room for it; until then it waits in the
+            // kernel's accept queue.
+            let accept = async {
+                let permit = self.connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+                listener.accept().await.map(|(stream, _)| (stream, permit))
+            };
+            let accepted = tokio::select! {
+                accepted = accept => accepted,
+                () = stop.cancelled() => break,
+            };
+            match accepted {
+                Ok((stream, permit)) => self.serve(stream, permit, &graceful),
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection failed");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+        // Serve the clients already in the kernel's accept queue, which closing the listener would
+        // cut off.
+        while let Some(Ok((stream, _))) = listener.accept().now_or_never()
+            && let Ok(permit) = self.connections.clone().try_acquire_owned()
+        {
+            self.serve(stream, permit, &graceful);
+        }
+        drop(listener);
+        if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
+            tracing::warn!(
+                drain_timeout_ms = self.drain_timeout.as_millis() as u64,
+                "requests were cut off at shutdown"
+            );
+        }
+    }
+
+    fn serve(
+        &self,
+        stream: TcpStream,
+        permit: tokio::sync::OwnedSemaphorePermit,
+        graceful: &GracefulShutdown,
+    ) {
+        // Responses are small and complete: waiting to fill a packet only delays them.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        // A stream wakes the thread that registered it, so the stream is registered again on its
+        // thread below.
+        let (Ok(stream), place) = (stream.into_std(), self.places.next()) else { return };
+        let gateway = self.gateway.clone();
+        let metrics = gateway.node.metrics.clone();
+        let (first, later) = (self.header_timeout, self.idle_timeout);
+        let activity = Activity::new();
+        let requests = activity.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let gateway = gateway.clone();
+            let under_way = requests.begin();
+            async move {
+                let response = gateway.serve(request.map(body_of)).await;
+                Ok::<_, Infallible>(response.map(|body| Tracked { body, _under_way: under_way }))
+            }
+        });
+        let builder = self.builder.clone();
+        let watcher = graceful.watcher();
+        let placed = place.take();
+        // The task ends with its client, its timeouts, or the drain; the graceful shutdown waits
+        // for it.
+        place.runtime().spawn(async move {
+            let _held = (permit, placed);
+            let stream = match TcpStream::from_std(stream) {
+                Ok(stream) => TokioIo::new(Linger::new(stream)),
+                Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),
+            };
+            let connection = watcher.watch(builder.serve_connection(stream, service).into_owned());
+            metrics.process.connections.inc();
+            tokio::select! {
+                biased;
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended with an error");
+                },
+                () = activity.idle(first, later) => tracing::debug!("idle connection closed"),
+            }
+            metrics.process.connections.dec();
+        });
+    }
+}
+
+/// Converts a request's body. Most requests have none, and an empty body takes no memory.
+fn body_of(body: Incoming) -> Body {
+    if body.is_end_stream() { Body::empty() } else { Body::new(body) }
+}

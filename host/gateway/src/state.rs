@@ -1,0 +1,126 @@
+//! The state that request handlers share.
+
+use crate::GatewayConfig;
+use crate::auth::Tokens;
+use crate::placements::GivenIds;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use weir_asynchronous::Invocations;
+use weir_cluster::Cluster;
+use weir_control::models::{Models, ModelsConfig};
+use weir_control::objects::Objects;
+use weir_control::registry::Registry;
+use weir_control::response_cache::ResponseCache;
+use weir_control::workflows::WorkflowRegistry;
+use weir_device::Arena;
+use weir_dispatch::Dispatch;
+use weir_sandbox::SandboxConfig;
+use weir_sandbox::component::Components;
+use weir_storage::blobs::Blobs;
+use weir_telemetry::{Metrics, Sampler};
+
+/// Permits that bound concurrent work of the gateway.
+pub struct Permits {
+    /// For requests whose JSON is parsed or written on threads that may block.
+    pub json: Arc<Semaphore>,
+    /// For profiling, one model at a time: concurrent profiling would distort the
+    /// measurements.
+    pub profiling: Arc<Semaphore>,
+    /// For uploads: `gateway.uploads_max` of them.
+    pub uploads: Arc<Semaphore>,
+    /// For compiling deployed components: `sandbox.compiles_max` of them.
+    pub compiles: Semaphore,
+}
+
+impl Permits {
+    /// Creates the permits that these configurations allow.
+    #[must_use]
+    pub fn new(gateway: &GatewayConfig, sandbox: &SandboxConfig) -> Self {
+        Self {
+            json: Arc::new(Semaphore::new(gateway.threads.max(1))),
+            profiling: Arc::new(Semaphore::new(1)),
+            uploads: Arc::new(Semaphore::new(gateway.uploads_max.max(1) as usize)),
+            compiles: Semaphore::new(sandbox.compiles_max.max(1) as usize),
+        }
+    }
+}
+
+/// The configuration of the parts that requests depend on.
+#[derive(Debug, Clone)]
+pub struct RequestConfig {
+    /// The gateway.
+    pub gateway: GatewayConfig,
+    /// The sandbox, whose caps bound deployed components and their manifests.
+    pub sandbox: SandboxConfig,
+    /// The models, whose size is limited.
+    pub models: ModelsConfig,
+}
+
+/// The state that request handlers share.
+pub struct NodeState {
+    /// The configuration of the parts that requests depend on.
+    pub config: RequestConfig,
+    /// The client tokens that the gateway accepts.
+    pub tokens: Tokens,
+    /// The blobs with the components of functions, as deployed.
+    pub blobs: Blobs,
+    /// The compiled components.
+    pub components: Arc<Components>,
+    /// The deployed functions.
+    pub registry: Arc<Registry>,
+    /// The pushed models.
+    pub models: Arc<Models>,
+    /// The deployed workflows.
+    pub workflows: Arc<WorkflowRegistry>,
+    /// Runs invocations of functions, models and workflows.
+    pub dispatch: Arc<Dispatch>,
+    /// The cache of responses to equal calls.
+    pub response_cache: Arc<ResponseCache>,
+    /// Asynchronous invocations.
+    pub invocations: Arc<Invocations>,
+    /// The invocations of request ids that clients chose.
+    pub given_ids: GivenIds,
+    /// Named objects: tensors stored under names.
+    pub objects: Arc<Objects>,
+    /// The cluster that this node belongs to, if any.
+    pub cluster: Option<Arc<Cluster>>,
+    /// The memory for request bodies and tensors.
+    pub arena: Arena,
+    /// The node's metrics.
+    pub metrics: Arc<Metrics>,
+    /// Chooses the invocations to trace.
+    pub sampler: Sampler,
+    /// Permits that bound concurrent work.
+    pub permits: Permits,
+    /// The time at which the node started.
+    pub started: Instant,
+    /// Cancelled when the node starts to shut down.
+    pub stopping: CancellationToken,
+}
+
+impl NodeState {
+    /// Whether the node accepts new requests.
+    pub fn is_ready(&self) -> bool {
+        !self.stopping.is_cancelled()
+    }
+
+    /// Removes components that no function refers to. Components that cannot be removed are retried
+    /// by the next sweep.
+    pub async fn sweep_components(&self) {
+        if !self.registry.is_whole() {
+            tracing::warn!("unused components are kept, because an unreadable record may refer to them");
+            return;
+        }
+        if let Err(error) = self.blobs.sweep(|| self.registry.digests()).await {
+            tracing::warn!(%error, "removing unused components failed");
+        }
+        self.components.sweep(|| self.registry.digests()).await;
+    }
+
+    /// Retires idle instances that have waited too long or whose version is no longer active.
+    pub fn sweep_instances(&self) {
+        self.dispatch.slots.sweep(|deployment| self.registry.is_active(deployment));
+    }
+}

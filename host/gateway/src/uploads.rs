@@ -1,0 +1,60 @@
+//! Uploads of components and models, with limits on their number, size and time.
+
+use super::error::ApiError;
+use super::manifest::{self, Options};
+use crate::NodeState;
+use axum::extract::Request;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+use weir_storage::blobs::{Blobs, PutError, Staged};
+use weir_types::ErrorCode;
+
+/// A completely received upload.
+pub(super) struct Received<Manifest> {
+    pub(super) manifest: Manifest,
+    pub(super) options: Options,
+    pub(super) staged: Staged,
+    /// Permit to hold until the upload is processed.
+    pub(super) place: OwnedSemaphorePermit,
+}
+
+/// Receives an upload into a file beside `blobs`. Fails above `gateway.uploads_max` concurrent
+/// uploads.
+pub(super) async fn receive<Manifest: DeserializeOwned>(
+    node: &NodeState,
+    request: Request,
+    blobs: &Blobs,
+    bytes_max: u64,
+) -> Result<Received<Manifest>, ApiError> {
+    let place = node.permits.uploads.clone().try_acquire_owned().map_err(|_| {
+        let text = format!(
+            "{} uploads are received, compiled or checked on this node already (gateway.uploads_max); try again",
+            node.config.gateway.uploads_max
+        );
+        ApiError::new(ErrorCode::QueueFull, text)
+    })?;
+    let receiving = async {
+        let (manifest, options, upload) = manifest::read(request, bytes_max).await?;
+        let staged = blobs.stage(upload, bytes_max).await.map_err(refusal)?;
+        Ok(Received { manifest, options, staged, place })
+    };
+    let time_ms_max = node.config.gateway.upload_timeout_ms;
+    tokio::time::timeout(Duration::from_millis(time_ms_max), receiving).await.unwrap_or_else(|_| {
+        let text = format!("the upload did not arrive within {time_ms_max} ms (gateway.upload_timeout_ms)");
+        Err(ApiError::new(ErrorCode::DeadlineExceeded, text))
+    })
+}
+
+fn refusal(error: PutError) -> ApiError {
+    match error {
+        PutError::TooLarge { bytes_max } => ApiError::new(
+            ErrorCode::BodyTooLarge,
+            format!("the upload has more than the {bytes_max} bytes that this node takes"),
+        ),
+        PutError::Source(why) => {
+            ApiError::new(ErrorCode::BodyMismatch, format!("the upload did not arrive in full: {why}"))
+        }
+        PutError::Io(error) => ApiError::internal(&error),
+    }
+}

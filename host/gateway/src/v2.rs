@@ -1,0 +1,96 @@
+//! `/v2`: the Open Inference Protocol, version 2, for models, tensor functions and workflows.
+//!
+//! A tensor function is called like a model of its name. If a function and a model share a name,
+//! the function answers: it stands in front of the model, which it may run. Models and functions of
+//! other tenants are not found. See `docs/reference/protocols.md` for the guarantees to clients.
+
+mod answer;
+mod cached;
+mod call;
+mod encoding;
+mod infer;
+mod metadata;
+mod read;
+mod regions;
+mod repository;
+mod stats;
+mod target;
+
+pub(super) use answer::classify;
+pub(super) use call::{Answered, Call, CallLimits};
+pub(super) use infer::function;
+pub(super) use metadata::{Group, instances, platform};
+pub(super) use read::{Asked, Unresolved};
+pub(super) use regions::Input;
+pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
+pub(super) use target::{At, NamedTarget};
+
+use super::error::ApiError;
+use crate::NodeState;
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use serde_json::json;
+use std::sync::Arc;
+use weir_types::ErrorCode;
+
+/// Server name in the metadata.
+pub(super) const SERVER: &str = "weir";
+/// Supported extensions of the protocol.
+pub(super) const EXTENSIONS: [&str; 7] = [
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "statistics",
+];
+
+/// Returns all routes below `/v2` except health checks, which the gateway answers first.
+pub(super) fn routes() -> Router<Arc<NodeState>> {
+    let mut router = Router::new()
+        .route("/v2", get(metadata::server))
+        .route("/v2/", get(metadata::server))
+        .route("/v2/models/stats", get(stats::all))
+        .route("/v2/repository/index", post(repository::index))
+        .route("/v2/repository/models/{name}/load", post(repository::load))
+        .route("/v2/repository/models/{name}/unload", post(repository::unload));
+    for model in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
+        router = router
+            .route(model, get(metadata::model))
+            .route(&format!("{model}/ready"), get(metadata::ready))
+            .route(&format!("{model}/config"), get(metadata::config))
+            .route(&format!("{model}/stats"), get(stats::one))
+            .route(&format!("{model}/infer"), post(infer::infer))
+            .route(&format!("{model}/generate"), any(unsupported))
+            .route(&format!("{model}/generate_stream"), any(unsupported))
+            .route(&format!("{model}/trace/setting"), any(unsupported));
+    }
+    for path in ["/v2/logging", "/v2/trace/setting"] {
+        router = router.route(path, any(unsupported));
+    }
+    for kind in ["system", "cuda"] {
+        router = router.route(&format!("/v2/{kind}sharedmemory/{{*rest}}"), any(unsupported));
+    }
+    router
+}
+
+/// `GET /v2/health/live` and `/v2/health/ready`.
+pub(super) fn health(node: &NodeState, path: &str) -> Response {
+    if path == "/v2/health/live" {
+        return axum::Json(json!({"live": true})).into_response();
+    }
+    if node.is_ready() {
+        return axum::Json(json!({"ready": true})).into_response();
+    }
+    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
+}
+
+/// Rejects features of Triton that Weir does not support.
+async fn unsupported(request: Request) -> ApiError {
+    let path = request.uri().path();
+    let text = format!("{path} is not supported here; see docs/reference/protocols.md for what is");
+    ApiError::new(ErrorCode::NotSupported, text)
+}

@@ -1,0 +1,229 @@
+//! Resolution of the names in paths.
+
+use super::super::error::ApiError;
+use super::super::functions::{parse_name, parse_version};
+use super::cached::Cached;
+use crate::NodeState;
+use http::HeaderMap;
+use serde::Deserialize;
+use std::sync::Arc;
+use weir_call::Objective;
+use weir_control::models::{ModelEntry, ModelsError};
+use weir_control::registry::Deployment;
+use weir_control::workflows::Workflow;
+use weir_dispatch::{CallCtx, ModelTarget, Target};
+use weir_inference::BatchRules;
+use weir_telemetry::Served;
+use weir_types::{ErrorCode, FunctionKind, Name, Port, Signature, TenantId, Version};
+
+/// Name in a path, with an optional version.
+#[derive(Debug, Deserialize)]
+pub(crate) struct At {
+    name: String,
+    #[serde(default)]
+    version: Option<String>,
+}
+
+/// NamedTarget of an inference.
+pub(crate) enum NamedTarget {
+    Function(Arc<Deployment>),
+    Model(Arc<ModelEntry>),
+    Workflow(Arc<Workflow>),
+}
+
+impl NamedTarget {
+    /// Returns the tenant that owns the target.
+    pub(crate) fn tenant(&self) -> &TenantId {
+        match self {
+            Self::Function(deployment) => &deployment.id.tenant,
+            Self::Model(entry) => &entry.source.id().tenant,
+            Self::Workflow(workflow) => &workflow.id.tenant,
+        }
+    }
+
+    /// Returns the owner's objective.
+    pub(crate) fn objective(&self) -> Objective {
+        match self {
+            Self::Function(deployment) => (&*deployment.manifest).into(),
+            Self::Model(entry) => (&entry.record.manifest).into(),
+            Self::Workflow(workflow) => (&workflow.record).into(),
+        }
+    }
+
+    /// Returns the time limit of a call.
+    pub(crate) fn time_ms_max(&self, node: &NodeState) -> u64 {
+        match self {
+            Self::Function(deployment) => deployment.manifest.limits.deadline_ms,
+            Self::Model(_) | Self::Workflow(_) => node.config.gateway.infer_wall_ms_max,
+        }
+    }
+
+    /// Returns the target of `call`, with an account for the call of a function.
+    pub(crate) fn into_target(self, node: &NodeState, call: &CallCtx) -> Target {
+        match self {
+            Self::Function(deployment) => Target::Function(node.dispatch.function_target(call, deployment)),
+            Self::Model(entry) => Target::Model(ModelTarget::new(entry, None)),
+            Self::Workflow(workflow) => Target::Workflow(workflow),
+        }
+    }
+
+    /// Returns the rules for batching requests; none if requests are not batched.
+    pub(crate) fn batching(&self) -> Option<BatchRules> {
+        let Self::Model(entry) = self else { return None };
+        BatchRules::of(&entry.source.prepared.signature, &entry.source.batching).ok().flatten()
+    }
+}
+
+impl At {
+    /// Creates a path from a name, and a version that may be empty for none.
+    pub(crate) fn new(name: String, version: String) -> Self {
+        Self { name, version: Some(version).filter(|version| !version.is_empty()) }
+    }
+
+    /// Whether the path names a version.
+    pub(crate) fn has_version(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// Returns the version that the path names, if any.
+    pub(super) fn version(&self) -> Result<Option<Version>, ApiError> {
+        self.version.as_deref().map(parse_version).transpose()
+    }
+
+    /// Finds a target of `tenant`: the version that the path names, or else the active version of a
+    /// function or workflow, or the newest version of a model.
+    pub(crate) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<NamedTarget, ApiError> {
+        let name = parse_name(&self.name)?;
+        let version = self.version()?;
+        let function = node.registry.get(tenant, name.as_str());
+        let deployment = function.as_ref().and_then(|function| function.active());
+        if let (Some(function), Some(active)) = (&function, deployment)
+            && active.record.kind == FunctionKind::Tensor
+        {
+            let deployment = match version {
+                Some(version) => function.require(version)?,
+                None => active,
+            };
+            if deployment.record.kind != FunctionKind::Tensor {
+                return Err(is_http(&name));
+            }
+            return Ok(NamedTarget::Function(deployment.clone()));
+        }
+        if let Some(entry) = node.workflows.get(tenant, name.as_str())
+            && let Some(active) = entry.active()
+        {
+            let workflow = match version {
+                Some(version) => entry.require(version)?,
+                None => active,
+            };
+            return Ok(NamedTarget::Workflow(workflow.clone()));
+        }
+        match node.models.get(tenant, &name, version) {
+            Ok(entry) => Ok(NamedTarget::Model(entry)),
+            Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
+            Err(ModelsError::NoModel(_)) => {
+                let text = format!(
+                    "there is no model, tensor function or workflow {name}; POST /v2/repository/index lists them"
+                );
+                Err(ApiError::new(ErrorCode::ModelNotFound, text))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn is_http(name: &Name) -> ApiError {
+    let text =
+        format!("{name} is an HTTP function, which takes any request at /fn/{name}/ and no tensors here");
+    ApiError::new(ErrorCode::ModelNotFound, text)
+}
+
+impl NamedTarget {
+    /// Lists all targets of `tenant` by name; a model is listed with its newest version.
+    pub(crate) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
+        let functions =
+            node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
+        let tensor = functions.filter(|deployment| deployment.record.kind == FunctionKind::Tensor);
+        let mut all: Vec<_> = tensor.map(Self::Function).collect();
+        let workflows = node.workflows.list(tenant);
+        all.extend(workflows.iter().filter_map(|entry| Some(Self::Workflow(entry.active()?.clone()))));
+        let is_hidden =
+            |entry: &Arc<ModelEntry>| all.iter().any(|other| other.name() == &entry.source.id().name);
+        let models: Vec<_> = node.models.list(tenant).into_iter().filter(|entry| !is_hidden(entry)).collect();
+        all.extend(models.into_iter().map(Self::Model));
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all
+    }
+
+    pub(crate) fn name(&self) -> &Name {
+        match self {
+            Self::Function(deployment) => &deployment.id.name,
+            Self::Model(entry) => &entry.source.id().name,
+            Self::Workflow(workflow) => &workflow.id.name,
+        }
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        match self {
+            Self::Function(deployment) => deployment.id.version,
+            Self::Model(entry) => entry.source.id().version,
+            Self::Workflow(workflow) => workflow.id.version,
+        }
+    }
+
+    /// Returns all callable versions; for a function or workflow, only the active version.
+    pub(crate) fn versions(&self, node: &NodeState) -> Vec<Version> {
+        match self {
+            Self::Function(deployment) => vec![deployment.id.version],
+            Self::Model(entry) => node.models.versions(&entry.source.id().tenant, self.name()),
+            Self::Workflow(workflow) => vec![workflow.id.version],
+        }
+    }
+
+    /// Returns the inputs and outputs. A function declares none, since it may take and return any
+    /// tensors.
+    pub(crate) fn ports(&self) -> (&[Port], &[Port]) {
+        match self {
+            Self::Function(_) => (&[], &[]),
+            Self::Model(entry) => {
+                let Signature { inputs, outputs } = &entry.source.prepared.signature;
+                (inputs, outputs)
+            }
+            Self::Workflow(workflow) => match workflow.plan() {
+                Ok(plan) => (&plan.signature().inputs, &plan.signature().outputs),
+                Err(_) => (&[], &[]),
+            },
+        }
+    }
+
+    /// Returns the reason why the target cannot be called now, if any: a workflow needs its
+    /// targets, and a model needs a device, which another node of a cluster may have.
+    pub(crate) fn unready(&self, node: &NodeState) -> Option<String> {
+        match self {
+            Self::Function(_) => None,
+            Self::Model(entry) if node.cluster.is_none() => node.models.nowhere(entry),
+            Self::Model(_) => None,
+            Self::Workflow(workflow) => node.dispatch.catalog.unready(workflow),
+        }
+    }
+
+    /// Returns the response cache for a request with these headers; none if the target has no cache
+    /// or the caller bypasses it.
+    pub(super) fn cached(&self, node: &NodeState, headers: &HeaderMap) -> Option<Cached> {
+        let (answers, ttl_ms) = match self {
+            Self::Function(deployment) => (&deployment.answers, deployment.manifest.cache_ttl_ms),
+            Self::Model(entry) => (&entry.answers, entry.record.manifest.cache_ttl_ms),
+            Self::Workflow(_) => return None,
+        };
+        Cached::of(node, answers, ttl_ms, headers)
+    }
+
+    /// Returns the statistics of the target.
+    pub(crate) fn served(&self, node: &NodeState) -> Served {
+        match self {
+            Self::Function(deployment) => node.dispatch.served(deployment),
+            Self::Model(entry) => entry.served.clone(),
+            Self::Workflow(workflow) => workflow.served.clone(),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! `/v1/workflows`: deploying and managing workflows.
+
+use super::Caller;
+use super::body::small;
+use super::error::ApiError;
+use super::functions::{parse_name, parse_version, read_rollback};
+use crate::NodeState;
+use axum::body::Body;
+use axum::extract::{Path, Query, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use serde::Deserialize;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use weir_control::registry::{Noun, RegistryError};
+use weir_control::workflows::{Catalog, Workflow, WorkflowEntry, WorkflowRecord};
+use weir_telemetry::logs::now_ms;
+use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
+use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
+use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
+
+type Node = State<Arc<NodeState>>;
+
+/// Size limit of a record in the datastore.
+const RECORD_BYTES_MAX: usize = 512 << 10;
+
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Options {
+    /// Checks the workflow without deploying it.
+    dry_run: bool,
+    /// Objectives of the calls, which override the objectives in the document.
+    slo_ms: Option<NonZeroU64>,
+    cost_slo: Option<Cost>,
+}
+
+/// `PUT /v1/workflows/{name}`: a document in TOML or JSON.
+pub(super) async fn deploy(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Query(options): Query<Options>,
+    request: Request,
+) -> Result<Json<WorkflowDeployed>, ApiError> {
+    let name = parse_name(&name)?;
+    let document = small(request.into_body(), DOCUMENT_BYTES_MAX).await?;
+    check_name(&node, &caller.tenant, &name)?;
+    let objective = (options.slo_ms, options.cost_slo);
+    let catalog = node.dispatch.catalog.clone();
+    let tenant = caller.tenant.clone();
+    // Checking every case of a large workflow takes milliseconds.
+    let record =
+        node.json(DOCUMENT_BYTES_MAX, move || record(&catalog, &tenant, &document, &objective)).await?;
+    let entry = node.workflows.get(&caller.tenant, name.as_str());
+    let (active, head) = match &entry {
+        Some(entry) => (entry.active(), entry.head.next),
+        None => (None, Version(1)),
+    };
+    let path = format!("/v2/models/{name}/infer");
+    if let (Some(entry), Some(active)) = (&entry, active)
+        && active.record.is_same_as(&record)
+    {
+        let workflow = describe(&node, entry, active);
+        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+    }
+    if options.dry_run {
+        let tried = node.workflows.try_out(&caller.tenant, &name, WorkflowRecord { version: head, ..record });
+        let mut workflow = describe(&node, &tried, tried.active().ok_or_else(|| gone(&name))?);
+        workflow.active = false;
+        return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
+    }
+    let made = move |version| WorkflowRecord { version, ..record.clone() };
+    let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");
+    let entry = find(&node, &caller, &name)?;
+    Ok(Json(WorkflowDeployed { workflow: describe(&node, &entry, &workflow), created: true, path }))
+}
+
+/// Builds the record of a document, if the document is a workflow.
+fn record(
+    catalog: &Catalog,
+    tenant: &TenantId,
+    bytes: &[u8],
+    (slo_ms, cost_slo): &(Option<NonZeroU64>, Option<Cost>),
+) -> Result<WorkflowRecord, ApiError> {
+    let invalid =
+        |error: &dyn std::fmt::Display| ApiError::new(ErrorCode::InvalidWorkflow, error.to_string());
+    let document = Document::parse(bytes).map_err(|error| invalid(&error))?;
+    let pin = |_: &str, wanted: &_| catalog.pin(tenant, wanted).map(Some);
+    let plan = Plan::new(&document, &pin).map_err(|error| invalid(&error))?;
+    check_hedges(catalog, tenant, &plan)?;
+    let pinned = plan.pinned().map(|(step, pinned)| (step.to_owned(), pinned.clone())).collect();
+    let record = WorkflowRecord {
+        version: Version(1),
+        deployed_at_ms: now_ms(),
+        slo_ms: slo_ms.or(document.slo_ms).map(NonZeroU64::get),
+        cost_slo: cost_slo.or(document.cost_slo),
+        document: String::from_utf8_lossy(bytes).into_owned(),
+        pinned,
+    };
+    let bytes = serde_json::to_vec(&record).map_or(usize::MAX, |record| record.len());
+    if bytes > RECORD_BYTES_MAX {
+        let text = format!(
+            "the workflow and the inputs and outputs of what it runs take {bytes} bytes, and {RECORD_BYTES_MAX} are the most; use other workflows as steps"
+        );
+        return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
+    }
+    Ok(record)
+}
+
+/// Rejects a hedged step whose function must not run twice.
+fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(), ApiError> {
+    for step in plan.steps().iter().filter(|step| step.is_hedged) {
+        let Action::Run(Some(pinned)) = &step.action else { continue };
+        if let Some(FunctionId { name, version, .. }) = catalog.harmful_twice(tenant, pinned) {
+            let text = format!(
+                "step {}: hedge may run function {name}:{version} twice, and its manifest does not say that this does no harm; deploy it with idempotent = true (`weir deploy --idempotent`), or leave hedge out",
+                step.name
+            );
+            return Err(ApiError::new(ErrorCode::InvalidWorkflow, text));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects a workflow name that is in use: `/v2/models/NAME` and `models.open(NAME)` must be
+/// unambiguous.
+fn check_name(node: &NodeState, tenant: &TenantId, name: &Name) -> Result<(), ApiError> {
+    let taken = |what: &str| {
+        let text = format!("there is a {what} {name} already; a workflow has a name of its own");
+        Err(ApiError::new(ErrorCode::Conflict, text))
+    };
+    if node.registry.get(tenant, name.as_str()).is_some() {
+        return taken("function");
+    }
+    if !node.models.versions(tenant, name).is_empty() {
+        return taken("model");
+    }
+    Ok(())
+}
+
+/// Rejects a function or model with the name of a workflow.
+pub(super) fn refuse_name_of_workflow(
+    node: &NodeState,
+    tenant: &TenantId,
+    name: &Name,
+) -> Result<(), ApiError> {
+    if node.workflows.get(tenant, name.as_str()).is_none() {
+        return Ok(());
+    }
+    let text = format!("there is a workflow {name} already, and a workflow has a name of its own");
+    Err(ApiError::new(ErrorCode::Conflict, text))
+}
+
+/// Rejects the deletion of a target that a workflow runs.
+pub(super) fn refuse_if_used(
+    node: &NodeState,
+    kind: TargetKind,
+    tenant: &TenantId,
+    name: &Name,
+    version: Option<Version>,
+) -> Result<(), ApiError> {
+    let Some(user) = node.dispatch.catalog.user_of(kind, tenant, name, version) else { return Ok(()) };
+    let text = format!("workflow {user} runs it; delete that version of the workflow first");
+    Err(ApiError::new(ErrorCode::Conflict, text))
+}
+
+/// `GET /v1/workflows`.
+pub(super) async fn list(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<api::Workflow>> {
+    let entries = node.workflows.list(&caller.tenant);
+    Json(entries.iter().filter_map(|entry| summary(&node, entry)).collect())
+}
+
+/// `GET /v1/workflows/{name}`.
+pub(super) async fn show(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<api::Workflow>, ApiError> {
+    let name = parse_name(&name)?;
+    summary(&node, &*find(&node, &caller, &name)?).map(Json).ok_or_else(|| gone(&name))
+}
+
+/// `GET /v1/workflows/{name}/versions`, oldest first.
+pub(super) async fn versions(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<WorkflowVersion>>, ApiError> {
+    let entry = find(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(entry.versions.values().map(|workflow| describe(&node, &entry, workflow)).collect()))
+}
+
+/// `GET /v1/workflows/{name}/versions/{version}`.
+pub(super) async fn show_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<WorkflowVersion>, ApiError> {
+    let entry = find(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(describe(&node, &entry, entry.require(parse_version(&version)?)?)))
+}
+
+/// `POST /v1/workflows/{name}/rollback`.
+pub(super) async fn roll_back(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Json<api::Workflow>, ApiError> {
+    let name = parse_name(&name)?;
+    let version = read_rollback(body).await?;
+    let entry = node.workflows.roll_back(&caller.tenant, &name, version).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, version = %entry.head.active, "rolled back");
+    summary(&node, &entry).map(Json).ok_or_else(|| gone(&name))
+}
+
+/// `DELETE /v1/workflows/{name}`.
+pub(super) async fn remove(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    let name = parse_name(&name)?;
+    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, None)?;
+    node.workflows.delete(&caller.tenant, &name).await?;
+    tracing::info!(tenant = %caller.tenant, workflow = %name, "deleted");
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+/// `DELETE /v1/workflows/{name}/versions/{version}`.
+pub(super) async fn remove_version(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let name = parse_name(&name)?;
+    let version = parse_version(&version)?;
+    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, Some(version))?;
+    node.workflows.delete_version(&caller.tenant, &name, version).await?;
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+fn summary(node: &NodeState, entry: &WorkflowEntry) -> Option<api::Workflow> {
+    let active = describe(node, entry, entry.active()?);
+    Some(api::Workflow { active, versions: entry.versions.keys().copied().collect() })
+}
+
+fn describe(node: &NodeState, entry: &WorkflowEntry, workflow: &Workflow) -> WorkflowVersion {
+    entry.describe(workflow, node.dispatch.catalog.unready(workflow))
+}
+
+fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<WorkflowEntry>, ApiError> {
+    node.workflows.get(&caller.tenant, name.as_str()).ok_or_else(|| gone(name))
+}
+
+fn gone(name: &Name) -> ApiError {
+    RegistryError::NotThere(Noun::Workflow, name.clone()).into()
+}

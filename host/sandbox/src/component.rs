@@ -1,0 +1,210 @@
+//! Components on this node: compiled once, at deployment; loaded at the first call; kept in a
+//! size-limited cache.
+
+pub mod compile;
+mod inspect;
+pub mod policy;
+mod recompile;
+
+pub use recompile::Recompiler;
+
+use crate::engine::{Engines, Generation};
+use compile::{CompileError, Compiled};
+use moka::sync::Cache;
+use std::collections::HashSet;
+use std::hash::Hash as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use wasmtime::component::{Component, Linker};
+use weir_types::{ContentHash, FunctionKind, Hasher};
+
+use crate::instance::{Entry, Needs, State, linker};
+use weir_storage::blobs::InUse;
+
+/// The limit of mapped machine code, over all components. The mappings are file-backed, so the
+/// kernel drops unused pages.
+const LOADED_BYTES_MAX: u64 = 4 << 30;
+
+/// The reason why a deployed component cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no artefact for this build of Weir: the component has to be recompiled.
+    #[error("the component has not been compiled for this build of Weir")]
+    Missing,
+    /// The artefact cannot be read or linked, or exceeds the engine's limits.
+    #[error("cannot load the compiled component: {0:#}")]
+    Broken(#[source] Arc<wasmtime::Error>),
+}
+
+impl LoadError {
+    /// The error of a load whose task panicked.
+    pub fn panicked(panic: &tokio::task::JoinError) -> Self {
+        Self::Broken(Arc::new(wasmtime::Error::msg(panic.to_string())))
+    }
+}
+
+/// The artefacts of one data folder, and the loaded components.
+pub struct Components {
+    engines: Arc<Engines>,
+    linkers: [Linker<State>; 2],
+    folders: [PathBuf; 2],
+    loaded: Cache<ContentHash, Arc<Entry>>,
+    in_use: InUse,
+    limits: weir_child::Limits,
+}
+
+impl Components {
+    /// Opens the artefacts under `folder`, which is created if necessary. Artefacts are named by
+    /// the digests of their components; those `in_use` are not removed.
+    pub fn open(
+        folder: &Path,
+        engines: Arc<Engines>,
+        in_use: InUse,
+        limits: weir_child::Limits,
+    ) -> anyhow::Result<Self> {
+        let [p2, p3] = [Generation::P2, Generation::P3].map(|generation| {
+            let engine = engines.get(generation);
+            let folder = folder.join(format!("{}-{}", generation.as_str(), compatibility_hash(engine)));
+            (linker(engine, generation), folder)
+        });
+        for folder in [&p2.1, &p3.1] {
+            weir_storage::blobs::create_folder(folder)?;
+            weir_storage::blobs::remove_staged(folder)?;
+        }
+        let loaded = Cache::builder()
+            .max_capacity(LOADED_BYTES_MAX >> 10)
+            .weigher(|_, entry: &Arc<Entry>| u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX))
+            .build();
+        let linkers = [p2.0?, p3.0?];
+        let folders = [p2.1, p3.1];
+        Ok(Self { engines, linkers, folders, loaded, in_use, limits })
+    }
+
+    /// The engines that run the components.
+    pub fn engines(&self) -> &Arc<Engines> {
+        &self.engines
+    }
+
+    /// Compiles the component in the file `blob` and stores the artefact. Durable on return;
+    /// dropping the future kills the compiler. The caller bounds the number of concurrent
+    /// compilations.
+    pub async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
+        let internal = |error: std::io::Error| CompileError {
+            code: weir_types::ErrorCode::Internal,
+            text: format!("cannot keep the artefact: {error}"),
+        };
+        // Both folders are on one file system, so the temporary file may be in either one.
+        let staged = tempfile::Builder::new()
+            .prefix(weir_storage::blobs::STAGED_PREFIX)
+            .tempfile_in(&self.folders[0])
+            .map_err(internal)?;
+        let task = compile::Task { component: blob.to_owned(), artefact: staged.path().to_owned() };
+        let compiled = compile::compile(&task, self.limits).await?;
+        let artefact = self.artefact(digest, compiled.kind);
+        tokio::task::spawn_blocking(move || weir_storage::blobs::persist(staged, &artefact))
+            .await
+            .map_err(|panic| internal(std::io::Error::other(panic)))?
+            .map_err(internal)?;
+        Ok(compiled)
+    }
+
+    /// The component, if it is loaded: the fast path of nearly every call.
+    pub fn loaded(&self, digest: ContentHash) -> Option<Arc<Entry>> {
+        self.loaded.get(&digest)
+    }
+
+    /// Loads the component from its artefact. Blocks on the disk; concurrent calls for one
+    /// component load it once.
+    pub fn load(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+        self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(
+            |error: Arc<LoadError>| match error.as_ref() {
+                LoadError::Missing => LoadError::Missing,
+                LoadError::Broken(error) => LoadError::Broken(error.clone()),
+            },
+        )
+    }
+
+    /// Checks that the component can be started from its artefact, without keeping it loaded.
+    /// Returns its needs.
+    pub async fn try_out(
+        self: &Arc<Self>,
+        digest: ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Needs, LoadError> {
+        let components = self.clone();
+        let tried = tokio::task::spawn_blocking(move || Ok(components.load_artefact(digest, kind)?.needs()));
+        tried.await.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))
+    }
+
+    fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+        let path = self.artefact(digest, kind);
+        if !path.exists() {
+            return Err(LoadError::Missing);
+        }
+        let generation = Generation::of(kind);
+        let component = deserialize(self.engines.get(generation), &path);
+        let entry = component.and_then(|component| {
+            Entry::link(&self.linkers[generation as usize], &component, kind).map_err(wasmtime::Error::from)
+        });
+        entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
+    }
+
+    /// Removes artefacts and unloads components that are neither in use nor `wanted`.
+    pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) {
+        let folders = self.folders.clone();
+        let loaded = self.loaded.clone();
+        let sweep = self.in_use.sweep(wanted);
+        let swept = tokio::task::spawn_blocking(move || {
+            for entry in
+                folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten()
+            {
+                let name = entry.file_name();
+                let digest = name.to_str().and_then(|name| name.strip_suffix(".cwasm")?.parse().ok());
+                let Some(digest) = digest else { continue };
+                let removed = sweep.remove(digest, || {
+                    loaded.invalidate(&digest);
+                    // Loaded code stays mapped for running calls.
+                    std::fs::remove_file(entry.path())
+                });
+                if let Err(error) = removed {
+                    // The next sweep tries again.
+                    tracing::warn!(%error, %digest, "removing an artefact failed");
+                }
+            }
+        });
+        if swept.await.is_err() {
+            tracing::error!("sweeping artefacts failed");
+        }
+    }
+
+    fn artefact(&self, digest: ContentHash, kind: FunctionKind) -> PathBuf {
+        self.folders[Generation::of(kind) as usize].join(format!("{digest}.cwasm"))
+    }
+}
+
+#[allow(unsafe_code, reason = "loading a precompiled component")]
+fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Component> {
+    // SAFETY: artefacts are machine code and must come from wasmtime unchanged. Only
+    // `Components::compile` writes them, into the node's own data folder, by rename after fsync. A
+    // process that can write there can replace the node's binary as well.
+    unsafe { Component::deserialize_file(engine, path) }
+}
+
+/// A hash of everything that an artefact's machine code depends on besides the component: the
+/// version and settings of wasmtime.
+fn compatibility_hash(engine: &wasmtime::Engine) -> String {
+    /// Feeds `std::hash` into a hash that is the same in every run.
+    #[derive(Default)]
+    struct Stable(Hasher);
+    impl std::hash::Hasher for Stable {
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.update(bytes);
+        }
+        fn finish(&self) -> u64 {
+            0
+        }
+    }
+    let mut stable = Stable::default();
+    engine.precompile_compatibility_hash().hash(&mut stable);
+    stable.0.finish().to_string()[..16].to_owned()
+}

@@ -1,0 +1,157 @@
+//! Compiles a component in a child process with resource limits: `weir __compile`. The child writes
+//! the artefact to the requested path.
+
+use super::LoadError;
+use super::inspect::outline;
+use super::policy;
+use crate::engine::{Generation, compiling_engine};
+use crate::instance::{Entry, LinkError, linker};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+use wasmtime::component::Component;
+use weir_child::{Command, Failure, Limits};
+use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
+
+/// The hidden subcommand that [`main`] serves.
+pub const SUBCOMMAND: &str = "__compile";
+
+/// A compilation request to the child.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// The path of the component.
+    pub(crate) component: PathBuf,
+    /// The path to write the artefact to.
+    pub(crate) artefact: PathBuf,
+}
+
+/// The child's result.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Compiled {
+    /// The kind of function, which determines how it is called.
+    pub kind: FunctionKind,
+    /// The imported interfaces, such as `wasi:http/types@0.2.4`.
+    pub imports: Vec<String>,
+    /// The wall-clock time of the compilation in the child.
+    pub compile_time_ms: u64,
+}
+
+/// The reason why a component cannot be deployed.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+#[error("{text}")]
+pub struct CompileError {
+    /// The code of the API error.
+    pub code: ErrorCode,
+    /// The message for the client.
+    pub text: String,
+}
+
+impl CompileError {
+    pub(super) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// Compiling exceeded the node's limits.
+    fn over(limits: Limits, what: &str) -> Self {
+        let text = format!(
+            "compiling the component took more {what} than the node allows ({} MiB, {} s); is it stripped and optimised?",
+            limits.memory_bytes_max >> 20,
+            limits.cpu_ms_max / 1_000
+        );
+        Self::new(ErrorCode::CompileLimit, text)
+    }
+
+    /// The node's engine does not accept the compiled component.
+    pub fn unfit(error: &LoadError) -> Self {
+        let text = format!(
+            "the component compiles, but does not fit this node: {error}; make it smaller, or raise the node's sandbox.limit_caps"
+        );
+        Self::new(ErrorCode::LimitOverCap, text)
+    }
+}
+
+/// Compiles in a child process. Dropping the future kills it.
+pub async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
+    Command::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
+        Failure::OverTime => CompileError::over(limits, "time"),
+        Failure::OverMemory => CompileError::over(limits, "memory"),
+        Failure::Crashed { how } => CompileError::new(
+            ErrorCode::InvalidComponent,
+            format!("the component crashed the process that compiled it: {how}"),
+        ),
+        Failure::Io(error) => {
+            CompileError::new(ErrorCode::Internal, format!("cannot run the compiler process: {error}"))
+        }
+    })?
+}
+
+/// The child's side of [`compile`].
+pub fn main() -> ExitCode {
+    weir_child::serve(|task: Task, limits| do_task(&task, limits))
+}
+
+fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
+    let started = Instant::now();
+    let bytes = std::fs::read(&task.component).map_err(|error| match error.kind() {
+        io::ErrorKind::OutOfMemory => CompileError::over(limits, "memory"),
+        _ => CompileError::new(ErrorCode::Internal, format!("cannot read the component: {error}")),
+    })?;
+    let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
+    refuse_unknown(&outline.imports)?;
+    let artefact = build(&bytes, outline.kind, limits)?;
+    write(&task.artefact, &artefact).map_err(|error| {
+        CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}"))
+    })?;
+    let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(Compiled { kind: outline.kind, imports: outline.imports, compile_time_ms })
+}
+
+fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
+    let none = FunctionManifest::default();
+    let unknown = imports.iter().find(|name| policy::verdict(name, &none) == policy::Verdict::Unknown);
+    unknown.map_or(Ok(()), |name| {
+        let text = format!("the component imports {name}, which Weir does not have: {}", policy::hint(name));
+        Err(CompileError::new(ErrorCode::UnknownImport, text))
+    })
+}
+
+fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, CompileError> {
+    let generation = Generation::of(kind);
+    let internal = |error: wasmtime::Error| match is_out_of_memory(&error) {
+        true => CompileError::over(limits, "memory"),
+        false => CompileError::new(ErrorCode::Internal, format!("{error:#}")),
+    };
+    let engine = compiling_engine(generation).map_err(internal)?;
+    let component = Component::new(&engine, bytes).map_err(|error| match is_out_of_memory(&error) {
+        true => CompileError::over(limits, "memory"),
+        false => CompileError::new(
+            ErrorCode::InvalidComponent,
+            format!("the component does not compile: {error:#}"),
+        ),
+    })?;
+    // Linking here rejects components that the node could not start.
+    let linker = linker(&engine, generation).map_err(internal)?;
+    Entry::link(&linker, &component, kind).map_err(|error| {
+        let code = match error {
+            LinkError::Import(_) => ErrorCode::UnknownImport,
+            LinkError::Export(_) => ErrorCode::NoEntryPoint,
+        };
+        CompileError::new(code, format!("the component does not fit this node: {error}"))
+    })?;
+    component.serialize().map_err(internal)
+}
+
+fn is_out_of_memory(error: &wasmtime::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::OutOfMemory)
+}
+
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    io::Write::write_all(&mut file, bytes)?;
+    file.sync_all()
+}

@@ -1,0 +1,72 @@
+//! Configuration of the sandbox.
+
+use crate::Engines;
+use anyhow::anyhow;
+use serde::{Deserialize, Serialize};
+use weir_types::{Limits, Reuse};
+
+const MIB: u64 = 1 << 20;
+
+/// The sandbox: threads of guests, instances, compilation of components, and the caps of manifests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SandboxConfig {
+    /// Threads that run guests.
+    pub threads: usize,
+    /// Live instances at once, over all functions.
+    pub instances_max: u32,
+    /// Idle instances, out of `instances_max`, kept for another call of functions whose manifests
+    /// set `reuse`. 0: each call gets a new instance.
+    pub instances_idle_max: u32,
+    /// Largest component that can be deployed.
+    pub component_bytes_max: u64,
+    /// Components compiled at once for deploys, and as many again for calls whose component must be
+    /// recompiled.
+    pub compiles_max: u32,
+    /// Memory limit of the process that compiles a component.
+    pub compile_memory_bytes_max: u64,
+    /// CPU time limit of the process that compiles a component.
+    pub compile_cpu_ms_max: u64,
+    /// Highest limits that a manifest may request.
+    pub limit_caps: Limits,
+    /// Highest instance reuse that a manifest may request.
+    pub reuse_caps: Reuse,
+}
+
+impl Default for SandboxConfig {
+    fn default() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            instances_max: 1_000,
+            instances_idle_max: 100,
+            component_bytes_max: 128 * MIB,
+            compiles_max: 2,
+            compile_memory_bytes_max: 2048 * MIB,
+            compile_cpu_ms_max: 120_000,
+            limit_caps: Limits::default_caps(),
+            reuse_caps: Reuse::default_caps(),
+        }
+    }
+}
+
+impl SandboxConfig {
+    /// Reserves the address space of `instances_max` instances.
+    ///
+    /// # Errors
+    /// If the address space is too small.
+    pub fn engines(&self) -> anyhow::Result<Engines> {
+        let slots = self.instances_max;
+        Engines::new(slots, &self.limit_caps).map_err(|error| {
+            anyhow!("cannot reserve {slots} instance slots: {error:#}; lower sandbox.instances_max")
+        })
+    }
+
+    /// The limits of the process that compiles a component.
+    #[must_use]
+    pub fn compile_limits(&self) -> weir_child::Limits {
+        weir_child::Limits {
+            memory_bytes_max: self.compile_memory_bytes_max,
+            cpu_ms_max: self.compile_cpu_ms_max,
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Implements `weir:inference/models`.
+
+use super::bindings::weir::inference::models::{Description, Host, HostModel, HostPending, Options, Port};
+use super::bindings::weir::inference::tensors::Error as GuestError;
+use super::tensors::push;
+use super::{CallError, InferenceCtx, InferenceView};
+use crate::OpenedModel;
+use futures::future::{BoxFuture, FutureExt, Shared, ready};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use wasmtime::component::Resource;
+use weir_inference::{InferenceError, RunRequest, Tensor};
+use weir_telemetry::{Phase, Times};
+use weir_types::{ModelId, ModelRef, Name, Signature};
+
+/// A model that a guest holds. Resident while the guest holds it, except between two invocations.
+#[derive(Clone)]
+pub struct OpenModel {
+    id: ModelId,
+    signature: Signature,
+    /// Keeps the model resident. `None` from the end of an invocation until the next one runs the
+    /// model.
+    in_use: Option<Arc<OpenedModel>>,
+}
+
+impl OpenModel {
+    pub(super) fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// Makes the model evictable at the end of an invocation, whichever handles remain.
+    pub fn park(&mut self) {
+        self.in_use = None;
+    }
+
+    /// Starts a run on its device thread and returns a future of its outputs.
+    pub(super) async fn run(
+        &mut self,
+        request: RunRequest,
+        ctx: &InferenceCtx,
+    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+        let OpenedModel { runner, served, .. } = &**self.in_use(ctx).await?;
+        let metrics = ctx.metrics.clone();
+        let started = Instant::now();
+        let batch = request.batch();
+        let serving = served.as_ref().map(|served| served.begin(started));
+        let run = runner.run(request);
+        let timed = async move {
+            let completion = run.await;
+            metrics.phase(Phase::ModelRun, started.elapsed());
+            if let Some(serving) = serving {
+                match &completion {
+                    Ok(completion) => serving.done(Times::of(batch, completion)),
+                    Err(error) => serving.failed(error.code()),
+                }
+            }
+            completion.map(|completion| completion.outputs)
+        };
+        Ok(timed.instrument(ctx.trace.phase(Phase::ModelRun)).boxed())
+    }
+
+    /// The model in device memory. Reopens it if it was parked since an earlier invocation.
+    async fn in_use(&mut self, ctx: &InferenceCtx) -> Result<&Arc<OpenedModel>, CallError> {
+        if self.in_use.is_none() {
+            let wanted = ModelRef { name: self.id.name.clone(), version: Some(self.id.version) };
+            *self = ctx.resources.open(&wanted, &ctx.trace).await?.into();
+        }
+        // OpenedModel above, unless it was open before.
+        self.in_use.as_ref().ok_or_else(|| CallError::Trap(wasmtime::format_err!("a model was not opened")))
+    }
+}
+
+impl From<OpenedModel> for OpenModel {
+    fn from(opened: OpenedModel) -> Self {
+        Self { id: opened.id.clone(), signature: opened.signature.clone(), in_use: Some(Arc::new(opened)) }
+    }
+}
+
+/// A run that a guest has started.
+pub struct PendingRun {
+    /// The run, finished or not. Shared, so that waiting for readiness does not consume the
+    /// outputs.
+    pub(super) run: Shared<BoxFuture<'static, RunResult>>,
+    taken: bool,
+}
+
+/// Cloned for every waiter, hence without the error's source.
+pub(super) type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
+
+type Inputs = Vec<(String, Resource<Tensor>)>;
+type Outputs = Vec<(String, Resource<Tensor>)>;
+
+impl InferenceView<'_> {
+    /// Starts a run on its device thread and returns a future of its outputs.
+    async fn start(
+        &mut self,
+        model: &Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+        let mut tensors = Vec::with_capacity(inputs.len());
+        for (name, tensor) in inputs {
+            tensors.push((name, self.table.get(&tensor)?.clone()));
+        }
+        let options = options.unwrap_or(Options { outputs: None, deadline_ms: None, priority: None });
+        let asked = options.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
+        let request = RunRequest {
+            inputs: tensors,
+            outputs: options.outputs,
+            deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
+            priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
+            ..RunRequest::default()
+        };
+        self.table.get_mut(model)?.run(request, self.ctx).await
+    }
+
+    /// Opens a model that the function is granted.
+    pub(super) async fn open_model(&mut self, name: &str) -> Result<Resource<OpenModel>, CallError> {
+        let wanted = name.parse().map_err(CallError::invalid)?;
+        let opened = self.ctx.resources.open(&wanted, &self.ctx.trace).await?;
+        Ok(self.table.push(OpenModel::from(opened))?)
+    }
+
+    fn hand_over(&mut self, outputs: Vec<(String, Tensor)>) -> Result<Outputs, CallError> {
+        outputs.into_iter().map(|(name, tensor)| Ok((name, push(self.ctx, self.table, tensor)?))).collect()
+    }
+}
+
+impl Host for InferenceView<'_> {}
+
+impl HostModel for InferenceView<'_> {
+    async fn open(&mut self, name: String) -> Result<Resource<OpenModel>, CallError> {
+        self.open_model(&name).await
+    }
+
+    fn describe(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<Description> {
+        let OpenModel { id, signature, .. } = self.table.get(&model)?;
+        let ports = |ports: &[weir_types::Port]| ports.iter().map(port).collect();
+        Ok(Description {
+            name: Name::as_str(&id.name).to_owned(),
+            version: id.version.to_string(),
+            inputs: ports(&signature.inputs),
+            outputs: ports(&signature.outputs),
+        })
+    }
+
+    async fn infer(
+        &mut self,
+        model: Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<Outputs, CallError> {
+        let outputs = self.start(&model, inputs, options).await?.await?;
+        self.hand_over(outputs)
+    }
+
+    async fn submit(
+        &mut self,
+        model: Resource<OpenModel>,
+        inputs: Inputs,
+        options: Option<Options>,
+    ) -> Result<Resource<PendingRun>, CallError> {
+        let run = self.start(&model, inputs, options).await?;
+        Ok(self.table.push(PendingRun { run: run.shared(), taken: false })?)
+    }
+
+    fn drop(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<()> {
+        self.table.delete(model)?;
+        Ok(())
+    }
+}
+
+impl HostPending for InferenceView<'_> {
+    async fn wait(&mut self, pending: Resource<PendingRun>) -> Result<Outputs, CallError> {
+        let entry = self.table.get_mut(&pending)?;
+        if std::mem::replace(&mut entry.taken, true) {
+            return Err(CallError::invalid("the outputs of this run were handed over before"));
+        }
+        let outputs = entry.run.clone().await?;
+        self.hand_over(outputs)
+    }
+
+    fn cancel(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+        let entry = self.table.get_mut(&pending)?;
+        if entry.run.peek().is_none() {
+            // Dropping the run stops it.
+            entry.run = ready(Err(InferenceError::Cancelled)).boxed().shared();
+        }
+        Ok(())
+    }
+
+    fn drop(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+        self.table.delete(pending)?;
+        Ok(())
+    }
+}
+
+fn port(port: &weir_types::Port) -> Port {
+    Port { name: port.name.clone(), element_type: port.datatype.into(), shape: port.shape.clone() }
+}
+
+impl From<crate::OpenError> for CallError {
+    fn from(error: crate::OpenError) -> Self {
+        use crate::OpenError;
+        match error {
+            OpenError::NotGranted(text) => Self::Guest(GuestError::NotGranted(text)),
+            OpenError::NotFound(text) => Self::Guest(GuestError::NotFound(text)),
+            OpenError::Inference(error) => error.into(),
+        }
+    }
+}

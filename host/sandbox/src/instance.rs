@@ -1,0 +1,175 @@
+//! The sandbox of an invocation: created, called and measured here. It is fresh and dropped with
+//! the invocation, unless the function's manifest enables reuse: then it may have run earlier
+//! invocations of the same version, all of which succeeded.
+
+mod answer;
+mod fault;
+mod http02;
+mod http03;
+mod link;
+mod live;
+mod memory;
+mod meter;
+mod outbound;
+mod output;
+mod request;
+mod state;
+mod tensor;
+mod usage;
+
+use answer::AbortFlag;
+pub use answer::{Answer, AnswerReceiver};
+pub(crate) use link::linker;
+pub use link::{Entry, LinkError, Needs};
+pub use live::Instance;
+pub use outbound::is_granted;
+pub use output::{CurrentSink, OutputSink};
+pub use request::{RequestBody, RequestCell, SharedBody};
+pub use state::State;
+pub use tensor::TensorAnswer;
+pub use usage::Usage;
+
+use crate::engine::Engines;
+use crate::hostcalls::InferenceCtx;
+use meter::Metered;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::Instrument;
+use weir_call::Fault;
+use weir_inference::Tensor;
+use weir_telemetry::{FunctionMetrics, Phase, Trace};
+use weir_types::FunctionManifest;
+
+/// The context of one invocation, without its input.
+pub struct Sandbox {
+    /// The function's component, linked.
+    pub entry: Arc<Entry>,
+    /// The engines, whose epoch ticks interrupt the guest.
+    pub engines: Arc<Engines>,
+    /// The manifest of the function's version.
+    pub manifest: Arc<FunctionManifest>,
+    /// The invocation's trace.
+    pub trace: Trace,
+    /// The time at which the guest is stopped.
+    pub deadline: tokio::time::Instant,
+    /// The state that the instance has for this invocation.
+    pub ctx: InvocationCtx,
+    /// The metrics that count reusable instances when they are retired.
+    pub counted: FunctionMetrics,
+}
+
+/// Per-invocation state lent to the instance.
+pub struct InvocationCtx {
+    /// The log output.
+    pub sink: Arc<OutputSink>,
+    /// The context of the inference calls.
+    pub inference: InferenceCtx,
+    /// The counters of CPU time and memory.
+    pub usage: Arc<Usage>,
+}
+
+/// The guest's input, and the channel for its response.
+pub enum Call {
+    /// An HTTP function.
+    Http {
+        /// The request with its body as a stream.
+        request: Box<http::Request<SharedBody>>,
+        /// The body and the response, shared with the guest's tensor calls.
+        cell: RequestCell,
+        /// The channel for the response.
+        answer: Answer,
+    },
+    /// A tensor function.
+    Tensor {
+        /// The inputs by name, which the guest then owns.
+        inputs: Vec<(String, Tensor)>,
+        /// The channel for the outputs.
+        answer: TensorAnswer,
+    },
+}
+
+impl Call {
+    /// The flag to set if the guest ends before its response is complete.
+    fn abort_flag(&self) -> AbortFlag {
+        match self {
+            Self::Http { answer, .. } => answer.abort_flag(),
+            // A tensor function returns its outputs in one piece.
+            Self::Tensor { .. } => AbortFlag::default(),
+        }
+    }
+}
+
+/// The outcome of an invocation.
+#[derive(Debug)]
+pub struct Report {
+    /// The reason why there is no response, or only part of one.
+    pub fault: Option<Fault>,
+    /// The time from the creation of the sandbox to the end of the guest.
+    pub guest_time: Duration,
+    /// The instance, if it may run another invocation of the same version.
+    pub left: Option<Box<Instance>>,
+}
+
+impl Sandbox {
+    /// Runs the guest to its end, within its limits. Uses `idle` if set: an instance that has run
+    /// invocations of the same version. Dropping the future stops the guest at once.
+    pub async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
+        let limits = self.manifest.limits.clone();
+        let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.ctx.sink.clone());
+        let (usage, started) = (self.ctx.usage.clone(), Instant::now());
+        let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
+        let abort_flag = call.abort_flag();
+        let guest = pin!(self.guest(idle, call, started));
+        let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
+        sink.finish();
+        let ended = ended.unwrap_or_else(|overrun| {
+            // The guest is dropped on return. A guest that has already finished its response, which
+            // the client has not read completely, is treated like any other here.
+            abort_flag.set();
+            Err(fault::overrun(overrun, &limits))
+        });
+        if let Err(fault) = &ended {
+            let detail = fault.detail.as_deref().unwrap_or(&fault.text);
+            sink.note(format!("{}: {detail}", fault.code));
+        }
+        let guest_time = started.elapsed().saturating_sub(usage.instantiate_time().unwrap_or_default());
+        let (fault, left) = match ended {
+            Ok(left) => (None, left),
+            Err(fault) => (Some(fault), None),
+        };
+        Report { fault, guest_time, left }
+    }
+
+    /// Runs the guest. Returns its instance if the next invocation may use it.
+    async fn guest(
+        self,
+        idle: Option<Box<Instance>>,
+        call: Call,
+        started: Instant,
+    ) -> Result<Option<Box<Instance>>, Fault> {
+        let Self { entry, manifest, trace, ctx, counted, .. } = self;
+        let (usage, abort_flag) = (ctx.usage.clone(), call.abort_flag());
+        let mut instance = match idle {
+            Some(mut idle) => {
+                idle.begin(ctx);
+                idle
+            }
+            None => Box::new(Instance::new(&entry, &manifest, ctx, counted)),
+        };
+        let ended = match instance.start(&entry, &trace, &usage, started).await {
+            Ok(()) => instance.call(call).instrument(trace.phase(Phase::Guest)).await,
+            Err(error) => Err(error),
+        };
+        match ended {
+            Ok(Ok(())) => Ok(manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
+            Ok(Err(fault)) => Err(fault),
+            Err(error) => {
+                if instance.is_writing() {
+                    abort_flag.set();
+                }
+                Err(fault::ended(&error, instance.memory(), &manifest.limits))
+            }
+        }
+    }
+}

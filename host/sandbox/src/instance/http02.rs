@@ -1,0 +1,91 @@
+//! Calls `wasi:http/incoming-handler@0.2`.
+
+use super::answer::{Answer, answer_of, why_no_answer};
+use super::fault;
+use super::request::{RequestCell, SharedBody};
+use super::state::State;
+use axum::body::Body;
+use std::sync::{Arc, Mutex, PoisonError};
+use wasmtime::Store;
+use wasmtime_wasi_http::WasiHttpView;
+use wasmtime_wasi_http::p2::bindings::Proxy;
+use wasmtime_wasi_http::p2::bindings::http::types::{ErrorCode as GuestErrorCode, Scheme};
+use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
+use weir_call::Fault;
+use weir_types::ErrorCode;
+
+/// Calls the handler. The response is sent through `answer` as soon as the guest sends its head;
+/// the call continues until the guest returns.
+pub(super) async fn handle(
+    proxy: &Proxy,
+    store: &mut Store<State>,
+    request: http::Request<SharedBody>,
+    cell: &RequestCell,
+    answer: Answer,
+) -> wasmtime::Result<Result<(), Fault>> {
+    // Shared, since the guest may return without using its response-outparam.
+    let outcome = Arc::new(Mutex::new(Outcome::Open(answer)));
+    let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
+    let outparam = store.data_mut().http().new_response_outparam_from_callback({
+        let (outcome, cell) = (outcome.clone(), cell.clone());
+        move |response| {
+            let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            *outcome = std::mem::replace(&mut *outcome, Outcome::Sent).settle(response, &cell);
+        }
+    })?;
+    let ended = proxy.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam).await;
+    let outcome =
+        std::mem::replace(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner), Outcome::Sent);
+    match (outcome, ended) {
+        (Outcome::Refused(code), ended) => {
+            let mut fault = match &code {
+                GuestErrorCode::InternalError(Some(text)) => fault::answered(text),
+                other => fault::answered(other),
+            };
+            // The guest's own error is the response, even if the guest fails afterwards.
+            fault.detail = ended.err().map(|error| format!("{}\nand then: {error}", fault.text));
+            Ok(Err(fault))
+        }
+        (_, Err(error)) => Err(error),
+        (Outcome::Sent, Ok(())) => Ok(Ok(())),
+        (Outcome::Open(answer), Ok(())) => Ok(match cell.take_answer() {
+            Some(tensor) => {
+                answer.send(answer_of(http::Response::new(None), tensor));
+                Ok(())
+            }
+            None => {
+                Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
+            }
+        }),
+    }
+}
+
+/// The state of the guest's response-outparam.
+enum Outcome {
+    /// Unused so far. The guest may still respond with a tensor.
+    Open(Answer),
+    /// The guest sent a response.
+    Sent,
+    /// The guest responded with an error.
+    Refused(GuestErrorCode),
+}
+
+impl Outcome {
+    fn settle(
+        self,
+        response: Result<http::Response<HyperOutgoingBody>, GuestErrorCode>,
+        cell: &RequestCell,
+    ) -> Self {
+        match (self, response) {
+            (Self::Open(answer), Ok(response)) => {
+                if let Some(why) = why_no_answer(response.status()) {
+                    return Self::Refused(GuestErrorCode::InternalError(Some(why)));
+                }
+                answer.send_guests(response.map(Body::new), cell.take_answer());
+                Self::Sent
+            }
+            (Self::Open(_), Err(code)) => Self::Refused(code),
+            (settled, _) => settled,
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Links everything that a guest can import, once per engine, and provides typed calls of its
+//! exports.
+
+use super::State;
+use crate::engine::Generation;
+use crate::hostcalls;
+use wasmtime::component::{Component, Linker};
+use wasmtime::{Engine, ResourcesRequired};
+use wasmtime_wasi_http::p2::bindings::ProxyPre;
+use wasmtime_wasi_http::p3::bindings::ServicePre;
+use weir_types::FunctionKind;
+
+/// The size of a page of linear memory.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// A linked component, ready to be instantiated.
+pub enum Entry {
+    /// `wasi:http/incoming-handler@0.2`.
+    Http02(ProxyPre<State>),
+    /// `wasi:http/handler@0.3`.
+    Http03(ServicePre<State>),
+    /// `weir:inference/stage@0.1`.
+    Tensor(hostcalls::StagePre<State>),
+}
+
+/// The reason why a component does not fit this node.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// An import is missing or has another type.
+    #[error("{0:#}")]
+    Import(wasmtime::Error),
+    /// An export does not have the type of the interface that it names.
+    #[error("{0:#}")]
+    Export(wasmtime::Error),
+}
+
+impl Entry {
+    /// Links `component`.
+    pub fn link(
+        linker: &Linker<State>,
+        component: &Component,
+        kind: FunctionKind,
+    ) -> Result<Self, LinkError> {
+        let pre = linker.instantiate_pre(component).map_err(LinkError::Import)?;
+        Ok(match kind {
+            FunctionKind::Http02 => Self::Http02(ProxyPre::new(pre).map_err(LinkError::Export)?),
+            FunctionKind::Http03 => Self::Http03(ServicePre::new(pre).map_err(LinkError::Export)?),
+            FunctionKind::Tensor => Self::Tensor(hostcalls::StagePre::new(pre).map_err(LinkError::Export)?),
+        })
+    }
+}
+
+/// The resources that every instance of a component needs at its start, as declared by the
+/// component.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Needs {
+    /// The size of its largest linear memory.
+    pub memory_bytes: u64,
+    /// The size of its largest table.
+    pub table_elements: u64,
+}
+
+impl Entry {
+    /// The size of its mapped machine code and data.
+    pub fn image_bytes(&self) -> usize {
+        let image = self.component().image_range();
+        (image.end as usize).saturating_sub(image.start as usize)
+    }
+
+    /// The resources that every instance needs at its start.
+    pub fn needs(&self) -> Needs {
+        let required = self.component().resources_required();
+        let largest = |of: fn(&ResourcesRequired) -> Option<u64>| required.as_ref().and_then(of).unwrap_or(0);
+        Needs {
+            memory_bytes: largest(|required| required.max_initial_memory_size).saturating_mul(PAGE_BYTES),
+            table_elements: largest(|required| required.max_initial_table_size),
+        }
+    }
+
+    fn component(&self) -> &Component {
+        match self {
+            Self::Http02(pre) => pre.instance_pre().component(),
+            Self::Http03(pre) => pre.instance_pre().component(),
+            Self::Tensor(pre) => pre.instance_pre().component(),
+        }
+    }
+}
+
+/// Links all interfaces that guests of `generation` may import.
+pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Result<Linker<State>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    hostcalls::add_to_linker(&mut linker)?;
+    if generation == Generation::P3 {
+        wasmtime_wasi::p3::add_to_linker(&mut linker)?;
+        wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
+    }
+    Ok(linker)
+}

@@ -1,0 +1,17 @@
+//! The sandbox of a call: components, compiled and linked; instances of them, limited and metered;
+//! and the host calls of guests.
+//!
+//! The node provides models and objects to calls as [`Resources`].
+
+pub mod component;
+pub mod hostcalls;
+pub mod instance;
+
+mod config;
+pub use config::SandboxConfig;
+
+mod engine;
+pub use crate::engine::Engines;
+
+mod resources;
+pub use resources::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};

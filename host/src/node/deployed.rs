@@ -1,0 +1,126 @@
+//! Opens the deployed content of a node: components, functions, models, workflows, asynchronous
+//! invocations and objects.
+
+use super::devices;
+use super::storage::Storage;
+use crate::config::NodeConfig;
+use anyhow::Context;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use weir_asynchronous::Invocations;
+use weir_control::models::Models;
+use weir_control::objects::{self, Objects};
+use weir_control::registry::{Functions, Prepare, Registry};
+use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
+use weir_datastore::Revision;
+use weir_device::Arena;
+use weir_sandbox::component::{Components, Recompiler};
+use weir_storage::blobs::Blobs;
+use weir_telemetry::Metrics;
+use weir_telemetry::logs::Logs;
+
+/// Deployed content of a node.
+pub(super) struct Deployed {
+    /// The components.
+    pub(super) blobs: Blobs,
+    pub(super) components: Arc<Components>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) models: Arc<Models>,
+    pub(super) workflows: Arc<WorkflowRegistry>,
+    pub(super) invocations: Arc<Invocations>,
+    pub(super) objects: Arc<Objects>,
+    pub(super) begin: Begin,
+}
+
+/// The revisions from which the background tasks follow the datastore, and events collected since.
+pub(super) struct Begin {
+    pub(super) functions: Revision,
+    pub(super) models: Revision,
+    pub(super) workflows: Revision,
+    pub(super) invocations: Revision,
+    pub(super) objects: Revision,
+    /// Components that other nodes have deployed.
+    pub(super) prepare: mpsc::Receiver<Prepare>,
+}
+
+impl Deployed {
+    /// Reads the state of the datastore and starts the node's devices.
+    pub(super) async fn open(
+        config: &NodeConfig,
+        storage: &Storage,
+        metrics: &Arc<Metrics>,
+        arena: &Arena,
+    ) -> anyhow::Result<Self> {
+        let (datastore, changes) = (&storage.datastore, &storage.changes);
+        let blobs = storage.blobs("components")?;
+        let components = components(config, storage, &blobs)?;
+        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.logs));
+        let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
+            .await
+            .context("cannot read the registry")?;
+        let devices = devices::start(config, arena, &metrics.gpus)?;
+        let (models, models_as_of) = Models::open(
+            datastore.clone(),
+            storage.blobs("models")?,
+            devices,
+            metrics.clone(),
+            changes.clone(),
+        )
+        .await
+        .context("cannot read the models")?;
+        let (workflows, workflows_as_of) =
+            Registry::open(datastore.clone(), Workflows::new(metrics.clone()), changes.clone())
+                .await
+                .context("cannot read the workflows")?;
+        let (invocations, invocations_as_of) = Invocations::open(weir_asynchronous::Parts {
+            config: config.asynchronous.clone(),
+            datastore: datastore.clone(),
+            blobs: storage.blobs("invocations")?,
+            metrics: metrics.clone(),
+            changes: changes.clone(),
+            is_alone: config.cluster.is_none(),
+        })
+        .await
+        .context("cannot read the asynchronous invocations")?;
+        let (objects, objects_as_of) = Objects::open(objects::Parts {
+            config: config.objects.clone(),
+            datastore: datastore.clone(),
+            blobs: storage.blobs("objects")?,
+            changes: changes.clone(),
+            metrics: metrics.clone(),
+            arena: arena.clone(),
+        })
+        .await
+        .context("cannot read the objects")?;
+        let begin = Begin {
+            functions: functions_as_of,
+            models: models_as_of,
+            workflows: workflows_as_of,
+            invocations: invocations_as_of,
+            objects: objects_as_of,
+            prepare,
+        };
+        Ok(Self { blobs, components, registry, models, workflows, invocations, objects, begin })
+    }
+
+    /// The models, functions and workflows that workflow steps run and functions open.
+    pub(super) fn catalog(&self) -> Catalog {
+        Catalog {
+            functions: self.registry.clone(),
+            models: self.models.clone(),
+            workflows: self.workflows.clone(),
+        }
+    }
+
+    /// Recompiles components whose artefact this node cannot use.
+    pub(super) fn recompiler(&self, config: &NodeConfig, metrics: &Arc<Metrics>) -> Recompiler {
+        let compiles_max = config.sandbox.compiles_max as usize;
+        Recompiler::new(self.components.clone(), self.blobs.clone(), metrics.clone(), compiles_max)
+    }
+}
+
+fn components(config: &NodeConfig, storage: &Storage, blobs: &Blobs) -> anyhow::Result<Arc<Components>> {
+    let (engines, limits) = (config.sandbox.engines()?, config.sandbox.compile_limits());
+    let folder = storage.folder.join("artefacts");
+    Ok(Arc::new(Components::open(&folder, Arc::new(engines), blobs.in_use().clone(), limits)?))
+}

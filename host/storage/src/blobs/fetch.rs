@@ -1,0 +1,95 @@
+//! Fetches blobs from the shared store: once each, verified, and within the cache's size limit.
+
+use super::files::{blocking, is_there};
+use super::{BlobError, Blobs, Fetching, PutError, SharedBlobs};
+use futures::FutureExt;
+use futures::future::{Shared, WeakShared};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::PoisonError;
+use weir_types::ContentHash;
+
+impl Blobs {
+    /// Returns the path of a blob, which is fetched if it is not local. Concurrent callers share
+    /// one fetch.
+    pub async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
+        let path = self.path(digest);
+        let found = path.clone();
+        if blocking(move || is_there(&found)).await? {
+            return Ok(path);
+        }
+        let Some(shared) = &self.shared else { return Err(BlobError::Missing(digest)) };
+        self.flight(shared, digest).await?;
+        Ok(path)
+    }
+
+    fn flight(&self, shared: &SharedBlobs, digest: ContentHash) -> Shared<Fetching> {
+        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
+        // Fetches without waiting callers are over.
+        fetching.retain(|_, flight| flight.upgrade().is_some());
+        if let Some(flight) = fetching.get(&digest).and_then(WeakShared::upgrade) {
+            return flight;
+        }
+        let (blobs, shared) = (self.clone(), shared.clone());
+        let flight = async move { blobs.receive(&shared, digest).await }.boxed().shared();
+        fetching.extend(flight.downgrade().map(|weak| (digest, weak)));
+        flight
+    }
+
+    async fn receive(&self, shared: &SharedBlobs, digest: ContentHash) -> Result<(), BlobError> {
+        let found = match shared.get(digest).await {
+            Err(object_store::Error::NotFound { .. }) => return Err(BlobError::Missing(digest)),
+            found => found?,
+        };
+        let bytes = found.meta.size;
+        let staged = match self.stage(found.into_stream(), bytes).await {
+            Ok(staged) => staged,
+            Err(PutError::TooLarge { .. }) => return Err(BlobError::Damaged(digest)),
+            Err(PutError::Source(why)) => {
+                let source = why.into();
+                return Err(object_store::Error::Generic { store: "blobs", source }.into());
+            }
+            Err(PutError::Io(error)) => return Err(error.into()),
+        };
+        if staged.digest != digest {
+            return Err(BlobError::Damaged(digest));
+        }
+        let hold = self.keep_here(staged).await?;
+        self.trim(shared.cache_bytes_max()).await?;
+        drop(hold);
+        tracing::debug!(%digest, bytes, "fetched a blob");
+        Ok(())
+    }
+
+    /// Removes the least recently requested blobs until the rest takes at most `bytes_max`: they
+    /// can be fetched again.
+    async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {
+        let folder = self.folder.clone();
+        let sweep = self.in_use.sweep(HashSet::new);
+        blocking(move || {
+            let mut blobs = Vec::new();
+            for entry in std::fs::read_dir(&folder)? {
+                let entry = entry?;
+                let digest: Option<ContentHash> =
+                    entry.file_name().to_str().and_then(|name| name.parse().ok());
+                // A blob that was removed meanwhile takes no room.
+                let (Some(digest), Ok(about)) = (digest, entry.metadata()) else { continue };
+                blobs.push((about.modified()?, about.len(), digest, entry.path()));
+            }
+            blobs.sort_unstable();
+            let mut bytes: u64 = blobs.iter().map(|(_, bytes, ..)| bytes).sum();
+            for (_, blob_bytes, digest, path) in blobs {
+                if bytes <= bytes_max {
+                    break;
+                }
+                // A mapped file stays readable for its users.
+                sweep.remove(digest, || {
+                    bytes -= blob_bytes;
+                    std::fs::remove_file(path)
+                })?;
+            }
+            Ok(())
+        })
+        .await
+    }
+}

@@ -1,0 +1,86 @@
+//! Atomic and durable files: after a crash, a file is either complete or absent.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tempfile::NamedTempFile;
+use weir_types::{ContentHash, Hasher};
+
+/// The name prefix of unfinished files.
+pub const STAGED_PREFIX: &str = ".staged-";
+/// The precision of the time of a blob's last request.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
+
+/// Removes the partial files of an interrupted run from `folder`. Blocks.
+pub fn remove_staged(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(STAGED_PREFIX) {
+            match entry.file_type()?.is_dir() {
+                true => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Creates `folder` and its missing parents durably. Blocks.
+pub fn create_folder(folder: &Path) -> std::io::Result<()> {
+    let missing: Vec<_> =
+        folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists()).collect();
+    std::fs::create_dir_all(folder)?;
+    missing.into_iter().try_for_each(sync_entry)
+}
+
+/// Whether the file at `path` exists and matches its digest. Blocks.
+pub fn is_intact(path: &Path, digest: ContentHash) -> std::io::Result<bool> {
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let mut hasher = Hasher::default();
+    let mut buffer = vec![0; 256 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finish() == digest),
+            len => hasher.update(&buffer[..len]),
+        }
+    }
+}
+
+/// Renames `staged` to its final name: after a crash, the file is either complete or absent.
+/// Blocks.
+pub fn persist(staged: NamedTempFile, path: &Path) -> std::io::Result<()> {
+    staged.as_file().sync_all()?;
+    staged.persist(path).map_err(|error| error.error)?;
+    sync_entry(path)
+}
+
+/// Makes the name of `path` durable by syncing its folder. Blocks.
+fn sync_entry(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+}
+
+/// Whether a blob exists at `path`. Records the request. Blocks.
+pub(super) fn is_there(path: &Path) -> std::io::Result<bool> {
+    let about = match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        about => about?,
+    };
+    let now = SystemTime::now();
+    if now.duration_since(about.modified()?).is_ok_and(|age| age > ASKED_EVERY) {
+        // A failure only affects the order of eviction.
+        let _ = File::options().append(true).open(path).and_then(|file| file.set_modified(now));
+    }
+    Ok(true)
+}

@@ -1,0 +1,202 @@
+//! Protects files from sweeps while no record refers to them yet.
+//!
+//! A sweep removes files that are neither referenced by a record nor held. A hold ends only after
+//! the record is written, and a sweep spares every file that was held at any time since before the
+//! sweep read the records. So no file falls between the two. Holders and sweeps do not wait for
+//! each other, with one exception: a holder waits for the removal of the very file that it needs.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use weir_types::ContentHash;
+
+/// The digests in use in one folder, or in several folders with the same digests. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct InUse(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified whenever a removal has ended.
+    removed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The number of holders of each digest. During a sweep, digests without holders stay in the
+    /// map.
+    holders: HashMap<ContentHash, usize>,
+    removing: HashSet<ContentHash>,
+    sweeps: usize,
+}
+
+/// Protects digests from sweeps until dropped.
+#[derive(Debug)]
+#[must_use = "a sweep may remove what nobody holds"]
+pub struct Hold {
+    digests: Vec<ContentHash>,
+    shared: Arc<Shared>,
+}
+
+/// A sweep in progress.
+pub struct Sweep {
+    shared: Arc<Shared>,
+    wanted: HashSet<ContentHash>,
+}
+
+impl InUse {
+    /// Protects `digests` from sweeps. Blocks while one of them is being removed.
+    pub fn hold(&self, digests: impl IntoIterator<Item = ContentHash>) -> Hold {
+        let digests: Vec<_> = digests.into_iter().collect();
+        let mut state = self.0.lock();
+        while digests.iter().any(|digest| state.removing.contains(digest)) {
+            state = self.0.removed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        for digest in &digests {
+            *state.holders.entry(*digest).or_default() += 1;
+        }
+        drop(state);
+        Hold { digests, shared: self.0.clone() }
+    }
+
+    /// Starts a sweep of everything that is not in `wanted`. Calls `wanted` once holds are tracked,
+    /// so that the sweep misses no hold.
+    pub fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> Sweep {
+        self.0.lock().sweeps += 1;
+        let mut sweep = Sweep { shared: self.0.clone(), wanted: HashSet::new() };
+        sweep.wanted = wanted();
+        sweep
+    }
+}
+
+impl Sweep {
+    /// Calls `remove` unless `digest` is wanted or held. Blocks while `remove` runs.
+    pub fn remove(&self, digest: ContentHash, remove: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        if self.wanted.contains(&digest) {
+            return Ok(());
+        }
+        {
+            let mut state = self.shared.lock();
+            if state.holders.contains_key(&digest) || !state.removing.insert(digest) {
+                return Ok(());
+            }
+        }
+        let _removing = Removing { shared: &self.shared, digest };
+        remove()
+    }
+}
+
+impl Drop for Sweep {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.sweeps -= 1;
+        if state.sweeps == 0 {
+            state.holders.retain(|_, holders| *holders > 0);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        let is_swept = state.sweeps > 0;
+        for digest in &self.digests {
+            let Some(holders) = state.holders.get_mut(digest) else { continue };
+            *holders -= 1;
+            if *holders == 0 && !is_swept {
+                state.holders.remove(digest);
+            }
+        }
+    }
+}
+
+/// Ends the removal of a digest when dropped.
+struct Removing<'a> {
+    shared: &'a Shared,
+    digest: ContentHash,
+}
+
+impl Drop for Removing<'_> {
+    fn drop(&mut self) {
+        self.shared.lock().removing.remove(&self.digest);
+        self.shared.removed.notify_all();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn removes(sweep: &Sweep, digest: ContentHash) -> bool {
+        let mut removed = false;
+        let remove = || {
+            removed = true;
+            Ok(())
+        };
+        sweep.remove(digest, remove).unwrap();
+        removed
+    }
+
+    #[test]
+    fn sweep_spares_wanted_and_held_files() {
+        let in_use = InUse::default();
+        let [wanted, held, neither] = [b"a", b"b", b"c"].map(|bytes| ContentHash::from_content(bytes));
+        let twice = [in_use.hold([held]), in_use.hold([held, wanted])];
+        let sweep = in_use.sweep(|| [wanted].into());
+        assert_eq!([wanted, held, neither].map(|digest| removes(&sweep, digest)), [false, false, true]);
+        drop(sweep);
+        let [first, second] = twice;
+        drop(first);
+        assert!(!removes(&in_use.sweep(HashSet::new), held), "it is held once more");
+        drop(second);
+        assert!(removes(&in_use.sweep(HashSet::new), held));
+        assert_eq!(in_use.0.lock().holders.len(), 0);
+    }
+
+    /// After the sweep has read the records, a record is written and the hold on its file ends.
+    #[test]
+    fn sweep_spares_file_whose_record_is_written_meanwhile() {
+        let in_use = InUse::default();
+        let digest = ContentHash::from_content(b"new");
+        let hold = in_use.hold([digest]);
+        let sweep = in_use.sweep(HashSet::new);
+        drop(hold);
+        assert!(!removes(&sweep, digest));
+        drop(in_use.hold([digest]));
+        assert!(!removes(&sweep, digest));
+        drop(sweep);
+        assert!(removes(&in_use.sweep(HashSet::new), digest));
+    }
+
+    #[test]
+    fn hold_waits_for_the_removal_of_its_file() {
+        let in_use = InUse::default();
+        let digest = ContentHash::from_content(b"old");
+        let (began, begun) = std::sync::mpsc::channel();
+        let (finish, finished) = std::sync::mpsc::channel::<()>();
+        let gone = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let sweep = in_use.sweep(HashSet::new);
+            let gone = &gone;
+            scope.spawn(move || {
+                sweep.remove(digest, || {
+                    began.send(()).unwrap();
+                    finished.recv().unwrap();
+                    gone.store(true, std::sync::atomic::Ordering::SeqCst);
+                    Ok(())
+                })
+            });
+            begun.recv().unwrap();
+            drop(in_use.hold([ContentHash::from_content(b"another")]));
+            finish.send(()).unwrap();
+            let _hold = in_use.hold([digest]);
+            assert!(gone.load(std::sync::atomic::Ordering::SeqCst));
+        });
+    }
+}

@@ -1,0 +1,220 @@
+//! The shared blob store of a cluster's nodes: an S3-compatible store, or a shared folder.
+
+use futures::{StreamExt, TryStreamExt};
+use object_store::buffered::BufWriter;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path as ObjectPath;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokio::io::AsyncWriteExt;
+use weir_types::{ContentHash, Hasher};
+
+/// The limit of blobs listed at once.
+const LISTED_MAX: usize = 10_000;
+
+/// A store from which every node can fetch blobs. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct SharedBlobs {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) folder: ObjectPath,
+    cache_bytes_max: u64,
+    /// Blobs that were read and verified, with the `ETag` that identifies the verified write.
+    intact: Arc<Mutex<HashMap<ObjectPath, String>>>,
+}
+
+/// The limit of verified blobs remembered; beyond it, all are forgotten and verified again.
+const INTACT_MAX: usize = 65_536;
+
+/// The reason why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedBlobsError {
+    #[error("{0:?} is not s3://BUCKET[/PREFIX] or file:///FOLDER")]
+    Address(String),
+    #[error(transparent)]
+    Store(#[from] object_store::Error),
+    #[error(transparent)]
+    Folder(#[from] std::io::Error),
+}
+
+impl SharedBlobs {
+    /// Opens the store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come
+    /// from the `AWS_*` environment variables, or `file:///FOLDER`. Sends no request to the store
+    /// yet. Blocks on the disk for a folder. `cache_bytes_max` bounds a node's local copies of each
+    /// of the store's folders.
+    pub fn open(address: &str, cache_bytes_max: u64) -> Result<Self, SharedBlobsError> {
+        let wrong = || SharedBlobsError::Address(address.to_owned());
+        match address.split_once("://").ok_or_else(wrong)? {
+            ("file", folder) if folder.starts_with('/') => {
+                super::create_folder(Path::new(folder))?;
+                let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
+                Ok(Self::new(Arc::new(store), ObjectPath::default(), cache_bytes_max))
+            }
+            ("s3", rest) => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                if bucket.is_empty() {
+                    return Err(wrong());
+                }
+                let folder = ObjectPath::parse(prefix).map_err(|_| wrong())?;
+                Ok(Self::new(s3::open(bucket)?, folder, cache_bytes_max))
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    fn new(store: Arc<dyn ObjectStore>, folder: ObjectPath, cache_bytes_max: u64) -> Self {
+        Self { store, folder, cache_bytes_max, intact: Arc::default() }
+    }
+
+    /// A subfolder of the store.
+    pub fn folder(&self, name: &str) -> Self {
+        Self { folder: self.folder.clone().join(name), ..self.clone() }
+    }
+
+    /// The limit of bytes of a folder that a node caches.
+    pub(super) fn cache_bytes_max(&self) -> u64 {
+        self.cache_bytes_max
+    }
+
+    /// Uploads the blob in `file`. Skips a blob that the store has already, and replaces one with
+    /// wrong contents.
+    pub(super) async fn put(&self, digest: ContentHash, file: &Path) -> Result<(), object_store::Error> {
+        let path = self.path(digest);
+        let io = |source: std::io::Error| object_store::Error::Generic {
+            store: "blobs",
+            source: Box::new(source),
+        };
+        let mut file = tokio::fs::File::open(file).await.map_err(io)?;
+        let bytes = file.metadata().await.map_err(io)?.len();
+        match self.store.head(&path).await {
+            // A blob appears under its name only once it is complete.
+            Ok(there) if there.size == bytes && self.is_intact(digest, &there).await? => return Ok(()),
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        // A large file is uploaded in parts; memory is bounded by a few of them.
+        let mut writer = BufWriter::new(self.store.clone(), path);
+        let sent = async {
+            tokio::io::copy(&mut file, &mut writer).await?;
+            writer.shutdown().await
+        };
+        match sent.await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                // Without this, the store would keep the uploaded parts and charge for them.
+                let _ = writer.abort().await;
+                Err(io(error))
+            }
+        }
+    }
+
+    /// Whether the blob described by `there` matches its digest. Reads the blob, unless this write
+    /// of it was verified before.
+    async fn is_intact(&self, digest: ContentHash, there: &ObjectMeta) -> Result<bool, object_store::Error> {
+        let is_known = |intact: &HashMap<_, _>| {
+            there.e_tag.is_some() && intact.get(&there.location) == there.e_tag.as_ref()
+        };
+        if is_known(&self.lock_intact()) {
+            return Ok(true);
+        }
+        let found = match self.store.get(&there.location).await {
+            // Removed meanwhile.
+            Err(object_store::Error::NotFound { .. }) => return Ok(false),
+            found => found?,
+        };
+        let written = found.meta.e_tag.clone();
+        let mut hasher = Hasher::default();
+        let mut pieces = found.into_stream();
+        while let Some(piece) = pieces.try_next().await? {
+            hasher.update(&piece);
+        }
+        let is_intact = hasher.finish() == digest;
+        if let Some(written) = written.filter(|_| is_intact) {
+            let mut intact = self.lock_intact();
+            if intact.len() >= INTACT_MAX {
+                intact.clear();
+            }
+            intact.insert(there.location.clone(), written);
+        }
+        Ok(is_intact)
+    }
+
+    fn lock_intact(&self) -> MutexGuard<'_, HashMap<ObjectPath, String>> {
+        self.intact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The blob as a stream, with its size. Brings back a blob that was set aside.
+    pub(super) async fn get(
+        &self,
+        digest: ContentHash,
+    ) -> Result<object_store::GetResult, object_store::Error> {
+        match self.store.get(&self.path(digest)).await {
+            Err(object_store::Error::NotFound { .. }) if self.recover(digest).await? => {
+                self.store.get(&self.path(digest)).await
+            }
+            found => found,
+        }
+    }
+
+    /// Deletes a blob. A missing blob is not an error.
+    pub(super) async fn delete(&self, digest: ContentHash) -> Result<(), object_store::Error> {
+        match self.store.delete(&self.path(digest)).await {
+            Err(object_store::Error::NotFound { .. }) => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    /// Blobs that were stored before `time`, up to [`LISTED_MAX`].
+    pub(super) async fn kept_before(
+        &self,
+        time: SystemTime,
+    ) -> Result<Vec<ContentHash>, object_store::Error> {
+        let age = SystemTime::now().duration_since(time).unwrap_or_default();
+        let before = |object: &ObjectMeta| {
+            SystemTime::from(object.last_modified).elapsed().is_ok_and(|old| old >= age)
+        };
+        let digest = |object: ObjectMeta| -> Option<ContentHash> { object.location.filename()?.parse().ok() };
+        let objects = self.store.list(Some(&self.folder));
+        let old =
+            objects.try_filter_map(async |object| Ok(if before(&object) { digest(object) } else { None }));
+        old.take(LISTED_MAX).try_collect().await
+    }
+
+    pub(super) fn path(&self, digest: ContentHash) -> ObjectPath {
+        self.folder.clone().join(digest.to_string())
+    }
+}
+
+mod s3 {
+    use super::SharedBlobsError;
+    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+    use object_store::{ClientConfigKey, ObjectStore, RetryConfig};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// The time for retries of a failing request; after that, the caller gets the error.
+    const RETRY_TIME_MAX: Duration = Duration::from_secs(10);
+    const RETRIES_MAX: usize = 4;
+    /// The time limits of one transfer, and of a pause within it.
+    const TRANSFER_TIME_MAX: &str = "1day";
+    const SILENCE_MAX: &str = "30s";
+
+    pub(super) fn open(bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
+        // Selects ring for TLS, as elsewhere in this program. Fails if a provider is already
+        // installed.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let retry =
+            RetryConfig { max_retries: RETRIES_MAX, retry_timeout: RETRY_TIME_MAX, ..RetryConfig::default() };
+        let client = AmazonS3ConfigKey::Client;
+        let store = AmazonS3Builder::from_env()
+            .with_bucket_name(bucket)
+            .with_retry(retry)
+            // A transfer may take long, as long as data arrives.
+            .with_config(client(ClientConfigKey::Timeout), TRANSFER_TIME_MAX)
+            .with_config(client(ClientConfigKey::ReadTimeout), SILENCE_MAX)
+            .build()?;
+        Ok(Arc::new(store))
+    }
+}

@@ -1,0 +1,110 @@
+//! A blob that can be read has the contents that were stored.
+
+use super::*;
+use futures::stream;
+use std::fs::File;
+use std::time::Duration;
+
+fn body(pieces: &[&'static str]) -> impl Stream<Item = Result<Bytes, std::io::Error>> + Unpin {
+    stream::iter(pieces.iter().map(|piece| Ok(Bytes::from_static(piece.as_bytes()))).collect::<Vec<_>>())
+}
+
+#[tokio::test]
+async fn blob_is_named_by_its_hash_and_leftovers_are_swept() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().join("blobs"), None).unwrap();
+    let staged = blobs.stage(body(&["he", "llo"]), 5).await.unwrap();
+    assert_eq!(staged.digest, ContentHash::from_content(b"hello"));
+    let path = blobs.path(staged.digest);
+    let hold = blobs.keep(staged).await.unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), b"hello");
+    blobs.sweep(HashSet::new).await.unwrap();
+    assert!(path.exists(), "it is held");
+    drop(hold);
+    blobs.sweep(HashSet::new).await.unwrap();
+    assert!(!path.exists());
+    std::fs::write(folder.path().join("blobs/.staged-x"), b"half").unwrap();
+    Blobs::open(folder.path().join("blobs"), None).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path().join("blobs")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn damaged_blob_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
+    let path = blobs.path(ContentHash::from_content(b"hello"));
+    for damaged in [None, Some("hell"), Some("jello")] {
+        if let Some(damaged) = damaged {
+            std::fs::write(&path, damaged).unwrap();
+        }
+        let _hold = blobs.keep(blobs.stage(body(&["hello"]), 5).await.unwrap()).await.unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"hello", "after {damaged:?}");
+    }
+}
+
+/// The shared store, as other nodes would open it.
+fn shared(folder: &Path, cache_bytes_max: u64) -> SharedBlobs {
+    SharedBlobs::open(&format!("file://{}", folder.display()), cache_bytes_max).unwrap().folder("blobs")
+}
+
+#[tokio::test]
+async fn fetched_blob_is_verified_and_evicted_least_recently_used_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let blobs = |name: &str, cache_bytes_max| {
+        Blobs::open(folder.path().join(name), Some(shared(&store, cache_bytes_max))).unwrap()
+    };
+    let (ours, theirs) = (blobs("ours", 100), blobs("theirs", 10));
+    let mut digests = Vec::new();
+    for text in ["first", "other", "third"] {
+        digests.push(ContentHash::from_content(text.as_bytes()));
+        drop(ours.keep(ours.stage(body(&[text]), 5).await.unwrap()).await.unwrap());
+    }
+    let [first, other, third] = digests[..] else { unreachable!("there are three") };
+    let (one, same) = tokio::join!(theirs.fetch(first), theirs.fetch(first));
+    assert_eq!(std::fs::read(one.unwrap()).unwrap(), b"first");
+    assert_eq!(same.unwrap(), theirs.path(first));
+    // Room for two: the least recently requested one is evicted.
+    let long_ago = SystemTime::now() - Duration::from_secs(3_600);
+    File::options().append(true).open(theirs.path(first)).unwrap().set_modified(long_ago).unwrap();
+    theirs.fetch(other).await.unwrap();
+    theirs.fetch(first).await.unwrap();
+    let before = SystemTime::now() - Duration::from_secs(60);
+    File::options().append(true).open(theirs.path(other)).unwrap().set_modified(before).unwrap();
+    theirs.fetch(third).await.unwrap();
+    assert_eq!([first, other, third].map(|digest| theirs.path(digest).exists()), [true, false, true]);
+    // A fetch returns the stored contents or fails.
+    std::fs::write(store.join("blobs").join(other.to_string()), "order").unwrap();
+    assert!(matches!(theirs.fetch(other).await, Err(BlobError::Damaged(_))));
+    let missing = ContentHash::from_content(b"missing");
+    assert!(matches!(theirs.fetch(missing).await, Err(BlobError::Missing(_))));
+}
+
+#[tokio::test]
+async fn removed_shared_blob_is_missing_and_old_blobs_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    let blobs = Blobs::open(folder.path().join("ours"), Some(shared(&store, 100))).unwrap();
+    let [old, new] = ["old", "new"].map(|text| ContentHash::from_content(text.as_bytes()));
+    for text in ["old", "new"] {
+        drop(blobs.keep(blobs.stage(body(&[text]), 5).await.unwrap()).await.unwrap());
+    }
+    let hours = |hours: u64| SystemTime::now() - Duration::from_secs(hours * 3_600);
+    let file = File::options().append(true).open(store.join("blobs").join(old.to_string())).unwrap();
+    file.set_modified(hours(3)).unwrap();
+    assert_eq!(blobs.shared_before(hours(2)).await.unwrap(), [old]);
+    assert_eq!(blobs.shared_before(hours(4)).await.unwrap(), []);
+    let missing = ContentHash::from_content(b"missing");
+    blobs.remove_shared([old, missing]).await.unwrap();
+    let theirs = Blobs::open(folder.path().join("theirs"), Some(shared(&store, 100))).unwrap();
+    assert!(matches!(theirs.fetch(old).await, Err(BlobError::Missing(_))));
+    theirs.fetch(new).await.unwrap();
+}
+
+#[tokio::test]
+async fn oversized_upload_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
+    assert!(matches!(blobs.stage(body(&["hello", "!"]), 5).await, Err(PutError::TooLarge { bytes_max: 5 })));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}

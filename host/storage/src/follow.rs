@@ -1,0 +1,91 @@
+//! Keeps memory in step with the datastore that the nodes of a cluster share.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use weir_datastore::{Change, Datastore, Error, Prefix, Revision, WatchEnd};
+
+/// Pause before an unreachable datastore is retried.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait for the event of a write.
+const NEWS_TIME_MAX: Duration = Duration::from_secs(1);
+
+/// Datastore revision that a part of memory reflects.
+#[derive(Debug)]
+pub struct Heard(watch::Sender<Revision>);
+
+impl Default for Heard {
+    fn default() -> Self {
+        Self(watch::Sender::new(Revision(0)))
+    }
+}
+
+impl Heard {
+    /// Records that memory now reflects `revision`.
+    pub fn of(&self, revision: Revision) {
+        self.0.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
+    }
+
+    /// Waits until memory reflects `revision`, for a limited time: after slow events, the caller
+    /// continues without them.
+    pub async fn wait(&self, revision: Revision) {
+        let mut heard = self.0.subscribe();
+        let hearing = heard.wait_for(|heard| *heard >= revision);
+        if tokio::time::timeout(NEWS_TIME_MAX, hearing).await.is_err() {
+            tracing::debug!(%revision, "timed out waiting for a watch to deliver a written change");
+        }
+    }
+}
+
+/// A part of memory that mirrors the keys below a prefix.
+pub trait Follow: Send + Sync + 'static {
+    /// Name of the mirror, for logs.
+    const WHAT: &'static str;
+
+    /// Prefix of the mirrored keys; none if it is invalid.
+    fn prefix(&self) -> Option<Prefix>;
+
+    /// Applies one commit.
+    fn apply(&self, change: Change) -> impl Future<Output = ()> + Send;
+
+    /// Reloads everything, and returns the revision that it reflects.
+    fn load(&self) -> impl Future<Output = Result<Revision, Error>> + Send;
+}
+
+/// Keeps `follower` in step with the changes after `revision`, until the store closes. While the
+/// store is unreachable, memory keeps its last state. After missed changes, everything is reloaded.
+pub async fn follow<F: Follow>(datastore: Arc<dyn Datastore>, follower: F, mut revision: Revision) {
+    let Some(prefix) = follower.prefix() else { return };
+    loop {
+        let mut watch = match datastore.watch(&prefix, Some(revision)).await {
+            Ok(watch) => watch,
+            Err(Error::Closed) => return,
+            Err(error) => {
+                tracing::warn!(%error, what = F::WHAT, "watching the changes of other nodes failed, retrying");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        let end = loop {
+            match watch.next().await {
+                Ok(change) => follower.apply(change).await,
+                Err(end) => break end,
+            }
+        };
+        if end == WatchEnd::Closed {
+            return;
+        }
+        tracing::info!(what = F::WHAT, "watch missed changes: reading all records again");
+        revision = loop {
+            match follower.load().await {
+                Ok(revision) => break revision,
+                Err(Error::Closed) => return,
+                Err(error) => {
+                    tracing::warn!(%error, what = F::WHAT, "reading the changes of other nodes failed, retrying");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        };
+    }
+}

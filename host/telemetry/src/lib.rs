@@ -1,0 +1,17 @@
+//! Telemetry of the node: metrics, spans and function logs.
+
+mod device_report;
+pub mod gpus;
+pub mod logs;
+pub use device_report::DeviceReport;
+
+mod metrics;
+mod spans;
+mod trace;
+pub mod usage;
+
+pub use metrics::{
+    ColdStart, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,
+};
+pub use spans::SpanLog;
+pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

@@ -1,0 +1,267 @@
+//! Prometheus metrics of the node. Times are in seconds and sizes in bytes, by Prometheus
+//! convention.
+//!
+//! Series of functions carry their tenant, and are shown to that tenant and the operator. All other
+//! series belong to the node, and are shown to every client.
+
+mod asynchronous;
+mod calls;
+mod deployed;
+mod devices;
+mod functions;
+mod gpus;
+mod hedges;
+mod intermediates;
+mod objects;
+mod placements;
+mod process;
+mod response_cache;
+mod served;
+mod sizes;
+mod triton;
+mod usage;
+
+use asynchronous::AsyncMetrics;
+pub use calls::ColdStart;
+pub use functions::{FunctionMetrics, Retired};
+pub use hedges::HedgeMetrics;
+use objects::ObjectMetrics;
+use placements::PlacementMetrics;
+pub use served::{Demand, Served, Tally, Times};
+pub use sizes::SizeMetrics;
+
+use super::gpus::GpuMonitor;
+use super::trace::Phase;
+use super::usage::Meters;
+use calls::CallMetrics;
+use deployed::DeployedMetrics;
+use devices::DeviceMetrics;
+use functions::Functions;
+use hedges::AllHedges;
+use intermediates::IntermediateMetrics;
+use process::ProcessMetrics;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use response_cache::ResponseCacheMetrics;
+use served::AllServed;
+use sizes::AllSizes;
+use std::sync::Arc;
+use std::time::Duration;
+use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
+
+/// All metrics of the node. Handles are cheap to clone and to update.
+pub struct Metrics {
+    registry: Registry,
+    functions_counted: Functions,
+    served: AllServed,
+    sizes: AllSizes,
+    hedges: AllHedges,
+    /// Figures that GPUs report.
+    pub gpus: GpuMonitor,
+    /// Device usage of tenants.
+    pub usage: Meters,
+    /// Invocations of all functions.
+    pub calls: CallMetrics,
+    /// Deployed functions, models and workflows.
+    pub deployed: DeployedMetrics,
+    /// Connections, instances and memory of the process.
+    pub process: ProcessMetrics,
+    /// The response cache: its size, hits, misses and evictions.
+    pub response_cache: ResponseCacheMetrics,
+    /// Asynchronous invocations.
+    pub asynchronous: AsyncMetrics,
+    /// Named objects: puts, reads and sizes.
+    pub objects: ObjectMetrics,
+    /// Estimates of placements.
+    pub placements: PlacementMetrics,
+    /// Tensors sent between nodes.
+    pub intermediates: IntermediateMetrics,
+    /// Series by device.
+    pub devices: DeviceMetrics,
+}
+
+/// Histogram from 10 microseconds to about 40 seconds.
+fn time_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(10e-6, 2.0, 23))
+}
+
+/// Histogram of powers of two, up to the largest batch that may be requested.
+fn size_buckets() -> Histogram {
+    Histogram::new(exponential_buckets(1.0, 2.0, 11))
+}
+
+/// Registers a counter.
+fn counter(registry: &mut Registry, name: &str, help: &str) -> Counter {
+    let counter = Counter::default();
+    registry.register(name, help, counter.clone());
+    counter
+}
+
+/// Registers a gauge.
+fn gauge(registry: &mut Registry, name: &str, help: &str) -> Gauge {
+    let gauge = Gauge::default();
+    registry.register(name, help, gauge.clone());
+    gauge
+}
+
+impl Metrics {
+    /// Registers all metrics.
+    pub fn new() -> Arc<Self> {
+        let mut all = Registry::default();
+        let served = AllServed::register(&mut all);
+        let gpus = GpuMonitor::default();
+        all.register_collector(Box::new(gpus.clone()));
+        let usage = Meters::default();
+        all.register_collector(Box::new(usage.clone()));
+        let registry = all.sub_registry_with_prefix("weir");
+        Arc::new(Self {
+            functions_counted: Functions::register(registry),
+            response_cache: ResponseCacheMetrics::register(registry),
+            placements: PlacementMetrics::register(registry),
+            sizes: AllSizes::register(registry),
+            hedges: AllHedges::register(registry),
+            asynchronous: AsyncMetrics::register(registry),
+            objects: ObjectMetrics::register(registry),
+            intermediates: IntermediateMetrics::register(registry),
+            devices: DeviceMetrics::register(registry),
+            calls: CallMetrics::register(registry),
+            process: ProcessMetrics::register(registry),
+            deployed: DeployedMetrics::register(registry),
+            served,
+            gpus,
+            usage,
+            registry: all,
+        })
+    }
+
+    /// Records the time of one phase of an invocation.
+    pub fn phase(&self, phase: Phase, time: Duration) {
+        self.calls.phase(phase, time);
+    }
+
+    /// Records the memory of a guest at its end.
+    pub fn guest_memory(&self, bytes: usize) {
+        self.calls.guest_memory(bytes);
+    }
+
+    /// Counts a cold start.
+    pub fn cold_start(&self, cause: ColdStart) {
+        self.calls.cold_start(cause);
+    }
+
+    /// Counts a model that was placed on this device but ran on another.
+    pub fn instead(&self, device: &str) {
+        self.devices.instead(device);
+    }
+
+    /// Looks up the metrics of one function. Callers keep the handle.
+    pub fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
+        self.functions_counted.of(tenant, name)
+    }
+
+    /// Looks up the inference statistics of one version of a model or tensor function. Callers keep
+    /// the handle.
+    pub fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
+        self.served.of(tenant, name, version)
+    }
+
+    /// Returns the sizing metrics of one version of a model on a device.
+    pub fn sizes(&self, model: &ModelId, device: &str) -> SizeMetrics {
+        self.sizes.of(model, device)
+    }
+
+    /// Returns the hedging metrics of one step of a workflow.
+    pub fn hedges(&self, workflow: &WorkflowId, step: &str) -> HedgeMetrics {
+        self.hedges.of(workflow, step)
+    }
+
+    /// Encodes all series in the OpenMetrics text format. With a tenant, omits the series of other
+    /// tenants.
+    pub fn encode(&self, of: Option<&TenantId>) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(match of {
+            Some(tenant) => shown_to(tenant, &text),
+            None => text,
+        })
+    }
+}
+
+/// Removes the samples of tenants other than `tenant`. Names of tenants and functions contain no
+/// quotes, so no name can look like the label of another tenant.
+fn shown_to(tenant: &TenantId, text: &str) -> String {
+    let own = format!("tenant=\"{tenant}\"");
+    let is_shown = |line: &&str| line.starts_with('#') || !line.contains("tenant=\"") || line.contains(&own);
+    text.split_inclusive('\n').filter(is_shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::ErrorCode;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::new(name).unwrap()
+    }
+
+    #[test]
+    fn tenant_sees_its_own_functions_and_the_node() {
+        let metrics = Metrics::new();
+        let _kept = ["acme", "acme2", "tenant"].map(|owner| {
+            let function = metrics.function(&tenant(owner), &Name::new("secret").unwrap());
+            function.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+            function
+        });
+        let whole = metrics.encode(None).unwrap();
+        let shown = metrics.encode(Some(&tenant("acme"))).unwrap();
+        for owner in ["acme2", "tenant"] {
+            let label = format!("tenant=\"{owner}\"");
+            assert!(whole.contains(&label) && !shown.contains(&label), "{owner}");
+        }
+        for line in [
+            "weir_invocations_total{tenant=\"acme\",function=\"secret\",code=\"guest-trap\"} 1",
+            "weir_connections 0",
+            "# EOF",
+        ] {
+            assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
+        }
+        assert_eq!(metrics.encode(Some(&tenant("other"))).unwrap().matches("tenant=").count(), 0);
+    }
+
+    #[test]
+    fn phase_times_are_one_metric_with_a_phase_label() {
+        let metrics = Metrics::new();
+        metrics.phase(Phase::ModelRun, Duration::from_secs(2));
+        let text = metrics.encode(None).unwrap();
+        for phase in Phase::ALL {
+            let count = u8::from(phase == Phase::ModelRun);
+            let line = format!("weir_phase_seconds_count{{phase=\"{}\"}} {count}", phase.as_str());
+            assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
+        }
+        let sum = "weir_phase_seconds_sum{phase=\"model_run\"} 2.0";
+        assert!(text.lines().any(|shown| shown == sum), "{sum} is not in\n{text}");
+    }
+
+    #[test]
+    fn series_live_until_the_last_handle_is_dropped() {
+        let metrics = Metrics::new();
+        let tenant = tenant("acme");
+        let name = Name::new("f").unwrap();
+        let count = || metrics.encode(None).unwrap().matches("tenant=\"acme\"").count();
+        let (deployed, running) = (metrics.function(&tenant, &name), metrics.function(&tenant, &name));
+        drop(deployed);
+        running.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        let again = metrics.function(&tenant, &name);
+        drop(running);
+        again.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        let text = metrics.encode(None).unwrap();
+        assert!(text.contains("code=\"guest-trap\"} 2"), "{text}");
+        drop(again);
+        assert_eq!(count(), 0);
+        let anew = metrics.function(&tenant, &name);
+        anew.ended(None, Duration::ZERO, Duration::ZERO);
+        assert!(metrics.encode(None).unwrap().contains("code=\"ok\"} 1"));
+    }
+}

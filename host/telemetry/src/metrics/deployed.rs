@@ -1,0 +1,30 @@
+//! Metrics of deployed functions, models and workflows.
+
+use super::{counter, gauge};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Series of the deployed functions, models and workflows.
+pub struct DeployedMetrics {
+    /// Components loaded ahead of their first call.
+    pub preloaded: Counter,
+    /// Functions deployed.
+    pub functions: Gauge,
+    /// Models pushed.
+    pub models: Gauge,
+    /// Workflows deployed.
+    pub workflows: Gauge,
+}
+
+impl DeployedMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let help = "Components that were loaded before they were called";
+        Self {
+            preloaded: counter(registry, "components_preloaded", help),
+            functions: gauge(registry, "functions", "Functions deployed"),
+            models: gauge(registry, "models", "Models pushed"),
+            workflows: gauge(registry, "workflows", "Workflows deployed"),
+        }
+    }
+}

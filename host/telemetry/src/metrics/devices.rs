@@ -1,0 +1,190 @@
+//! Metrics by device.
+
+use crate::DeviceReport;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::sync::atomic::Ordering;
+use weir_inference::{ExecutorFigures, HandedOver, PinnedCacheFigures};
+
+/// Metrics of the node's devices.
+pub struct DeviceMetrics {
+    resident_bytes: Family<Labels, Gauge>,
+    capacity_bytes: Family<Labels, Gauge>,
+    outside_bytes: Family<Labels, Gauge>,
+    runs_waiting: Family<Labels, Gauge>,
+    up: Family<Labels, Gauge>,
+    losses: Family<Labels, Counter>,
+    fallbacks: Family<Labels, Counter>,
+    capture_failures: Family<Labels, Counter>,
+    intermediates: Family<Labels, Gauge>,
+    intermediates_bytes: Family<Labels, Gauge>,
+    handed_over_bytes: Family<WayLabels, Counter>,
+    spilled_bytes: Family<TierLabels, Counter>,
+    pinned_cache_bytes: Family<Labels, Gauge>,
+    pinned_cache_capacity_bytes: Family<Labels, Gauge>,
+    pinned_cache_hit_bytes: Family<Labels, Counter>,
+    pinned_cache_miss_bytes: Family<Labels, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    device: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WayLabels {
+    device: String,
+    through: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TierLabels {
+    device: String,
+    to: &'static str,
+}
+
+impl Labels {
+    fn of(device: &str) -> Self {
+        Self { device: device.to_owned() }
+    }
+}
+
+impl DeviceMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let mut gauge = |name: &str, help: &str| {
+            let family = Family::<Labels, Gauge>::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let resident_bytes = gauge("model_resident_bytes", "Device memory that models take");
+        let capacity_bytes = gauge("device_capacity_bytes", "Device memory that models may take");
+        let help = "Device memory that is in use outside of the pool for models and runs: contexts, modules, graphs, libraries, other processes";
+        let outside_bytes = gauge("device_outside_pool_bytes", help);
+        let runs_waiting = gauge("device_runs_waiting", "Model runs that wait for a slot of the device");
+        let up = gauge("device_up", "Whether the device is there; 0 while it is lost");
+        let intermediates =
+            gauge("device_intermediates", "Tensors on the device that runs have left for others");
+        let intermediates_bytes =
+            gauge("device_intermediates_bytes", "Bytes of tensors that runs have left on the device");
+        let pinned_cache_bytes = gauge("device_pinned_cache_bytes", "Bytes of weights in the pinned cache");
+        let help = "Pinned host memory that caches weights";
+        let pinned_cache_capacity_bytes = gauge("device_pinned_cache_capacity_bytes", help);
+        let mut counter = |name: &str, help: &str| {
+            let family = Family::<Labels, Counter>::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let losses = counter("device_losses", "Times that the device was lost, with what was in its memory");
+        let help = "Times that a model was to be opened or run on the device, and was on another, since the device cannot";
+        let fallbacks = counter("device_fallbacks", help);
+        let help = "Runs that the driver failed to capture or repeat as a CUDA graph, and that were launched kernel by kernel";
+        let capture_failures = counter("device_capture_failures", help);
+        let help = "Bytes of weights that loads copied to the device from the pinned cache";
+        let pinned_cache_hit_bytes = counter("device_pinned_cache_hit_bytes", help);
+        let help = "Bytes of weights that loads copied to the device from files";
+        let pinned_cache_miss_bytes = counter("device_pinned_cache_miss_bytes", help);
+        let handed_over_bytes = Family::<WayLabels, Counter>::default();
+        registry.register(
+            "device_handed_over_bytes",
+            "Bytes left on the device that others have read: there, from there by a sibling, or through the host after all",
+            handed_over_bytes.clone(),
+        );
+        let spilled_bytes = Family::<TierLabels, Counter>::default();
+        registry.register(
+            "device_spilled_bytes",
+            "Bytes left on the device that made room there: to the memory of a sibling, or to the host",
+            spilled_bytes.clone(),
+        );
+        Self {
+            resident_bytes,
+            capacity_bytes,
+            outside_bytes,
+            runs_waiting,
+            up,
+            losses,
+            fallbacks,
+            capture_failures,
+            intermediates,
+            intermediates_bytes,
+            handed_over_bytes,
+            spilled_bytes,
+            pinned_cache_bytes,
+            pinned_cache_capacity_bytes,
+            pinned_cache_hit_bytes,
+            pinned_cache_miss_bytes,
+        }
+    }
+
+    /// Sets the current state of a device.
+    pub fn set(&self, device: &DeviceReport) {
+        let labels = Labels::of(&device.name);
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.resident_bytes.get_or_create(&labels).set(number(device.used_bytes));
+        self.capacity_bytes.get_or_create(&labels).set(number(device.capacity_bytes));
+        self.runs_waiting.get_or_create(&labels).set(number(device.runs_waiting));
+        self.up.get_or_create(&labels).set(i64::from(device.lost.is_none()));
+        // Creates the counters, so that they are shown as 0 from the start.
+        let _ = (self.losses.get_or_create(&labels), self.fallbacks.get_or_create(&labels));
+    }
+
+    /// Sets the figures of the tensors that runs have left on a device.
+    pub fn set_handed_over(&self, device: &str, handed_over: &HandedOver) {
+        let HandedOver {
+            kept,
+            kept_bytes,
+            on_device_bytes,
+            by_sibling_bytes,
+            spilled_to_sibling_bytes,
+            spilled_to_host_bytes,
+            through_host_bytes,
+        } = *handed_over;
+        let labels = Labels::of(device);
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.intermediates.get_or_create(&labels).set(number(kept));
+        self.intermediates_bytes.get_or_create(&labels).set(number(kept_bytes));
+        let ways = [("device", on_device_bytes), ("sibling", by_sibling_bytes), ("host", through_host_bytes)];
+        for (through, bytes) in ways {
+            let labels = WayLabels { device: device.to_owned(), through };
+            // The backend counts these bytes; copy its total.
+            self.handed_over_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
+        }
+        for (to, bytes) in [("sibling", spilled_to_sibling_bytes), ("host", spilled_to_host_bytes)] {
+            let labels = TierLabels { device: device.to_owned(), to };
+            self.spilled_bytes.get_or_create(&labels).inner().store(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the figures of a GPU's executor.
+    pub fn set_executor(&self, device: &str, figures: &ExecutorFigures) {
+        let ExecutorFigures { capture_failures, outside_bytes } = *figures;
+        let labels = Labels::of(device);
+        self.outside_bytes.get_or_create(&labels).set(i64::try_from(outside_bytes).unwrap_or(i64::MAX));
+        // The executor counts these failures; copy its total.
+        self.capture_failures.get_or_create(&labels).inner().store(capture_failures, Ordering::Relaxed);
+    }
+
+    /// Sets the figures of a GPU's pinned cache.
+    pub fn set_pinned_cache(&self, device: &str, figures: &PinnedCacheFigures) {
+        let PinnedCacheFigures { capacity_bytes, used_bytes, hit_bytes, miss_bytes } = *figures;
+        let labels = Labels::of(device);
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.pinned_cache_bytes.get_or_create(&labels).set(number(used_bytes));
+        self.pinned_cache_capacity_bytes.get_or_create(&labels).set(number(capacity_bytes));
+        // The backend counts these bytes; copy its totals.
+        self.pinned_cache_hit_bytes.get_or_create(&labels).inner().store(hit_bytes, Ordering::Relaxed);
+        self.pinned_cache_miss_bytes.get_or_create(&labels).inner().store(miss_bytes, Ordering::Relaxed);
+    }
+
+    /// Counts the loss of a device.
+    pub fn lost(&self, device: &str) {
+        self.losses.get_or_create(&Labels::of(device)).inc();
+    }
+
+    /// Counts a model that was placed on this device but ran on another.
+    pub(super) fn instead(&self, device: &str) {
+        self.fallbacks.get_or_create(&Labels::of(device)).inc();
+    }
+}

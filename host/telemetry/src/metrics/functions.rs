@@ -1,0 +1,317 @@
+//! Metrics of functions.
+//!
+//! The series of a function exist from its deployment until the last handle is dropped, after the
+//! function was deleted and its invocations have ended. Deleted functions leave no series behind.
+
+use super::time_buckets;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use weir_call::Outcome as Kept;
+use weir_types::{ErrorCode, Name, TenantId};
+
+type Seconds = Counter<f64, AtomicU64>;
+
+/// Outcome of an invocation without an error.
+const OK: &str = "ok";
+
+/// Kinds of instances that run an invocation.
+const FRESH: &str = "fresh";
+const REUSED: &str = "reused";
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Owner {
+    tenant: String,
+    function: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    tenant: String,
+    function: String,
+    code: &'static str,
+}
+
+/// Reason for retiring an instance that could have been reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retired {
+    /// The instance ran `reuse.calls_max` calls.
+    Calls,
+    /// The memory of the instance grew by more than `reuse.memory_growth_bytes`.
+    Memory,
+    /// The instance held more than `reuse.handles_max` handles, or a handle that may not outlive a
+    /// call.
+    Handles,
+    /// The instance reached the age of `reuse.age_ms`.
+    Age,
+    /// The instance got no call within `reuse.idle_ms`.
+    Idle,
+    /// The last call of the instance failed, or was cut off.
+    Failed,
+    /// Another function needed the place, or `reuse.idle_max` instances were already idle.
+    Room,
+    /// Another version of the function became active, or the function was deleted.
+    Replaced,
+    /// The node shuts down.
+    Stopping,
+}
+
+impl Retired {
+    const ALL: [Self; 9] = [
+        Self::Calls,
+        Self::Memory,
+        Self::Handles,
+        Self::Age,
+        Self::Idle,
+        Self::Failed,
+        Self::Room,
+        Self::Replaced,
+        Self::Stopping,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Memory => "memory",
+            Self::Handles => "handles",
+            Self::Age => "age",
+            Self::Idle => "idle",
+            Self::Failed => "failed",
+            Self::Room => "room",
+            Self::Replaced => "replaced",
+            Self::Stopping => "stopping",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Use {
+    tenant: String,
+    function: String,
+    instance: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct End {
+    tenant: String,
+    function: String,
+    cause: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SloLabels {
+    tenant: String,
+    function: String,
+    outcome: &'static str,
+}
+
+impl Owner {
+    fn kept(&self, outcome: Kept) -> SloLabels {
+        let Self { tenant, function } = self.clone();
+        SloLabels { tenant, function, outcome: outcome.as_str() }
+    }
+
+    fn outcome(&self, code: &'static str) -> Outcome {
+        let Self { tenant, function } = self.clone();
+        Outcome { tenant, function, code }
+    }
+
+    fn use_of(&self, instance: &'static str) -> Use {
+        let Self { tenant, function } = self.clone();
+        Use { tenant, function, instance }
+    }
+
+    fn end(&self, cause: Retired) -> End {
+        let Self { tenant, function } = self.clone();
+        End { tenant, function, cause: cause.as_str() }
+    }
+}
+
+/// Series of all functions. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Functions {
+    invocations: Family<Outcome, Counter>,
+    slo_invocations: Family<SloLabels, Counter>,
+    seconds: Family<Owner, Histogram>,
+    cpu_seconds: Family<Owner, Seconds>,
+    log_dropped_bytes: Family<Owner, Counter>,
+    hits: Family<Owner, Counter>,
+    instances: Family<Use, Counter>,
+    retired: Family<End, Counter>,
+    live: Arc<Mutex<HashMap<Owner, Weak<Series>>>>,
+}
+
+impl Functions {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let functions = Self {
+            invocations: Family::default(),
+            slo_invocations: Family::default(),
+            seconds: Family::new_with_constructor(time_buckets),
+            cpu_seconds: Family::default(),
+            log_dropped_bytes: Family::default(),
+            hits: Family::default(),
+            instances: Family::default(),
+            retired: Family::default(),
+            live: Arc::default(),
+        };
+        let Self {
+            invocations,
+            slo_invocations,
+            seconds,
+            cpu_seconds,
+            log_dropped_bytes,
+            hits,
+            instances,
+            retired,
+            ..
+        } = functions.clone();
+        let help = "Invocations with a service level objective, by what became of it";
+        registry.register("slo_invocations", help, slo_invocations);
+        registry.register("invocations", "Invocations that ended, by outcome", invocations);
+        let help = "From an invocation's arrival to the end of its answer";
+        registry.register_with_unit("invocation", help, Unit::Seconds, seconds);
+        registry.register_with_unit("guest_cpu", "Processor time of guests", Unit::Seconds, cpu_seconds);
+        let help = "What functions wrote beyond limits.log_bytes, which is not in their logs";
+        registry.register_with_unit("function_log_dropped", help, Unit::Bytes, log_dropped_bytes);
+        let help =
+            "Invocations that were given an answer made for an equal one; of functions with a cache_ttl_ms";
+        registry.register("function_cache_hits", help, hits);
+        let help = "Invocations that were given an instance, a fresh one or one that was reused";
+        registry.register("function_instances", help, instances);
+        let help = "Instances that might have been reused and were given up, by cause";
+        registry.register("function_instances_retired", help, retired);
+        functions
+    }
+
+    /// Returns the series of one function. All callers share them while any handle exists.
+    pub(super) fn of(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
+        let owner = Owner { tenant: tenant.to_string(), function: name.to_string() };
+        let mut live = self.live.lock();
+        if let Some(series) = live.get(&owner).and_then(Weak::upgrade) {
+            return FunctionMetrics(series);
+        }
+        let series = Arc::new(Series {
+            ok: self.invocations.get_or_create_owned(&owner.outcome(OK)),
+            seconds: self.seconds.get_or_create_owned(&owner),
+            cpu_seconds: self.cpu_seconds.get_or_create_owned(&owner),
+            log_dropped_bytes: self.log_dropped_bytes.get_or_create_owned(&owner),
+            fresh: self.instances.get_or_create_owned(&owner.use_of(FRESH)),
+            reused: OnceLock::new(),
+            functions: self.clone(),
+            owner: owner.clone(),
+        });
+        live.insert(owner, Arc::downgrade(&series));
+        FunctionMetrics(series)
+    }
+}
+
+/// Metrics of one function. Cheap to clone and to update.
+#[derive(Clone)]
+pub struct FunctionMetrics(Arc<Series>);
+
+struct Series {
+    owner: Owner,
+    ok: Counter,
+    seconds: Histogram,
+    cpu_seconds: Seconds,
+    log_dropped_bytes: Counter,
+    fresh: Counter,
+    reused: OnceLock<Counter>,
+    functions: Functions,
+}
+
+impl FunctionMetrics {
+    /// Records the end of an invocation.
+    pub fn ended(&self, failed: Option<ErrorCode>, time: Duration, cpu_time: Duration) {
+        let Series { owner, ok, seconds, cpu_seconds, functions, .. } = &*self.0;
+        seconds.observe(time.as_secs_f64());
+        cpu_seconds.inc_by(cpu_time.as_secs_f64());
+        match failed {
+            None => ok.inc(),
+            Some(code) => functions.invocations.get_or_create(&owner.outcome(code.as_str())).inc(),
+        };
+    }
+
+    /// Counts an instance given to an invocation.
+    pub fn instance(&self, is_fresh: bool) {
+        let Series { owner, fresh, reused, functions, .. } = &*self.0;
+        match is_fresh {
+            true => fresh.inc(),
+            // Created at the first reuse, since most functions never reuse an instance.
+            false => {
+                reused.get_or_init(|| functions.instances.get_or_create_owned(&owner.use_of(REUSED))).inc()
+            }
+        };
+    }
+
+    /// Counts a retired instance.
+    pub fn retired(&self, cause: Retired) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.retired.get_or_create(&owner.end(cause)).inc();
+    }
+
+    /// Counts the end of an invocation with an objective.
+    pub fn objective(&self, outcome: Kept) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.slo_invocations.get_or_create(&owner.kept(outcome)).inc();
+    }
+
+    /// Counts bytes that an invocation wrote beyond its log limit.
+    pub fn log_dropped(&self, bytes: u64) {
+        self.0.log_dropped_bytes.inc_by(bytes);
+    }
+}
+
+impl FunctionMetrics {
+    /// Counts an invocation that got a response made for another.
+    pub fn hit(&self) {
+        let Series { owner, functions, .. } = &*self.0;
+        functions.hits.get_or_create(owner).inc();
+    }
+}
+
+impl Drop for Series {
+    fn drop(&mut self) {
+        let Functions {
+            invocations,
+            slo_invocations,
+            seconds,
+            cpu_seconds,
+            log_dropped_bytes,
+            hits,
+            instances,
+            retired,
+            live,
+        } = &self.functions;
+        let owner = &self.owner;
+        let mut live = live.lock();
+        if live.get(owner).is_none_or(|series| series.strong_count() > 0) {
+            // The name is in use again: keep the series.
+            return;
+        }
+        live.remove(owner);
+        for code in ErrorCode::ALL.iter().map(|code| code.as_str()).chain([OK]) {
+            invocations.remove(&owner.outcome(code));
+        }
+        for outcome in Kept::ALL {
+            slo_invocations.remove(&owner.kept(outcome));
+        }
+        seconds.remove(owner);
+        cpu_seconds.remove(owner);
+        log_dropped_bytes.remove(owner);
+        hits.remove(owner);
+        for instance in [FRESH, REUSED] {
+            instances.remove(&owner.use_of(instance));
+        }
+        for cause in Retired::ALL {
+            retired.remove(&owner.end(cause));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Times that are learned as loads end and invocations finish.
+
+use crate::LoadTimes;
+use crate::estimate::RunTimes;
+
+/// Times of all models and functions, by kind of device.
+#[derive(Debug, Default)]
+pub(super) struct AllTimes {
+    /// Load times of models, per MiB.
+    pub(super) loads: LoadTimes,
+    pub(super) runs: RunTimes,
+}
+
+/// Times of one function by kind of device, with all models in memory.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FunctionTimes {
+    /// Device time of an invocation. Where the driver does not measure it, the time from start to
+    /// end.
+    pub(super) run: RunTimes,
+    /// Time of an invocation off the device, without waits: wall time is both together.
+    pub(super) off_device: RunTimes,
+}

@@ -1,0 +1,122 @@
+//! The scheduler's decisions at default settings, and their explanations.
+
+use super::{infer, node, push};
+use futures::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use weir_tests::{Answer, Client, Node};
+use weir_types::ErrorCode;
+
+/// Devices of one kind, so that only their load matters.
+const DEVICES: &str = "fake:x,fake:x";
+
+async fn start(policy: &str) -> Node {
+    node(DEVICES, 5_000).set("scheduler.policy", policy).start().await
+}
+
+async fn push_hot(node: &Client, load_time_ms: u64, run_time_ms: u64) {
+    let more = json!({"load_time_ms": load_time_ms, "run_time_ms": {"1": run_time_ms}});
+    push(node, "hot", "batching.mode=off", more).await.ok();
+}
+
+/// Runs four inferences per run slot of the node at once, and counts the runs of each device.
+async fn burst(node: &Client) -> BTreeMap<String, usize> {
+    let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
+    let calls = (0..4 * slots).map(|_| infer(node, "hot", 1));
+    let mut runs = BTreeMap::new();
+    for answer in join_all(calls).await {
+        *runs.entry(answer.ok().header("weir-device").unwrap().to_owned()).or_default() += 1;
+    }
+    runs
+}
+
+#[tokio::test]
+async fn hot_model_uses_all_devices_under_every_policy() {
+    for policy in ["lb", "lalb", "lalb-o3", "finish-first"] {
+        let node = start(policy).await;
+        push_hot(&node, 1, 60).await;
+        // The first inferences teach the load and run times.
+        for _ in 0..3 {
+            infer(&node, "hot", 1).await.ok();
+        }
+        let runs = burst(&node).await;
+        assert_eq!(runs.len(), 2, "{policy}: {runs:?}");
+        assert!(runs.values().all(|runs| *runs > 1), "{policy}: {runs:?}");
+    }
+}
+
+#[tokio::test]
+async fn lalb_waits_for_a_busy_holder_if_a_load_takes_longer() {
+    let node = start("lalb").await;
+    push_hot(&node, 2_000, 20).await;
+    infer(&node, "hot", 1).await.ok();
+    let runs = burst(&node).await;
+    assert_eq!(runs.len(), 1, "the wait is shorter than a load: {runs:?}");
+}
+
+async fn placement(node: &Client, request_id: &str) -> Value {
+    node.get(&format!("/v1/placements/{request_id}")).await.ok().json()
+}
+
+async fn infer_as(node: &Client, model: &str, request_id: &str) -> Answer {
+    let input = json!({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]});
+    let request = node.request(Method::POST, &format!("/v2/models/{model}/infer"));
+    let request = request.header("weir-request-id", request_id).header("weir-explain", "1");
+    node.send(request.body(json!({"inputs": [input]}).to_string())).await
+}
+
+#[tokio::test]
+async fn placements_are_explained_with_estimate_and_outcome() {
+    let node = start("finish-first").await;
+    push_hot(&node, 80, 40).await;
+    let loaded = infer_as(&node, "hot", "first call").await.ok();
+    let header: Value = serde_json::from_str(loaded.header("weir-placement").unwrap()).unwrap();
+    assert!(header["device"]["ordinal"].is_u64(), "{header}");
+    let first = placement(&node, "first%20call").await;
+    let times = |placement: &Value, part: &str| placement["outcome"][part].as_u64().unwrap() / 1_000_000;
+    assert!(times(&first, "load_time_ns") >= 80 && times(&first, "run_time_ns") >= 40, "{first}");
+    // The second call is a hit, and its estimate is learned.
+    infer_as(&node, "hot", "second").await.ok();
+    let second = placement(&node, "second").await;
+    assert_eq!(times(&second, "load_time_ns"), 0, "{second}");
+    let estimate_ms = second["why"]["estimate"]["run_time_ns"].as_u64().unwrap() / 1_000_000;
+    assert!((35..80).contains(&estimate_ms), "{second}");
+    assert!(second["ratio"]["total"].as_f64().unwrap() > 0.2, "{second}");
+    assert_eq!(node.metric("weir_placement_estimate_ratio_count", "kind=\"x\"").await, 2.0);
+    let shown = node.weir(&["why", "second"]).await.unwrap();
+    assert!(shown.contains("placed on node 0 device") && shown.contains("(actual)"), "{shown}");
+    // Calls that waited for a slot say so.
+    burst(&node).await;
+    let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
+    let names: Vec<_> = (0..4 * slots).map(|call| format!("waits-{call}")).collect();
+    for answer in join_all(names.iter().map(|name| infer_as(&node, "hot", name))).await {
+        answer.ok();
+    }
+    let mut queued_ns = Vec::new();
+    for name in &names {
+        queued_ns.push(placement(&node, name).await["why"]["queued_ns"].as_u64().unwrap());
+    }
+    assert!(queued_ns.iter().any(|queued_ns| *queued_ns > 10_000_000), "{queued_ns:?}");
+    let unknown = node.get("/v1/placements/unknown").await;
+    assert_eq!((unknown.status, unknown.code()), (404, ErrorCode::InvocationNotFound));
+}
+
+#[tokio::test]
+async fn rejection_by_an_slo_is_explained() {
+    let node = start("finish-first").await;
+    push(&node, "hot", "batching.mode=off&slo_ms=300", json!({"run_time_ms": {"1": 60}})).await.ok();
+    for _ in 0..3 {
+        infer(&node, "hot", 1).await.ok();
+    }
+    // Far more calls at once than the devices can finish in time.
+    let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
+    let names: Vec<_> = (0..20 * slots).map(|call| format!("call-{call}")).collect();
+    let answers = join_all(names.iter().map(|name| infer_as(&node, "hot", name))).await;
+    let rejected = names.iter().zip(&answers).find(|(_, answer)| answer.status == 503);
+    let (name, answer) = rejected.expect("no call was rejected");
+    assert_eq!(answer.code(), ErrorCode::SloUnattainable);
+    let placement = placement(&node, name).await;
+    assert_eq!(placement["rejection"], json!("slo"), "{placement}");
+    assert!(placement["why"]["estimate"]["wait_ns"].as_u64().unwrap() > 100_000_000, "{placement}");
+}
