@@ -66,6 +66,8 @@ pub(crate) enum Suite {
     Hello,
     /// A model behind HTTP.
     Inference,
+    /// Models in worker processes compared with models in the node's process.
+    Isolation,
     /// Weir compared with model servers.
     Serving,
     /// First calls after a restart, and memory per function.
@@ -93,6 +95,7 @@ impl fmt::Display for Suite {
         f.write_str(match self {
             Self::Hello => "hello",
             Self::Inference => "inference",
+            Self::Isolation => "isolation",
             Self::Serving => "serving",
             Self::Coldstart => "coldstart",
             Self::Neighbours => "neighbours",

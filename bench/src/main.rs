@@ -5,7 +5,7 @@
 //! puts it under load with wrk, and [`process`] reads its resource use; [`protocol`] encodes
 //! inference requests; [`interrupt`] handles Ctrl-C. The suites are [`hello`], [`inference`],
 //! [`serving`], [`coldstart`], [`neighbours`], [`languages`], [`cluster`], [`faults`],
-//! [`batching`], [`workflows`], [`overload`] and [`calls`]. [`report`] prints the results and
+//! [`batching`], [`workflows`], [`overload`], [`calls`] and [`isolation`]. [`report`] prints the results and
 //! writes them into the documentation.
 
 mod args;
@@ -26,6 +26,7 @@ mod coldstart;
 mod faults;
 mod hello;
 mod inference;
+mod isolation;
 mod languages;
 mod neighbours;
 mod overload;
@@ -63,6 +64,7 @@ fn run(args: &Args) -> Result<()> {
         let section: Section = match suite {
             Suite::Hello => hello::run(args),
             Suite::Inference => inference::run(args),
+            Suite::Isolation => isolation::run(args),
             Suite::Serving => serving::run(args),
             Suite::Coldstart => coldstart::run(args),
             Suite::Neighbours => neighbours::run(args),

@@ -13,7 +13,7 @@ use crate::server::Server;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
 use peers::{Peer, Peers};
-use questions::Questions;
+pub(crate) use questions::Questions;
 use std::path::Path;
 
 const WEIR: &str = "Weir";

@@ -7,6 +7,12 @@
 //! the child. [`serve`] is the child side: it applies the limits to its process before it reads the
 //! task, and exits when its parent dies.
 
+mod confine;
+pub use confine::{
+    Confinement, Layer, MissingLayer, PROBE_COMMAND, confine_access, confine_process, missing_layers,
+    probe_main,
+};
+
 mod limits;
 pub use limits::Limits;
 

@@ -1,6 +1,6 @@
 //! Child side.
 
-use crate::Limits;
+use crate::{Confinement, Limits, confine_access, confine_process};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Read, Write};
@@ -16,13 +16,18 @@ pub(crate) struct Order<Task> {
 /// Runs a child that does one task, which is all that the process does. Passes the task and the
 /// limits, already in force, to `work`.
 ///
+/// The process is confined as far as the system provides for it. `access` returns the files that the
+/// task needs, after it has loaded the libraries that `work` uses; `None` if the task needs libraries
+/// that are only found during the work.
+///
 /// Reads the order from standard input, which must stay open: the process exits when standard input
 /// closes. Writes the answer to standard output.
 #[must_use]
 pub fn serve<Task: DeserializeOwned, Answer: Serialize>(
+    access: impl FnOnce(&Task) -> Option<Confinement>,
     work: impl FnOnce(Task, Limits) -> Answer,
 ) -> ExitCode {
-    match try_serve(work) {
+    match try_serve(access, work) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Only standard error is left for reporting; the parent reads it.
@@ -33,13 +38,19 @@ pub fn serve<Task: DeserializeOwned, Answer: Serialize>(
 }
 
 fn try_serve<Task: DeserializeOwned, Answer: Serialize>(
+    access: impl FnOnce(&Task) -> Option<Confinement>,
     work: impl FnOnce(Task, Limits) -> Answer,
 ) -> io::Result<()> {
+    // Missing layers are reported by `weir doctor` and by the node's workers.
+    let _ = confine_process();
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let Order { limits, task } = serde_json::from_str(&line)?;
     drop(line);
     limits.apply()?;
+    if let Some(confinement) = access(&task) {
+        let _ = confine_access(&confinement);
+    }
     end_with_parent()?;
     let mut answer = serde_json::to_vec(&work(task, limits))?;
     answer.push(b'\n');

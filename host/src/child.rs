@@ -7,10 +7,14 @@ use weir_sandbox::component::compile;
 /// The purpose of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChildKind {
+    /// Finds out which layers of confinement the system provides.
+    ProbeConfinement,
     /// Compiles a component.
     Compile,
     /// Checks and optimises a model.
     PrepareModel,
+    /// Runs models on the CPU, while they are needed.
+    RunCpuModels,
     /// Compiles user-supplied kernels.
     #[cfg(feature = "cuda")]
     CompileKernels,
@@ -27,8 +31,10 @@ impl ChildKind {
     #[must_use]
     pub fn from_subcommand(subcommand: &str) -> Option<Self> {
         match subcommand {
+            weir_child::PROBE_COMMAND => Some(Self::ProbeConfinement),
             compile::SUBCOMMAND => Some(Self::Compile),
             weir_inference::PREPARE_COMMAND => Some(Self::PrepareModel),
+            weir_inference::CPU_WORKER_COMMAND => Some(Self::RunCpuModels),
             #[cfg(feature = "cuda")]
             weir_inference::COMPILE_COMMAND => Some(Self::CompileKernels),
             #[cfg(feature = "cuda")]
@@ -43,8 +49,10 @@ impl ChildKind {
     #[must_use]
     pub fn main(self) -> ExitCode {
         match self {
+            Self::ProbeConfinement => weir_child::probe_main(),
             Self::Compile => compile::main(),
             Self::PrepareModel => weir_inference::prepare_main(),
+            Self::RunCpuModels => weir_inference::cpu_worker_main(),
             #[cfg(feature = "cuda")]
             Self::CompileKernels => weir_inference::compile_main(),
             #[cfg(feature = "cuda")]

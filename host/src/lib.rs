@@ -16,6 +16,7 @@ pub use node::open_files::OpenFiles;
 
 mod child;
 pub use child::ChildKind;
+pub use weir_child::{MissingLayer, missing_layers};
 
 pub use weir_asynchronous::AsyncConfig;
 pub use weir_cluster::{ClusterConfig, SchedulerConfig};

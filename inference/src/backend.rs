@@ -112,6 +112,17 @@ pub trait Backend: Send + Sync + 'static {
         None
     }
 
+    /// Why a model is quarantined: it ended its worker process again and again, and is not run until
+    /// it is [released](Self::release). `None` if it is not.
+    fn quarantine(&self, _key: &ModelKey) -> Option<Arc<str>> {
+        None
+    }
+
+    /// Ends the quarantine of a model. Returns whether the model was quarantined.
+    fn release(&self, _key: &ModelKey) -> bool {
+        false
+    }
+
     /// Recovers a lost device: see [`InferenceError::DeviceLost`]. Blocks; called on the loader
     /// thread, and retried after a delay if it fails. Models that were loaded before the loss do
     /// not run any more, and are dropped at some later time.

@@ -22,12 +22,16 @@ mod store;
 mod value;
 mod weights;
 
+mod worker;
+use worker::Workers;
+pub use worker::{CPU_WORKER_COMMAND, CpuWorkerConfig, cpu_worker_main};
+
 mod memory;
 mod message;
 mod onnx;
 mod protocol;
 
-use crate::backend::{Backend, Model, ModelSource, Preparer};
+use crate::backend::{Backend, Model, ModelKey, ModelSource, Preparer};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::library::{LibraryError, find_onnxruntime};
@@ -37,7 +41,7 @@ use runtime::Runtime;
 use session::CpuModel;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use store::TensorStore;
 use weir_device::{Arena, Device};
 use weir_types::Precision;
@@ -61,6 +65,8 @@ pub struct OnnxRuntimeConfig {
     pub prepare_memory_bytes_max: u64,
     /// Limit of the preparing child's processor time.
     pub prepare_cpu_ms_max: u64,
+    /// The worker processes that run models; `None`: models run in this process.
+    pub workers: Option<CpuWorkerConfig>,
 }
 
 /// Runs ONNX models on the processor. The library is searched for on first use, and again on each
@@ -69,13 +75,14 @@ pub struct OnnxRuntime {
     config: OnnxRuntimeConfig,
     arena: Arena,
     store: TensorStore,
+    workers: OnceLock<Arc<Workers>>,
 }
 
 impl OnnxRuntime {
     /// Creates a backend whose outputs are allocated in `arena`.
     #[must_use]
     pub fn new(config: OnnxRuntimeConfig, arena: Arena) -> Self {
-        Self { config, arena, store: TensorStore::default() }
+        Self { config, arena, store: TensorStore::default(), workers: OnceLock::new() }
     }
 
     /// Loads the library if it is not loaded yet, and returns its path. Blocks.
@@ -106,6 +113,10 @@ impl Backend for OnnxRuntime {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let path = find_onnxruntime(self.config.library.as_deref()).map_err(Arc::new)?;
         let runtime = Runtime::open(&path, self.config.run_memory_bytes_max).map_err(Arc::new)?;
+        if let Some(config) = &self.config.workers {
+            let workers = self.workers.get_or_init(|| Arc::new(Workers::new(config.clone(), path)));
+            return workers.load(source, &self.arena, &self.store);
+        }
         Ok(Box::new(CpuModel::load(runtime, source, &self.arena, &self.store)?))
     }
 
@@ -124,10 +135,24 @@ impl Backend for OnnxRuntime {
     }
 
     fn run_memory_bytes(&self) -> u64 {
+        if let Some(workers) = self.workers.get() {
+            return workers.run_memory_bytes();
+        }
         Runtime::opened().map_or(0, Runtime::run_memory_bytes)
     }
 
+    fn quarantine(&self, key: &ModelKey) -> Option<Arc<str>> {
+        self.workers.get()?.quarantine(key)
+    }
+
+    fn release(&self, key: &ModelKey) -> bool {
+        self.workers.get().is_some_and(|workers| workers.release(key))
+    }
+
     fn trim(&self) {
+        if let Some(workers) = self.workers.get() {
+            workers.trim();
+        }
         if let Some(runtime) = Runtime::opened() {
             runtime.trim();
         }

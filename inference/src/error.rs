@@ -121,6 +121,17 @@ pub enum InferenceError {
     /// are not affected.
     #[error("the device was lost: {0}; try again")]
     DeviceLost(Arc<str>),
+    /// The process that ran the model has ended. The model may be the cause.
+    #[error("the worker process of the model has ended: {0}; try again")]
+    WorkerLost(Arc<str>),
+    /// The model is not run, because it has ended its worker process again and again.
+    #[error("model {model} is quarantined: {why}")]
+    Quarantined {
+        /// The model.
+        model: ModelId,
+        /// How the worker process ended, and what to do.
+        why: Arc<str>,
+    },
     /// A tensor that was left on a device no longer exists.
     #[error("a tensor that another run has left on the device is gone: {0}; try again")]
     TensorLost(Arc<str>),
@@ -175,9 +186,12 @@ impl InferenceError {
             }
             Self::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             Self::Cancelled => ErrorKind::Cancelled,
-            Self::Unavailable(_) | Self::Library(_) | Self::DeviceLost(_) | Self::TensorLost(_) => {
-                ErrorKind::Unavailable
-            }
+            Self::Unavailable(_)
+            | Self::Library(_)
+            | Self::DeviceLost(_)
+            | Self::WorkerLost(_)
+            | Self::Quarantined { .. }
+            | Self::TensorLost(_) => ErrorKind::Unavailable,
             Self::Load { .. } | Self::Run(_) | Self::Unsupported(_) => ErrorKind::Internal,
             Self::Step { kind, .. } => *kind,
         }
@@ -189,6 +203,8 @@ impl InferenceError {
         match self {
             Self::QueueFull { .. } => ErrorCode::QueueFull,
             Self::TensorLost(_) => ErrorCode::IntermediateLost,
+            Self::WorkerLost(_) => ErrorCode::WorkerLost,
+            Self::Quarantined { .. } => ErrorCode::ModelQuarantined,
             _ => match self.kind() {
                 ErrorKind::InvalidArgument => ErrorCode::InvalidRequest,
                 ErrorKind::ResourceExhausted => ErrorCode::NoCapacity,

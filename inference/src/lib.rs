@@ -82,6 +82,8 @@ pub use batching::BatchRules;
 
 mod threads;
 
+mod worker;
+
 mod interrupt;
 pub use interrupt::{HookGuard, Interrupt, Reason};
 
@@ -95,7 +97,10 @@ mod library;
 pub use library::{LibraryError, find_onnxruntime};
 
 mod cpu;
-pub use cpu::{OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, prepare_main};
+pub use cpu::{
+    CPU_WORKER_COMMAND, CpuWorkerConfig, OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, cpu_worker_main,
+    prepare_main,
+};
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -21,6 +21,20 @@ pub fn model_with_rows(rows: usize, value: f32) -> Vec<u8> {
     [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
 }
 
+/// Encodes an ONNX model `z = operator(x, y)` of one-dimensional int32 tensors. `Div` and `Mod` of
+/// the least integer by -1 end the process that runs them.
+#[must_use]
+pub fn model_on_integers(operator: &str) -> Vec<u8> {
+    let graph = [
+        node(operator, &["x", "y"], "z"),
+        field(2, b"integers"),
+        field(11, &port("x", 6, &[0])),
+        field(11, &port("y", 6, &[0])),
+        field(12, &port("z", 6, &[0])),
+    ];
+    [number(1, 8), field(7, &graph.concat()), field(8, &number(2, 17))].concat()
+}
+
 /// Encodes a length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let (mut field, mut len) = (vec![number << 3 | 2], bytes.len());

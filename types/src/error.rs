@@ -143,6 +143,10 @@ codes! {
     Unavailable = "unavailable";
     /// The node that ran the invocation was lost, and the invocation cannot be retried.
     NodeLost = "node-lost";
+    /// The process that ran the model has ended, perhaps because of the model.
+    WorkerLost = "worker-lost";
+    /// The model is not run any more, because it has ended its worker process again and again.
+    ModelQuarantined = "model-quarantined";
     /// The client closed the connection.
     Cancelled = "cancelled";
     /// Internal error of the node.

@@ -43,7 +43,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 3)]
     seconds: u32,
     /// Suites to run: hello, inference, serving, coldstart, neighbours, languages, cluster, faults,
-    /// batching, workflows, overload, calls [default: all]
+    /// batching, workflows, overload, calls, isolation [default: all]
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     only: Vec<String>,
     /// Run one round of one second with few restarts, as a smoke test; the results are meaningless

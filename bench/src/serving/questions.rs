@@ -21,20 +21,20 @@ const TOKENS: [i64; 12] = [101, 1037, 2158, 2003, 2652, 1037, 2858, 2006, 1996, 
 const VARIED: usize = 2;
 
 /// Requests for one model, all with the same shapes.
-pub(super) struct Questions {
-    pub(super) model: &'static str,
+pub(crate) struct Questions {
+    pub(crate) model: &'static str,
     requests: [Request; QUESTIONS],
     tensor_bytes: [usize; 2],
 }
 
 impl Questions {
     /// A digit: a minimal model, so that the servers dominate.
-    pub(super) fn digits() -> Self {
+    pub(crate) fn digits() -> Self {
         Self::pictures("digits", "image", [1, 1, 8, 8], 10)
     }
 
     /// Images.
-    pub(super) fn squeezenet() -> Self {
+    pub(crate) fn squeezenet() -> Self {
         Self::pictures("light_squeezenet_batched", "data_0", [1, 3, 224, 224], 1_000)
     }
 
@@ -53,7 +53,7 @@ impl Questions {
     }
 
     /// Sentences.
-    pub(super) fn minilm() -> Self {
+    pub(crate) fn minilm() -> Self {
         let shape = [1, TOKENS.len()];
         let bytes = |values: &[i64]| -> Vec<u8> { values.iter().flat_map(|v| v.to_le_bytes()).collect() };
         let mask = bytes(&[1; TOKENS.len()]);
@@ -73,18 +73,18 @@ impl Questions {
     }
 
     /// The measured request.
-    pub(super) fn first(&self) -> &Request {
+    pub(crate) fn first(&self) -> &Request {
         &self.requests[0]
     }
 
     /// Human-readable sizes of the tensors.
-    pub(super) fn sizes(&self) -> String {
+    pub(crate) fn sizes(&self) -> String {
         let [inputs, outputs] = self.tensor_bytes;
         format!("{inputs} bytes of tensors in and {outputs} out")
     }
 
     /// Expected numbers of each response, from in-process ONNX Runtime.
-    pub(super) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
+    pub(crate) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
         let mut arguments = vec!["--json-bytes".to_owned(), self.first().json_bytes.to_string()];
         let files = |end: &str| {
             let file = |question| peers.scratch().join(format!("question-{question}{end}"));
@@ -100,7 +100,7 @@ impl Questions {
     }
 
     /// Sends all requests to `url` concurrently, and compares the responses with `expected`.
-    pub(super) fn check(&self, url: &str, expected: &[Vec<f32>]) -> Result<()> {
+    pub(crate) fn check(&self, url: &str, expected: &[Vec<f32>]) -> Result<()> {
         let agent = agent();
         // The first request may be slow on a server that has just started.
         let first = self.first().send(&agent, url)?;

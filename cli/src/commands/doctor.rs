@@ -91,6 +91,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
         parts::onnxruntime(node.models.onnxruntime.as_deref(), args.fix, context.output),
         parts::data_folder(&node.data),
         parts::gpu(),
+        parts::confinement(),
         parts::toolchain(args.fix, context.output),
         parts::node(&client),
         machine::kernel(),

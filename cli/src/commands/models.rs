@@ -22,6 +22,7 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, Precision, RunningMean, Sig
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models profile digits               # measure threads, batch sizes and concurrency
 ///   weir models capacity digits --rate 200 --slo-ms 10
+///   weir models release digits --version 1    # end a quarantine
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -109,6 +110,14 @@ enum Action {
     /// Choose from the measurements the instances that serve a rate within a latency with the least
     /// memory
     Capacity(profile::CapacityArgs),
+    /// End the quarantine of a version that ended its worker process again and again
+    Release {
+        /// Name of the model
+        name: Name,
+        /// Version to release [default: the newest]
+        #[arg(long, value_name = "N")]
+        version: Option<u32>,
+    },
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm {
@@ -194,6 +203,21 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
         }
         Action::Profile(args) => profile::profile(args, &client, context),
         Action::Capacity(args) => profile::capacity(&args, &client, context),
+        Action::Release { name, version } => {
+            let version = match version {
+                Some(version) => version,
+                None => {
+                    client
+                        .get::<Model>(&format!("/v1/models/{name}"), &format!("show {name}"))?
+                        .newest
+                        .version
+                        .0
+                }
+            };
+            let path = format!("/v1/models/{name}/versions/{version}/release");
+            let released: ModelVersion = client.post(&path, &format!("release {name}:{version}"), &())?;
+            output.result(&released, |_| format!("released {name}:{version} from its quarantine"))
+        }
         Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
 }

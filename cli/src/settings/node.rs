@@ -25,6 +25,9 @@ pub(crate) struct NodeArgs {
     /// Allow listening beyond loopback without tokens
     #[arg(long, env = "WEIR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     insecure: bool,
+    /// Refuse to start unless the system provides every layer of confinement for worker processes
+    #[arg(long)]
+    require_confinement: bool,
     /// Devices that models run on: auto for the CPU and all GPUs, or a list such as cpu,cuda:0
     /// [default: auto]
     #[arg(long, value_name = "LIST", env = "WEIR_DEVICES")]
@@ -67,6 +70,7 @@ impl NodeArgs {
         config.token_file = self.token_file.clone().or(config.token_file);
         config.models.onnxruntime = self.onnxruntime.clone().or(config.models.onnxruntime);
         config.insecure |= self.insecure;
+        config.models.require_confinement |= self.require_confinement;
         config.cluster = self.cluster(config.cluster)?;
         Ok(config)
     }

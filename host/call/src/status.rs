@@ -52,7 +52,11 @@ pub fn status(code: ErrorCode) -> StatusCode {
         Code::GuestTrap | Code::StackOverflow | Code::ModelError | Code::Internal => {
             StatusCode::INTERNAL_SERVER_ERROR
         }
-        Code::Unavailable | Code::SloUnattainable | Code::IntermediateLost => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unavailable
+        | Code::SloUnattainable
+        | Code::IntermediateLost
+        | Code::WorkerLost
+        | Code::ModelQuarantined => StatusCode::SERVICE_UNAVAILABLE,
         // nginx's "client closed request". The client is gone, but logs and metrics show the
         // status.
         Code::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),

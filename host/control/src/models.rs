@@ -24,7 +24,7 @@ mod sharing;
 mod store;
 
 pub use autosize::autosize;
-pub use config::{BackendKind, ModelsConfig};
+pub use config::{BackendKind, Isolation, ModelsConfig};
 pub use idle::let_idle_go;
 pub use loaded::{LoadError, LoadedModel};
 pub use pinned::{ModelPin, RanOn};

@@ -87,6 +87,7 @@ impl Gateway {
             .merge(models::routes("kernel-graphs", Content::KernelGraph))
             .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
             .route("/v1/models/{name}/profile", post(models::profile))
+            .route("/v1/models/{name}/versions/{version}/release", post(models::release))
             .route("/v1/models/{name}/capacity", get(models::capacity))
             .route("/v1/workflows", get(workflows::list))
             .route(

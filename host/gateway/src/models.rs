@@ -171,6 +171,24 @@ pub(super) async fn roll_back(
     Ok(Json(node.models.describe(&entry)))
 }
 
+/// `POST /v1/models/{name}/versions/{version}/release`: ends the quarantine of a version on this
+/// node.
+pub(super) async fn release(
+    State(node): Node,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<ModelVersion>, ApiError> {
+    let name = parse_name(&name)?;
+    let version = parse_version(&version)?;
+    let entry = node.models.get_of(Content::Network, &caller.tenant, &name, Some(version))?;
+    if !node.models.release(&entry) {
+        let text = format!("{name}:{version} is not quarantined on this node");
+        return Err(ApiError::new(ErrorCode::Conflict, text));
+    }
+    tracing::info!(tenant = %caller.tenant, model = %name, %version, "released from quarantine");
+    Ok(Json(node.models.describe(&entry)))
+}
+
 /// `DELETE /v1/models/{name}`.
 async fn remove(
     State(node): Node,

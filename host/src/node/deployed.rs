@@ -2,7 +2,7 @@
 //! invocations and objects.
 
 use super::devices;
-use super::storage::Storage;
+use super::storage::{MODELS, Storage};
 use crate::config::NodeConfig;
 use anyhow::Context;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ impl Deployed {
         let devices = devices::start(config, arena, &metrics.gpus)?;
         let (models, models_as_of) = Models::open(
             datastore.clone(),
-            storage.blobs("models")?,
+            storage.blobs(MODELS)?,
             devices,
             metrics.clone(),
             changes.clone(),

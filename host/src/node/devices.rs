@@ -9,13 +9,14 @@ pub(super) use gpus::SLOTS as GPU_SLOTS;
 mod gpus;
 
 use super::open_files::OpenFiles;
+use super::storage::MODELS;
 use crate::config::{DeviceConfig, DeviceName, DevicesConfig, NodeConfig};
 use anyhow::{Context, bail};
 use gpus::Gpus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_control::devices::{Devices, KernelGraphs};
-use weir_control::models::BackendKind;
+use weir_control::models::{BackendKind, Isolation};
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, Preparer, Profiles};
 use weir_telemetry::gpus::GpuMonitor;
@@ -23,6 +24,7 @@ use weir_telemetry::gpus::GpuMonitor;
 /// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of
 /// GPUs go to `monitor`.
 pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
+    check_confinement(config)?;
     let (cpu, preparer) = processor(config, arena);
     // Discovering GPUs takes file descriptors, and using GPUs takes more.
     let files = OpenFiles::new(config.gateway.connections_max);
@@ -86,12 +88,43 @@ fn processor(config: &NodeConfig, arena: &Arena) -> (Arc<dyn Backend>, Arc<dyn P
         let backend = Arc::new(FakeBackend::new(arena.clone()));
         return (backend.clone(), backend);
     }
-    let backend = Arc::new(OnnxRuntime::new(config.models.onnx_runtime(), arena.clone()));
+    let workers = (isolation(config) == Isolation::Process).then(|| {
+        let slots = limits(config, &DeviceConfig::of(DeviceName::Cpu)).slots;
+        config.models.cpu_workers(config.data.join(MODELS), slots, config.gateway.arena_bytes_max)
+    });
+    let backend = Arc::new(OnnxRuntime::new(config.models.onnx_runtime(workers), arena.clone()));
     if let Err(error) = backend.library() {
         // Functions without models work; pushing or opening a model reports this again.
         tracing::warn!(%error, "ONNX Runtime is not available: models cannot run yet");
     }
     (backend.clone(), backend)
+}
+
+/// Reports the layers of confinement for workers that the system does not provide.
+fn check_confinement(config: &NodeConfig) -> anyhow::Result<()> {
+    let is_required = config.models.require_confinement;
+    if isolation(config) == Isolation::InProcess && !is_required {
+        return Ok(());
+    }
+    let missing = weir_child::missing_layers().context("cannot find out how workers are confined")?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    if is_required {
+        bail!("models.require_confinement: this system does not provide {missing}");
+    }
+    tracing::warn!(missing, "worker processes lack layers of confinement on this system");
+    Ok(())
+}
+
+/// Where models run on the CPU. Without a setting, a node that only its own user can reach runs
+/// them in its process.
+fn isolation(config: &NodeConfig) -> Isolation {
+    let is_private =
+        config.token_file.is_none() && config.cluster.is_none() && config.listen.ip().is_loopback();
+    let default = if is_private { Isolation::InProcess } else { Isolation::Process };
+    config.models.isolation.unwrap_or(default)
 }
 
 fn limits(config: &NodeConfig, device: &DeviceConfig) -> CacheConfig {

@@ -22,6 +22,9 @@ pub(super) struct Storage {
     _lock: File,
 }
 
+/// Name of the folder of the models' files.
+pub(super) const MODELS: &str = "models";
+
 impl Storage {
     /// Locks the data folder, which is created if necessary, and opens the datastore.
     pub(super) async fn open(config: &NodeConfig) -> anyhow::Result<Self> {

@@ -7,12 +7,19 @@ use crate::library::LibraryError;
 use crate::prepare::{PrepareError, Refusal};
 use std::io;
 use std::process::ExitCode;
+use weir_child::Confinement;
 
 /// Main function of the child process that prepares one model: the only work of a process started
 /// with [`PREPARE_COMMAND`](super::PREPARE_COMMAND).
 #[must_use]
 pub fn prepare_main() -> ExitCode {
-    weir_child::serve(|task: Task, limits| prepare(&task, limits.memory_bytes_max))
+    let access = |task: &Task| {
+        // An error is reported when the library is opened.
+        let _ = Runtime::preload(&task.library);
+        let readable = vec![task.library.clone(), task.model.clone()];
+        Some(Confinement { readable, writable: vec![task.out.clone()] })
+    };
+    weir_child::serve(access, |task: Task, limits| prepare(&task, limits.memory_bytes_max))
 }
 
 fn prepare(task: &Task, memory_bytes_max: u64) -> Answer {

@@ -44,6 +44,14 @@ impl Runtime {
         }
     }
 
+    /// Loads the library of a later [`Self::open`], with the libraries that it depends on.
+    pub(super) fn preload(library: &Path) -> Result<(), LibraryError> {
+        let loaded = ort::init_from(library);
+        loaded
+            .map(drop)
+            .map_err(|error| LibraryError::Unusable { path: library.to_owned(), why: error.to_string() })
+    }
+
     /// The loaded instance, if any.
     pub(super) fn opened() -> Option<&'static Self> {
         *RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,62 +1,23 @@
-//! Worker processes: how they start, the environment that they see, and how they end.
-//!
-//! The model workers (`worker/`) and the kernel-graph workers (`kernel_graphs/`) share this module:
-//!
-//! - [`send`] and [`receive`] exchange length-prefixed JSON messages.
-//! - [`send_files`] and [`receive_files`] pass open files after a message.
-//! - [`Part`] describes a tensor in a memory file that both processes have open.
-//! - [`Restarts`] limits the rate of restarts.
+//! Start of the processes that use the driver, and their confinement.
 
-mod framing;
-pub(super) use framing::{receive, send};
-
-mod files;
-pub(super) use files::{receive_files, send_files};
-
-mod restarts;
-pub(super) use restarts::Restarts;
-
-mod tensors;
-pub(super) use tensors::{Home, MEMORY_BYTES_KEPT, Part, read_tensor, write_tensors};
-
-use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+use crate::worker::{self, Program};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-/// This executable, even if its file has been replaced or deleted.
-const THIS_PROGRAM: &str = "/proc/self/exe";
 /// Environment variables that the driver and its compiler read, in addition to `CUDA_*` and
 /// `NVIDIA_*`. Workers inherit no other variables.
 const VARIABLES: [&str; 2] = ["LD_LIBRARY_PATH", "WEIR_FAKE_CUDA"];
-/// Interval at which a caller polls for the end of a process.
-const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Maximum time to wait for the exit status of a process whose socket has closed.
-const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(100);
-
-/// Worker program and its arguments.
-pub(super) type Program = (PathBuf, Vec<OsString>);
-
-/// Running process. Killed on drop.
-pub(super) struct Process(Option<Child>);
-
-/// Returns the command that starts a worker: `program`, or this executable with a hidden
-/// subcommand. The caller sets the streams and further environment variables.
+/// Returns the command that starts a worker of a device, with the driver's environment variables.
 pub(super) fn command(program: Option<&Program>, subcommand: &str) -> Command {
-    let (program, arguments) = match program {
-        Some((program, arguments)) => (program.clone(), arguments.clone()),
-        None => (THIS_PROGRAM.into(), vec![subcommand.into()]),
-    };
-    let is_told = |name: &OsString| {
+    let is_for_driver = |name: &OsString| {
         let name = name.to_string_lossy();
         VARIABLES.contains(&&*name) || name.starts_with("CUDA_") || name.starts_with("NVIDIA_")
     };
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(std::env::vars_os().filter(|(name, _)| is_told(name)));
-    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
+    let mut command = worker::command(program, subcommand);
+    command.envs(std::env::vars_os().filter(|(name, _)| is_for_driver(name)));
     command
 }
 
@@ -64,65 +25,4 @@ pub(super) fn command(program: Option<&Program>, subcommand: &str) -> Command {
 pub(super) fn confine() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     Ok(rustix::thread::set_no_new_privs(true)?)
-}
-
-/// Ends a worker whose node is gone. SIGKILL is required, because `exit` makes the driver wait for
-/// its kernels.
-pub(super) fn end_at_once() {
-    let _ = kill_process(getpid(), Signal::KILL);
-}
-
-impl Process {
-    /// Starts the process.
-    pub(super) fn start(command: &mut Command) -> io::Result<Self> {
-        command.spawn().map(|child| Self(Some(child)))
-    }
-
-    /// Describes how the process ended, after its socket has closed.
-    pub(super) fn last_words(&mut self) -> String {
-        // The socket closes shortly before the process ends.
-        match self.wait(LAST_WORDS_TIME_MAX) {
-            Some(status) => status.to_string(),
-            None => "it closed its socket".to_owned(),
-        }
-    }
-
-    /// Kills the process without waiting for its end.
-    pub(super) fn kill(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-        }
-    }
-
-    /// Kills the process, and waits until its device memory is free, but at most `time_max`. The
-    /// driver needs longer if a kernel does not end.
-    pub(super) fn end(mut self, time_max: Duration) {
-        self.kill();
-        let _ = self.wait(time_max);
-    }
-
-    fn wait(&mut self, time_max: Duration) -> Option<ExitStatus> {
-        let child = self.0.as_mut()?;
-        let began = Instant::now();
-        loop {
-            match child.try_wait() {
-                Ok(None) if began.elapsed() < time_max => std::thread::sleep(LOOK_EVERY),
-                ended => return ended.ok().flatten(),
-            }
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
-        let _ = child.kill();
-        if matches!(child.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        // The driver can take a while to clean up the process. A detached thread reaps the process,
-        // so that the caller does not wait.
-        let reap = move || _ = child.wait();
-        let _ = std::thread::Builder::new().name("weir-reap".to_owned()).stack_size(64 << 10).spawn(reap);
-    }
 }

@@ -19,13 +19,11 @@
 //! ends. In the first three cases, [`Supervisor::restart`] starts a new worker, which has no models
 //! loaded.
 
-mod connection;
-mod control;
+mod in_place;
 mod message;
 pub(super) use message::FILES_MAX;
 
 mod let_go;
-mod lines;
 
 mod memory;
 pub(super) use memory::HandOvers;
@@ -50,15 +48,13 @@ pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};
 
 use super::captured::CaptureFailures;
 use super::device::GpuConfig;
-use super::process::{Process, Program, command};
+use super::process::command;
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::value::{DeviceTensor, WeakDeviceTensor};
-use connection::CallError;
-use control::Control;
+use crate::worker::{CallError, Control, Lent, Lines, Process, Program};
 use files::Files;
 use let_go::LetGo;
-use lines::{Lent, Lines};
 use message::{Answer, Opened, Request};
 use spill::Spill;
 use std::collections::HashMap;
@@ -177,7 +173,7 @@ impl Worker {
         let mut line = self.line(&wanted)?;
         let answered = line.connection().and_then(|connection| {
             connection.settle(&wanted)?;
-            connection.call(request, None, time_max, &wanted)
+            connection.call(request, &mut (), time_max, &wanted)
         });
         self.understand(answered)
     }
@@ -187,7 +183,9 @@ impl Worker {
         if let Some(why) = self.ended.get() {
             return Err(InferenceError::DeviceLost(Arc::clone(why)));
         }
-        self.lines.take(interrupt, || self.control.connect(&self.arena)).map_err(|error| self.failed(error))
+        self.lines
+            .take(interrupt, || self.control.connect(Some(&self.arena)))
+            .map_err(|error| self.failed(error))
     }
 
     /// Sends a release request. A worker that has ended has already released everything.

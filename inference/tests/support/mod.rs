@@ -6,15 +6,19 @@ pub mod onnx;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    CacheConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime, OnnxRuntimeConfig, PrepareError, Prepared,
-    Preparer, Profiles, Tensor,
+    CPU_WORKER_COMMAND, CacheConfig, CpuWorkerConfig, ModelCache, ModelKey, ModelSource, OnnxRuntime,
+    OnnxRuntimeConfig, PrepareError, Prepared, Preparer, Profiles, Tensor,
 };
 use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
 
 pub const MIB: u64 = 1 << 20;
+
+/// Program with the hidden subcommands of `weir` for models.
+const CHILD: &str = env!("CARGO_BIN_EXE_weir-inference-test-child");
 
 /// A CPU backend, with a folder for prepared models.
 pub struct Cpu {
@@ -41,13 +45,35 @@ impl Cpu {
         })
     }
 
+    /// A backend that runs models in worker processes, each run for at most `run_time_max`.
+    pub fn with_workers(run_time_max: Duration) -> Self {
+        let blobs = tempfile::tempdir().unwrap();
+        let config = config();
+        let workers = Some(CpuWorkerConfig {
+            command: Some((CHILD.into(), vec![CPU_WORKER_COMMAND.into()])),
+            folder: blobs.path().to_owned(),
+            folder_prefix: ".worker-".to_owned(),
+            slots: 4,
+            run_time_max,
+            memory_bytes_max: 1024 * MIB,
+            run_memory_bytes_max: config.run_memory_bytes_max,
+            tensor_bytes_max: 256 * MIB,
+            require_confinement: false,
+        });
+        Self::in_folder(OnnxRuntimeConfig { workers, ..config }, blobs)
+    }
+
     fn with_config(config: OnnxRuntimeConfig) -> Self {
+        Self::in_folder(config, tempfile::tempdir().unwrap())
+    }
+
+    fn in_folder(config: OnnxRuntimeConfig, blobs: TempDir) -> Self {
         let arena = Arena::new(256 * MIB);
         let backend = OnnxRuntime::new(config, arena.clone());
         if let Err(error) = backend.library() {
             panic!("these tests need ONNX Runtime: {error}");
         }
-        Self { arena, backend: Arc::new(backend), blobs: tempfile::tempdir().unwrap() }
+        Self { arena, backend: Arc::new(backend), blobs }
     }
 
     pub fn blobs(&self) -> &Path {
@@ -60,10 +86,15 @@ impl Cpu {
 
     /// A prepared model, as version 1 of `name`.
     pub async fn source(&self, name: &str, model: &Path) -> Arc<ModelSource> {
+        self.source_of(TenantId::default(), name, model).await
+    }
+
+    /// A prepared model of a tenant.
+    pub async fn source_of(&self, tenant: TenantId, name: &str, model: &Path) -> Arc<ModelSource> {
         let prepared =
             self.prepare(model).await.unwrap_or_else(|error| panic!("{}: {error}", model.display()));
         Arc::new(ModelSource {
-            key: ModelKey { id: id(name), generation: 1 },
+            key: ModelKey { id: ModelId { tenant, ..id(name) }, generation: 1 },
             prepared: Arc::new(prepared),
             blobs: self.blobs().to_owned(),
             slots: None,
@@ -93,9 +124,10 @@ pub fn config() -> OnnxRuntimeConfig {
     OnnxRuntimeConfig {
         library: None,
         run_memory_bytes_max: 128 * MIB,
-        prepare_command: Some((env!("CARGO_BIN_EXE_weir-inference-test-child").into(), Vec::new())),
+        prepare_command: Some((CHILD.into(), Vec::new())),
         prepare_memory_bytes_max: 8 << 30,
         prepare_cpu_ms_max: 60_000,
+        workers: None,
     }
 }
 

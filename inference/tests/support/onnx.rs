@@ -27,7 +27,22 @@ pub(crate) fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
     [number(1, 8), bytes(7, &graph), bytes(8, &opset)].concat()
 }
 
+/// `z = operator(x, y)`, of one-dimensional int32 tensors.
+pub(crate) fn on_integers(operator: &str) -> Vec<u8> {
+    let mut node = [bytes(1, b"x"), bytes(1, b"y"), bytes(2, b"z")].concat();
+    node.extend(bytes(4, operator.as_bytes()));
+    let mut graph = bytes(1, &node);
+    graph.extend(bytes(2, b"integers"));
+    for (field, name) in [(11, "x"), (11, "y"), (12, "z")] {
+        let dimension = bytes(1, &bytes(2, b"N"));
+        let tensor = [number(1, INT32), bytes(2, &dimension)].concat();
+        graph.extend(bytes(field, &[bytes(1, name.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()));
+    }
+    [number(1, 8), bytes(7, &graph), bytes(8, &number(2, 17))].concat()
+}
+
 const FLOAT: u64 = 1;
+const INT32: u64 = 6;
 
 /// A row of `size`.
 fn port(name: &str, size: usize) -> Vec<u8> {

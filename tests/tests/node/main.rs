@@ -18,6 +18,7 @@ mod devices;
 mod durability;
 mod gpu;
 mod inference;
+mod isolation;
 mod kernel_graphs;
 mod logs;
 mod misanswering;

@@ -81,6 +81,23 @@ pub(super) fn gpu() -> Finding {
     Finding::ok("gpu", "none: this weir was built without GPUs")
 }
 
+/// Layers of confinement for worker processes.
+pub(super) fn confinement() -> Finding {
+    const CHECK: &str = "confinement";
+    match weir_host::missing_layers() {
+        Ok(missing) if missing.is_empty() => Finding::ok(CHECK, "every layer is available"),
+        Ok(missing) => {
+            let missing: Vec<_> = missing.iter().map(ToString::to_string).collect();
+            Finding::warning(
+                CHECK,
+                format!("worker processes lack {}", missing.join("; ")),
+                "allow user namespaces, and use a kernel with Landlock and seccomp",
+            )
+        }
+        Err(error) => Finding::warning(CHECK, format!("unknown: {error}"), "run it again"),
+    }
+}
+
 fn look(given: Option<&Path>) -> Result<String, String> {
     let config = OnnxRuntimeConfig {
         library: given.map(Path::to_owned),
@@ -88,6 +105,7 @@ fn look(given: Option<&Path>) -> Result<String, String> {
         prepare_command: None,
         prepare_memory_bytes_max: RUN_BYTES_MAX,
         prepare_cpu_ms_max: 0,
+        workers: None,
     };
     // Loads the library and checks its version, as a node does.
     match Backend::new(config, Arena::new(RUN_BYTES_MAX)).library() {

@@ -159,7 +159,11 @@ impl Models {
 
     /// Why a device does not run a model; `None` if it does.
     fn why_not(&self, entry: &ModelEntry, device: &NodeDevice) -> Option<Arc<str>> {
-        entry.why_not(device.platform).or_else(|| too_large(entry, device).map(Into::into))
+        let quarantine = || device.cache.backend().quarantine(&entry.source.key);
+        entry
+            .why_not(device.platform)
+            .or_else(|| too_large(entry, device).map(Into::into))
+            .or_else(quarantine)
     }
 
     /// Why no device of this node runs a model, for the model's owner; `None` if one does.
@@ -171,6 +175,13 @@ impl Models {
             .collect();
         let ModelId { name, version, .. } = entry.source.id();
         why.map(|why| format!("no device of this node can run {name}:{version}: {}", why.join("; ")))
+    }
+
+    /// Ends the quarantine of a model on the devices of this node. Returns whether the model was
+    /// quarantined.
+    pub fn release(&self, entry: &ModelEntry) -> bool {
+        let release = |device: &NodeDevice| device.cache.backend().release(&entry.source.key);
+        self.devices.iter().filter(|device| release(device)).count() > 0
     }
 
     /// Counts that a model runs on a device other than the placed one, and returns the reason as

@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use wasmtime::component::Component;
-use weir_child::{Command, Failure, Limits};
+use weir_child::{Command, Confinement, Failure, Limits};
 use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
 
 /// The hidden subcommand that [`main`] serves.
 pub const SUBCOMMAND: &str = "__compile";
 
 /// A compilation request to the child.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// The path of the component.
     pub(crate) component: PathBuf,
@@ -89,7 +89,11 @@ pub async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileErr
 
 /// The child's side of [`compile`].
 pub fn main() -> ExitCode {
-    weir_child::serve(|task: Task, limits| do_task(&task, limits))
+    let access = |task: &Task| {
+        let Task { component, artefact } = task.clone();
+        Some(Confinement { readable: vec![component], writable: vec![artefact] })
+    };
+    weir_child::serve(access, |task: Task, limits| do_task(&task, limits))
 }
 
 fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {

@@ -208,11 +208,14 @@ fn reason_of(code: ErrorCode) -> &'static str {
         ErrorCode::QueueFull
         | ErrorCode::NoCapacity
         | ErrorCode::Unavailable
+        | ErrorCode::ModelQuarantined
         | ErrorCode::DeadlineExceeded => "REJECTED",
         ErrorCode::Cancelled => "CANCELED",
-        ErrorCode::ModelError | ErrorCode::GuestTrap | ErrorCode::GuestError | ErrorCode::Internal => {
-            "BACKEND"
-        }
+        ErrorCode::ModelError
+        | ErrorCode::WorkerLost
+        | ErrorCode::GuestTrap
+        | ErrorCode::GuestError
+        | ErrorCode::Internal => "BACKEND",
         _ => "OTHER",
     }
 }

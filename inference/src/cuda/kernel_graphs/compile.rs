@@ -72,7 +72,8 @@ pub(super) async fn compile(
 /// Entry point of a process started with [`COMPILE_COMMAND`].
 #[must_use]
 pub fn compile_main() -> ExitCode {
-    weir_child::serve(|task: Task, _| compile_here(&task))
+    // NVRTC finds its parts by itself.
+    weir_child::serve(|_| None, |task: Task, _| compile_here(&task))
 }
 
 fn compile_here(Task { folders, sources }: &Task) -> Answer {

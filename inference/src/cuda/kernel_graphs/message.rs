@@ -1,6 +1,6 @@
 //! Messages between a node and a worker for kernel graphs.
 
-use crate::cuda::process::Part;
+use crate::worker::Part;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

@@ -2,8 +2,9 @@
 
 use super::message::{Answer, Request};
 use super::serve::WORKER_COMMAND;
-use crate::cuda::process::{Process, Program, command, receive, send};
+use crate::cuda::process::command;
 use crate::interrupt::Interrupt;
+use crate::worker::{Process, Program, receive, send};
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{self, Read};

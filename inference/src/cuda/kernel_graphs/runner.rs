@@ -3,8 +3,8 @@
 
 use super::loaded::Loaded;
 use super::message::Answer;
-use crate::cuda::process::{Home, Part};
 use crate::cuda::slots::STAGING_BYTES;
+use crate::worker::{Home, Part};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

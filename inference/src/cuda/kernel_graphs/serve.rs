@@ -3,7 +3,8 @@
 use super::message::{Answer, Request};
 use super::runner::Runner;
 use crate::cuda::open_files::kernel_graph_worker_files;
-use crate::cuda::process::{confine, end_at_once, receive, send};
+use crate::cuda::process::confine;
+use crate::worker::{end_at_once, receive, send};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
 use std::io;

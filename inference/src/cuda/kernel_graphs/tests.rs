@@ -2,7 +2,7 @@
 
 use super::message::Answer;
 use super::runner::Runner;
-use crate::cuda::process::{Home, Part};
+use crate::worker::{Home, Part};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use std::collections::HashMap;

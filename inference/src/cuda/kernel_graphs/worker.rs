@@ -4,9 +4,9 @@
 use super::KernelGraphConfig;
 use super::message::{Answer, Request};
 use super::process::{CallError, WorkerProcess};
-use crate::cuda::process::{MEMORY_BYTES_KEPT, Restarts};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
+use crate::worker::{MEMORY_BYTES_KEPT, Restarts};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -44,7 +44,7 @@ impl Export {
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
         let blocks_max = reserved.count;
         let request = Request::Export { tensor, tenant: tenant.clone(), export: number, blocks_max };
-        let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
+        let answered = connection.call(&request, &mut (), CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
             Answer::Exported(place) if place.blocks <= blocks_max => {
                 // From now on, dropping the export releases it in the worker.

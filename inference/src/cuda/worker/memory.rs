@@ -91,7 +91,7 @@ impl WorkerMemory {
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
         let request = Request::Fetch { tensor, tenant: tenant.clone() };
-        let answered = connection.call(&request, None, CALL_TIME_MAX, &wanted);
+        let answered = connection.call(&request, &mut (), CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
             Answer::Fetched { bytes: there } if there == bytes => {}
             answer => return Err(worker.senseless(&answer)),

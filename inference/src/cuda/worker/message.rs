@@ -4,13 +4,12 @@
 use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::libraries::LibraryState;
 use crate::cuda::model::ModelFiles;
-use crate::cuda::process::Part;
 use crate::cuda::weights::PinnedLookups;
-use crate::error::InferenceError;
+use crate::worker::{Failure, Part};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_device::cuda::{Measured, PinnedCacheUsage};
-use weir_types::{ContentHash, ModelId, Shape, TenantId};
+use weir_types::{ContentHash, Shape, TenantId};
 
 /// Maximum number of files per message, and in transit to one worker. Each file is a 2 MiB memory
 /// block of a tensor on another device. Larger tensors go through the host.
@@ -206,83 +205,5 @@ impl Request {
             Input::Here(_) | Input::Stayed(_) => 0,
         });
         blocks.fold(0, usize::saturating_add)
-    }
-}
-
-/// Error of a device in serialised form.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum Failure {
-    Refused(String),
-    OutOfMemory(String),
-    Cancelled,
-    Load {
-        model: ModelId,
-        why: String,
-    },
-    Unavailable(String),
-    Gone(String),
-    Failed(String),
-    /// The context is lost, and the worker must be replaced.
-    Lost(String),
-}
-
-impl Failure {
-    pub(super) fn of(error: &InferenceError) -> Self {
-        match error {
-            InferenceError::Refused(why) => Self::Refused(why.to_string()),
-            InferenceError::RunOutOfMemory(why) => Self::OutOfMemory(why.to_string()),
-            InferenceError::Cancelled => Self::Cancelled,
-            InferenceError::Load { model, why } => Self::Load { model: model.clone(), why: why.to_string() },
-            InferenceError::Unavailable(why) => Self::Unavailable(why.to_string()),
-            InferenceError::TensorLost(why) => Self::Gone(why.to_string()),
-            InferenceError::DeviceLost(why) => Self::Lost(why.to_string()),
-            InferenceError::Run(why) => Self::Failed(why.to_string()),
-            error => Self::Failed(error.to_string()),
-        }
-    }
-
-    pub(super) fn into_error(self) -> InferenceError {
-        match self {
-            Self::Refused(why) => InferenceError::Refused(why.into()),
-            Self::OutOfMemory(why) => InferenceError::RunOutOfMemory(why.into()),
-            Self::Cancelled => InferenceError::Cancelled,
-            Self::Load { model, why } => InferenceError::Load { model, why: why.into() },
-            Self::Unavailable(why) => InferenceError::Unavailable(why.into()),
-            Self::Gone(why) => InferenceError::TensorLost(why.into()),
-            Self::Lost(why) => InferenceError::DeviceLost(why.into()),
-            Self::Failed(why) => InferenceError::Run(why.into()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cuda::process::{receive, send};
-    use weir_types::{Name, Version};
-
-    #[test]
-    fn errors_keep_kind_and_text_across_processes() {
-        let id = ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) };
-        for error in [
-            InferenceError::Refused("a".into()),
-            InferenceError::RunOutOfMemory("b".into()),
-            InferenceError::Cancelled,
-            InferenceError::Load { model: id, why: "c".into() },
-            InferenceError::Unavailable("d".into()),
-            InferenceError::TensorLost("t".into()),
-            InferenceError::DeviceLost("e".into()),
-            InferenceError::Run("f".into()),
-        ] {
-            let mut sent = Vec::new();
-            let failed = Answer::Failed { failure: Failure::of(&error), memory: None };
-            send(&mut sent, &failed).unwrap();
-            let Some(Answer::Failed { failure, .. }) = receive(&mut &sent[..]).unwrap() else {
-                panic!("another answer")
-            };
-            let there = failure.into_error();
-            assert_eq!((there.to_string(), there.kind()), (error.to_string(), error.kind()));
-        }
     }
 }

@@ -3,13 +3,12 @@
 mod exports;
 mod fetching;
 mod importing;
-mod runs;
 mod service;
 mod staying;
 mod window;
 
-use super::control::{Files, News, next};
-use crate::cuda::process::{confine, end_at_once};
+use crate::cuda::process::confine;
+use crate::worker::{Files, News, end_at_once, next};
 use service::Service;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,18 +1,18 @@
 //! Runs of a model in a worker: transfer of inputs and outputs, and device-resident tensors.
 
-use super::connection::{CallError, InPlace};
 use super::export::Export;
+use super::in_place::InPlace;
 use super::let_go::Gone;
 use super::memory::WorkerMemory;
 use super::message::{Answer, Input, Output, Request};
 use super::model::Loaded;
 use crate::backend::Session;
-use crate::cuda::process::{Part, read_tensor, write_tensors};
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
 use crate::request::{Job, PlacedJob};
 use crate::tensor::Tensor;
 use crate::value::{DeviceTensor, Stay, Value};
+use crate::worker::{CallError, Part, read_tensor, write_tensors};
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl WorkerSession {
         let wanted = self.model.wanted(job);
         let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let time_max = self.model.run_time_max();
-        let answered = connection.call(&request, Some(&mut in_place), time_max, interrupt);
+        let answered = connection.call(&request, &mut in_place, time_max, interrupt);
         if let Err(CallError::Unwanted) = &answered {
             // The run continues in the worker; its device-resident outputs are orphaned and
             // released.

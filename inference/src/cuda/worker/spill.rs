@@ -6,8 +6,8 @@
 //! then replaces the original. If no peer has room, the tensor stays, and is spilled to the host
 //! when its memory is needed.
 
-use super::connection::InPlace;
 use super::export::Export;
+use super::in_place::InPlace;
 use super::memory::WorkerMemory;
 use super::message::{Answer, Request};
 use super::{CALL_TIME_MAX, Worker};
@@ -123,7 +123,7 @@ impl Copied {
         let mut line = sibling.line(&wanted)?;
         let connection = line.connection().map_err(|error| sibling.failed(error))?;
         connection.settle(&wanted).map_err(|error| sibling.failed(error))?;
-        let answered = connection.call(&request, Some(&mut in_place), CALL_TIME_MAX, &wanted);
+        let answered = connection.call(&request, &mut in_place, CALL_TIME_MAX, &wanted);
         match sibling.understand(answered)? {
             Answer::Done => {
                 sibling.config.hand_overs.kept(tensor.bytes());

@@ -1,12 +1,11 @@
 //! Restarts of a device's worker.
 
-use super::control::wait_for_end;
 use super::message::Opened;
 use super::{Worker, WorkerConfig};
 use crate::backend::LossHook;
-use crate::cuda::process::Restarts;
 use crate::error::InferenceError;
 use crate::value::HandedOver;
+use crate::worker::{Restarts, wait_for_end};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};

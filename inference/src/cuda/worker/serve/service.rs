@@ -3,7 +3,6 @@
 use super::exports::Exports;
 use super::fetching::fetch;
 use super::importing::{NotReached, import};
-use super::runs::Runs;
 use super::staying::{Stayed, Staying};
 use super::window::Window;
 use crate::backend::Model;
@@ -11,11 +10,11 @@ use crate::cuda::GpuFiles;
 use crate::cuda::device::{Gpu, GpuConfig};
 use crate::cuda::failure;
 use crate::cuda::model::{CudaModel, ModelFiles, owner};
-use crate::cuda::process::{receive, receive_files, send, send_files};
 use crate::cuda::session::{CudaSession, Ran};
-use crate::cuda::worker::control::Files;
+use crate::worker::{Failure, Files, Runs, receive, receive_files, send, send_files};
+
 use crate::cuda::worker::message::{
-    self, Answer, FILES_MAX, Failure, Input, MemoryReport, Opened, Place, Request, Room,
+    self, Answer, FILES_MAX, Input, MemoryReport, Opened, Place, Request, Room,
 };
 use crate::error::InferenceError;
 use std::collections::HashMap;

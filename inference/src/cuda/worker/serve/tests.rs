@@ -7,11 +7,11 @@ use crate::backend::{ModelKey, ModelSource};
 use crate::cuda::device::{GpuConfig, IntermediateLimits};
 use crate::cuda::form::form;
 use crate::cuda::model::ModelFiles;
-use crate::cuda::process::{Home, Part};
-use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Answer, Exported, FILES_MAX, Input, Output, Place, Request};
 use crate::error::InferenceError;
 use crate::prepare::Prepared;
+use crate::worker::Files;
+use crate::worker::{Home, Part};
 use bytes::Bytes;
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
@@ -52,7 +52,7 @@ impl Stage {
         let service = Service::default();
         let blobs = tempfile::tempdir().unwrap();
         let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
-        let files = Files { memory: file(), arena: file() };
+        let files = Files { memory: file(), arena: Some(file()) };
         let stage = Self { service, files, blobs, fake };
         let gpu = GpuConfig {
             ordinal,

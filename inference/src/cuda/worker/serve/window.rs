@@ -2,11 +2,11 @@
 
 use super::staying::{Stayed, Staying};
 use crate::cuda::device::Gpu;
-use crate::cuda::process::{Home, Part};
 use crate::cuda::session::{Exchange, misfit};
-use crate::cuda::worker::control::Files;
 use crate::cuda::worker::message::{Exported, Input, Output};
 use crate::error::InferenceError;
+use crate::worker::Files;
+use crate::worker::{Home, Part};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ impl Exchange for Window<'_> {
             Source::Here(part) => {
                 let file = match part.home {
                     Home::Connection => &self.files.memory,
-                    Home::Arena => &self.files.arena,
+                    Home::Arena => self.files.arena.as_ref().ok_or_else(misfit)?,
                 };
                 file.read_exact_at(place, part.offset).map_err(|error| failed(&error))
             }

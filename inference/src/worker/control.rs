@@ -23,10 +23,10 @@ const CONNECT: u64 = u64::MAX;
 const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Node's end of the control socket.
-pub(super) struct Control(OwnedFd);
+pub(crate) struct Control(OwnedFd);
 
 /// Control message.
-pub(super) enum News {
+pub(crate) enum News {
     /// A new connection.
     Connection(UnixStream, Files),
     /// A run was cancelled.
@@ -34,29 +34,31 @@ pub(super) enum News {
 }
 
 /// Files with tensors.
-pub(super) struct Files {
+pub(crate) struct Files {
     /// Memory file of the connection.
-    pub(super) memory: File,
-    /// Arena of the node, for reading.
-    pub(super) arena: File,
+    pub(crate) memory: File,
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only GPU workers read the arena"))]
+    /// Arena of the node, for reading, if the worker may see the tensors of all tenants.
+    pub(crate) arena: Option<File>,
 }
 
 impl Control {
     /// Creates the node's end and the worker's end.
-    pub(super) fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         set_socket_timeout(&ours, Timeout::Send, Some(SEND_TIME_MAX))?;
         Ok((Self(ours), theirs))
     }
 
-    /// Opens a connection, whose tensors may be in `arena`.
-    pub(super) fn connect(&self, arena: &File) -> io::Result<Connection> {
+    /// Opens a connection, whose tensors may be in `arena`, if given.
+    pub(crate) fn connect(&self, arena: Option<&File>) -> io::Result<Connection> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = File::from(memfd_create("weir-tensors", MemfdFlags::CLOEXEC)?);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let brought = [theirs.as_fd(), memory.as_fd(), arena.as_fd()];
+        let brought: Vec<_> =
+            [theirs.as_fd(), memory.as_fd()].into_iter().chain(arena.map(AsFd::as_fd)).collect();
         if !ancillary.push(SendAncillaryMessage::ScmRights(&brought)) {
             return Err(io::Error::other("there is no room for a connection in a packet"));
         }
@@ -66,25 +68,25 @@ impl Control {
     }
 
     /// Returns the descriptor for [`wait_for_end`].
-    pub(super) fn watched(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn watched(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
     }
 
     /// Sends the cancellation of a run. The message is a hint, and is dropped if the socket is
     /// full.
-    pub(super) fn cancel(&self, run: u64) {
+    pub(crate) fn cancel(&self, run: u64) {
         let _ = send(&self.0, &run.to_le_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 }
 
 /// Waits until the worker is gone. The worker never sends anything.
-pub(super) fn wait_for_end(control: &OwnedFd) {
+pub(crate) fn wait_for_end(control: &OwnedFd) {
     // `poll` reports a hang-up even without requested events.
     while poll(&mut [PollFd::new(control, PollFlags::empty())], None) == Err(Errno::INTR) {}
 }
 
 /// Receives the next message in the worker; returns `None` when the node is gone.
-pub(super) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
+pub(crate) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
     let mut packet = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -107,8 +109,8 @@ pub(super) fn next(control: &OwnedFd) -> io::Result<Option<News>> {
         _ => Vec::new(),
     });
     match (brought.next(), brought.next(), brought.next()) {
-        (Some(socket), Some(memory), Some(arena)) => {
-            let files = Files { memory: memory.into(), arena: arena.into() };
+        (Some(socket), Some(memory), arena) => {
+            let files = Files { memory: memory.into(), arena: arena.map(File::from) };
             Ok(Some(News::Connection(socket.into(), files)))
         }
         _ => Err(io::Error::other("a connection came without its socket and memory")),

@@ -1,8 +1,8 @@
 //! Connection pool of a worker: creates connections on demand, up to a limit. Each connection has
 //! one user at a time.
 
+use super::MEMORY_BYTES_KEPT;
 use super::connection::{CallError, Connection};
-use crate::cuda::process::MEMORY_BYTES_KEPT;
 use crate::interrupt::Interrupt;
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use std::time::Duration;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Connection pool.
-pub(super) struct Lines {
+pub(crate) struct Lines {
     connections_max: usize,
     state: Mutex<State>,
     returned: Condvar,
@@ -27,20 +27,20 @@ struct State {
 }
 
 /// Connection in use, returned on drop.
-pub(super) struct Lent<'a> {
+pub(crate) struct Lent<'a> {
     lines: &'a Lines,
     /// Present until the drop.
     connection: Option<Connection>,
 }
 
 impl Lines {
-    pub(super) fn new(connections_max: usize) -> Self {
+    pub(crate) fn new(connections_max: usize) -> Self {
         Self { connections_max, state: Mutex::default(), returned: Condvar::new() }
     }
 
     /// Takes an idle connection, the most recently used one first; otherwise creates a connection
     /// with `connect`. A connection with a pending reply is the last resort.
-    pub(super) fn take(
+    pub(crate) fn take(
         &self,
         interrupt: &Interrupt,
         connect: impl FnOnce() -> io::Result<Connection>,
@@ -78,7 +78,7 @@ impl Lines {
 
 impl Lent<'_> {
     /// Returns the connection, which is present until the drop.
-    pub(super) fn connection(&mut self) -> Result<&mut Connection, CallError> {
+    pub(crate) fn connection(&mut self) -> Result<&mut Connection, CallError> {
         let gone = || CallError::Ended(io::ErrorKind::NotConnected.into());
         self.connection.as_mut().ok_or_else(gone)
     }

@@ -33,6 +33,7 @@ pub(crate) fn send_files(to: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Resul
 
 /// Receives `count` files. Returns `None` if this process reached its limit of open files. In that
 /// case the received files are closed, and the next message can still be received.
+#[cfg(any(test, feature = "cuda"))]
 pub(crate) fn receive_files(from: &UnixStream, count: usize) -> io::Result<Option<Vec<OwnedFd>>> {
     let mut files = Vec::with_capacity(count);
     for _ in 0..count.div_ceil(AT_ONCE_MAX) {

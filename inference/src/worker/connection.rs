@@ -1,15 +1,16 @@
 //! Connection to a worker: a socket, and memory for tensors. Its user sends one request at a time.
 
-use super::export::Export;
-use super::message::{Answer, Request};
-use crate::cuda::process::{receive, receive_files, send, send_files};
+#[cfg(feature = "cuda")]
+use super::receive_files;
+use super::{receive, send, send_files};
 use crate::interrupt::Interrupt;
-use crate::tensor::Tensor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,10 +22,10 @@ const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Node's end of a connection.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     socket: UnixStream,
     /// Shared memory through which both processes exchange tensors.
-    pub(super) memory: File,
+    pub(crate) memory: File,
     waker: Waker,
     /// Reply that is still pending after its caller has left.
     owed: Option<Owed>,
@@ -36,21 +37,26 @@ struct Owed {
     /// Time limit of the whole call.
     time_max: Duration,
     /// Memory that the worker may still read.
-    _read: InPlace,
+    _read: Box<dyn Send>,
 }
 
 /// Memory that a worker reads in place for a request. It must not change until the reply.
-#[derive(Default)]
-pub(super) struct InPlace {
-    /// Tensors in the arena.
-    pub(super) here: Vec<Tensor>,
-    /// Tensors on other devices.
-    pub(super) exports: Vec<Export>,
+pub(crate) trait InPlace: Default + Send + 'static {
+    /// Files that follow the request.
+    fn files(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// The files were sent, and may be closed.
+    fn close_files(&mut self) {}
 }
+
+/// No memory.
+impl InPlace for () {}
 
 /// Handle that wakes the thread waiting for a reply.
 #[derive(Clone)]
-pub(super) struct Waker(Arc<OwnedFd>);
+pub(crate) struct Waker(Arc<OwnedFd>);
 
 enum Ready {
     Answer,
@@ -60,7 +66,7 @@ enum Ready {
 
 /// Reason for a missing reply.
 #[derive(Debug)]
-pub(super) enum CallError {
+pub(crate) enum CallError {
     /// The worker has ended, or sent an invalid message.
     Ended(io::Error),
     /// The call exceeded its time limit.
@@ -76,7 +82,7 @@ impl From<io::Error> for CallError {
 }
 
 impl Connection {
-    pub(super) fn new(socket: UnixStream, memory: File) -> io::Result<Self> {
+    pub(crate) fn new(socket: UnixStream, memory: File) -> io::Result<Self> {
         socket.set_read_timeout(Some(MESSAGE_TIME_MAX))?;
         socket.set_write_timeout(Some(MESSAGE_TIME_MAX))?;
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -84,27 +90,27 @@ impl Connection {
     }
 
     /// Truncates the shared memory if it exceeds `bytes`, unless a run still uses it.
-    pub(super) fn let_go_beyond(&self, bytes: u64) {
+    pub(crate) fn let_go_beyond(&self, bytes: u64) {
         if self.owed.is_none() && self.memory.metadata().is_ok_and(|memory| memory.len() > bytes) {
             let _ = self.memory.set_len(0);
         }
     }
 
     /// Returns the handle that ends the wait of a cancelled call.
-    pub(super) fn waker(&self) -> Waker {
+    pub(crate) fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
     /// Returns whether a pending reply has not arrived yet.
-    pub(super) fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.owed.is_some() && !matches!(self.poll(Instant::now(), false), Ok(Ready::Answer))
     }
 
     /// Receives the pending reply, if any. Waits for it until the interrupt.
-    pub(super) fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
+    pub(crate) fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
         if let Some(owed) = &self.owed {
             self.wait(owed.until, owed.time_max, interrupt)?;
-            self.receive()?;
+            self.receive::<IgnoredAny>()?;
             self.owed = None;
         }
         Ok(())
@@ -114,31 +120,29 @@ impl Connection {
     /// after an interrupt. No reply may be pending.
     ///
     /// The worker reads `in_place` until it replies, so a pending reply keeps it alive.
-    pub(super) fn call(
+    pub(crate) fn call<Answer: DeserializeOwned>(
         &mut self,
-        request: &Request,
-        in_place: Option<&mut InPlace>,
+        request: &impl Serialize,
+        in_place: &mut impl InPlace,
         time_max: Duration,
         interrupt: &Interrupt,
     ) -> Result<Answer, CallError> {
         let until = Instant::now() + time_max;
         send(&mut self.socket, request)?;
-        let mut none = InPlace::default();
-        let in_place = in_place.unwrap_or(&mut none);
-        let blocks: Vec<_> = in_place.exports.iter().flat_map(Export::blocks).collect();
-        send_files(&self.socket, &blocks)?;
-        in_place.exports.iter_mut().for_each(Export::close_blocks);
+        send_files(&self.socket, &in_place.files())?;
+        in_place.close_files();
         match self.wait(until, time_max, interrupt) {
             Ok(()) => self.receive(),
             Err(error) => {
-                self.owed = Some(Owed { until, time_max, _read: std::mem::take(in_place) });
+                self.owed = Some(Owed { until, time_max, _read: Box::new(std::mem::take(in_place)) });
                 Err(error)
             }
         }
     }
 
     /// Receives the files after a reply. Returns `None` if the limit of open files is reached.
-    pub(super) fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, CallError> {
+    #[cfg(feature = "cuda")]
+    pub(crate) fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, CallError> {
         Ok(receive_files(&self.socket, count)?)
     }
 
@@ -178,14 +182,14 @@ impl Connection {
         }
     }
 
-    fn receive(&mut self) -> Result<Answer, CallError> {
+    fn receive<Answer: DeserializeOwned>(&mut self) -> Result<Answer, CallError> {
         let answer = receive(&mut self.socket)?;
         answer.ok_or_else(|| CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
     }
 }
 
 impl Waker {
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 
@@ -199,6 +203,7 @@ impl Waker {
 mod tests {
     use super::*;
     use crate::interrupt::Reason;
+    use crate::tensor::Tensor;
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::thread;
     use weir_device::Arena;
@@ -206,6 +211,12 @@ mod tests {
 
     /// Timeout that only a hang can reach.
     const LONG: Duration = Duration::from_secs(60);
+
+    /// Tensors in an arena.
+    #[derive(Default)]
+    struct Tensors(#[expect(dead_code, reason = "only kept alive")] Vec<Tensor>);
+
+    impl InPlace for Tensors {}
 
     fn pair() -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -221,21 +232,21 @@ mod tests {
         let _hook = interrupt.hook(move || waker.wake());
         thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let called = connection.call(&Request::Trim, None, LONG, &interrupt);
+                let called = connection.call::<u32>(&"one", &mut (), LONG, &interrupt);
                 assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
                 connection
             });
             // The worker has received the request, and does not reply.
-            assert_eq!(receive(&mut worker).unwrap(), Some(Request::Trim));
+            assert_eq!(receive(&mut worker).unwrap(), Some("one".to_owned()));
             interrupt.fire(Reason::Deadline);
             let mut connection = call.join().unwrap();
             assert!(connection.is_busy());
-            send(&mut worker, &Answer::Fetched { bytes: 7 }).unwrap();
+            send(&mut worker, &7).unwrap();
             assert!(!connection.is_busy());
             connection.settle(&Interrupt::default()).unwrap();
-            send(&mut worker, &Answer::Done).unwrap();
-            let called = connection.call(&Request::Unload { model: 1 }, None, LONG, &Interrupt::default());
-            assert_eq!(called.unwrap(), Answer::Done);
+            send(&mut worker, &8).unwrap();
+            let called = connection.call::<u32>(&"two", &mut (), LONG, &Interrupt::default());
+            assert_eq!(called.unwrap(), 8);
         });
     }
 
@@ -245,14 +256,14 @@ mod tests {
         let arena = Arena::new(1 << 20);
         let data = arena.copy_of(&[0; 100]).unwrap();
         let here = vec![Tensor::new(ElementType::Uint8, Shape::new(&[100]).unwrap(), data).unwrap()];
-        let mut in_place = InPlace { here, exports: Vec::new() };
+        let mut in_place = Tensors(here);
         let interrupt = Interrupt::default();
         interrupt.fire(Reason::Cancelled);
-        let called = connection.call(&Request::Trim, Some(&mut in_place), LONG, &interrupt);
+        let called = connection.call::<u32>(&"run", &mut in_place, LONG, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
         drop(in_place);
         assert!(arena.used_bytes() > 0, "the memory was given up while a worker may be reading it");
-        send(&mut worker, &Answer::Done).unwrap();
+        send(&mut worker, &0).unwrap();
         connection.settle(&Interrupt::default()).unwrap();
         assert_eq!(arena.used_bytes(), 0);
     }
@@ -263,7 +274,7 @@ mod tests {
         let interrupt = Interrupt::default();
         let time_max = Duration::from_millis(200);
         interrupt.fire(Reason::Cancelled);
-        let called = connection.call(&Request::Trim, None, time_max, &interrupt);
+        let called = connection.call::<u32>(&"run", &mut (), time_max, &interrupt);
         assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
         let settled = connection.settle(&Interrupt::default());
         assert!(matches!(settled, Err(CallError::OverTime(limit)) if limit == time_max), "{settled:?}");
@@ -273,12 +284,13 @@ mod tests {
     #[test]
     fn dead_and_slow_workers_give_different_errors() {
         let (mut connection, worker) = pair();
-        let called = connection.call(&Request::Trim, None, Duration::from_millis(20), &Interrupt::default());
+        let called =
+            connection.call::<u32>(&"run", &mut (), Duration::from_millis(20), &Interrupt::default());
         assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");
         drop(worker);
         let (mut connection, worker) = pair();
         drop(worker);
-        let called = connection.call(&Request::Trim, None, LONG, &Interrupt::default());
+        let called = connection.call::<u32>(&"run", &mut (), LONG, &Interrupt::default());
         assert!(matches!(called, Err(CallError::Ended(_))), "{called:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Active runs of a worker, and their cancellation.
+//! Active runs in a worker, and their cancellation.
 
 use crate::interrupt::{Interrupt, Reason};
 use std::collections::HashMap;
@@ -6,28 +6,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Interrupts of the active runs.
 #[derive(Default)]
-pub(super) struct Runs(Mutex<HashMap<u64, Arc<Interrupt>>>);
+pub(crate) struct Runs(Mutex<HashMap<u64, Arc<Interrupt>>>);
 
 /// Active run, removed on drop.
-pub(super) struct UnderWay<'a> {
+pub(crate) struct UnderWay<'a> {
     runs: &'a Runs,
     number: u64,
     interrupt: Arc<Interrupt>,
 }
 
 impl Runs {
-    pub(super) fn begin(&self, number: u64) -> UnderWay<'_> {
+    pub(crate) fn begin(&self, number: u64) -> UnderWay<'_> {
         let interrupt = Arc::<Interrupt>::default();
         self.lock().insert(number, Arc::clone(&interrupt));
         UnderWay { runs: self, number, interrupt }
     }
 
     /// Cancels a run, unless it has ended.
-    pub(super) fn cancel(&self, number: u64) {
+    pub(crate) fn cancel(&self, number: u64) {
         let interrupt = self.lock().get(&number).cloned();
         if let Some(interrupt) = interrupt {
             interrupt.fire(Reason::Cancelled);
         }
+    }
+
+    /// Returns whether a run has begun and has not ended.
+    pub(crate) fn is_active(&self, number: u64) -> bool {
+        self.lock().contains_key(&number)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Interrupt>>> {
@@ -36,7 +41,7 @@ impl Runs {
 }
 
 impl UnderWay<'_> {
-    pub(super) fn interrupt(&self) -> &Interrupt {
+    pub(crate) fn interrupt(&self) -> &Interrupt {
         &self.interrupt
     }
 }
