@@ -11,7 +11,7 @@ use super::checker::Checker;
 use super::document::Document;
 use super::probes;
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, component_of_0_1_0};
+use weir_tests::{Client, Node, component_of_0_1_0, function};
 
 /// Documented errors that these tests do not provoke, because they depend on load, on a shutdown or
 /// on a race between two requests.
@@ -91,4 +91,26 @@ async fn every_operation_answers_as_documented() {
         NOT_PROVOKED.iter().filter(|one| !checker.unseen().contains(&(**one).to_owned())).collect();
     assert!(provoked.is_empty(), "remove from NOT_PROVOKED: {provoked:?}");
     assert_eq!(checker.without_success(), ["createEmbeddings"], "operations that no call above made");
+}
+
+/// The documented schema is that of OpenAI, which the function implements.
+#[tokio::test]
+async fn embeddings_have_openais_format() {
+    let document = Document::new();
+    let node = Node::builder().set("models.backend", "fake").start().await;
+    let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});
+    let model = json!({
+        "resident_bytes": 1_000,
+        "signature": {
+            "inputs": [port("input_ids"), port("attention_mask")],
+            "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [null, 384]}],
+        },
+    });
+    node.push_model("minilm", 1, model.to_string()).await;
+    node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
+    let mut checker = Checker::new(&document, node.client());
+    for format in ["float", "base64"] {
+        let request = json!({"model": "embed-text", "input": ["a", "b"], "encoding_format": format});
+        checker.put(("createEmbeddings", 200), "/v1/embeddings", request.to_string()).await;
+    }
 }

@@ -64,7 +64,7 @@ async fn node_serves_the_document() {
     let node = Node::start().await;
     let answer = node.get("/v1/openapi.yaml").await.ok();
     assert_eq!(answer.header("content-type"), Some("application/yaml"));
-    assert_eq!(answer.text(), Document::TEXT);
+    assert!(answer.text() == Document::TEXT, "the node serves another document than the repository has");
     assert!(node.get("/").await.ok().text().contains("/v1/openapi.yaml"));
     let version = Document::new().root()["info"]["version"].clone();
     assert_eq!(version, node.status().await.version, "info.version");
