@@ -11,11 +11,13 @@ pub(super) struct Checker<'a> {
     client: Client,
     /// Operation and status of each response.
     seen: BTreeSet<(String, u16)>,
+    /// Operations with a response that is no error of Weir.
+    answered: BTreeSet<String>,
 }
 
 impl<'a> Checker<'a> {
     pub(super) fn new(document: &'a Document, client: &Client) -> Self {
-        Self { document, client: client.clone(), seen: BTreeSet::new() }
+        Self { document, client: client.clone(), seen: BTreeSet::new(), answered: BTreeSet::new() }
     }
 
     /// Sends the following requests to `client`.
@@ -62,6 +64,9 @@ impl<'a> Checker<'a> {
         let answer = self.client.send(request).await;
         self.document.check(operation, &answer);
         self.seen.insert((operation.id.clone(), answer.status));
+        if answer.header("weir-error").is_none() {
+            self.answered.insert(operation.id.clone());
+        }
         answer
     }
 
@@ -75,12 +80,9 @@ impl<'a> Checker<'a> {
         all.filter(|one| !self.seen.contains(one)).map(|(id, status)| format!("{id} {status}")).collect()
     }
 
-    /// Operations without a response outside of errors.
-    pub(super) fn without_success(&self) -> Vec<&'a str> {
-        let is_success = |operation: &Operation| {
-            self.seen.iter().any(|(id, status)| *id == operation.id && (200..300).contains(status))
-        };
-        let operations = self.document.operations.iter();
-        operations.filter(|operation| !is_success(operation)).map(|operation| operation.id.as_str()).collect()
+    /// Operations whose every response was an error of Weir.
+    pub(super) fn unanswered(&self) -> Vec<&'a str> {
+        let ids = self.document.operations.iter().map(|operation| operation.id.as_str());
+        ids.filter(|id| !self.answered.contains(*id)).collect()
     }
 }

@@ -200,7 +200,8 @@ impl Document {
         }
         let is_own = |name: &str| name.starts_with("weir-") && name != "weir-request-id";
         let is_guests = response == &self.root["components"]["responses"]["Function"];
-        for name in answer.headers.keys().map(|name| name.as_str()).filter(|name| is_own(name)) {
+        for name in answer.headers.keys().map(reqwest::header::HeaderName::as_str).filter(|name| is_own(name))
+        {
             assert!(is_guests || documented.contains_key(name), "{what} does not document the header {name}");
         }
     }
