@@ -2,11 +2,13 @@
 
 use super::Caller;
 use super::error::ApiError;
+use super::v2;
 use crate::NodeState;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use http::header::CONTENT_TYPE;
+use http::header::{ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method};
 use std::sync::Arc;
 use weir_types::api::Status;
 use weir_types::{ErrorCode, TenantId};
@@ -47,7 +49,58 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
+  GET    /v1/openapi.yaml                     this API as an OpenAPI document
 ";
+
+/// Routes for monitoring. The gateway answers them before its router, because they need no tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Monitoring {
+    Healthz,
+    Readyz,
+    /// Liveness by the Open Inference Protocol.
+    Live,
+    /// Readiness by the Open Inference Protocol.
+    Ready,
+    Metrics,
+}
+
+impl Monitoring {
+    pub(super) const ALL: [Self; 5] = [Self::Healthz, Self::Readyz, Self::Live, Self::Ready, Self::Metrics];
+
+    pub(super) fn path(self) -> &'static str {
+        match self {
+            Self::Healthz => "/healthz",
+            Self::Readyz => "/readyz",
+            Self::Live => "/v2/health/live",
+            Self::Ready => "/v2/health/ready",
+            Self::Metrics => "/metrics",
+        }
+    }
+
+    pub(super) fn from_path(path: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|route| route.path() == path)
+    }
+
+    /// Serves a request. Health checks need neither permission nor capacity.
+    pub(super) async fn serve(self, node: &NodeState, mut request: Request) -> Result<Response, ApiError> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            let text = "this route takes only GET and HEAD; see GET /";
+            let mut response = ApiError::new(ErrorCode::MethodNotAllowed, text).into_response();
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+            return Ok(response);
+        }
+        match self {
+            Self::Healthz => Ok("ok\n".into_response()),
+            Self::Readyz => Ok(ready(node)),
+            Self::Live => Ok(v2::live()),
+            Self::Ready => Ok(v2::ready(node)),
+            Self::Metrics => {
+                let identity = node.tokens.identify(request.headers_mut())?;
+                metrics(node, identity.reads_only()).await
+            }
+        }
+    }
+}
 
 /// `GET /`.
 pub(super) async fn index() -> &'static str {
@@ -55,7 +108,7 @@ pub(super) async fn index() -> &'static str {
 }
 
 /// `GET /readyz`: whether the node takes new requests.
-pub(super) fn ready(node: &NodeState) -> Response {
+fn ready(node: &NodeState) -> Response {
     if node.is_ready() {
         return "ready\n".into_response();
     }
@@ -95,7 +148,7 @@ pub(super) async fn status(
 
 /// `GET /metrics`, in the OpenMetrics text format: the metrics of the node, and of the functions of
 /// one tenant or of all tenants.
-pub(super) async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
+async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.process.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.process.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));

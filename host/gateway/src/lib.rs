@@ -15,11 +15,14 @@ mod json;
 mod manifest;
 mod models;
 mod objects;
+mod openapi;
 mod placements;
 mod prefer;
 mod request_id;
+mod routes;
 mod server;
 mod state;
+mod table;
 mod unread;
 mod uploads;
 mod usage;
@@ -31,13 +34,14 @@ pub use config::GatewayConfig;
 pub use placements::GivenIds;
 pub use server::{Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig};
+pub use table::documented_paths;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
 use error::{ApiError, Dialect};
+use health::Monitoring;
 use http::HeaderValue;
 use http::header::{ALLOW, CONNECTION};
 use request_id::RequestId;
@@ -49,7 +53,6 @@ use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
 use weir_cluster::Grant;
 use weir_cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
 use weir_dispatch::{intermediates, refusal};
-use weir_inference::Content;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, Name, TenantId};
 
@@ -66,57 +69,7 @@ pub struct Gateway {
 impl Gateway {
     /// Creates a gateway with the routes of the API.
     pub fn new(node: Arc<NodeState>) -> Self {
-        let router = Router::new()
-            .route("/", get(health::index))
-            .route("/v1/status", get(health::status))
-            .route("/v1/usage", get(usage::show))
-            .route("/v1/placements/{request_id}", get(placements::show))
-            .route("/v1/functions", get(functions::list))
-            .route(
-                "/v1/functions/{name}",
-                put(functions::deploy).get(functions::show).delete(functions::remove),
-            )
-            .route("/v1/functions/{name}/versions", get(functions::versions))
-            .route(
-                "/v1/functions/{name}/versions/{version}",
-                get(functions::show_version).delete(functions::remove_version),
-            )
-            .route("/v1/functions/{name}/rollback", post(functions::roll_back))
-            .route("/v1/functions/{name}/logs", get(functions::logs))
-            .merge(models::routes("models", Content::Network))
-            .merge(models::routes("kernel-graphs", Content::KernelGraph))
-            .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
-            .route("/v1/models/{name}/profile", post(models::profile))
-            .route("/v1/models/{name}/versions/{version}/release", post(models::release))
-            .route("/v1/models/{name}/capacity", get(models::capacity))
-            .route("/v1/workflows", get(workflows::list))
-            .route(
-                "/v1/workflows/{name}",
-                put(workflows::deploy).get(workflows::show).delete(workflows::remove),
-            )
-            .route("/v1/workflows/{name}/versions", get(workflows::versions))
-            .route(
-                "/v1/workflows/{name}/versions/{version}",
-                get(workflows::show_version).delete(workflows::remove_version),
-            )
-            .route("/v1/workflows/{name}/rollback", post(workflows::roll_back))
-            .route("/v1/invocations", get(invocations::list))
-            .route("/v1/invocations/{id}", get(invocations::show).delete(invocations::remove))
-            .route("/v1/invocations/{id}/result", get(invocations::result))
-            .route("/v1/invocations/{id}/events", get(invocations::events))
-            .route("/v1/invocations/{id}/cancel", post(invocations::cancel))
-            .route("/v1/invocations/{id}/retry", post(invocations::retry))
-            .merge(objects::routes())
-            .route(embeddings::PATH, post(embeddings::embed))
-            .merge(v2::routes())
-            .method_not_allowed_fallback(async || {
-                ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take that method; see GET /")
-            })
-            .fallback(async |request: Request| {
-                let text = format!("there is nothing at {}; see GET /", request.uri().path());
-                ApiError::new(ErrorCode::RouteNotFound, text)
-            })
-            .with_state(node.clone());
+        let router = table::routes().into_router(node.clone());
         Self { node, router }
     }
 
@@ -140,12 +93,8 @@ impl Gateway {
     }
 
     async fn route(&self, mut request: Request, id: &RequestId) -> Response {
-        // Health checks come first: they need neither permission nor capacity.
-        match request.uri().path() {
-            "/healthz" => return "ok\n".into_response(),
-            "/readyz" => return health::ready(&self.node),
-            path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
-            _ => {}
+        if let Some(route) = Monitoring::from_path(request.uri().path()) {
+            return route.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
         }
         let path = request.uri().path();
         let is_of_cluster = request.headers().contains_key(GRANT)
@@ -158,9 +107,6 @@ impl Gateway {
             Ok(identity) => identity,
             Err(error) => return error.into_response(),
         };
-        if request.uri().path() == "/metrics" {
-            return health::metrics(&self.node, identity.reads_only()).await.into_response();
-        }
         let tenant = match identity.tenant() {
             Ok(tenant) => tenant,
             Err(error) => return error.into_response(),

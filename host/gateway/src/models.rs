@@ -10,6 +10,7 @@ use super::Caller;
 use super::cached;
 use super::error::ApiError;
 use super::functions::{parse_name, parse_version, read_rollback};
+use super::routes::Routes;
 use super::uploads::{self, Received};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::NodeState;
@@ -17,7 +18,7 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use std::sync::Arc;
 use weir_control::models::{ModelsError, PushError};
 use weir_inference::Content;
@@ -33,16 +34,16 @@ const SLOTS_MAX: u32 = 256;
 const KERNEL_GRAPH_BYTES_MAX: u64 = 16 << 20;
 
 /// Returns the routes of one kind of model.
-pub(super) fn routes(collection: &str, content: Content) -> Router<Arc<NodeState>> {
+pub(super) fn routes(collection: &str, content: Content) -> Routes {
     let all = format!("/v1/{collection}");
-    Router::new()
+    Routes::default()
         .route(&all, get(list))
         .route(&format!("{all}/{{name}}"), put(push_next).get(show).delete(remove))
         .route(
             &format!("{all}/{{name}}/versions/{{version}}"),
             put(push).get(show_version).delete(remove_version),
         )
-        .route_layer(Extension(content))
+        .with(|router| router.route_layer(Extension(content)))
 }
 
 /// `PUT /v1/models/{name}/versions/{version}`.

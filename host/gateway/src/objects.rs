@@ -3,12 +3,13 @@
 use super::Caller;
 use super::error::ApiError;
 use super::functions::parse_name;
+use super::routes::Routes;
 use crate::NodeState;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
@@ -23,8 +24,8 @@ use weir_types::{ElementType, ErrorCode, Shape};
 
 type Node = State<Arc<NodeState>>;
 
-pub(super) fn routes() -> Router<Arc<NodeState>> {
-    Router::new()
+pub(super) fn routes() -> Routes {
+    Routes::default()
         .route("/v1/objects", get(list))
         .route("/v1/objects/{name}", put(keep).get(show).delete(remove))
         .route("/v1/objects/{name}/data", get(data))

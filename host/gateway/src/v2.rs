@@ -26,13 +26,12 @@ pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give
 pub(super) use target::{At, NamedTarget};
 
 use super::error::ApiError;
+use super::routes::Routes;
 use crate::NodeState;
-use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
 use serde_json::json;
-use std::sync::Arc;
 use weir_types::ErrorCode;
 
 /// Server name in the metadata.
@@ -49,8 +48,8 @@ pub(super) const EXTENSIONS: [&str; 7] = [
 ];
 
 /// Returns all routes below `/v2` except health checks, which the gateway answers first.
-pub(super) fn routes() -> Router<Arc<NodeState>> {
-    let mut router = Router::new()
+pub(super) fn routes() -> Routes {
+    let mut routes = Routes::default()
         .route("/v2", get(metadata::server))
         .route("/v2/", get(metadata::server))
         .route("/v2/models/stats", get(stats::all))
@@ -58,30 +57,32 @@ pub(super) fn routes() -> Router<Arc<NodeState>> {
         .route("/v2/repository/models/{name}/load", post(repository::load))
         .route("/v2/repository/models/{name}/unload", post(repository::unload));
     for model in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
-        router = router
+        routes = routes
             .route(model, get(metadata::model))
             .route(&format!("{model}/ready"), get(metadata::ready))
             .route(&format!("{model}/config"), get(metadata::config))
             .route(&format!("{model}/stats"), get(stats::one))
             .route(&format!("{model}/infer"), post(infer::infer))
-            .route(&format!("{model}/generate"), any(unsupported))
-            .route(&format!("{model}/generate_stream"), any(unsupported))
-            .route(&format!("{model}/trace/setting"), any(unsupported));
+            .undocumented_route(&format!("{model}/generate"), any(unsupported))
+            .undocumented_route(&format!("{model}/generate_stream"), any(unsupported))
+            .undocumented_route(&format!("{model}/trace/setting"), any(unsupported));
     }
     for path in ["/v2/logging", "/v2/trace/setting"] {
-        router = router.route(path, any(unsupported));
+        routes = routes.undocumented_route(path, any(unsupported));
     }
     for kind in ["system", "cuda"] {
-        router = router.route(&format!("/v2/{kind}sharedmemory/{{*rest}}"), any(unsupported));
+        routes = routes.undocumented_route(&format!("/v2/{kind}sharedmemory/{{*rest}}"), any(unsupported));
     }
-    router
+    routes
 }
 
-/// `GET /v2/health/live` and `/v2/health/ready`.
-pub(super) fn health(node: &NodeState, path: &str) -> Response {
-    if path == "/v2/health/live" {
-        return axum::Json(json!({"live": true})).into_response();
-    }
+/// `GET /v2/health/live`.
+pub(super) fn live() -> Response {
+    axum::Json(json!({"live": true})).into_response()
+}
+
+/// `GET /v2/health/ready`.
+pub(super) fn ready(node: &NodeState) -> Response {
     if node.is_ready() {
         return axum::Json(json!({"ready": true})).into_response();
     }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use weir_tests::{Answer, Client, Node, NodeBuilder, children};
 
 /// Builder of a node with kernel graphs enabled and small memory limits.
-fn with_kernel_graphs() -> NodeBuilder {
+pub(crate) fn with_kernel_graphs() -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
     Node::builder()
         .env("WEIR_CUDA_LIBRARY", library)
@@ -27,7 +27,7 @@ fn example(name: &str) -> PathBuf {
 }
 
 /// An example as an upload, with the PTX beside its CUDA C.
-fn packed(name: &str) -> Value {
+pub(crate) fn packed(name: &str) -> Value {
     let folder = example(name);
     let graph: Value =
         serde_json::from_slice(&std::fs::read(folder.join("graph.json")).expect("a graph")).expect("JSON");

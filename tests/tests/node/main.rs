@@ -27,6 +27,7 @@ mod models;
 mod nn;
 mod objectives;
 mod objects;
+mod openapi;
 mod other_sdks;
 mod overlapping;
 mod protocol;

@@ -1,0 +1,14 @@
+//! The OpenAPI document in `docs/reference/openapi.yaml` describes what a node serves.
+//!
+//! [`calls`] calls every operation, and provokes every documented error that does not depend on
+//! load, on time or on lost nodes. Each response has to be documented with its status, its media
+//! type and all of its properties. A unit test of `weir-gateway` compares the paths with the table
+//! of routes, and [`methods`] compares the methods of each path.
+
+mod calls;
+mod checker;
+mod document;
+mod methods;
+mod probes;
+mod reference;
+mod schemas;

@@ -1,0 +1,120 @@
+//! Calls of every operation.
+
+mod functions;
+mod inference;
+mod invocations;
+mod models;
+mod node;
+mod workflows;
+
+use super::checker::Checker;
+use super::document::Document;
+use super::probes;
+use serde_json::{Value, json};
+use weir_tests::{Client, Node, component_of_0_1_0, function};
+
+/// Documented errors that these tests do not provoke, because they depend on load, on a shutdown or
+/// on a race between two requests.
+const NOT_PROVOKED: [&str; 10] = [
+    "readyz 503",
+    "isReady 503",
+    "rollBackFunction 409",
+    "rollBackWorkflow 409",
+    "deleteInvocation 409",
+    "infer 409",
+    "inferVersion 409",
+    // `embeddings_have_openais_format` calls a function that answers in the documented format.
+    "createEmbeddings 200",
+    "createEmbeddings 409",
+    // `isolation::model_that_ends_its_workers_is_quarantined_until_released` runs a hostile model.
+    "releaseModelVersion 200",
+];
+
+/// Fake model from FP32[?, 1] to FP32[?, 1] that returns its input after `run_time_ms`.
+fn fake(run_time_ms: u64) -> String {
+    let port = |name: &str| json!([{"name": name, "datatype": "FP32", "shape": [null, 1]}]);
+    json!({
+        "run_time_ms": {"1": run_time_ms},
+        "resident_bytes": 1_000,
+        "signature": {"inputs": port("x"), "outputs": port("y")},
+    })
+    .to_string()
+}
+
+/// Body of an inference of such a model.
+fn row() -> Value {
+    json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]}]})
+}
+
+/// Workflow of one step that runs `name`.
+fn workflow(name: &str) -> String {
+    json!({
+        "inputs": {"x": "FP32[n, 1]"},
+        "outputs": {"y": "a"},
+        "steps": {"a": {"run": name, "inputs": {"x": "x"}}},
+    })
+    .to_string()
+}
+
+/// Deploys the HTTP function `f`, which runs the model in its path, and the model `m`.
+async fn prepare(node: &Client) {
+    node.push_model("m", 1, fake(0)).await;
+    node.deploy_with("f", "models=m", component_of_0_1_0("infer")).await;
+}
+
+#[tokio::test]
+async fn every_operation_answers_as_documented() {
+    let document = Document::new();
+    let node = Node::builder()
+        .set("models.backend", "fake")
+        .set("models.slots", 8)
+        .set("async.attempts_max", 1)
+        .set("gateway.infer_wall_ms_max", 3_600_000)
+        .start()
+        .await;
+    prepare(node.client()).await;
+    let mut checker = Checker::new(&document, node.client());
+    inference::call(&mut checker).await;
+    node::call(&mut checker).await;
+    invocations::call(&mut checker).await;
+    functions::call(&mut checker).await;
+    models::call(&mut checker).await;
+    workflows::call(&mut checker).await;
+    probes::names(&mut checker).await;
+    probes::invocations(&mut checker).await;
+    models::call_kernel_graphs(&mut checker).await;
+    probes::large_bodies(&mut checker).await;
+    probes::authentication(&mut checker).await;
+
+    let is_missing = |one: &String| !NOT_PROVOKED.contains(&one.as_str()) && !one.ends_with(" 429");
+    let missing: Vec<String> = checker.unseen().into_iter().filter(is_missing).collect();
+    assert!(missing.is_empty(), "documented responses that no call above had: {missing:#?}");
+    let provoked: Vec<_> =
+        NOT_PROVOKED.iter().filter(|one| !checker.unseen().contains(&(**one).to_owned())).collect();
+    assert!(provoked.is_empty(), "remove from NOT_PROVOKED: {provoked:?}");
+    let mut unanswered = checker.unanswered();
+    unanswered.retain(|id| !NOT_PROVOKED.contains(&format!("{id} 200").as_str()));
+    assert!(unanswered.is_empty(), "operations that only failed: {unanswered:?}");
+}
+
+/// The documented schema is that of OpenAI, which the function implements.
+#[tokio::test]
+async fn embeddings_have_openais_format() {
+    let document = Document::new();
+    let node = Node::builder().set("models.backend", "fake").start().await;
+    let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});
+    let model = json!({
+        "resident_bytes": 1_000,
+        "signature": {
+            "inputs": [port("input_ids"), port("attention_mask")],
+            "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [null, 384]}],
+        },
+    });
+    node.push_model("minilm", 1, model.to_string()).await;
+    node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
+    let mut checker = Checker::new(&document, node.client());
+    for format in ["float", "base64"] {
+        let request = json!({"model": "embed-text", "input": ["a", "b"], "encoding_format": format});
+        checker.put(("createEmbeddings", 200), "/v1/embeddings", request.to_string()).await;
+    }
+}

@@ -1,0 +1,38 @@
+//! The node, and named objects.
+
+use super::Checker;
+
+pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+    for (operation, path) in [
+        ("index", "/"),
+        ("healthz", "/healthz"),
+        ("readyz", "/readyz"),
+        ("metrics", "/metrics"),
+        ("openapi", "/v1/openapi.yaml"),
+        ("status", "/v1/status"),
+        ("usage", "/v1/usage"),
+        ("showServer", "/v2"),
+        ("showServerWithSlash", "/v2/"),
+        ("isLive", "/v2/health/live"),
+        ("isReady", "/v2/health/ready"),
+    ] {
+        checker.call((operation, 200), path).await;
+    }
+    checker.call(("showPlacement", 404), "/v1/placements/unknown").await;
+    objects(checker).await;
+}
+
+async fn objects(checker: &mut Checker<'_>) {
+    checker.put(("putObject", 200), "/v1/objects/o?datatype=FP32&shape=2,1&ttl_ms=60000", vec![0; 8]).await;
+    checker.put(("putObject", 200), "/v1/objects/bytes", "text").await;
+    checker.put(("putObject", 200), "/v1/objects/scalar?datatype=INT8&shape=", vec![1]).await;
+    checker.put(("putObject", 400), "/v1/objects/o?datatype=FP32&shape=2", vec![0; 7]).await;
+    checker.put(("putObject", 400), "/v1/objects/o?ttl_ms=0", "text").await;
+    checker.put(("putObject", 400), "/v1/objects/o?type=FP32", "text").await;
+    checker.call(("listObjects", 200), "/v1/objects").await;
+    for name in ["o", "bytes", "scalar"] {
+        checker.call(("showObject", 200), &format!("/v1/objects/{name}")).await;
+        checker.call(("readObject", 200), &format!("/v1/objects/{name}/data")).await;
+        checker.call(("deleteObject", 204), &format!("/v1/objects/{name}")).await;
+    }
+}
