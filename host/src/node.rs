@@ -6,6 +6,7 @@ mod devices;
 mod garbage;
 mod joined;
 pub(crate) mod open_files;
+mod outbound;
 mod runtimes;
 mod storage;
 
@@ -138,8 +139,10 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let storage = Storage::open(&config).await?;
     let metrics = Metrics::new();
     let arena = Arena::new(config.gateway.arena_bytes_max);
-    let deployed = Deployed::open(&config, &storage, &metrics, &arena).await?;
+    let connector = outbound::connector(&config, &metrics).await?;
+    let deployed = Deployed::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config).await?;
+    connector.set_listener(listener.local_addr()?);
     let stopping = CancellationToken::new();
     let joined =
         Joined::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping).await?;
@@ -163,6 +166,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         )),
         arena: arena.clone(),
         metrics: metrics.clone(),
+        connector,
         slots: Arc::new(Slots::new(
             config.sandbox.instances_max as usize,
             config.sandbox.instances_idle_max as usize,
@@ -192,7 +196,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         cluster,
         arena,
         metrics,
-        sampler: config.traces.sampler(),
+        sampler: config.telemetry.traces.sampler(),
         permits,
         started: Instant::now(),
         stopping,

@@ -27,6 +27,7 @@ mod nn;
 mod objectives;
 mod objects;
 mod other_sdks;
+mod outbound;
 mod overlapping;
 mod protocol;
 mod repairing;
