@@ -28,7 +28,9 @@ use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, Slots};
-use weir_gateway::{Gateway, GivenIds, NodeState, Permits, RequestConfig, Server, Tokens};
+use weir_gateway::{
+    Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Tokens,
+};
 use weir_telemetry::Metrics;
 
 /// The time that a call may spend in transit to a node that has left its cluster, from a node that
@@ -183,6 +185,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             models: config.models.clone(),
         },
         tokens,
+        pages: page_guard(&config),
         blobs,
         components,
         registry,
@@ -203,6 +206,14 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     state.sweep_components().await;
     Ok(Started { config, state: Arc::new(state), storage, listener, begin, participation })
+}
+
+/// The guard against web pages. Other nodes reach this one by its advertised name.
+fn page_guard(config: &NodeConfig) -> Option<PageGuard> {
+    let GatewayConfig { hosts, origins, .. } = &config.gateway;
+    let advertised = config.cluster.as_ref().and_then(|cluster| cluster.advertise.clone());
+    let hosts: Vec<String> = hosts.iter().cloned().chain(advertised).collect();
+    PageGuard::new(config.listen, config.token_file.is_some(), &hosts, origins)
 }
 
 async fn listen(config: &NodeConfig) -> anyhow::Result<TcpListener> {

@@ -8,6 +8,7 @@ mod embeddings;
 mod error;
 mod functions;
 mod grpc;
+mod head;
 mod health;
 mod invocations;
 mod invoke;
@@ -15,6 +16,7 @@ mod json;
 mod manifest;
 mod models;
 mod objects;
+mod pages;
 mod placements;
 mod prefer;
 mod request_id;
@@ -28,6 +30,7 @@ mod workflows;
 
 pub use auth::Tokens;
 pub use config::GatewayConfig;
+pub use pages::PageGuard;
 pub use placements::GivenIds;
 pub use server::{Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig};
@@ -139,6 +142,9 @@ impl Gateway {
     }
 
     async fn route(&self, mut request: Request, id: &RequestId) -> Response {
+        if let Err(error) = head::check_host(&request) {
+            return error.into_response();
+        }
         // Health checks come first: they need neither permission nor capacity.
         match request.uri().path() {
             "/healthz" => return "ok\n".into_response(),
@@ -146,12 +152,19 @@ impl Gateway {
             path @ ("/v2/health/live" | "/v2/health/ready") => return v2::health(&self.node, path),
             _ => {}
         }
+        let is_forwarded = request.headers().contains_key(GRANT);
+        if let Some(pages) = &self.node.pages
+            && let Err(error) = pages.check(&request, is_forwarded)
+        {
+            return error.into_response();
+        }
         let path = request.uri().path();
-        let is_of_cluster = request.headers().contains_key(GRANT)
-            || path == LINK_PATH
-            || path.starts_with(intermediates::PATH);
+        let is_of_cluster = is_forwarded || path == LINK_PATH || path.starts_with(intermediates::PATH);
         if is_of_cluster {
             return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        if let Err(error) = head::check_size(&request) {
+            return error.into_response();
         }
         let identity = match self.node.tokens.identify(request.headers_mut()) {
             Ok(identity) => identity,

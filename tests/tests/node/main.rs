@@ -29,6 +29,7 @@ mod objects;
 mod other_sdks;
 mod outbound;
 mod overlapping;
+mod pages;
 mod protocol;
 mod repairing;
 mod reusing;
