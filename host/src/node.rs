@@ -6,6 +6,7 @@ mod devices;
 mod garbage;
 mod joined;
 pub(crate) mod open_files;
+mod outbound;
 mod runtimes;
 mod storage;
 
@@ -27,7 +28,9 @@ use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, Slots};
-use weir_gateway::{Gateway, GivenIds, NodeState, Permits, RequestConfig, Server, Tokens};
+use weir_gateway::{
+    Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Tokens,
+};
 use weir_telemetry::Metrics;
 
 /// The time that a call may spend in transit to a node that has left its cluster, from a node that
@@ -138,8 +141,10 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let storage = Storage::open(&config).await?;
     let metrics = Metrics::new();
     let arena = Arena::new(config.gateway.arena_bytes_max);
-    let deployed = Deployed::open(&config, &storage, &metrics, &arena).await?;
+    let connector = outbound::connector(&config, &metrics).await?;
+    let deployed = Deployed::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config).await?;
+    connector.set_listener(listener.local_addr()?);
     let stopping = CancellationToken::new();
     let joined =
         Joined::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping).await?;
@@ -163,6 +168,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         )),
         arena: arena.clone(),
         metrics: metrics.clone(),
+        connector,
         slots: Arc::new(Slots::new(
             config.sandbox.instances_max as usize,
             config.sandbox.instances_idle_max as usize,
@@ -179,6 +185,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             models: config.models.clone(),
         },
         tokens,
+        pages: page_guard(&config),
         blobs,
         components,
         registry,
@@ -192,13 +199,21 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         cluster,
         arena,
         metrics,
-        sampler: config.traces.sampler(),
+        sampler: config.telemetry.traces.sampler(),
         permits,
         started: Instant::now(),
         stopping,
     };
     state.sweep_components().await;
     Ok(Started { config, state: Arc::new(state), storage, listener, begin, participation })
+}
+
+/// The guard against web pages. Other nodes reach this one by its advertised name.
+fn page_guard(config: &NodeConfig) -> Option<PageGuard> {
+    let GatewayConfig { hosts, origins, .. } = &config.gateway;
+    let advertised = config.cluster.as_ref().and_then(|cluster| cluster.advertise.clone());
+    let hosts: Vec<String> = hosts.iter().cloned().chain(advertised).collect();
+    PageGuard::new(config.listen, config.token_file.is_some(), &hosts, origins)
 }
 
 async fn listen(config: &NodeConfig) -> anyhow::Result<TcpListener> {

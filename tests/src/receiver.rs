@@ -105,7 +105,8 @@ async fn read(stream: &mut TcpStream) -> Option<Received> {
         .filter_map(|line| line.split_once(':'))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
         .collect();
-    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse::<usize>().ok()?;
+    let length = headers.iter().find(|(name, _)| name == "content-length");
+    let length = length.map_or(Ok(0), |(_, length)| length.parse::<usize>()).ok()?;
     while bytes.len() < head_end + 4 + length {
         if stream.read_buf(&mut bytes).await.ok()? == 0 {
             return None;

@@ -94,9 +94,16 @@ codes! {
     /// The function's manifest does not grant the resource it tried to use.
     NotGranted = "not-granted";
 
+    /// A node without tokens received a request for a host name that it does not serve.
+    ForeignHost = "foreign-host";
+    /// A web page of another origin sent the request to a node without tokens.
+    CrossSite = "cross-site";
+
     // Limits.
     /// The body is larger than the node or the function takes.
     BodyTooLarge = "body-too-large";
+    /// The target and headers of the request are larger than the node takes.
+    HeadTooLarge = "head-too-large";
     /// The body ended early, or differs from its headers.
     BodyMismatch = "body-mismatch";
     /// Too many invocations wait for this function, or on this node.

@@ -38,6 +38,14 @@ pub enum EtcdAddressError {
     Root(#[from] KeyError),
 }
 
+impl EtcdAddress {
+    /// URLs of the servers: `http://HOST:PORT` or `https://HOST:PORT`.
+    #[must_use]
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+}
+
 impl FromStr for EtcdAddress {
     type Err = EtcdAddressError;
 

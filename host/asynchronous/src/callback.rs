@@ -1,4 +1,5 @@
-//! Callbacks: posts the result to the address in the request, which must be on an allowed host.
+//! Callbacks: posts the result to the address in the request, which must be on an allowed host, by
+//! the connector of guests' requests.
 
 use super::index::Work;
 use super::message::{Message, RequestHead, ResponseHead};
@@ -13,8 +14,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AG
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use http_body_util::BodyExt;
 use std::time::Duration;
-use wasmtime_wasi_http::{Error, RequestOptions, WasiBody, default_send_request};
-use weir_sandbox::instance::is_granted;
+use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
+use weir_outbound::is_granted;
 use weir_types::ErrorCode;
 use weir_types::api::{CALLBACK_ID_HEADER, CALLBACK_RESPONSE_HEADER, CALLBACK_STATUS_HEADER, CallbackStatus};
 
@@ -125,10 +126,10 @@ impl Invocations {
             first_byte_timeout: time_max,
             between_bytes_timeout: time_max,
         };
-        let (response, _connection) =
-            default_send_request(request, Some(options)).await.map_err(|error| format!("{error:?}"))?;
+        let sent = self.connector.send(&seen.tenant, &hosts, request, options).await;
+        let sent = sent.map_err(|error| error.to_string())?;
         // Redirects are not followed: they could lead to hosts without a grant.
-        match response.status() {
+        match sent.response.status() {
             status if status.is_success() => Ok(()),
             status => Err(format!("it was answered with {status}")),
         }

@@ -46,6 +46,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_datastore::{Datastore, Key, KeyError, Revision};
+use weir_outbound::Connector;
 use weir_storage::Heard;
 use weir_storage::blobs::{BlobError, Blobs, PutError};
 use weir_storage::{Changes, CutOff};
@@ -59,6 +60,7 @@ pub struct Invocations {
     datastore: Arc<dyn Datastore>,
     blobs: Blobs,
     metrics: Arc<Metrics>,
+    connector: Arc<Connector>,
     changes: Changes,
     owner: Owner,
     keeper: Keeper,
@@ -132,6 +134,8 @@ pub struct Parts {
     pub blobs: Blobs,
     /// Metrics of the node.
     pub metrics: Arc<Metrics>,
+    /// Connector for callbacks.
+    pub connector: Arc<Connector>,
     /// Runner that completes changes of clients that disconnect.
     pub changes: Changes,
     /// Whether this is the only node, so that all claims in the datastore are stale.
@@ -147,7 +151,7 @@ impl Invocations {
 
     /// Loads all invocations, and returns the datastore revision that they reflect.
     pub async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), AsyncError> {
-        let Parts { config, datastore, blobs, metrics, changes, is_alone } = parts;
+        let Parts { config, datastore, blobs, metrics, connector, changes, is_alone } = parts;
         let owner = Owner(rand::random());
         if is_alone {
             store::drop_claims(&*datastore).await?;
@@ -160,6 +164,7 @@ impl Invocations {
             datastore,
             blobs,
             metrics,
+            connector,
             changes,
             owner,
             keeper,

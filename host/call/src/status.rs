@@ -25,7 +25,9 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
         Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::NotGranted => StatusCode::FORBIDDEN,
+        Code::NotGranted | Code::CrossSite => StatusCode::FORBIDDEN,
+        Code::ForeignHost => StatusCode::MISDIRECTED_REQUEST,
+        Code::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Code::RouteNotFound
         | Code::FunctionNotFound
         | Code::ModelNotFound

@@ -45,6 +45,7 @@ use weir_control::objects::Objects;
 use weir_control::registry::Deployment;
 use weir_control::workflows::Catalog;
 use weir_device::Arena;
+use weir_outbound::Connector;
 use weir_sandbox::component::{Components, Recompiler};
 use weir_telemetry::{Metrics, Served};
 
@@ -68,6 +69,8 @@ pub struct Dispatch {
     pub arena: Arena,
     /// The node's metrics.
     pub metrics: Arc<Metrics>,
+    /// The connector for requests of functions.
+    pub connector: Arc<Connector>,
     /// Instance slots, shared by all functions.
     pub slots: Arc<Slots>,
     /// The guest threads.

@@ -14,6 +14,15 @@ pub struct GatewayConfig {
     pub threads: usize,
     /// Open connections at once; further connections wait in the kernel's accept queue.
     pub connections_max: usize,
+    /// Open connections of one remote address (IPv6: one network of 64 bits); further connections
+    /// are closed. A proxy on one address needs as many as it opens.
+    pub connections_per_address_max: usize,
+    /// Host names of the node, in addition to `localhost` and loopback addresses. Only a node on
+    /// loopback without tokens compares them with `Host`; other names are answered with 421.
+    pub hosts: Vec<String>,
+    /// Origins of web pages that may send requests to a node on loopback without tokens, such as
+    /// `https://ui.example`; `*`: all. Pages that the node serves itself may always.
+    pub origins: Vec<String>,
     /// Longest time that a client may take to send the head of a connection's first request.
     pub header_timeout_ms: u64,
     /// Longest time that a connection may stay open without a request, including the time to
@@ -44,6 +53,9 @@ impl Default for GatewayConfig {
         Self {
             threads: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             connections_max: 10_000,
+            connections_per_address_max: 5_000,
+            hosts: Vec::new(),
+            origins: Vec::new(),
             header_timeout_ms: 30_000,
             idle_timeout_ms: 120_000,
             drain_timeout_ms: 30_000,

@@ -275,7 +275,7 @@ fn status_of(error: &ApiError) -> Status {
         403 => Code::PermissionDenied,
         404 | 410 => Code::NotFound,
         409 => Code::Aborted,
-        413 | 429 | 507 => Code::ResourceExhausted,
+        413 | 429 | 431 | 507 => Code::ResourceExhausted,
         400..=499 => Code::InvalidArgument,
         501 => Code::Unimplemented,
         503 => Code::Unavailable,

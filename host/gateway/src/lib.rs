@@ -8,6 +8,7 @@ mod embeddings;
 mod error;
 mod functions;
 mod grpc;
+mod head;
 mod health;
 mod invocations;
 mod invoke;
@@ -16,6 +17,7 @@ mod manifest;
 mod models;
 mod objects;
 mod openapi;
+mod pages;
 mod placements;
 mod prefer;
 mod request_id;
@@ -31,6 +33,7 @@ mod workflows;
 
 pub use auth::Tokens;
 pub use config::GatewayConfig;
+pub use pages::PageGuard;
 pub use placements::GivenIds;
 pub use server::{Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig};
@@ -93,15 +96,30 @@ impl Gateway {
     }
 
     async fn route(&self, mut request: Request, id: &RequestId) -> Response {
-        if let Some(route) = Monitoring::from_path(request.uri().path()) {
-            return route.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
+        if let Err(error) = head::check_host(&request) {
+            return error.into_response();
+        }
+        let monitoring = Monitoring::from_path(request.uri().path());
+        // Health checks say nothing that a web page may not read.
+        if let Some(check) = monitoring.filter(|route| *route != Monitoring::Metrics) {
+            return check.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        let is_forwarded = request.headers().contains_key(GRANT);
+        if let Some(pages) = &self.node.pages
+            && let Err(error) = pages.check(&request, is_forwarded)
+        {
+            return error.into_response();
+        }
+        if let Some(metrics) = monitoring {
+            return metrics.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
         }
         let path = request.uri().path();
-        let is_of_cluster = request.headers().contains_key(GRANT)
-            || path == LINK_PATH
-            || path.starts_with(intermediates::PATH);
+        let is_of_cluster = is_forwarded || path == LINK_PATH || path.starts_with(intermediates::PATH);
         if is_of_cluster {
             return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
+        }
+        if let Err(error) = head::check_size(&request) {
+            return error.into_response();
         }
         let identity = match self.node.tokens.identify(request.headers_mut()) {
             Ok(identity) => identity,

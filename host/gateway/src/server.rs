@@ -1,6 +1,7 @@
 //! Accepts connections, with limits on their number, their idle time and the shutdown.
 
 mod activity;
+mod addresses;
 mod linger;
 mod threads;
 pub use threads::Threads;
@@ -8,6 +9,7 @@ pub use threads::Threads;
 use super::Gateway;
 use crate::GatewayConfig;
 use activity::{Activity, Tracked};
+use addresses::{AddressPermit, Addresses};
 use axum::body::{Body, HttpBody};
 use futures::FutureExt;
 use hyper::body::Incoming;
@@ -17,12 +19,13 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use linger::Linger;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use threads::Places;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Concurrent requests of one HTTP/2 connection.
@@ -31,6 +34,8 @@ const H2_STREAMS_MAX: u32 = 1_000;
 /// that no function reads do not block the other requests.
 const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// Head of an HTTP/2 request. Between nodes, heads have a grant, which is larger than clients' heads.
+const H2_HEAD_BYTES_MAX: u32 = 256 << 10;
 /// Read buffer of an HTTP/1 connection, and so the size limit of a request head. The buffer grows
 /// up to this size for large bodies, since each read costs a turn of the connection's task.
 const READ_BYTES_MAX: usize = 256 << 10;
@@ -41,6 +46,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Server {
     gateway: Gateway,
     connections: Arc<Semaphore>,
+    addresses: Addresses,
     header_timeout: Duration,
     idle_timeout: Duration,
     drain_timeout: Duration,
@@ -74,12 +80,14 @@ impl Server {
             .http2()
             .timer(TokioTimer::new())
             .max_concurrent_streams(H2_STREAMS_MAX)
+            .max_header_list_size(H2_HEAD_BYTES_MAX)
             .initial_stream_window_size(H2_STREAM_WINDOW_BYTES)
             .initial_connection_window_size(H2_CONNECTION_WINDOW_BYTES)
             .keep_alive_interval(Duration::from_secs(30));
         Self {
             gateway,
             connections: Arc::new(Semaphore::new(config.connections_max)),
+            addresses: Addresses::new(config.connections_per_address_max),
             header_timeout: Duration::from_millis(config.header_timeout_ms),
             idle_timeout: Duration::from_millis(config.idle_timeout_ms),
             drain_timeout: Duration::from_millis(config.drain_timeout_ms),
@@ -96,14 +104,14 @@ impl Server {
             // kernel's accept queue.
             let accept = async {
                 let permit = self.connections.clone().acquire_owned().await.map_err(std::io::Error::other)?;
-                listener.accept().await.map(|(stream, _)| (stream, permit))
+                listener.accept().await.map(|(stream, from)| (stream, from, permit))
             };
             let accepted = tokio::select! {
                 accepted = accept => accepted,
                 () = stop.cancelled() => break,
             };
             match accepted {
-                Ok((stream, permit)) => self.serve(stream, permit, &graceful),
+                Ok((stream, from, permit)) => self.admit(stream, from.ip(), permit, &graceful),
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection failed");
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -112,10 +120,10 @@ impl Server {
         }
         // Serve the clients already in the kernel's accept queue, which closing the listener would
         // cut off.
-        while let Some(Ok((stream, _))) = listener.accept().now_or_never()
+        while let Some(Ok((stream, from))) = listener.accept().now_or_never()
             && let Ok(permit) = self.connections.clone().try_acquire_owned()
         {
-            self.serve(stream, permit, &graceful);
+            self.admit(stream, from.ip(), permit, &graceful);
         }
         drop(listener);
         if tokio::time::timeout(self.drain_timeout, graceful.shutdown()).await.is_err() {
@@ -126,10 +134,27 @@ impl Server {
         }
     }
 
+    /// Serves a connection, or closes it if its address has too many.
+    fn admit(
+        &self,
+        stream: TcpStream,
+        from: IpAddr,
+        permit: OwnedSemaphorePermit,
+        graceful: &GracefulShutdown,
+    ) {
+        match self.addresses.open(from) {
+            Some(of_address) => self.serve(stream, (permit, of_address), graceful),
+            None => {
+                self.gateway.node.metrics.process.connections_refused.inc();
+                tracing::debug!(%from, "connection closed: its address has gateway.connections_per_address_max open");
+            }
+        }
+    }
+
     fn serve(
         &self,
         stream: TcpStream,
-        permit: tokio::sync::OwnedSemaphorePermit,
+        permits: (OwnedSemaphorePermit, AddressPermit),
         graceful: &GracefulShutdown,
     ) {
         // Responses are small and complete: waiting to fill a packet only delays them.
@@ -158,7 +183,7 @@ impl Server {
         // The task ends with its client, its timeouts, or the drain; the graceful shutdown waits
         // for it.
         place.runtime().spawn(async move {
-            let _held = (permit, placed);
+            let _held = (permits, placed);
             let stream = match TcpStream::from_std(stream) {
                 Ok(stream) => TokioIo::new(Linger::new(stream)),
                 Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),

@@ -2,6 +2,7 @@
 
 use crate::GatewayConfig;
 use crate::auth::Tokens;
+use crate::pages::PageGuard;
 use crate::placements::GivenIds;
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,6 +65,8 @@ pub struct NodeState {
     pub config: RequestConfig,
     /// The client tokens that the gateway accepts.
     pub tokens: Tokens,
+    /// Checks requests of browsers, on a node without tokens.
+    pub pages: Option<PageGuard>,
     /// The blobs with the components of functions, as deployed.
     pub blobs: Blobs,
     /// The compiled components.

@@ -22,7 +22,6 @@ pub use answer::{Answer, AnswerReceiver};
 pub(crate) use link::linker;
 pub use link::{Entry, LinkError, Needs};
 pub use live::Instance;
-pub use outbound::is_granted;
 pub use output::{CurrentSink, OutputSink};
 pub use request::{RequestBody, RequestCell, SharedBody};
 pub use state::State;
@@ -38,6 +37,7 @@ use std::time::{Duration, Instant};
 use tracing::Instrument;
 use weir_call::Fault;
 use weir_inference::Tensor;
+use weir_outbound::TenantConnector;
 use weir_telemetry::{FunctionMetrics, Phase, Trace};
 use weir_types::FunctionManifest;
 
@@ -67,6 +67,8 @@ pub struct InvocationCtx {
     pub inference: InferenceCtx,
     /// The counters of CPU time and memory.
     pub usage: Arc<Usage>,
+    /// The connector of the function's tenant.
+    pub connector: TenantConnector,
 }
 
 /// The guest's input, and the channel for its response.

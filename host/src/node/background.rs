@@ -64,6 +64,7 @@ impl Background {
         if let Some(cluster) = &config.cluster {
             let grace = Duration::from_millis(cluster.blob_grace_ms);
             spawn(boxed(garbage::collect(Arc::downgrade(state), grace)));
+            spawn(boxed(state.dispatch.connector.clone().follow_stores()));
         }
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));

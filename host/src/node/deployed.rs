@@ -14,6 +14,7 @@ use weir_control::registry::{Functions, Prepare, Registry};
 use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
 use weir_datastore::Revision;
 use weir_device::Arena;
+use weir_outbound::Connector;
 use weir_sandbox::component::{Components, Recompiler};
 use weir_storage::blobs::Blobs;
 use weir_telemetry::Metrics;
@@ -50,11 +51,12 @@ impl Deployed {
         storage: &Storage,
         metrics: &Arc<Metrics>,
         arena: &Arena,
+        connector: &Arc<Connector>,
     ) -> anyhow::Result<Self> {
         let (datastore, changes) = (&storage.datastore, &storage.changes);
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
-        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.logs));
+        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.telemetry.logs));
         let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
             .await
             .context("cannot read the registry")?;
@@ -77,6 +79,7 @@ impl Deployed {
             datastore: datastore.clone(),
             blobs: storage.blobs("invocations")?,
             metrics: metrics.clone(),
+            connector: connector.clone(),
             changes: changes.clone(),
             is_alone: config.cluster.is_none(),
         })

@@ -13,6 +13,7 @@ mod gpus;
 mod hedges;
 mod intermediates;
 mod objects;
+mod outbound;
 mod placements;
 mod process;
 mod response_cache;
@@ -26,6 +27,7 @@ pub use calls::ColdStart;
 pub use functions::{FunctionMetrics, Retired};
 pub use hedges::HedgeMetrics;
 use objects::ObjectMetrics;
+use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
 pub use served::{Demand, Served, Tally, Times};
 pub use sizes::SizeMetrics;
@@ -74,6 +76,8 @@ pub struct Metrics {
     pub asynchronous: AsyncMetrics,
     /// Named objects: puts, reads and sizes.
     pub objects: ObjectMetrics,
+    /// Outbound requests: refusals.
+    pub outbound: OutboundMetrics,
     /// Estimates of placements.
     pub placements: PlacementMetrics,
     /// Tensors sent between nodes.
@@ -124,6 +128,7 @@ impl Metrics {
             hedges: AllHedges::register(registry),
             asynchronous: AsyncMetrics::register(registry),
             objects: ObjectMetrics::register(registry),
+            outbound: OutboundMetrics::register(registry),
             intermediates: IntermediateMetrics::register(registry),
             devices: DeviceMetrics::register(registry),
             calls: CallMetrics::register(registry),

@@ -27,10 +27,11 @@ async fn fetched(node: &Node, urls: &[String]) -> Answer {
 
 #[tokio::test]
 async fn fetch_transfers_bodies_unchanged() {
-    let Some(node) = node(&[]).await else { return };
-    let host = node.address().to_string();
-    node.deploy_with(NAME, &format!("outbound_hosts={host}"), function(NAME)).await;
-    node.deploy("echo", function("echo-http")).await;
+    // A node refuses requests of its guests to itself.
+    let server = Node::start().await;
+    server.deploy("echo", function("echo-http")).await;
+    let host = server.address().to_string();
+    let Some(node) = node(std::slice::from_ref(&host)).await else { return };
     let body: Vec<u8> = (0..1_000_000).map(|at| (at % 251) as u8).collect();
     for body in [&body[..], b"short", b""] {
         let answer = node.post(&format!("/fn/{NAME}/?url=http://{host}/fn/echo"), body.to_vec()).await.ok();

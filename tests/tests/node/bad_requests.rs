@@ -38,7 +38,7 @@ async fn invalid_names_are_rejected() {
             ("GET", format!("/v1/models/{name}")),
         ] {
             let request = format!(
-                "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
+                "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx"
             );
             let (status, answer) = raw(&node, request).await;
             assert!((400..500).contains(&status), "{method} of {shown}: {answer}");
@@ -115,7 +115,7 @@ async fn bodies_with_wrong_length_are_rejected() {
     node.deploy("echo", function("echo-http")).await;
     for path in ["/fn/echo", "/v1/functions/f", "/v1/models/m/versions/1"] {
         let method = if path.starts_with("/fn") { "POST" } else { "PUT" };
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
         for (what, rest) in [
             ("less than was said", "content-length: 1000\r\n\r\nshort"),
             ("half a chunk", "transfer-encoding: chunked\r\n\r\nff\r\nbody"),
@@ -147,8 +147,8 @@ async fn bodies_with_wrong_length_are_rejected() {
 async fn truncated_body_error_contains_no_backtrace() {
     let node = Node::builder().env("RUST_BACKTRACE", "1").start().await;
     node.deploy("echo", function("echo-body")).await;
-    let request =
-        "POST /fn/echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nff\r\nbody".to_owned();
+    let request = "POST /fn/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nff\r\nbody"
+        .to_owned();
     let (status, answer) = raw_cut_off(&node, request).await;
     assert_eq!(status, 400, "{answer}");
     assert!(answer.contains("the body ended early: "), "{answer}");
@@ -170,8 +170,8 @@ async fn body_over_the_functions_limit_is_rejected() {
 #[tokio::test]
 async fn invalid_http_is_rejected() {
     let node = Node::start().await;
-    let headers = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
-    let many = format!("GET /healthz HTTP/1.1\r\nhost: x\r\n{}\r\n", "a: b\r\n".repeat(10_000));
+    let headers = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(10_000));
     for (what, request) in [
         ("noise", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec()),
         ("nothing", vec![]),
@@ -180,7 +180,7 @@ async fn invalid_http_is_rejected() {
         ("10,000 headers", many.into_bytes()),
         (
             "a target of 1 MiB",
-            format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(1 << 20)).into_bytes(),
+            format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(1 << 20)).into_bytes(),
         ),
     ] {
         let (status, answer) = raw_cut_off(&node, request).await;

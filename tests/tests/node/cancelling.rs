@@ -19,7 +19,10 @@ async fn client_disconnect_cancels_its_invocation() {
     // In a host call, while computing, and while streaming a response.
     for (at, path) in ["sleep", "spin", "body"].into_iter().enumerate() {
         let mut stream = TcpStream::connect(node.address()).await.unwrap();
-        stream.write_all(format!("GET /fn/f/{path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+            .write_all(format!("GET /fn/f/{path} HTTP/1.1\r\nhost: localhost\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
         running(&node, 1).await;
         if path == "body" {
             // The response has begun.
@@ -49,10 +52,10 @@ async fn client_disconnect_removes_its_queued_call() {
     node.get("/fn/f/behave").await.ok();
     running(&node, 0).await;
     let mut first = TcpStream::connect(node.address()).await.unwrap();
-    first.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    first.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     running(&node, 1).await;
     let mut second = TcpStream::connect(node.address()).await.unwrap();
-    second.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    second.write_all(b"GET /fn/f/sleep HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     eventually("the wait", async || (node.status().await.queued == 1).then_some(())).await;
     drop(second);
     eventually("the end of the wait", async || (node.status().await.queued == 0).then_some(())).await;

@@ -9,7 +9,7 @@ use weir_types::ErrorCode;
 /// Sends a complete `PUT`, and disconnects after `after` without reading the response.
 async fn put_and_hang_up(client: &Client, path: &str, body: &[u8], after: Duration) {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
-    let head = format!("PUT {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(body).await.unwrap();
     tokio::time::sleep(after).await;

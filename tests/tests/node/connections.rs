@@ -19,7 +19,7 @@ async fn connections_without_a_request_are_closed() {
         ("half a preface", b"PRI * HT".to_vec()),
         ("half a head", b"GET / HTTP/1.1\r\nhost:".to_vec()),
         ("http/2 without a request", h2_preface),
-        ("one request", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n".to_vec()),
+        ("one request", b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_vec()),
     ] {
         // `raw` waits until the node closes the connection, and fails after a timeout.
         let (status, answer) = raw(&node, bytes).await;
@@ -34,7 +34,8 @@ async fn announced_bodies_reserve_no_memory() {
     let mut senders = Vec::new();
     for _ in 0..20 {
         let mut sender = TcpStream::connect(node.address()).await.unwrap();
-        let head = b"POST /fn/echo HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\nthe first of it";
+        let head =
+            b"POST /fn/echo HTTP/1.1\r\nhost: localhost\r\ncontent-length: 8000000\r\n\r\nthe first of it";
         sender.write_all(head).await.unwrap();
         senders.push(sender);
     }
@@ -50,7 +51,9 @@ async fn rejection_does_not_wait_for_the_request_body() {
     for (path, code) in [("/fn/none", ErrorCode::FunctionNotFound), ("/fn/add", ErrorCode::DeadlineExceeded)]
     {
         let mut client = TcpStream::connect(node.address()).await.unwrap();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n");
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n"
+        );
         client.write_all(head.as_bytes()).await.unwrap();
         let mut answer = String::new();
         // The sending side stays open.

@@ -9,7 +9,7 @@ use weir_types::ErrorCode;
 /// Starts an upload and sends only its first bytes.
 async fn begin_upload(client: &Client, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
-    let head = format!("PUT {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: 100000\r\n\r\n\0asm");
+    let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n\0asm");
     stream.write_all(head.as_bytes()).await.unwrap();
     stream
 }

@@ -11,7 +11,9 @@ use wasmtime::{
     StoreLimitsBuilder,
 };
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
-use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView, default_hooks};
+use wasmtime_wasi_http::{
+    Error, RequestOptions, WasiBody, WasiHttpCtx, WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
 
 const EPOCH_TICK: Duration = Duration::from_millis(1);
 const INSTANCES_MAX: u32 = 1_000;
@@ -86,6 +88,7 @@ pub(crate) struct State {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
+    hooks: NoRequests,
     pub(crate) limits: StoreLimits,
 }
 
@@ -95,11 +98,28 @@ impl State {
             wasi: WasiCtx::builder().build(),
             http: WasiHttpCtx::new(),
             table: ResourceTable::new(),
+            hooks: NoRequests,
             limits: StoreLimitsBuilder::new()
                 .memory_size(MEMORY_BYTES_MAX)
                 .table_elements(TABLE_ELEMENTS_MAX)
                 .build(),
         }
+    }
+}
+
+/// Denies outbound requests: the measured functions send none.
+struct NoRequests;
+
+type Io = Box<dyn Future<Output = Result<(), Error>> + Send>;
+
+impl WasiHttpHooks for NoRequests {
+    fn send_request(
+        &mut self,
+        _: hyper::Request<WasiBody>,
+        _: Option<RequestOptions>,
+        _: Io,
+    ) -> Box<dyn Future<Output = Result<(hyper::Response<WasiBody>, Io), Error>> + Send> {
+        Box::new(std::future::ready(Err(Error::HttpRequestDenied)))
     }
 }
 
@@ -111,6 +131,6 @@ impl WasiView for State {
 
 impl WasiHttpView for State {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: default_hooks() }
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
     }
 }

@@ -26,6 +26,7 @@ use weir_call::{Fault, until};
 use weir_cluster::{Call as ForwardedCall, LocalPlacement, Placement};
 use weir_control::registry::{Deployment, FunctionRecord};
 use weir_inference::{Completion, Execution, Tensor};
+use weir_outbound::TenantConnector;
 use weir_sandbox::component::LoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
@@ -261,6 +262,7 @@ impl Dispatch {
                     request_body_bytes_max: limits.request_body_bytes,
                 },
                 usage: account.usage(),
+                connector: TenantConnector::new(self.connector.clone(), id.tenant.clone()),
             },
             counted: deployment.metrics.clone(),
         }

@@ -30,7 +30,7 @@ pub struct State {
 
 impl State {
     pub(super) fn new(manifest: &Arc<FunctionManifest>, ctx: InvocationCtx) -> Self {
-        let InvocationCtx { sink: output, inference, usage } = ctx;
+        let InvocationCtx { sink: output, inference, usage, connector } = ctx;
         let sink = CurrentSink::default();
         sink.set(Some(output));
         let mut wasi = WasiCtx::builder();
@@ -47,16 +47,16 @@ impl State {
             wasi: wasi.build(),
             http: WasiHttpCtx::new(),
             table,
-            outbound: Outbound::new(manifest.clone(), sink.clone()),
+            outbound: Outbound::new(manifest.clone(), connector, sink.clone()),
             sink,
             memory: MemoryMeter::new(&manifest.limits, usage),
             inference,
         }
     }
 
-    /// Starts the next invocation. Tensors that the guest still holds count against its limit.
+    /// Starts the next invocation, of the same function. Tensors that the guest still holds count against its limit.
     pub(super) fn begin(&mut self, ctx: InvocationCtx) {
-        let InvocationCtx { sink: output, inference, usage } = ctx;
+        let InvocationCtx { sink: output, inference, usage, .. } = ctx;
         self.sink.set(Some(output));
         self.memory.begin(usage);
         let held = self.inference.tensor_bytes_held();

@@ -64,6 +64,11 @@ impl SharedBlobs {
         }
     }
 
+    /// The URL of the S3-compatible server that `address` stands for, if the environment names one.
+    pub fn endpoint(address: &str) -> Option<String> {
+        address.starts_with("s3://").then(s3::endpoint).flatten()
+    }
+
     fn new(store: Arc<dyn ObjectStore>, folder: ObjectPath, cache_bytes_max: u64) -> Self {
         Self { store, folder, cache_bytes_max, intact: Arc::default() }
     }
@@ -200,6 +205,10 @@ mod s3 {
     /// The time limits of one transfer, and of a pause within it.
     const TRANSFER_TIME_MAX: &str = "1day";
     const SILENCE_MAX: &str = "30s";
+
+    pub(super) fn endpoint() -> Option<String> {
+        AmazonS3Builder::from_env().get_config_value(&AmazonS3ConfigKey::Endpoint)
+    }
 
     pub(super) fn open(bucket: &str) -> Result<Arc<dyn ObjectStore>, SharedBlobsError> {
         // Selects ring for TLS, as elsewhere in this program. Fails if a provider is already

@@ -1,6 +1,7 @@
 //! Metrics of the node's process: connections, instances and memory.
 
-use super::gauge;
+use super::{counter, gauge};
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
@@ -10,6 +11,8 @@ pub struct ProcessMetrics {
     pub instances_idle: Gauge,
     /// Open connections.
     pub connections: Gauge,
+    /// Connections closed because their address had too many.
+    pub connections_refused: Counter,
     /// Memory of the bodies and tensors of requests in progress.
     pub arena_used_bytes: Gauge,
     /// Memory that the arena keeps for later bodies and tensors.
@@ -19,11 +22,13 @@ pub struct ProcessMetrics {
 impl ProcessMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let idle = "Instances that wait for another call of their function";
+        let refused = "Connections closed because their address had too many";
         let used = "Memory that bodies and tensors of requests under way take";
         let pooled = "Memory kept for the next bodies and tensors";
         Self {
             instances_idle: gauge(registry, "instances_idle", idle),
             connections: gauge(registry, "connections", "Open connections"),
+            connections_refused: counter(registry, "connections_refused", refused),
             arena_used_bytes: gauge(registry, "arena_used_bytes", used),
             arena_pooled_bytes: gauge(registry, "arena_pooled_bytes", pooled),
         }

@@ -86,7 +86,7 @@ async fn fake_backend_supports_timeouts_and_cancellation() {
     assert_eq!((late.status, late.code()), (504, ErrorCode::DeadlineExceeded));
     let body = row().to_string();
     let head = format!(
-        "POST /v2/models/slow/infer HTTP/1.1\r\nhost: x\r\n{HEADER}: {}\r\ncontent-length: {}\r\n\r\n{body}",
+        "POST /v2/models/slow/infer HTTP/1.1\r\nhost: localhost\r\n{HEADER}: {}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len(),
         body.len() + 16
     );

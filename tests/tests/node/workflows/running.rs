@@ -142,7 +142,7 @@ async fn branches_run_concurrently_and_end_on_client_disconnect() {
     deploy(&node, "ensemble", &ensemble()).await.ok();
     let body = rows(&[0.0; 4]).to_string();
     let head = format!(
-        "POST /v2/models/ensemble/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        "POST /v2/models/ensemble/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     let mut stream = TcpStream::connect(node.address()).await.unwrap();

@@ -1,0 +1,32 @@
+//! Metrics of outbound requests.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use weir_types::TenantId;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refused {
+    tenant: String,
+    reason: &'static str,
+}
+
+/// Series of outbound requests. The token file bounds the number of tenants.
+pub struct OutboundMetrics {
+    refused: Family<Refused, Counter>,
+}
+
+impl OutboundMetrics {
+    pub(super) fn register(registry: &mut Registry) -> Self {
+        let refused = Family::default();
+        let help = "Outbound requests of guests, and callbacks, that were refused here, by reason";
+        registry.register("outbound_refused", help, refused.clone());
+        Self { refused }
+    }
+
+    /// Counts a refused request.
+    pub fn refused(&self, tenant: &TenantId, reason: &'static str) {
+        self.refused.get_or_create(&Refused { tenant: tenant.to_string(), reason }).inc();
+    }
+}
