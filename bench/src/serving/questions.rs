@@ -84,7 +84,7 @@ impl Questions {
     }
 
     /// Expected numbers of each response, from in-process ONNX Runtime.
-    pub(crate) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
+    pub(in crate::serving) fn expected(&self, peers: &Peers, model: &Path) -> Result<Vec<Vec<f32>>> {
         let mut arguments = vec!["--json-bytes".to_owned(), self.first().json_bytes.to_string()];
         let files = |end: &str| {
             let file = |question| peers.scratch().join(format!("question-{question}{end}"));

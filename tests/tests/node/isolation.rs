@@ -98,11 +98,14 @@ async fn asynchronous_invocation_that_ends_workers_is_dead_and_the_node_stays() 
 async fn isolation_is_the_default_with_tokens() {
     for (isolated, builder) in [
         (false, Node::builder()),
-        (true, Node::builder().tokens(&["token-of-one one"])),
-        (false, Node::builder().tokens(&["token-of-one one"]).set("models.isolation", "in-process")),
+        (true, Node::builder().tokens(&["token-of-one-0123456789 one"])),
+        (
+            false,
+            Node::builder().tokens(&["token-of-one-0123456789 one"]).set("models.isolation", "in-process"),
+        ),
     ] {
         let node = builder.start().await;
-        let client = node.with_token("token-of-one");
+        let client = node.with_token("token-of-one-0123456789");
         client.push_model("good", 1, model_on_integers("Mul")).await;
         infer(&client, "good", 6, 7).await.ok();
         assert_eq!(workers(&node) > 0, isolated);

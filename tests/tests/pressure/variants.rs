@@ -2,6 +2,7 @@
 
 // The tests of the `inference` crate write such models, too.
 #[path = "../../../inference/tests/support/onnx.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
 mod onnx;
 
 use onnx::chain;
