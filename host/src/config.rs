@@ -26,7 +26,7 @@ use weir_dispatch::IntermediatesConfig;
 use weir_gateway::GatewayConfig;
 use weir_outbound::OutboundConfig;
 use weir_sandbox::SandboxConfig;
-use weir_scheduler::{Network, TenantLimits};
+use weir_scheduler::TenantLimits;
 use weir_telemetry::TracesConfig;
 use weir_telemetry::logs::LogsConfig;
 use weir_types::TenantId;
@@ -81,21 +81,10 @@ pub struct NodeConfig {
     pub objects: ObjectsConfig,
     /// Outbound requests of guests, and callbacks: the destinations that they may reach.
     pub outbound: OutboundConfig,
-    /// Inter-node bandwidth and latency, used to place workflow steps.
-    pub network: Network,
     /// Workflow intermediates: tensors that steps hand to each other, on the node for steps that
     /// are placed separately and on the GPU for steps that share one.
     pub intermediates: IntermediatesConfig,
 
-    /// The tables `logs` and `traces`.
-    #[serde(flatten)]
-    pub telemetry: TelemetryConfig,
-}
-
-/// What a node records about calls. Its tables are tables of `[node]`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TelemetryConfig {
     /// Logs of functions.
     pub logs: LogsConfig,
     /// Traces of requests.
@@ -122,9 +111,9 @@ impl Default for NodeConfig {
             asynchronous: AsyncConfig::default(),
             objects: ObjectsConfig::default(),
             outbound: OutboundConfig::default(),
-            network: Network::default(),
             intermediates: IntermediatesConfig::default(),
-            telemetry: TelemetryConfig::default(),
+            logs: LogsConfig::default(),
+            traces: TracesConfig::default(),
         }
     }
 }

@@ -199,7 +199,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         cluster,
         arena,
         metrics,
-        sampler: config.telemetry.traces.sampler(),
+        sampler: config.traces.sampler(),
         permits,
         started: Instant::now(),
         stopping,

@@ -54,6 +54,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_faccessat,
     libc::SYS_fcntl,
     libc::SYS_fstat,
+    libc::SYS_fstatfs,
     libc::SYS_fsync,
     libc::SYS_ftruncate,
     libc::SYS_getcwd,
@@ -69,6 +70,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_readlinkat,
     libc::SYS_readv,
     libc::SYS_renameat2,
+    libc::SYS_statfs,
     libc::SYS_statx,
     libc::SYS_unlinkat,
     libc::SYS_write,
@@ -85,7 +87,9 @@ const ALLOWED: &[libc::c_long] = &[
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_OLD: &[libc::c_long] = &[
     libc::SYS_access,
+    libc::SYS_getdents,
     libc::SYS_getrlimit,
+    libc::SYS_lstat,
     libc::SYS_mkdir,
     libc::SYS_open,
     libc::SYS_poll,

@@ -17,7 +17,6 @@ impl NodeConfig {
         let settings = Settings {
             tenants: self.tenants.clone(),
             tenant_default: self.tenant_default.clone(),
-            network: self.network,
             ..Settings::default()
         };
         Ok(self.scheduler.setup(settings))
@@ -44,7 +43,7 @@ mod tests {
             victims = "least_recently_used"
             [scheduler.slo]
             admission = false
-            [network]
+            [scheduler.network]
             round_trip_ns = 7
             [tenant_default]
             running_max = 8

@@ -56,7 +56,7 @@ impl Deployed {
         let (datastore, changes) = (&storage.datastore, &storage.changes);
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
-        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.telemetry.logs));
+        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.logs));
         let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
             .await
             .context("cannot read the registry")?;

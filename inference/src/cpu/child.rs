@@ -16,7 +16,7 @@ pub fn prepare_main() -> ExitCode {
     let access = |task: &Task| {
         // An error is reported when the library is opened.
         let _ = Runtime::preload(&task.library);
-        let readable = vec![task.library.clone(), task.model.clone()];
+        let readable = vec![task.library.clone(), task.model.clone(), optimise::MEMORY_STATUS.into()];
         Some(Confinement { readable, writable: vec![task.out.clone()] })
     };
     weir_child::serve(access, |task: Task, limits| prepare(&task, limits.memory_bytes_max))

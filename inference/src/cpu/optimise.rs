@@ -31,6 +31,9 @@ use std::fs;
 use weir_types::Platform;
 use weir_types::Signature;
 
+/// File with the memory of this process, which the trial load reads.
+pub(super) const MEMORY_STATUS: &str = "/proc/self/status";
+
 /// Weights of at least this size are stored beside the skeleton, once for all sessions; smaller
 /// ones are stored inside it.
 const BESIDE_BYTES_MIN: u64 = 1 << 10;
@@ -199,7 +202,7 @@ fn has_no_rank(port: &onnx::ValueInfo) -> bool {
 
 /// Memory of this process that is not backed by a file.
 fn anonymous_bytes() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = fs::read_to_string(MEMORY_STATUS).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kib.unwrap_or_default() << 10

@@ -333,7 +333,11 @@ impl Worker {
             }
             CallError::OverTime(time_max) => {
                 let over = time_max.as_millis();
-                self.end(&format!("a run took longer than {over} ms (models.run_wall_ms_max)"), culprit)
+                let what = match time_max == self.shared.config.run_time_max {
+                    true => format!("a run took longer than {over} ms (models.run_wall_ms_max)"),
+                    false => format!("it did not answer within {over} ms"),
+                };
+                self.end(&what, culprit)
             }
         }
     }

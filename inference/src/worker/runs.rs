@@ -1,12 +1,24 @@
 //! Active runs in a worker, and their cancellation.
 
 use crate::interrupt::{Interrupt, Reason};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of cancellations that wait for their run. Further ones replace the oldest.
+const EARLY_MAX: usize = 64;
 
 /// Interrupts of the active runs.
 #[derive(Default)]
-pub(crate) struct Runs(Mutex<HashMap<u64, Arc<Interrupt>>>);
+pub(crate) struct Runs(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    active: HashMap<u64, Arc<Interrupt>>,
+    /// Runs that were cancelled before they began: a cancellation takes another socket than its
+    /// run, and may overtake it. Some of them ended before their cancellation arrived, and never
+    /// begin.
+    early: VecDeque<u64>,
+}
 
 /// Active run, removed on drop.
 pub(crate) struct UnderWay<'a> {
@@ -18,13 +30,27 @@ pub(crate) struct UnderWay<'a> {
 impl Runs {
     pub(crate) fn begin(&self, number: u64) -> UnderWay<'_> {
         let interrupt = Arc::<Interrupt>::default();
-        self.lock().insert(number, Arc::clone(&interrupt));
+        let mut state = self.lock();
+        state.active.insert(number, Arc::clone(&interrupt));
+        let early = state.early.iter().position(|cancelled| *cancelled == number);
+        if early.and_then(|place| state.early.remove(place)).is_some() {
+            interrupt.fire(Reason::Cancelled);
+        }
+        drop(state);
         UnderWay { runs: self, number, interrupt }
     }
 
     /// Cancels a run, unless it has ended.
     pub(crate) fn cancel(&self, number: u64) {
-        let interrupt = self.lock().get(&number).cloned();
+        let mut state = self.lock();
+        let interrupt = state.active.get(&number).cloned();
+        if interrupt.is_none() {
+            if state.early.len() >= EARLY_MAX {
+                state.early.pop_front();
+            }
+            state.early.push_back(number);
+        }
+        drop(state);
         if let Some(interrupt) = interrupt {
             interrupt.fire(Reason::Cancelled);
         }
@@ -32,10 +58,10 @@ impl Runs {
 
     /// Returns whether a run has begun and has not ended.
     pub(crate) fn is_active(&self, number: u64) -> bool {
-        self.lock().contains_key(&number)
+        self.lock().active.contains_key(&number)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Interrupt>>> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -48,6 +74,31 @@ impl UnderWay<'_> {
 
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        self.runs.lock().remove(&self.number);
+        self.runs.lock().active.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancellation_reaches_runs_that_begin_before_or_after_it() {
+        let runs = Runs::default();
+        let active = runs.begin(1);
+        runs.cancel(1);
+        assert_eq!(active.interrupt().reason(), Some(Reason::Cancelled));
+        drop(active);
+        runs.cancel(2);
+        assert_eq!(runs.begin(2).interrupt().reason(), Some(Reason::Cancelled));
+        assert_eq!(runs.begin(2).interrupt().reason(), None, "it counts once");
+    }
+
+    #[test]
+    fn early_cancellations_are_bounded() {
+        let runs = Runs::default();
+        (0..10 * EARLY_MAX as u64).for_each(|number| runs.cancel(number));
+        assert_eq!(runs.lock().early.len(), EARLY_MAX);
+        assert_eq!(runs.begin(0).interrupt().reason(), None);
     }
 }

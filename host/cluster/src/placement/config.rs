@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weir_scheduler::{PolicyKind, PolicyOptions, Settings, Setup, SloSettings};
+use weir_scheduler::{Network, PolicyKind, PolicyOptions, Settings, Setup, SloSettings};
 
 /// Scheduler: the placement policy, service level objectives and the recording.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -23,17 +23,18 @@ pub struct SchedulerConfig {
     /// the time is held back as a margin (`margin`), and the price of a second on each kind of
     /// device (`prices`). In a cluster, the dispatcher's setting applies.
     pub slo: SloSettings,
+    /// Inter-node bandwidth and latency, used to place workflow steps.
+    pub network: Network,
     /// Path prefix of the recording: all inputs and decisions of the scheduler, in files of up to 1
     /// GiB each. `weir simulate --replay FILE` replays a file. None: no recording.
     pub record: Option<PathBuf>,
 }
 
 impl SchedulerConfig {
-    /// The setup of the scheduler. `settings` holds settings of other parts of the configuration:
-    /// the tenants and the network.
+    /// The setup of the scheduler. `settings` holds the settings of the tenants.
     #[must_use]
     pub fn setup(&self, settings: Settings) -> Setup {
-        let settings = Settings { slo: self.slo.clone(), ..settings };
+        let settings = Settings { slo: self.slo.clone(), network: self.network, ..settings };
         Setup { policy: self.policy, options: self.options.clone(), settings }
     }
 }

@@ -19,8 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_child::{Confinement, confine_access, confine_process};
 use weir_device::Arena;
 use weir_types::{Batching, ModelId, Signature};
@@ -30,6 +31,8 @@ pub const CPU_WORKER_COMMAND: &str = "__run-cpu-models";
 
 /// Maximum time for a cancelled run to end.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of cancelled runs whose end is watched.
+const CANCELLED_MAX: usize = 1_024;
 
 /// Runs a worker: serves the connections that arrive over the socket on standard input, until it
 /// closes.
@@ -53,12 +56,13 @@ fn serve() -> io::Result<()> {
     confine(&start)?;
     let control: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
     let service = Arc::new(Service::new(start));
+    let watch = Watch::start(&service)?;
     while let Some(news) = next(&control)? {
         match news {
             News::Connection(socket, files) => attend(&service, socket, files)?,
             News::Cancel(run) => {
                 service.runs.cancel(run);
-                end_if_still_active(&service, run)?;
+                watch.cancelled(run);
             }
         }
     }
@@ -83,21 +87,31 @@ fn confine(start: &Start) -> io::Result<()> {
     }
 }
 
-/// Ends the process unless a cancelled run ends soon. An operator that computes for long does not
-/// notice its cancellation.
-fn end_if_still_active(service: &Arc<Service>, run: u64) -> io::Result<()> {
-    if !service.runs.is_active(run) {
-        return Ok(());
+/// Thread that ends the process if a cancelled run does not end soon. An operator that computes for
+/// long does not notice its cancellation.
+struct Watch(SyncSender<(Instant, u64)>);
+
+impl Watch {
+    fn start(service: &Arc<Service>) -> io::Result<Self> {
+        let (sender, cancelled) = sync_channel::<(Instant, u64)>(CANCELLED_MAX);
+        let service = Arc::clone(service);
+        let watch = move || {
+            for (cancelled_at, run) in cancelled {
+                std::thread::sleep(CANCEL_TIME_MAX.saturating_sub(cancelled_at.elapsed()));
+                if service.runs.is_active(run) {
+                    eprintln!("a worker of models: a cancelled run has not ended within {CANCEL_TIME_MAX:?}");
+                    end_at_once();
+                }
+            }
+        };
+        std::thread::Builder::new().name("cancelled".to_owned()).stack_size(64 << 10).spawn(watch)?;
+        Ok(Self(sender))
     }
-    let service = Arc::downgrade(service);
-    std::thread::Builder::new().name("cancelled".to_owned()).stack_size(64 << 10).spawn(move || {
-        std::thread::sleep(CANCEL_TIME_MAX);
-        if service.upgrade().is_some_and(|service| service.runs.is_active(run)) {
-            eprintln!("a worker of models: a cancelled run has not ended within {CANCEL_TIME_MAX:?}");
-            end_at_once();
-        }
-    })?;
-    Ok(())
+
+    fn cancelled(&self, run: u64) {
+        // While so many runs wait for their check, one of them ends the process if need be.
+        let _ = self.0.try_send((Instant::now(), run));
+    }
 }
 
 /// Starts a thread for a connection. The node bounds the number of connections.

@@ -80,8 +80,10 @@ async fn shutdown_waits_for_running_invocations() {
     let node = Node::start().await;
     node.deploy("f", function("misbehave")).await;
     let later = node.post_later("/fn/f/nap?500", "").await;
-    eventually("the run", async || {
-        (node.invocation(later.id).await.status != InvocationStatus::Queued).then_some(())
+    // An invocation whose call has not begun yet is queued again.
+    eventually("the call", async || {
+        let is_running = node.metric("weir_invocations_running", "").await > 0.0;
+        (is_running || node.invocation(later.id).await.status == InvocationStatus::Done).then_some(())
     })
     .await;
     let node = node.stop().await.set("async.running_max", 0).start().await;
