@@ -43,7 +43,7 @@ impl Invocations {
                 Ok(()) => {}
                 Err(AsyncError::Datastore(weir_datastore::Error::Closed)) => return,
                 Err(error) => {
-                    tracing::warn!(%error, "removing expired asynchronous invocations failed, retrying")
+                    tracing::warn!(%error, "removing expired asynchronous invocations failed, retrying");
                 }
             }
         }

@@ -22,7 +22,7 @@ impl LibraryState {
         match self {
             Self::None => {}
             Self::Used(version) => {
-                info!(%device, version, "cuBLASLt found: it computes large matrix products")
+                info!(%device, version, "cuBLASLt found: it computes large matrix products");
             }
             Self::Unusable(why) => {
                 warn!(%device, why, "cuBLASLt cannot be used, Weir's own kernels replace it: repair or remove cuBLASLt, or set gpu.libraries = \"none\"");

@@ -1,13 +1,16 @@
 //! Open files over a socket, sent after a message with their number.
 
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
-use std::io::{self, IoSlice, IoSliceMut};
+#[cfg(any(test, feature = "cuda"))]
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+#[cfg(any(test, feature = "cuda"))]
+use std::io::IoSliceMut;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+#[cfg(any(test, feature = "cuda"))]
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
 /// Maximum number of files per packet. Each packet carries one byte of data. The kernel's limit is

@@ -55,10 +55,10 @@ pub(super) async fn take(
     let limit = BodyLimit { bytes_max, setting: "what it is known to have" };
     let body = receive_whole(body, is_there.then_some(bytes), arena, limit).await;
     let body = body.map_err(|error| match error.code {
-        ErrorCode::Unavailable => Fault::from(error),
+        ErrorCode::Unavailable => error,
         _ => lost(format!("node {} broke off: {}", index.node.0, error.text)),
     })?;
-    if is_there { Ok(body) } else { Err(refusal(&head.headers, &body).into()) }
+    if is_there { Ok(body) } else { Err(refusal(&head.headers, &body)) }
 }
 
 /// Removes an intermediate without readers from the node that has it.

@@ -20,8 +20,7 @@ struct Labels {
 
 impl PlacementMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let estimate_ratio =
-            Family::<Labels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS.into_iter()));
+        let estimate_ratio = Family::<Labels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         registry.register(
             "placement_estimate_ratio",
             "Estimated time of placed invocations over the time that they took, by kind of device",
