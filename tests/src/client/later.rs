@@ -27,6 +27,20 @@ impl Client {
         invocation
     }
 
+    /// Sends a request whose body the node may refuse before it has arrived. The closed connection
+    /// can cut off a client that is still sending, which then sends the request again.
+    pub async fn send_refusable(&self, request: RequestBuilder) -> Answer {
+        for _ in 0..10 {
+            let Some(copy) = request.try_clone() else { break };
+            if let Ok(response) = copy.send().await
+                && let Ok(answer) = Answer::read(response).await
+            {
+                return answer;
+            }
+        }
+        send(request).await
+    }
+
     /// Sends a request and returns any response.
     pub async fn send(&self, request: RequestBuilder) -> Answer {
         send(request).await

@@ -61,7 +61,7 @@ impl<'a> Checker<'a> {
         assert!(operation.matches(target), "{target} is not a target of {}", operation.id);
         let method = Method::from_bytes(operation.method.as_bytes()).expect("a method");
         let request = change(self.client.request(method, target));
-        let answer = self.client.send(request).await;
+        let answer = self.client.send_refusable(request).await;
         self.document.check(operation, &answer);
         self.seen.insert((operation.id.clone(), answer.status));
         if answer.header("weir-error").is_none() {
