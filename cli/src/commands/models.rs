@@ -2,10 +2,10 @@
 
 mod profile;
 
-use crate::client::Upload;
+use crate::client::{Client, Upload};
 use crate::commands::functions::cache;
 use crate::commands::{Context, remove};
-use crate::output::{age, duration, size, table, time};
+use crate::output::{Output, age, duration, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
@@ -203,23 +203,19 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
         }
         Action::Profile(args) => profile::profile(args, &client, context),
         Action::Capacity(args) => profile::capacity(&args, &client, context),
-        Action::Release { name, version } => {
-            let version = match version {
-                Some(version) => version,
-                None => {
-                    client
-                        .get::<Model>(&format!("/v1/models/{name}"), &format!("show {name}"))?
-                        .newest
-                        .version
-                        .0
-                }
-            };
-            let path = format!("/v1/models/{name}/versions/{version}/release");
-            let released: ModelVersion = client.post(&path, &format!("release {name}:{version}"), &())?;
-            output.result(&released, |_| format!("released {name}:{version} from its quarantine"))
-        }
+        Action::Release { name, version } => release(&client, output, &name, version),
         Action::Rm { name, version } => remove(&client, output, "models", &name, version),
     }
+}
+
+fn release(client: &Client, output: Output, name: &Name, version: Option<u32>) -> Result<()> {
+    let version = match version {
+        Some(version) => version,
+        None => client.get::<Model>(&format!("/v1/models/{name}"), &format!("show {name}"))?.newest.version.0,
+    };
+    let path = format!("/v1/models/{name}/versions/{version}/release");
+    let released: ModelVersion = client.post(&path, &format!("release {name}:{version}"), &())?;
+    output.result(&released, |_| format!("released {name}:{version} from its quarantine"))
 }
 
 /// Builds a query from the values that are set; empty if there are none.
