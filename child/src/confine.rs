@@ -84,26 +84,23 @@ impl fmt::Display for MissingLayer {
 /// missing. The process must have one thread.
 #[must_use]
 pub fn confine_process() -> Vec<MissingLayer> {
-    let mut missing = Vec::new();
-    let mut apply = |layer, applied: Result<(), String>| {
-        missing.extend(applied.err().map(|why| MissingLayer { layer, why }));
-    };
-    apply(Layer::Process, process().map_err(|error| error.to_string()));
-    apply(Layer::Namespaces, namespaces().map_err(|error| error.to_string()));
-    missing
+    missing([(Layer::Process, text(process())), (Layer::Namespaces, text(namespaces()))])
 }
 
 /// Rest of the confinement, for this thread and the threads that it starts. Returns the layers that
 /// are missing.
 #[must_use]
 pub fn confine_access(confinement: &Confinement) -> Vec<MissingLayer> {
-    let mut missing = Vec::new();
-    let mut apply = |layer, applied: Result<(), String>| {
-        missing.extend(applied.err().map(|why| MissingLayer { layer, why }));
-    };
-    apply(Layer::Files, files(confinement));
-    apply(Layer::SystemCalls, filter::apply());
-    missing
+    missing([(Layer::Files, files(confinement)), (Layer::SystemCalls, filter::apply())])
+}
+
+fn missing(applied: [(Layer, Result<(), String>); 2]) -> Vec<MissingLayer> {
+    let missing = applied.into_iter().filter_map(|(layer, applied)| Some((layer, applied.err()?)));
+    missing.map(|(layer, why)| MissingLayer { layer, why }).collect()
+}
+
+fn text(applied: rustix::io::Result<()>) -> Result<(), String> {
+    applied.map_err(|error| error.to_string())
 }
 
 fn process() -> rustix::io::Result<()> {

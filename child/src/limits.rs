@@ -32,7 +32,6 @@ impl Limits {
     pub(crate) fn apply(&self) -> io::Result<()> {
         let exactly = |limit: u64| Rlimit { current: Some(limit), maximum: Some(limit) };
         let seconds = self.cpu_ms_max.div_ceil(1_000).max(1);
-        setrlimit(Resource::Core, exactly(0))?;
         setrlimit(Resource::Nofile, exactly(OPEN_FILES_MAX))?;
         setrlimit(Resource::As, exactly(self.memory_bytes_max))?;
         // A small upload can expand into a large file.

@@ -1,9 +1,8 @@
 //! Protection of a node without tokens against web pages.
 //!
-//! A page in the browser of somebody who runs such a node could send requests to it: directly, or
-//! after its own host name has been changed to resolve to loopback (DNS rebinding). Browsers tell
-//! which host they believe to address, and which page sends the request, so that the node can
-//! refuse both. Programs send neither `Origin` nor `Sec-Fetch-Site`, and address the node by a name
+//! A page in a browser on the node's machine can send requests to the node: to its loopback address,
+//! or to the page's own host name after that resolves to loopback (DNS rebinding). Browsers send the
+//! host name and the origin of the page, so that the node can refuse both. Programs send neither `Origin` nor `Sec-Fetch-Site`, and address the node by a name
 //! that it knows.
 
 use crate::error::ApiError;

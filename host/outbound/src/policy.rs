@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(decide("a", 80, "64:ff9b::8.8.8.8"), Some("deny-rule"));
         assert_eq!(decide("api.internal", 80, "192.168.0.1"), None);
         assert_eq!(decide("secret.internal", 80, "192.168.0.1"), Some("deny-rule"));
-        // A rule for IPv4 addresses does not open what a translator forwards to.
+        // `allow` rules for IPv4 do not apply to the IPv4 address in a translated IPv6 address.
         assert_eq!(decide("a", 80, "64:ff9b::10.2.0.1"), Some("private"));
     }
 

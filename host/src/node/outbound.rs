@@ -15,7 +15,7 @@ pub(super) async fn connector(config: &NodeConfig, metrics: &Arc<Metrics>) -> an
         None => Vec::new(),
         Some(cluster) => stores(cluster)?,
     };
-    // The node of somebody who tries functions out, with services of the same machine.
+    // A development node, whose functions call services on the same machine.
     let is_loopback_open = config.token_file.is_none() && config.listen.ip().is_loopback();
     let connector = Connector::new(config.outbound.clone(), stores, is_loopback_open, metrics.clone());
     connector.look_up_stores().await;

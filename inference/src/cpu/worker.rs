@@ -33,12 +33,12 @@ use crate::worker::{CallError, Control, InPlace, Lent, Lines, Process, Program, 
 use deaths::Deaths;
 use folder::Folder;
 use host::Host;
-use message::{Answer, Opening, Request, Start};
+use message::{Answer, Request, Start};
 use model::WorkerModel;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 use tracing::warn;
@@ -81,8 +81,8 @@ pub struct CpuWorkerConfig {
 }
 
 impl CpuWorkerConfig {
-    /// Limit of a worker's address space: its memory, and what the C library and ONNX Runtime
-    /// reserve.
+    /// Limit of a worker's address space: models, tensors, and reservations of the C library and
+    /// ONNX Runtime.
     fn address_space_bytes_max(&self) -> u64 {
         let connections = self.slots.saturating_add(CONNECTIONS_BESIDE) as u64;
         [self.memory_bytes_max, self.run_memory_bytes_max, self.tensor_bytes_max, RESERVED_BYTES]
@@ -180,8 +180,7 @@ impl Workers {
 struct Worker {
     shared: Arc<Shared>,
     tenant: TenantId,
-    /// `None` after the process was reaped.
-    process: Mutex<Option<Process>>,
+    process: Mutex<Process>,
     control: Control,
     lines: Lines,
     folder: Folder,
@@ -189,23 +188,25 @@ struct Worker {
     numbers: AtomicU64,
     /// Models that are being loaded or run, by the number of the request.
     active: Mutex<HashMap<u64, ModelKey>>,
+    /// Set after the first successful run.
+    has_worked: AtomicBool,
     /// Reason of the worker's end, once it has ended.
     ended: OnceLock<Arc<str>>,
 }
 
-/// Loads and runs in progress, each removed when this drops. An abandoned run stays in progress
-/// until its pending reply arrives.
+/// A load or run in progress, until this drops. An abandoned run stays in progress until its pending
+/// reply arrives.
 #[derive(Default)]
-struct Active(Vec<(Weak<Worker>, u64)>);
+struct Active(Option<(Weak<Worker>, u64)>);
 
 impl InPlace for Active {}
 
 impl Drop for Active {
     fn drop(&mut self) {
-        for (worker, number) in &self.0 {
-            if let Some(worker) = worker.upgrade() {
-                worker.active().remove(number);
-            }
+        if let Some((worker, number)) = self.0.take()
+            && let Some(worker) = worker.upgrade()
+        {
+            worker.active().remove(&number);
         }
     }
 }
@@ -224,6 +225,8 @@ impl Worker {
                 library: shared.library.clone(),
                 folder: std::path::absolute(folder.path())?,
                 memory_bytes_max: config.address_space_bytes_max(),
+                run_memory_bytes_max: config.run_memory_bytes_max,
+                tensor_bytes_max: config.tensor_bytes_max,
                 require_confinement: config.require_confinement,
             };
             let mut command = command(config.command.as_ref(), CPU_WORKER_COMMAND);
@@ -234,20 +237,17 @@ impl Worker {
         let worker = Arc::new(Self {
             shared: Arc::clone(shared),
             tenant: tenant.clone(),
-            process: Mutex::new(Some(process)),
+            process: Mutex::new(process),
             control,
             lines: Lines::new(config.slots.saturating_add(CONNECTIONS_BESIDE)),
             folder,
             numbers: AtomicU64::new(0),
             active: Mutex::default(),
+            has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
         worker.watch().map_err(cannot)?;
-        let opening = Opening {
-            run_memory_bytes_max: config.run_memory_bytes_max,
-            tensor_bytes_max: config.tensor_bytes_max,
-        };
-        worker.request(&Request::Open(opening), START_TIME_MAX)?;
+        worker.request(&Request::Open, START_TIME_MAX)?;
         Ok(worker)
     }
 
@@ -270,7 +270,7 @@ impl Worker {
     fn begin(self: &Arc<Self>, key: &ModelKey) -> (Active, u64) {
         let number = self.number();
         self.active().insert(number, key.clone());
-        (Active(vec![(Arc::downgrade(self), number)]), number)
+        (Active(Some((Arc::downgrade(self), number))), number)
     }
 
     /// Sends a request that cannot be interrupted, and expects no other answer than that it is
@@ -328,7 +328,7 @@ impl Worker {
             CallError::Unwanted => InferenceError::Cancelled,
             CallError::Ended(_) if self.has_ended() => self.end("it was stopped", None),
             CallError::Ended(error) => {
-                let how = self.process().as_mut().map(Process::last_words).unwrap_or_default();
+                let how = self.process().last_words();
                 self.end(&format!("{how} ({error})"), None)
             }
             CallError::OverTime(time_max) => {
@@ -359,9 +359,7 @@ impl Worker {
             self.shared.deaths.died(&suspects, why);
             why.into()
         });
-        if let Some(process) = self.process().as_mut() {
-            process.kill();
-        }
+        self.process().kill();
         InferenceError::WorkerLost(Arc::clone(why))
     }
 
@@ -380,6 +378,12 @@ impl Worker {
         self.ended.get().is_some()
     }
 
+    /// Records a successful run of a model.
+    fn note_ran(&self, key: &ModelKey) {
+        self.has_worked.store(true, Ordering::Relaxed);
+        self.shared.deaths.ran(key);
+    }
+
     fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
@@ -388,7 +392,7 @@ impl Worker {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn process(&self) -> MutexGuard<'_, Option<Process>> {
+    fn process(&self) -> MutexGuard<'_, Process> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

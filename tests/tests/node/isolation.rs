@@ -93,7 +93,7 @@ async fn asynchronous_invocation_that_ends_workers_is_dead_and_the_node_stays() 
     infer(&node, "good", 6, 7).await.ok();
 }
 
-/// Only a node that nobody else can reach runs models in its own process by default.
+/// By default, only a loopback node without tokens runs models in its own process.
 #[tokio::test]
 async fn isolation_is_the_default_with_tokens() {
     for (isolated, builder) in [

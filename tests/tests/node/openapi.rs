@@ -1,4 +1,4 @@
-//! The OpenAPI document in `docs/reference/openapi.yaml` describes what a node serves.
+//! Comparison of the OpenAPI document `docs/reference/openapi.yaml` with a running node.
 //!
 //! [`calls`] calls every operation, and provokes every documented error that does not depend on
 //! load, on time or on lost nodes. Each response has to be documented with its status, its media

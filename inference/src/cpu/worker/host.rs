@@ -3,6 +3,7 @@
 use super::{Shared, Worker};
 use crate::error::InferenceError;
 use crate::worker::Restarts;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tracing::info;
@@ -36,6 +37,9 @@ impl Host {
                 state.worker = Some(Arc::clone(&worker));
                 return Ok(worker);
             }
+            if worker.has_worked.load(Ordering::Relaxed) {
+                state.restarts.worked();
+            }
             state.restarts.died(Instant::now());
         }
         if let Some(wait) = state.restarts.wait(Instant::now()) {
@@ -55,11 +59,6 @@ impl Host {
     /// The worker, if it is running.
     pub(super) fn running(&self) -> Option<Arc<Worker>> {
         self.lock().worker.clone().filter(|worker| !worker.has_ended())
-    }
-
-    /// Records a successful run, which resets the backoff.
-    pub(super) fn worked(&self) {
-        self.lock().restarts.worked();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -12,7 +12,7 @@ use weir_types::{ModelId, TenantId};
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Request {
     /// Load ONNX Runtime. The first request.
-    Open(Opening),
+    Open,
     /// Load a model, whose files are in the worker's folder.
     Load { model: u64, id: ModelId, prepared: Prepared },
     /// Unload a model without sessions.
@@ -29,7 +29,7 @@ pub(super) enum Request {
     Memory,
 }
 
-/// What a worker learns before it loads ONNX Runtime, as an argument of its process.
+/// Settings of a worker, which it needs before it loads ONNX Runtime: an argument of its process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Start {
     /// The tenant, for process listings.
@@ -40,17 +40,12 @@ pub(super) struct Start {
     pub(super) folder: PathBuf,
     /// Limit of the worker's address space.
     pub(super) memory_bytes_max: u64,
-    /// End if the system does not provide a layer of confinement.
-    pub(super) require_confinement: bool,
-}
-
-/// Limits of a worker's runs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Opening {
-    /// Limit of the memory for intermediate tensors.
+    /// Limit of the memory of runs for intermediate tensors.
     pub(super) run_memory_bytes_max: u64,
     /// Limit of the memory for inputs and outputs.
     pub(super) tensor_bytes_max: u64,
+    /// End if the system does not provide a layer of confinement.
+    pub(super) require_confinement: bool,
 }
 
 /// Answer of a worker.

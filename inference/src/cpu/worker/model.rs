@@ -34,7 +34,7 @@ struct Loaded {
     session_bytes: u64,
     /// The model's share of its family's packed weights, for the footprint.
     _member: Member,
-    /// Where the model is loaded; `None` after its worker ended.
+    /// Where the model was loaded last. Its worker may have ended.
     place: Mutex<Option<Place>>,
 }
 
@@ -44,7 +44,8 @@ struct Place {
     worker: Arc<Worker>,
     /// Number of the model in the worker.
     number: u64,
-    host: Arc<Host>,
+    /// Kept alive by its models.
+    _host: Arc<Host>,
 }
 
 impl WorkerModel {
@@ -106,8 +107,8 @@ impl Loaded {
         if let Some(place) = place.as_ref().filter(|place| !place.worker.has_ended()) {
             return Ok(place.clone());
         }
-        // Before the next worker starts, because the former may be the last reference to its host.
-        *place = None;
+        // The former place keeps its host, which knows how often its workers ended, until the next
+        // worker has started.
         let loaded = self.load()?;
         *place = Some(loaded.clone());
         Ok(loaded)
@@ -122,7 +123,7 @@ impl Loaded {
             model: self.source.id().clone(),
             why: format!("its files cannot be linked: {error}").into(),
         })?;
-        let place = Place { number: worker.number(), worker, host };
+        let place = Place { number: worker.number(), worker, _host: host };
         let (active, _) = place.worker.begin(self.key());
         let request = Request::Load {
             model: place.number,
@@ -193,7 +194,7 @@ impl Session for WorkerSession {
         let Some(Open { place, number }) = &self.open else {
             return Err(InferenceError::Cancelled);
         };
-        let Place { worker, host, .. } = place;
+        let worker = &place.worker;
         let key = self.model.key();
         let mut line = worker.line(interrupt)?;
         let connection = line.connection().map_err(|error| worker.failed(error, None))?;
@@ -220,8 +221,7 @@ impl Session for WorkerSession {
         if outputs.len() != job.outputs.len() {
             return Err(worker.senseless(&format!("{} outputs of {}", outputs.len(), job.outputs.len())));
         }
-        worker.shared.deaths.ran(key);
-        host.worked();
+        worker.note_ran(key);
         let missing = || InferenceError::Run("there is no such output".into());
         let tensors = job.outputs.iter().zip(&outputs).map(|(position, part)| {
             let element_type = self.model.outputs.get(*position).copied().ok_or_else(missing)?;

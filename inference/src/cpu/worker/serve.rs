@@ -1,7 +1,7 @@
 //! Worker process for models on the CPU: the entry point of a process started with
 //! [`CPU_WORKER_COMMAND`].
 
-use super::message::{Answer, Opening, Request, Start};
+use super::message::{Answer, Request, Start};
 use crate::backend::{Model, ModelKey, ModelSource, Session};
 use crate::cpu::runtime::Runtime;
 use crate::cpu::session::CpuModel;
@@ -170,7 +170,7 @@ impl Service {
 
     fn answer(&self, request: Request, files: &Files) -> Result<Answer, InferenceError> {
         match request {
-            Request::Open(opening) => self.open(&opening)?,
+            Request::Open => self.open()?,
             Request::Load { model, id, prepared } => self.load(model, id, prepared)?,
             Request::Unload { model } => _ = lock(&self.models).remove(&model),
             Request::Session { model, session, threads } => self.session(model, session, threads)?,
@@ -194,9 +194,10 @@ impl Service {
         Ok(Answer::Done)
     }
 
-    fn open(&self, opening: &Opening) -> Result<(), InferenceError> {
-        let runtime = Runtime::open(&self.start.library, opening.run_memory_bytes_max).map_err(Arc::new)?;
-        let arena = Arena::new(opening.tensor_bytes_max);
+    fn open(&self) -> Result<(), InferenceError> {
+        let runtime =
+            Runtime::open(&self.start.library, self.start.run_memory_bytes_max).map_err(Arc::new)?;
+        let arena = Arena::new(self.start.tensor_bytes_max);
         let opened = self.opened.set(Opened { runtime, arena, store: TensorStore::default() });
         opened.map_err(|_| InferenceError::Run("the worker is open already".into()))
     }
