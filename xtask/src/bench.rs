@@ -30,10 +30,10 @@ const FUNCTIONS: [&str; 11] = [
 /// Benchmark Weir against axum, `wasmtime serve`, ONNX Runtime, uvicorn, Ray Serve and BentoML, on
 /// this machine
 ///
-/// Installs missing tools: wrk from the distribution, and into `.weir/bench/` the wasmtime command
-/// line (built from crates.io, some minutes the first time) and Python environments. Those of Ray
-/// Serve and BentoML (600 MB) are installed only for `serving`. A full run takes about an hour and
-/// a half; docs/measurements.md explains the results.
+/// Installs missing tools: wrk from the distribution, and into `.weir/bench/` Python environments,
+/// the wasmtime command line for `hello` (built from crates.io, some minutes the first time), and
+/// Ray Serve and BentoML for `serving` (600 MB). A full run takes about an hour and a half;
+/// docs/measurements.md explains the results.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
     /// Number of rounds; each round measures every contender once
@@ -57,10 +57,16 @@ pub(crate) struct BenchArgs {
     write: bool,
 }
 
+impl BenchArgs {
+    fn selects(&self, suite: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == suite)
+    }
+}
+
 pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     wrk()?;
     setup::etcd();
-    let wasmtime = wasmtime(repo)?;
+    let wasmtime = args.selects("hello").then(|| wasmtime(repo)).transpose()?;
     let sources = repo.root().join("bench/python");
     let python = setup::environment(repo, "bench/python", &sources.join("requirements.txt"))?.join("python");
     let onnxruntime = setup::onnxruntime(repo)?;
@@ -86,7 +92,9 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
         bench.arg(name).arg(path);
     };
     file("--weir", &programs.join("weir"));
-    file("--wasmtime", &wasmtime);
+    if let Some(wasmtime) = &wasmtime {
+        file("--wasmtime", wasmtime);
+    }
     file("--python", &python);
     if let Some(python) = &serving {
         file("--serving-python", python);
@@ -110,7 +118,7 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
 
 /// Python with the model servers, if `serving` is selected.
 fn serving(repo: &Repo, args: &BenchArgs) -> Result<Option<PathBuf>> {
-    if !args.only.is_empty() && !args.only.iter().any(|suite| suite == "serving") {
+    if !args.selects("serving") {
         return Ok(None);
     }
     let requirements = repo.root().join("bench/python/serving/requirements.txt");

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 /// Run a command on a machine that has only the README's prerequisites
 ///
-/// The machine is a minimal Debian in a folder, entered by chroot with its own mount and process
-/// namespaces. It has the packages that the README states, this machine's Rust toolchain, an empty
+/// The machine is a minimal Debian in a folder, the root of a mount namespace, with a process
+/// namespace. It has the packages that the README states, this machine's Rust toolchain, an empty
 /// cargo cache, and a clone of the last commit, in which the command runs. It uses this machine's
 /// network and processors. The exit status is that of the command.
 ///

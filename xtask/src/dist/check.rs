@@ -39,7 +39,7 @@ fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
         }
     }
     let mut command = Command::new("unshare");
-    command.args(["--map-root-user", "--mount", "sh", "-c", START, "sh"]).arg(root);
+    command.args(namespaces()?).args(["sh", "-c", START, "sh"]).arg(root);
     command.arg(format!("/{name}/bin/weir")).args(["up", "--listen", "127.0.0.1:0", "--data", "/data"]);
     // PATH is only for the programs of this command line.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
@@ -52,6 +52,15 @@ fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
     }
     report("checked", "the example answers with nothing but the tarball there");
     Ok(())
+}
+
+/// Options of `unshare` for a mount namespace: as root, or as a user who becomes root only in it.
+fn namespaces() -> Result<&'static [&'static str]> {
+    let options: [&[&str]; 2] = [&["--mount"], &["--map-root-user", "--mount"]];
+    let works = |options: &&&[&str]| process::succeeds(Command::new("unshare").args(**options).arg("true"));
+    options.iter().find(works).copied().context(
+        "this user cannot make a mount namespace; What to do: run this as root, or allow namespaces to users (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`)",
+    )
 }
 
 /// System libraries that `file` is linked to, including the loader.

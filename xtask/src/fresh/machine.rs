@@ -17,14 +17,16 @@ const PROJECT: &str = "/src/weir";
 
 /// Mounts the kernel's file systems and rustup in the root `$1`, and executes the rest of the
 /// command line there. `$2` is rustup's folder, `$3` an empty folder for writes to it. The mounts
-/// belong to the namespace and end with it.
+/// belong to the namespace and end with it. The root replaces that of the namespace, because the
+/// kernel refuses namespaces of users to processes in a changed root.
 const ENTER: &str = r#"
 root=$1 rustup=$2 written=$3; shift 3
-mount --make-rprivate /
+mount --make-rprivate / && mount --bind "$root" "$root" || exit 125
 mount -t overlay weir-rustup -o "lowerdir=$rustup,upperdir=$written/upper,workdir=$written/work" "$root/root/.rustup" 2>/dev/null \
   || { mount --bind "$rustup" "$root/root/.rustup" && mount -o remount,bind,ro "$root/root/.rustup"; } || exit 125
 mount --rbind /dev "$root/dev" && mount -t proc proc "$root/proc" && mount --rbind /sys "$root/sys" || exit 125
-exec chroot "$root" "$@"
+cd "$root" && pivot_root . . && umount -l . || exit 125
+exec "$@"
 "#;
 
 /// Search path of root on the machine, whose home in Debian is `/root`: rustup's and the system's
