@@ -214,6 +214,7 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
             "try again in a moment; `weir status` shows the node's load"
         }
+        E::AnswersFull => "read the answers of earlier calls, or close their connections, and try again",
         E::SloUnattainable => {
             "try again in a moment, or deploy with a higher --slo-ms or --cost-slo; `weir status` shows the node's load"
         }

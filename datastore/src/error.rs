@@ -64,8 +64,17 @@ pub enum Error {
         /// Layout of this version.
         expected: u64,
     },
-    /// The disk or the file system failed. Whether the commit is durable is known only after the
-    /// file is opened again; until then, later writes fail too.
+    /// The disk is full, or its user has reached a quota. Whether the commit is durable is unknown.
+    /// Later writes succeed as soon as there is space.
+    #[error("the disk of {path} is full: free some space on it")]
+    DiskFull {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause.
+        source: Cause,
+    },
+    /// The disk or the file system failed. Whether the commit is durable is unknown: read before
+    /// retrying.
     #[error("the store in {path} cannot {doing}")]
     Storage {
         /// Path of the file.

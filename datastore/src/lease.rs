@@ -103,6 +103,16 @@ impl Deadlines {
         self.lock().remove(&id).is_some()
     }
 
+    /// Forgets leases that are not in `leases`, and starts the deadlines of leases that are new.
+    pub(crate) fn adopt(&self, leases: &[Lease]) {
+        self.lock().retain(|id, _| leases.iter().any(|lease| lease.id == *id));
+        for lease in leases {
+            if !self.contains(lease.id) {
+                self.insert(*lease);
+            }
+        }
+    }
+
     /// Waits until leases expire, removes them and returns them. Cancel-safe.
     pub(crate) async fn expired(&self) -> Vec<Lease> {
         loop {

@@ -27,7 +27,7 @@ mod watch;
 pub use watch::{Change, Event, Watch, WatchEnd};
 
 mod store;
-pub use store::{Datastore, LIST_LIMIT_MAX};
+pub use store::{Datastore, LIST_LIMIT_MAX, StoreHealth};
 
 mod error;
 pub use error::{Error, Result};

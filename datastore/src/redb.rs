@@ -3,20 +3,27 @@
 //! Commits are durable when they return. A single task writes, with group commit: commands that
 //! arrive during a write form the next batch, which is one transaction of the file and one sync.
 //! Reads see the latest durable state. All calls into redb run on tokio's blocking threads.
+//!
+//! redb refuses all further operations on a file after a failed write, such as one on a full disk.
+//! The store therefore opens the file again after a failure, and tries a write every second until
+//! writes succeed ([`reopen`]).
 
 mod batch;
+mod reopen;
 mod tables;
 
 use crate::lease::{Deadlines, check_time_to_live};
 use crate::watch::Hub;
 use crate::{
-    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Transaction,
-    Watch,
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreHealth,
+    Transaction, Watch,
 };
 use async_trait::async_trait;
 use batch::Command;
+use reopen::{Opener, Opening, RETRY_EVERY};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tables::Snapshot;
@@ -47,9 +54,14 @@ pub struct RedbStore {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// `None` once closed. Locked on blocking threads only.
+    opener: Opener,
+    /// `None` once closed, and while the file cannot be opened again after a failed write. Locked
+    /// on blocking threads only.
     file: RwLock<Option<redb::Database>>,
     closed: AtomicBool,
+    /// The failure of the last write; `None` while writes succeed.
+    failure: Mutex<Option<Error>>,
+    failed_writes: AtomicU64,
     deadlines: Deadlines,
     hub: Mutex<Hub>,
 }
@@ -60,21 +72,18 @@ impl RedbStore {
     /// [`Error::Corrupted`] if the file is damaged.
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let file = {
+        let opener = {
             let path = path.clone();
-            move || create(&path)
+            Opener::new(move |opening| open_file(&path, opening))
         };
-        Self::start(path, file).await
+        Self::start(path, opener).await
     }
 
-    async fn start(
-        path: PathBuf,
-        open: impl FnOnce() -> Result<redb::Database> + Send + 'static,
-    ) -> Result<Self> {
+    async fn start(path: PathBuf, opener: Opener) -> Result<Self> {
         let opening = {
-            let path = path.clone();
+            let (path, opener) = (path.clone(), opener.clone());
             tokio::task::spawn_blocking(move || {
-                let file = open()?;
+                let file = opener.open(Opening::First)?;
                 let start = tables::prepare(&file, &path)?;
                 Ok((file, start))
             })
@@ -85,8 +94,11 @@ impl RedbStore {
         })?;
         let shared = Arc::new(Shared {
             path,
+            opener,
             file: RwLock::new(Some(file)),
             closed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            failed_writes: AtomicU64::new(0),
             deadlines: Deadlines::default(),
             hub: Mutex::new(Hub::new(start.revision)),
         });
@@ -108,7 +120,7 @@ impl RedbStore {
         let shared = self.shared.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
-            let file = file.as_ref().ok_or(Error::Closed)?;
+            let file = file.as_ref().ok_or_else(|| shared.why_no_file())?;
             Snapshot::new(file)
                 .and_then(|snapshot| read(&snapshot))
                 .map_err(|source| failure(&shared.path, "read", source))
@@ -170,6 +182,13 @@ impl Datastore for RedbStore {
         Ok(self.shared.hub().watch(prefix, after))
     }
 
+    fn health(&self) -> StoreHealth {
+        StoreHealth {
+            failed_writes: self.shared.failed_writes.load(Ordering::Relaxed),
+            failure: self.shared.failure(),
+        }
+    }
+
     async fn close(&self) {
         self.expiry.abort();
         self.shared.closed.store(true, Ordering::Release);
@@ -191,11 +210,25 @@ impl Shared {
     }
 }
 
-/// Writes queued commands in batches.
+/// Writes queued commands in batches. After a failure, also writes an empty batch now and then,
+/// which finds out whether writes succeed again.
 async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
     let mut commands = Vec::with_capacity(BATCH_LEN_MAX);
-    while queue.recv_many(&mut commands, BATCH_LEN_MAX).await > 0 {
-        let (batch, shared) = (std::mem::take(&mut commands), shared.clone());
+    loop {
+        let receiving = queue.recv_many(&mut commands, BATCH_LEN_MAX);
+        let received = match shared.failure() {
+            None => receiving.await,
+            Some(_) => match tokio::time::timeout(RETRY_EVERY, receiving).await {
+                Ok(received) => received,
+                Err(_) if shared.closed.load(Ordering::Acquire) => continue,
+                Err(_) => usize::MAX,
+            },
+        };
+        if received == 0 {
+            return;
+        }
+        let batch = std::mem::take(&mut commands);
+        let shared = shared.clone();
         // If the batch panics, its replies are dropped, which the receivers treat as a failure.
         if let Err(error) = tokio::task::spawn_blocking(move || batch::write(&shared, batch)).await {
             warn!(%error, "write batch failed");
@@ -229,15 +262,24 @@ async fn send<T>(
     answer.await.unwrap_or_else(|dropped| Err(Error::Unavailable { source: Arc::new(dropped) }))
 }
 
-/// Opens or creates the file. Makes the directory entry of a new file durable.
-fn create(path: &Path) -> Result<redb::Database> {
-    let file =
-        redb::Database::builder().set_cache_size(CACHE_BYTES_MAX).create(path).map_err(
-            |error| match error {
-                redb::DatabaseError::DatabaseAlreadyOpen => Error::InUse { path: path.to_owned() },
-                other => failure(path, "open", other.into()),
-            },
-        )?;
+/// Opens the file. Creates a missing file only at the first opening, and makes the directory entry
+/// durable.
+fn open_file(path: &Path, opening: Opening) -> Result<redb::Database> {
+    let mut builder = redb::Database::builder();
+    builder.set_cache_size(CACHE_BYTES_MAX);
+    let opened = match opening {
+        Opening::First => {
+            // redb treats an empty file as a new one. Only its owner may read it.
+            let created = std::fs::File::options().create(true).append(true).mode(0o600).open(path);
+            created.map_err(|source| failure(path, "open", redb::Error::Io(source)))?;
+            builder.create(path)
+        }
+        Opening::Again => builder.open(path),
+    };
+    let file = opened.map_err(|error| match error {
+        redb::DatabaseError::DatabaseAlreadyOpen => Error::InUse { path: path.to_owned() },
+        other => failure(path, "open", other.into()),
+    })?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(folder)
         .and_then(|folder| folder.sync_all())
@@ -247,7 +289,7 @@ fn create(path: &Path) -> Result<redb::Database> {
 
 /// Maps an error of redb.
 fn failure(path: &Path, doing: &'static str, source: redb::Error) -> Error {
-    use std::io::ErrorKind::{InvalidData, UnexpectedEof};
+    use std::io::ErrorKind::{InvalidData, QuotaExceeded, StorageFull, UnexpectedEof};
     let path = path.to_owned();
     match &source {
         redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_) | redb::Error::RepairAborted => {
@@ -255,6 +297,9 @@ fn failure(path: &Path, doing: &'static str, source: redb::Error) -> Error {
         }
         redb::Error::Io(error) if matches!(error.kind(), InvalidData | UnexpectedEof) => {
             Error::Corrupted { path, source: Arc::new(source) }
+        }
+        redb::Error::Io(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => {
+            Error::DiskFull { path, source: Arc::new(source) }
         }
         _ => Error::Storage { path, doing, source: Arc::new(source) },
     }

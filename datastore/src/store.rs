@@ -8,6 +8,15 @@ use std::time::Duration;
 /// Largest number of entries in one [`Listing`].
 pub const LIST_LIMIT_MAX: usize = 1_000;
 
+/// Whether a store can write.
+#[derive(Debug, Clone, Default)]
+pub struct StoreHealth {
+    /// Number of writes that have failed since the start.
+    pub failed_writes: u64,
+    /// The failure of the last write; `None` while writes succeed.
+    pub failure: Option<crate::Error>,
+}
+
 /// A key-value store with transactions, leases and watches. Used as `Arc<dyn Datastore>`.
 ///
 /// Every call sees all commits that returned before the call began. A backend retries recoverable
@@ -44,6 +53,12 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// longer has the history since `after`, the watch ends at once with
     /// [`WatchEnd::Lagged`](crate::WatchEnd::Lagged).
     async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch>;
+
+    /// Whether the last writes succeeded. Does not block. Backends without a local file report no
+    /// failures.
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
+    }
 
     /// Finishes active operations and releases files and connections. Watches end, and later calls
     /// fail with [`Closed`](crate::Error::Closed). Closing twice is not an error.

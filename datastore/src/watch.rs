@@ -150,7 +150,7 @@ impl Hub {
     /// Watches the changes below `prefix` after revision `after`, or from now on.
     pub(crate) fn watch(&mut self, prefix: &Prefix, after: Option<Revision>) -> Watch {
         self.watchers.retain(|watcher| !watcher.feed.is_closed());
-        let newest = self.history.back().map_or(self.floor, |change| change.revision);
+        let newest = self.newest();
         let after = after.unwrap_or(newest);
         let (feed, mut watch) = Feed::new();
         if after < self.floor {
@@ -161,6 +161,16 @@ impl Hub {
             self.watchers.push(Watcher { prefix: prefix.clone(), after: after.max(newest), feed });
         }
         watch
+    }
+
+    /// Revision of the newest change that was published.
+    pub(crate) fn newest(&self) -> Revision {
+        self.history.back().map_or(self.floor, |change| change.revision)
+    }
+
+    /// Ends all watches as lagged, because the store has changes that were not published.
+    pub(crate) fn lag_all(&mut self) {
+        self.watchers.drain(..).for_each(|watcher| watcher.feed.lag());
     }
 
     /// Ends all watches.

@@ -112,7 +112,7 @@ fn invalid_models_are_rejected_by_name() {
 
 #[test]
 fn control_flow_is_unsupported_for_any_shape() {
-    let model = read("inference/tests/fixtures/branches.onnx").unwrap();
+    let model = read("inference/onnx/tests/fixtures/branches.onnx").unwrap();
     let [error] = model.unsupported().try_into().unwrap();
     assert!(matches!(&error, GraphError::UnknownOperator { operator, .. } if operator == "If"), "{error}");
 }
@@ -145,8 +145,8 @@ static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         ".weir/models/light_squeezenet.onnx",
         ".weir/models/light_shufflenet.onnx",
         "tests/fixtures/models/good/matmul.onnx",
-        "inference/tests/fixtures/masked_mean.onnx",
-        "inference/tests/fixtures/gather.onnx",
+        "inference/onnx/tests/fixtures/masked_mean.onnx",
+        "inference/onnx/tests/fixtures/gather.onnx",
     ];
     paths.iter().map(|path| file(path).to_vec()).collect()
 });

@@ -2,7 +2,15 @@
 //! input or to hold a device.
 
 use std::process::ExitCode;
+use weir_inference::FormMaker;
 use weir_sandbox::component::compile;
+
+/// The forms that pushed models get in addition to the form for the CPU, even on a node without
+/// GPUs.
+#[cfg(feature = "cuda")]
+const FORMS: &[FormMaker] = &[weir_cuda::FORM];
+#[cfg(not(feature = "cuda"))]
+const FORMS: &[FormMaker] = &[];
 
 /// The purpose of a child process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,14 +41,14 @@ impl ChildKind {
         match subcommand {
             weir_child::PROBE_COMMAND => Some(Self::ProbeConfinement),
             compile::SUBCOMMAND => Some(Self::Compile),
-            weir_inference::PREPARE_COMMAND => Some(Self::PrepareModel),
-            weir_inference::CPU_WORKER_COMMAND => Some(Self::RunCpuModels),
+            weir_onnx::PREPARE_COMMAND => Some(Self::PrepareModel),
+            weir_onnx::CPU_WORKER_COMMAND => Some(Self::RunCpuModels),
             #[cfg(feature = "cuda")]
-            weir_inference::COMPILE_COMMAND => Some(Self::CompileKernels),
+            weir_cuda::COMPILE_COMMAND => Some(Self::CompileKernels),
             #[cfg(feature = "cuda")]
-            weir_inference::DEVICE_WORKER_COMMAND => Some(Self::RunModels),
+            weir_cuda::DEVICE_WORKER_COMMAND => Some(Self::RunModels),
             #[cfg(feature = "cuda")]
-            weir_inference::WORKER_COMMAND => Some(Self::RunKernelGraphs),
+            weir_cuda::WORKER_COMMAND => Some(Self::RunKernelGraphs),
             _ => None,
         }
     }
@@ -51,14 +59,14 @@ impl ChildKind {
         match self {
             Self::ProbeConfinement => weir_child::probe_main(),
             Self::Compile => compile::main(),
-            Self::PrepareModel => weir_inference::prepare_main(),
-            Self::RunCpuModels => weir_inference::cpu_worker_main(),
+            Self::PrepareModel => weir_onnx::prepare_main(FORMS),
+            Self::RunCpuModels => weir_onnx::cpu_worker_main(),
             #[cfg(feature = "cuda")]
-            Self::CompileKernels => weir_inference::compile_main(),
+            Self::CompileKernels => weir_cuda::compile_main(),
             #[cfg(feature = "cuda")]
-            Self::RunModels => weir_inference::device_worker_main(),
+            Self::RunModels => weir_cuda::device_worker_main(),
             #[cfg(feature = "cuda")]
-            Self::RunKernelGraphs => weir_inference::worker_main(),
+            Self::RunKernelGraphs => weir_cuda::worker_main(),
         }
     }
 }

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Storage;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use weir_cluster::Participation;
@@ -29,13 +29,17 @@ use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, Slots};
 use weir_gateway::{
-    Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Tokens,
+    Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Shutdown, Tokens,
 };
 use weir_telemetry::Metrics;
 
 /// The time that a call may spend in transit to a node that has left its cluster, from a node that
 /// had not learned of that yet, including the time to connect.
 const UNDER_WAY: Duration = Duration::from_millis(250);
+
+/// The time for which a node beyond loopback still takes calls when it shuts down: several periods of
+/// readiness probes.
+const LAME_DUCK: Duration = Duration::from_secs(5);
 
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
 pub struct Node {
@@ -79,16 +83,24 @@ impl Node {
         }
     }
 
+    /// Prepares the next start of a node whose registry is lost: with an empty registry for the
+    /// files of its data folder, or with an empty folder for the blobs of its cluster.
+    pub async fn init(config: &NodeConfig) -> anyhow::Result<()> {
+        Storage::init(config).await
+    }
+
     /// The address on which the node listens, with the actual port if port 0 was requested.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Stops accepting requests, waits for running ones (up to `gateway.drain_timeout_ms`), and
-    /// releases all resources.
+    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up to
+    /// `gateway.drain_timeout_ms`), and releases all resources.
     pub async fn shutdown(mut self) {
-        self.state.stopping.cancel();
+        self.state.shutdown.draining.cancel();
+        tokio::time::sleep(self.lame_duck()).await;
+        self.state.shutdown.stopping.cancel();
         let drained = Instant::now() + Duration::from_millis(self.state.config.gateway.drain_timeout_ms);
         // First, so that no further calls are forwarded here. Calls in transit are refused as not
         // started and are placed again.
@@ -113,9 +125,17 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The time for which the node still takes calls when it shuts down.
+    fn lame_duck(&self) -> Duration {
+        let default = if self.local_addr.ip().is_loopback() { Duration::ZERO } else { LAME_DUCK };
+        self.state.config.gateway.lame_duck_ms.map_or(default, Duration::from_millis)
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
-        self.state.stopping.cancel();
+        self.state.shutdown.stopping.cancel();
         self.closing.cancel();
         if let Some(runtimes) = self.runtimes.take() {
             runtimes.stop();
@@ -143,12 +163,12 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let arena = Arena::new(config.gateway.arena_bytes_max);
     let connector = outbound::connector(&config, &metrics).await?;
     let deployed = Deployed::open(&config, &storage, &metrics, &arena, &connector).await?;
-    let listener = listen(&config).await?;
+    let listener = listen(&config)?;
     connector.set_listener(listener.local_addr()?);
     let stopping = CancellationToken::new();
     let joined =
         Joined::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping).await?;
-    let permits = Permits::new(&config.gateway, &config.sandbox);
+    let permits = Permits::new(&config.gateway, &config.sandbox, &metrics);
     let Joined { placements, cluster, participation } = joined;
     let dispatch = Dispatch {
         components: deployed.components.clone(),
@@ -202,7 +222,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         sampler: config.traces.sampler(),
         permits,
         started: Instant::now(),
-        stopping,
+        shutdown: Shutdown { stopping, ..Shutdown::default() },
     };
     state.sweep_components().await;
     Ok(Started { config, state: Arc::new(state), storage, listener, begin, participation })
@@ -216,8 +236,15 @@ fn page_guard(config: &NodeConfig) -> Option<PageGuard> {
     PageGuard::new(config.listen, config.token_file.is_some(), &hosts, origins)
 }
 
-async fn listen(config: &NodeConfig) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(config.listen).await.with_context(|| {
+fn listen(config: &NodeConfig) -> anyhow::Result<TcpListener> {
+    let listening = || {
+        let socket = if config.listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // A node that restarts takes over the port of connections that have not timed out yet.
+        socket.set_reuseaddr(true)?;
+        socket.bind(config.listen)?;
+        socket.listen(config.gateway.accept_queue_len_max.max(1))
+    };
+    listening().with_context(|| {
         format!(
             "cannot listen on {}; is another node running? (--listen picks another address)",
             config.listen

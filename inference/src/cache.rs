@@ -53,7 +53,8 @@ use run::ModelRun;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, oneshot, watch};
 use weir_device::{Arena, Device};
 use weir_types::{ModelId, TenantId};
 
@@ -97,6 +98,8 @@ struct Shared {
     health: watch::Sender<Health>,
     /// Counts finished loads.
     loads: watch::Sender<u64>,
+    /// Notified when the last pin of a model drops.
+    unpinned: Notify,
     /// Memory that models may take, as last observed.
     capacity: watch::Sender<u64>,
     state: Mutex<State>,
@@ -159,8 +162,18 @@ impl ModelCache {
         let loads = watch::Sender::new(0);
         let capacity = watch::Sender::new(backend.available_bytes(config.capacity_bytes));
         let state = State::new(backend.device()).into();
-        let shared =
-            Arc::new(Shared { config, backend, arena, runs, profiles, health, loads, capacity, state });
+        let shared = Arc::new(Shared {
+            config,
+            backend,
+            arena,
+            runs,
+            profiles,
+            health,
+            loads,
+            unpinned: Notify::new(),
+            capacity,
+            state,
+        });
         let told = Arc::downgrade(&shared);
         shared.backend.on_loss(Box::new(move |error| {
             if let Some(shared) = told.upgrade() {
@@ -319,6 +332,19 @@ impl ModelCache {
             Entry::Unloading { .. } => false,
         };
         self.shared.lock().entries.values().any(is_loading)
+    }
+
+    /// Whether one of these models has pins.
+    #[must_use]
+    pub fn is_any_pinned(&self, models: &[ModelId]) -> bool {
+        let state = self.shared.lock();
+        let mut entries = state.entries.iter().filter(|(key, _)| models.contains(&key.id));
+        entries.any(|(_, entry)| entry.resident().is_some_and(|resident| resident.pins() > 0))
+    }
+
+    /// Completes when the last pin of a model drops. Counts from this call on.
+    pub fn unpinned(&self) -> Notified<'_> {
+        self.shared.unpinned.notified()
     }
 
     /// Changes whenever a load ends, successfully or not. Includes reloads after a device loss.

@@ -1,6 +1,5 @@
 //! Errors between acquiring a model and receiving its outputs.
 
-use crate::library::LibraryError;
 use crate::tensor::TensorError;
 use std::sync::Arc;
 use weir_device::OutOfMemory;
@@ -102,9 +101,9 @@ pub enum InferenceError {
     /// The device is shutting down, or a load was abandoned; a retry may succeed.
     #[error("{0}")]
     Unavailable(Arc<str>),
-    /// The node has no ONNX Runtime to run models with.
-    #[error(transparent)]
-    Library(#[from] Arc<LibraryError>),
+    /// The node lacks a library that runs the model; the text says how to install it.
+    #[error("{0}")]
+    Library(Arc<str>),
     /// The model's files are damaged, or have changed since the model was prepared.
     #[error("model {model} cannot be loaded: {why}")]
     Load {

@@ -42,12 +42,14 @@ impl Footprint {
     }
 
     /// Memory that no other model can share.
-    pub(crate) fn own_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn own_bytes(&self) -> u64 {
         self.own_bytes
     }
 
     /// Parts that other models can share, with their bytes.
-    pub(crate) fn parts(&self) -> &[(Part, u64)] {
+    #[must_use]
+    pub fn parts(&self) -> &[(Part, u64)] {
         &self.parts
     }
 

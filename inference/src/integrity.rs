@@ -5,7 +5,7 @@
 //! copying to a device). A file is hashed once until it is modified, so reloading a model costs no
 //! hashing.
 
-use crate::mapping::{FileIdentity, Mapping};
+use crate::mapping::{FileIdentity, MappedFile};
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,19 +24,19 @@ const THREADS_MAX: usize = 8;
 /// Files that had the content that their names state, at a known state of each file. Cheap to
 /// clone.
 #[derive(Clone, Default)]
-pub(crate) struct Verified(Arc<Mutex<HashSet<(ContentHash, FileIdentity)>>>);
+pub struct VerifiedFiles(Arc<Mutex<HashSet<(ContentHash, FileIdentity)>>>);
 
 /// A running check of files on dedicated threads. If dropped early, the threads finish only the
 /// files that they have begun.
-pub(crate) struct Check {
+pub struct IntegrityCheck {
     queue: Arc<Queue>,
     threads: Mutex<Vec<JoinHandle<Option<ContentHash>>>>,
-    found: OnceLock<(Result<(), Unsound>, Instant)>,
+    found: OnceLock<(Result<(), IntegrityError>, Instant)>,
 }
 
 /// Work queue of a check's threads.
 struct Queue {
-    files: Vec<(ContentHash, Arc<Mapping>)>,
+    files: Vec<(ContentHash, Arc<MappedFile>)>,
     next: AtomicUsize,
     /// Threads that are still running.
     running: AtomicUsize,
@@ -44,16 +44,21 @@ struct Queue {
 
 /// Why files cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unsound {
+pub enum IntegrityError {
+    /// A file has other bytes than those that were pushed.
     #[error("its file {0} has something else in it than was pushed: push the model again")]
     Damaged(ContentHash),
+    /// The files cannot be read or hashed.
     #[error("its files cannot be checked: {0}")]
     Unchecked(String),
 }
 
-impl Verified {
+impl VerifiedFiles {
     /// Starts checking the `files` that are not verified yet.
-    pub(crate) fn check(&self, files: Vec<(ContentHash, Arc<Mapping>)>) -> Result<Check, Unsound> {
+    pub fn check(
+        &self,
+        files: Vec<(ContentHash, Arc<MappedFile>)>,
+    ) -> Result<IntegrityCheck, IntegrityError> {
         let known = self.lock();
         let mut unknown: Vec<_> =
             files.into_iter().filter(|(hash, file)| !known.contains(&(*hash, file.identity()))).collect();
@@ -76,8 +81,8 @@ impl Verified {
             })
         };
         let threads: io::Result<Vec<_>> = (0..count).map(spawn).collect();
-        let threads = threads.map_err(|error| Unsound::Unchecked(error.to_string()))?;
-        Ok(Check { queue, threads: Mutex::new(threads), found: OnceLock::new() })
+        let threads = threads.map_err(|error| IntegrityError::Unchecked(error.to_string()))?;
+        Ok(IntegrityCheck { queue, threads: Mutex::new(threads), found: OnceLock::new() })
     }
 
     /// Hashes files from the queue until none is left. Returns the first damaged file.
@@ -100,40 +105,40 @@ impl Verified {
     }
 }
 
-impl Check {
+impl IntegrityCheck {
     /// Waits for the result. Callers wait before they hand out any result computed with the files.
-    pub(crate) fn wait(&self) -> Result<(), Unsound> {
+    pub fn wait(&self) -> Result<(), IntegrityError> {
         self.found().0.clone()
     }
 
     /// Whether the result is known.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn has_ended(&self) -> bool {
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.found.get().is_some() || self.queue.running.load(Ordering::Acquire) == 0
     }
 
     /// Waits for the result, and returns the time at which it was known.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn ended_at(&self) -> Instant {
+    #[must_use]
+    pub fn ended_at(&self) -> Instant {
         self.found().1
     }
 
-    fn found(&self) -> &(Result<(), Unsound>, Instant) {
+    fn found(&self) -> &(Result<(), IntegrityError>, Instant) {
         self.found.get_or_init(|| {
             let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
             // Joins all threads, so that none outlives the check.
             let found: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
             let result = found.into_iter().try_for_each(|found| match found {
                 Ok(None) => Ok(()),
-                Ok(Some(hash)) => Err(Unsound::Damaged(hash)),
-                Err(_) => Err(Unsound::Unchecked("the check panicked".to_owned())),
+                Ok(Some(hash)) => Err(IntegrityError::Damaged(hash)),
+                Err(_) => Err(IntegrityError::Unchecked("the check panicked".to_owned())),
             });
             (result, Instant::now())
         })
     }
 }
 
-impl Drop for Check {
+impl Drop for IntegrityCheck {
     fn drop(&mut self) {
         self.queue.next.store(self.queue.files.len(), Ordering::Relaxed);
     }
@@ -144,17 +149,17 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn file(folder: &Path, bytes: &[u8]) -> (ContentHash, Arc<Mapping>) {
+    fn file(folder: &Path, bytes: &[u8]) -> (ContentHash, Arc<MappedFile>) {
         let hash = ContentHash::from_content(bytes);
         let path = folder.join(hash.to_string());
         std::fs::write(&path, bytes).unwrap();
-        (hash, Arc::new(Mapping::of(&path).unwrap()))
+        (hash, Arc::new(MappedFile::of(&path).unwrap()))
     }
 
     #[test]
     fn files_are_hashed_once_until_modified() {
         let folder = tempfile::tempdir().unwrap();
-        let verified = Verified::default();
+        let verified = VerifiedFiles::default();
         let files: Vec<_> = (0..20_u8).map(|byte| file(folder.path(), &[byte; 1_000])).collect();
         assert_eq!(verified.check(files.clone()).unwrap().wait(), Ok(()));
         let again = verified.check(files.clone()).unwrap();
@@ -165,14 +170,14 @@ mod tests {
         let path = folder.path().join(hash.to_string());
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, [9; 1_000]).unwrap();
-        let changed = (hash, Arc::new(Mapping::of(&path).unwrap()));
+        let changed = (hash, Arc::new(MappedFile::of(&path).unwrap()));
         let check = verified.check([files[6].clone(), changed].into()).unwrap();
-        assert_eq!(check.wait(), Err(Unsound::Damaged(hash)));
-        assert_eq!(check.wait(), Err(Unsound::Damaged(hash)), "as often as it is asked");
+        assert_eq!(check.wait(), Err(IntegrityError::Damaged(hash)));
+        assert_eq!(check.wait(), Err(IntegrityError::Damaged(hash)), "as often as it is asked");
     }
 
     #[test]
     fn empty_file_set_passes_check() {
-        assert_eq!(Verified::default().check(Vec::new()).unwrap().wait(), Ok(()));
+        assert_eq!(VerifiedFiles::default().check(Vec::new()).unwrap().wait(), Ok(()));
     }
 }

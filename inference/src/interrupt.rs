@@ -58,8 +58,8 @@ impl Interrupt {
         waited.unwrap_or_else(PoisonError::into_inner).0.reason.is_some()
     }
 
-    /// Fires the interrupt.
-    pub(crate) fn fire(&self, reason: Reason) {
+    /// Fires the interrupt. Only the first call has an effect.
+    pub fn fire(&self, reason: Reason) {
         let mut state = self.lock();
         if state.reason.is_some() {
             return;

@@ -9,6 +9,9 @@
 //!   device, which may run it in a batch with other requests ([`BatchRules`]). The returned future
 //!   resolves to a [`Completion`]; dropping the future stops the run.
 //!
+//! The engines implement [`Backend`], [`Model`] and [`Session`] in separate crates: `weir-onnx`
+//! runs models on the CPU, and `weir-cuda` on GPUs. [`FakeBackend`] runs models that only take time.
+//!
 //! Inputs and outputs are [`Tensor`]s in memory of a [`weir_device::Arena`]. An output that only
 //! other runs on the same device read can stay in device memory ([`DeviceTensor`]). Every failure
 //! after the upload is an [`InferenceError`].
@@ -52,13 +55,20 @@ mod tensor;
 pub use tensor::{Tensor, TensorError};
 
 mod value;
-pub use value::{DeviceMemory, DeviceTensor, HandedOver, Value};
+pub use value::{DeviceHandle, DeviceMemory, DeviceTensor, HandedOver, Value, WeakDeviceTensor};
 
 mod error;
 pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
-pub use prepare::{Content, PrepareError, Prepared, Refusal, Shareable, Unsupported, Variant, Weight};
+pub use prepare::{
+    Content, FormMaker, FormResult, PrepareError, Prepared, Refusal, Shareable, Unsupported, Variant, Weight,
+};
+
+mod mapping;
+pub use mapping::{FileIdentity, MappedFile};
+mod integrity;
+pub use integrity::{IntegrityCheck, IntegrityError, VerifiedFiles};
 
 mod footprint;
 pub use footprint::{Footprint, Part};
@@ -82,34 +92,11 @@ pub use batching::BatchRules;
 
 mod threads;
 
-mod worker;
-
 mod interrupt;
 pub use interrupt::{HookGuard, Interrupt, Reason};
 
 mod profiles;
 pub use profiles::Profiles;
-
-mod integrity;
-mod mapping;
-
-mod library;
-pub use library::{LibraryError, find_onnxruntime};
-
-mod cpu;
-pub use cpu::{
-    CPU_WORKER_COMMAND, CpuWorkerConfig, OnnxRuntime, OnnxRuntimeConfig, PREPARE_COMMAND, cpu_worker_main,
-    prepare_main,
-};
-
-#[cfg(feature = "cuda")]
-mod cuda;
-#[cfg(feature = "cuda")]
-pub use cuda::{
-    COMPILE_COMMAND, Cuda, CudaConfig, DEVICE_WORKER_COMMAND, GpuFiles, GpuGroup, IntermediateLimits,
-    KernelGraphConfig, KernelGraphPreparer, KernelGraphPreparerConfig, WORKER_COMMAND, check as gpu_check,
-    compile_main, device_worker_main, worker_main,
-};
 
 mod fake;
 pub use fake::{FakeBackend, FakeCosts, FakeModel};

@@ -1,9 +1,6 @@
 //! Memory-mapped files.
 #![allow(unsafe_code, reason = "files are mapped")]
-
-#[cfg(feature = "cuda")]
-use rustix::mm::{Advice, madvise};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +9,7 @@ use std::ptr::{self, NonNull};
 
 /// A file mapped for reading. The file must not change while it is mapped; files named by their
 /// hash never change.
-pub(crate) struct Mapping {
+pub struct MappedFile {
     start: NonNull<u8>,
     len: usize,
     identity: FileIdentity,
@@ -20,7 +17,7 @@ pub(crate) struct Mapping {
 
 /// Identity of a file and of its state: it differs once the file is replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct FileIdentity {
+pub struct FileIdentity {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -29,20 +26,19 @@ pub(crate) struct FileIdentity {
 }
 
 // SAFETY: only its owner unmaps a mapping, and no thread writes to it.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MappedFile {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MappedFile {}
 
-impl Mapping {
+impl MappedFile {
     /// Maps the whole file, and reads it in now rather than at the first access.
-    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+    pub fn of(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::POPULATE)
     }
 
     /// Maps the whole file, and starts reading it in the background; an access to a part that is
     /// not read yet waits for it.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn ahead(path: &Path) -> io::Result<Self> {
+    pub fn ahead(path: &Path) -> io::Result<Self> {
         let mapping = Self::with(path, MapFlags::empty())?;
         if mapping.len > 0 {
             // SAFETY: `with` mapped exactly this range; the advice does not change its contents. If
@@ -53,8 +49,7 @@ impl Mapping {
     }
 
     /// Maps the whole file; each part is read on its first access.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn unread(path: &Path) -> io::Result<Self> {
+    pub fn unread(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::empty())
     }
 
@@ -73,12 +68,14 @@ impl Mapping {
     }
 
     /// Identity of the file when it was mapped.
-    pub(crate) fn identity(&self) -> FileIdentity {
+    #[must_use]
+    pub fn identity(&self) -> FileIdentity {
         self.identity
     }
 
     /// Contents of the file.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
         // SAFETY: the mapping has this length and lives as long as `self`; an empty one is never
         // read.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -98,13 +95,13 @@ impl FileIdentity {
     }
 }
 
-impl AsRef<[u8]> for Mapping {
+impl AsRef<[u8]> for MappedFile {
     fn as_ref(&self) -> &[u8] {
         self.bytes()
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         if self.len > 0 {
             // SAFETY: `with` mapped exactly this range, and no slice of it can exist any more. On

@@ -1,6 +1,7 @@
 //! Results of validating and optimising a model at upload.
 
 use crate::footprint::{Footprint, Part};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -154,7 +155,8 @@ impl Prepared {
     }
 
     /// The best form for a kind of processor.
-    pub(crate) fn variant_for(&self, processor: &str) -> Option<&Variant> {
+    #[must_use]
+    pub fn variant_for(&self, processor: &str) -> Option<&Variant> {
         let fits = |variant: &&Variant| variant.only_on.as_deref().is_none_or(|only| only == processor);
         self.variants_for(Platform::Cpu).find(fits)
     }
@@ -169,7 +171,8 @@ fn each_once<'a>(variants: impl Iterator<Item = &'a Variant>) -> impl Iterator<I
 
 impl Variant {
     /// Weight files, each with the number of bytes to read from its start.
-    pub(crate) fn weight_files(&self) -> BTreeMap<ContentHash, u64> {
+    #[must_use]
+    pub fn weight_files(&self) -> BTreeMap<ContentHash, u64> {
         let mut files = BTreeMap::new();
         for weight in &self.weights {
             let bytes: &mut u64 = files.entry(weight.hash).or_default();
@@ -181,7 +184,8 @@ impl Variant {
     /// Device memory of this form. Raw weights count once over all models that have them, and
     /// packed weights count once over all models of a `family`; the memory of an additional session
     /// is the model's own.
-    pub(crate) fn footprint(&self, family: u64) -> Footprint {
+    #[must_use]
+    pub fn footprint(&self, family: u64) -> Footprint {
         let files = self.shareable();
         let as_they_are = files.iter().map(|file| (Part { hash: file.hash, family: None }, file.bytes));
         let packed =
@@ -208,6 +212,20 @@ impl Variant {
         self.weights.iter().map(|weight| weight.hash).chain([self.skeleton]).chain(self.placeholder)
     }
 }
+
+/// Makes the form of a model for one platform, in the process that checks the upload. The engine of
+/// the platform provides it; the process that checks uploads runs all that its program has.
+#[derive(Debug, Clone, Copy)]
+pub struct FormMaker {
+    /// The platform.
+    pub platform: Platform,
+    /// Writes the files of the form of an upload to a folder, named by hash, with weights stored for
+    /// the precision.
+    pub make: fn(Bytes, Precision, &Path) -> FormResult,
+}
+
+/// The form of a model for a platform, or why the model cannot run on the platform.
+pub type FormResult = Result<Result<Variant, String>, PrepareError>;
 
 /// Why an upload cannot be served as a model. Every case is the uploader's to fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -302,9 +320,9 @@ pub enum PrepareError {
     /// The node has no compiler for the model's kernels.
     #[error("CUDA C cannot be compiled on this node: {0}")]
     Compiler(Arc<str>),
-    /// The node has no ONNX Runtime to check the model with.
-    #[error(transparent)]
-    Library(#[from] Arc<crate::library::LibraryError>),
+    /// The node lacks a library that checks the model; the text says how to install it.
+    #[error("{0}")]
+    Library(Arc<str>),
     /// The node is at fault.
     #[error("cannot {action}: {source}")]
     Io {
@@ -316,7 +334,9 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
-    pub(crate) fn io(action: &str, path: &Path, source: std::io::Error) -> Self {
+    /// The node failed to `action` the file at `path`.
+    #[must_use]
+    pub fn io(action: &str, path: &Path, source: std::io::Error) -> Self {
         Self::Io { action: format!("{action} {}", path.display()), source: Arc::new(source) }
     }
 

@@ -14,9 +14,7 @@ use crate::meter::{Meter, Used};
 use crate::tensor::Tensor;
 use std::any::Any;
 use std::fmt;
-#[cfg(any(feature = "cuda", test))]
-use std::sync::Weak;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 use weir_device::{Buffer, Device};
 use weir_types::{ElementType, Shape};
@@ -36,12 +34,11 @@ pub enum Value {
 pub struct DeviceTensor(Arc<Inner>);
 
 /// A reference to a tensor that does not keep it alive.
-#[cfg(any(feature = "cuda", test))]
 #[derive(Clone)]
-pub(crate) struct WeakDeviceTensor(Weak<Inner>);
+pub struct WeakDeviceTensor(Weak<Inner>);
 
 /// Holds a tensor in place: the tensor is not moved until this guard drops.
-pub(crate) struct Stay {
+pub struct DeviceHandle {
     tensor: Arc<Inner>,
     memory: Arc<dyn DeviceMemory>,
     number: u64,
@@ -178,16 +175,17 @@ impl DeviceTensor {
     }
 
     /// Holds the tensor in place.
-    pub(crate) fn stay(&self) -> Stay {
+    #[must_use]
+    pub fn stay(&self) -> DeviceHandle {
         let mut place = self.0.place();
         place.stays += 1;
-        Stay { tensor: Arc::clone(&self.0), memory: Arc::clone(&place.memory), number: place.number }
+        DeviceHandle { tensor: Arc::clone(&self.0), memory: Arc::clone(&place.memory), number: place.number }
     }
 
     /// Records that a copy of the tensor in other memory, of `device`, replaces this one. Returns
     /// `false`, without a change, if a guard holds the tensor in place.
-    #[cfg(any(feature = "cuda", test))]
-    pub(crate) fn move_to(&self, memory: &Arc<dyn DeviceMemory>, number: u64, device: Device) -> bool {
+    #[must_use]
+    pub fn move_to(&self, memory: &Arc<dyn DeviceMemory>, number: u64, device: Device) -> bool {
         let mut place = self.0.place();
         if place.stays > 0 {
             return false;
@@ -199,8 +197,8 @@ impl DeviceTensor {
     }
 
     /// A reference that does not keep the tensor alive.
-    #[cfg(any(feature = "cuda", test))]
-    pub(crate) fn downgrade(&self) -> WeakDeviceTensor {
+    #[must_use]
+    pub fn downgrade(&self) -> WeakDeviceTensor {
         WeakDeviceTensor(Arc::downgrade(&self.0))
     }
 
@@ -211,29 +209,29 @@ impl DeviceTensor {
         self.0.place().bearer.get_or_insert_with(|| (device, meter.clone()));
     }
 }
-
-#[cfg(any(feature = "cuda", test))]
 impl WeakDeviceTensor {
-    pub(crate) fn upgrade(&self) -> Option<DeviceTensor> {
+    /// The tensor, unless its last handle has dropped.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<DeviceTensor> {
         self.0.upgrade().map(DeviceTensor)
     }
 }
-
-#[cfg(any(feature = "cuda", test))]
-impl Stay {
+impl DeviceHandle {
     /// The memory that holds the tensor, if it is an `M`.
-    pub(crate) fn memory<M: DeviceMemory>(&self) -> Option<&M> {
+    #[must_use]
+    pub fn memory<M: DeviceMemory>(&self) -> Option<&M> {
         let memory: &dyn Any = &*self.memory;
         memory.downcast_ref()
     }
 
     /// The tensor's number in that memory.
-    pub(crate) fn number(&self) -> u64 {
+    #[must_use]
+    pub fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl Drop for Stay {
+impl Drop for DeviceHandle {
     fn drop(&mut self) {
         self.tensor.place().stays -= 1;
     }

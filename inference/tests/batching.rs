@@ -1,5 +1,4 @@
-//! Batching of waiting requests, through the cache, the device threads, the fake backend and ONNX
-//! Runtime.
+//! Batching of waiting requests, through the cache, the device threads and the fake backend.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,7 +12,7 @@ use futures::future::join_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Cpu, MIB, floats, id, own_model, shared_model};
+use support::{MIB, floats, id};
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
@@ -33,7 +32,6 @@ struct Stage {
     backend: Arc<dyn Preparer>,
     cache: ModelCache,
     folder: TempDir,
-    cpu: Option<Cpu>,
 }
 
 impl Stage {
@@ -42,15 +40,7 @@ impl Stage {
         let backend = Arc::new(FakeBackend::new(arena.clone()));
         let config = CacheConfig { capacity_bytes: MIB, slots, run_queue_len_max: 1_000 };
         let cache = ModelCache::start(config, backend.clone(), arena.clone(), Profiles::default()).unwrap();
-        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: None }
-    }
-
-    fn real() -> Self {
-        let cpu = Cpu::new();
-        let arena = cpu.arena.clone();
-        let backend = cpu.backend.clone();
-        let cache = cpu.cache(1);
-        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap(), cpu: Some(cpu) }
+        Self { arena, backend, cache, folder: tempfile::tempdir().unwrap() }
     }
 
     /// A fake model from `x` FP32[?, 2] to `y` of the same type, with these run times in
@@ -72,7 +62,7 @@ impl Stage {
     }
 
     async fn pin(&self, name: &str, file: &Path, batching: Batching, times_ms: &[(u32, f64)]) -> Pin {
-        let blobs = self.cpu.as_ref().map_or(self.folder.path(), Cpu::blobs);
+        let blobs = self.folder.path();
         let prepared =
             Arc::new(self.backend.prepare(file, weir_types::Precision::default(), blobs).await.unwrap());
         let key = ModelKey { id: id(name), generation: 1 };
@@ -97,15 +87,8 @@ impl Stage {
     /// Occupies the slot until it is dropped.
     async fn blocker(&self) -> Run {
         let endless = [(1, 3_600_000.0)];
-        let pin = match &self.cpu {
-            None => self.curve("blocker", &endless, off()).await,
-            Some(_) => self.pin("blocker", &shared_model("good/slow.onnx"), off(), &[]).await,
-        };
-        let input = match &self.cpu {
-            None => ("x", self.row(0.0)),
-            Some(cpu) => ("steps", cpu.tensor(&[], &[i64::MAX])),
-        };
-        let run = pin.run(request(&[input]));
+        let pin = self.curve("blocker", &endless, off()).await;
+        let run = pin.run(request(&[("x", self.row(0.0))]));
         // Until it has begun, more urgent requests would run first.
         while self.cache.queue_len() > 0 {
             tokio::task::yield_now().await;
@@ -119,17 +102,8 @@ impl Stage {
 
     fn floats(&self, dimensions: &[u32], values: &[f32]) -> Tensor {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.raw(ElementType::Fp32, dimensions, &bytes)
-    }
-
-    fn longs(&self, dimensions: &[u32], values: &[i64]) -> Tensor {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.raw(ElementType::Int64, dimensions, &bytes)
-    }
-
-    fn raw(&self, element_type: ElementType, dimensions: &[u32], bytes: &[u8]) -> Tensor {
-        Tensor::new(element_type, Shape::new(dimensions).unwrap(), self.arena.copy_of(bytes).unwrap())
-            .unwrap()
+        let data = self.arena.copy_of(&bytes).unwrap();
+        Tensor::new(ElementType::Fp32, Shape::new(dimensions).unwrap(), data).unwrap()
     }
 
     /// Queues all `requests` before the first of them can run, and waits for their outcomes.
@@ -287,74 +261,4 @@ async fn batch_without_waiting_callers_is_stopped() {
     // The slot is free again.
     let brief = stage.curve("brief", &[(1, 0.0)], on()).await;
     assert!(within(brief.run(request(&[("x", stage.row(1.0))]))).await.is_ok());
-}
-
-#[tokio::test]
-async fn failing_request_does_not_fail_its_batch() {
-    let stage = Stage::real();
-    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
-    let pin = stage.pin("gather", &own_model("gather.onnx"), on(), &curve).await;
-    let indices = [0_i64, 2, 7, 1];
-    let requests = indices.iter().map(|index| request(&[("index", stage.longs(&[1], &[*index]))])).collect();
-    let outcomes = stage.run_all(&pin, requests).await;
-    assert!(matches!(outcomes[2], Err(InferenceError::Refused(_))), "{:?}", outcomes[2]);
-    for (index, row) in [(0, 10.0), (1, 30.0), (3, 20.0)] {
-        assert_eq!(floats(output(&outcomes[index], "row")), [row]);
-    }
-    assert_eq!(executions(&outcomes), [1, 1, 1]);
-}
-
-#[tokio::test]
-async fn model_with_dependent_rows_is_not_batched() {
-    let stage = Stage::real();
-    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
-    let rows: Vec<Vec<f32>> = (0..12).map(|n| (0..4).map(|k| (n * 4 + k) as f32).collect()).collect();
-    for (model, is_independent) in [("centred", false), ("matmul", true)] {
-        let file = if is_independent { shared_model("good/matmul.onnx") } else { own_model("centred.onnx") };
-        let alone = stage.pin(&format!("{model}-alone"), &file, off(), &[]).await;
-        let pin = stage.pin(model, &file, Batching::default(), &curve).await;
-        let requests =
-            || rows.iter().map(|row| request(&[("x", stage.floats(&[1, 4], row))])).collect::<Vec<_>>();
-        let outcomes = stage.run_all(&pin, requests()).await;
-        let runs = executions(&outcomes).len();
-        assert_eq!(runs < rows.len(), is_independent, "{model}: {runs} runs");
-        for (outcome, request) in outcomes.iter().zip(requests()) {
-            let expected = within(alone.run(request)).await;
-            assert_eq!(floats(output(outcome, "y")), floats(output(&expected, "y")), "{model}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn texts_of_different_lengths_are_padded_under_their_mask() {
-    let stage = Stage::real();
-    let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
-    let lengths = [3_u32, 5, 1, 4];
-    let text = |length: u32| {
-        let ids: Vec<i64> = (1..=i64::from(length)).collect();
-        let mask = vec![1; length as usize];
-        request(&[
-            ("ids", stage.longs(&[1, length], &ids)),
-            ("attention_mask", stage.longs(&[1, length], &mask)),
-        ])
-    };
-    for mode in [BatchingMode::On, BatchingMode::Auto] {
-        let batching = Batching { mode, ..Batching::default() };
-        let pin =
-            stage.pin(&format!("masked-{mode}"), &own_model("masked_mean.onnx"), batching, &curve).await;
-        // Without the owner's guarantee, the first run includes a trial.
-        let first = stage.run_all(&pin, lengths.map(text).to_vec()).await;
-        let outcomes = stage.run_all(&pin, lengths.map(text).to_vec()).await;
-        assert!(executions(&outcomes).len() < lengths.len(), "{:?}", executions(&outcomes));
-        let padding = outcomes.iter().filter_map(|outcome| outcome.as_ref().unwrap().execution);
-        assert!(padding.map(|execution| execution.padding_bytes).sum::<u64>() > 0);
-        for (outcomes, length) in
-            [&first, &outcomes].into_iter().flat_map(|outcomes| outcomes.iter().zip(lengths))
-        {
-            let each: Vec<f32> = (1..=length).map(|n| n as f32).collect();
-            assert_eq!(output(outcomes, "each").shape().dimensions(), [1, length]);
-            assert_eq!(floats(output(outcomes, "each")), each);
-            assert_eq!(floats(output(outcomes, "mean")), [(length + 1) as f32 / 2.0]);
-        }
-    }
 }

@@ -517,3 +517,20 @@ async fn cloned_pin_keeps_model_resident() {
     stage.load(&other, std::slice::from_ref(model.id())).await;
     assert_eq!(stage.resident(), ["other"]);
 }
+
+#[tokio::test]
+async fn end_of_the_last_pin_is_announced() {
+    let stage = Stage::new(1, 10);
+    let model = source("model", 60);
+    let pin = stage.load(&model, &[]).await;
+    let clone = pin.clone();
+    let models = [model.id().clone()];
+    let mut unpinned = std::pin::pin!(stage.cache.unpinned());
+    unpinned.as_mut().enable();
+    drop(pin);
+    assert!(stage.cache.is_any_pinned(&models) && !stage.cache.is_any_pinned(&[]));
+    assert!(futures::poll!(unpinned.as_mut()).is_pending(), "a pin is left");
+    drop(clone);
+    assert!(!stage.cache.is_any_pinned(&models));
+    within(unpinned).await;
+}

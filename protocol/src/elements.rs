@@ -6,6 +6,9 @@ use serde_json::value::RawValue;
 use std::fmt;
 use weir_types::ElementType;
 
+/// Largest whole number up to which every whole number has its own float: larger floats with a zero
+/// fraction may not be the numbers that the client wrote.
+const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
 /// Deepest nesting of lists.
 pub const DEPTH_MAX: u8 = 100;
 
@@ -104,6 +107,11 @@ impl<X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Decoder<'_, P> {
             ElementType::Fp32 if narrow.is_finite() => self.put(&narrow.to_le_bytes()),
             ElementType::Fp32 => Err(self.wrong(format_args!("{number:?}, which is beyond its largest,"))),
             ElementType::Fp64 => self.put(&number.to_le_bytes()),
+            // Clients that have only floats write integers like this.
+            #[expect(clippy::cast_possible_truncation, reason = "it is whole, and small enough")]
+            datatype if is_integer(datatype) && number.fract() == 0.0 && number.abs() <= WHOLE_FLOAT_MAX => {
+                self.integer(number as i64)
+            }
             // `{:?}` keeps a zero fraction, so that the message shows `1.0` as written.
             _ => Err(self.wrong(format_args!("{number:?}"))),
         }
@@ -153,6 +161,15 @@ impl<'de, X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Visitor<'de> for De
         self.put(text.as_bytes())
     }
 
+    /// `null` stands for NaN, which has no other form in JSON.
+    fn visit_unit<E: Error>(mut self) -> Result<(), E> {
+        match self.datatype {
+            ElementType::Fp32 => self.put(&f32::NAN.to_le_bytes()),
+            ElementType::Fp64 => self.put(&f64::NAN.to_le_bytes()),
+            _ => Err(self.wrong("null")),
+        }
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         let Decoder { datatype, depth_left, put } = self;
         let Some(depth_left) = depth_left.checked_sub(1) else {
@@ -160,6 +177,25 @@ impl<'de, X: fmt::Display, P: FnMut(&[u8]) -> Result<(), X>> Visitor<'de> for De
         };
         while items.next_element_seed(Decoder { datatype, depth_left, put: &mut *put })?.is_some() {}
         Ok(())
+    }
+}
+
+fn is_integer(datatype: ElementType) -> bool {
+    match datatype {
+        ElementType::Uint8
+        | ElementType::Uint16
+        | ElementType::Uint32
+        | ElementType::Uint64
+        | ElementType::Int8
+        | ElementType::Int16
+        | ElementType::Int32
+        | ElementType::Int64 => true,
+        ElementType::Bool
+        | ElementType::Fp16
+        | ElementType::Bf16
+        | ElementType::Fp32
+        | ElementType::Fp64
+        | ElementType::Bytes => false,
     }
 }
 
@@ -204,12 +240,52 @@ mod tests {
     }
 
     #[test]
+    fn integers_may_be_written_with_a_zero_fraction() {
+        for (datatype, text, bytes) in [
+            (ElementType::Int32, "[0.0]", vec![0; 4]),
+            (ElementType::Uint8, "[2.550e2]", vec![255]),
+            (ElementType::Int8, "[-128.0]", vec![128]),
+            (ElementType::Int64, "[-0.0]", vec![0; 8]),
+            (ElementType::Uint64, "[9007199254740992.0]", (1_u64 << 53).to_le_bytes().to_vec()),
+        ] {
+            assert_eq!(decode(datatype, text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn null_is_nan_for_floats() {
+        let float = decode(ElementType::Fp32, "[null]").unwrap();
+        assert!(f32::from_le_bytes(float.try_into().unwrap()).is_nan());
+        let double = decode(ElementType::Fp64, "[null]").unwrap();
+        assert!(f64::from_le_bytes(double.try_into().unwrap()).is_nan());
+    }
+
+    #[test]
+    fn doubles_round_trip_exactly() {
+        // A linear congruential generator covers mantissas and moderate exponents.
+        let mut state = 1_u64;
+        for _ in 0..10_000 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = f64::from_bits((state >> 12) | (1_000 + (state >> 58)) << 52);
+            let text = format!("[{number:?}]");
+            assert_eq!(decode(ElementType::Fp64, &text), Ok(number.to_le_bytes().to_vec()), "{text}");
+        }
+    }
+
+    #[test]
     fn out_of_range_elements_are_rejected() {
         for (datatype, text) in [
             (ElementType::Uint8, "[256]"),
             (ElementType::Int8, "[-129]"),
             (ElementType::Int32, "[1.5]"),
-            (ElementType::Int32, "[1.0]"),
+            (ElementType::Uint8, "[256.0]"),
+            (ElementType::Uint8, "[-1.0]"),
+            (ElementType::Int64, "[9007199254740994.0]"),
+            (ElementType::Int64, "[1e300]"),
+            (ElementType::Bool, "[1.0]"),
+            (ElementType::Int32, "[null]"),
+            (ElementType::Bool, "[null]"),
+            (ElementType::Bytes, "[null]"),
             (ElementType::Fp32, "[1e39]"),
             (ElementType::Fp32, "[-1e39]"),
             (ElementType::Bool, "[1]"),
@@ -217,7 +293,6 @@ mod tests {
             (ElementType::Bf16, "[1]"),
             (ElementType::Fp32, "[\"1\"]"),
             (ElementType::Bytes, "[1]"),
-            (ElementType::Fp32, "[null]"),
             (ElementType::Fp32, "{}"),
         ] {
             assert!(decode(datatype, text).is_err(), "{datatype} took {text}");
@@ -227,7 +302,7 @@ mod tests {
     #[test]
     fn element_errors_show_the_value_as_written() {
         let said = |datatype, text| decode(datatype, text).unwrap_err();
-        assert!(said(ElementType::Int32, "[1.0]").starts_with("1.0 is not INT32"));
+        assert!(said(ElementType::Bool, "[1.0]").starts_with("1.0 is not BOOL"));
         assert!(
             said(ElementType::Fp32, "[1e39]").starts_with("1e39, which is beyond its largest, is not FP32")
         );

@@ -106,12 +106,18 @@ codes! {
     HeadTooLarge = "head-too-large";
     /// The body ended early, or differs from its headers.
     BodyMismatch = "body-mismatch";
+    /// The body stopped arriving, or arrived too slowly.
+    BodyStalled = "body-stalled";
     /// Too many invocations wait for this function, or on this node.
     QueueFull = "queue-full";
     /// Too many asynchronous invocations are pending, or they take too much space.
     AsyncQueueFull = "async-queue-full";
+    /// Too many bytes of answers wait for the clients of this connection or tenant.
+    AnswersFull = "answers-full";
     /// The tenant has reached its quota of named objects or of their bytes.
     ObjectsFull = "objects-full";
+    /// The node's disk has too little free space to store anything.
+    DiskFull = "disk-full";
     /// The call would miss its service level objective. Rejecting it protects the objectives of the
     /// calls already admitted.
     SloUnattainable = "slo-unattainable";
@@ -154,6 +160,8 @@ codes! {
     WorkerLost = "worker-lost";
     /// The model is not run any more, because it has ended its worker process again and again.
     ModelQuarantined = "model-quarantined";
+    /// The stored component of the function differs from the deployed component.
+    ComponentDamaged = "component-damaged";
     /// The client closed the connection.
     Cancelled = "cancelled";
     /// Internal error of the node.

@@ -1,7 +1,7 @@
 //! `weir node`.
 
 use crate::commands::Context;
-use crate::commands::up::{self, LogArgs};
+use crate::commands::up::{self, InitArgs, LogArgs};
 use crate::error::Problem;
 use crate::settings::NodeArgs;
 use anyhow::Result;
@@ -28,6 +28,8 @@ pub(crate) struct NodeCommandArgs {
     #[command(flatten)]
     node: NodeArgs,
     #[command(flatten)]
+    init: InitArgs,
+    #[command(flatten)]
     log: LogArgs,
 }
 
@@ -40,5 +42,5 @@ pub(crate) fn run(args: &NodeCommandArgs, context: &Context) -> Result<()> {
             )
             .into());
     }
-    up::start(config, &args.log, context)
+    up::start(config, args.init, &args.log, context)
 }

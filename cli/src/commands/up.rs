@@ -45,7 +45,18 @@ pub(crate) struct UpArgs {
     #[arg(long, conflicts_with = "watch")]
     no_deploy: bool,
     #[command(flatten)]
+    init: InitArgs,
+    #[command(flatten)]
     log: LogArgs,
+}
+
+/// Options for a node whose registry or blobs are lost.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct InitArgs {
+    /// Start with an empty registry although the data folder has files, or with an empty folder of
+    /// blobs: for a registry or a folder that is lost. Refused if the registry is there
+    #[arg(long)]
+    init: bool,
 }
 
 pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
@@ -56,32 +67,41 @@ pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
-    run_node(config, &args.log, project, args.watch, context.output)
+    let work = Work { project, watch: args.watch };
+    run_node(config, args.init, &args.log, work, context.output)
+}
+
+/// The work of a node in a project folder.
+struct Work {
+    /// Project whose function the node deploys.
+    project: Option<PathBuf>,
+    /// Whether the node deploys it again after every change.
+    watch: bool,
 }
 
 /// Runs a node without deploying a function.
-pub(crate) fn start(config: NodeConfig, log: &LogArgs, context: &Context) -> Result<()> {
-    run_node(config, log, None, false, context.output)
+pub(crate) fn start(config: NodeConfig, init: InitArgs, log: &LogArgs, context: &Context) -> Result<()> {
+    run_node(config, init, log, Work { project: None, watch: false }, context.output)
 }
 
-fn run_node(
-    config: NodeConfig,
-    log: &LogArgs,
-    project: Option<PathBuf>,
-    watch: bool,
-    output: Output,
-) -> Result<()> {
+fn run_node(config: NodeConfig, init: InitArgs, log: &LogArgs, work: Work, output: Output) -> Result<()> {
     logging::start(log)?;
     // The node has its own runtimes; this one waits for signals.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, project, watch, output))
+    runtime.block_on(serve(config, init, work, output))
 }
 
-async fn serve(config: NodeConfig, project: Option<PathBuf>, watch: bool, output: Output) -> Result<()> {
+async fn serve(config: NodeConfig, init: InitArgs, work: Work, output: Output) -> Result<()> {
+    let Work { project, watch } = work;
     // Handle signals from here on, also during the node's start.
     let mut signals = Signals::new()?;
     let (token_file, data) = (config.token_file.clone(), config.data.clone());
-    let start = Node::start(config);
+    let start = async {
+        if init.init {
+            Node::init(&config).await?;
+        }
+        Node::start(config).await
+    };
     let node = tokio::select! {
         node = start => node.map_err(|error| Problem::new("the node did not start").because(error).hint(
             "`weir doctor` checks what a node needs; --listen and --data choose another address and folder",

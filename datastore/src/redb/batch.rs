@@ -1,6 +1,6 @@
 //! Group commit: many commands in one transaction of the file, with one sync.
 
-use super::tables::{ENTRIES, LEASED, LEASES, LEASES_GRANTED, META, REVISION, entry, number};
+use super::tables::{ENTRIES, LEASED, LEASES, LEASES_GRANTED, META, PROBES, REVISION, entry, number};
 use super::{Shared, failure};
 use crate::{Change, Commit, Error, Event, Key, Lease, LeaseId, Result, Revision, Transaction, Write};
 use redb::{ReadableMultimapTable, ReadableTable, WriteTransaction};
@@ -26,37 +26,80 @@ enum Answer {
     End(oneshot::Sender<Result<()>>, LeaseId, Result<()>),
 }
 
-/// Applies `commands` in order and answers them. Blocks.
+/// Applies `commands` in order and answers them. After a failure, opens the file again first, and
+/// writes even if no command does, to find out whether writes succeed again. Blocks.
 pub(super) fn write(shared: &Shared, commands: Vec<Command>) {
-    let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
-    let Some(file) = file.as_ref() else {
-        return commands.into_iter().for_each(|command| command.fail(&Error::Closed));
+    if let Err(error) = shared.ensure_open() {
+        if !matches!(error, Error::Closed) {
+            shared.note_failure(&error);
+        }
+        return commands.into_iter().for_each(|command| command.fail(&error));
+    }
+    let (answers, outcome) = apply(shared, commands);
+    let failed = match outcome {
+        Ok(AppliedBatch { changes, wrote }) => {
+            if wrote {
+                shared.note_success();
+            }
+            let mut hub = shared.hub();
+            changes.into_iter().for_each(|change| hub.publish(change));
+            None
+        }
+        Err(Error::Closed) => Some(Error::Closed),
+        Err(error) => {
+            shared.note_failure(&error);
+            // So that reads continue; if this fails, the next write tries again.
+            if let Err(error) = shared.ensure_open() {
+                tracing::debug!(%error, "the store cannot be opened again yet");
+            }
+            Some(error)
+        }
     };
+    answers.into_iter().for_each(|answer| answer.give(shared, failed.as_ref()));
+}
+
+/// A batch that is durable.
+struct AppliedBatch {
+    changes: Vec<Change>,
+    wrote: bool,
+}
+
+/// Runs `commands` as one transaction of the file.
+fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<Answer>, Result<AppliedBatch>) {
+    let unanswered =
+        |commands: Vec<Command>| commands.into_iter().map(Command::into_answer).collect::<Vec<_>>();
+    let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
+    let Some(file) = file.as_ref() else { return (unanswered(commands), Err(Error::Closed)) };
     // The default durability waits for the sync.
     let transaction = match file.begin_write() {
         Ok(transaction) => transaction,
         Err(source) => {
             let error = failure(&shared.path, "begin to write", source.into());
-            return commands.into_iter().for_each(|command| command.fail(&error));
+            return (unanswered(commands), Err(error));
         }
     };
     let mut batch = Batch { transaction, changes: Vec::new(), wrote: false, failed: None };
-    let answers: Vec<_> = commands.into_iter().map(|command| batch.run(command, &shared.path)).collect();
-    let Batch { transaction, changes, wrote, mut failed } = batch;
+    let mut answers = Vec::with_capacity(commands.len());
+    for command in commands {
+        answers.push(batch.run(command, &shared.path));
+    }
+    if shared.failure().is_some() {
+        let probed = batch.probe().map(Ok);
+        let _ = batch.note(probed, &shared.path);
+    }
+    let Batch { transaction, changes, wrote, failed } = batch;
     // A batch without a write needs no sync. A failed batch is rolled back: no command was answered
     // yet.
     let ended = match &failed {
         None if wrote => transaction.commit().map_err(redb::Error::from),
         _ => transaction.abort().map_err(redb::Error::from),
     };
-    if let Err(source) = ended {
-        failed.get_or_insert_with(|| failure(&shared.path, "write", source));
-    }
-    if failed.is_none() {
-        let mut hub = shared.hub();
-        changes.into_iter().for_each(|change| hub.publish(change));
-    }
-    answers.into_iter().for_each(|answer| answer.give(shared, failed.as_ref()));
+    let outcome = match (failed, ended) {
+        (Some(error), _) => Err(error),
+        (None, Err(source)) => Err(failure(&shared.path, "write", source)),
+        (None, Ok(())) => Ok(AppliedBatch { changes, wrote }),
+    };
+    (answers, outcome)
 }
 
 struct Batch {
@@ -116,6 +159,15 @@ impl Batch {
             }
         }
         self.write(&transaction.writes).map(|revision| Ok(Commit::Done(revision)))
+    }
+
+    /// Writes a value that differs from the stored one, so that the commit needs the disk.
+    fn probe(&mut self) -> Result<(), redb::Error> {
+        self.wrote = true;
+        let mut meta = self.transaction.open_table(META)?;
+        let probes = number(&meta, PROBES)? + 1;
+        meta.insert(PROBES, probes)?;
+        Ok(())
     }
 
     fn grant(&mut self, time_to_live: Duration) -> Result<Lease, redb::Error> {
@@ -195,6 +247,15 @@ impl Batch {
 }
 
 impl Command {
+    /// The answer of a command that was not applied, because the whole batch failed.
+    fn into_answer(self) -> Answer {
+        match self {
+            Self::Commit { reply, .. } => Answer::Commit(reply, Err(Error::Closed)),
+            Self::Grant { reply, .. } => Answer::Grant(reply, Err(Error::Closed)),
+            Self::End { lease, reply } => Answer::End(reply, lease, Err(Error::Closed)),
+        }
+    }
+
     /// Answers the command with `error`. The caller may be gone.
     fn fail(self, error: &Error) {
         match self {

@@ -31,6 +31,8 @@ const FORMAT: &str = "format";
 pub(super) const REVISION: &str = "revision";
 /// [`META`] key of the newest lease ID.
 pub(super) const LEASES_GRANTED: &str = "leases-granted";
+/// [`META`] key of the number of writes that found out whether the file can be written.
+pub(super) const PROBES: &str = "probes";
 
 /// Current layout version.
 const FORMAT_NOW: u64 = 1;

@@ -36,9 +36,11 @@ fn environment() -> &'static Environment {
     static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {
         let set = std::env::var_os("WEIR_ONNXRUNTIME").map(PathBuf::from);
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.weir/lib/libonnxruntime.so");
-        let library = set.unwrap_or(here);
-        assert!(library.is_file(), "no {}; get it with `cargo xtask setup`", library.display());
+        let here = || {
+            let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+            folders.map(|folder| folder.join(".weir/lib/libonnxruntime.so")).find(|path| path.is_file())
+        };
+        let library = set.or_else(here).unwrap_or_else(|| panic!("no ONNX Runtime: run `cargo xtask setup`"));
         ort::init_from(library).unwrap().with_telemetry(false).build().unwrap()
     })
 }

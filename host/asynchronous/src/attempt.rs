@@ -17,7 +17,8 @@ use weir_storage::blobs::{BlobError, Hold, PutError};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
-/// Pause before a write of an attempt's outcome is retried, after the datastore was unreachable.
+/// Pause before a write of an attempt's outcome is retried, after the datastore was unreachable or
+/// had no space.
 const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Outcome of an attempt.
@@ -116,9 +117,12 @@ impl Invocations {
         }
         let source = pin!(stream::iter([Ok(line)]).chain(body.into_data_stream()));
         // The producer of the response enforces the size limit.
-        let staged = self.blobs.stage(source, u64::MAX).await.map_err(|error| match error {
+        let staged = self.blobs.stage_accepted(source, u64::MAX).await.map_err(|error| match error {
             PutError::Source(why) => {
                 Fault::new(ErrorCode::GuestError, format!("the answer broke off: {why}"))
+            }
+            PutError::DiskFull(full) => {
+                Fault::new(ErrorCode::DiskFull, format!("the answer cannot be kept: {full}"))
             }
             other => Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {other}")),
         })?;
@@ -130,8 +134,8 @@ impl Invocations {
         Ok((Response { status, part }, hold))
     }
 
-    /// Records the outcome of an attempt. Retries until the datastore is reachable or the node
-    /// gives up its work.
+    /// Records the outcome of an attempt. Retries until the datastore is reachable and has space, or
+    /// the node gives up its work.
     async fn settle(&self, begun: &Seen, outcome: Outcome, stop: &Stop) -> Result<Worked, AsyncError> {
         loop {
             let settled = match &outcome {
@@ -156,7 +160,9 @@ impl Invocations {
                         self.heard.wait(now.revision).await;
                     }
                 }
-                Err(AsyncError::Datastore(weir_datastore::Error::Unavailable { .. })) => {
+                Err(AsyncError::Datastore(
+                    weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::DiskFull { .. },
+                )) => {
                     tokio::select! {
                         () = tokio::time::sleep(WRITE_AGAIN_AFTER) => continue,
                         () = stop.give_up.cancelled() => {}

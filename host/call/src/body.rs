@@ -3,10 +3,13 @@
 use crate::Fault;
 use axum::body::Body;
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::task::AtomicWaker;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio_util::task::AbortOnDropHandle;
 use weir_device::{Arena, Buffer};
@@ -34,6 +37,16 @@ pub async fn receive_whole(
     receive_behind(0, body, length, arena, limit).await
 }
 
+/// Receives a whole request body with its trailers, if it has any.
+pub async fn receive_with_trailers(
+    body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    limit: BodyLimit,
+) -> Result<(Buffer, Option<HeaderMap>), Fault> {
+    receive(0, body, length, arena, limit).await
+}
+
 /// Receives a whole request body at offset `lead` of its memory. The memory is aligned, so that the
 /// caller can align a part of the body by its choice of `lead`.
 pub async fn receive_behind(
@@ -43,6 +56,16 @@ pub async fn receive_behind(
     arena: &Arena,
     limit: BodyLimit,
 ) -> Result<Buffer, Fault> {
+    receive(lead, body, length, arena, limit).await.map(|(buffer, _)| buffer)
+}
+
+async fn receive(
+    lead: usize,
+    mut body: Body,
+    length: Option<u64>,
+    arena: &Arena,
+    limit: BodyLimit,
+) -> Result<(Buffer, Option<HeaderMap>), Fault> {
     if length.is_some_and(|length| length > limit.bytes_max) {
         return Err(limit.too_large());
     }
@@ -51,11 +74,18 @@ pub async fn receive_behind(
     let length = length.map_or(0, |length| usize::try_from(length).unwrap_or(usize::MAX));
     let mut buffer = arena.with_capacity(lead).map_err(full)?;
     buffer.resize_with_zeroes(lead).map_err(full)?;
-    let mut frames = body.into_data_stream();
-    while let Some(frame) = frames.next().await {
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| {
             Fault::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
         })?;
+        let frame = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                trailers = frame.into_trailers().ok();
+                continue;
+            }
+        };
         let received = buffer.len() - lead + frame.len();
         if received as u64 > limit.bytes_max {
             return Err(limit.too_large());
@@ -68,7 +98,7 @@ pub async fn receive_behind(
         }
         buffer.extend_from_slice(&frame).map_err(full)?;
     }
-    Ok(buffer.freeze().slice(lead..))
+    Ok((buffer.freeze().slice(lead..), trailers))
 }
 
 impl BodyLimit {
@@ -79,6 +109,36 @@ impl BodyLimit {
             ErrorCode::BodyTooLarge,
             format!("the request body has more than {bytes_max} bytes ({setting})"),
         )
+    }
+}
+
+/// Response extension: the whole body is in memory when the response starts.
+#[derive(Debug, Clone, Copy)]
+pub struct WholeBody;
+
+/// Response extension: tells the connection that the function that writes the body has exceeded a
+/// limit of time, and that the rest of the body must not wait for the client. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Overrun(Arc<OverrunState>);
+
+#[derive(Debug, Default)]
+struct OverrunState {
+    is_set: AtomicBool,
+    /// Wakes the task that serves the answer.
+    connection: AtomicWaker,
+}
+
+impl Overrun {
+    /// Records that a limit of time was exceeded.
+    pub fn set(&self) {
+        self.0.is_set.store(true, Ordering::Release);
+        self.0.connection.wake();
+    }
+
+    /// Is ready once a limit of time was exceeded. Only the last task that polls is woken.
+    pub fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.connection.register(cx.waker());
+        if self.0.is_set.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -196,7 +256,6 @@ impl<Report, Guard: BodyObserver> Drop for Guarded<Report, Guard> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http_body_util::BodyExt;
     use std::sync::OnceLock;
 
     impl BodyObserver for OnceLock<ErrorCode> {

@@ -37,23 +37,27 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::ObjectNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+        Code::BodyStalled => StatusCode::REQUEST_TIMEOUT,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::QueueFull | Code::AsyncQueueFull => StatusCode::TOO_MANY_REQUESTS,
+        Code::QueueFull | Code::AsyncQueueFull | Code::AnswersFull => StatusCode::TOO_MANY_REQUESTS,
         // The function exceeded its limits: its owner can fix that, and the caller cannot.
         Code::MemoryLimit
         | Code::TableLimit
         | Code::HandleLimit
         | Code::HostCallLimit
         | Code::NoCapacity
-        | Code::ObjectsFull => StatusCode::INSUFFICIENT_STORAGE,
+        | Code::ObjectsFull
+        | Code::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         Code::CpuTimeLimit | Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         Code::ResponseTooLarge | Code::NoResponse | Code::GuestError | Code::NodeLost => {
             StatusCode::BAD_GATEWAY
         }
         Code::NotSupported => StatusCode::NOT_IMPLEMENTED,
-        Code::GuestTrap | Code::StackOverflow | Code::ModelError | Code::Internal => {
-            StatusCode::INTERNAL_SERVER_ERROR
-        }
+        Code::GuestTrap
+        | Code::StackOverflow
+        | Code::ModelError
+        | Code::ComponentDamaged
+        | Code::Internal => StatusCode::INTERNAL_SERVER_ERROR,
         Code::Unavailable
         | Code::SloUnattainable
         | Code::IntermediateLost

@@ -13,12 +13,14 @@ mod holders;
 mod joining;
 mod link;
 mod members;
+mod outcomes;
 mod secret;
 
 pub use dispatcher_server::{LINK_PATH, answer_link};
 pub use forward::{Call, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub use joining::join;
 pub use members::Report;
+pub use outcomes::{OUTCOMES_PATH, answer_outcome};
 
 use crate::ClusterConfig;
 use crate::placement::Placements;

@@ -1,15 +1,15 @@
 //! A node's part in a cluster: placements of calls by a scheduler, membership, the link to the
 //! dispatcher, and forwarding of calls to other nodes.
 //!
-//! A single node uses [`Placements`] only, with a scheduler of its own.
+//! A single node uses [`Placements`] only, with its own scheduler.
 
 mod config;
 pub use config::ClusterConfig;
 
 mod cluster;
 pub use cluster::{
-    Call, Cluster, GRACE, GRANT, LINK_PATH, NotForwarded, Participation, REFUSED, Report, answer_link, join,
-    refused, restore_host,
+    Call, Cluster, GRACE, GRANT, LINK_PATH, NotForwarded, OUTCOMES_PATH, Participation, REFUSED, Report,
+    answer_link, answer_outcome, join, refused, restore_host,
 };
 
 mod placement;

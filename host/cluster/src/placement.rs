@@ -31,6 +31,7 @@ use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
 use device_use::RunningCall;
 use driver::Driver;
 use guard::End;
+use moka::sync::Cache;
 use record::Record;
 use residency::{ReportedModel, ResidencyTable};
 use state::{Elsewhere, Placer, Refusal, State, Waiting};
@@ -43,13 +44,15 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::Health;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, PlacementHistory, PlacementRecord, Setup};
+use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Outcome, PlacementHistory, PlacementRecord, Setup};
 use weir_telemetry::Metrics;
 use weir_types::{InvocationId, ModelId, NodeId, Ordinal, TenantId};
 
 /// The limits of kept placements, for explanations.
 const KEPT_PER_TENANT_MAX: usize = 1_000;
 const KEPT_TENANTS_MAX: usize = 100;
+/// The limit of kept outcomes of calls that other nodes received.
+const KEPT_OUTCOMES_MAX: u64 = 10_000;
 
 /// Requests placements.
 pub struct Placements {
@@ -59,6 +62,8 @@ pub struct Placements {
     devices: Vec<DeviceSpec>,
     scheduler: Setup,
     state: Mutex<State>,
+    /// The outcomes of calls that ran here, and whose placement another node keeps.
+    outcomes: Cache<InvocationId, Outcome>,
     /// Records the scheduler's events and actions.
     record: Option<Record>,
     /// The number of running calls without models that were placed here without asking the
@@ -126,6 +131,7 @@ impl Placements {
             devices,
             scheduler,
             state: Mutex::new(state),
+            outcomes: Cache::new(KEPT_OUTCOMES_MAX),
             record: record.map(Record::new),
             unasked: AtomicUsize::new(0),
             unasked_max,
@@ -168,6 +174,11 @@ impl Placements {
     /// The placement of one of the tenant's latest invocations on this node, with its reasons.
     pub fn explanation(&self, tenant: &TenantId, invocation: InvocationId) -> Option<PlacementRecord> {
         self.lock().history.get(tenant, invocation).cloned()
+    }
+
+    /// The outcome of a call that ran here and was placed by another node, if it has ended.
+    pub fn outcome(&self, invocation: InvocationId) -> Option<Outcome> {
+        self.outcomes.get(&invocation)
     }
 
     /// Records that an invocation that was placed here uses a model on a device other than the one
@@ -415,6 +426,8 @@ impl Placements {
             if let Some((total, device)) = total.zip(running.device) {
                 self.metrics.placements.ended(self.kind(device), total);
             }
+        } else {
+            self.outcomes.insert(invocation, running.recorder.outcome());
         }
         Some(running)
     }

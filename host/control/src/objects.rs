@@ -133,6 +133,9 @@ impl ObjectError {
             Self::NotFound(_) => ErrorCode::ObjectNotFound,
             Self::TooLarge { .. } => ErrorCode::BodyTooLarge,
             Self::Full(_) => ErrorCode::ObjectsFull,
+            Self::Blob(BlobError::DiskFull(_))
+            | Self::Put(PutError::DiskFull(_))
+            | Self::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
             Self::Ttl { .. } => ErrorCode::InvalidRequest,
             Self::OutOfMemory(_)
             | Self::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed)

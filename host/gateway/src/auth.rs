@@ -6,12 +6,16 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use weir_call::headers;
 use weir_types::{ContentHash, ErrorCode, TenantId};
 
 /// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
+
+/// Permission bits of users who are neither the owner of a file nor in its group.
+const OTHERS: u32 = 0o007;
 
 /// Name of the operator in the tenant column of a token file.
 const OPERATOR: &str = "*";
@@ -64,6 +68,8 @@ pub(crate) enum TokenFileError {
     Line { line: usize, why: String },
     #[error("it has no tokens")]
     Empty,
+    #[error("other users of this machine can read it: run `chmod 600 {}`", .0.display())]
+    Public(PathBuf),
 }
 
 impl Tokens {
@@ -83,6 +89,10 @@ impl Tokens {
 
     /// Reads a token file: one `TOKEN [TENANT]` per line, where the tenant `*` is the operator.
     fn read(path: &Path) -> Result<Self, TokenFileError> {
+        let mode = std::fs::metadata(path)?.mode();
+        if mode & OTHERS != 0 {
+            return Err(TokenFileError::Public(path.to_owned()));
+        }
         Self::parse(&std::fs::read_to_string(path)?)
     }
 

@@ -5,7 +5,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
-use weir_call::body::{BodyLimit, receive_whole};
+use weir_call::body::{BodyLimit, receive_with_trailers};
 use weir_device::Arena;
 use weir_sandbox::instance::RequestBody;
 use weir_types::ErrorCode;
@@ -23,7 +23,10 @@ pub(crate) async fn receive(
     limit: BodyLimit,
 ) -> Result<RequestBody, ApiError> {
     if body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX) {
-        return Ok(RequestBody::Whole(receive_whole(body, length, arena, limit).await?));
+        return Ok(match receive_with_trailers(body, length, arena, limit).await? {
+            (whole, None) => RequestBody::Whole(whole),
+            (whole, Some(trailers)) => RequestBody::WholeWithTrailers(whole, trailers),
+        });
     }
     if length.is_some_and(|length| length > limit.bytes_max) {
         return Err(limit.too_large().into());
@@ -44,4 +47,23 @@ pub(crate) async fn small(body: Body, bytes_max: usize) -> Result<Bytes, ApiErro
         }
         ApiError::new(ErrorCode::BodyMismatch, format!("the request body ended early or is broken: {error}"))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{HeaderMap, HeaderName, HeaderValue};
+    use http_body_util::Full;
+
+    #[tokio::test]
+    async fn trailers_of_a_body_with_a_length_are_kept() {
+        let limit = BodyLimit { bytes_max: 100, setting: "limit" };
+        let trailers =
+            HeaderMap::from_iter([(HeaderName::from_static("checksum"), HeaderValue::from_static("7"))]);
+        let body = Full::new(Bytes::from_static(b"abc"));
+        let body = Body::new(body.with_trailers(std::future::ready(Some(Ok(trailers.clone())))));
+        let received = receive(body, Some(3), &Arena::new(1 << 20), limit).await.unwrap();
+        let RequestBody::WholeWithTrailers(whole, kept) = received else { panic!("the trailers are lost") };
+        assert_eq!((&whole[..], kept), (&b"abc"[..], trailers));
+    }
 }

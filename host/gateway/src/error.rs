@@ -6,6 +6,7 @@ use http::HeaderValue;
 use weir_call::Fault;
 use weir_call::{headers, status};
 use weir_sandbox::component::compile::CompileError;
+use weir_storage::DiskFull;
 use weir_storage::blobs::BlobError;
 use weir_types::ErrorCode;
 use weir_types::api::{ErrorBody, SloRefusal};
@@ -77,6 +78,7 @@ impl ApiError {
             self.code,
             Code::QueueFull
                 | Code::AsyncQueueFull
+                | Code::AnswersFull
                 | Code::Unavailable
                 | Code::SloUnattainable
                 | Code::IntermediateLost
@@ -121,9 +123,16 @@ impl From<CompileError> for ApiError {
 impl From<BlobError> for ApiError {
     fn from(error: BlobError) -> Self {
         match &error {
+            BlobError::DiskFull(full) => full.clone().into(),
             BlobError::OutOfReach(_) => Self::new(ErrorCode::Unavailable, format!("{error}; try again")),
             _ => Self::internal(&error),
         }
+    }
+}
+
+impl From<DiskFull> for ApiError {
+    fn from(full: DiskFull) -> Self {
+        Self::new(ErrorCode::DiskFull, full.to_string())
     }
 }
 

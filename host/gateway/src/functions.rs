@@ -154,6 +154,7 @@ impl From<RegistryError> for ApiError {
             RegistryError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
             ) => ErrorCode::Unavailable,
+            RegistryError::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
             RegistryError::Damaged { .. } | RegistryError::Datastore(_) | RegistryError::CutOff(_) => {
                 return Self::internal(&error);
             }

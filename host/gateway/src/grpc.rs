@@ -44,6 +44,11 @@ pub(super) fn is_call(path: &str) -> bool {
     path.starts_with(PATH)
 }
 
+/// Whether a path names the method that takes a stream of messages.
+pub(super) fn is_stream(path: &str) -> bool {
+    path.strip_prefix(PATH) == Some("ModelStreamInfer")
+}
+
 /// Serves a call; the request's extensions name the caller.
 pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Response {
     let reserved = Arc::new(Reserved::new(&node.arena));
@@ -103,7 +108,7 @@ impl GrpcInferenceService for Service {
     }
 
     async fn server_ready(&self, _: tonic::Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
-        Ok(ServerReadyResponse { ready: self.node.is_ready() }.into())
+        Ok(ServerReadyResponse { ready: self.node.why_unready().is_none() }.into())
     }
 
     async fn server_metadata(
@@ -274,6 +279,7 @@ fn status_of(error: &ApiError) -> Status {
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
         404 | 410 => Code::NotFound,
+        408 => Code::DeadlineExceeded,
         409 => Code::Aborted,
         413 | 429 | 431 | 507 => Code::ResourceExhausted,
         400..=499 => Code::InvalidArgument,

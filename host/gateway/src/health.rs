@@ -107,12 +107,20 @@ pub(super) async fn index() -> &'static str {
     INDEX
 }
 
-/// `GET /readyz`: whether the node takes new requests.
+/// `GET /readyz`: whether the node takes new requests and can store data.
 fn ready(node: &NodeState) -> Response {
-    if node.is_ready() {
-        return "ready\n".into_response();
+    match node.why_unready() {
+        None => "ready\n".into_response(),
+        Some(why) => ApiError::new(ErrorCode::Unavailable, why).into_response(),
     }
-    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
+}
+
+fn state(node: &NodeState) -> &'static str {
+    match node.why_unready() {
+        None => "ready",
+        Some(_) if node.is_ready() => "unready",
+        Some(_) => "draining",
+    }
 }
 
 /// `GET /v1/status`.
@@ -123,7 +131,7 @@ pub(super) async fn status(
     let gauge = |gauge: &prometheus_client::metrics::gauge::Gauge| u64::try_from(gauge.get()).unwrap_or(0);
     Json(Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        state: if node.is_ready() { "ready" } else { "draining" }.to_owned(),
+        state: state(&node).to_owned(),
         uptime_ms: u64::try_from(node.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         functions: node.registry.list(&caller.tenant).len() as u64,
         models: node.models.list(&caller.tenant).len() as u64,
@@ -152,6 +160,9 @@ async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, Ap
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.process.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.process.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
+    if let Some(health) = node.blobs.health() {
+        node.metrics.storage.set(health.free_bytes(), health.failed_writes());
+    }
     for device in node.models.devices().reports() {
         node.metrics.devices.set(&device);
     }

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use weir_asynchronous::{AsyncError, Filter, Watched};
+use weir_storage::blobs::PutError;
 use weir_types::api::{Invocation, InvocationPage, InvocationStatus};
 use weir_types::{AsyncId, ErrorCode, Name};
 
@@ -80,7 +81,7 @@ pub(super) async fn show(
     let mut watched = node.invocations.watch(&caller.tenant, id)?;
     tokio::select! {
         ended = watched.ended(Duration::from_millis(wait_ms)) => Ok(Json(ended?)),
-        () = node.stopping.cancelled() => Ok(Json(node.invocations.show(&caller.tenant, id).await?)),
+        () = node.shutdown.stopping.cancelled() => Ok(Json(node.invocations.show(&caller.tenant, id).await?)),
     }
 }
 
@@ -141,7 +142,7 @@ pub(super) async fn events(
     let id = parse_id(&id)?;
     let mut watched = node.invocations.watch(&caller.tenant, id)?;
     let first = watched.now().await?;
-    let changes = changes(watched, first, node.stopping.clone());
+    let changes = changes(watched, first, node.shutdown.stopping.clone());
     Ok(Sse::new(changes).keep_alive(KeepAlive::default()))
 }
 
@@ -186,6 +187,10 @@ impl From<AsyncError> for ApiError {
         match error {
             AsyncError::Refused { code, text } => Self::new(code, text),
             AsyncError::Blob(error) => error.into(),
+            AsyncError::Put(PutError::DiskFull(full)) => full.into(),
+            AsyncError::Datastore(error @ weir_datastore::Error::DiskFull { .. }) => {
+                Self::new(ErrorCode::DiskFull, error.to_string())
+            }
             AsyncError::Datastore(
                 error @ (weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed),
             ) => Self::new(ErrorCode::Unavailable, format!("{error}; try again")),

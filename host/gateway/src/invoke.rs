@@ -51,7 +51,7 @@ pub(super) async fn invoke(
         };
         return invocations::accept(node, later, prefer, request, id).await;
     }
-    if !node.is_ready() {
+    if !node.takes_calls() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
     run(node, deployment, None, name_len, request, id).await

@@ -1,5 +1,7 @@
 //! HTTP gateway of a node: serves function calls directly, and all other requests through a router.
 
+mod answers;
+mod arriving;
 mod auth;
 mod body;
 mod cached;
@@ -18,6 +20,7 @@ mod models;
 mod objects;
 mod openapi;
 mod pages;
+mod permits;
 mod placements;
 mod prefer;
 mod request_id;
@@ -32,21 +35,24 @@ mod v2;
 mod workflows;
 
 pub use auth::Tokens;
-pub use config::GatewayConfig;
+pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig};
 pub use pages::PageGuard;
 pub use placements::GivenIds;
 pub use server::{Server, Threads};
-pub use state::{NodeState, Permits, RequestConfig};
+pub use state::{NodeState, Permits, RequestConfig, Shutdown};
 pub use table::documented_paths;
 
+use answers::{AnswerOwner, CountedBytes, Scopes};
+use arriving::Arrival;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use error::{ApiError, Dialect};
 use health::Monitoring;
-use http::HeaderValue;
 use http::header::{ALLOW, CONNECTION};
+use http::{HeaderValue, Version};
+use prometheus_client::metrics::gauge::Gauge;
 use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -54,13 +60,21 @@ use unread::Unread;
 use weir_call::Fault;
 use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
 use weir_cluster::Grant;
-use weir_cluster::{GRANT, LINK_PATH, answer_link, refused, restore_host};
+use weir_cluster::{GRANT, LINK_PATH, OUTCOMES_PATH, answer_link, answer_outcome, refused, restore_host};
 use weir_dispatch::{intermediates, refusal};
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, Name, TenantId};
 
 /// Size limit of the text of a rejection by axum itself.
 const REJECTION_BYTES_MAX: usize = 4 << 10;
+
+/// Response whose memory is counted.
+pub(crate) struct Admitted {
+    pub(crate) response: Response,
+    pub(crate) scopes: Arc<Scopes>,
+    /// Memory of a response that is complete from its start.
+    pub(crate) whole: Option<CountedBytes>,
+}
 
 /// Gateway of a node. Cheap to clone.
 #[derive(Clone)]
@@ -76,26 +90,50 @@ impl Gateway {
         Self { node, router }
     }
 
-    /// Serves one request. Dropping the future, as the server does when the client disconnects,
-    /// cancels the work that the request started.
-    pub async fn serve(&self, request: Request) -> Response {
+    /// Serves one request of a connection, whose answers take `answer_bytes`. Dropping the future, as
+    /// the server does when the client disconnects, cancels the work that the request started.
+    pub(crate) async fn serve(&self, request: Request, answer_bytes: &Gauge) -> Admitted {
         let id = RequestId::of(request.headers());
         let dialect = Dialect::of(request.uri().path());
+        let is_h1 = request.version() <= Version::HTTP_11;
+        let (request, arrival) = Arrival::watch(request, &self.node.config.gateway.arrival);
         let (request, unread) = Unread::watch(request);
-        let mut response = self.route(request, &id).await;
+        let mut owner = None;
+        let mut response = self.route(request, &id, answer_bytes, &mut owner).await;
+        let stalled = arrival.error();
+        let must_close = stalled.is_some() && is_h1;
+        if let Some(error) = stalled.filter(|_| response.status().as_u16() >= 400) {
+            response = error.into_response();
+        }
+        let budget = &self.node.permits.answers;
+        let scopes = budget.scopes(answer_bytes, owner);
+        let whole = match budget.admit_whole(&scopes, &mut response) {
+            Ok(whole) => whole,
+            Err(fault) => {
+                response = ApiError::from(fault).into_response();
+                None
+            }
+        };
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             let allowed = response.headers_mut().remove(ALLOW);
             response = error.respond(dialect, id.as_str());
             response.headers_mut().extend(allowed.map(|methods| (ALLOW, methods)));
-            if !unread.drain().await {
+            if !unread.drain().await || must_close {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
         }
         id.echo(&mut response);
-        response
+        Admitted { response, scopes, whole }
     }
 
-    async fn route(&self, mut request: Request, id: &RequestId) -> Response {
+    /// Routes a request, and sets the `owner` of its answer as soon as the tenant is known.
+    async fn route(
+        &self,
+        mut request: Request,
+        id: &RequestId,
+        answer_bytes: &Gauge,
+        owner: &mut Option<AnswerOwner>,
+    ) -> Response {
         if let Err(error) = head::check_host(&request) {
             return error.into_response();
         }
@@ -114,9 +152,15 @@ impl Gateway {
             return metrics.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
         }
         let path = request.uri().path();
-        let is_of_cluster = is_forwarded || path == LINK_PATH || path.starts_with(intermediates::PATH);
+        let is_of_cluster = is_forwarded
+            || path == LINK_PATH
+            || path.starts_with(intermediates::PATH)
+            || path.starts_with(OUTCOMES_PATH);
         if is_of_cluster {
-            return self.route_of_cluster(request, id).await.unwrap_or_else(IntoResponse::into_response);
+            return self
+                .route_of_cluster(request, id, owner)
+                .await
+                .unwrap_or_else(IntoResponse::into_response);
         }
         if let Err(error) = head::check_size(&request) {
             return error.into_response();
@@ -129,6 +173,12 @@ impl Gateway {
             Ok(tenant) => tenant,
             Err(error) => return error.into_response(),
         };
+        let owner = owner.insert(self.node.permits.answers.owner(&tenant));
+        if may_be_large(request.uri().path())
+            && let Err(fault) = self.node.permits.answers.check(answer_bytes, owner)
+        {
+            return ApiError::from(fault).into_response();
+        }
         self.call(tenant, request, id).await
     }
 
@@ -198,7 +248,12 @@ impl weir_asynchronous::Gateway for Gateway {
 
 /// Interface for the other nodes of the cluster.
 impl Gateway {
-    async fn route_of_cluster(&self, mut request: Request, id: &RequestId) -> Result<Response, ApiError> {
+    async fn route_of_cluster(
+        &self,
+        mut request: Request,
+        id: &RequestId,
+        owner: &mut Option<AnswerOwner>,
+    ) -> Result<Response, ApiError> {
         let cluster = self.node.cluster.as_ref();
         let Some(cluster) = cluster.filter(|cluster| cluster.secret().is_shown(request.headers_mut())) else {
             let text = "this is for nodes of the cluster, which show its secret (cluster.secret_file)";
@@ -208,17 +263,22 @@ impl Gateway {
             let intermediates = &self.node.dispatch.intermediates;
             return Ok(intermediates::answer(intermediates, request.method(), request.uri().path())?);
         }
+        if request.uri().path().starts_with(OUTCOMES_PATH) {
+            let placements = &self.node.dispatch.placements;
+            return Ok(answer_outcome(placements, request.method(), request.uri().path())?);
+        }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;
-            return Ok(answer_link(cluster, placements, request.into_body(), &self.node.stopping));
+            return Ok(answer_link(cluster, placements, request.into_body(), &self.node.shutdown.stopping));
         };
         let grant: Grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))
         })?;
-        if !self.node.is_ready() {
+        if !self.node.takes_calls() {
             return Ok(refused("the node is shutting down\n"));
         }
         restore_host(&mut request);
+        *owner = Some(self.node.permits.answers.owner(&grant.tenant));
         if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
             return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
         }
@@ -227,6 +287,15 @@ impl Gateway {
         request.extensions_mut().insert(id.clone());
         Ok(self.router.clone().oneshot(request.map(Body::new)).await.into_response())
     }
+}
+
+/// Whether requests to `path` may have answers that take much memory.
+fn may_be_large(path: &str) -> bool {
+    let prefixes = ["/fn/", "/v1/objects/", "/v1/invocations/"];
+    prefixes.iter().any(|prefix| path.starts_with(prefix))
+        || path.ends_with("/infer")
+        || path == embeddings::PATH
+        || grpc::is_call(path)
 }
 
 /// Returns the length of the function's name in the path after `/fn/`.

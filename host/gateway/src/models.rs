@@ -83,7 +83,7 @@ async fn keep(
         Content::Network => node.config.models.model_bytes_max,
         Content::KernelGraph => KERNEL_GRAPH_BYTES_MAX.min(node.config.models.model_bytes_max),
     };
-    let received = uploads::receive(node, request, node.models.blobs(), bytes_max).await?;
+    let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
     let Received { mut manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
     super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
@@ -250,6 +250,7 @@ impl From<ModelsError> for ApiError {
             )
             | ModelsError::Damaged { .. } => ErrorCode::Unavailable,
             ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
+            ModelsError::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
             ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);
             }

@@ -16,7 +16,7 @@ use http_body::Body as _;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-use weir_call::body::{BodyLimit, receive_whole};
+use weir_call::body::{BodyLimit, WholeBody, receive_whole};
 use weir_control::objects::ObjectError;
 use weir_inference::Tensor;
 use weir_types::api::{DATATYPE_HEADER, Object, SHAPE_HEADER};
@@ -110,7 +110,7 @@ async fn data(
         (SHAPE_HEADER, header(shape)?),
     ];
     let body = bytes::Bytes::from(tensor.into_data());
-    Ok((headers, described, axum::body::Body::from(body)).into_response())
+    Ok((headers, described, Extension(WholeBody), axum::body::Body::from(body)).into_response())
 }
 
 /// `DELETE /v1/objects/{name}`.

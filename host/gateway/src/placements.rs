@@ -8,7 +8,7 @@ use http::HeaderValue;
 use moka::sync::Cache;
 use serde::Serialize;
 use std::sync::Arc;
-use weir_scheduler::{EstimateRatio, PlacementRecord};
+use weir_scheduler::{EstimateRatio, Outcome, PlacementRecord};
 use weir_types::{ErrorCode, InvocationId, TenantId};
 
 /// Number of remembered request ids that clients chose.
@@ -56,14 +56,28 @@ pub(super) async fn show(
 ) -> Result<Json<Explained>, ApiError> {
     let invocation = node.given_ids.find(&tenant, &request_id);
     let placement = invocation.and_then(|id| node.dispatch.placements.explanation(&tenant, id));
-    let placement = placement.ok_or_else(|| {
+    let mut placement = placement.ok_or_else(|| {
         let text = format!(
             "no placement of request {request_id} is kept here: ask the node that received the call, which keeps the latest placements of each tenant; calls without models are not placed by the scheduler"
         );
         ApiError::new(ErrorCode::InvocationNotFound, text)
     })?;
+    if placement.outcome.is_none() {
+        placement.outcome = outcome_elsewhere(&node, &placement).await;
+    }
     let ratio = placement.outcome.map(|outcome| placement.why.compare(&outcome));
     Ok(Json(Explained { request_id, placement, ratio }))
+}
+
+/// The outcome of a call that another node ran, from that node. If that node did not take the call,
+/// it may have run here after all.
+async fn outcome_elsewhere(node: &NodeState, placement: &PlacementRecord) -> Option<Outcome> {
+    let placements = &node.dispatch.placements;
+    let ran_on = placement.node.filter(|ran_on| *ran_on != placements.node())?;
+    if let Some(outcome) = placements.outcome(placement.invocation) {
+        return Some(outcome);
+    }
+    node.cluster.as_ref()?.outcome(ran_on, placement.invocation).await
 }
 
 /// The placement of a call as a header of its response: the estimate, without an outcome.

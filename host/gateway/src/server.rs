@@ -2,16 +2,23 @@
 
 mod activity;
 mod addresses;
+mod answer;
+mod connection;
 mod linger;
+mod progress;
+mod streams;
 mod threads;
 pub use threads::Threads;
 
 use super::Gateway;
-use crate::GatewayConfig;
-use activity::{Activity, Tracked};
+use crate::{Admitted, GatewayConfig};
+use activity::UnderWay;
 use addresses::{AddressPermit, Addresses};
+use answer::{Answer, AnswerBody};
 use axum::body::{Body, HttpBody};
+use connection::{Connection, Timeouts};
 use futures::FutureExt;
+use http::Version;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -22,11 +29,13 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use streams::Streams;
 use threads::Places;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use weir_call::body::Overrun;
 
 /// Concurrent requests of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 1_000;
@@ -47,22 +56,10 @@ pub struct Server {
     gateway: Gateway,
     connections: Arc<Semaphore>,
     addresses: Addresses,
-    header_timeout: Duration,
-    idle_timeout: Duration,
+    timeouts: Timeouts,
     drain_timeout: Duration,
     builder: auto::Builder<Streams>,
     places: Places,
-}
-
-/// Executor of HTTP/2 requests: runs the many requests of a connection on threads that share work.
-#[derive(Clone)]
-struct Streams(Handle);
-
-impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Streams {
-    fn execute(&self, stream: F) {
-        // The task ends with its connection.
-        drop(self.0.spawn(stream));
-    }
 }
 
 impl Server {
@@ -70,7 +67,7 @@ impl Server {
     /// on `shared`.
     pub fn new(gateway: Gateway, config: &GatewayConfig, threads: &Threads, shared: Handle) -> Self {
         let places = threads.places(shared.clone());
-        let mut builder = auto::Builder::new(Streams(shared));
+        let mut builder = auto::Builder::new(Streams::new(gateway.node.permits.answers.clone(), shared));
         builder
             .http1()
             // `Activity` closes a connection whose next head does not arrive, without a timer per
@@ -88,8 +85,10 @@ impl Server {
             gateway,
             connections: Arc::new(Semaphore::new(config.connections_max)),
             addresses: Addresses::new(config.connections_per_address_max),
-            header_timeout: Duration::from_millis(config.header_timeout_ms),
-            idle_timeout: Duration::from_millis(config.idle_timeout_ms),
+            timeouts: Timeouts {
+                first: Duration::from_millis(config.header_timeout_ms),
+                later: Duration::from_millis(config.idle_timeout_ms),
+            },
             drain_timeout: Duration::from_millis(config.drain_timeout_ms),
             builder,
             places,
@@ -165,16 +164,18 @@ impl Server {
         // thread below.
         let (Ok(stream), place) = (stream.into_std(), self.places.next()) else { return };
         let gateway = self.gateway.clone();
-        let metrics = gateway.node.metrics.clone();
-        let (first, later) = (self.header_timeout, self.idle_timeout);
-        let activity = Activity::new();
-        let requests = activity.clone();
+        let node = gateway.node.clone();
+        let timeouts = self.timeouts;
+        let connection = Connection::new();
+        let requests = connection.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let gateway = gateway.clone();
-            let under_way = requests.begin();
+            let connection = requests.clone();
+            let under_way = connection.begin();
             async move {
-                let response = gateway.serve(request.map(body_of)).await;
-                Ok::<_, Infallible>(response.map(|body| Tracked { body, _under_way: under_way }))
+                let is_h2 = request.version() == Version::HTTP_2;
+                let admitted = gateway.serve(request.map(body_of), connection.answer_bytes()).await;
+                Ok::<_, Infallible>(answer_of(connection, under_way, admitted, is_h2))
             }
         });
         let builder = self.builder.clone();
@@ -185,21 +186,33 @@ impl Server {
         place.runtime().spawn(async move {
             let _held = (permits, placed);
             let stream = match TcpStream::from_std(stream) {
-                Ok(stream) => TokioIo::new(Linger::new(stream)),
+                Ok(stream) => TokioIo::new(Linger::new(stream, connection.clone())),
                 Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),
             };
-            let connection = watcher.watch(builder.serve_connection(stream, service).into_owned());
-            metrics.process.connections.inc();
-            tokio::select! {
-                biased;
-                ended = connection => if let Err(error) = ended {
-                    tracing::debug!(%error, "connection ended with an error");
-                },
-                () = activity.idle(first, later) => tracing::debug!("idle connection closed"),
-            }
-            metrics.process.connections.dec();
+            let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());
+            node.metrics.process.connections.inc();
+            connection.supervise(&node.permits.answers, timeouts, serving).await;
+            node.metrics.process.connections.dec();
         });
     }
+}
+
+/// Wraps the answer to a request, so that its bytes count until the client has taken them.
+fn answer_of(
+    connection: Connection,
+    under_way: UnderWay,
+    Admitted { mut response, scopes, whole }: Admitted,
+    is_h2: bool,
+) -> http::Response<AnswerBody> {
+    let overrun = response.extensions_mut().remove::<Overrun>();
+    if !is_h2 {
+        connection.set_overrun(overrun.clone());
+    }
+    let answer = Answer::new(connection, under_way, scopes, whole, overrun);
+    if is_h2 {
+        Streams::observe(&answer);
+    }
+    response.map(|body| AnswerBody::new(body, answer, is_h2))
 }
 
 /// Converts a request's body. Most requests have none, and an empty body takes no memory.

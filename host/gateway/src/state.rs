@@ -1,8 +1,10 @@
 //! The state that request handlers share.
 
 use crate::GatewayConfig;
+use crate::answers::AnswerBudget;
 use crate::auth::Tokens;
 use crate::pages::PageGuard;
+use crate::permits::UploadPermits;
 use crate::placements::GivenIds;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +21,7 @@ use weir_device::Arena;
 use weir_dispatch::Dispatch;
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::Components;
+use weir_storage::StorageHealth;
 use weir_storage::blobs::Blobs;
 use weir_telemetry::{Metrics, Sampler};
 
@@ -29,21 +32,24 @@ pub struct Permits {
     /// For profiling, one model at a time: concurrent profiling would distort the
     /// measurements.
     pub profiling: Arc<Semaphore>,
-    /// For uploads: `gateway.uploads_max` of them.
-    pub uploads: Arc<Semaphore>,
+    /// For uploads.
+    pub(crate) uploads: UploadPermits,
     /// For compiling deployed components: `sandbox.compiles_max` of them.
     pub compiles: Semaphore,
+    /// For the memory of answers that clients have not taken yet.
+    pub(crate) answers: Arc<AnswerBudget>,
 }
 
 impl Permits {
     /// Creates the permits that these configurations allow.
     #[must_use]
-    pub fn new(gateway: &GatewayConfig, sandbox: &SandboxConfig) -> Self {
+    pub fn new(gateway: &GatewayConfig, sandbox: &SandboxConfig, metrics: &Arc<Metrics>) -> Self {
         Self {
             json: Arc::new(Semaphore::new(gateway.threads.max(1))),
             profiling: Arc::new(Semaphore::new(1)),
-            uploads: Arc::new(Semaphore::new(gateway.uploads_max.max(1) as usize)),
+            uploads: UploadPermits::new(gateway),
             compiles: Semaphore::new(sandbox.compiles_max.max(1) as usize),
+            answers: Arc::new(AnswerBudget::new(gateway.answers.clone(), metrics.clone())),
         }
     }
 }
@@ -57,6 +63,15 @@ pub struct RequestConfig {
     pub sandbox: SandboxConfig,
     /// The models, whose size is limited.
     pub models: ModelsConfig,
+}
+
+/// The stages of a node's shutdown.
+#[derive(Debug, Default)]
+pub struct Shutdown {
+    /// Cancelled when the node starts to shut down: it is not ready any more, and still takes calls.
+    pub draining: CancellationToken,
+    /// Cancelled when the node takes no more calls.
+    pub stopping: CancellationToken,
 }
 
 /// The state that request handlers share.
@@ -99,14 +114,28 @@ pub struct NodeState {
     pub permits: Permits,
     /// The time at which the node started.
     pub started: Instant,
-    /// Cancelled when the node starts to shut down.
-    pub stopping: CancellationToken,
+    /// The stages of the node's shutdown.
+    pub shutdown: Shutdown,
 }
 
 impl NodeState {
-    /// Whether the node accepts new requests.
+    /// Whether load balancers should send requests to the node.
     pub fn is_ready(&self) -> bool {
-        !self.stopping.is_cancelled()
+        !self.shutdown.draining.is_cancelled() && self.takes_calls()
+    }
+
+    /// Whether the node takes calls.
+    pub fn takes_calls(&self) -> bool {
+        !self.shutdown.stopping.is_cancelled()
+    }
+
+    /// The reason why the node is not ready, if any: load balancers should send requests to another
+    /// node. A node that cannot store data still answers calls that reach it.
+    pub fn why_unready(&self) -> Option<String> {
+        if !self.is_ready() {
+            return Some("the node is shutting down".to_owned());
+        }
+        self.blobs.health().and_then(StorageHealth::problem)
     }
 
     /// Removes components that no function refers to. Components that cannot be removed are retried

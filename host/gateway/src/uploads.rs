@@ -1,12 +1,13 @@
 //! Uploads of components and models, with limits on their number, size and time.
 
+use super::Caller;
 use super::error::ApiError;
 use super::manifest::{self, Options};
+use super::permits::UploadPermit;
 use crate::NodeState;
 use axum::extract::Request;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 use weir_storage::blobs::{Blobs, PutError, Staged};
 use weir_types::ErrorCode;
 
@@ -16,24 +17,21 @@ pub(super) struct Received<Manifest> {
     pub(super) options: Options,
     pub(super) staged: Staged,
     /// Permit to hold until the upload is processed.
-    pub(super) place: OwnedSemaphorePermit,
+    pub(super) place: UploadPermit,
 }
 
-/// Receives an upload into a file beside `blobs`. Fails above `gateway.uploads_max` concurrent
+/// Receives an upload of `caller` into a file beside `blobs`. Fails above the limits on concurrent
 /// uploads.
 pub(super) async fn receive<Manifest: DeserializeOwned>(
     node: &NodeState,
+    caller: &Caller,
     request: Request,
     blobs: &Blobs,
     bytes_max: u64,
 ) -> Result<Received<Manifest>, ApiError> {
-    let place = node.permits.uploads.clone().try_acquire_owned().map_err(|_| {
-        let text = format!(
-            "{} uploads are received, compiled or checked on this node already (gateway.uploads_max); try again",
-            node.config.gateway.uploads_max
-        );
-        ApiError::new(ErrorCode::QueueFull, text)
-    })?;
+    let place = node.permits.uploads.take(&caller.tenant)?;
+    // Before the upload arrives, which takes longer.
+    blobs.check_room(announced_bytes(&request).min(bytes_max)).await?;
     let receiving = async {
         let (manifest, options, upload) = manifest::read(request, bytes_max).await?;
         let staged = blobs.stage(upload, bytes_max).await.map_err(refusal)?;
@@ -46,6 +44,12 @@ pub(super) async fn receive<Manifest: DeserializeOwned>(
     })
 }
 
+/// The size of the body, if the client announces it.
+fn announced_bytes(request: &Request) -> u64 {
+    let length = request.headers().get(http::header::CONTENT_LENGTH);
+    length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
 fn refusal(error: PutError) -> ApiError {
     match error {
         PutError::TooLarge { bytes_max } => ApiError::new(
@@ -55,6 +59,7 @@ fn refusal(error: PutError) -> ApiError {
         PutError::Source(why) => {
             ApiError::new(ErrorCode::BodyMismatch, format!("the upload did not arrive in full: {why}"))
         }
+        PutError::DiskFull(full) => full.into(),
         PutError::Io(error) => ApiError::internal(&error),
     }
 }

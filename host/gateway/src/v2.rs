@@ -83,10 +83,10 @@ pub(super) fn live() -> Response {
 
 /// `GET /v2/health/ready`.
 pub(super) fn ready(node: &NodeState) -> Response {
-    if node.is_ready() {
-        return axum::Json(json!({"ready": true})).into_response();
+    match node.why_unready() {
+        None => axum::Json(json!({"ready": true})).into_response(),
+        Some(why) => ApiError::new(ErrorCode::Unavailable, why).into_response(),
     }
-    ApiError::new(ErrorCode::Unavailable, "the node is shutting down").into_response()
 }
 
 /// Rejects features of Triton that Weir does not support.

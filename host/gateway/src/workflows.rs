@@ -69,6 +69,7 @@ pub(super) async fn deploy(
         workflow.active = false;
         return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
     }
+    node.blobs.check_room(0).await?;
     let made = move |version| WorkflowRecord { version, ..record.clone() };
     let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
     tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");

@@ -9,8 +9,8 @@ use wasmtime_wasi_http::Error;
 pub struct Refusal {
     /// The kind of rule that refused.
     pub reason: Reason,
-    /// What was refused, by which rule, and which setting permits it. Addresses that a
-    /// lookup returned are left out.
+    /// Explanation: the refused destination, the rule, and the setting that permits the destination.
+    /// Addresses that a lookup returned are left out.
     pub text: String,
 }
 

@@ -1,6 +1,7 @@
 //! Components on this node: compiled once, at deployment; loaded at the first call; kept in a
 //! size-limited cache.
 
+mod artefacts;
 pub mod compile;
 mod inspect;
 pub mod policy;
@@ -9,17 +10,18 @@ mod recompile;
 pub use recompile::Recompiler;
 
 use crate::engine::{Engines, Generation};
+use artefacts::Artefacts;
 use compile::{CompileError, Compiled};
 use moka::sync::Cache;
 use std::collections::HashSet;
 use std::hash::Hash as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use wasmtime::component::{Component, Linker};
 use weir_types::{ContentHash, FunctionKind, Hasher};
 
 use crate::instance::{Entry, Needs, State, linker};
-use weir_storage::blobs::InUse;
+use weir_storage::blobs::{InUse, Sweep};
 
 /// The limit of mapped machine code, over all components. The mappings are file-backed, so the
 /// kernel drops unused pages.
@@ -47,7 +49,7 @@ impl LoadError {
 pub struct Components {
     engines: Arc<Engines>,
     linkers: [Linker<State>; 2],
-    folders: [PathBuf; 2],
+    artefacts: [Arc<Artefacts>; 2],
     loaded: Cache<ContentHash, Arc<Entry>>,
     in_use: InUse,
     limits: weir_child::Limits,
@@ -67,17 +69,13 @@ impl Components {
             let folder = folder.join(format!("{}-{}", generation.as_str(), compatibility_hash(engine)));
             (linker(engine, generation), folder)
         });
-        for folder in [&p2.1, &p3.1] {
-            weir_storage::blobs::create_folder(folder)?;
-            weir_storage::blobs::remove_staged(folder)?;
-        }
         let loaded = Cache::builder()
             .max_capacity(LOADED_BYTES_MAX >> 10)
             .weigher(|_, entry: &Arc<Entry>| u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX))
             .build();
         let linkers = [p2.0?, p3.0?];
-        let folders = [p2.1, p3.1];
-        Ok(Self { engines, linkers, folders, loaded, in_use, limits })
+        let artefacts = [Arc::new(Artefacts::open(p2.1)?), Arc::new(Artefacts::open(p3.1)?)];
+        Ok(Self { engines, linkers, artefacts, loaded, in_use, limits })
     }
 
     /// The engines that run the components.
@@ -89,19 +87,13 @@ impl Components {
     /// dropping the future kills the compiler. The caller bounds the number of concurrent
     /// compilations.
     pub async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
-        let internal = |error: std::io::Error| CompileError {
-            code: weir_types::ErrorCode::Internal,
-            text: format!("cannot keep the artefact: {error}"),
-        };
+        let internal = |error: std::io::Error| CompileError::io("cannot keep the artefact", &error);
         // Both folders are on one file system, so the temporary file may be in either one.
-        let staged = tempfile::Builder::new()
-            .prefix(weir_storage::blobs::STAGED_PREFIX)
-            .tempfile_in(&self.folders[0])
-            .map_err(internal)?;
+        let staged = self.artefacts[0].stage().map_err(internal)?;
         let task = compile::Task { component: blob.to_owned(), artefact: staged.path().to_owned() };
         let compiled = compile::compile(&task, self.limits).await?;
-        let artefact = self.artefact(digest, compiled.kind);
-        tokio::task::spawn_blocking(move || weir_storage::blobs::persist(staged, &artefact))
+        let artefacts = self.artefacts_of(compiled.kind).clone();
+        tokio::task::spawn_blocking(move || artefacts.keep(digest, staged))
             .await
             .map_err(|panic| internal(std::io::Error::other(panic)))?
             .map_err(internal)?;
@@ -137,10 +129,9 @@ impl Components {
     }
 
     fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
-        let path = self.artefact(digest, kind);
-        if !path.exists() {
-            return Err(LoadError::Missing);
-        }
+        let verified = self.artefacts_of(kind).verified_path(digest);
+        let path = verified.map_err(|error| LoadError::Broken(Arc::new(error.into())))?;
+        let path = path.ok_or(LoadError::Missing)?;
         let generation = Generation::of(kind);
         let component = deserialize(self.engines.get(generation), &path);
         let entry = component.and_then(|component| {
@@ -151,25 +142,12 @@ impl Components {
 
     /// Removes artefacts and unloads components that are neither in use nor `wanted`.
     pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) {
-        let folders = self.folders.clone();
+        let artefacts = self.artefacts.clone();
         let loaded = self.loaded.clone();
         let sweep = self.in_use.sweep(wanted);
         let swept = tokio::task::spawn_blocking(move || {
-            for entry in
-                folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten()
-            {
-                let name = entry.file_name();
-                let digest = name.to_str().and_then(|name| name.strip_suffix(".cwasm")?.parse().ok());
-                let Some(digest) = digest else { continue };
-                let removed = sweep.remove(digest, || {
-                    loaded.invalidate(&digest);
-                    // Loaded code stays mapped for running calls.
-                    std::fs::remove_file(entry.path())
-                });
-                if let Err(error) = removed {
-                    // The next sweep tries again.
-                    tracing::warn!(%error, %digest, "removing an artefact failed");
-                }
+            for artefacts in &artefacts {
+                sweep_folder(artefacts, &sweep, &loaded);
             }
         });
         if swept.await.is_err() {
@@ -177,16 +155,33 @@ impl Components {
         }
     }
 
-    fn artefact(&self, digest: ContentHash, kind: FunctionKind) -> PathBuf {
-        self.folders[Generation::of(kind) as usize].join(format!("{digest}.cwasm"))
+    fn artefacts_of(&self, kind: FunctionKind) -> &Arc<Artefacts> {
+        &self.artefacts[Generation::of(kind) as usize]
+    }
+}
+
+/// Removes the artefacts of a folder that the sweep does not spare. Blocks.
+fn sweep_folder(artefacts: &Artefacts, sweep: &Sweep, loaded: &Cache<ContentHash, Arc<Entry>>) {
+    for entry in std::fs::read_dir(artefacts.folder()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(digest) = name.to_str().and_then(Artefacts::component_of) else { continue };
+        let removed = sweep.remove(digest, || {
+            loaded.invalidate(&digest);
+            artefacts.remove(digest)
+        });
+        if let Err(error) = removed {
+            // The next sweep tries again.
+            tracing::warn!(%error, %digest, "removing an artefact failed");
+        }
     }
 }
 
 #[allow(unsafe_code, reason = "loading a precompiled component")]
 fn deserialize(engine: &wasmtime::Engine, path: &Path) -> wasmtime::Result<Component> {
     // SAFETY: artefacts are machine code and must come from wasmtime unchanged. Only
-    // `Components::compile` writes them, into the node's own data folder, by rename after fsync. A
-    // process that can write there can replace the node's binary as well.
+    // `Components::compile` writes them, into the node's own data folder, by rename after fsync,
+    // and `Artefacts::verified_path` has compared the contents with their hash. A process that can
+    // write there can replace the node's binary as well.
     unsafe { Component::deserialize_file(engine, path) }
 }
 

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use weir_call::Fault;
+use weir_call::body::Overrun;
 use weir_inference::Tensor;
 use weir_outbound::TenantConnector;
 use weir_telemetry::{FunctionMetrics, Phase, Trace};
@@ -92,6 +93,14 @@ pub enum Call {
 }
 
 impl Call {
+    /// The signal to send if the guest exceeds a limit of time.
+    fn overrun(&self) -> Overrun {
+        match self {
+            Self::Http { answer, .. } => answer.overrun(),
+            Self::Tensor { .. } => Overrun::default(),
+        }
+    }
+
     /// The flag to set if the guest ends before its response is complete.
     fn abort_flag(&self) -> AbortFlag {
         match self {
@@ -122,6 +131,7 @@ impl Sandbox {
         let (usage, started) = (self.ctx.usage.clone(), Instant::now());
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
         let abort_flag = call.abort_flag();
+        let signal = call.overrun();
         let guest = pin!(self.guest(idle, call, started));
         let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
@@ -129,6 +139,7 @@ impl Sandbox {
             // The guest is dropped on return. A guest that has already finished its response, which
             // the client has not read completely, is treated like any other here.
             abort_flag.set();
+            signal.set();
             Err(fault::overrun(overrun, &limits))
         });
         if let Err(fault) = &ended {

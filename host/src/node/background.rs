@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_asynchronous::Stop;
@@ -19,6 +20,7 @@ use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_gateway::Gateway;
 use weir_gateway::NodeState;
+use weir_storage::StorageHealth;
 
 /// The interval of sweeps for idle instances, which may therefore wait longer than their manifest
 /// allows by this much.
@@ -26,6 +28,8 @@ const INSTANCE_SWEEP: Duration = Duration::from_secs(1);
 /// The interval of arena sweeps. Memory for bodies and tensors that is idle for one to two
 /// intervals is returned to the system.
 const ARENA_SWEEP: Duration = Duration::from_secs(5);
+/// The interval of looks at the data folder's file system.
+const STORAGE_PROBE: Duration = Duration::from_secs(1);
 /// The number of components that are loaded before their first call. Each takes about a hundred
 /// kilobytes of file-backed memory.
 const PRELOADED_MAX: usize = 64;
@@ -43,7 +47,7 @@ impl Background {
         let Begin { functions, models, workflows, invocations, objects, prepare } = begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
-        let stop = Stop { begin_nothing: state.stopping.clone(), give_up: give_up.clone() };
+        let stop = Stop { begin_nothing: state.shutdown.stopping.clone(), give_up: give_up.clone() };
         let working = boxed(state.invocations.clone().work(Gateway::new(state.clone()), stop));
         let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
@@ -65,6 +69,9 @@ impl Background {
             let grace = Duration::from_millis(cluster.blob_grace_ms);
             spawn(boxed(garbage::collect(Arc::downgrade(state), grace)));
             spawn(boxed(state.dispatch.connector.clone().follow_stores()));
+        }
+        if let Some(health) = state.blobs.health() {
+            spawn(boxed(probe_storage(health.clone())));
         }
         spawn(boxed(sweep_instances(Arc::downgrade(state))));
         spawn(boxed(sweep_arena(state.arena.clone())));
@@ -136,6 +143,19 @@ async fn preload_components(state: Weak<NodeState>) {
         // If a component cannot be loaded, its first call repairs it and reports the error.
         if let Ok(Ok(_)) = tokio::task::spawn_blocking(move || components.load(digest, kind)).await {
             metrics.deployed.preloaded.inc();
+        }
+    }
+}
+
+/// Looks at the data folder periodically, so that the node becomes ready again without a restart.
+async fn probe_storage(health: StorageHealth) {
+    let mut tick = tokio::time::interval(STORAGE_PROBE);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let health = health.clone();
+        if let Err(error) = tokio::task::spawn_blocking(move || health.probe()).await {
+            tracing::error!(%error, "probing the data folder failed");
         }
     }
 }

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use weir_control::devices::{Devices, KernelGraphs};
 use weir_control::models::{BackendKind, Isolation};
 use weir_device::Arena;
-use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, OnnxRuntime, Preparer, Profiles};
+use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, Preparer, Profiles};
+use weir_onnx::OnnxRuntime;
 use weir_telemetry::gpus::GpuMonitor;
 
 /// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of

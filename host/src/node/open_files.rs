@@ -32,7 +32,7 @@ impl OpenFiles {
     #[must_use]
     pub fn with_gpus(self, devices: usize, slots: Option<u32>) -> Self {
         let devices = devices as u64;
-        let files = weir_inference::GpuFiles::new(devices, slots.unwrap_or(super::devices::GPU_SLOTS).into());
+        let files = weir_cuda::GpuFiles::new(devices, slots.unwrap_or(super::devices::GPU_SLOTS).into());
         Self { gpus: files.node, worker: if devices == 0 { 0 } else { files.worker }, devices, ..self }
     }
 

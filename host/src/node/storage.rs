@@ -3,18 +3,21 @@
 use crate::config::NodeConfig;
 use anyhow::{Context, bail};
 use std::fs::{File, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_cluster::ClusterConfig;
 use weir_datastore::{Datastore, RedbStore};
-use weir_storage::Changes;
-use weir_storage::blobs::{Blobs, SharedBlobs, create_folder};
+use weir_storage::blobs::{Blobs, SharedBlobs, create_folder, create_private_folder};
+use weir_storage::{Changes, MarkerPolicy, StorageHealth, check_identity, forget_identity, is_used};
 
 /// The storage of a node, locked against other nodes.
 pub(super) struct Storage {
     /// The absolute path of the data folder.
     pub(super) folder: PathBuf,
     pub(super) datastore: Arc<dyn Datastore>,
+    /// Free space, and writes that fail.
+    pub(super) health: StorageHealth,
     /// Changes of durable state in progress.
     pub(super) changes: Changes,
     /// The cluster's blobs; `None` for a single node.
@@ -22,30 +25,81 @@ pub(super) struct Storage {
     _lock: File,
 }
 
+/// Name of the registry's file.
+const REGISTRY: &str = "registry.redb";
 /// Name of the folder of the models' files.
 pub(super) const MODELS: &str = "models";
 
 impl Storage {
-    /// Locks the data folder, which is created if necessary, and opens the datastore.
+    /// Locks the data folder, which is created if necessary, and opens the datastore. Refuses a
+    /// datastore and files that do not belong together.
     pub(super) async fn open(config: &NodeConfig) -> anyhow::Result<Self> {
-        // Child processes have a different working directory, so the path must be absolute.
-        let folder = std::path::absolute(&config.data)
-            .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
-        create_folder(&folder)
-            .with_context(|| format!("cannot make the data folder {}", folder.display()))?;
+        let folder = data_folder(config)?;
         let lock = lock(&folder)?;
+        if config.cluster.is_none() && !has_registry(&folder)? && is_used(&folder)? {
+            bail!(
+                "{0} has files, but no registry: bring back a copy of {0}/{REGISTRY}, or start with an empty registry by `weir up --init`; functions, models and objects are then deployed anew",
+                folder.display()
+            );
+        }
         let datastore = datastore(config, &folder).await?;
-        let shared = match &config.cluster {
-            None => None,
-            Some(cluster) => Some(shared_blobs(cluster).await?),
+        let health = {
+            let (folder, datastore) = (folder.clone(), datastore.clone());
+            let free_bytes_min = config.gateway.disk_free_bytes_min;
+            tokio::task::spawn_blocking(move || StorageHealth::open(folder, free_bytes_min, datastore))
+                .await?
         };
-        Ok(Self { folder, datastore, changes: Changes::default(), shared, _lock: lock })
+        let shared = match &config.cluster {
+            None => {
+                check_identity(&*datastore, &folder, MarkerPolicy::Mark).await?;
+                None
+            }
+            Some(cluster) => {
+                if let Some(blobs) = SharedBlobs::local_folder(&cluster.blobs) {
+                    let checked = check_identity(&*datastore, &blobs, MarkerPolicy::Refuse).await;
+                    checked.context("cannot use the cluster's blobs")?;
+                    health.guard(blobs, false)?;
+                }
+                Some(shared_blobs(cluster).await?)
+            }
+        };
+        health.guard(folder.clone(), true)?;
+        Ok(Self { folder, datastore, health, changes: Changes::default(), shared, _lock: lock })
+    }
+
+    /// Prepares a data folder without a registry, or a cluster's folder of blobs without a marker,
+    /// for the next start: on purpose, with an empty registry or an empty folder.
+    pub(super) async fn init(config: &NodeConfig) -> anyhow::Result<()> {
+        let folder = data_folder(config)?;
+        let _lock = lock(&folder)?;
+        let marked = match &config.cluster {
+            None => {
+                if has_registry(&folder)? {
+                    bail!(
+                        "{0} has a registry already: start without --init, or move {0}/{REGISTRY} away first",
+                        folder.display()
+                    );
+                }
+                Some(folder.clone())
+            }
+            Some(cluster) => SharedBlobs::local_folder(&cluster.blobs),
+        };
+        let datastore = datastore(config, &folder).await?;
+        if let Some(marked) = marked {
+            create_folder(&marked).with_context(|| format!("cannot create {}", marked.display()))?;
+            forget_identity(&marked)?;
+            check_identity(&*datastore, &marked, MarkerPolicy::Mark).await?;
+        }
+        datastore.close().await;
+        Ok(())
     }
 
     /// Opens the folder of blobs with this name.
     pub(super) fn blobs(&self, name: &str) -> anyhow::Result<Blobs> {
         let shared = self.shared.as_ref().map(|shared| shared.folder(name));
-        Blobs::open(self.folder.join(name), shared).with_context(|| format!("cannot open the {name}"))
+        let blobs = Blobs::open(self.folder.join(name), shared);
+        let blobs = blobs.with_context(|| format!("cannot open the {name}"))?;
+        Ok(blobs.with_health(self.health.clone()))
     }
 
     /// Waits for the changes in progress, which are completed even if their clients were cut off,
@@ -56,10 +110,31 @@ impl Storage {
     }
 }
 
+/// The absolute path of the data folder, which is created for its owner only if it is missing.
+fn data_folder(config: &NodeConfig) -> anyhow::Result<PathBuf> {
+    // Child processes have a different working directory, so the path must be absolute.
+    let folder = std::path::absolute(&config.data)
+        .with_context(|| format!("cannot use the data folder {}", config.data.display()))?;
+    create_private_folder(&folder)
+        .with_context(|| format!("cannot make the data folder {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Whether the folder has a registry. An empty file is none.
+fn has_registry(folder: &Path) -> anyhow::Result<bool> {
+    let path = folder.join(REGISTRY);
+    match std::fs::metadata(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        about => Ok(about.with_context(|| format!("cannot read {}", path.display()))?.len() > 0),
+    }
+}
+
 /// Locks the data folder against other nodes while the returned file is open.
 fn lock(data: &Path) -> anyhow::Result<File> {
     let path = data.join("lock");
-    let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+    let mut options = File::options();
+    options.create(true).write(true).truncate(true).mode(0o600);
+    let file = options.open(&path).with_context(|| format!("cannot open {}", path.display()))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
@@ -78,8 +153,7 @@ fn lock(data: &Path) -> anyhow::Result<File> {
 async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn Datastore>> {
     match &config.cluster {
         None => {
-            let store =
-                RedbStore::open(data.join("registry.redb")).await.context("cannot open the registry")?;
+            let store = RedbStore::open(data.join(REGISTRY)).await.context("cannot open the registry")?;
             Ok(Arc::new(store))
         }
         Some(cluster) => etcd(&cluster.datastore)

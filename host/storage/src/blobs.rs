@@ -2,17 +2,21 @@
 //! cache of a shared store: a blob is in the shared store before any record refers to it, and each
 //! node that needs it fetches it once.
 
+mod aside;
 mod fetch;
 mod files;
 mod garbage;
 mod in_use;
 mod shared;
 
-pub use files::{STAGED_PREFIX, create_folder, is_intact, persist, remove_staged};
+pub use files::{
+    STAGED_PREFIX, create_folder, create_private_folder, hash_file, is_intact, persist, remove_staged,
+};
 pub use garbage::Collected;
-pub use in_use::{Hold, InUse};
+pub use in_use::{Hold, InUse, Sweep};
 pub use shared::SharedBlobs;
 
+use crate::{DiskFull, StorageHealth, is_disk_full};
 use bytes::Bytes;
 use files::blocking;
 use futures::future::{BoxFuture, WeakShared};
@@ -20,7 +24,7 @@ use futures::{Stream, StreamExt};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
@@ -31,6 +35,10 @@ pub struct Blobs {
     folder: PathBuf,
     in_use: InUse,
     shared: Option<SharedBlobs>,
+    /// Health of the folder's file system; `None`: not watched.
+    health: Option<StorageHealth>,
+    /// The time of opening, until the first sweep.
+    unswept_since: Arc<Mutex<Option<SystemTime>>>,
     /// The blobs that are being fetched.
     fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
 }
@@ -49,6 +57,9 @@ pub enum BlobError {
     /// A request to the shared store failed.
     #[error("the store of blobs is out of reach: {0}")]
     OutOfReach(Arc<object_store::Error>),
+    /// The disk of the local folder or of the shared store has no room.
+    #[error(transparent)]
+    DiskFull(#[from] DiskFull),
     /// A file operation in the local folder failed.
     #[error(transparent)]
     Io(Arc<std::io::Error>),
@@ -56,12 +67,19 @@ pub enum BlobError {
 
 impl From<std::io::Error> for BlobError {
     fn from(error: std::io::Error) -> Self {
-        Self::Io(Arc::new(error))
+        if is_disk_full(&error) { DiskFull::NoSpace.into() } else { Self::Io(Arc::new(error)) }
     }
 }
 
 impl From<object_store::Error> for BlobError {
     fn from(error: object_store::Error) -> Self {
+        let mut cause = std::error::Error::source(&error);
+        while let Some(found) = cause {
+            if found.downcast_ref().is_some_and(is_disk_full) {
+                return DiskFull::NoSpace.into();
+            }
+            cause = found.source();
+        }
         Self::OutOfReach(Arc::new(error))
     }
 }
@@ -78,9 +96,27 @@ pub enum PutError {
     /// The source failed before its end, for example because the client disconnected.
     #[error("the body ended early: {0}")]
     Source(String),
+    /// The disk has no room.
+    #[error(transparent)]
+    DiskFull(#[from] DiskFull),
     /// Writing the temporary file failed.
     #[error(transparent)]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
+}
+
+impl From<std::io::Error> for PutError {
+    fn from(error: std::io::Error) -> Self {
+        if is_disk_full(&error) { DiskFull::NoSpace.into() } else { Self::Io(error) }
+    }
+}
+
+/// The space that a staged file may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Only space above the minimum of free space.
+    AboveMinimum,
+    /// All space of the disk.
+    All,
 }
 
 /// Bytes received in full but not stored yet: dropping this discards them. Meanwhile, sweeps spare
@@ -107,19 +143,79 @@ impl Blobs {
     pub fn open(folder: PathBuf, shared: Option<SharedBlobs>) -> std::io::Result<Self> {
         create_folder(&folder)?;
         remove_staged(&folder)?;
-        Ok(Self { folder, in_use: InUse::default(), shared, fetching: Arc::default() })
+        Ok(Self {
+            folder,
+            in_use: InUse::default(),
+            shared,
+            health: None,
+            unswept_since: Arc::new(Mutex::new(Some(SystemTime::now()))),
+            fetching: Arc::default(),
+        })
     }
 
-    /// Receives `source` into a file and hashes it on the way.
-    pub async fn stage<S, E>(&self, mut source: S, bytes_max: u64) -> Result<Staged, PutError>
+    /// Refuses new blobs while the disk has too little free space, and reports failed writes.
+    #[must_use]
+    pub fn with_health(self, health: StorageHealth) -> Self {
+        Self { health: Some(health), ..self }
+    }
+
+    /// Health of the folder's file system, if it is watched.
+    pub fn health(&self) -> Option<&StorageHealth> {
+        self.health.as_ref()
+    }
+
+    /// Checks whether `bytes` more can be stored without falling below the minimum of free space.
+    pub async fn check_room(&self, bytes: u64) -> Result<(), DiskFull> {
+        let Some(health) = self.health.clone() else { return Ok(()) };
+        // A panic of the check leaves the decision to the write itself.
+        tokio::task::spawn_blocking(move || health.check_room(bytes)).await.unwrap_or(Ok(()))
+    }
+
+    /// Receives `source` into a file and hashes it on the way. Fails while the disk has less free
+    /// space than the minimum.
+    pub async fn stage<S, E>(&self, source: S, bytes_max: u64) -> Result<Staged, PutError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+        E: std::fmt::Display,
+    {
+        self.stage_into(source, bytes_max, Room::AboveMinimum).await
+    }
+
+    /// Like [`stage`](Self::stage) for work that the node has accepted before, which may use the
+    /// space below the minimum.
+    pub async fn stage_accepted<S, E>(&self, source: S, bytes_max: u64) -> Result<Staged, PutError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+        E: std::fmt::Display,
+    {
+        self.stage_into(source, bytes_max, Room::All).await
+    }
+
+    async fn stage_into<S, E>(&self, source: S, bytes_max: u64, room: Room) -> Result<Staged, PutError>
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+        E: std::fmt::Display,
+    {
+        let staged = self.write_staged(source, bytes_max, room).await;
+        if let Err(PutError::Io(error)) = &staged {
+            self.note_failure(error);
+        } else if let Err(PutError::DiskFull(DiskFull::NoSpace)) = &staged {
+            self.note_failure(&std::io::ErrorKind::StorageFull.into());
+        }
+        staged
+    }
+
+    async fn write_staged<S, E>(&self, mut source: S, bytes_max: u64, room: Room) -> Result<Staged, PutError>
     where
         S: Stream<Item = Result<Bytes, E>> + Unpin,
         E: std::fmt::Display,
     {
         let folder = self.folder.clone();
-        let mut writer = blocking(move || {
+        let limit = self.health.clone().filter(|_| room == Room::AboveMinimum);
+        let mut writer = writing(move || {
+            limit.as_ref().map_or(Ok(()), |health| health.check_room(0))?;
             let file = tempfile::Builder::new().prefix(STAGED_PREFIX).tempfile_in(folder)?;
-            Ok(Staging { file, hasher: Hasher::default(), bytes: 0 })
+            Ok(Staging { file, hasher: Hasher::default(), bytes: 0, limit })
         })
         .await?;
         // Chunks are collected, so that a large upload takes few trips to the blocking threads.
@@ -135,16 +231,22 @@ impl Blobs {
             if pending_bytes >= GATHER_BYTES {
                 let pieces = std::mem::take(&mut pieces);
                 pending_bytes = 0;
-                writer = blocking(move || writer.append(&pieces)).await?;
+                writer = writing(move || writer.append(&pieces)).await?;
             }
         }
         let in_use = self.in_use.clone();
-        let staged = blocking(move || {
-            let Staging { file, hasher, bytes } = writer.append(&pieces)?;
+        writing(move || {
+            let Staging { file, hasher, bytes, .. } = writer.append(&pieces)?;
             let digest = hasher.finish();
             Ok(Staged { file, digest, bytes, hold: in_use.hold([digest]) })
-        });
-        Ok(staged.await?)
+        })
+        .await
+    }
+
+    fn note_failure(&self, error: &std::io::Error) {
+        if let Some(health) = &self.health {
+            health.note_failure(error);
+        }
     }
 
     /// Makes a staged blob durable under its digest, and replaces a damaged one. The caller keeps
@@ -158,13 +260,14 @@ impl Blobs {
 
     async fn keep_here(&self, staged: Staged) -> std::io::Result<Hold> {
         let path = self.path(staged.digest);
-        blocking(move || {
+        let kept = blocking(move || {
             if !is_intact(&path, staged.digest)? {
                 persist(staged.file, &path)?;
             }
             Ok(staged.hold)
         })
-        .await
+        .await;
+        kept.inspect_err(|error| self.note_failure(error))
     }
 
     /// Uploads local blobs to the shared store, if there is one. To be called before any record
@@ -217,20 +320,59 @@ impl Blobs {
         &self.in_use
     }
 
-    /// Removes every local blob that is neither held nor `wanted`.
+    /// Like [`fetch`](Self::fetch), and compares the contents with the digest. A damaged local copy
+    /// is fetched again from the shared store, if there is one.
+    pub async fn fetch_verified(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
+        let path = self.fetch(digest).await?;
+        if self.is_intact(digest).await? {
+            return Ok(path);
+        }
+        tracing::error!(
+            file = %path.display(),
+            "a stored file differs from what was deployed: deploy it again, or bring back a copy of the file"
+        );
+        if !self.is_shared() {
+            return Err(BlobError::Damaged(digest));
+        }
+        let damaged = path.clone();
+        blocking(move || std::fs::remove_file(damaged)).await?;
+        let path = self.fetch(digest).await?;
+        if self.is_intact(digest).await? { Ok(path) } else { Err(BlobError::Damaged(digest)) }
+    }
+
+    async fn is_intact(&self, digest: ContentHash) -> std::io::Result<bool> {
+        let path = self.path(digest);
+        blocking(move || is_intact(&path, digest)).await
+    }
+
+    /// Removes every local blob that is neither held nor `wanted`. The first sweep sets the blobs of
+    /// earlier starts aside instead: the records may have been replaced by older ones.
     pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
         let folder = self.folder.clone();
+        // Copies of the blobs in a shared store can be fetched again.
+        let unswept_since = self.unswept_since.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let aside_before = unswept_since.filter(|_| !self.is_shared());
         let sweep = self.in_use.sweep(wanted);
         blocking(move || {
             for entry in std::fs::read_dir(&folder)? {
                 let entry = entry?;
                 if let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                    sweep.remove(digest, || std::fs::remove_file(entry.path()))?;
+                    sweep.remove(digest, || match aside_before {
+                        Some(opened) if entry.metadata()?.modified()? <= opened => {
+                            aside::set_aside(&folder, digest)
+                        }
+                        _ => std::fs::remove_file(entry.path()),
+                    })?;
                 }
             }
-            Ok(())
+            aside::tidy(&folder, &sweep)
         })
         .await
+    }
+
+    /// Whether a local blob exists. Brings it back if it was set aside. Blocks.
+    pub fn is_local(&self, digest: ContentHash) -> std::io::Result<bool> {
+        Ok(self.path(digest).is_file() || aside::bring_back(&self.folder, digest)?)
     }
 }
 
@@ -239,10 +381,15 @@ struct Staging {
     file: NamedTempFile,
     hasher: Hasher,
     bytes: u64,
+    /// Bounds the space that the file may take.
+    limit: Option<StorageHealth>,
 }
 
 impl Staging {
-    fn append(mut self, pieces: &[Bytes]) -> std::io::Result<Self> {
+    fn append(mut self, pieces: &[Bytes]) -> Result<Self, PutError> {
+        if let Some(limit) = &self.limit {
+            limit.check_room(pieces.iter().map(|piece| piece.len() as u64).sum())?;
+        }
         for piece in pieces {
             self.hasher.update(piece);
             self.file.write_all(piece)?;
@@ -250,6 +397,12 @@ impl Staging {
         }
         Ok(self)
     }
+}
+
+async fn writing<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, PutError> + Send + 'static,
+) -> Result<T, PutError> {
+    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }
 
 #[cfg(test)]

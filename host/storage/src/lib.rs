@@ -5,5 +5,11 @@ pub mod blobs;
 mod changes;
 pub use changes::{Changes, CutOff};
 
+mod health;
+pub use health::{DiskFull, StorageHealth, is_disk_full};
+
+mod identity;
+pub use identity::{IdentityError, MarkerPolicy, check_identity, forget_identity, is_used};
+
 mod follow;
 pub use follow::{Follow, Heard, follow};

@@ -11,7 +11,8 @@ mod trace;
 pub mod usage;
 
 pub use metrics::{
-    ColdStart, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served, SizeMetrics, Tally, Times,
+    AnswerScope, ColdStart, CutCause, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served,
+    SizeMetrics, Tally, Times,
 };
 pub use spans::SpanLog;
 pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

@@ -4,6 +4,7 @@
 //! Series of functions carry their tenant, and are shown to that tenant and the operator. All other
 //! series belong to the node, and are shown to every client.
 
+mod answers;
 mod asynchronous;
 mod calls;
 mod deployed;
@@ -19,9 +20,12 @@ mod process;
 mod response_cache;
 mod served;
 mod sizes;
+mod storage;
 mod triton;
 mod usage;
 
+use answers::AnswerMetrics;
+pub use answers::{AnswerScope, CutCause};
 use asynchronous::AsyncMetrics;
 pub use calls::ColdStart;
 pub use functions::{FunctionMetrics, Retired};
@@ -51,6 +55,7 @@ use served::AllServed;
 use sizes::AllSizes;
 use std::sync::Arc;
 use std::time::Duration;
+use storage::StorageMetrics;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// All metrics of the node. Handles are cheap to clone and to update.
@@ -72,6 +77,8 @@ pub struct Metrics {
     pub process: ProcessMetrics,
     /// The response cache: its size, hits, misses and evictions.
     pub response_cache: ResponseCacheMetrics,
+    /// Answers on their way to clients: bytes, cuts and refusals.
+    pub answers: AnswerMetrics,
     /// Asynchronous invocations.
     pub asynchronous: AsyncMetrics,
     /// Named objects: puts, reads and sizes.
@@ -80,6 +87,8 @@ pub struct Metrics {
     pub outbound: OutboundMetrics,
     /// Estimates of placements.
     pub placements: PlacementMetrics,
+    /// Free space and failed writes of the data folder.
+    pub storage: StorageMetrics,
     /// Tensors sent between nodes.
     pub intermediates: IntermediateMetrics,
     /// Series by device.
@@ -126,6 +135,7 @@ impl Metrics {
             placements: PlacementMetrics::register(registry),
             sizes: AllSizes::register(registry),
             hedges: AllHedges::register(registry),
+            answers: AnswerMetrics::register(registry),
             asynchronous: AsyncMetrics::register(registry),
             objects: ObjectMetrics::register(registry),
             outbound: OutboundMetrics::register(registry),
@@ -133,6 +143,7 @@ impl Metrics {
             devices: DeviceMetrics::register(registry),
             calls: CallMetrics::register(registry),
             process: ProcessMetrics::register(registry),
+            storage: StorageMetrics::register(registry),
             deployed: DeployedMetrics::register(registry),
             served,
             gpus,

@@ -143,11 +143,13 @@ impl Drop for Pin {
         self.resident.note_unpinned();
         // This code decrements `pins` and then reads `retiring`; `Resident::retire` writes
         // `retiring` and then reads `pins`. At least one of them therefore sees both changes.
-        if self.resident.pins.fetch_sub(1, Ordering::SeqCst) == 1
-            && self.resident.retiring.load(Ordering::SeqCst)
-        {
+        if self.resident.pins.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        if self.resident.retiring.load(Ordering::SeqCst) {
             self.shared.free(&self.resident);
         }
+        self.shared.unpinned.notify_waiters();
     }
 }
 

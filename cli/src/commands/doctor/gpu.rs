@@ -27,7 +27,7 @@ use record::Record;
 use serde::Serialize;
 use std::path::PathBuf;
 use weir_device::cuda::Search;
-use weir_inference::gpu_check::{CaseSelection, CheckConfig, Stage, WARM_UP_MS};
+use weir_gpu_check::{CaseSelection, CheckConfig, Stage, WARM_UP_MS};
 
 /// Maximum device memory that the checks use.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;

@@ -7,7 +7,7 @@ use crate::output::{Output, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
 use weir_device::Arena;
-use weir_inference::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
+use weir_onnx::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
 use weir_provision::{OnnxRuntime, Toolchain};
 use weir_types::api::Status;
 

@@ -16,6 +16,7 @@ struct Bytes {
     now: Vec<u8>,
     kept: Vec<u8>,
     broken: bool,
+    full: bool,
 }
 
 impl Disk {
@@ -29,13 +30,25 @@ impl Disk {
                 after[at * 4_096..at * 4_096 + block.len()].copy_from_slice(block);
             }
         }
-        Self(Arc::new(Mutex::new(Bytes { now: after.clone(), kept: after, broken: false })))
+        Self(Arc::new(Mutex::new(Bytes { now: after.clone(), kept: after, ..Bytes::default() })))
     }
 
     async fn open(&self) -> RedbStore {
         let disk = self.clone();
-        let file = move || Ok(redb::Database::builder().create_with_backend(disk).unwrap());
-        RedbStore::start(PathBuf::from("disk"), file).await.unwrap()
+        let opener = Opener::new(move |_| {
+            let opened = redb::Database::builder().create_with_backend(disk.clone());
+            opened.map_err(|error| failure(Path::new("disk"), "open", error.into()))
+        });
+        RedbStore::start(PathBuf::from("disk"), opener).await.unwrap()
+    }
+
+    /// Fails writes from now on, as a full disk does, or lets them succeed again.
+    fn set_full(&self, full: bool) {
+        self.0.lock().unwrap().full = full;
+    }
+
+    fn check_room(&self) -> Result<(), io::Error> {
+        if self.0.lock().unwrap().full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 
@@ -51,6 +64,7 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
+        self.check_room()?;
         self.0.lock().unwrap().now.resize(len as usize, 0);
         Ok(())
     }
@@ -65,6 +79,7 @@ impl StorageBackend for Disk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
+        self.check_room()?;
         let offset = offset as usize;
         self.0.lock().unwrap().now[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
@@ -112,4 +127,58 @@ async fn disk_failure_fails_writes_and_publishes_nothing() {
     // The disk may have kept the write although its sync failed.
     assert!(["before", "lost"].contains(&value(&store, "k").await.unwrap().as_str()));
     assert!(put(&store, "k", "after").await > Revision(1));
+}
+
+/// Waits until the store reports that writes succeed.
+async fn wait_until_healthy(store: &RedbStore) {
+    weir_tests::eventually("a successful write", async || store.health().failure.is_none().then_some(()))
+        .await;
+}
+
+/// The file stayed unusable after one write on a full disk, until the node was started again.
+#[tokio::test]
+async fn writes_succeed_again_once_a_full_disk_has_space() {
+    let disk = Disk::default();
+    let store = disk.open().await;
+    put(&store, "k", "before").await;
+    let lease = store.grant_lease(Duration::from_secs(600)).await.unwrap();
+    let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
+    disk.set_full(true);
+    for _ in 0..3 {
+        let error = store.commit(Transaction::new().put(key("k"), "lost")).await.unwrap_err();
+        assert!(matches!(error, Error::DiskFull { .. }), "{error:?}");
+        assert!(error.to_string().contains("full"), "{error}");
+    }
+    let health = store.health();
+    assert!(
+        matches!(health.failure, Some(Error::DiskFull { .. })) && health.failed_writes >= 3,
+        "{health:?}"
+    );
+    disk.set_full(false);
+    // Without a write of a client: clients do not write to a node that is not ready.
+    wait_until_healthy(&store).await;
+    assert_eq!(value(&store, "k").await.as_deref(), Some("before"));
+    store.keep_alive(lease.id).await.unwrap();
+    let revision = put(&store, "k", "after").await;
+    assert_eq!(watch.next().await.unwrap().revision, revision);
+}
+
+/// A commit whose sync failed may be in the file that is opened again.
+#[tokio::test]
+async fn watch_does_not_miss_a_commit_that_was_reported_as_failed() {
+    let disk = Disk::default();
+    let store = disk.open().await;
+    let before = put(&store, "k", "before").await;
+    let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
+    disk.0.lock().unwrap().broken = true;
+    store.commit(Transaction::new().put(key("k"), "maybe")).await.unwrap_err();
+    disk.0.lock().unwrap().broken = false;
+    wait_until_healthy(&store).await;
+    let entry = store.get(&key("k")).await.unwrap().unwrap();
+    let after = put(&store, "other", "x").await;
+    if entry.modified_at == before {
+        assert_eq!(watch.next().await.unwrap().revision, after);
+    } else {
+        assert_eq!(watch.next().await, Err(WatchEnd::Lagged));
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use weir_scheduler::{Network, PolicyKind, PolicyOptions, Settings, Setup, SloSettings};
 
 /// Scheduler: the placement policy, service level objectives and the recording.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SchedulerConfig {
     /// Placement policy: `finish-first`, or another policy that `weir simulate --help` lists. In a
@@ -23,6 +23,10 @@ pub struct SchedulerConfig {
     /// the time is held back as a margin (`margin`), and the price of a second on each kind of
     /// device (`prices`). In a cluster, the dispatcher's setting applies.
     pub slo: SloSettings,
+    /// Device work, in milliseconds for each run slot, that calls commit to a device ahead of its
+    /// runs. All other calls wait in the scheduler, which places them as late as possible. In a
+    /// cluster, the dispatcher's setting applies.
+    pub commit_ahead_ms: u32,
     /// Inter-node bandwidth and latency, used to place workflow steps.
     pub network: Network,
     /// Path prefix of the recording: all inputs and decisions of the scheduler, in files of up to 1
@@ -30,11 +34,30 @@ pub struct SchedulerConfig {
     pub record: Option<PathBuf>,
 }
 
+impl Default for SchedulerConfig {
+    fn default() -> Self {
+        let Settings { slo, network, commit_ahead_ms, .. } = Settings::default();
+        Self {
+            policy: PolicyKind::default(),
+            options: PolicyOptions::default(),
+            slo,
+            commit_ahead_ms,
+            network,
+            record: None,
+        }
+    }
+}
+
 impl SchedulerConfig {
     /// The setup of the scheduler. `settings` holds the settings of the tenants.
     #[must_use]
     pub fn setup(&self, settings: Settings) -> Setup {
-        let settings = Settings { slo: self.slo.clone(), network: self.network, ..settings };
+        let settings = Settings {
+            slo: self.slo.clone(),
+            network: self.network,
+            commit_ahead_ms: self.commit_ahead_ms,
+            ..settings
+        };
         Setup { policy: self.policy, options: self.options.clone(), settings }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_inference::{CpuWorkerConfig, OnnxRuntimeConfig};
+use weir_onnx::{CpuWorkerConfig, OnnxRuntimeConfig};
 use weir_storage::blobs::STAGED_PREFIX;
 
 const MIB: u64 = 1 << 20;

@@ -146,10 +146,13 @@ impl Models {
         trace: &Trace,
     ) -> Result<Pin, InferenceError> {
         let NodeDevice { ordinal, cache, .. } = device;
+        let mut is_last = false;
         let acquired = loop {
             let mut loads = cache.loads();
             let mut freed = std::pin::pin!(placements.freed());
             freed.as_mut().enable();
+            let mut unpinned = std::pin::pin!(cache.unpinned());
+            unpinned.as_mut().enable();
             let victims = placements.victims(*ordinal);
             let acquiring = cache.acquire(source, &victims);
             let acquired = acquiring.instrument(trace.phase(Phase::ModelLoad)).await;
@@ -157,6 +160,9 @@ impl Models {
             // caller's deadline bounds the wait.
             match &acquired {
                 Err(InferenceError::NoRoom { .. }) if placements.is_held_up(*ordinal) => freed.await,
+                // A run keeps its model until the device has stopped it, which may be after the end
+                // of its invocation.
+                Err(InferenceError::NoRoom { .. }) if cache.is_any_pinned(&victims) => unpinned.await,
                 // Nor does the scheduler know models whose load has outlasted the call, or was not
                 // requested by any call.
                 Err(InferenceError::NoRoom { .. })
@@ -172,7 +178,11 @@ impl Models {
                     self.note_residents(*ordinal, placements);
                     // Another load may have given up the same models meanwhile.
                     if !placements.give_up_unneeded(*ordinal) && placements.victims(*ordinal) == victims {
-                        break acquired;
+                        // A run may have ended since this attempt.
+                        if is_last {
+                            break acquired;
+                        }
+                        is_last = true;
                     }
                 }
                 _ => break acquired,

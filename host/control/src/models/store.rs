@@ -1,13 +1,16 @@
 //! The files of models: uploads and preparation results.
 
 use futures::{StreamExt, TryStreamExt};
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::{NamedTempFile, TempDir};
 use tokio::sync::Semaphore;
 use weir_inference::{PrepareError, Prepared, Preparer};
 use weir_storage::blobs::{BlobError, Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
-use weir_types::{ContentHash, Platform, Precision};
+use weir_storage::is_disk_full;
+use weir_types::{ContentHash, ErrorCode, Platform, Precision};
 
 /// The number of files of a model that are fetched concurrently.
 const FETCHES_AT_ONCE: usize = 8;
@@ -20,10 +23,16 @@ pub enum PushError {
     Prepare(#[from] PrepareError),
     /// A file operation on the upload or the preparation results failed.
     #[error("storing the model's files failed: {0}")]
-    Io(#[from] std::io::Error),
+    Io(std::io::Error),
     /// A blob of the model was not stored or cannot be read.
     #[error(transparent)]
     Blob(#[from] BlobError),
+}
+
+impl From<std::io::Error> for PushError {
+    fn from(error: std::io::Error) -> Self {
+        if is_disk_full(&error) { BlobError::from(error).into() } else { Self::Io(error) }
+    }
 }
 
 /// The folder of model files.
@@ -75,8 +84,18 @@ impl Store {
         preparer: &dyn Preparer,
     ) -> Result<Fresh, PushError> {
         let _turn = self.preparing.acquire().await;
+        // The results take about as much room as the upload.
+        self.blobs.check_room(upload.bytes).await.map_err(BlobError::from)?;
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
-        let prepared = preparer.prepare(upload.path(), precision, out.path()).await?;
+        let prepared = match preparer.prepare(upload.path(), precision, out.path()).await {
+            Ok(prepared) => prepared,
+            // The child does not say that the disk was full.
+            Err(error) if error.code() == ErrorCode::Internal => {
+                self.blobs.check_room(0).await.map_err(BlobError::from)?;
+                return Err(error.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
         Ok(Fresh { upload, out, prepared })
     }
 
@@ -119,9 +138,15 @@ impl Store {
         let read = tokio::task::spawn_blocking(move || {
             let prepared: Prepared =
                 serde_json::from_slice(&std::fs::read(path)?).map_err(std::io::Error::other)?;
-            let is_missing = |hash: &ContentHash| !blobs.is_shared() && !blobs.path(*hash).is_file();
-            let missing = prepared.blobs().find(is_missing);
-            missing.map_or(Ok(prepared), |hash| Err(BlobError::Missing(hash)))
+            if blobs.is_shared() {
+                return Ok(prepared);
+            }
+            for hash in prepared.blobs() {
+                if !blobs.is_local(hash)? {
+                    return Err(BlobError::Missing(hash));
+                }
+            }
+            Ok(prepared)
         });
         Ok(read.await.map_err(std::io::Error::other)??)
     }
@@ -149,7 +174,9 @@ fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<(
     for hash in prepared.blobs() {
         let (from, to) = (out.join(hash.to_string()), folder.join(hash.to_string()));
         if !is_intact(&to, hash)? {
-            std::fs::File::open(&from)?.sync_all()?;
+            let file = std::fs::File::open(&from)?;
+            file.set_permissions(Permissions::from_mode(0o600))?;
+            file.sync_all()?;
             std::fs::rename(from, to)?;
         }
     }

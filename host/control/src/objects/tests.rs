@@ -15,6 +15,7 @@ struct TestNode {
 }
 
 async fn node(folder: &Path, name: &str, datastore: &Arc<dyn Datastore>, config: ObjectsConfig) -> TestNode {
+    std::fs::create_dir_all(folder.join("shared")).unwrap();
     let shared = SharedBlobs::open(&format!("file://{}", folder.join("shared").display()), 1 << 20).unwrap();
     let arena = Arena::new(1 << 20);
     let parts = Parts {

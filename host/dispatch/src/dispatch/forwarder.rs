@@ -155,6 +155,9 @@ impl ForwardRequest<'_> {
 fn body_to_send(body: &mut Option<RequestBody>) -> Body {
     match body {
         Some(RequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
+        Some(RequestBody::WholeWithTrailers(whole, trailers)) => {
+            RequestBody::WholeWithTrailers(whole.clone(), trailers.clone()).into_body()
+        }
         _ => body.take().map_or_else(Body::empty, RequestBody::into_body),
     }
 }

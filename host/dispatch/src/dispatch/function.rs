@@ -201,9 +201,10 @@ impl Dispatch {
         }
         let compiled = self.recompiler.compile(digest, kind).instrument(call.trace.phase(Phase::Compile));
         compiled.await.map_err(|error| {
-            // The caller is not at fault, even if the component is invalid.
             let text = format!("recompiling the function failed; deploy it again: {error}");
-            Fault::new(ErrorCode::Unavailable, text)
+            // The caller is not at fault, even if the component is invalid.
+            let is_nodes = matches!(error.code, ErrorCode::ComponentDamaged | ErrorCode::DiskFull);
+            Fault::new(if is_nodes { error.code } else { ErrorCode::Unavailable }, text)
         })?;
         self.fetch(digest, kind).await.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))
     }

@@ -3,14 +3,14 @@
 use super::Account;
 use axum::body::Body;
 use axum::response::Response;
-use http::StatusCode;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::BodyExt;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
-use weir_call::body::Guarded;
+use weir_call::body::{Guarded, Overrun};
 use weir_call::headers::ERROR_CODE;
 use weir_cluster::REFUSED;
 use weir_sandbox::instance::Report;
@@ -24,6 +24,14 @@ pub(super) struct Outgoing<'a> {
     /// Whether the response must not have a body, regardless of the guest (for example, to a HEAD
     /// request).
     pub(super) is_bodiless: bool,
+}
+
+/// Whether a response of gRPC consists of its head only. Clients expect such a response to end with
+/// its head, and functions cannot say so: an empty body ends after the head.
+fn is_trailers_only(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    content_type.is_some_and(|value| value.starts_with(b"application/grpc"))
+        && headers.contains_key("grpc-status")
 }
 
 impl Outgoing<'_> {
@@ -41,6 +49,7 @@ impl Outgoing<'_> {
         let is_empty = http_body::Body::size_hint(&body).exact() == Some(0);
         if self.is_bodiless
             || is_empty
+            || is_trailers_only(&head.headers)
             || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         {
             if let Some(rest) = rest {
@@ -59,6 +68,7 @@ impl Outgoing<'_> {
                 Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
             })?;
             let whole = whole.to_bytes();
+            head.extensions.remove::<Overrun>();
             if whole.len() as u64 > self.bytes_max {
                 return Err(self.too_large());
             }
@@ -87,5 +97,24 @@ impl Outgoing<'_> {
         let text =
             format!("the function's answer has more than {bytes_max} bytes (limits.response_body_bytes)");
         Fault::new(ErrorCode::ResponseTooLarge, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_heads_with_a_grpc_status_are_trailers_only() {
+        let is_it = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|&(name, value)| (http::HeaderName::from_static(name), HeaderValue::from_static(value)));
+            is_trailers_only(&headers.collect())
+        };
+        let grpc = ("content-type", "application/grpc+proto");
+        assert!(is_it(&[grpc, ("grpc-status", "12")]));
+        assert!(!is_it(&[grpc]) && !is_it(&[("grpc-status", "12")]) && !is_it(&[]));
+        assert!(!is_it(&[("content-type", "text/plain"), ("grpc-status", "12")]));
     }
 }

@@ -40,7 +40,8 @@ pub(crate) async fn deploy(
     let name = parse_name(&name)?;
     refuse_name_of_workflow(&node, &caller.tenant, &name)?;
     let Received { manifest, options, staged, place: _place } =
-        uploads::receive(&node, request, &node.blobs, node.config.sandbox.component_bytes_max).await?;
+        uploads::receive(&node, &caller, request, &node.blobs, node.config.sandbox.component_bytes_max)
+            .await?;
     check_caps(&manifest, &node)?;
     let digest = staged.digest;
     let ready = make_ready(&node, &staged).await?;

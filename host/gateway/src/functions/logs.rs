@@ -50,7 +50,7 @@ pub(crate) async fn logs(
     let entry = find(&node, &caller, &parse_name(&name)?)?;
     let (tail, news) = if query.follow {
         let (tail, news) = entry.shared.log.tail_and_follow(query.lines);
-        (tail, Some(follow(news, node.stopping.clone())))
+        (tail, Some(follow(news, node.shutdown.stopping.clone())))
     } else {
         (entry.shared.log.tail(query.lines), None)
     };

@@ -37,7 +37,7 @@ pub(crate) async fn accept(
     request: Request,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
-    if !node.is_ready() {
+    if !node.takes_calls() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
     }
     let Later { tenant, kind, name, version, body_bytes_max, deadline } = later;
@@ -65,7 +65,7 @@ pub(crate) async fn accept(
     {
         invocation = tokio::select! {
             ended = watched.ended(wait) => ended?,
-            () = node.stopping.cancelled() => invocation,
+            () = node.shutdown.stopping.cancelled() => invocation,
         };
     }
     let location = format!("/v1/invocations/{}", invocation.id);

@@ -90,7 +90,7 @@ pub(crate) async fn profile(
     };
     let (sender, events) = mpsc::channel(EVENTS_MAX);
     let measuring = AbortOnDropHandle::new(tokio::spawn(profiling.run(sender)));
-    let body = Body::from_stream(lines(events, measuring, node.stopping.clone()));
+    let body = Body::from_stream(lines(events, measuring, node.shutdown.stopping.clone()));
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
 }
 

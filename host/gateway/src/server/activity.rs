@@ -1,20 +1,16 @@
 //! Idle detection for a connection.
 
-use axum::body::Body;
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Counts the requests in progress on one connection, and records the end of the last request.
 /// Cheap to clone.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(super) struct Activity(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     opened: Instant,
     under_way: AtomicU32,
@@ -23,7 +19,8 @@ struct Shared {
     idle_since_ms: AtomicU64,
 }
 
-/// One request, from its head to the end of its response's body.
+/// One request, from its head until the client has taken the last byte of its response.
+#[derive(Debug)]
 pub(super) struct UnderWay(Activity);
 
 impl Activity {
@@ -64,32 +61,6 @@ impl Drop for UnderWay {
         let age_ms = u64::try_from(shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
         shared.idle_since_ms.store(age_ms.max(1), Ordering::Relaxed);
         shared.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Response body that keeps its request in progress.
-pub(super) struct Tracked {
-    pub(super) body: Body,
-    pub(super) _under_way: UnderWay,
-}
-
-impl HttpBody for Tracked {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Closes a connection so that the client can still read its response.
 
+use super::connection::Connection;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,6 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 /// bytes, the client's kernel would discard the response that explains the rejection.
 pub(super) struct Linger {
     stream: TcpStream,
+    connection: Connection,
     closing: Option<Closing>,
 }
 
@@ -27,8 +29,19 @@ struct Closing {
 }
 
 impl Linger {
-    pub(super) fn new(stream: TcpStream) -> Self {
-        Self { stream, closing: None }
+    pub(super) fn new(stream: TcpStream, connection: Connection) -> Self {
+        Self { stream, connection, closing: None }
+    }
+}
+
+impl Drop for Linger {
+    fn drop(&mut self) {
+        // Otherwise the system would keep unsent bytes for a client that does not read them.
+        if self.connection.is_cut()
+            && let Err(error) = self.stream.set_zero_linger()
+        {
+            tracing::debug!(%error, "cannot drop the unsent bytes of a connection");
+        }
     }
 }
 
@@ -64,7 +77,7 @@ impl AsyncWrite for Linger {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, closing } = self.get_mut();
+        let Self { stream, closing, .. } = self.get_mut();
         if closing.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         }
@@ -103,7 +116,7 @@ mod tests {
     async fn client_that_is_still_sending_can_read_the_response() {
         let (mut client, server) = pair().await;
         let serve = async {
-            let mut server = Linger::new(server);
+            let mut server = Linger::new(server, Connection::new());
             server.write_all(b"no").await.unwrap();
             server.shutdown().await.unwrap();
         };
@@ -121,7 +134,7 @@ mod tests {
     async fn lingering_close_times_out() {
         let (client, server) = pair().await;
         let started = tokio::time::Instant::now();
-        Linger::new(server).shutdown().await.unwrap();
+        Linger::new(server, Connection::new()).shutdown().await.unwrap();
         assert!(started.elapsed() >= TIME_MAX);
         drop(client);
     }

@@ -14,6 +14,7 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use weir_call::body::WholeBody;
 use weir_call::headers::INFERENCE_HEADER_LENGTH;
 use weir_inference::Tensor;
 use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
@@ -107,6 +108,7 @@ impl Written {
             pieces = VecDeque::from([packed.into()]);
         }
         let mut response = Body::new(Pieces(pieces)).into_response();
+        response.extensions_mut().insert(WholeBody);
         let headers = response.headers_mut();
         let kind = if json_bytes.is_some() { "application/octet-stream" } else { "application/json" };
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));

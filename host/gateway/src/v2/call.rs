@@ -68,7 +68,7 @@ impl Call {
         id: &RequestId,
         arrived: Instant,
     ) -> Result<Self, ApiError> {
-        if !node.is_ready() {
+        if !node.takes_calls() {
             return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down; try another"));
         }
         // The response to a forwarded call is cached by the node that forwarded it.

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use wasmtime::component::Component;
 use weir_child::{Command, Confinement, Failure, Limits};
+use weir_storage::{DiskFull, is_disk_full};
 use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
 
 /// The hidden subcommand that [`main`] serves.
@@ -51,6 +52,14 @@ pub struct CompileError {
 impl CompileError {
     pub(super) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
         Self { code, text: text.into() }
+    }
+
+    /// A file operation failed, perhaps because the disk is full.
+    pub(super) fn io(what: &str, error: &io::Error) -> Self {
+        if is_disk_full(error) {
+            return Self::new(ErrorCode::DiskFull, DiskFull::NoSpace.to_string());
+        }
+        Self::new(ErrorCode::Internal, format!("{what}: {error}"))
     }
 
     /// Compiling exceeded the node's limits.
@@ -105,9 +114,8 @@ fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
     let outline = outline(&bytes).map_err(|(code, text)| CompileError::new(code, text))?;
     refuse_unknown(&outline.imports)?;
     let artefact = build(&bytes, outline.kind, limits)?;
-    write(&task.artefact, &artefact).map_err(|error| {
-        CompileError::new(ErrorCode::Internal, format!("cannot write the artefact: {error}"))
-    })?;
+    write(&task.artefact, &artefact)
+        .map_err(|error| CompileError::io("cannot write the artefact", &error))?;
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Compiled { kind: outline.kind, imports: outline.imports, compile_time_ms })
 }

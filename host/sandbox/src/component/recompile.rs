@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use weir_storage::blobs::Blobs;
+use weir_storage::blobs::{BlobError, Blobs};
 use weir_telemetry::{ColdStart, Metrics, Phase};
 use weir_types::{ContentHash, ErrorCode, FunctionKind};
 
@@ -123,8 +123,14 @@ impl Flight {
         tracing::info!(digest = %self.digest, "no usable artefact of a deployed component: recompiling it");
         metrics.cold_start(ColdStart::Compile);
         let started = Instant::now();
-        let component = blobs.fetch(self.digest).await.map_err(|error| {
-            CompileError::new(ErrorCode::Unavailable, format!("the component cannot be read: {error}"))
+        // Only the deployed component may be compiled, not a file that was changed since.
+        let component = blobs.fetch_verified(self.digest).await.map_err(|error| {
+            let code = match &error {
+                BlobError::Damaged(_) => ErrorCode::ComponentDamaged,
+                BlobError::DiskFull(_) => ErrorCode::DiskFull,
+                _ => ErrorCode::Unavailable,
+            };
+            CompileError::new(code, format!("the component cannot be read: {error}"))
         })?;
         components.compile(self.digest, &component).await?;
         metrics.phase(Phase::Compile, started.elapsed());

@@ -58,7 +58,9 @@ impl From<ObjectAccessError> for CallError {
         let error = match code {
             ErrorCode::ObjectNotFound => GuestError::NotFound(text),
             ErrorCode::InvalidRequest => GuestError::InvalidArgument(text),
-            ErrorCode::BodyTooLarge | ErrorCode::ObjectsFull => GuestError::ResourceExhausted(text),
+            ErrorCode::BodyTooLarge | ErrorCode::ObjectsFull | ErrorCode::DiskFull => {
+                GuestError::ResourceExhausted(text)
+            }
             ErrorCode::Unavailable => GuestError::Unavailable(text),
             _ => {
                 tracing::error!(error = text, "internal error during an object access of a function");

@@ -23,7 +23,7 @@ impl Host for InferenceView<'_> {
     ) -> Result<Resource<Tensor>, CallError> {
         let element_type = ElementType::from(element_type);
         let data = match self.ctx.request.take_body().map_err(CallError::invalid)? {
-            RequestBody::Whole(buffer) => buffer,
+            RequestBody::Whole(buffer) | RequestBody::WholeWithTrailers(buffer, _) => buffer,
             RequestBody::Stream(body) => {
                 let bytes_max = self.ctx.request_body_bytes_max;
                 collect(&self.ctx.arena, body, bytes_max, &self.ctx.request).await?

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
+use weir_call::body::{Overrun, WholeBody};
 use weir_inference::Tensor;
 
 /// The gateway's end of the channel.
@@ -21,6 +22,7 @@ pub type AnswerReceiver = oneshot::Receiver<Response<Body>>;
 pub struct Answer {
     sender: oneshot::Sender<Response<Body>>,
     abort_flag: AbortFlag,
+    overrun: Overrun,
 }
 
 /// Flag of a guest that failed before its response was complete. Without this flag, a truncated
@@ -33,7 +35,8 @@ impl Answer {
     /// Creates the channel for one response.
     pub fn channel() -> (Self, AnswerReceiver) {
         let (sender, receiver) = oneshot::channel();
-        (Self { sender, abort_flag: AbortFlag::default() }, receiver)
+        let abort_flag = AbortFlag::default();
+        (Self { sender, abort_flag, overrun: Overrun::default() }, receiver)
     }
 
     /// The flag to set if the guest ends before its response is complete.
@@ -41,13 +44,23 @@ impl Answer {
         self.abort_flag.clone()
     }
 
+    /// The signal to send if the guest exceeds a limit of time.
+    pub(super) fn overrun(&self) -> Overrun {
+        self.overrun.clone()
+    }
+
     /// Sends the guest's response. The body is `tensor` if there is one, and otherwise written by
     /// the guest.
     pub(super) fn send_guests(self, response: Response<Body>, tensor: Option<Tensor>) {
         let abort_flag = self.abort_flag.clone();
+        let overrun = self.overrun.clone();
         self.send(match tensor {
             Some(tensor) => answer_of(response.map(Some), tensor),
-            None => response.map(|body| Body::new(Written { body, abort_flag })),
+            None => {
+                let mut response = response.map(|body| Body::new(Written { body, abort_flag }));
+                response.extensions_mut().insert(overrun);
+                response
+            }
         });
     }
 
@@ -113,6 +126,7 @@ pub(super) fn answer_of(response: Response<Option<Body>>, tensor: Tensor) -> Res
         Some(replaced) => Body::new(InPlaceOf { replaced: Some(replaced), tensor: Some(tensor) }),
         None => Body::from(tensor),
     });
+    response.extensions_mut().insert(WholeBody);
     let headers = response.headers_mut();
     headers.remove(CONTENT_LENGTH);
     headers.remove(TRANSFER_ENCODING);

@@ -4,6 +4,8 @@ use super::answer::{Answer, why_no_answer};
 use super::fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
+use http::header::HOST;
+use http::uri::{Authority, Scheme};
 use std::future::poll_fn;
 use std::pin::Pin;
 use wasmtime::Store;
@@ -25,7 +27,12 @@ pub(super) async fn handle(
     store
         .run_concurrent(async |accessor| {
             let (request, received) = accessor.with(|mut store| {
-                let (request, received) = Request::from_http(store.data_mut().http().hooks, request);
+                let host =
+                    request.headers().get(HOST).and_then(|host| Authority::try_from(host.as_bytes()).ok());
+                let (mut request, received) = Request::from_http(store.data_mut().http().hooks, request);
+                // The target of a request of HTTP/1 is only a path.
+                request.scheme.get_or_insert(Scheme::HTTP);
+                request.authority = request.authority.or(host);
                 // Boxed, since its type would borrow the store although it does not.
                 let received: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(received);
                 (request, received)

@@ -5,8 +5,9 @@
 
 use axum::body::Body;
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt, Full, LengthLimitError};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -19,6 +20,8 @@ use weir_types::ErrorCode;
 pub enum RequestBody {
     /// Received in full before the guest starts.
     Whole(Buffer),
+    /// Received in full, with trailers, before the guest starts.
+    WholeWithTrailers(Buffer, HeaderMap),
     /// Still arriving. The creator of the stream enforces the size limit.
     Stream(Body),
 }
@@ -33,6 +36,10 @@ impl RequestBody {
     pub fn into_body(self) -> Body {
         match self {
             Self::Whole(whole) => Body::from(Bytes::from(whole)),
+            Self::WholeWithTrailers(whole, trailers) => {
+                let whole = Full::new(Bytes::from(whole));
+                Body::new(whole.with_trailers(std::future::ready(Some(Ok(trailers)))))
+            }
             Self::Stream(body) => body,
         }
     }
@@ -171,7 +178,12 @@ impl HttpBody for SharedBody {
             BodyState::Fresh(RequestBody::Whole(buffer)) => {
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from(buffer)))))
             }
-            BodyState::Fresh(RequestBody::Stream(mut body)) | BodyState::Streaming(mut body) => {
+            fresh @ (BodyState::Fresh(_) | BodyState::Streaming(_)) => {
+                let mut body = match fresh {
+                    BodyState::Fresh(body) => body.into_body(),
+                    BodyState::Streaming(body) => body,
+                    BodyState::None | BodyState::Gone => return Poll::Ready(None),
+                };
                 let frame = Pin::new(&mut body).poll_frame(cx);
                 cell.body = BodyState::Streaming(body);
                 frame.map_err(|error| {
@@ -187,6 +199,7 @@ impl HttpBody for SharedBody {
         match &self.0.lock().body {
             BodyState::None | BodyState::Gone => true,
             BodyState::Fresh(RequestBody::Whole(buffer)) => buffer.is_empty(),
+            BodyState::Fresh(RequestBody::WholeWithTrailers(..)) => false,
             BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.is_end_stream(),
         }
     }
@@ -194,8 +207,30 @@ impl HttpBody for SharedBody {
     fn size_hint(&self) -> SizeHint {
         match &self.0.lock().body {
             BodyState::None | BodyState::Gone => SizeHint::with_exact(0),
-            BodyState::Fresh(RequestBody::Whole(buffer)) => SizeHint::with_exact(buffer.len() as u64),
+            BodyState::Fresh(RequestBody::Whole(buffer) | RequestBody::WholeWithTrailers(buffer, _)) => {
+                SizeHint::with_exact(buffer.len() as u64)
+            }
             BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.size_hint(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn trailers_of_a_whole_body_reach_the_guest() {
+        let trailers = HeaderMap::from_iter([(
+            http::HeaderName::from_static("checksum"),
+            http::HeaderValue::from_static("7"),
+        )]);
+        let whole = Buffer::from(Bytes::from_static(b"abc"));
+        let cell = RequestCell::new(RequestBody::WholeWithTrailers(whole, trailers.clone()));
+        let mut body = cell.stream();
+        assert_eq!((body.is_end_stream(), body.size_hint().exact()), (false, Some(3)));
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
+        assert_eq!(body.frame().await.unwrap().unwrap().into_trailers().unwrap(), trailers);
+        assert!(body.frame().await.is_none());
     }
 }

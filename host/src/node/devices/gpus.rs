@@ -6,12 +6,13 @@ use anyhow::{Context, bail};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use weir_cuda::{
+    Cuda, CudaConfig, GpuGroup, IntermediateLimits, KernelGraphConfig, KernelGraphPreparer,
+    KernelGraphPreparerConfig,
+};
 use weir_device::cuda::{DeviceInfo, Devices, Library, Monitor, Search, Unavailable, locate_library};
 use weir_device::{Arena, GpuFigures};
-use weir_inference::{
-    Backend, CacheConfig, Cuda, CudaConfig, GpuGroup, IntermediateLimits, KernelGraphConfig,
-    KernelGraphPreparer, KernelGraphPreparerConfig, Preparer,
-};
+use weir_inference::{Backend, CacheConfig, Preparer};
 use weir_telemetry::gpus::{GpuMonitor, GpuSource};
 
 /// The default share of a GPU's memory that Weir uses: the driver needs some memory, and other

@@ -14,8 +14,8 @@ impl Blobs {
     /// one fetch.
     pub async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
         let path = self.path(digest);
-        let found = path.clone();
-        if blocking(move || is_there(&found)).await? {
+        let (blobs, found) = (self.clone(), path.clone());
+        if blocking(move || Ok(is_there(&found)? || blobs.is_local(digest)?)).await? {
             return Ok(path);
         }
         let Some(shared) = &self.shared else { return Err(BlobError::Missing(digest)) };
@@ -42,13 +42,14 @@ impl Blobs {
             found => found?,
         };
         let bytes = found.meta.size;
-        let staged = match self.stage(found.into_stream(), bytes).await {
+        let staged = match self.stage_accepted(found.into_stream(), bytes).await {
             Ok(staged) => staged,
             Err(PutError::TooLarge { .. }) => return Err(BlobError::Damaged(digest)),
             Err(PutError::Source(why)) => {
                 let source = why.into();
                 return Err(object_store::Error::Generic { store: "blobs", source }.into());
             }
+            Err(PutError::DiskFull(full)) => return Err(full.into()),
             Err(PutError::Io(error)) => return Err(error.into()),
         };
         if staged.digest != digest {

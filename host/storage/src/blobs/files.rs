@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
@@ -34,19 +35,40 @@ pub fn create_folder(folder: &Path) -> std::io::Result<()> {
     missing.into_iter().try_for_each(sync_entry)
 }
 
+/// Creates `folder` durably, so that only its owner has access, and its missing parents. Blocks.
+pub fn create_private_folder(folder: &Path) -> std::io::Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    if let Some(parent) = folder.parent() {
+        create_folder(parent)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        created => created?,
+    }
+    sync_entry(folder)
+}
+
 /// Whether the file at `path` exists and matches its digest. Blocks.
 pub fn is_intact(path: &Path, digest: ContentHash) -> std::io::Result<bool> {
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
+    match File::open(path) {
+        Ok(mut file) => Ok(hash_file(&mut file)? == digest),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Hashes the rest of `file`. Blocks.
+pub fn hash_file(file: &mut File) -> std::io::Result<ContentHash> {
     let mut hasher = Hasher::default();
     let mut buffer = vec![0; 256 << 10];
     loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hasher.finish() == digest),
-            len => hasher.update(&buffer[..len]),
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finish()),
+            Ok(len) => hasher.update(&buffer[..len]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }

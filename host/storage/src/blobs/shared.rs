@@ -6,7 +6,7 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use tokio::io::AsyncWriteExt;
@@ -41,14 +41,13 @@ pub enum SharedBlobsError {
 
 impl SharedBlobs {
     /// Opens the store at `address`: `s3://BUCKET[/PREFIX]`, whose endpoint and credentials come
-    /// from the `AWS_*` environment variables, or `file:///FOLDER`. Sends no request to the store
-    /// yet. Blocks on the disk for a folder. `cache_bytes_max` bounds a node's local copies of each
-    /// of the store's folders.
+    /// from the `AWS_*` environment variables, or `file:///FOLDER`, which must exist. Sends no
+    /// request to the store yet. Blocks on the disk for a folder. `cache_bytes_max` bounds a node's
+    /// local copies of each of the store's folders.
     pub fn open(address: &str, cache_bytes_max: u64) -> Result<Self, SharedBlobsError> {
         let wrong = || SharedBlobsError::Address(address.to_owned());
         match address.split_once("://").ok_or_else(wrong)? {
             ("file", folder) if folder.starts_with('/') => {
-                super::create_folder(Path::new(folder))?;
                 let store = LocalFileSystem::new_with_prefix(folder)?.with_fsync(true);
                 Ok(Self::new(Arc::new(store), ObjectPath::default(), cache_bytes_max))
             }
@@ -62,6 +61,11 @@ impl SharedBlobs {
             }
             _ => Err(wrong()),
         }
+    }
+
+    /// The folder of a store at `file:///FOLDER`; `None` for other addresses.
+    pub fn local_folder(address: &str) -> Option<PathBuf> {
+        address.strip_prefix("file://").filter(|folder| folder.starts_with('/')).map(PathBuf::from)
     }
 
     /// The URL of the S3-compatible server that `address` stands for, if the environment names one.

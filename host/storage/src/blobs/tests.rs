@@ -29,6 +29,52 @@ async fn blob_is_named_by_its_hash_and_leftovers_are_swept() {
 }
 
 #[tokio::test]
+async fn first_sweep_sets_blobs_of_earlier_starts_aside() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Blobs::open(folder.path().join("blobs"), None).unwrap();
+    let blobs = open();
+    let [old, wanted] = ["old", "wanted"].map(|text| ContentHash::from_content(text.as_bytes()));
+    for text in ["old", "wanted"] {
+        drop(blobs.keep(blobs.stage(body(&[text]), 9).await.unwrap()).await.unwrap());
+    }
+    let blobs = open();
+    drop(blobs.keep(blobs.stage(body(&["new"]), 9).await.unwrap()).await.unwrap());
+    blobs.sweep(HashSet::new).await.unwrap();
+    assert_eq!(std::fs::read_dir(blobs.folder()).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(folder.path().join("aside/blobs")).unwrap().count(),
+        2,
+        "without the new one"
+    );
+    // A record refers to it after all: a reader and a sweep bring blobs back.
+    assert_eq!(std::fs::read(blobs.fetch(old).await.unwrap()).unwrap(), b"old");
+    blobs.sweep(|| [wanted].into()).await.unwrap();
+    assert_eq!(std::fs::read(blobs.path(wanted)).unwrap(), b"wanted");
+    assert!(matches!(blobs.fetch(old).await, Err(BlobError::Missing(_))), "later sweeps remove");
+}
+
+#[tokio::test]
+async fn blob_that_was_aside_for_the_grace_period_is_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Blobs::open(folder.path().join("blobs"), None).unwrap();
+    let blobs = open();
+    drop(blobs.keep(blobs.stage(body(&["old"]), 9).await.unwrap()).await.unwrap());
+    open().sweep(HashSet::new).await.unwrap();
+    let digest = ContentHash::from_content(b"old").to_string();
+    let aside = folder.path().join("aside/blobs").join(digest);
+    let set_hours_ago = |hours: u64| {
+        let time = SystemTime::now() - Duration::from_secs(hours * 3_600);
+        File::options().append(true).open(&aside).unwrap().set_modified(time).unwrap();
+    };
+    set_hours_ago(23);
+    open().sweep(HashSet::new).await.unwrap();
+    assert!(aside.exists());
+    set_hours_ago(25);
+    open().sweep(HashSet::new).await.unwrap();
+    assert!(!aside.exists());
+}
+
+#[tokio::test]
 async fn damaged_blob_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let blobs = Blobs::open(folder.path().to_owned(), None).unwrap();
@@ -44,6 +90,7 @@ async fn damaged_blob_is_replaced() {
 
 /// The shared store, as other nodes would open it.
 fn shared(folder: &Path, cache_bytes_max: u64) -> SharedBlobs {
+    std::fs::create_dir_all(folder).unwrap();
     SharedBlobs::open(&format!("file://{}", folder.display()), cache_bytes_max).unwrap().folder("blobs")
 }
 

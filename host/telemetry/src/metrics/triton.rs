@@ -206,6 +206,7 @@ fn failures(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
 fn reason_of(code: ErrorCode) -> &'static str {
     match code {
         ErrorCode::QueueFull
+        | ErrorCode::AnswersFull
         | ErrorCode::NoCapacity
         | ErrorCode::Unavailable
         | ErrorCode::ModelQuarantined

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use weir_inference::gpu_check::{CaseSelection, Check, CheckConfig, LaunchParameters, Stage};
+use weir_gpu_check::{CaseSelection, Check, CheckConfig, LaunchParameters, Stage};
 
 /// Contents of the results file.
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Time limits of stages and cases.
 
 use std::time::Duration;
-use weir_inference::gpu_check::Stage;
+use weir_gpu_check::Stage;
 
 /// Maximum number of restarts of a stage after cases that ended its process.
 pub(super) const RESTARTS_MAX: usize = 8;

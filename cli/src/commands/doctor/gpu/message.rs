@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use weir_inference::gpu_check::{CheckConfig, Progress, Stage};
+use weir_gpu_check::{CheckConfig, Progress, Stage};
 
 /// Work of a stage process.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use super::kept::Kept;
 use crate::output::Output;
 use anyhow::Result;
-use weir_inference::gpu_check::{Check, LaunchParameters, Stage};
+use weir_gpu_check::{Check, LaunchParameters, Stage};
 
 /// Recorder for the stages, one at a time.
 pub(super) struct Record<'a> {

@@ -7,7 +7,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use weir_device::cuda::{Devices, Search};
-use weir_inference::gpu_check::{CheckConfig, check};
+use weir_gpu_check::{CheckConfig, check};
 
 /// Hidden subcommand that starts the process.
 pub(crate) const STAGE_COMMAND: &str = "__check-gpu";

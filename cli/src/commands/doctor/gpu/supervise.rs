@@ -7,7 +7,7 @@ use super::record::Record;
 use crate::error::Problem;
 use anyhow::{Context as _, Result};
 use std::time::Instant;
-use weir_inference::gpu_check::{CheckConfig, Progress, Stage};
+use weir_gpu_check::{CheckConfig, Progress, Stage};
 
 /// End of one stage process.
 enum Ended {

@@ -2,7 +2,7 @@
 
 use crate::output::table;
 use weir_device::OperatingPoint;
-use weir_inference::gpu_check::Check;
+use weir_gpu_check::Check;
 
 /// Maximum number of launches shown for a failed check; OUT and `--json` have all launches.
 const LAUNCHES_SHOWN: usize = 3;

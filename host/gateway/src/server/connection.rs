@@ -1,0 +1,107 @@
+//! State of one connection, which its requests share.
+
+use super::activity::{Activity, UnderWay};
+use super::answer::poll_cut;
+use super::progress::{Progress, StallTimer};
+use crate::answers::AnswerBudget;
+use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
+use std::fmt::Display;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use weir_call::body::Overrun;
+use weir_telemetry::CutCause;
+
+/// State of one connection. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Connection(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    activity: Activity,
+    /// Bytes of all answers.
+    progress: Progress,
+    /// Memory of answers that the client has not taken.
+    answer_bytes: Gauge,
+    /// The limit of time of the function that writes the current answer of HTTP/1.
+    overrun: Mutex<Option<Overrun>>,
+    is_cut: AtomicBool,
+}
+
+/// Idle times after which a connection is closed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timeouts {
+    /// Before the first request.
+    pub(super) first: Duration,
+    /// After a request.
+    pub(super) later: Duration,
+}
+
+impl Connection {
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Shared {
+            activity: Activity::new(),
+            progress: Progress::default(),
+            answer_bytes: Gauge::default(),
+            overrun: Mutex::default(),
+            is_cut: AtomicBool::new(false),
+        }))
+    }
+
+    /// Counts a request in progress until the returned value is dropped.
+    pub(super) fn begin(&self) -> UnderWay {
+        self.0.activity.begin()
+    }
+
+    /// Polls `serving` until the connection ends, is cut off, or has been idle for too long.
+    pub(super) async fn supervise<E: Display>(
+        &self,
+        budget: &AnswerBudget,
+        Timeouts { first, later }: Timeouts,
+        serving: impl Future<Output = Result<(), E>>,
+    ) {
+        let mut timer = StallTimer::for_connection(budget.config());
+        tokio::select! {
+            biased;
+            ended = serving => if let Err(error) = ended {
+                tracing::debug!(%error, "connection ended with an error");
+            },
+            cause = poll_fn(|cx| self.poll_cut(&mut timer, cx)) => {
+                tracing::debug!(?cause, "an answer was cut off: its connection is closed");
+                budget.cut(cause);
+            }
+            () = self.0.activity.idle(first, later) => tracing::debug!("idle connection closed"),
+        }
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.0.progress
+    }
+
+    /// Memory of answers that the client has not taken.
+    pub(super) fn answer_bytes(&self) -> &Gauge {
+        &self.0.answer_bytes
+    }
+
+    /// Sets the limit of time of the current answer of HTTP/1, which has one at a time.
+    pub(super) fn set_overrun(&self, overrun: Option<Overrun>) {
+        *self.0.overrun.lock() = overrun;
+    }
+
+    /// Is ready with the reason once the connection must be cut off.
+    fn poll_cut(&self, timer: &mut StallTimer, cx: &mut Context<'_>) -> Poll<CutCause> {
+        let cut = poll_cut(&self.0.progress, self.0.overrun.lock().as_ref(), timer, cx);
+        if cut.is_ready() {
+            self.0.is_cut.store(true, Ordering::Relaxed);
+        }
+        cut
+    }
+
+    /// Whether the node has cut the connection off: the system must drop its unsent bytes too.
+    pub(super) fn is_cut(&self) -> bool {
+        self.0.is_cut.load(Ordering::Relaxed)
+    }
+}

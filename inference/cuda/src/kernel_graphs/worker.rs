@@ -1,0 +1,238 @@
+//! Worker of one tenant on one device, as seen by the node: a process that the next run starts if
+//! it is not running.
+
+use super::KernelGraphConfig;
+use super::message::{Answer, Request};
+use super::process::{CallError, WorkerProcess};
+use std::collections::HashSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+use weir_inference::{InferenceError, Interrupt};
+use weir_types::TenantId;
+use weir_worker::{MEMORY_BYTES_KEPT, Restarts};
+
+/// Maximum time for a worker to start and open its device, and to load a graph, which includes the
+/// driver's compilation of PTX.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+/// Interval at which a caller that waits for its turn checks its interrupt.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Worker of a tenant. The process ends when the last reference is dropped.
+pub(crate) struct Worker {
+    config: Arc<KernelGraphConfig>,
+    driver: PathBuf,
+    ordinal: u32,
+    tenant: TenantId,
+    /// Counter for unique graph numbers.
+    graphs: AtomicU64,
+    /// `None` while a caller holds the turn.
+    state: Mutex<Option<State>>,
+    returned: Condvar,
+    /// Unloaded graphs, which the next run reports to the process.
+    unneeded: Mutex<Vec<u64>>,
+}
+
+/// State of the worker.
+#[derive(Default)]
+struct State {
+    process: Option<WorkerProcess>,
+    /// Graphs loaded in the process.
+    loaded: HashSet<u64>,
+    restarts: Restarts,
+}
+
+/// Exclusive access to the worker, returned on drop.
+pub(super) struct Turn<'a> {
+    worker: &'a Worker,
+    interrupt: &'a Interrupt,
+    state: State,
+}
+
+impl Worker {
+    pub(super) fn new(
+        config: Arc<KernelGraphConfig>,
+        driver: PathBuf,
+        ordinal: u32,
+        tenant: TenantId,
+    ) -> Self {
+        let graphs = AtomicU64::new(0);
+        let state = Mutex::new(Some(State::default()));
+        let returned = Condvar::new();
+        Self { config, driver, ordinal, tenant, graphs, state, returned, unneeded: Mutex::default() }
+    }
+
+    /// Returns the number for a new graph.
+    pub(super) fn number(&self) -> u64 {
+        self.graphs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Waits for a turn, until the interrupt.
+    pub(super) fn turn<'a>(&'a self, interrupt: &'a Interrupt) -> Result<Turn<'a>, InferenceError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(state) = state.take() {
+                return Ok(Turn { worker: self, interrupt, state });
+            }
+            if interrupt.reason().is_some() {
+                return Err(InferenceError::Cancelled);
+            }
+            let waited = self.returned.wait_timeout(state, LOOK_EVERY);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Schedules a graph for unloading.
+    pub(super) fn forget(&self, graph: u64) {
+        self.unneeded.lock().unwrap_or_else(PoisonError::into_inner).push(graph);
+    }
+
+    fn take_unneeded(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.unneeded.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<State>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Turn<'_> {
+    /// Returns the memory for tensors, which exists once a graph is loaded.
+    pub(super) fn memory(&self) -> Result<&File, InferenceError> {
+        let process = self.state.process.as_ref();
+        process.map(|process| &process.memory).ok_or_else(|| unavailable("its worker is not there"))
+    }
+
+    /// Loads a graph, and starts the process first if necessary.
+    pub(super) fn ready(&mut self, graph: u64, file: &Path) -> Result<(), InferenceError> {
+        if self.state.process.is_none() {
+            self.start()?;
+        }
+        for unneeded in self.worker.take_unneeded() {
+            if self.state.loaded.remove(&unneeded) {
+                self.prepare(&Request::Forget { graph: unneeded })?;
+            }
+        }
+        if self.state.loaded.contains(&graph) {
+            return Ok(());
+        }
+        match self.prepare(&Request::Load { graph, file: file.to_owned() })? {
+            Answer::Failed(why) => {
+                Err(InferenceError::Run(format!("the device does not take the kernels: {why}").into()))
+            }
+            answer => self.expect(answer).map(|_| _ = self.state.loaded.insert(graph)),
+        }
+    }
+
+    /// Runs a loaded graph, and returns the answer of a successful run.
+    pub(super) fn run(&mut self, request: &Request) -> Result<Answer, InferenceError> {
+        let called = self.call(request, self.worker.config.run_time_max, self.interrupt);
+        let answer = called.map_err(|error| match error {
+            CallError::Interrupted => InferenceError::Cancelled,
+            CallError::OverTime(time_max) => unavailable(&format!(
+                "it took longer than {} ms (kernel_graphs.run_wall_ms_max), and its worker was stopped",
+                time_max.as_millis()
+            )),
+            error => unavailable(&error.to_string()),
+        })?;
+        let answer = self.expect(answer)?;
+        self.state.restarts.worked();
+        Ok(answer)
+    }
+
+    fn start(&mut self) -> Result<(), InferenceError> {
+        let Worker { config, driver, ordinal, tenant, .. } = self.worker;
+        if let Some(wait) = self.state.restarts.wait(Instant::now()) {
+            return Err(unavailable(&format!(
+                "the worker for kernels of {tenant} has ended again and again, and is not started within {} ms",
+                wait.as_millis()
+            )));
+        }
+        let process = WorkerProcess::start(config.command.as_ref());
+        self.state.process = Some(process.map_err(|error| {
+            self.state.restarts.died(Instant::now());
+            unavailable(&format!("its worker cannot be started: {error}"))
+        })?);
+        let driver = driver.clone();
+        let memory_bytes_max = config.memory_bytes_max;
+        let answer = self.prepare(&Request::Open { driver, ordinal: *ordinal, memory_bytes_max })?;
+        if !matches!(answer, Answer::Done) {
+            self.end(&format!("{answer:?}"));
+        }
+        self.expect(answer)?;
+        info!(%tenant, ordinal, "kernel graph worker started");
+        Ok(())
+    }
+
+    /// Sends a preparatory request that cannot be interrupted. If it could, the next call would
+    /// restart an interrupted start, which might then never complete.
+    fn prepare(&mut self, request: &Request) -> Result<Answer, InferenceError> {
+        let called = self.call(request, START_TIME_MAX, &Interrupt::default());
+        called.map_err(|error| match error {
+            CallError::OverTime(time_max) => unavailable(&format!(
+                "its worker took longer than {} ms to start, or to load its kernels",
+                time_max.as_millis()
+            )),
+            error => unavailable(&error.to_string()),
+        })
+    }
+
+    fn call(
+        &mut self,
+        request: &Request,
+        time_max: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<Answer, CallError> {
+        let process = self.state.process.as_mut().ok_or_else(|| std::io::Error::other("it is not there"))?;
+        let called = process.call(request, time_max, interrupt);
+        if let Err(error) = &called {
+            self.end(&error.to_string());
+        }
+        called
+    }
+
+    /// Maps an answer to the error that the caller gets.
+    fn expect(&mut self, answer: Answer) -> Result<Answer, InferenceError> {
+        match answer {
+            Answer::Done | Answer::Ran { .. } => Ok(answer),
+            Answer::Refused(why) => Err(InferenceError::Refused(why.into())),
+            Answer::OutOfMemory(why) => Err(InferenceError::RunOutOfMemory(why.into())),
+            Answer::Failed(why) => Err(InferenceError::Run(why.into())),
+            Answer::Lost(why) => {
+                self.end(&why);
+                Err(unavailable(&format!("a kernel has lost its worker the device: {why}")))
+            }
+        }
+    }
+
+    /// Discards the process after a failure.
+    fn end(&mut self, why: &str) {
+        let Worker { tenant, ordinal, .. } = self.worker;
+        warn!(%tenant, ordinal, why, "kernel graph worker ended");
+        self.state.process = None;
+        self.state.restarts.died(Instant::now());
+        self.state.loaded.clear();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let state = std::mem::take(&mut self.state);
+        if let Some(process) = &state.process {
+            // The data of this run is useless to the next run, so a large file is truncated.
+            let is_large = process.memory.metadata().is_ok_and(|memory| memory.len() > MEMORY_BYTES_KEPT);
+            if is_large {
+                let _ = process.memory.set_len(0);
+            }
+        }
+        *self.worker.lock() = Some(state);
+        self.worker.returned.notify_one();
+    }
+}
+
+fn unavailable(why: &str) -> InferenceError {
+    InferenceError::Unavailable(format!("the kernel graph did not run: {why}; try again").into())
+}

@@ -1,0 +1,160 @@
+//! Single runs of a program, with inputs and outputs in host memory.
+#![allow(unsafe_code, reason = "kernels are launched")]
+
+use crate::bound::{Bound, Ordered};
+use crate::device::Gpu;
+use crate::failure::failure;
+use crate::program::Port;
+use crate::weights::Weights;
+use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
+use weir_graph::reference::Tensor;
+use weir_inference::{InferenceError, Interrupt};
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunFailure {
+    /// The device rejected a call, or is lost.
+    #[error(transparent)]
+    Device(#[from] CudaError),
+    /// The weights of the model failed to load.
+    #[error(transparent)]
+    Model(#[from] InferenceError),
+}
+
+/// Program in a slot, with its inputs written.
+pub struct PreparedRun<'a> {
+    bound: &'a Bound,
+    weights: &'a Weights,
+    inputs: &'a [Tensor],
+    /// Stream of the slot.
+    pub stream: &'a Stream,
+    arena: Span,
+}
+
+/// Launches of a prepared run, captured as a graph.
+pub struct CapturedRun<'a> {
+    stream: &'a Stream,
+    graph: GraphExec,
+}
+
+/// Bytes of every output.
+pub type Outputs = Vec<Vec<u8>>;
+
+/// Runs `work` with a program whose weights have arrived in a slot and whose inputs are written.
+pub fn in_slot<T>(
+    gpu: &Gpu,
+    owner: Owner,
+    bound: &Bound,
+    weights: &Weights,
+    inputs: &[Tensor],
+    work: impl FnOnce(&PreparedRun<'_>) -> Result<T, CudaError>,
+) -> Result<T, RunFailure> {
+    let mut taken = gpu.slots.take(Some(0));
+    let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
+    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
+    let run = PreparedRun { bound, weights, inputs, stream: &slot.stream, arena };
+    let begun = run.begin();
+    let worked = begun.and_then(|()| Ok(run.give_inputs().and_then(|()| work(&run))?));
+    // The slot must be idle when it is returned.
+    slot.stream.synchronize()?;
+    worked
+}
+
+/// Runs a program once, ordered after the transfer of its weights, and returns its outputs.
+pub fn cold_outputs(
+    gpu: &Gpu,
+    owner: Owner,
+    bound: &Bound,
+    weights: &Weights,
+    inputs: &[Tensor],
+) -> Result<Vec<Vec<u8>>, RunFailure> {
+    let mut taken = gpu.slots.take(Some(0));
+    let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
+    let arena = gpu.make_room(|| slot.memory.prepare(bound.program.arena_bytes, owner, gpu.now_ns()))?;
+    let run = PreparedRun { bound, weights, inputs, stream: &slot.stream, arena };
+    let interrupt = Interrupt::default();
+    let mut ordered = Ordered::new(run.stream, &interrupt);
+    // SAFETY: as in `launch`.
+    let begun = unsafe { bound.begin(&mut ordered, weights, arena) };
+    let ran = begun.and_then(|()| {
+        run.give_inputs().map_err(|error| failure(&error))?;
+        // SAFETY: as in `launch`.
+        unsafe { bound.launch_behind(&mut ordered, weights, arena) }
+    });
+    slot.stream.synchronize()?;
+    ran?;
+    Ok(run.outputs()?)
+}
+
+impl PreparedRun<'_> {
+    /// Waits until all data that runs read has arrived.
+    fn begin(&self) -> Result<(), RunFailure> {
+        self.bound.wait(self.weights)?;
+        let interrupt = Interrupt::default();
+        let mut ordered = Ordered::new(self.stream, &interrupt);
+        // SAFETY: as in `launch`.
+        unsafe { self.bound.begin(&mut ordered, self.weights, self.arena) }?;
+        Ok(self.stream.synchronize()?)
+    }
+
+    /// Writes the inputs. Each run needs this, because a run can reuse the memory of its inputs.
+    pub fn give_inputs(&self) -> Result<(), CudaError> {
+        for (port, input) in self.bound.program.inputs.iter().zip(self.inputs) {
+            self.stream.write(&input.to_bytes(), self.span(port)?)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the program once, launch by launch, and waits for the run.
+    pub fn run(&self) -> Result<(), CudaError> {
+        self.launch()?;
+        self.stream.synchronize()
+    }
+
+    /// Captures the launches as a graph.
+    pub fn capture(&self) -> Result<CapturedRun<'_>, CudaError> {
+        let graph = self.stream.capture(|_| self.launch())?.instantiate()?;
+        Ok(CapturedRun { stream: self.stream, graph })
+    }
+
+    /// Returns the outputs of a run launched kernel by kernel and of a run as a graph, and the
+    /// graph.
+    pub fn outputs_both_ways(&self) -> Result<([Outputs; 2], CapturedRun<'_>), CudaError> {
+        self.run()?;
+        let launched = self.outputs()?;
+        let mut graph = self.capture()?;
+        self.give_inputs()?;
+        graph.launch()?;
+        Ok(([launched, self.outputs()?], graph))
+    }
+
+    /// Enqueues the launches on the stream.
+    pub fn launch(&self) -> Result<(), CudaError> {
+        // SAFETY: the arena belongs to the slot. The slot, the program and its weights are held
+        // until the stream is synchronised.
+        unsafe { self.bound.launch(self.stream, self.arena) }
+    }
+
+    /// Reads every output.
+    pub fn outputs(&self) -> Result<Outputs, CudaError> {
+        let read = |port: &Port| {
+            let mut bytes = vec![0; port.tensor.bytes()];
+            self.stream.read(self.span(port)?, &mut bytes)?;
+            Ok(bytes)
+        };
+        self.bound.program.outputs.iter().map(read).collect()
+    }
+
+    fn span(&self, port: &Port) -> Result<Span, CudaError> {
+        let span = self.bound.span(port.place, port.tensor.bytes() as u64, self.weights, self.arena);
+        span.ok_or_else(|| CudaError::Invalid("a port of the program is nowhere".to_owned()))
+    }
+}
+
+impl CapturedRun<'_> {
+    /// Enqueues the graph on the stream of the run.
+    pub fn launch(&mut self) -> Result<(), CudaError> {
+        // SAFETY: as in `PreparedRun::launch`, whose slot, program and weights are borrowed.
+        unsafe { self.graph.launch(self.stream) }
+    }
+}

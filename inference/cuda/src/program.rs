@@ -1,0 +1,253 @@
+//! Program of a model's run on a device, for inputs of fixed shapes. The program is plain data:
+//! offsets instead of addresses.
+//!
+//! ```text
+//!   arena      inputs, values, outputs | workspace    the slot's memory, from its start
+//!   resident   values independent of the inputs       kept with the program
+//!   weights    of the model, by index                 in the tensor store
+//!   constants  of the program, by index               in the tensor store
+//! ```
+
+mod bias;
+mod product;
+pub use product::{FLOPS_MIN, Product, ProductTier};
+
+use bias::Biases;
+use bytes::Bytes;
+use std::collections::HashMap;
+use weir_graph::{ALIGNMENT_BYTES, Graph, GraphError, MemoryPlan, Model, Node, Source, TensorType, ValueId};
+use weir_kernels::{Cost, Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
+use weir_types::{ElementType, Shape};
+
+/// Steps of one run, in order.
+#[derive(Debug)]
+pub struct Program {
+    /// Steps that run once per program.
+    pub(crate) prologue: Vec<Step>,
+    /// Steps of every run.
+    pub steps: Vec<Step>,
+    /// Data that is known at compile time.
+    pub constants: Vec<Bytes>,
+    /// Size of a run's working memory in bytes.
+    pub arena_bytes: u64,
+    /// Size of the prologue's results in bytes.
+    pub resident_bytes: u64,
+    /// Locations of the inputs, in the order of the signature.
+    pub(crate) inputs: Vec<Port>,
+    /// Locations of the outputs after the run, in the order of the signature.
+    pub(crate) outputs: Vec<Port>,
+}
+
+/// Step of a program.
+#[derive(Debug)]
+pub enum Step {
+    /// Launch of one of Weir's own kernels.
+    Launch(Launch<Place>),
+    /// Matrix product by cuBLASLt.
+    Product {
+        /// The product.
+        product: Product<Place>,
+        /// Launches that replace it if the library has no algorithm for it.
+        otherwise: Vec<Launch<Place>>,
+    },
+}
+
+/// Input or output.
+#[derive(Debug, Clone)]
+pub(crate) struct Port {
+    pub(crate) place: Place,
+    pub(crate) tensor: TensorType,
+}
+
+/// Location of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Byte offset in the arena.
+    Arena(u64),
+    /// Byte offset in the resident memory.
+    Resident(u64),
+    /// Index of a weight of the model.
+    Weight(u32),
+    /// Index of a constant of the program.
+    Constant(usize),
+}
+
+/// Reason why a model cannot run on a device with inputs of these shapes.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CompileError {
+    /// The model has no valid graph for these shapes.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// No kernel supports one of the operations.
+    #[error("node {node:?}: {why}")]
+    Kernel {
+        /// Name of the operation.
+        node: String,
+        /// The missing feature.
+        why: Unsupported,
+    },
+}
+
+impl Program {
+    /// Compiles `model` for inputs of these shapes, given in the order of its signature. The
+    /// weights must be stored for `precision`.
+    pub fn compile(
+        model: &Model,
+        shapes: &[Shape],
+        precision: Precision,
+        target: &Target,
+        tier: ProductTier,
+    ) -> Result<Self, CompileError> {
+        let graph = model.specialise(shapes)?.fuse()?;
+        let graph = match precision.storage() {
+            ElementType::Fp32 => graph,
+            storage => graph.in_storage(model, storage)?,
+        };
+        Self::of(&graph, precision, target, tier)
+    }
+
+    /// Makes all chains of elementwise operations interpreted, even if a compiler is available. For
+    /// checks that compare the two.
+    pub fn interpret_chains(&mut self) {
+        for step in &mut self.steps {
+            if let Step::Launch(launch) = step {
+                launch.chain = None;
+            }
+        }
+    }
+
+    /// Compiles a graph.
+    pub fn of(
+        graph: &Graph,
+        precision: Precision,
+        target: &Target,
+        tier: ProductTier,
+    ) -> Result<Self, CompileError> {
+        let places = Places::new(graph);
+        let mut prologue = Vec::new();
+        let mut steps = Vec::new();
+        let mut workspace_bytes = 0;
+        let mut biases = Biases::new(places.memory.resident_bytes as u64, precision, target);
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let types = Types::of(graph, node);
+            let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
+            let plan: Plan = plan.map_err(|why| CompileError::Kernel { node: node.name.clone(), why })?;
+            let is_once = index < graph.prologue_len;
+            // The prologue runs once, so Weir's own kernels are fast enough.
+            let tier = if is_once { ProductTier::Own } else { tier };
+            let product = types.with(|operands| tier.product(&node.op, operands, precision, &plan));
+            let place = |slot| places.of_slot(node, slot);
+            let product =
+                product.and_then(|product| product.with_buffers(place).with_bias(&types, &mut biases));
+            let launches = plan.launches.iter().map(|launch| launch.with_buffers(|slot| place(*slot)));
+            let to = if is_once { &mut prologue } else { &mut steps };
+            workspace_bytes = workspace_bytes.max(plan.workspace_bytes);
+            if let Some(product) = product {
+                workspace_bytes = workspace_bytes.max(product.workspace_bytes);
+                to.push(Step::Product { product, otherwise: launches.collect() });
+            } else {
+                to.extend(launches.map(Step::Launch));
+            }
+        }
+        let ports = |ports: &[weir_graph::Port]| {
+            let port = |port: &weir_graph::Port| Port {
+                place: places.of(port.value),
+                tensor: graph.value(port.value).tensor.clone(),
+            };
+            ports.iter().map(port).collect()
+        };
+        let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
+        let (rounding, resident_bytes) = biases.into_steps();
+        prologue.extend(rounding);
+        Ok(Self {
+            prologue,
+            steps,
+            arena_bytes: places.workspace + workspace_bytes,
+            resident_bytes,
+            inputs,
+            outputs,
+            constants: places.constants,
+        })
+    }
+}
+
+impl Step {
+    /// Returns the work of the step. The work of a product is the sum over its fallback launches.
+    pub fn cost(&self) -> Cost {
+        match self {
+            Self::Launch(launch) => launch.cost,
+            Self::Product { otherwise, .. } => {
+                otherwise.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
+            }
+        }
+    }
+}
+
+/// Types of the tensors that a node reads and writes.
+struct Types {
+    inputs: Vec<Option<TensorType>>,
+    outputs: Vec<Option<TensorType>>,
+}
+
+impl Types {
+    fn of(graph: &Graph, node: &Node) -> Self {
+        let types = |ids: &[Option<ValueId>]| {
+            ids.iter().map(|id| id.map(|id| graph.value(id).tensor.clone())).collect()
+        };
+        Self { inputs: types(&node.inputs), outputs: types(&node.outputs) }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(Operands<'_>) -> T) -> T {
+        let (inputs, outputs): (Vec<_>, Vec<_>) = (
+            self.inputs.iter().map(Option::as_ref).collect(),
+            self.outputs.iter().map(Option::as_ref).collect(),
+        );
+        work(Operands { inputs: &inputs, outputs: &outputs })
+    }
+}
+
+/// Locations of a graph's values.
+struct Places {
+    memory: MemoryPlan,
+    /// Offset of the operations' workspace in the arena. Operations run sequentially, and share the
+    /// workspace.
+    workspace: u64,
+    constants: Vec<Bytes>,
+    constant_of: HashMap<ValueId, usize>,
+}
+
+impl Places {
+    fn new(graph: &Graph) -> Self {
+        let memory = MemoryPlan::new(graph);
+        let workspace = memory.arena_bytes.next_multiple_of(ALIGNMENT_BYTES) as u64;
+        let mut constants = Vec::new();
+        let mut constant_of = HashMap::new();
+        for id in graph.ids() {
+            if let Source::Constant(bytes) = &graph.value(id).source {
+                constant_of.insert(id, constants.len());
+                constants.push(bytes.clone());
+            }
+        }
+        Self { memory, workspace, constants, constant_of }
+    }
+
+    fn of(&self, id: ValueId) -> Place {
+        match self.memory.place(id) {
+            weir_graph::Place::Arena { offset } => Place::Arena(offset as u64),
+            weir_graph::Place::Resident { offset } => Place::Resident(offset as u64),
+            weir_graph::Place::Weight(index) => Place::Weight(index),
+            weir_graph::Place::Constant(id) => {
+                Place::Constant(self.constant_of.get(&id).copied().unwrap_or(usize::MAX))
+            }
+        }
+    }
+
+    fn of_slot(&self, node: &Node, slot: Slot) -> Place {
+        let value = match slot {
+            Slot::Input(place) => node.input(place),
+            Slot::Output(place) => node.output(place),
+            Slot::Workspace => None,
+        };
+        value.map_or(Place::Arena(self.workspace), |id| self.of(id))
+    }
+}

@@ -1,0 +1,99 @@
+//! Run slots: a stream, working memory, and pinned staging memory for inputs and outputs.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use weir_device::cuda::{BlockPool, CudaError, Priority, SlotMemory, StagingBuffer, Stream};
+
+/// Initial size of each slot's staging memory in bytes, which fits the inputs and outputs of most
+/// models.
+pub(crate) const STAGING_BYTES: usize = 2 << 20;
+
+/// Run slots of a device. Device threads never wait for a slot, because there are as many slots as
+/// threads.
+pub struct Slots {
+    len: usize,
+    idle: Mutex<Vec<Slot>>,
+    returned: Condvar,
+}
+
+/// Run slot.
+pub struct Slot {
+    pub(crate) number: usize,
+    /// Stream of the runs.
+    pub stream: Arc<Stream>,
+    /// Working memory of the runs.
+    pub memory: SlotMemory,
+    pub(crate) staging: StagingBuffer,
+}
+
+/// Slot taken for a run, returned on drop.
+pub struct TakenSlot<'a> {
+    slots: &'a Slots,
+    slot: Option<Slot>,
+}
+
+impl Slots {
+    /// Creates `count` slots, each with an address range for the maximum size of the pool.
+    pub(crate) fn new(pool: &Arc<BlockPool>, count: usize) -> Result<Self, CudaError> {
+        let bytes_max = pool.usage().limit_bytes;
+        let slot = |number| {
+            let stream = Arc::new(Stream::new(pool.context(), Priority::Normal)?);
+            let memory = SlotMemory::new(pool, &stream, bytes_max, 0)?;
+            let staging = StagingBuffer::new(pool.context(), STAGING_BYTES)?;
+            Ok(Slot { number, stream, memory, staging })
+        };
+        let idle: Vec<_> = (0..count.max(1)).rev().map(slot).collect::<Result<_, CudaError>>()?;
+        Ok(Self { len: idle.len(), idle: Mutex::new(idle), returned: Condvar::new() })
+    }
+
+    /// Takes the preferred slot if it is idle, because runs captured there can be repeated;
+    /// otherwise takes another slot.
+    pub fn take(&self, preferred: Option<usize>) -> TakenSlot<'_> {
+        let idle = self.returned.wait_while(self.lock(), |idle| idle.is_empty());
+        let mut idle = idle.unwrap_or_else(PoisonError::into_inner);
+        let found = idle.iter().position(|slot| Some(slot.number) == preferred);
+        let slot = match found {
+            Some(place) => Some(idle.swap_remove(place)),
+            None => idle.pop(),
+        };
+        TakenSlot { slots: self, slot }
+    }
+
+    /// Releases memory that recent runs have not needed. Taken slots keep their memory.
+    pub(crate) fn settle(&self, now_ns: u64) {
+        for slot in self.lock().iter_mut() {
+            if let Err(error) = slot.memory.settle(now_ns) {
+                tracing::warn!(%error, slot = slot.number, "releasing the memory of a run slot failed");
+            }
+        }
+    }
+
+    /// Returns the number of slots, including taken slots.
+    pub fn count(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the memory mapped by idle slots, in bytes.
+    pub fn held_bytes(&self) -> u64 {
+        self.lock().iter().map(|slot| slot.memory.held_bytes()).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TakenSlot<'_> {
+    /// Returns the slot, which is present until the drop.
+    pub fn slot(&mut self) -> Option<&mut Slot> {
+        self.slot.as_mut()
+    }
+}
+
+impl Drop for TakenSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.slots.lock().push(slot);
+            self.slots.returned.notify_one();
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! State shared by the connections of a worker: the device, its models and its sessions.
+
+use super::exports::Exports;
+use super::fetching::fetch;
+use super::importing::{NotReached, import};
+use super::staying::{Stayed, Staying};
+use super::window::Window;
+use crate::GpuFiles;
+use crate::device::{Gpu, GpuConfig};
+use crate::failure::failure;
+use crate::model::{CudaModel, ModelFiles, owner};
+use crate::session::{CudaSession, Ran};
+use weir_worker::{ActiveRuns, ConnectionFiles, WireError, receive, receive_files, send, send_files};
+
+use crate::worker::message::{self, Answer, FILES_MAX, Input, MemoryReport, Opened, Place, Request, Room};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use weir_child::raise_open_files;
+use weir_device::Arena;
+use weir_device::cuda::{Devices, Exported, Search};
+use weir_inference::{InferenceError, Model};
+use weir_types::TenantId;
+
+/// Arena for tensors outside the connections' memory, in bytes. Runs need no such tensors.
+const ARENA_BYTES_MAX: u64 = 64 << 20;
+
+/// Maximum number of tensors to move per answer. The next answer reports the remaining tensors.
+const BEYOND_MAX: usize = 16;
+
+/// Device, once it is open, and its models and sessions.
+#[derive(Default)]
+pub(super) struct Service {
+    gpu: OnceLock<Arc<Gpu>>,
+    models: Mutex<HashMap<u64, Arc<CudaModel>>>,
+    sessions: Mutex<HashMap<u64, Arc<Mutex<CudaSession>>>>,
+    runs: ActiveRuns,
+    exports: Exports,
+    /// Dropped before the device with the tensors.
+    staying: Staying,
+}
+
+/// Answer, and the files to send after it.
+pub(super) type Reply = (Answer, Vec<OwnedFd>);
+
+impl Service {
+    /// Answers the requests of a connection until it closes.
+    pub(super) fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
+        while let Some(request) = receive::<Request>(&mut socket)? {
+            let count = request.files();
+            if count > FILES_MAX {
+                return Err(io::Error::other(format!("{count} files are too many for a message")));
+            }
+            let brought = receive_files(&socket, count)?;
+            let replied = self.reply(request, files, brought);
+            let failed = |error| {
+                let memory = self.gpu.get().map(|gpu| {
+                    // If the measurement fails, the next request fails as well, and reports the
+                    // reason.
+                    _ = gpu.measure();
+                    MemoryReport::new(gpu)
+                });
+                (Answer::Failed { failure: WireError::of(&error), memory }, Vec::new())
+            };
+            let (answer, sent) = replied.unwrap_or_else(failed);
+            send(&mut socket, &answer)?;
+            send_files(&socket, &sent.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Cancels a run.
+    pub(super) fn cancel(&self, run: u64) {
+        self.runs.cancel(run);
+    }
+
+    /// Answers a request. `brought` has the files of the request, or is `None` if not all of them
+    /// could be opened.
+    pub(super) fn reply(
+        &self,
+        request: Request,
+        files: &ConnectionFiles,
+        brought: Option<Vec<OwnedFd>>,
+    ) -> Result<Reply, InferenceError> {
+        let answered: Result<Answer, InferenceError> = match request {
+            Request::Open { driver, gpu } => self.open(driver, &gpu),
+            Request::Load { model, files } => self.load(model, &files),
+            Request::Arrive { model } => {
+                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                model.arrive().map(|()| Answer::Done)
+            }
+            Request::Unload { model } => {
+                // Freed outside the lock.
+                let gone = lock(&self.models).remove(&model);
+                drop(gone);
+                Ok(Answer::Done)
+            }
+            Request::Session { model, session } => {
+                let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+                lock(&self.sessions).insert(session, Arc::new(Mutex::new(model.open_session())));
+                Ok(Answer::Done)
+            }
+            Request::Forget { session } => {
+                let gone = lock(&self.sessions).remove(&session);
+                drop(gone);
+                Ok(Answer::Done)
+            }
+            Request::Run { session, run, inputs, outputs, outputs_at } => {
+                self.run((session, run), (&inputs, brought), outputs, (files, outputs_at))
+            }
+            Request::Fetch { tensor, tenant } => {
+                let bytes = fetch(&*self.staying.get(tensor)?, &tenant, &files.memory)?;
+                Ok(Answer::Fetched { bytes })
+            }
+            Request::Export { tensor, tenant, export, blocks_max } => {
+                return self.export(tensor, &tenant, export, blocks_max);
+            }
+            Request::Take { tensor, tenant, exported } => self.take(tensor, &tenant, &exported, brought),
+            Request::Release { tensors, abandoned, exports } => {
+                self.exports.end(&exports);
+                self.staying.release(&tensors, &abandoned);
+                Ok(Answer::Done)
+            }
+            Request::Trim => {
+                self.gpu()?.trim();
+                Ok(Answer::Done)
+            }
+        };
+        Ok((answered?, Vec::new()))
+    }
+
+    fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<Answer, InferenceError> {
+        let search = Search { driver: Some(driver), ..Search::default() };
+        let cannot = |error: &dyn std::fmt::Display| InferenceError::DeviceLost(error.to_string().into());
+        let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
+        // The node raises the hard limit. If the limit is too low, tensors of peer devices go
+        // through the host.
+        let files = GpuFiles::new(devices.infos().len() as u64, config.slots as u64).worker;
+        raise_open_files(files).map_err(|error| cannot(&error))?;
+        let mut gpu =
+            Gpu::open(&devices, config, &Arena::new(ARENA_BYTES_MAX)).map_err(|error| cannot(&error))?;
+        // When the first model loads, the kernels are loaded or being loaded.
+        gpu.kernels.load_ahead();
+        // If the query fails, tensors go through the host.
+        let siblings = devices.siblings(config.ordinal).unwrap_or_default();
+        let name = gpu.context.info().name.clone();
+        let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
+        let memory = MemoryReport::new(&gpu);
+        let opened = self.gpu.set(Arc::new(gpu));
+        opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
+        Ok(Answer::Opened(Opened { name, siblings, library, compiler, memory }))
+    }
+
+    fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
+        let gpu = self.gpu()?;
+        // Other processes may have allocated device memory since the last measurement.
+        gpu.measure().map_err(|error| failure(&error))?;
+        let model = match CudaModel::load(Arc::clone(&gpu), files) {
+            // Weights have priority over device-resident intermediates.
+            Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => {
+                CudaModel::load(Arc::clone(&gpu), files)?
+            }
+            loaded => loaded?,
+        };
+        let footprint = model.footprint();
+        let is_arriving = model.is_arriving();
+        let lookups = model.lookups();
+        lock(&self.models).insert(number, Arc::new(model));
+        let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
+        let memory = MemoryReport::new(&gpu);
+        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, lookups, memory })
+    }
+
+    fn run(
+        &self,
+        (session, run): (u64, u64),
+        (inputs, brought): (&[Input], Option<Vec<OwnedFd>>),
+        outputs: Vec<(usize, Option<u64>)>,
+        (files, outputs_at): (&ConnectionFiles, u64),
+    ) -> Result<Answer, InferenceError> {
+        let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
+        let run = self.runs.begin(run);
+        let mut session = lock(&session);
+        let (wanted, numbers): (Vec<usize>, Vec<_>) = outputs.into_iter().unzip();
+        let gpu = self.gpu()?;
+        let staying = &self.staying;
+        let elsewhere = inputs.iter().filter_map(|input| match input {
+            Input::Exported(exported) => Some(exported),
+            Input::Here(_) | Input::Stayed(_) => None,
+        });
+        let imported = match import(&gpu, elsewhere, brought)? {
+            Ok(imported) => imported,
+            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+        };
+        let mut window =
+            Window::new((&gpu, staying), session.owner(), files, (inputs, imported), (numbers, outputs_at))?;
+        let Ran { time, was_cold, not_captured } = session.exchange(&mut window, &wanted, run.interrupt())?;
+        drop(session);
+        let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let through_host_bytes = window.through_host_bytes();
+        let outputs = window.into_outputs(staying)?;
+        let beyond = staying.numbers_of(&gpu.intermediates.beyond(BEYOND_MAX));
+        let room = Room { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
+        let memory = MemoryReport::new(&gpu);
+        Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, memory })
+    }
+
+    fn take(
+        &self,
+        tensor: u64,
+        tenant: &TenantId,
+        exported: &message::Exported,
+        brought: Option<Vec<OwnedFd>>,
+    ) -> Result<Answer, InferenceError> {
+        let gpu = self.gpu()?;
+        let imported = match import(&gpu, [exported], brought)? {
+            Ok(imported) => imported,
+            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+        };
+        let mapped = imported.first().ok_or_else(unknown)?;
+        match Stayed::take_in(&gpu, owner(tenant), &exported.shape, mapped.span())? {
+            Some(stayed) => {
+                self.staying.add(tensor, stayed);
+                Ok(Answer::Done)
+            }
+            None => Ok(Answer::NotTaken { why: "there is no room".to_owned() }),
+        }
+    }
+
+    fn export(
+        &self,
+        tensor: u64,
+        tenant: &TenantId,
+        export: u64,
+        blocks_max: usize,
+    ) -> Result<Reply, InferenceError> {
+        let stayed = self.staying.get(tensor)?;
+        Ok(match self.exports.begin(export, stayed, owner(tenant), blocks_max.min(FILES_MAX))? {
+            Ok(Exported { blocks, offset, bytes }) => {
+                (Answer::Exported(Place { blocks: blocks.len(), offset, bytes }), blocks)
+            }
+            Err(why) => (Answer::NotExported { why }, Vec::new()),
+        })
+    }
+
+    pub(super) fn gpu(&self) -> Result<Arc<Gpu>, InferenceError> {
+        let gpu = self.gpu.get().cloned();
+        gpu.ok_or_else(|| InferenceError::Unavailable("the device is not held yet".into()))
+    }
+}
+
+fn unknown() -> InferenceError {
+    InferenceError::Unavailable("the worker does not know it".into())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

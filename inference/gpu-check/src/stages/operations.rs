@@ -1,0 +1,221 @@
+//! Checks of every kind of operation in every precision, with every tier that can compute it.
+
+use super::cases::{Case, FLOATS, all};
+use super::chains;
+use crate::ahead::Ahead;
+use crate::bench::{Bench, OWNER};
+use crate::compare::worst_element;
+use crate::config::CheckFailure;
+use crate::floor::Floor;
+use crate::outcome::{Check, LaunchParameters, Mismatch, Tier};
+use crate::progress::Reporter;
+use crate::stage::Stage;
+use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, Step, Weights, in_slot};
+use weir_graph::Graph;
+use weir_graph::reference::{self, Tensor};
+use weir_kernels::{Cost, Precision};
+use weir_types::ElementType;
+
+const STAGE: Stage = Stage::Operations;
+/// Name of the case that opens NVIDIA's libraries.
+const LIBRARIES: &str = "libraries";
+
+/// Operation in one precision, computed by one tier.
+struct Variant {
+    operation: usize,
+    float: ElementType,
+    precision: Precision,
+    tier: Tier,
+    name: String,
+}
+
+/// Operation on floats of one type, its inputs, and the reference's outputs.
+struct Answer {
+    graph: Graph,
+    inputs: Vec<Tensor>,
+    expected: Vec<Tensor>,
+}
+
+pub(super) fn cases() -> Vec<String> {
+    let variants = variants(&all()).into_iter().map(|variant| variant.name);
+    std::iter::once(LIBRARIES.to_owned()).chain(variants).collect()
+}
+
+pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
+    let gpu = &*bench.gpu;
+    chains::check(gpu, report)?;
+    report.case(LIBRARIES, |report| {
+        for (what, state) in [("cuBLASLt", gpu.products.state()), ("NVRTC", gpu.chains.state())] {
+            if let LibraryState::Unusable(why) = state {
+                report.check(Check::failed(STAGE, what, why));
+            }
+        }
+        Ok(())
+    })?;
+    let operations = all();
+    let mut variants = variants(&operations);
+    variants.retain(|variant| is_available(gpu, variant.tier) && report.includes(&variant.name));
+    // The reference computes each operation once per float type.
+    let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(Variant::answer).collect();
+    wanted.dedup();
+    let job = |(operation, float): &(usize, ElementType)| {
+        let case = operations.get(*operation);
+        let float = *float;
+        move || case.map_or_else(|| Err("no such operation".to_owned()), |case| answer(case, float))
+    };
+    Ahead::new(wanted.iter().map(job).collect()).run(|answers| {
+        for variant in &variants {
+            let answer = wanted.iter().position(|wanted| *wanted == variant.answer());
+            let Some((case, answer)) =
+                operations.get(variant.operation).zip(answer.and_then(|at| answers.get(at)))
+            else {
+                continue;
+            };
+            report.case(&variant.name, |report| {
+                let checked = match answer {
+                    Ok(answer) => variant.check(bench, case, answer, report)?,
+                    Err(why) => Some(Check { passed: false, detail: why.clone(), ..variant.passed(case) }),
+                };
+                checked.into_iter().for_each(|checked| report.check(checked));
+                Ok(())
+            })?;
+        }
+        Ok(())
+    })
+}
+
+/// Returns whether a tier is available on this device.
+fn is_available(gpu: &Gpu, tier: Tier) -> bool {
+    match tier {
+        Tier::Own => true,
+        Tier::CublasLt => gpu.products.tier() != ProductTier::Own,
+        Tier::Nvrtc => matches!(gpu.chains.state(), LibraryState::Used(_)),
+    }
+}
+
+fn variants(operations: &[Case]) -> Vec<Variant> {
+    let mut variants = Vec::new();
+    for (operation, case) in operations.iter().enumerate() {
+        // The library can compute products, and NVRTC can compile elementwise chains.
+        let tiers: &[Tier] = match case {
+            case if case.is_product() => &[Tier::Own, Tier::CublasLt],
+            case if case.is_elementwise() => &[Tier::Own, Tier::Nvrtc],
+            _ => &[Tier::Own],
+        };
+        for float in FLOATS {
+            let precisions: &[Precision] = match float {
+                ElementType::Fp16 => &[Precision::Fp16],
+                ElementType::Bf16 => &[Precision::Bf16],
+                _ => &[Precision::Fp32, Precision::Tf32],
+            };
+            for precision in precisions {
+                variants.extend(tiers.iter().map(|tier| Variant {
+                    operation,
+                    float,
+                    precision: *precision,
+                    tier: *tier,
+                    name: format!("{}, {precision}, {tier}", case.name),
+                }));
+            }
+        }
+    }
+    variants
+}
+
+fn answer(case: &Case, float: ElementType) -> Result<Answer, String> {
+    let graph = case.graph(float).map_err(|error| error.to_string())?;
+    let input = |(operand, port): (usize, &weir_graph::Port)| {
+        let tensor = graph.value(port.value).tensor.clone();
+        let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
+        Tensor::floats(tensor, elements)
+    };
+    let inputs: Vec<Tensor> = graph.inputs.iter().enumerate().map(input).collect();
+    let expected = reference::run(&graph, &inputs, &|_| None).map_err(|error| error.to_string())?;
+    Ok(Answer { graph, inputs, expected })
+}
+
+impl Variant {
+    fn answer(&self) -> (usize, ElementType) {
+        (self.operation, self.float)
+    }
+
+    fn passed(&self, case: &Case) -> Check {
+        let what = format!("{}, {}", case.name, self.precision);
+        Check { tier: Some(self.tier), ..Check::passed(STAGE, what) }
+    }
+
+    /// Runs the check. Returns `None` if the tier does not compute the operation.
+    fn check(
+        &self,
+        bench: &Bench<'_>,
+        case: &Case,
+        answer: &Answer,
+        report: &mut Reporter<'_>,
+    ) -> Result<Option<Check>, CheckFailure> {
+        let gpu = &*bench.gpu;
+        let precision = self.precision;
+        let tier = self.tier;
+        let passed = self.passed(case);
+        let failed = |why: String| Ok(Some(Check { passed: false, detail: why, ..self.passed(case) }));
+        let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
+        let mut program = match Program::of(&answer.graph, precision, &gpu.target, products) {
+            Ok(program) => program,
+            Err(why) => return failed(why.to_string()),
+        };
+        if tier != Tier::Nvrtc {
+            program.interpret_chains();
+        }
+        let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
+        if tier == Tier::CublasLt && for_library == 0 {
+            return Ok(None);
+        }
+        report.launches(LaunchParameters::of_steps(&program.steps));
+        let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
+        let weights = Weights::none();
+        let bound = Bound::new(gpu, program, &weights, OWNER)?;
+        if bound.library_steps() < for_library {
+            return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
+        }
+        if tier == Tier::Nvrtc && bound.wait_for_compiler(&gpu.chains) == 0 {
+            return failed("NVRTC has made no kernel of it".to_owned());
+        }
+        let (outputs, measured) = in_slot(gpu, OWNER, &bound, &weights, &answer.inputs, |ready| {
+            ready.run()?;
+            let outputs = ready.outputs()?;
+            Ok((outputs, bench.timer.device(ready.stream, || ready.launch())?))
+        })?;
+        let Some((error, worst)) = worst(&outputs, &answer.expected) else {
+            return failed("an output is not as long as it should be".to_owned());
+        };
+        let check = passed.off_by(error, tolerance(precision, case.terms)).with_worst(Some(worst));
+        Ok(Some(check.took(measured, cost.bytes, cost.flops).beside(floor_ns)))
+    }
+}
+
+/// Returns the error and position of the worst element of all outputs; `None` if an output has a
+/// wrong length.
+fn worst(outputs: &[Vec<u8>], expected: &[Tensor]) -> Option<(f64, Mismatch)> {
+    let mut worst: Option<(f64, Mismatch)> = None;
+    for (output, (bytes, expected)) in outputs.iter().zip(expected).enumerate() {
+        let found = Tensor::from_bytes(expected.tensor().clone(), bytes)?;
+        let (error, at) = worst_element(&found.to_floats(), &expected.to_floats());
+        if worst.is_none_or(|(before, _)| error > before) {
+            worst = Some((error, Mismatch { output, ..at }));
+        }
+    }
+    worst
+}
+
+/// Maximum error of a sum of `terms` products: each factor is rounded once, and errors grow like a
+/// random walk.
+#[expect(clippy::cast_precision_loss, reason = "a tolerance")]
+fn tolerance(precision: Precision, terms: usize) -> f64 {
+    let rounding = match precision {
+        Precision::Fp32 => 2e-6,
+        Precision::Tf32 => 1e-3,
+        Precision::Fp16 => 1.5e-3,
+        Precision::Bf16 => 1.2e-2,
+    };
+    rounding * (terms as f64).sqrt().max(2.0)
+}

@@ -1,0 +1,219 @@
+//! Optimisation of an upload into loadable forms. Runs in the child process, under its limits.
+//!
+//! ```text
+//! upload --scan--> --ONNX Runtime--> skeleton + weights in one file
+//!   --split--> skeleton, blobs by hash --try--> Variant
+//! ```
+//!
+//! The pipeline runs twice: once for any processor (EXTENDED), and once for the current processor
+//! (ALL). ALL lays out the weights of convolutions for the processor's vector registers, and runs
+//! such networks a fifth faster. A node with a different processor loads the first form. Hashes are
+//! computed after the optimisation, because it changes weights.
+
+use crate::onnx;
+use crate::processor::processor;
+use crate::protocol::Task;
+use crate::runtime::Runtime;
+use crate::scan::scan;
+use crate::signature::signature;
+use crate::split::{Files, distinct_bytes, invalid, placeholder_hash, split, whole};
+use crate::store::TensorStore;
+use crate::weights::Weights;
+use crate::{memory, message, session};
+use bytes::Bytes;
+use ort::ErrorCode;
+use ort::session::Session;
+use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights};
+use std::fs;
+use weir_inference::{FormMaker, MappedFile, PrepareError, Prepared, Refusal, Unsupported, Variant};
+use weir_types::Signature;
+
+/// File with the memory of this process, which the trial load reads.
+pub(crate) const MEMORY_STATUS: &str = "/proc/self/status";
+
+/// Weights of at least this size are stored beside the skeleton, once for all sessions; smaller
+/// ones are stored inside it.
+const BESIDE_BYTES_MIN: u64 = 1 << 10;
+
+/// Checks and optimises a model, and writes its files.
+pub(crate) fn prepare(
+    runtime: &Runtime,
+    task: &Task,
+    forms: &[FormMaker],
+    memory_bytes_max: u64,
+) -> Result<Prepared, PrepareError> {
+    let (file, out) = (task.model.as_path(), task.out.as_path());
+    let upload = MappedFile::of(file).map_err(|error| PrepareError::io("read", file, error))?;
+    let upload = Bytes::from_owner(upload);
+    let scanned = scan(upload.clone(), memory_bytes_max)?;
+    if let Some(port) = scanned.graph.iter().flat_map(|graph| &graph.inputs).find(|port| has_no_rank(port)) {
+        let what = "a tensor that does not say how many dimensions it has".to_owned();
+        return Err(Refusal::UnsupportedPort { port: port.name.clone(), what }.into());
+    }
+    drop(scanned);
+
+    let files = Files { out };
+    // Optimisations beyond EXTENDED depend on the processor.
+    let (signature, everywhere) = variant(runtime, &upload, &files, GraphOptimizationLevel::Level2, None)?;
+    let (weight_bytes, mut resident_bytes) = (everywhere.weight_bytes, everywhere.resident_bytes);
+    let mut variants = vec![everywhere];
+    match variant(runtime, &upload, &files, GraphOptimizationLevel::All, Some(processor())) {
+        Ok((_, here)) if (here.skeleton, &here.weights) != (variants[0].skeleton, &variants[0].weights) => {
+            resident_bytes = resident_bytes.max(here.resident_bytes);
+            variants.insert(0, here);
+        }
+        // If the second form is equal or impossible, the model runs in the first form.
+        Ok(_) | Err(PrepareError::Refused(_)) => {}
+        Err(error) => return Err(error),
+    }
+    files.settle_placeholder(&variants)?;
+    let unsupported = add_forms(forms, &upload, task, &mut variants)?;
+    Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported })
+}
+
+/// Adds the forms for other platforms to `variants`. Returns the platforms on which the model cannot
+/// run.
+fn add_forms(
+    forms: &[FormMaker],
+    upload: &Bytes,
+    task: &Task,
+    variants: &mut Vec<Variant>,
+) -> Result<Vec<Unsupported>, PrepareError> {
+    let mut unsupported = Vec::new();
+    for FormMaker { platform, make } in forms {
+        match make(upload.clone(), task.precision, &task.out)? {
+            Ok(form) => variants.push(form),
+            Err(why) => unsupported.push(Unsupported { platform: *platform, why }),
+        }
+    }
+    Ok(unsupported)
+}
+
+/// Optimises the upload to a level, and loads the result in a trial.
+fn variant(
+    runtime: &Runtime,
+    upload: &[u8],
+    files: &Files<'_>,
+    level: GraphOptimizationLevel,
+    only_on: Option<String>,
+) -> Result<(Signature, Variant), PrepareError> {
+    let signature = optimise(runtime, upload, files, level, true)?;
+    let mut variant = match split(files, &signature)? {
+        Some(variant) => variant,
+        // Weights with ambiguous names cannot be shared: each session gets a copy.
+        None => whole(files, &optimise(runtime, upload, files, level, false)?)?,
+    };
+    let tried = try_out(runtime, &variant, &signature, files)?;
+    variant.resident_bytes = tried.resident_bytes.max(variant.weight_bytes);
+    variant.session_bytes = Some(tried.session_bytes);
+    variant.only_on = only_on;
+    Ok((signature, variant))
+}
+
+/// Lets ONNX Runtime write the optimised model, with its larger weights beside it or all weights
+/// inside.
+fn optimise(
+    runtime: &Runtime,
+    upload: &[u8],
+    files: &Files<'_>,
+    level: GraphOptimizationLevel,
+    beside: bool,
+) -> Result<Signature, PrepareError> {
+    let builder = session::options(runtime.environment(), level, 1).and_then(|builder| {
+        let mut builder =
+            builder.with_prepacking(false)?.with_optimized_model_path(files.skeleton_draft())?;
+        if beside {
+            builder = builder
+                .with_config_entry(
+                    "session.optimized_model_external_initializers_file_name",
+                    placeholder_hash().to_string(),
+                )?
+                .with_config_entry(
+                    "session.optimized_model_external_initializers_min_size_in_bytes",
+                    BESIDE_BYTES_MIN.to_string(),
+                )?;
+        }
+        Ok(builder)
+    });
+    let session = builder
+        .and_then(|mut builder| builder.commit_from_memory(upload))
+        .map_err(|error| refusal(&error))?;
+    Ok(signature(&session)?)
+}
+
+/// Memory of a model in the trial.
+struct Tried {
+    resident_bytes: u64,
+    /// Memory of one more session.
+    session_bytes: u64,
+}
+
+/// Loads the prepared model as a node would, and measures its memory.
+fn try_out(
+    runtime: &Runtime,
+    variant: &Variant,
+    signature: &Signature,
+    files: &Files<'_>,
+) -> Result<Tried, PrepareError> {
+    runtime.trim();
+    memory::release_free();
+    let before = anonymous_bytes();
+    let weights = Weights::map(variant, files.out, &TensorStore::default())
+        .map_err(|error| invalid(&error.to_string()))?;
+    let prepacked = PrepackedWeights::new();
+    let skeleton = files.blob(variant.skeleton);
+    let open = || session::open(runtime, &skeleton, &weights, &prepacked, 1).map_err(|error| refusal(&error));
+    let first = open()?;
+    check_unchanged(&first, signature)?;
+    // As a node does after it creates a session.
+    memory::release_free();
+    let with_one = anonymous_bytes();
+    // The second session shares all weights in both layouts: its memory is that of another model of
+    // the family.
+    let second = open()?;
+    memory::release_free();
+    let session_bytes = anonymous_bytes().saturating_sub(with_one);
+    drop(second);
+    let resident_bytes = distinct_bytes(&variant.weights) + with_one.saturating_sub(before);
+    Ok(Tried { resident_bytes, session_bytes })
+}
+
+/// Checks that the optimised model has the same inputs and outputs as the upload.
+fn check_unchanged(session: &Session, before: &Signature) -> Result<(), Refusal> {
+    let after = signature(session)?;
+    let names = |signature: &Signature| -> Vec<String> {
+        signature.inputs.iter().chain(&signature.outputs).map(|port| port.name.clone()).collect()
+    };
+    if names(&after) == names(before) {
+        return Ok(());
+    }
+    Err(invalid("optimising it changed its inputs or outputs"))
+}
+
+fn has_no_rank(port: &onnx::ValueInfo) -> bool {
+    let tensor = port.value_type.as_ref().and_then(|value| value.tensor.as_ref());
+    tensor.is_some_and(|tensor| tensor.shape.is_none())
+}
+
+/// Memory of this process that is not backed by a file.
+fn anonymous_bytes() -> u64 {
+    let status = fs::read_to_string(MEMORY_STATUS).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or_default() << 10
+}
+
+/// The refusal for an error of ONNX Runtime.
+fn refusal(error: &ort::Error) -> Refusal {
+    let why = message::plain(error.message());
+    if message::is_out_of_memory(&why) {
+        // The parent process fills in the limit.
+        return Refusal::OverMemory { bytes_max: 0 };
+    }
+    match error.code() {
+        ErrorCode::InvalidProtobuf => Refusal::Malformed { why },
+        ErrorCode::NotImplemented => Refusal::UnsupportedOperator { why },
+        _ if message::is_unsupported(&why) => Refusal::UnsupportedOperator { why },
+        _ => Refusal::Invalid { why },
+    }
+}

@@ -1,0 +1,47 @@
+//! The node's side of preparing a model: starts a child process and returns its result.
+
+use crate::child::PREPARE_COMMAND;
+use crate::config::OnnxRuntimeConfig;
+use crate::library::LibraryError;
+use crate::protocol::{Answer, Task};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weir_child::{Command, Failure, Limits};
+use weir_inference::{PrepareError, Prepared, Refusal};
+use weir_types::Precision;
+
+/// Prepares the model in `file` in a child process. Forms for GPUs compute in `precision`. Dropping
+/// the future kills the child.
+pub(crate) async fn prepare(
+    config: &OnnxRuntimeConfig,
+    library: &Path,
+    (file, precision): (&Path, Precision),
+    out: &Path,
+) -> Result<Prepared, PrepareError> {
+    let command = match &config.prepare_command {
+        Some((program, arguments)) => Command::new(program, arguments.clone()),
+        None => Command::this_program(PREPARE_COMMAND),
+    };
+    let task = Task { library: absolute(library)?, model: absolute(file)?, precision, out: absolute(out)? };
+    let limits =
+        Limits { memory_bytes_max: config.prepare_memory_bytes_max, cpu_ms_max: config.prepare_cpu_ms_max };
+    match command.run(limits, &task).await {
+        Ok(Answer::Prepared(prepared)) => Ok(prepared),
+        Ok(Answer::Refused(refusal)) => Err(refusal.into()),
+        Ok(Answer::Library { path, why }) => Err(LibraryError::Unusable { path, why }.into()),
+        Ok(Answer::Failed { action, why }) => Err(io_error(&action, io::Error::other(why))),
+        Err(Failure::OverTime) => Err(Refusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
+        Err(Failure::OverMemory) => Err(Refusal::OverMemory { bytes_max: limits.memory_bytes_max }.into()),
+        Err(Failure::Crashed { how }) => Err(Refusal::Crashed { how }.into()),
+        Err(Failure::Io(error)) => Err(io_error("run the process that checks models", error)),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, PrepareError> {
+    std::path::absolute(path).map_err(|error| PrepareError::io("find", path, error))
+}
+
+fn io_error(action: &str, source: io::Error) -> PrepareError {
+    PrepareError::Io { action: action.to_owned(), source: Arc::new(source) }
+}

@@ -1,0 +1,125 @@
+//! Deaths of workers, by the model that ran, and the quarantine of models that kill their workers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tracing::error;
+use weir_inference::ModelKey;
+use weir_types::ModelId;
+
+/// Consecutive deaths after which a model is quarantined.
+const DEATHS_MAX: u32 = 2;
+/// The most models with a record. Beyond this, the records of models that are not quarantined are
+/// dropped first.
+const RECORDS_MAX: usize = 4_096;
+
+/// Consecutive deaths of workers by model.
+#[derive(Default)]
+pub(super) struct Deaths(Mutex<HashMap<ModelKey, Record>>);
+
+#[derive(Default)]
+struct Record {
+    in_a_row: u32,
+    /// Why the model is quarantined, once it is.
+    quarantine: Option<Arc<str>>,
+}
+
+impl Deaths {
+    /// Records that a worker died while it ran `models`.
+    pub(super) fn died(&self, models: &[ModelKey], how: &str) {
+        let mut records = self.lock();
+        for key in models {
+            if records.len() >= RECORDS_MAX && !records.contains_key(key) {
+                records.retain(|_, record| record.quarantine.is_some());
+            }
+            if records.len() >= RECORDS_MAX && !records.contains_key(key) {
+                records.clear();
+            }
+            let record = records.entry(key.clone()).or_default();
+            record.in_a_row += 1;
+            if record.in_a_row >= DEATHS_MAX && record.quarantine.is_none() {
+                let ModelId { name, version, .. } = &key.id;
+                let why = format!(
+                    "it ended its worker process {} times in a row, the last time so: {how}; push a corrected version, or release it with `weir models release {name} --version {version}`",
+                    record.in_a_row
+                );
+                error!(model = %key.id, how, "model quarantined: it ends its worker process");
+                record.quarantine = Some(why.into());
+            }
+        }
+    }
+
+    /// Records a successful run.
+    pub(super) fn ran(&self, key: &ModelKey) {
+        let mut records = self.lock();
+        // The common case: no model has ever ended a worker.
+        if !records.is_empty() && records.get(key).is_some_and(|record| record.quarantine.is_none()) {
+            records.remove(key);
+        }
+    }
+
+    /// Whether the model ran when a worker died, and has not run successfully since. Such a model
+    /// gets a worker of its own, so that another death is certainly its doing.
+    pub(super) fn is_suspect(&self, key: &ModelKey) -> bool {
+        self.lock().contains_key(key)
+    }
+
+    /// Why a model is quarantined, if it is.
+    pub(super) fn quarantine(&self, key: &ModelKey) -> Option<Arc<str>> {
+        self.lock().get(key)?.quarantine.clone()
+    }
+
+    /// Ends the quarantine of a model. Returns whether the model was quarantined.
+    pub(super) fn release(&self, key: &ModelKey) -> bool {
+        self.lock().remove(key).is_some_and(|record| record.quarantine.is_some())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ModelKey, Record>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_types::{Name, TenantId, Version};
+
+    fn key(name: &str) -> ModelKey {
+        let id = ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) };
+        ModelKey { id, generation: 1 }
+    }
+
+    #[test]
+    fn two_deaths_in_a_row_quarantine_a_model_until_its_release() {
+        let (deaths, bad) = (Deaths::default(), key("bad"));
+        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
+        assert!(deaths.is_suspect(&bad) && deaths.quarantine(&bad).is_none());
+        deaths.ran(&bad);
+        assert!(!deaths.is_suspect(&bad), "a successful run clears the suspicion");
+        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
+        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
+        assert!(deaths.quarantine(&bad).unwrap().contains("weir models release bad --version 1"));
+        deaths.ran(&bad);
+        assert!(deaths.quarantine(&bad).is_some(), "a run that began earlier does not end it");
+        assert!(deaths.release(&bad) && !deaths.release(&bad) && deaths.quarantine(&bad).is_none());
+    }
+
+    #[test]
+    fn models_that_ran_beside_each_other_are_all_suspects() {
+        let (deaths, keys) = (Deaths::default(), [key("a"), key("b")]);
+        deaths.died(&keys, "SIGSEGV");
+        assert!(keys.iter().all(|key| deaths.is_suspect(key) && deaths.quarantine(key).is_none()));
+        deaths.ran(&keys[0]);
+        assert!(!deaths.is_suspect(&keys[0]) && deaths.is_suspect(&keys[1]));
+    }
+
+    #[test]
+    fn records_are_bounded_and_quarantines_stay_longest() {
+        let (deaths, bad) = (Deaths::default(), key("bad"));
+        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
+        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
+        for number in 0..2 * RECORDS_MAX {
+            deaths.died(&[key(&format!("m{number}"))], "SIGFPE");
+        }
+        assert!(deaths.lock().len() <= RECORDS_MAX && deaths.quarantine(&bad).is_some());
+    }
+}

@@ -1,0 +1,67 @@
+//! Starts and restarts of a worker.
+
+use super::{Shared, Worker};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tracing::info;
+use weir_inference::InferenceError;
+use weir_types::TenantId;
+use weir_worker::Restarts;
+
+/// The worker of a tenant or of one suspect model: a process that the next load or run starts if it
+/// is not running. The process ends when the last reference is dropped.
+pub(super) struct Host {
+    shared: Arc<Shared>,
+    tenant: TenantId,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    worker: Option<Arc<Worker>>,
+    restarts: Restarts,
+}
+
+impl Host {
+    pub(super) fn new(shared: &Arc<Shared>, tenant: TenantId) -> Self {
+        Self { shared: Arc::clone(shared), tenant, state: Mutex::default() }
+    }
+
+    /// The running worker. Starts one if there is none, with exponential backoff while workers end
+    /// without a successful run. Blocks.
+    pub(super) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
+        let mut state = self.lock();
+        if let Some(worker) = state.worker.take() {
+            if !worker.has_ended() {
+                state.worker = Some(Arc::clone(&worker));
+                return Ok(worker);
+            }
+            if worker.has_worked.load(Ordering::Relaxed) {
+                state.restarts.worked();
+            }
+            state.restarts.died(Instant::now());
+        }
+        if let Some(wait) = state.restarts.wait(Instant::now()) {
+            let why = format!(
+                "it has ended again and again, and is not started within {} ms",
+                wait.as_millis().max(1)
+            );
+            return Err(InferenceError::WorkerLost(why.into()));
+        }
+        let worker =
+            Worker::start(&self.shared, &self.tenant).inspect_err(|_| state.restarts.died(Instant::now()))?;
+        info!(tenant = %self.tenant, "model worker started");
+        state.worker = Some(Arc::clone(&worker));
+        Ok(worker)
+    }
+
+    /// The worker, if it is running.
+    pub(super) fn running(&self) -> Option<Arc<Worker>> {
+        self.lock().worker.clone().filter(|worker| !worker.has_ended())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

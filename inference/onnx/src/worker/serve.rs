@@ -1,0 +1,259 @@
+//! Worker process for models on the CPU: the entry point of a process started with
+//! [`CPU_WORKER_COMMAND`].
+
+use super::message::{Answer, Request, Start};
+use crate::runtime::Runtime;
+use crate::session::CpuModel;
+use crate::store::TensorStore;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use weir_child::{Confinement, confine_access, confine_process};
+use weir_device::Arena;
+use weir_inference::{InferenceError, Job, Meter, Model, ModelKey, ModelSource, Prepared, Session};
+use weir_types::{Batching, ModelId, Signature};
+use weir_worker::{
+    ActiveRuns, ConnectionFiles, ControlMessage, TensorLocation, WireError, end_at_once, read_tensor,
+    receive, receive_control, send, write_tensors,
+};
+
+/// Hidden subcommand with which a node starts itself as a worker of models on the CPU.
+pub const CPU_WORKER_COMMAND: &str = "__run-cpu-models";
+
+/// Maximum time for a cancelled run to end.
+const CANCEL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of cancelled runs whose end is watched.
+const CANCELLED_MAX: usize = 1_024;
+
+/// Runs a worker: serves the connections that arrive over the socket on standard input, until it
+/// closes.
+#[must_use]
+pub fn cpu_worker_main() -> ExitCode {
+    let served = serve();
+    if let Err(error) = &served {
+        // Standard error, which goes to the node's log, is the only remaining channel.
+        eprintln!("a worker of models: {error}");
+    }
+    end_at_once();
+    ExitCode::FAILURE
+}
+
+/// Reads control messages. This thread never runs a model, so that the process ends with its node.
+fn serve() -> io::Result<()> {
+    let start: Start = match std::env::args().nth(2) {
+        Some(start) => serde_json::from_str(&start)?,
+        None => return Err(io::Error::other("it is started by a node")),
+    };
+    confine(&start)?;
+    let control: OwnedFd = io::stdin().as_fd().try_clone_to_owned()?;
+    let service = Arc::new(Service::new(start));
+    let watch = Watch::start(&service)?;
+    while let Some(news) = receive_control(&control)? {
+        match news {
+            ControlMessage::Connection(socket, files) => attend(&service, socket, files)?,
+            ControlMessage::Cancel(run) => {
+                service.runs.cancel(run);
+                watch.cancelled(run);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Confines the process, before it has threads or has read anything from a model.
+fn confine(start: &Start) -> io::Result<()> {
+    let mut missing = confine_process();
+    let limit = Some(start.memory_bytes_max);
+    setrlimit(Resource::As, Rlimit { current: limit, maximum: limit })?;
+    // Before the files of the library's dependencies are out of reach. An error is reported when the
+    // runtime is opened.
+    let _ = Runtime::preload(&start.library);
+    let readable = vec![start.library.clone(), start.folder.clone()];
+    missing.extend(confine_access(&Confinement { readable, writable: Vec::new() }));
+    match missing.first() {
+        Some(missing) if start.require_confinement => {
+            Err(io::Error::other(format!("it cannot be confined: {missing}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Thread that ends the process if a cancelled run does not end soon. An operator that computes for
+/// long does not notice its cancellation.
+struct Watch(SyncSender<(Instant, u64)>);
+
+impl Watch {
+    fn start(service: &Arc<Service>) -> io::Result<Self> {
+        let (sender, cancelled) = sync_channel::<(Instant, u64)>(CANCELLED_MAX);
+        let service = Arc::clone(service);
+        let watch = move || {
+            for (cancelled_at, run) in cancelled {
+                std::thread::sleep(CANCEL_TIME_MAX.saturating_sub(cancelled_at.elapsed()));
+                if service.runs.is_active(run) {
+                    eprintln!("a worker of models: a cancelled run has not ended within {CANCEL_TIME_MAX:?}");
+                    end_at_once();
+                }
+            }
+        };
+        std::thread::Builder::new().name("cancelled".to_owned()).stack_size(64 << 10).spawn(watch)?;
+        Ok(Self(sender))
+    }
+
+    fn cancelled(&self, run: u64) {
+        // While so many runs wait for their check, one of them ends the process if need be.
+        let _ = self.0.try_send((Instant::now(), run));
+    }
+}
+
+/// Starts a thread for a connection. The node bounds the number of connections.
+fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) -> io::Result<()> {
+    let service = Arc::clone(service);
+    std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
+        if let Err(error) = service.attend(socket, &files) {
+            eprintln!("a worker of models: {error}");
+        }
+    })?;
+    Ok(())
+}
+
+/// State shared by the connections of a worker.
+struct Service {
+    start: Start,
+    opened: OnceLock<Opened>,
+    models: Mutex<HashMap<u64, Arc<Loaded>>>,
+    sessions: Mutex<HashMap<u64, Arc<OpenSession>>>,
+    runs: ActiveRuns,
+}
+
+/// The open runtime.
+struct Opened {
+    runtime: &'static Runtime,
+    arena: Arena,
+    store: TensorStore,
+}
+
+struct Loaded {
+    model: CpuModel,
+    signature: Signature,
+}
+
+/// An open session. Fields drop in order: the session before its model.
+struct OpenSession {
+    session: Mutex<Box<dyn Session>>,
+    model: Arc<Loaded>,
+}
+
+impl Service {
+    fn new(start: Start) -> Self {
+        let (models, sessions, runs) = Default::default();
+        Self { start, opened: OnceLock::new(), models, sessions, runs }
+    }
+
+    /// Answers the requests of a connection until it closes.
+    fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
+        while let Some(request) = receive(&mut socket)? {
+            let answer =
+                self.answer(request, files).unwrap_or_else(|error| Answer::Failed(WireError::of(&error)));
+            send(&mut socket, &answer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&self, request: Request, files: &ConnectionFiles) -> Result<Answer, InferenceError> {
+        match request {
+            Request::Open => self.open()?,
+            Request::Load { model, id, prepared } => self.load(model, id, prepared)?,
+            Request::Unload { model } => _ = lock(&self.models).remove(&model),
+            Request::Session { model, session, threads } => self.session(model, session, threads)?,
+            Request::Forget { session } => {
+                let forgotten = lock(&self.sessions).remove(&session);
+                drop(forgotten);
+            }
+            Request::Run { session, run, inputs, outputs } => {
+                return self.run(session, run, &inputs, outputs, files);
+            }
+            Request::Trim => {
+                let opened = self.opened()?;
+                opened.arena.trim();
+                opened.runtime.trim();
+                crate::memory::release_free();
+            }
+            Request::Memory => {
+                return Ok(Answer::Memory { bytes: self.opened()?.runtime.run_memory_bytes() });
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn open(&self) -> Result<(), InferenceError> {
+        let runtime = Runtime::open(&self.start.library, self.start.run_memory_bytes_max)?;
+        let arena = Arena::new(self.start.tensor_bytes_max);
+        let opened = self.opened.set(Opened { runtime, arena, store: TensorStore::default() });
+        opened.map_err(|_| InferenceError::Run("the worker is open already".into()))
+    }
+
+    fn load(&self, number: u64, id: ModelId, prepared: Prepared) -> Result<(), InferenceError> {
+        let Opened { runtime, arena, store } = self.opened()?;
+        let signature = prepared.signature.clone();
+        let source = ModelSource {
+            key: ModelKey { id, generation: number },
+            prepared: Arc::new(prepared),
+            blobs: self.start.folder.clone(),
+            slots: None,
+            batching: Batching::default(),
+            meter: Meter::default(),
+        };
+        let model = CpuModel::load(runtime, &source, arena, store)?;
+        lock(&self.models).insert(number, Arc::new(Loaded { model, signature }));
+        Ok(())
+    }
+
+    fn session(&self, model: u64, number: u64, threads: u32) -> Result<(), InferenceError> {
+        let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
+        let session = Mutex::new(model.model.session(threads)?);
+        lock(&self.sessions).insert(number, Arc::new(OpenSession { session, model }));
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        session: u64,
+        run: u64,
+        inputs: &[TensorLocation],
+        outputs: Vec<usize>,
+        files: &ConnectionFiles,
+    ) -> Result<Answer, InferenceError> {
+        let arena = &self.opened()?.arena;
+        let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
+        let run = self.runs.begin(run);
+        let ports = &session.model.signature.inputs;
+        let read = |(part, port): (&TensorLocation, &weir_types::Port)| {
+            read_tensor(port.datatype, part, &files.memory, arena)
+        };
+        let inputs = inputs.iter().zip(ports).map(read).collect::<Result<_, _>>()?;
+        let job = Job { inputs, outputs };
+        let made = lock(&session.session).run(&job, run.interrupt())?;
+        // The inputs have been copied, so the outputs can take their place.
+        drop(job);
+        let (outputs, _) = write_tensors(&made, &files.memory, None)?;
+        Ok(Answer::Ran { outputs })
+    }
+
+    fn opened(&self) -> Result<&Opened, InferenceError> {
+        self.opened.get().ok_or_else(|| InferenceError::Unavailable("the worker is not open yet".into()))
+    }
+}
+
+fn unknown() -> InferenceError {
+    InferenceError::Unavailable("the worker does not know it".into())
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,41 @@
+//! Worker processes of a node: how they start, the connections between the node and a worker, and
+//! how workers end.
+//!
+//! Each engine defines the requests and replies of its workers. This crate has the parts that all
+//! engines use:
+//!
+//! - [`Process`] is a running worker, which is killed on drop.
+//! - [`Control`] is the socket that the main thread of a worker reads: new connections and
+//!   cancellations ([`ControlMessage`]). The worker ends when the socket closes.
+//! - [`Connection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
+//! - [`send`] and [`receive`] exchange length-prefixed JSON messages; [`send_files`] and
+//!   [`receive_files`] pass open files after a message.
+//! - [`TensorLocation`] describes a tensor in a memory file that both processes have open.
+//! - [`WireError`] is an [`InferenceError`](weir_inference::InferenceError) in a message.
+//! - [`ActiveRuns`] are the runs in a worker, and their cancellation.
+//! - [`Restarts`] limits the rate of restarts.
+
+mod process;
+pub use process::{Process, Program, command, end_at_once};
+
+mod framing;
+pub use framing::{receive, send};
+mod files;
+pub use files::{receive_files, send_files};
+
+mod control;
+pub use control::{ConnectionFiles, Control, ControlMessage, receive_control, wait_for_end};
+mod connection;
+pub use connection::{CallError, Connection, InPlaceInputs, Waker};
+mod pool;
+pub use pool::{ConnectionPool, PooledConnection};
+
+mod tensors;
+pub use tensors::{MEMORY_BYTES_KEPT, TensorFile, TensorLocation, read_tensor, write_tensors};
+mod failure;
+pub use failure::WireError;
+mod runs;
+pub use runs::{ActiveRun, ActiveRuns};
+
+mod restarts;
+pub use restarts::Restarts;
