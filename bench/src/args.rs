@@ -33,9 +33,9 @@ pub(crate) struct Args {
     /// Path of the `weir` program
     #[arg(long)]
     pub(crate) weir: PathBuf,
-    /// Path of the `wasmtime` program
+    /// Path of the `wasmtime` program; only for `hello`
     #[arg(long)]
-    pub(crate) wasmtime: PathBuf,
+    pub(crate) wasmtime: Option<PathBuf>,
     /// Python with the packages in `bench/python/requirements.txt`
     #[arg(long)]
     pub(crate) python: PathBuf,

@@ -30,6 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let bytes = std::fs::read(&component).with_context(|| format!("cannot read {}", component.display()))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", &bytes)?;
 
+    let wasmtime = args.wasmtime.as_ref().context("the suite `hello` needs --wasmtime")?;
     let log = scratch.path().join("log");
     let start = |program: &Path, arguments: &[&str], operand: Option<&Path>| {
         let mut command = Command::new(program);
@@ -43,8 +44,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let contenders = [
         Contender::server(AXUM, &load, "/", || start(&axum, &[], None)),
         Contender::server(LOOP, &load, "/", || start(&bare, &[], Some(&component))),
-        Contender::server(SERVE, &load, "/", || start(&args.wasmtime, &serve, Some(&component))),
-        Contender::server(TUNED, &load, "/", || start(&args.wasmtime, &tuned, Some(&component))),
+        Contender::server(SERVE, &load, "/", || start(wasmtime, &serve, Some(&component))),
+        Contender::server(TUNED, &load, "/", || start(wasmtime, &tuned, Some(&component))),
         Contender::server(WEIR, &load, "/fn/hello/", || Ok(weir.start(Spans::Off)?.server)),
         Contender::server(SPANS, &load, "/fn/hello/", || Ok(weir.start(Spans::On)?.server)),
     ];
