@@ -19,6 +19,9 @@ use tokio::process::{Child, ChildStdout, Command};
 /// Time limit for a node's start and shutdown. Generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Options of `unshare` for a process with separate mounts.
+const UNSHARE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
+
 /// Number of log lines printed when a test fails.
 const LOG_LINES_SHOWN: usize = 100;
 
@@ -42,6 +45,8 @@ pub struct NodeBuilder {
     within: Option<PathBuf>,
     /// Soft and hard limit on open files.
     open_files: Option<(u64, u64)>,
+    /// Size of the file system that the data folder has for itself.
+    disk_bytes: Option<u64>,
 }
 
 impl Node {
@@ -59,6 +64,7 @@ impl Node {
             folder: Arc::new(folder),
             within: None,
             open_files: None,
+            disk_bytes: None,
         }
     }
 
@@ -83,6 +89,14 @@ impl Node {
     #[must_use]
     pub fn data(&self) -> &Path {
         self.builder.data()
+    }
+
+    /// Data folder as the node sees it. With [`NodeBuilder::small_disk`], it differs from
+    /// [`data`](Self::data).
+    #[must_use]
+    pub fn data_seen_by_node(&self) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid()));
+        root.join(self.data().strip_prefix("/").expect("an absolute path"))
     }
 
     /// Path of the node's `weir` binary.
@@ -160,11 +174,34 @@ impl NodeBuilder {
         self
     }
 
+    /// Gives the data folder a file system of `bytes` in memory, which ends with the node. `None`
+    /// where users may not mount file systems, with the reason printed.
+    #[must_use]
+    pub fn small_disk(self, bytes: u64) -> Option<Self> {
+        let probe = std::process::Command::new("unshare")
+            .args(UNSHARE)
+            .args(["sh", "-c", "mount -t tmpfs none /mnt"])
+            .output();
+        match probe {
+            Ok(output) if output.status.success() => Some(Self { disk_bytes: Some(bytes), ..self }),
+            Ok(output) => {
+                eprintln!("skipped: cannot mount: {}", String::from_utf8_lossy(&output.stderr));
+                None
+            }
+            Err(error) => {
+                eprintln!("skipped: cannot run unshare: {error}");
+                None
+            }
+        }
+    }
+
     /// Requires one of these tokens, each a line of a token file.
     #[must_use]
     pub fn tokens(self, lines: &[&str]) -> Self {
         let path = self.folder.path().join("tokens");
         std::fs::write(&path, lines.join("\n")).expect("the token file cannot be written");
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).expect("the token file cannot be made private");
         self.argument("--token-file").argument(path)
     }
 
@@ -218,9 +255,17 @@ impl NodeBuilder {
             .append(true)
             .open(self.log_path())
             .expect("the log cannot be opened");
-        let mut command = match self.open_files {
-            None => Command::new(&self.binary),
-            Some((soft, hard)) => {
+        let mut command = match (self.open_files, self.disk_bytes) {
+            (None, None) => Command::new(&self.binary),
+            (None, Some(bytes)) => {
+                std::fs::create_dir_all(&self.data).expect("the mount point cannot be made");
+                let mut unshare = Command::new("unshare");
+                let script = "mount -t tmpfs -o size=\"$0\" none \"$1\" && shift && exec \"$@\"";
+                unshare.args(UNSHARE).args(["sh", "-c", script]).arg(bytes.to_string());
+                unshare.arg(&self.data).arg(&self.binary);
+                unshare
+            }
+            (Some((soft, hard)), _) => {
                 let mut shell = Command::new("sh");
                 let script = format!("ulimit -Sn {soft} && ulimit -Hn {hard} && exec \"$0\" \"$@\"");
                 shell.arg("-c").arg(script).arg(&self.binary);

@@ -257,3 +257,30 @@ async fn calls_avoid_a_device_lost_by_another_node() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn forwarded_call_is_explained_with_its_outcome_by_the_node_that_received_it() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = one_model(2, "", 30).await;
+    assert_eq!(cluster.nodes[0].post(INFER, &INPUT[..]).await.status, 200);
+    let holder = cluster.holder("m:1").await.unwrap();
+    let other = &cluster.nodes[1 - holder];
+    let answer = other.post(INFER, &INPUT[..]).await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(
+        cluster.metric("weir_invocations_forwarded_total", "").await,
+        if holder == 0 { 1.0 } else { 2.0 }
+    );
+    let id = answer.header("weir-request-id").unwrap();
+    // The end of the call is recorded soon after its response.
+    let explained = eventually("the outcome", async || {
+        let explained: serde_json::Value = other.get(&format!("/v1/placements/{id}")).await.json();
+        (!explained["outcome"].is_null()).then_some(explained)
+    })
+    .await;
+    let run_time_ns = explained["outcome"]["run_time_ns"].as_u64().unwrap();
+    assert!(run_time_ns >= 30_000_000, "{explained}");
+    assert!(explained["ratio"]["total"].is_number(), "{explained}");
+}

@@ -139,7 +139,7 @@ async fn tampered_blobs_are_rejected() {
     }
     let joined = cluster.node().start().await;
     let refusal = joined.get("/fn/f").await.refusal();
-    assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable), "{refusal:?}");
+    assert_eq!((refusal.status, refusal.code), (500, ErrorCode::ComponentDamaged), "{refusal:?}");
     assert!(refusal.text.contains("something else"), "{refusal:?}");
     cluster.nodes.push(joined);
     assert_eq!(cluster.nodes[0].get("/fn/f").await.ok().text(), "hello\n");
@@ -173,7 +173,7 @@ async fn tampered_blob_is_replaced_by_the_next_deploy() {
     // The same length, so that only the contents differ.
     std::fs::write(&blob, bytes).unwrap();
     let joined = cluster.node().start().await;
-    assert_eq!(joined.get("/fn/f").await.refusal().status, 503);
+    assert_eq!(joined.get("/fn/f").await.refusal().status, 500);
     cluster.nodes[0].deploy("f", function("hello")).await;
     assert_eq!(std::fs::read(&blob).unwrap(), function("hello"));
     eventually("the right component", async || joined.get("/fn/f").await.is_ok().then_some(())).await;

@@ -37,7 +37,7 @@ async fn damaged_component_is_repaired_by_redeploying() {
     for _ in 0..3 {
         // Not the caller's error.
         let refusal = node.get("/fn/f").await.refusal();
-        assert_eq!((refusal.status, refusal.code), (503, ErrorCode::Unavailable));
+        assert_eq!((refusal.status, refusal.code), (500, ErrorCode::ComponentDamaged));
         assert!(refusal.text.contains("deploy it again"), "{}", refusal.text);
     }
     assert_eq!(compiled(&node).await, 1.0, "every call compiles it again");

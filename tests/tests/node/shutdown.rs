@@ -1,6 +1,6 @@
 //! Node shutdown.
 
-use weir_tests::{Node, children, eventually, function};
+use weir_tests::{Node, children, eventually, function, raw};
 
 #[tokio::test]
 async fn shutdown_succeeds_and_leaves_no_processes() {
@@ -45,4 +45,19 @@ async fn endless_request_does_not_block_shutdown() {
     node.stop().await;
     // The connection is cut off, or the response is an error.
     assert!(!sleep.await.unwrap().is_ok_and(|answer| answer.status < 500));
+}
+
+#[tokio::test]
+async fn stopping_node_takes_calls_while_it_is_not_ready() {
+    let node = Node::builder().set("gateway.lame_duck_ms", 3_000).start().await;
+    node.deploy("hello", function("hello")).await;
+    let client = node.client().clone();
+    let ending = tokio::spawn(node.stop());
+    eventually("the node to be unready", async || (client.get("/readyz").await.status == 503).then_some(()))
+        .await;
+    // Over a new connection, as a load balancer that has not noticed yet.
+    let (status, answer) =
+        raw(&client, "GET /fn/hello HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+    assert_eq!(status, 200, "{answer}");
+    ending.await.unwrap();
 }

@@ -1,7 +1,7 @@
 //! Many fine-tuned variants of one model on one node.
 
 // The tests of the `inference` crate write such models, too.
-#[path = "../../../inference/tests/support/onnx.rs"]
+#[path = "../../../inference/onnx/tests/support/onnx.rs"]
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod onnx;
 
