@@ -6,9 +6,10 @@ use crate::load::{Load, Sample};
 use crate::report::{Section, Table};
 use crate::weir::{self, Node, Spans, Weir};
 use anyhow::{Context as _, Result};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let contenders: Vec<_> = alone.chain(beside).collect();
     let results = compare(&contenders, args.rounds())?;
     drop(contenders);
-    let book = book.lock().unwrap_or_else(PoisonError::into_inner);
+    let book = book.lock();
     Ok(Section {
         key: "neighbours",
         notes: vec![format!(
@@ -118,7 +119,7 @@ fn ending(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Stri
 }
 
 fn note(book: &Book, what: &'static str, write: impl FnOnce(&mut Notes)) {
-    write(book.lock().unwrap_or_else(PoisonError::into_inner).entry(what).or_default());
+    write(book.lock().entry(what).or_default());
 }
 
 fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> Table {

@@ -5,9 +5,9 @@
 //! holders could not keep leases alive in between.
 
 use crate::{Error, Result};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -76,13 +76,13 @@ impl Deadlines {
     }
 
     fn insert_after(&self, Lease { id, time_to_live }: Lease, after: Duration) {
-        self.lock().insert(id, Deadline { at: Instant::now() + after, time_to_live });
+        self.leases.lock().insert(id, Deadline { at: Instant::now() + after, time_to_live });
         self.sooner.notify_one();
     }
 
     /// Restarts a lease's time to live and returns it; `None` if the lease does not exist.
     pub(crate) fn renew(&self, id: LeaseId) -> Option<Duration> {
-        let mut leases = self.lock();
+        let mut leases = self.leases.lock();
         let deadline = leases.get_mut(&id)?;
         // An expired lease stays expired, even if it was not yet removed.
         let now = Instant::now();
@@ -95,17 +95,17 @@ impl Deadlines {
 
     /// Whether the lease exists, so that keys can be attached to it.
     pub(crate) fn contains(&self, id: LeaseId) -> bool {
-        self.lock().contains_key(&id)
+        self.leases.lock().contains_key(&id)
     }
 
     /// Removes a lease; false if it does not exist.
     pub(crate) fn remove(&self, id: LeaseId) -> bool {
-        self.lock().remove(&id).is_some()
+        self.leases.lock().remove(&id).is_some()
     }
 
     /// Forgets leases that are not in `leases`, and starts the deadlines of leases that are new.
     pub(crate) fn adopt(&self, leases: &[Lease]) {
-        self.lock().retain(|id, _| leases.iter().any(|lease| lease.id == *id));
+        self.leases.lock().retain(|id, _| leases.iter().any(|lease| lease.id == *id));
         for lease in leases {
             if !self.contains(lease.id) {
                 self.insert(*lease);
@@ -118,7 +118,7 @@ impl Deadlines {
         loop {
             let sooner = self.sooner.notified();
             let next = {
-                let mut leases = self.lock();
+                let mut leases = self.leases.lock();
                 let now = Instant::now();
                 let expired: Vec<_> = leases
                     .iter()
@@ -136,12 +136,6 @@ impl Deadlines {
                 Some(next) => tokio::select! { () = tokio::time::sleep_until(next) => {}, () = sooner => {} },
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<LeaseId, Deadline>> {
-        // No invariant spans two statements on the map, so a panic elsewhere leaves a consistent
-        // state.
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

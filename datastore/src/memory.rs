@@ -8,10 +8,11 @@ use crate::{
     Transaction, Watch, Write,
 };
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 
@@ -120,7 +121,7 @@ impl Datastore for MemoryStore {
 
     async fn close(&self) {
         self.expiry.abort();
-        drop(self.shared.lock().take());
+        drop(self.shared.state.lock().take());
     }
 }
 
@@ -140,11 +141,7 @@ async fn expire(shared: Arc<Shared>) {
 
 impl Shared {
     fn with<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
-        act(self.lock().as_mut().ok_or(Error::Closed)?)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        act(self.state.lock().as_mut().ok_or(Error::Closed)?)
     }
 }
 

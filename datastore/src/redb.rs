@@ -20,11 +20,12 @@ use crate::{
 };
 use async_trait::async_trait;
 use batch::Command;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use reopen::{Opener, Opening, RETRY_EVERY};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 use tables::Snapshot;
 use tokio::sync::{mpsc, oneshot};
@@ -119,7 +120,7 @@ impl RedbStore {
     ) -> Result<T> {
         let shared = self.shared.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
+            let file = shared.file.read();
             let file = file.as_ref().ok_or_else(|| shared.why_no_file())?;
             Snapshot::new(file)
                 .and_then(|snapshot| read(&snapshot))
@@ -195,7 +196,7 @@ impl Datastore for RedbStore {
         let shared = self.shared.clone();
         // Waits for the active batch and reads; later commands find no file.
         let closing = tokio::task::spawn_blocking(move || {
-            drop(shared.file.write().unwrap_or_else(PoisonError::into_inner).take());
+            drop(shared.file.write().take());
         });
         if let Err(error) = closing.await {
             warn!(%error, "closing the store failed");
@@ -206,7 +207,7 @@ impl Datastore for RedbStore {
 
 impl Shared {
     fn hub(&self) -> MutexGuard<'_, Hub> {
-        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+        self.hub.lock()
     }
 }
 

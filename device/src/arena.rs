@@ -14,10 +14,11 @@ use crate::block::Block;
 use crate::buffer::{Buffer, BufferMut};
 use crate::class::{CLASSES, SizeClass, class_of};
 use crate::shared::SharedMemory;
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 /// Returns to a pool between two sweeps of its idle blocks.
 const RETURNS_PER_SWEEP: u32 = 1_024;
@@ -270,7 +271,7 @@ impl Pool {
 fn lock(pool: &Mutex<Pool>) -> MutexGuard<'_, Pool> {
     // A pool is consistent between any two statements, so a panic while it was locked has not
     // broken it.
-    pool.lock().unwrap_or_else(PoisonError::into_inner)
+    pool.lock()
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! In-memory file that contains blocks, so that another process can read them in place.
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Nominal length of the file: no part of it is used twice, and unused parts have no memory.
 const FILE_BYTES: u64 = 1 << 62;
@@ -62,7 +63,7 @@ impl SharedMemory {
     }
 
     fn parts(&self) -> MutexGuard<'_, BTreeMap<usize, Part>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts.lock()
     }
 }
 

@@ -2,9 +2,9 @@
 #![allow(unsafe_code, reason = "the fake driver is a shared library with a C interface")]
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use parking_lot::Mutex;
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use tempfile::TempDir;
 
@@ -68,7 +68,7 @@ impl Fake {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "tests choose a seed")]
     pub fn new(seed: u64) -> Self {
-        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = IDLE.lock().pop();
         let fake = Self { instance: Some(idle.unwrap_or_else(Instance::open)) };
         fake.set("seed", seed);
         fake
@@ -203,7 +203,7 @@ impl Drop for Fake {
             if let Some(instance) = self.instance.take() {
                 // SAFETY: no object of the driver is left.
                 unsafe { (instance.reset)() };
-                IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(instance);
+                IDLE.lock().push(instance);
             }
         } else if thread::panicking() {
             eprintln!("fake driver: violations {violations:?}, left {left:?}");

@@ -46,12 +46,13 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
+use parking_lot::Mutex;
 use reload::Reloads;
 use residency::Residency;
 use resident::Resident;
 use run::ModelRun;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
@@ -211,7 +212,7 @@ impl ModelCache {
     /// Pins a model if it is resident. Never waits.
     #[must_use]
     pub fn pin(&self, key: &ModelKey) -> Option<Pin> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = state.tick();
         match state.entries.get_mut(key)? {
             Entry::Resident { resident, last_used } => {
@@ -233,7 +234,7 @@ impl ModelCache {
     /// Resident models, the least recently used first.
     #[must_use]
     pub fn resident(&self) -> Vec<ResidentModel> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
             Entry::Resident { resident, last_used } => {
                 let model = ResidentModel {
@@ -255,7 +256,7 @@ impl ModelCache {
     /// Models that have been unpinned for `at_least`.
     #[must_use]
     pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
             Entry::Resident { resident, .. } => Some((key, resident)),
             Entry::Loading { .. } | Entry::Unloading { .. } => None,
@@ -267,21 +268,21 @@ impl ModelCache {
     /// Whether a model is resident.
     #[must_use]
     pub fn is_resident(&self, key: &ModelKey) -> bool {
-        matches!(self.shared.lock().entries.get(key), Some(Entry::Resident { .. }))
+        matches!(self.shared.state.lock().entries.get(key), Some(Entry::Resident { .. }))
     }
 
     /// Memory that models take, including models that are being loaded or unloaded. Shared memory
     /// counts once.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.entries.values().map(Entry::footprint).collect::<Together>().bytes()
     }
 
     /// Brings the memory meters of the resident models up to date. Otherwise they are updated only
     /// when a model enters or leaves the memory.
     pub fn meter_memory(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now_ns = state.now_ns();
         state.residency.settle(now_ns);
     }
@@ -331,13 +332,13 @@ impl ModelCache {
             Entry::Resident { resident, .. } => resident.load_time().is_none(),
             Entry::Unloading { .. } => false,
         };
-        self.shared.lock().entries.values().any(is_loading)
+        self.shared.state.lock().entries.values().any(is_loading)
     }
 
     /// Whether one of these models has pins.
     #[must_use]
     pub fn is_any_pinned(&self, models: &[ModelId]) -> bool {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let mut entries = state.entries.iter().filter(|(key, _)| models.contains(&key.id));
         entries.any(|(_, entry)| entry.resident().is_some_and(|resident| resident.pins() > 0))
     }
@@ -382,7 +383,7 @@ impl Shared {
         source: &Arc<ModelSource>,
         victims: &[ModelId],
     ) -> Result<Found, InferenceError> {
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         if let Some(why) = &state.lost {
             return Err(InferenceError::DeviceLost(Arc::clone(why)));
         }
@@ -410,7 +411,7 @@ impl Shared {
     /// the cause.
     fn retire(self: &Arc<Self>, key: &ModelKey) -> Option<oneshot::Receiver<()>> {
         let (sender, gone) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.reloads.forget(key);
         let entry = state.entries.get_mut(key)?;
         match entry {
@@ -433,7 +434,7 @@ impl Shared {
     fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
         let key = &resident.source.key;
         let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
-        let is_there = self.lock().entries.get(key).is_some_and(is_current);
+        let is_there = self.state.lock().entries.get(key).is_some_and(is_current);
         is_there.then(|| self.retire(key)).flatten()
     }
 }

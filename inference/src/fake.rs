@@ -19,10 +19,11 @@ use crate::interrupt::Interrupt;
 use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Device};
 use weir_types::{ContentHash, ModelId, Platform, Platforms, Port, Precision, Shape, Signature};
@@ -122,12 +123,12 @@ impl FakeBackend {
 
 impl Loss {
     fn begin(&self, time: Duration) -> InferenceError {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+        *self.0.lock() = Some(Instant::now() + time);
         InferenceError::DeviceLost("a fake model takes it away".into())
     }
 
     fn check(&self) -> Result<(), InferenceError> {
-        let mut until = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut until = self.0.lock();
         if until.is_some_and(|until| Instant::now() < until) {
             return Err(InferenceError::DeviceLost("a fake model has taken it away".into()));
         }

@@ -6,10 +6,11 @@
 //! hashing.
 
 use crate::mapping::{FileIdentity, MappedFile};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::{Builder, JoinHandle, available_parallelism};
 use std::time::Instant;
 use weir_types::ContentHash;
@@ -59,7 +60,7 @@ impl VerifiedFiles {
         &self,
         files: Vec<(ContentHash, Arc<MappedFile>)>,
     ) -> Result<IntegrityCheck, IntegrityError> {
-        let known = self.lock();
+        let known = self.0.lock();
         let mut unknown: Vec<_> =
             files.into_iter().filter(|(hash, file)| !known.contains(&(*hash, file.identity()))).collect();
         drop(known);
@@ -91,17 +92,13 @@ impl VerifiedFiles {
             if ContentHash::from_content(file.bytes()) != *hash {
                 return Some(*hash);
             }
-            let mut verified = self.lock();
+            let mut verified = self.0.lock();
             if verified.len() >= VERIFIED_MAX {
                 verified.clear();
             }
             verified.insert((*hash, file.identity()));
         }
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<(ContentHash, FileIdentity)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +122,7 @@ impl IntegrityCheck {
 
     fn found(&self) -> &(Result<(), IntegrityError>, Instant) {
         self.found.get_or_init(|| {
-            let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+            let threads = std::mem::take(&mut *self.threads.lock());
             // Joins all threads, so that none outlives the check.
             let found: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
             let result = found.into_iter().try_for_each(|found| match found {
@@ -163,7 +160,7 @@ mod tests {
         let files: Vec<_> = (0..20_u8).map(|byte| file(folder.path(), &[byte; 1_000])).collect();
         assert_eq!(verified.check(files.clone()).unwrap().wait(), Ok(()));
         let again = verified.check(files.clone()).unwrap();
-        assert!(again.threads.lock().unwrap().is_empty(), "they are known");
+        assert!(again.threads.lock().is_empty(), "they are known");
         assert_eq!(again.wait(), Ok(()));
 
         let (hash, _) = files[7];

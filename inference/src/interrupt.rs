@@ -1,6 +1,7 @@
 //! Stopping a run from outside.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Stop signal for one run, with the reason. Fires at most once.
@@ -35,13 +36,13 @@ impl Interrupt {
     /// Why the run was stopped, if it was.
     #[must_use]
     pub fn reason(&self) -> Option<Reason> {
-        self.lock().reason
+        self.state.lock().reason
     }
 
     /// Registers `hook`, called once from another thread if the interrupt fires before the guard
     /// drops. If it has already fired, calls `hook` immediately.
     pub fn hook(&self, hook: impl Fn() + Send + Sync + 'static) -> HookGuard<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.reason.is_none() {
             state.hook = Some(Arc::new(hook));
         } else {
@@ -54,13 +55,14 @@ impl Interrupt {
     /// Waits at most `timeout` for the interrupt to fire, and returns whether it did.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        let waited = self.fired.wait_timeout_while(self.lock(), timeout, |state| state.reason.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.reason.is_some()
+        let mut state = self.state.lock();
+        self.fired.wait_while_for(&mut state, |state| state.reason.is_none(), timeout);
+        state.reason.is_some()
     }
 
     /// Fires the interrupt. Only the first call has an effect.
     pub fn fire(&self, reason: Reason) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.reason.is_some() {
             return;
         }
@@ -72,11 +74,6 @@ impl Interrupt {
             hook();
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // No code under the lock can panic half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Removes the hook on drop.
@@ -85,7 +82,7 @@ pub struct HookGuard<'a>(&'a Interrupt);
 
 impl Drop for HookGuard<'_> {
     fn drop(&mut self) {
-        self.0.lock().hook = None;
+        self.0.state.lock().hook = None;
     }
 }
 

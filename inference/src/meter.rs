@@ -1,7 +1,8 @@
 //! Metering of device usage per consumer: time of runs and loads, and memory over time.
 
+use parking_lot::Mutex;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Device;
 
@@ -79,7 +80,7 @@ impl Meter {
 
     /// Adds usage to this meter and to the meters that contain it.
     pub fn add(&self, device: Device, more: &Used) {
-        let mut used = self.0.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.0.used.lock();
         match used.iter_mut().find(|(known, _)| *known == device) {
             Some((_, used)) => used.add(more),
             None => used.push((device, *more)),
@@ -93,7 +94,7 @@ impl Meter {
     /// Usage so far, by device.
     #[must_use]
     pub fn used(&self) -> Vec<(Device, Used)> {
-        self.0.used.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.used.lock().clone()
     }
 }
 
@@ -173,11 +174,11 @@ mod tests {
 
     impl RunObserver for Observed {
         fn started(&self) {
-            self.0.lock().unwrap().0 += 1;
+            self.0.lock().0 += 1;
         }
 
         fn ended(&self, run: &ObservedRun) {
-            self.0.lock().unwrap().1.push(*run);
+            self.0.lock().1.push(*run);
         }
     }
 
@@ -189,7 +190,7 @@ mod tests {
         let bearers = [(&step, 3), (&tenant, 1)];
         start(&bearers);
         charge(GPU, Duration::from_nanos(1_000), &bearers);
-        let (started, ended) = observer.0.lock().unwrap().clone();
+        let (started, ended) = observer.0.lock().clone();
         assert_eq!(started, 1);
         assert_eq!(ended, [ObservedRun { part_ns: 750, run_time_ns: 1_000, items: 4 }]);
         assert_eq!(tenant.used()[0].1.run_time_ns, 1_000);

@@ -1,8 +1,9 @@
 //! Measured costs of models on a kind of device, from their loads and runs.
 
 use crate::backend::ModelKey;
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_types::{Measured, Profile};
 
@@ -25,17 +26,17 @@ impl Profiles {
     /// The profile of a model; empty when nothing is known.
     #[must_use]
     pub fn get(&self, key: &ModelKey) -> Profile {
-        self.lock().profiles.get(key).cloned().unwrap_or_default()
+        self.0.lock().profiles.get(key).cloned().unwrap_or_default()
     }
 
     /// Sets a profile that was measured earlier, such as before a restart.
     pub fn set(&self, key: ModelKey, profile: Profile) {
-        self.lock().profiles.insert(key, profile);
+        self.0.lock().profiles.insert(key, profile);
     }
 
     /// Forgets a deleted model.
     pub fn forget(&self, key: &ModelKey) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.profiles.remove(key);
         state.changed.remove(key);
     }
@@ -43,7 +44,7 @@ impl Profiles {
     /// Profiles that changed since the last call, to be stored for the next start.
     #[must_use]
     pub fn take_changed(&self) -> Vec<(ModelKey, Profile)> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let changed = std::mem::take(&mut state.changed);
         let profile = |key: ModelKey| state.profiles.get(&key).cloned().map(|profile| (key, profile));
         changed.into_iter().filter_map(profile).collect()
@@ -51,12 +52,12 @@ impl Profiles {
 
     /// Creates the profile of a model whose load begins.
     pub(crate) fn loading(&self, key: &ModelKey) {
-        self.lock().profiles.entry(key.clone()).or_default();
+        self.0.lock().profiles.entry(key.clone()).or_default();
     }
 
     /// Records one load, which began with [`Self::loading`].
     pub(crate) fn loaded(&self, key: &ModelKey, tier: &str, time: Duration, resident_bytes: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         // Without an entry, the model was forgotten during the load.
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.resident_bytes = resident_bytes;
@@ -66,7 +67,7 @@ impl Profiles {
 
     /// Records one run.
     pub(crate) fn ran(&self, key: &ModelKey, batch: u32, time: Duration) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         // As above: the model was forgotten during the run.
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.run_time_ns.entry(bucket(batch)).or_default().add(nanoseconds(time));
@@ -77,14 +78,10 @@ impl Profiles {
 
     /// Sets the measurements of a model in several configurations.
     pub(crate) fn set_measured(&self, key: &ModelKey, measured: Vec<Measured>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let Some(profile) = state.profiles.get_mut(key) else { return };
         profile.measured = measured.into();
         state.changed.insert(key.clone());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,10 +10,11 @@ pub(crate) use queue::{Entry, Lane, LaneSlots, Taken};
 use crate::batching::Fit;
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
+use parking_lot::{Condvar, Mutex};
 use queue::{Key, Next, PushError, Queue};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tracing::error;
@@ -156,7 +157,7 @@ impl<W: Work> Runs<W> {
         let fit = work.fit(&lane);
         let number = lane.number;
         let entry = Entry { lane, arrived, deadline, interrupt: Arc::clone(&interrupt), fit, job: work };
-        let mut state = self.shared.lock();
+        let mut state = self.shared.queue.lock();
         let key = state.jobs.push(priority, entry).map_err(|error| match error {
             PushError::Full => InferenceError::QueueFull { len_max: self.shared.len_max },
             PushError::Closed => shutting_down(),
@@ -177,7 +178,7 @@ impl<W: Work> Runs<W> {
 
     /// Limits a lane to `slots` concurrent runs. Current runs continue.
     pub(crate) fn resize(&self, lane: &Lane, slots: usize) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.queue.lock();
         state.jobs.resize(lane, slots);
         // Any idle thread may have a job now; each checks the queue after waking.
         let woken = std::mem::take(&mut state.idle);
@@ -195,7 +196,7 @@ impl<W: Work> Runs<W> {
     /// Handles the loss of the device: refuses waiting jobs and stops running jobs. New jobs can be
     /// submitted immediately.
     pub(crate) fn lose(&self) {
-        let (waiting, running) = self.shared.lock().jobs.drain();
+        let (waiting, running) = self.shared.queue.lock().jobs.drain();
         waiting.into_iter().for_each(|entry| entry.job.refuse(lost()));
         running.iter().for_each(|interrupt| interrupt.fire(Reason::DeviceLost));
     }
@@ -203,20 +204,21 @@ impl<W: Work> Runs<W> {
     /// Waits for `time` or until the device shuts down; returns whether it shuts down.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let goes_on = |state: &mut State<W>| !state.jobs.is_closed();
-        let waited = self.shared.closing.wait_timeout_while(self.shared.lock(), time, goes_on);
-        waited.unwrap_or_else(PoisonError::into_inner).0.jobs.is_closed()
+        let mut state = self.shared.queue.lock();
+        self.shared.closing.wait_while_for(&mut state, goes_on, time);
+        state.jobs.is_closed()
     }
 
     /// Number of jobs that wait for a thread.
     pub(crate) fn queue_len(&self) -> usize {
-        self.shared.lock().jobs.len()
+        self.shared.queue.lock().jobs.len()
     }
 }
 
 impl<W: Work> Ticket<W> {
     /// Withdraws the job: a waiting job does not start, and a running job is stopped.
     pub(crate) fn cancel(&self) {
-        let waiting = self.shared.lock().jobs.remove(self.key, self.lane);
+        let waiting = self.shared.queue.lock().jobs.remove(self.key, self.lane);
         match waiting {
             Some(entry) => entry.job.refuse(InferenceError::Cancelled),
             None => self.interrupt.fire(Reason::Cancelled),
@@ -269,7 +271,7 @@ impl<W: Work> Shared<W> {
     /// Ends the run of a thread. Returns the jobs of `again` if the queue is closed and they cannot
     /// run any more.
     fn finish(&self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<W>)>) -> Vec<Entry<W>> {
-        let mut state = self.lock();
+        let mut state = self.queue.lock();
         if state.jobs.is_closed() {
             state.jobs.finish(thread, lane, Vec::new());
             return again.into_iter().map(|(_, entry)| entry).collect();
@@ -288,7 +290,7 @@ impl<W: Work> Shared<W> {
     }
 
     fn next_run(&self, thread: usize) -> Option<Taken<W>> {
-        let mut state = self.lock();
+        let mut state = self.queue.lock();
         loop {
             if state.jobs.is_closed() {
                 return None;
@@ -301,20 +303,18 @@ impl<W: Work> Shared<W> {
             state.idle.push(thread);
             let job_ready = self.job_ready.get(thread)?;
             let is_idle = |state: &mut State<W>| state.idle.contains(&thread) && !state.jobs.is_closed();
-            state = match wakes_at {
-                None => job_ready.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner),
+            match wakes_at {
+                None => job_ready.wait_while(&mut state, is_idle),
                 Some(at) => {
-                    let timeout = at.saturating_duration_since(now);
-                    let waited = job_ready.wait_timeout_while(state, timeout, is_idle);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    job_ready.wait_while_for(&mut state, is_idle, at.saturating_duration_since(now));
                 }
-            };
+            }
             state.idle.retain(|other| *other != thread);
         }
     }
 
     fn watch(&self) {
-        let mut state = self.lock();
+        let mut state = self.queue.lock();
         while !state.jobs.is_closed() {
             let now = Instant::now();
             let (expired, overdue) = state.jobs.expire(now);
@@ -322,33 +322,28 @@ impl<W: Work> Shared<W> {
                 drop(state);
                 expired.into_iter().for_each(|entry| entry.job.refuse(InferenceError::DeadlineExceeded));
                 overdue.iter().for_each(|interrupt| interrupt.fire(Reason::Deadline));
-                state = self.lock();
+                state = self.queue.lock();
                 continue;
             }
             state.watcher_wakes_at = state.jobs.next_deadline();
-            state = match state.watcher_wakes_at {
-                None => self.deadline_near.wait(state).unwrap_or_else(PoisonError::into_inner),
+            match state.watcher_wakes_at {
+                None => self.deadline_near.wait(&mut state),
                 Some(at) => {
-                    let timeout = at.saturating_duration_since(now);
-                    self.deadline_near.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0
+                    self.deadline_near.wait_for(&mut state, at.saturating_duration_since(now));
                 }
-            };
+            }
         }
     }
 
     fn close(&self) {
-        let (waiting, running) = self.lock().jobs.close();
+        let (waiting, running) = self.queue.lock().jobs.close();
         waiting.into_iter().for_each(|entry| entry.job.refuse(shutting_down()));
         running.iter().for_each(|interrupt| interrupt.fire(Reason::ShutDown));
-        self.job_ready.iter().for_each(Condvar::notify_all);
+        self.job_ready.iter().for_each(|job_ready| {
+            job_ready.notify_all();
+        });
         self.deadline_near.notify_all();
         self.closing.notify_all();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State<W>> {
-        // The queue is consistent whenever the lock is free: no code under the lock can panic
-        // half-way.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -401,7 +396,7 @@ mod tests {
         let (ran, who) = channel();
         let all_are_idle = || {
             let began = Instant::now();
-            while runs.shared.lock().idle.len() < SLOTS {
+            while runs.shared.queue.lock().idle.len() < SLOTS {
                 assert!(began.elapsed() < Duration::from_secs(30), "a thread does not come back");
                 std::thread::yield_now();
             }

@@ -12,9 +12,10 @@
 use crate::error::InferenceError;
 use crate::meter::{Meter, Used};
 use crate::tensor::Tensor;
+use parking_lot::{Mutex, MutexGuard};
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 use weir_device::{Buffer, Device};
 use weir_types::{ElementType, Shape};
@@ -164,7 +165,7 @@ impl DeviceTensor {
     /// threads and other threads that may wait.
     pub fn to_host(&self) -> Result<Tensor, InferenceError> {
         let Inner { element_type, shape, bytes, fetched, .. } = &*self.0;
-        let mut fetched = fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetched = fetched.lock();
         if let Some(tensor) = &*fetched {
             return Ok(tensor.clone());
         }
@@ -239,7 +240,7 @@ impl Drop for DeviceHandle {
 
 impl Inner {
     fn place(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+        self.place.lock()
     }
 }
 

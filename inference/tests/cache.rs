@@ -7,12 +7,13 @@
     reason = "a test that cannot be set up has failed"
 )]
 
+use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::path::PathBuf;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer, Device};
@@ -77,7 +78,7 @@ impl Backend for Scripted {
     }
 
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
-        let load = self.loads.lock().unwrap().recv().unwrap();
+        let load = self.loads.lock().recv().unwrap();
         match load {
             Load::Fails => Err(InferenceError::Load { model: source.id().clone(), why: "as told".into() }),
             Load::Panics => panic!("as told"),
@@ -124,8 +125,8 @@ struct ScriptedSession {
 
 impl Session for ScriptedSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
-        self.began.lock().unwrap().push(job.outputs[0]);
-        let run = *self.run.lock().unwrap();
+        self.began.lock().push(job.outputs[0]);
+        let run = *self.run.lock();
         match run {
             Run::Ends => {}
             Run::WaitsToBeStopped => assert!(interrupt.wait_timeout(LONG), "the run was never stopped"),
@@ -181,7 +182,7 @@ impl Stage {
     }
 
     fn runs(&self, run: Run) {
-        *self.run.lock().unwrap() = run;
+        *self.run.lock() = run;
     }
 }
 
@@ -440,7 +441,7 @@ async fn urgent_runs_go_first_and_full_queue_refuses() {
     let pin = stage.load(&source("model", 10), &[]).await;
     stage.runs(Run::WaitsToBeStopped);
     let busy = pin.run(RunRequest::default());
-    while stage.began.lock().unwrap().is_empty() {
+    while stage.began.lock().is_empty() {
         tokio::task::yield_now().await;
     }
     stage.runs(Run::Ends);
@@ -458,7 +459,7 @@ async fn urgent_runs_go_first_and_full_queue_refuses() {
     drop(busy);
     let (later, urgent) = within(async { tokio::join!(later, urgent) }).await;
     assert_eq!((&later.unwrap().outputs[0].0[..], &urgent.unwrap().outputs[0].0[..]), ("first", "second"));
-    assert_eq!(*stage.began.lock().unwrap(), [0, 1, 0]);
+    assert_eq!(*stage.began.lock(), [0, 1, 0]);
 }
 
 #[tokio::test]
@@ -468,7 +469,7 @@ async fn a_run_past_its_deadline_is_not_started() {
     let deadline = Some(Instant::now());
     let error = pin.run(RunRequest { deadline, ..RunRequest::default() }).await.unwrap_err();
     assert!(matches!(error, InferenceError::DeadlineExceeded), "{error:?}");
-    assert!(stage.began.lock().unwrap().is_empty());
+    assert!(stage.began.lock().is_empty());
 }
 
 #[tokio::test]
@@ -488,7 +489,7 @@ async fn dropping_cache_stops_running_and_answers_waiting_runs() {
     let pin = stage.load(&source("model", 10), &[]).await;
     stage.runs(Run::WaitsToBeStopped);
     let running = pin.run(RunRequest::default());
-    while stage.began.lock().unwrap().is_empty() {
+    while stage.began.lock().is_empty() {
         tokio::task::yield_now().await;
     }
     let waiting = pin.run(RunRequest::default());

@@ -1,9 +1,10 @@
 //! HTTP server on loopback that nodes call in tests.
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -39,7 +40,7 @@ impl Receiver {
             let mut hung = Vec::new();
             while let Ok((mut stream, _)) = listener.accept().await {
                 let Some(request) = read(&mut stream).await else { continue };
-                into.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+                into.lock().push(request);
                 match statuses.pop_front().unwrap_or(200) {
                     0 => hung.push(stream),
                     status => {
@@ -69,7 +70,7 @@ impl Receiver {
     /// Requests received so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
-        self.received.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.received.lock().clone()
     }
 }
 

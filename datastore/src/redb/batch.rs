@@ -5,7 +5,6 @@ use super::{Shared, failure};
 use crate::{Change, Commit, Error, Event, Key, Lease, LeaseId, Result, Revision, Transaction, Write};
 use redb::{ReadableMultimapTable, ReadableTable, WriteTransaction};
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -68,7 +67,7 @@ struct AppliedBatch {
 fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<Answer>, Result<AppliedBatch>) {
     let unanswered =
         |commands: Vec<Command>| commands.into_iter().map(Command::into_answer).collect::<Vec<_>>();
-    let file = shared.file.read().unwrap_or_else(PoisonError::into_inner);
+    let file = shared.file.read();
     let Some(file) = file.as_ref() else { return (unanswered(commands), Err(Error::Closed)) };
     // The default durability waits for the sync.
     let transaction = match file.begin_write() {

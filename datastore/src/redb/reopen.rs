@@ -9,8 +9,8 @@ use super::tables::{self, Start};
 use crate::watch::Hub;
 use crate::{Error, Result};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tracing::{info, warn};
 
@@ -51,7 +51,7 @@ impl fmt::Debug for Opener {
 impl Shared {
     /// The failure of the last write, if it failed.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.lock().clone()
     }
 
     /// The error of an operation that finds no open file.
@@ -65,7 +65,7 @@ impl Shared {
 
     /// Notes that a write succeeded.
     pub(super) fn note_success(&self) {
-        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = self.failure.lock().take();
         if failure.is_some() {
             info!(path = %self.path.display(), "the store can write again");
         }
@@ -74,20 +74,20 @@ impl Shared {
     /// Notes that a write failed, and closes the file, which redb refuses to use from now on.
     pub(super) fn note_failure(&self, error: &Error) {
         self.failed_writes.fetch_add(1, Ordering::Relaxed);
-        let before = self.failure.lock().unwrap_or_else(PoisonError::into_inner).replace(error.clone());
+        let before = self.failure.lock().replace(error.clone());
         if before.is_none() {
             let cause = std::error::Error::source(error).map(ToString::to_string);
             warn!(%error, cause, "a write of the store failed, trying again until writes succeed");
         }
-        drop(self.file.write().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.file.write().take());
     }
 
     /// Opens the file unless it is open. Blocks.
     pub(super) fn ensure_open(&self) -> Result<()> {
-        if self.file.read().unwrap_or_else(PoisonError::into_inner).is_some() {
+        if self.file.read().is_some() {
             return Ok(());
         }
-        let mut file = self.file.write().unwrap_or_else(PoisonError::into_inner);
+        let mut file = self.file.write();
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }

@@ -27,11 +27,12 @@ use super::stream::Stream;
 use super::transfer::{TransferEngine, TransferError};
 use crate::{Arena, Buffer};
 use ledger::Ledger;
+use parking_lot::{Mutex, MutexGuard};
 use places::{Kept, State, Tier};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Owner of the store's memory. The store checks the owners of the intermediates.
 const STORE: Owner = Owner(u64::MAX - 1);
@@ -320,7 +321,7 @@ impl fmt::Debug for CommStore {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Frees the memory of an intermediate that has been removed.

@@ -5,9 +5,10 @@ use crate::{GpuFigures, OperatingPoint};
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use tracing::debug;
 
 /// File name of the library.
@@ -108,7 +109,7 @@ impl Monitor {
 
     #[expect(clippy::cast_precision_loss, reason = "a counter of Prometheus is a float")]
     fn energy_j(&self, uuid: &str, total_mj: u64) -> f64 {
-        let mut before = self.energy_before_mj.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = self.energy_before_mj.lock();
         let before_mj = *before.entry(uuid.to_owned()).or_insert(total_mj);
         total_mj.saturating_sub(before_mj) as f64 / 1e3
     }

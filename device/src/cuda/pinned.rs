@@ -4,11 +4,12 @@
 use super::context::Context;
 use super::error::CudaError;
 use super::memory::BLOCK_BYTES;
+use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The memory is pinned for every context of the process.
@@ -162,19 +163,16 @@ impl PinnedRing {
 
     /// Takes a block, if one is idle.
     pub fn try_take(self: &Arc<Self>) -> Option<PinnedBlock> {
-        let memory = self.lock().pop()?;
+        let memory = self.idle.lock().pop()?;
         Some(PinnedBlock { ring: Arc::clone(self), memory: Some(memory) })
     }
 
     /// Takes a block, and waits up to `wait` for one.
     pub fn take(self: &Arc<Self>, wait: Duration) -> Option<PinnedBlock> {
-        let idle = self.returned.wait_timeout_while(self.lock(), wait, |idle| idle.is_empty());
-        let memory = idle.unwrap_or_else(PoisonError::into_inner).0.pop()?;
+        let mut idle = self.idle.lock();
+        self.returned.wait_while_for(&mut idle, |idle| idle.is_empty(), wait);
+        let memory = idle.pop()?;
         Some(PinnedBlock { ring: Arc::clone(self), memory: Some(memory) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<PinnedMemory>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -253,7 +251,7 @@ impl PinnedPiece {
 impl Drop for PinnedBlock {
     fn drop(&mut self) {
         if let Some(memory) = self.memory.take() {
-            self.ring.lock().push(memory);
+            self.ring.idle.lock().push(memory);
             self.ring.returned.notify_one();
         }
     }

@@ -15,9 +15,10 @@ use super::context::Context;
 use super::error::CudaError;
 use super::pinned::{PinnedMemory, PinnedSlice};
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use tracing::warn;
 use weir_types::ContentHash;
@@ -71,13 +72,13 @@ impl PinnedCache {
     /// The copy of the bytes with this hash, if the cache has it.
     #[must_use]
     pub fn get(&self, hash: &ContentHash) -> Option<Arc<PinnedSlice>> {
-        self.shared.lock().shelf.get(hash)
+        self.shared.state.lock().shelf.get(hash)
     }
 
     /// Offers weights for copying, by their hashes. Returns immediately; weights that are cached or
     /// queued already, or do not fit, are ignored.
     pub fn offer(&self, offers: impl IntoIterator<Item = (ContentHash, Bytes)>) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         for (hash, bytes) in offers {
             let is_new = !state.shelf.contains(&hash) && state.offers.iter().all(|(other, _)| *other != hash);
             if is_new && !state.is_off && state.offers.len() < OFFERS_MAX {
@@ -91,13 +92,13 @@ impl PinnedCache {
     /// Waits until all offers are copied or ignored.
     pub fn settle(&self) {
         let busy = |state: &mut State| state.is_busy || !state.offers.is_empty();
-        drop(self.shared.idle.wait_while(self.shared.lock(), busy));
+        self.shared.idle.wait_while(&mut self.shared.state.lock(), busy);
     }
 
     /// Current usage. The capacity is 0 if the memory could not be allocated.
     #[must_use]
     pub fn usage(&self) -> PinnedCacheUsage {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let usage = state.shelf.usage();
         if state.is_off { PinnedCacheUsage { bytes_max: 0, ..usage } } else { usage }
     }
@@ -111,7 +112,7 @@ impl fmt::Debug for PinnedCache {
 
 impl Drop for PinnedCache {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        self.shared.state.lock().stop = true;
         self.shared.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             // The thread has reported its own panic.
@@ -122,12 +123,12 @@ impl Drop for PinnedCache {
 
 impl Shared {
     fn run(&self, context: &Arc<Context>) {
-        let bytes = usize::try_from(self.lock().shelf.usage().bytes_max).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(self.state.lock().shelf.usage().bytes_max).unwrap_or(usize::MAX);
         match PinnedMemory::new(context, bytes) {
             Ok(memory) => self.fill(&Arc::new(memory)),
             Err(error) => {
                 warn!(%error, bytes, "pinned cache disabled, because its memory cannot be pinned: loads copy from files (pinned_cache_bytes_max)");
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 (state.is_busy, state.is_off) = (false, true);
                 state.offers.clear();
             }
@@ -138,7 +139,7 @@ impl Shared {
     /// Copies offered weights until the cache stops.
     fn fill(&self, memory: &Arc<PinnedMemory>) {
         while let Some((hash, bytes)) = self.next() {
-            let Some(offset) = self.lock().shelf.place(bytes.len() as u64) else { continue };
+            let Some(offset) = self.state.lock().shelf.place(bytes.len() as u64) else { continue };
             let range =
                 usize::try_from(offset).ok().and_then(|start| Some(start..start.checked_add(bytes.len())?));
             let slice = range.and_then(|range| {
@@ -148,7 +149,7 @@ impl Shared {
             });
             // The hash of the copy itself decides; the file may have changed before or since.
             let slice = slice.filter(|slice| ContentHash::from_content(slice.bytes()) == hash);
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             match slice {
                 Some(slice) => state.shelf.add(hash, offset, slice),
                 None => state.shelf.take_back(offset),
@@ -157,20 +158,15 @@ impl Shared {
     }
 
     fn next(&self) -> Option<(ContentHash, Bytes)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_busy = false;
         if state.offers.is_empty() {
             self.idle.notify_all();
         }
         let waits = |state: &mut State| state.offers.is_empty() && !state.stop;
-        let mut state = self.wake.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        self.wake.wait_while(&mut state, waits);
         let next = if state.stop { None } else { state.offers.pop_front() };
         state.is_busy = next.is_some();
         next
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -26,9 +26,10 @@ use super::error::CudaError;
 use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
 use super::transfer::{Segment, Source, TransferEngine, TransferError};
 use ledger::Ledger;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Owner of the store's memory.
 const STORE: Owner = Owner(u64::MAX);
@@ -189,6 +190,6 @@ impl fmt::Debug for TensorStore {
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // Consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }

@@ -34,10 +34,11 @@ use super::stream::{Priority, Stream};
 use crate::{Arena, BufferMut};
 use copy_threads::{CopyThreads, Filled};
 use job::Job;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use worker::Worker;
 
@@ -165,7 +166,7 @@ impl Drop for TransferEngine {
 impl Shared {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         // Consistent between any two statements.
-        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inbox.lock()
     }
 }
 

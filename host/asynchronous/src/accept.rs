@@ -184,7 +184,7 @@ impl Invocations {
     /// Reserves a place in the queue.
     fn place(self: &Arc<Self>, tenant: &TenantId) -> Result<Place, AsyncError> {
         let (len_max, tenant_len_max) = (self.config.queue_len_max, self.config.tenant_queue_len_max);
-        self.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
+        self.index.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
             let (whose, len_max, setting) = match full {
                 Full::Node => ("this node", len_max, "async.queue_len_max"),
                 Full::Tenant => ("the tenant", tenant_len_max, "async.tenant_queue_len_max"),
@@ -201,7 +201,7 @@ impl Invocations {
     /// deleted to make room.
     fn check_room(&self, tenant: &TenantId, bytes: u64) -> Result<(), AsyncError> {
         let bytes_max = self.config.tenant_bytes_max;
-        if self.lock().live_bytes(tenant).saturating_add(bytes) <= bytes_max {
+        if self.index.lock().live_bytes(tenant).saturating_add(bytes) <= bytes_max {
             return Ok(());
         }
         let text = format!(
@@ -240,7 +240,7 @@ impl Record {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.invocations.lock().accepted(&self.tenant);
+        self.invocations.index.lock().accepted(&self.tenant);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Lease of this node's claims. The lease ends with the process, or when the datastore has not
 //! heard from the node for too long. Other nodes can then take over the claimed invocations.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::task::AbortOnDropHandle;
 use weir_datastore::{Datastore, Error, Lease, LeaseId};
@@ -27,7 +28,7 @@ impl Keeper {
 
     /// Returns the lease for new claims.
     pub(super) fn lease(&self) -> LeaseId {
-        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lease.lock()
     }
 
     /// Revokes the lease, and with it all claims.
@@ -44,7 +45,7 @@ async fn keep(datastore: Arc<dyn Datastore>, lease: Arc<Mutex<LeaseId>>, time: D
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let id = *lease.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = *lease.lock();
         // The timeout leaves time for another try before the lease ends.
         let Ok(kept) = tokio::time::timeout(every, datastore.keep_alive(id)).await else { continue };
         let kept = match kept {
@@ -52,7 +53,7 @@ async fn keep(datastore: Arc<dyn Datastore>, lease: Arc<Mutex<LeaseId>>, time: D
                 tracing::warn!(
                     "the lease of asynchronous invocations expired: other nodes may take over this node's invocations"
                 );
-                *lease.lock().unwrap_or_else(PoisonError::into_inner) = new.id;
+                *lease.lock() = new.id;
             }),
             kept => kept.map(drop),
         };

@@ -40,10 +40,11 @@ pub use work::Stop;
 
 use index::Index;
 use lease::Keeper;
+use parking_lot::Mutex;
 use record::Owner;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, Semaphore, watch};
 use weir_datastore::{Datastore, Key, KeyError, Revision};
 use weir_outbound::Connector;
@@ -176,9 +177,5 @@ impl Invocations {
         };
         let revision = invocations.load().await?;
         Ok((Arc::new(invocations), revision))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

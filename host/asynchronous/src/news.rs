@@ -3,8 +3,8 @@
 use super::record::{Place, decode, index, place};
 use super::{AsyncError, Invocations, now_ms};
 use rand::Rng;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use tokio::sync::watch;
 use weir_datastore::{Change, Event, Prefix, Revision};
 use weir_storage::{Follow, follow};
@@ -31,10 +31,10 @@ impl Invocations {
                 None => {}
             }
         }
-        self.lock().load(entries, claims);
+        self.index.lock().load(entries, claims);
         self.has_leftovers.store(true, Ordering::Relaxed);
         self.heard_of(revision);
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         waiting.values().for_each(|waiting| waiting.send_replace(()));
         Ok(revision)
     }
@@ -43,7 +43,7 @@ impl Invocations {
         let spread_ms = if self.is_alone { 0 } else { self.config.lease_ms / SPREAD };
         let mut changed = Vec::new();
         {
-            let mut index = self.lock();
+            let mut index = self.index.lock();
             for event in &change.events {
                 match (place(event.key()), event) {
                     (Some(Place::Entry(id)), Event::Put(entry)) => {
@@ -66,7 +66,7 @@ impl Invocations {
             }
         }
         self.heard_of(change.revision);
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.waiting.lock();
         changed.iter().filter_map(|id| waiting.get(id)).for_each(|waiting| waiting.send_replace(()));
     }
 
@@ -78,13 +78,13 @@ impl Invocations {
 
     /// Updates the queue metrics.
     pub(super) fn count(&self) {
-        let (live, working) = self.lock().len();
+        let (live, working) = self.index.lock().len();
         self.metrics.asynchronous.queue(live, working);
     }
 
     /// Subscribes to changes of an invocation.
     pub(super) fn news_of(&self, id: AsyncId) -> watch::Receiver<()> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         waiting.retain(|_, waiting| waiting.receiver_count() > 0);
         waiting.entry(id).or_insert_with(|| watch::Sender::new(())).subscribe()
     }

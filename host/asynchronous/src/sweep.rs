@@ -37,7 +37,7 @@ impl Invocations {
                 orphans_looked_for = Some(Instant::now());
             }
             if swept.is_ok() && self.has_leftovers.swap(false, Ordering::Relaxed) {
-                swept = self.blobs.sweep(|| self.lock().blobs()).await.map_err(AsyncError::io);
+                swept = self.blobs.sweep(|| self.index.lock().blobs()).await.map_err(AsyncError::io);
             }
             match swept {
                 Ok(()) => {}
@@ -57,7 +57,7 @@ impl Invocations {
         };
         // More invocations end during the deletion; the next sweep deletes the rest.
         for _ in 0..ROUNDS_MAX {
-            let all = self.lock().to_forget(now_ms(), &kept);
+            let all = self.index.lock().to_forget(now_ms(), &kept);
             let is_all = all.len() < FORGOTTEN_AT_ONCE;
             let forgetting = stream::iter(all.into_iter().map(Ok));
             forgetting.try_for_each_concurrent(AT_ONCE, |(tenant, id)| self.forget_one(tenant, id)).await?;
@@ -89,7 +89,7 @@ impl Invocations {
     async fn remove_orphans(&self, retention: Duration) -> Result<(), AsyncError> {
         let before = SystemTime::now() - retention.max(ORPHAN_AGE_MIN);
         let old = self.blobs.shared_before(before).await?;
-        let known = self.lock().blobs();
+        let known = self.index.lock().blobs();
         let orphans = old.into_iter().filter(|digest| !known.contains(digest));
         Ok(self.blobs.remove_shared(orphans).await?)
     }

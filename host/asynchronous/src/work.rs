@@ -49,7 +49,7 @@ impl Invocations {
         let working_max = self.config.running_max;
         let tenant_working_max = self.config.tenant_running_max.max(1);
         loop {
-            let next = self.lock().next(now_ms(), working_max as usize, tenant_working_max as usize);
+            let next = self.index.lock().next(now_ms(), working_max as usize, tenant_working_max as usize);
             let due_at_ms = match next {
                 Next::Work(work) => {
                     self.count();
@@ -106,7 +106,7 @@ struct Working {
 
 impl Drop for Working {
     fn drop(&mut self) {
-        self.invocations.lock().done(self.id, self.not_before_ms);
+        self.invocations.index.lock().done(self.id, self.not_before_ms);
         self.invocations.count();
         self.invocations.news.notify_one();
     }

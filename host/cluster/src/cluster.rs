@@ -28,7 +28,7 @@ use forward::Client;
 use members::{Membership, Reports, View};
 use prometheus_client::metrics::gauge::Gauge;
 use secret::Secret;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -108,7 +108,7 @@ impl Cluster {
     /// The part of the cluster's status that `tenant` may see.
     pub fn status(&self, placements: &Placements, tenant: &TenantId) -> ClusterStatus {
         let view = self.view.borrow();
-        let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
+        let reports = self.reports.read();
         let member = |(node, member): (&NodeId, &members::Member)| {
             let Report { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
             let devices = devices.into_iter().map(|device| device.status(tenant)).collect();

@@ -32,13 +32,14 @@ use device_use::RunningCall;
 use driver::Driver;
 use guard::End;
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use record::Record;
 use residency::{ReportedModel, ResidencyTable};
 use state::{Elsewhere, Placer, Refusal, State, Waiting};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
@@ -141,13 +142,12 @@ impl Placements {
             tasks: Mutex::default(),
         });
         let weak = Arc::downgrade(&placements);
-        placements.lock().placements = weak.clone();
+        placements.state.lock().placements = weak.clone();
         let mut tasks = vec![tokio::spawn(wake::wake(weak.clone(), placements.wake_at_ns.subscribe()))];
         if placements.record.is_some() {
             tasks.push(tokio::spawn(record::keep(weak)));
         }
-        *placements.tasks.lock().unwrap_or_else(PoisonError::into_inner) =
-            tasks.into_iter().map(AbortOnDropHandle::new).collect();
+        *placements.tasks.lock() = tasks.into_iter().map(AbortOnDropHandle::new).collect();
         placements
     }
 
@@ -159,21 +159,21 @@ impl Placements {
     /// A grant on this device for a call that could not run where it was placed. The scheduler is
     /// not asked again. The call may evict the models that are resident on the device.
     pub fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
-        let evict = device.map(|device| self.lock().residency.residents(device)).unwrap_or_default();
+        let evict = device.map(|device| self.state.lock().residency.residents(device)).unwrap_or_default();
         Granted { device, models, evict, is_fallback: true }
     }
 
     /// The recorder of an invocation's use of `device`; `None` if the invocation was not placed
     /// there.
     pub fn recorder(&self, invocation: InvocationId, device: Ordinal) -> Option<Arc<UseRecorder>> {
-        let state = self.lock();
+        let state = self.state.lock();
         let running = state.running.get(&invocation)?;
         (running.device == Some(device)).then(|| running.recorder.clone())
     }
 
     /// The placement of one of the tenant's latest invocations on this node, with its reasons.
     pub fn explanation(&self, tenant: &TenantId, invocation: InvocationId) -> Option<PlacementRecord> {
-        self.lock().history.get(tenant, invocation).cloned()
+        self.state.lock().history.get(tenant, invocation).cloned()
     }
 
     /// The outcome of a call that ran here and was placed by another node, if it has ended.
@@ -184,14 +184,14 @@ impl Placements {
     /// Records that an invocation that was placed here uses a model on a device other than the one
     /// it was placed on.
     pub fn grant_beside(&self, invocation: InvocationId, device: Ordinal, model: ModelId) {
-        self.lock().residency.add(invocation, device, model);
+        self.state.lock().residency.add(invocation, device, model);
     }
 
     /// Announces an invocation that needs `models`. Most invocations are placed by this call and
     /// are never added to `waiting`.
     fn arrive(&self, arrival: Arrival, models: Vec<ModelId>) -> Placing {
         let id = arrival.invocation;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let tenant = arrival.function.tenant.clone();
         let mut kept = self.address.is_some().then(|| arrival.clone());
         let mut own = Some(models);
@@ -231,19 +231,19 @@ impl Placements {
 
     /// Whether models of a device become evictable once their users are done.
     pub fn is_held_up(&self, device: Ordinal) -> bool {
-        self.lock().residency.is_held_up(device)
+        self.state.lock().residency.is_held_up(device)
     }
 
     /// The models that a load on a device may evict now.
     pub fn victims(&self, device: Ordinal) -> Vec<ModelId> {
-        self.lock().residency.victims(device)
+        self.state.lock().residency.victims(device)
     }
 
     /// Makes resident models evictable that no invocation on this node needs. Required where the
     /// scheduler assumed room that is not free yet: it may have just taken over, or its update is
     /// still in transit. Returns whether there were such models.
     pub fn give_up_unneeded(&self, device: Ordinal) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let unneeded = state.residency.unneeded(device);
         let is_any = !unneeded.is_empty();
         self.may_evict(&mut state, device, unneeded);
@@ -253,7 +253,7 @@ impl Placements {
     /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
     /// memory, each with its load time.
     pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(Resident, Duration)>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let (now, load_times): (Vec<_>, Vec<_>) = now()
             .into_iter()
@@ -276,7 +276,7 @@ impl Placements {
     /// Reports to the scheduler that a device was lost, with the contents of its memory, or is
     /// back. Returns whether this call reports a new loss.
     pub fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let is_up = *health.borrow() == Health::Up;
         if !state.residency.set_up(device, is_up) {
@@ -296,7 +296,7 @@ impl Placements {
 
     /// Reports to the scheduler that a device may have more or less memory for models than before.
     pub fn note_capacity(&self, device: Ordinal, capacity: &watch::Receiver<u64>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let capacity_bytes = *capacity.borrow();
         if state.residency.set_capacity(device, capacity_bytes, &self.devices) {
@@ -386,13 +386,13 @@ impl Placements {
 
     /// Reports that the device starts the first run of an invocation.
     fn run_started(&self, invocation: InvocationId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.tell(&mut state, NodeEvent::Started { invocation });
     }
 
     /// Reports the end of an invocation.
     fn over(&self, invocation: InvocationId, end: End) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_waiting = state.waiting.remove(&invocation).is_some();
         let remote = state.away.remove(&invocation);
         let running = self.release(&mut state, invocation, end);
@@ -411,7 +411,7 @@ impl Placements {
 
     /// Ends an invocation that no scheduler knows.
     fn over_unreported(&self, invocation: InvocationId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         self.release(&mut state, invocation, End::Cancelled);
     }
 
@@ -453,17 +453,13 @@ impl Placements {
     pub fn time_ns(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Placements {
     /// Appends the records to their files. Called periodically, and at the end.
     pub async fn write_record(&self) {
         if let Some(record) = &self.record {
-            let lines = match &mut self.lock().placer {
+            let lines = match &mut self.state.lock().placer {
                 Placer::Own(driver) => driver.take_lines(),
                 Placer::Dispatcher(_) => Vec::new(),
             };

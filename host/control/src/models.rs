@@ -35,12 +35,13 @@ use crate::devices::{Devices, NodeDevice};
 use crate::response_cache::Scope;
 use futures::StreamExt;
 use known::{Damaged, Known};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
 use record::{ModelRecord, id_of};
 use sharing::Shared;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, OnceLock};
 use store::Store;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
@@ -505,11 +506,11 @@ impl Models {
     }
 
     fn read_known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
+        self.known.write()
     }
 }
 

@@ -18,10 +18,11 @@ pub use config::ObjectsConfig;
 use futures::stream;
 use known::{Full, Known};
 use memory::Memory;
+use parking_lot::{RwLock, RwLockReadGuard};
 use record::{Record, object_key};
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use weir_datastore::{Compare, Datastore, Key, KeyError, Revision, Transaction};
 use weir_device::{Arena, OutOfMemory};
 use weir_inference::{Tensor, TensorError};
@@ -278,7 +279,7 @@ impl Objects {
     /// Reserves room for an object that is about to be stored.
     fn reserve(self: &Arc<Self>, tenant: &TenantId, name: &Name, bytes: u64) -> Result<Room, ObjectError> {
         let ObjectsConfig { tenant_len_max, tenant_bytes_max, .. } = self.config;
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         known.reserve(tenant, name, bytes, tenant_len_max, tenant_bytes_max)?;
         Ok(Room { objects: self.clone(), tenant: tenant.clone(), bytes })
     }
@@ -293,7 +294,7 @@ impl Objects {
     }
 
     fn read_known(&self) -> RwLockReadGuard<'_, Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner)
+        self.known.read()
     }
 
     fn leave_behind(&self) {
@@ -310,7 +311,7 @@ struct Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let mut known = self.objects.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.objects.known.write();
         known.release(&self.tenant, self.bytes);
     }
 }

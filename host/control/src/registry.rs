@@ -20,10 +20,11 @@ mod tests;
 pub use entry::{Entry as RegistryEntry, Kind, Noun};
 pub use function::{Deployment, FunctionEntry, FunctionRecord, Functions, Prepare};
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use record::Record;
 use record::{Head, Parsed, Value, parse};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Key, Revision};
 use weir_storage::{Changes, CutOff};
@@ -199,14 +200,14 @@ impl<K: Kind> Registry<K> {
     }
 
     fn names(&self) -> Vec<(TenantId, Name)> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         let names = tenants.iter().flat_map(|(tenant, names)| names.keys().map(move |name| (tenant, name)));
         names.map(|(tenant, name)| (tenant.clone(), name.clone())).collect()
     }
 
     /// The deployment of that name, if any. Every call takes this path.
     pub fn get(&self, tenant: &TenantId, name: &str) -> Option<Arc<RegistryEntry<K>>> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         tenants.get(tenant)?.get(name).cloned()
     }
 
@@ -228,7 +229,7 @@ impl<K: Kind> Registry<K> {
 
     /// All deployments of `tenant`, by name.
     pub fn list(&self, tenant: &TenantId) -> Vec<Arc<RegistryEntry<K>>> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         tenants.get(tenant).map(|names| names.values().cloned().collect()).unwrap_or_default()
     }
 
@@ -262,7 +263,7 @@ impl<K: Kind> Registry<K> {
         revision: Revision,
         after: After<K::Record>,
     ) -> Option<Arc<RegistryEntry<K>>> {
-        let mut tenants = self.tenants.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = self.tenants.write();
         let names = tenants.entry(tenant.clone()).or_default();
         let before = names.get(name).cloned();
         if let Some(before) = &before
@@ -294,7 +295,7 @@ impl<K: Kind> Registry<K> {
     }
 
     fn lock_damaged(&self) -> MutexGuard<'_, Vec<Damaged>> {
-        self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
+        self.damaged.lock()
     }
 }
 

@@ -33,7 +33,8 @@ pub use config::IntermediatesConfig;
 
 use kept::Kept;
 use let_go::LetGo;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 use weir_call::Fault;
@@ -85,7 +86,7 @@ impl Intermediates {
         if bytes < KEPT_BYTES_MIN {
             return None;
         }
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         let own_bytes = kept.bytes();
         let share_bytes = share_of_free_bytes(
             self.arena.bytes_max(),
@@ -123,12 +124,12 @@ impl Intermediates {
     /// The bytes of an intermediate that this node has.
     fn find(&self, tenant: &TenantId, number: u64) -> Result<Buffer, Fault> {
         let index = Index { node: self.node, number };
-        self.lock().get(tenant, number).ok_or_else(|| lost(index, "it was let go of, or has expired"))
+        self.kept.lock().get(tenant, number).ok_or_else(|| lost(index, "it was let go of, or has expired"))
     }
 
     /// Removes an intermediate of `tenant`, which has no more readers.
     fn forget(&self, tenant: &TenantId, number: u64) {
-        let mut kept = self.lock();
+        let mut kept = self.kept.lock();
         let gone = kept.remove(tenant, number);
         self.metrics.intermediates.usage(kept.len(), kept.bytes());
         drop(kept);
@@ -142,17 +143,13 @@ impl Intermediates {
         loop {
             tick.tick().await;
             let Some(this) = this.upgrade() else { return };
-            let mut kept = this.lock();
+            let mut kept = this.kept.lock();
             let gone = kept.expire(Instant::now());
             this.metrics.intermediates.expired.inc_by(gone.len() as u64);
             this.metrics.intermediates.usage(kept.len(), kept.bytes());
             drop(kept);
             drop(gone);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,8 +13,9 @@ use http::Version;
 use http::header::EXPECT;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
+use parking_lot::{Mutex, MutexGuard};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -89,7 +90,7 @@ impl HttpBody for Watched {
 }
 
 fn lock(shared: &Shared) -> MutexGuard<'_, Option<Body>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
+    shared.lock()
 }
 
 #[cfg(test)]

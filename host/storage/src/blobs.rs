@@ -21,10 +21,11 @@ use bytes::Bytes;
 use files::blocking;
 use futures::future::{BoxFuture, WeakShared};
 use futures::{Stream, StreamExt};
+use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 use tempfile::NamedTempFile;
 use weir_types::{ContentHash, Hasher};
@@ -350,7 +351,7 @@ impl Blobs {
     pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
         let folder = self.folder.clone();
         // Copies of the blobs in a shared store can be fetched again.
-        let unswept_since = self.unswept_since.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let unswept_since = self.unswept_since.lock().take();
         let aside_before = unswept_since.filter(|_| !self.is_shared());
         let sweep = self.in_use.sweep(wanted);
         blocking(move || {

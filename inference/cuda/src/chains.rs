@@ -15,9 +15,10 @@ mod table;
 
 use crate::libraries::LibraryState;
 use compiler::Compiler;
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use table::{Found, Table};
@@ -111,7 +112,7 @@ impl Chains {
         let Some(shared) = self.shared.as_ref().filter(|_| chain.len() >= self.instructions_min) else {
             return ChainKernel::Interpreted;
         };
-        let mut table = shared.lock();
+        let mut table = shared.table.lock();
         if table.end_if_stuck(Instant::now()) {
             tell(
                 "NVRTC does not come back, and is done without: chains that it has not compiled are interpreted until the device is opened again",
@@ -137,14 +138,13 @@ impl Chains {
     pub(crate) fn wait_until(&self, mut is_settled: impl FnMut() -> bool) {
         let Some(shared) = &self.shared else { return };
         loop {
-            let compiled = shared.lock().compiled();
+            let compiled = shared.table.lock().compiled();
             if is_settled() {
                 return;
             }
             let unchanged = |table: &mut Table<Function>| table.compiled() == compiled && !table.has_ended();
             // Polling detects a compiler that hangs.
-            let waited = shared.changed.wait_timeout_while(shared.lock(), ASK_EVERY, unchanged);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            shared.changed.wait_while_for(&mut shared.table.lock(), unchanged, ASK_EVERY);
         }
     }
 }
@@ -161,14 +161,14 @@ impl Shared {
                     "NVRTC fails, and chains that it fails for are interpreted, of which the first is told: {why}"
                 ));
             }
-            self.lock().done(&chain, made.ok());
+            self.table.lock().done(&chain, made.ok());
             self.changed.notify_all();
         }
     }
 
     /// Waits for the next chain; returns `None` at the end.
     fn next(&self) -> Option<Arc<Chain>> {
-        let mut table = self.lock();
+        let mut table = self.table.lock();
         loop {
             if table.has_ended() {
                 return None;
@@ -176,19 +176,15 @@ impl Shared {
             if let Some(chain) = table.next(Instant::now()) {
                 return Some(chain);
             }
-            table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut table);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table<Function>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Chains {
     fn drop(&mut self) {
         let Some(shared) = &self.shared else { return };
-        let mut table = shared.lock();
+        let mut table = shared.table.lock();
         table.end();
         let is_stuck = table.is_stuck(Instant::now());
         drop(table);

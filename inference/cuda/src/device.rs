@@ -4,8 +4,9 @@ use crate::chains::{Chains, CompilerConfig};
 use crate::kernels::Kernels;
 use crate::products::{LibraryConfig, ProductLibrary};
 use crate::slots::Slots;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 use weir_device::Arena;
 use weir_device::cuda::{
@@ -165,13 +166,13 @@ impl Gpu {
     /// Returns the device memory available to the pool and the memory used outside the pool, from
     /// the last measurement.
     pub(crate) fn measured(&self) -> Measured {
-        *self.measured.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.measured.lock()
     }
 
     /// Repeats the measurement. Call it after memory outside the pool may have been allocated.
     pub(crate) fn measure(&self) -> Result<(), CudaError> {
         let measured = self.pool.measure()?;
-        *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+        *self.measured.lock() = measured;
         Ok(())
     }
 

@@ -34,10 +34,11 @@ pub use prepare::{KernelGraphPreparer, KernelGraphPreparerConfig};
 
 use crate::captured::CaptureFailures;
 use model::KernelGraphModel;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_device::{Arena, Device};
 use weir_inference::{Footprint, InferenceError, Model, ModelSource, Part};
@@ -91,7 +92,7 @@ impl KernelGraphs {
     /// Returns the device memory of the workers of all tenants with loaded graphs, as in the
     /// graphs' footprints.
     pub(crate) fn workers_bytes(&self) -> u64 {
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.workers.lock();
         let count = workers.values().filter(|worker| worker.strong_count() > 0).count();
         self.worker_bytes().saturating_mul(count as u64)
     }
@@ -106,7 +107,7 @@ impl KernelGraphs {
     }
 
     fn worker(&self, tenant: &TenantId) -> Arc<Worker> {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut workers = self.workers.lock();
         if let Some(worker) = workers.get(tenant).and_then(Weak::upgrade) {
             return worker;
         }

@@ -5,8 +5,9 @@ mod modules;
 
 use ahead::Ahead;
 pub use modules::{LoadedModule, Modules};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_device::cuda::{Context, CudaError, Function};
 use weir_kernels::Kernel;
 
@@ -60,7 +61,7 @@ impl Kernels {
     }
 
     fn functions(&self) -> MutexGuard<'_, HashMap<Kernel, (Function, u32)>> {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.functions.lock()
     }
 
     /// Returns the modules, for measuring their load times.

@@ -1,6 +1,7 @@
 //! Run slots: a stream, working memory, and pinned staging memory for inputs and outputs.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use weir_device::cuda::{BlockPool, CudaError, Priority, SlotMemory, StagingBuffer, Stream};
 
 /// Initial size of each slot's staging memory in bytes, which fits the inputs and outputs of most
@@ -48,8 +49,8 @@ impl Slots {
     /// Takes the preferred slot if it is idle, because runs captured there can be repeated;
     /// otherwise takes another slot.
     pub fn take(&self, preferred: Option<usize>) -> TakenSlot<'_> {
-        let idle = self.returned.wait_while(self.lock(), |idle| idle.is_empty());
-        let mut idle = idle.unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
+        self.returned.wait_while(&mut idle, |idle| idle.is_empty());
         let found = idle.iter().position(|slot| Some(slot.number) == preferred);
         let slot = match found {
             Some(place) => Some(idle.swap_remove(place)),
@@ -60,7 +61,7 @@ impl Slots {
 
     /// Releases memory that recent runs have not needed. Taken slots keep their memory.
     pub(crate) fn settle(&self, now_ns: u64) {
-        for slot in self.lock().iter_mut() {
+        for slot in self.idle.lock().iter_mut() {
             if let Err(error) = slot.memory.settle(now_ns) {
                 tracing::warn!(%error, slot = slot.number, "releasing the memory of a run slot failed");
             }
@@ -74,11 +75,7 @@ impl Slots {
 
     /// Returns the memory mapped by idle slots, in bytes.
     pub fn held_bytes(&self) -> u64 {
-        self.lock().iter().map(|slot| slot.memory.held_bytes()).sum()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Slot>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().iter().map(|slot| slot.memory.held_bytes()).sum()
     }
 }
 
@@ -92,7 +89,7 @@ impl TakenSlot<'_> {
 impl Drop for TakenSlot<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            self.slots.lock().push(slot);
+            self.slots.idle.lock().push(slot);
             self.slots.returned.notify_one();
         }
     }

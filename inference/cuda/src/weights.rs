@@ -2,11 +2,12 @@
 
 use crate::device::Gpu;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use weir_device::cuda::{PinnedCache, Source, Span, Tensor, TensorKey, TransferError, Wanted};
 use weir_graph::{Model, Weight, WeightData};
@@ -150,7 +151,7 @@ impl Weights {
     /// Copies missing weights to the pinned cache, for the next load. Call it after the weights
     /// have arrived and are [verified](Self::verify).
     pub(crate) fn pin(&self, cache: &PinnedCache) {
-        cache.offer(std::mem::take(&mut *self.unpinned.lock().unwrap_or_else(PoisonError::into_inner)));
+        cache.offer(std::mem::take(&mut *self.unpinned.lock()));
     }
 
     /// Returns whether all weights have arrived. Returns an error if a weight can never arrive.

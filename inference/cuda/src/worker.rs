@@ -52,13 +52,14 @@ use crate::process::command;
 use files::Files;
 use let_go::LetGo;
 use message::{Answer, Opened, Request};
+use parking_lot::{Mutex, MutexGuard};
 use spill::Spill;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tracing::warn;
 use weir_device::{Arena, Device};
@@ -286,7 +287,7 @@ impl Worker {
     }
 
     fn siblings(&self) -> MutexGuard<'_, Vec<u32>> {
-        self.siblings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.siblings.lock()
     }
 
     /// Records a device-resident tensor of this worker.
@@ -307,7 +308,7 @@ impl Worker {
     }
 
     fn tensors(&self) -> MutexGuard<'_, HashMap<u64, WeakDeviceTensor>> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.left.lock()
     }
 
     fn number(&self) -> u64 {
@@ -315,6 +316,6 @@ impl Worker {
     }
 
     fn process(&self) -> MutexGuard<'_, Option<Process>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.lock()
     }
 }

@@ -10,10 +10,11 @@ use ort::session::builder::GraphOptimizationLevel;
 use ort::session::{RunOptions, Session};
 use ort::sys;
 use ort::value::TensorRef;
+use parking_lot::Mutex;
 use std::ffi::CStr;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tracing::{debug, info, warn};
 
 /// ONNX Runtime, loaded. Each process has at most one, and it stays until the process ends: the
@@ -32,7 +33,7 @@ impl Runtime {
     pub(crate) fn open(library: &Path, run_memory_bytes_max: u64) -> Result<&'static Self, LibraryError> {
         let unusable = |why: String| LibraryError::Unusable { path: library.to_owned(), why };
         let library = library.canonicalize().map_err(|error| unusable(error.to_string()))?;
-        let mut runtime = RUNTIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut runtime = RUNTIME.lock();
         match *runtime {
             Some(loaded) if loaded.library == library => Ok(loaded),
             Some(loaded) => Err(unusable(format!("{} is in use already", loaded.library.display()))),
@@ -54,7 +55,7 @@ impl Runtime {
 
     /// The loaded instance, if any.
     pub(crate) fn opened() -> Option<&'static Self> {
-        *RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
+        *RUNTIME.lock()
     }
 
     fn load(library: PathBuf, run_memory_bytes_max: u64) -> Result<&'static Self, String> {
@@ -82,7 +83,7 @@ impl Runtime {
     /// Memory that runs hold for intermediate tensors, in use or idle; 0 if unknown. Waits for a
     /// trim.
     pub(crate) fn run_memory_bytes(&self) -> u64 {
-        let trimmer = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner);
+        let trimmer = self.trimmer.lock();
         trimmer
             .arena_bytes()
             .inspect_err(|error| debug!(%error, "reading the size of the run memory failed"))
@@ -91,7 +92,7 @@ impl Runtime {
 
     /// Returns the idle part of the runs' memory to the system.
     pub(crate) fn trim(&self) {
-        if let Err(error) = self.trimmer.lock().unwrap_or_else(PoisonError::into_inner).trim() {
+        if let Err(error) = self.trimmer.lock().trim() {
             warn!(%error, "trimming the run memory failed");
         }
     }

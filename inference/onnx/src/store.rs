@@ -9,11 +9,12 @@
 //! contents by a hash that is not collision-resistant, so tenants do not share packed weights.
 
 use ort::session::builder::PrepackedWeights;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use weir_inference::{MappedFile, Variant, VerifiedFiles};
 use weir_types::{ContentHash, TenantId};
 
@@ -154,5 +155,5 @@ impl Drop for Member {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

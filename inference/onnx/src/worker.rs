@@ -31,11 +31,12 @@ use folder::Folder;
 use host::Host;
 use message::{Answer, Request, Start};
 use model::WorkerModel;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tracing::warn;
 use weir_device::Arena;
@@ -157,7 +158,7 @@ impl Workers {
     fn host(&self, key: &ModelKey) -> Arc<Host> {
         let suspect = self.shared.deaths.is_suspect(key).then(|| key.clone());
         let tenancy = Tenancy { tenant: key.id.tenant.clone(), suspect };
-        let mut hosts = self.lock();
+        let mut hosts = self.hosts.lock();
         if let Some(host) = hosts.get(&tenancy).and_then(Weak::upgrade) {
             return host;
         }
@@ -168,12 +169,8 @@ impl Workers {
     }
 
     fn running(&self) -> Vec<Arc<Worker>> {
-        let hosts: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let hosts: Vec<_> = self.hosts.lock().values().filter_map(Weak::upgrade).collect();
         hosts.iter().filter_map(|host| host.running()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Tenancy, Weak<Host>>> {
-        self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -390,10 +387,10 @@ impl Worker {
     }
 
     fn active(&self) -> MutexGuard<'_, HashMap<u64, ModelKey>> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        self.active.lock()
     }
 
     fn process(&self) -> MutexGuard<'_, Process> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process.lock()
     }
 }

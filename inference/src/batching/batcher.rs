@@ -7,9 +7,9 @@ use super::curve::Curve;
 use super::{BatchRules, Fit, Verdict};
 use crate::request::PlacedJob;
 use class::{CHOICES_SKIPPED, Class, PROBING_AHEAD, PROBING_SHARE, probe};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_types::Profile;
 
@@ -85,7 +85,7 @@ impl Batcher {
         if self.is_idle() {
             return true;
         }
-        let mut learned = self.lock();
+        let mut learned = self.learned.lock();
         let Some(class) = learned.classes.get_mut(class).filter(|class| class.is_settled) else {
             return false;
         };
@@ -100,7 +100,7 @@ impl Batcher {
 
     /// Chooses which waiting requests run now.
     pub(crate) fn choose(&self, class: &[u32], situation: &Situation<'_>) -> Choice {
-        let mut learned = self.lock();
+        let mut learned = self.learned.lock();
         let learned = &mut *learned;
         let Some(leader) = situation.candidates.first() else { return Choice::Run(vec![0]) };
         let known = learned.class(class, self);
@@ -134,7 +134,7 @@ impl Batcher {
 
     /// Records a successful run.
     pub(crate) fn ran(&self, ran: &Ran<'_>) {
-        let mut learned = self.lock();
+        let mut learned = self.learned.lock();
         let time_ns = u64::try_from(ran.time.as_nanos()).unwrap_or(u64::MAX);
         let class = learned.class(ran.class, self);
         let alone_ns: Option<f64> = ran.items.iter().map(|items| class.curve.estimate_ns(*items)).sum();
@@ -148,17 +148,17 @@ impl Batcher {
 
     /// Records the failure of a batch with this many items.
     pub(crate) fn failed(&self, class: &[u32], items: u32) {
-        self.lock().class(class, self).fail(items);
+        self.learned.lock().class(class, self).fail(items);
     }
 
     /// Expected time of a request that runs alone, in nanoseconds, if known.
     pub(crate) fn alone_ns(&self, fit: &Fit) -> Option<f64> {
-        self.lock().classes.get(&fit.class)?.curve.estimate_ns(fit.items)
+        self.learned.lock().classes.get(&fit.class)?.curve.estimate_ns(fit.items)
     }
 
     /// Records the verdict of a trial. Returns whether it decides if requests may run together.
     pub(crate) fn tried(&self, verdict: Verdict) -> bool {
-        let mut learned = self.lock();
+        let mut learned = self.learned.lock();
         let Trial::UnderWay(trials) = learned.trial else { return false };
         learned.trial = match verdict {
             Verdict::Same => Trial::Passed,
@@ -173,18 +173,13 @@ impl Batcher {
 
     /// Stops batching for good, because the outputs of a batch could not be split.
     pub(crate) fn give_up(&self) {
-        self.lock().trial = Trial::Failed;
+        self.learned.lock().trial = Trial::Failed;
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
     /// Forgets all measured times, because the cost of runs has changed.
     pub(crate) fn forget_times(&self) {
-        self.lock().classes.clear();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Learned> {
-        // No code under the lock can panic half-way.
-        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+        self.learned.lock().classes.clear();
     }
 }
 

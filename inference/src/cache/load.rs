@@ -9,7 +9,7 @@ use crate::error::InferenceError;
 use crate::footprint::{Footprint, Together};
 use crate::meter::Used;
 use crate::threads::{Lane, LaneSlots};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tracing::{debug, info, warn};
@@ -101,7 +101,7 @@ impl Shared {
 
     fn free_now(self: &Arc<Self>, resident: &Resident) {
         resident.unload();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let entry = state.entries.remove(&resident.source.key);
         state.has_gone(&resident.source.key);
         let is_wanted_again = state.reloads.let_go(&resident.source.key);
@@ -119,11 +119,6 @@ impl Shared {
     pub(super) fn trim(&self) {
         self.arena.trim();
         self.backend.trim();
-    }
-
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        // No code under the lock can panic half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -256,7 +251,7 @@ impl Answer {
         let key = &self.source.key;
         let bytes = resident.footprint.total_bytes();
         let resident = Arc::new(resident);
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let LoadingEnd { footprint: estimate, waiting, unloading } = state.end_loading(key);
         if let Some(why) = state.lost.clone() {
             drop(state);
@@ -310,7 +305,7 @@ impl Answer {
     fn failed(&mut self, error: &InferenceError) {
         self.is_given = true;
         self.shared.note_loss(error);
-        let ended = self.shared.lock().end_loading(&self.source.key);
+        let ended = self.shared.state.lock().end_loading(&self.source.key);
         self.refuse(ended.waiting, error);
     }
 

@@ -23,14 +23,14 @@ pub enum Health {
 impl Shared {
     /// Why the device is lost, while it is.
     pub(super) fn lost(&self) -> Option<Arc<str>> {
-        self.lock().lost.clone()
+        self.state.lock().lost.clone()
     }
 
     /// If `error` reports a device loss: marks all models as lost, ends running and waiting jobs,
     /// and starts the recovery.
     pub(super) fn note_loss(self: &Arc<Self>, error: &InferenceError) {
         let InferenceError::DeviceLost(why) = error else { return };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.lost.is_some() {
             return;
         }
@@ -73,7 +73,7 @@ impl Shared {
             }
             pause = (2 * pause).min(RECOVER_AGAIN_MAX);
         }
-        self.lock().lost = None;
+        self.state.lock().lost = None;
         info!(device = %self.backend.device(), "device recovered");
         self.health.send_replace(Health::Up);
         self.reload();

@@ -5,7 +5,8 @@
 
 use crate::backend::{Model, Session};
 use crate::error::InferenceError;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Instant;
 
 pub(super) struct Pool {
@@ -45,7 +46,7 @@ impl Pool {
 
     /// Takes an idle session.
     pub(super) fn take(&self) -> Option<Pooled> {
-        self.lock().pop().map(|idle| idle.session)
+        self.idle.lock().pop().map(|idle| idle.session)
     }
 
     /// Creates one more session. Blocks.
@@ -56,25 +57,21 @@ impl Pool {
 
     /// Returns a session for the next run.
     pub(super) fn put(&self, session: Pooled) {
-        self.lock().push(Idle { session, since: Instant::now() });
+        self.idle.lock().push(Idle { session, since: Instant::now() });
     }
 
     /// Ends the idle sessions. Blocks.
     pub(super) fn end(&self) {
-        let ended = std::mem::take(&mut *self.lock());
+        let ended = std::mem::take(&mut *self.idle.lock());
         drop(ended);
     }
 
     /// Removes sessions that have been idle since `before`, the least recently used first, while
     /// more than `keep` sessions remain. Dropping them may block.
     pub(super) fn retire(&self, before: Instant, keep: usize) -> Vec<Pooled> {
-        let mut idle = self.lock();
+        let mut idle = self.idle.lock();
         let surplus = self.len().saturating_sub(keep);
         let old = idle.iter().take(surplus).take_while(|idle| idle.since <= before).count();
         idle.drain(..old).map(|idle| idle.session).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -29,7 +29,7 @@ impl Pin {
         let lane = if shared.backend.in_turn(&self.resident().source).is_some() {
             Lane { batcher: None, ..own.clone() }
         } else {
-            let number = shared.lock().lane(None);
+            let number = shared.state.lock().lane(None);
             Lane { number, slots: LaneSlots::new(shared.config.slots), batcher: None }
         };
         Probe { lane, pool: Arc::new(Pool::new(threads)), pin: self.clone() }

@@ -66,7 +66,7 @@ impl Reloads {
 impl Shared {
     /// Queues the next reload behind the loader thread's other work, if the device is up.
     pub(super) fn reload(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.lost.is_some() {
             return;
         }
@@ -80,7 +80,7 @@ impl Shared {
     }
 
     fn reload_next(self: &Arc<Self>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.lost.is_some() {
             return;
         }
@@ -109,7 +109,7 @@ impl Shared {
 
     /// Restores the run setting of a model.
     fn set_again(&self, key: &ModelKey, setting: RunSetting) {
-        let resident = self.lock().entries.get(key).and_then(Entry::resident).cloned();
+        let resident = self.state.lock().entries.get(key).and_then(Entry::resident).cloned();
         let Some(resident) = resident.filter(|resident| resident.run_setting() != setting) else { return };
         match resident.apply(setting) {
             Ok(()) => self.runs.resize(&resident.lane, setting.sessions),

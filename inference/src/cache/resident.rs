@@ -9,8 +9,9 @@ use crate::footprint::Footprint;
 use crate::meter::Meter;
 use crate::request::RunRequest;
 use crate::threads::{Lane, shutting_down};
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weir_types::{Measured, ModelId, Signature};
 
@@ -208,19 +209,19 @@ impl Resident {
 
     /// The sessions that runs use now.
     pub(super) fn pool(&self) -> Arc<Pool> {
-        Arc::clone(&self.lock().pool)
+        Arc::clone(&self.loaded.lock().pool)
     }
 
     /// The current pool, and the pools that runs used earlier.
     pub(super) fn pools(&self) -> (Arc<Pool>, Vec<Arc<Pool>>) {
-        let loaded = self.lock();
+        let loaded = self.loaded.lock();
         (Arc::clone(&loaded.pool), loaded.former.clone())
     }
 
     /// Makes runs use the sessions of `pool`. Returns `false` if they already do, or if the model
     /// is unloaded.
     pub(super) fn switch_to(&self, pool: Arc<Pool>) -> bool {
-        let mut loaded = self.lock();
+        let mut loaded = self.loaded.lock();
         if Arc::ptr_eq(&loaded.pool, &pool) || loaded.model.is_none() {
             return false;
         }
@@ -232,12 +233,12 @@ impl Resident {
 
     /// Drops earlier pools that have no sessions left.
     pub(super) fn forget_empty_pools(&self) {
-        self.lock().former.retain(|pool| pool.len() > 0);
+        self.loaded.lock().former.retain(|pool| pool.len() > 0);
     }
 
     /// The model that sessions are created from; an error after the unload.
     pub(super) fn model(&self) -> Result<Arc<dyn Model>, InferenceError> {
-        self.lock().model.clone().ok_or_else(shutting_down)
+        self.loaded.lock().model.clone().ok_or_else(shutting_down)
     }
 
     /// An idle session of `pool`, or a new one. The lane limits the number of sessions.
@@ -251,12 +252,12 @@ impl Resident {
 
     /// Time since the last pin dropped; `None` while the model is pinned.
     pub(super) fn idle_for(&self) -> Option<Duration> {
-        let unpinned_at = *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let unpinned_at = *self.unpinned_at.lock();
         (self.pins() == 0).then(|| unpinned_at.elapsed())
     }
 
     fn note_unpinned(&self) {
-        *self.unpinned_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.unpinned_at.lock() = Instant::now();
     }
 
     /// Lets the last pin free the model. Returns whether there is no pin, so that the caller must
@@ -287,7 +288,7 @@ impl Resident {
 
     /// Frees the device's memory. Blocks.
     pub(super) fn unload(&self) {
-        let mut loaded = self.lock();
+        let mut loaded = self.loaded.lock();
         let former = std::mem::take(&mut loaded.former);
         let pool = std::mem::replace(&mut loaded.pool, Arc::new(Pool::new(THREADS)));
         let model = loaded.model.take();
@@ -295,9 +296,5 @@ impl Resident {
         // The sessions before their weights.
         drop((pool, former));
         drop(model);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Loaded> {
-        self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,9 +15,10 @@ use crate::request::{Completion, Execution, PRIORITY_DEFAULT, PlacedJob, RunRequ
 use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
 use crate::value::Value;
 use metered::Metered;
+use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin as StdPin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 use together::run_together;
@@ -120,7 +121,7 @@ impl Reply {
     }
 
     fn send(&self, answer: Answer) {
-        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let sender = self.0.lock().take();
         // The caller may have stopped waiting.
         if let Some(sender) = sender {
             let _ = sender.send(answer);

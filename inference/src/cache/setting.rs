@@ -28,7 +28,7 @@ impl ModelCache {
     /// retired. `None` if the model is not in memory.
     #[must_use]
     pub fn run_setting(&self, key: &ModelKey) -> Option<(RunSetting, usize)> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let resident = state.entries.get(key)?.resident()?;
         Some((resident.run_setting(), resident.sessions()))
     }
@@ -37,7 +37,7 @@ impl ModelCache {
     /// in memory.
     #[must_use]
     pub fn asked(&self, key: &ModelKey) -> Option<u64> {
-        Some(self.shared.lock().entries.get(key)?.resident()?.asked())
+        Some(self.shared.state.lock().entries.get(key)?.resident()?.asked())
     }
 
     /// Changes the setting of a model, within the device's run slots and threads. The future
@@ -96,7 +96,7 @@ impl ModelCache {
 
     /// Pins a model if it is resident, without counting a use.
     fn pin_untouched(&self, key: &ModelKey) -> Option<Pin> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let resident = state.entries.get(key).and_then(Entry::resident)?;
         Some(Pin::new(resident, &self.shared, None))
     }

@@ -3,8 +3,8 @@
 
 use crate::MEMORY_BYTES_KEPT;
 use crate::connection::{CallError, Connection};
+use parking_lot::{Condvar, Mutex};
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_inference::Interrupt;
 
@@ -47,7 +47,7 @@ impl ConnectionPool {
         interrupt: &Interrupt,
         connect: impl FnOnce() -> io::Result<Connection>,
     ) -> Result<PooledConnection<'_>, CallError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let found = state.idle.iter().rposition(|connection| !connection.is_busy());
             let connection = match found {
@@ -68,13 +68,8 @@ impl ConnectionPool {
             if interrupt.reason().is_some() {
                 return Err(CallError::Unwanted);
             }
-            let waited = self.returned.wait_timeout(state, LOOK_EVERY);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.returned.wait_for(&mut state, LOOK_EVERY);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -92,7 +87,7 @@ impl Drop for PooledConnection<'_> {
         if let Some(connection) = &connection {
             connection.let_go_beyond(MEMORY_BYTES_KEPT);
         }
-        let mut state = self.pool.lock();
+        let mut state = self.pool.state.lock();
         match connection {
             Some(connection) => state.idle.push(connection),
             None => state.count -= 1,

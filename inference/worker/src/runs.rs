@@ -1,7 +1,8 @@
 //! Active runs in a worker, and their cancellation.
 
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_inference::{Interrupt, Reason};
 
 /// Maximum number of cancellations that wait for their run. Further ones replace the oldest.
@@ -32,7 +33,7 @@ impl ActiveRuns {
     #[must_use]
     pub fn begin(&self, number: u64) -> ActiveRun<'_> {
         let interrupt = Arc::<Interrupt>::default();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.active.insert(number, Arc::clone(&interrupt));
         let early = state.early.iter().position(|cancelled| *cancelled == number);
         if early.and_then(|place| state.early.remove(place)).is_some() {
@@ -44,7 +45,7 @@ impl ActiveRuns {
 
     /// Cancels a run, unless it has ended.
     pub fn cancel(&self, number: u64) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let interrupt = state.active.get(&number).cloned();
         if interrupt.is_none() {
             if state.early.len() >= EARLY_MAX {
@@ -60,11 +61,7 @@ impl ActiveRuns {
 
     /// Returns whether a run has begun and has not ended.
     pub fn is_active(&self, number: u64) -> bool {
-        self.lock().active.contains_key(&number)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().active.contains_key(&number)
     }
 }
 
@@ -78,7 +75,7 @@ impl ActiveRun<'_> {
 
 impl Drop for ActiveRun<'_> {
     fn drop(&mut self) {
-        self.runs.lock().active.remove(&self.number);
+        self.runs.0.lock().active.remove(&self.number);
     }
 }
 
@@ -102,7 +99,7 @@ mod tests {
     fn early_cancellations_are_bounded() {
         let runs = ActiveRuns::default();
         (0..10 * EARLY_MAX as u64).for_each(|number| runs.cancel(number));
-        assert_eq!(runs.lock().early.len(), EARLY_MAX);
+        assert_eq!(runs.0.lock().early.len(), EARLY_MAX);
         assert_eq!(runs.begin(0).interrupt().reason(), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Emulator;
 use anyhow::{Context as _, Result, bail, ensure};
-use std::sync::Mutex;
+use parking_lot::Mutex;
 use weir_graph::reference::{self, Data, Tensor};
 use weir_graph::{Graph, Node, Op, Port, Source, TensorType, Value, ValueId};
 use weir_kernels::{Launch, Operands, Plan, Precision, Slot, Target, plan};
@@ -176,7 +176,7 @@ static IDLE: [Mutex<Vec<Emulator>>; 2] = [Mutex::new(Vec::new()), Mutex::new(Vec
 
 fn with_emulator<T>(sanitised: bool, work: impl FnOnce(&mut Emulator) -> Result<T>) -> Result<T> {
     let idle = &IDLE[usize::from(sanitised)];
-    let lock = || idle.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lock = || idle.lock();
     let taken = lock().pop();
     let mut emulator = match taken {
         Some(emulator) => emulator,

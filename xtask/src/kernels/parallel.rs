@@ -1,8 +1,8 @@
 //! Parallel work that reports every failure, not only the first.
 
 use anyhow::{Result, bail};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Maximum number of concurrent compilations; each takes a few hundred megabytes.
@@ -12,20 +12,20 @@ const WORKERS_MAX: usize = 8;
 pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
     let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
     let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let result = work(item);
-                    done.lock().unwrap_or_else(PoisonError::into_inner).push(result);
-                }
-            });
-        }
+    let worker = || {
+        let taken = || items.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(taken).map(&work).collect::<Vec<_>>()
+    };
+    let results: Vec<Result<T>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            .collect()
     });
     let mut made = Vec::new();
     let mut failed = Vec::new();
-    for result in done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    for result in results {
         match result {
             Ok(one) => made.push(one),
             Err(error) => failed.push(format!("{error:#}")),

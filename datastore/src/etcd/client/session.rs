@@ -4,7 +4,7 @@
 use super::protocol::AuthenticateRequest;
 use super::protocol::auth_client::AuthClient;
 use super::{Call, ClientError, Result};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::service::Interceptor;
@@ -54,7 +54,7 @@ impl Session {
     /// The session's token, requested from etcd if necessary; `None` without a user.
     async fn token(&self, channel: &Channel) -> Result<Option<Token>> {
         let Some((name, password)) = &self.user else { return Ok(None) };
-        let issued = || self.lock().clone();
+        let issued = || self.token.lock().clone();
         if let Some(token) = issued() {
             return Ok(Some(token));
         }
@@ -65,18 +65,13 @@ impl Session {
         let request = AuthenticateRequest { name: name.clone(), password: password.clone() };
         let response = AuthClient::new(connection(channel, None)).authenticate(request).await?;
         let token: Token = response.into_inner().token.parse()?;
-        *self.lock() = Some(token.clone());
+        *self.token.lock() = Some(token.clone());
         Ok(Some(token))
     }
 
     /// Drops a rejected token, unless another request has already replaced it.
     fn forget(&self, refused: Option<&Token>) {
-        self.lock().take_if(|token| Some(&*token) == refused);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Token>> {
-        // A token is replaced as a whole, so that a panic elsewhere leaves a consistent state.
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+        self.token.lock().take_if(|token| Some(&*token) == refused);
     }
 }
 

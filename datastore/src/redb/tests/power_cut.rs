@@ -22,7 +22,7 @@ struct Bytes {
 impl Disk {
     /// The disk after a power cut: the synced state, plus a random part of each later write.
     fn cut(&self, random: &mut StdRng) -> Self {
-        let bytes = self.0.lock().unwrap();
+        let bytes = self.0.lock();
         let mut after = bytes.kept.clone();
         after.resize(bytes.now.len().max(after.len()), 0);
         for (at, block) in bytes.now.chunks(4_096).enumerate() {
@@ -44,33 +44,33 @@ impl Disk {
 
     /// Fails writes from now on, as a full disk does, or lets them succeed again.
     fn set_full(&self, full: bool) {
-        self.0.lock().unwrap().full = full;
+        self.0.lock().full = full;
     }
 
     fn check_room(&self) -> Result<(), io::Error> {
-        if self.0.lock().unwrap().full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        if self.0.lock().full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
 }
 
 impl StorageBackend for Disk {
     fn len(&self) -> Result<u64, io::Error> {
-        Ok(self.0.lock().unwrap().now.len() as u64)
+        Ok(self.0.lock().now.len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
         let offset = offset as usize;
-        out.copy_from_slice(&self.0.lock().unwrap().now[offset..offset + out.len()]);
+        out.copy_from_slice(&self.0.lock().now[offset..offset + out.len()]);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
         self.check_room()?;
-        self.0.lock().unwrap().now.resize(len as usize, 0);
+        self.0.lock().now.resize(len as usize, 0);
         Ok(())
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        let mut bytes = self.0.lock().unwrap();
+        let mut bytes = self.0.lock();
         if bytes.broken {
             return Err(io::Error::other("the disk is broken"));
         }
@@ -81,7 +81,7 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
         self.check_room()?;
         let offset = offset as usize;
-        self.0.lock().unwrap().now[offset..offset + data.len()].copy_from_slice(data);
+        self.0.lock().now[offset..offset + data.len()].copy_from_slice(data);
         Ok(())
     }
 }
@@ -114,13 +114,13 @@ async fn disk_failure_fails_writes_and_publishes_nothing() {
     let store = Arc::new(disk.open().await);
     put(&*store, "k", "before").await;
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
-    disk.0.lock().unwrap().broken = true;
+    disk.0.lock().broken = true;
     let write = || store.commit(Transaction::new().put(key("k"), "lost"));
     let (one, other, lease) = tokio::join!(write(), write(), store.grant_lease(Duration::from_secs(9)));
     for error in [one.unwrap_err(), other.unwrap_err(), lease.unwrap_err()] {
         assert!(matches!(error, Error::Storage { .. }), "{error:?}");
     }
-    disk.0.lock().unwrap().broken = false;
+    disk.0.lock().broken = false;
     store.close().await;
     assert_eq!(watch.next().await, Err(WatchEnd::Closed), "a write that failed was told to a watch");
     let store = disk.open().await;
@@ -170,9 +170,9 @@ async fn watch_does_not_miss_a_commit_that_was_reported_as_failed() {
     let store = disk.open().await;
     let before = put(&store, "k", "before").await;
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
-    disk.0.lock().unwrap().broken = true;
+    disk.0.lock().broken = true;
     store.commit(Transaction::new().put(key("k"), "maybe")).await.unwrap_err();
-    disk.0.lock().unwrap().broken = false;
+    disk.0.lock().broken = false;
     wait_until_healthy(&store).await;
     let entry = store.get(&key("k")).await.unwrap().unwrap();
     let after = put(&store, "other", "x").await;

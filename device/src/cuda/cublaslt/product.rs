@@ -16,7 +16,8 @@ use cudarc::cublaslt::sys::{
     cublasLtMatmulDescAttributes_t as Attribute, cublasLtMatmulPreferenceAttributes_t as Wish,
     cublasLtReductionScheme_t as Reduction, cudaDataType_t as DataType,
 };
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use weir_types::ElementType;
 
 /// Alignment of the addresses of outputs, bias, residual and workspace.
@@ -192,7 +193,7 @@ impl Product {
             return Err(lacking());
         }
         let (alpha, beta) = (self.shape.alpha, if self.shape.has_residual { 1.0_f32 } else { 0.0 });
-        let descriptor = self.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
+        let descriptor = self.descriptor.lock();
         if let Some(bias) = buffers.bias {
             descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;
         }

@@ -8,8 +8,9 @@ use super::span::Owner;
 use crate::cuda::context::Context;
 use crate::cuda::error::{CudaError, OutOfMemory};
 use cudarc::driver::sys::CUmemAllocationGranularity_flags_enum as Granularity;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// The blocks that all ranges of a device may use together. Returned blocks are kept for later
 /// requests.
@@ -215,12 +216,12 @@ impl BlockPool {
     }
 
     fn created(&self) -> MutexGuard<'_, usize> {
-        self.created.lock().unwrap_or_else(PoisonError::into_inner)
+        self.created.lock()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Counts and lists are consistent between any two statements that can panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -11,8 +11,9 @@ use super::blocks::Block;
 use crate::cuda::error::CudaError;
 use crate::cuda::memory::BLOCK_BYTES;
 use crate::cuda::pinned::{PinnedBlock, PinnedPiece};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle, available_parallelism};
 
 /// The most copy threads: together they are faster than the bus.
@@ -105,7 +106,7 @@ impl CopyThreads {
 
 impl Drop for CopyThreads {
     fn drop(&mut self) {
-        self.queue.lock().stop = true;
+        self.queue.work.lock().stop = true;
         self.queue.wake.notify_all();
         for thread in self.threads.drain(..) {
             // The thread has reported its own panic.
@@ -120,8 +121,10 @@ impl Queue {
         let pieces = staging.split(usize::try_from(bytes).unwrap_or(usize::MAX), PIECE_BYTES);
         let count = pieces.len();
         let fill = |piece| FillPiece { ticket, blocks: Arc::clone(&blocks), number, piece };
-        self.lock().pieces.extend(pieces.into_iter().map(fill));
-        (0..count).for_each(|_| self.wake.notify_one());
+        self.work.lock().pieces.extend(pieces.into_iter().map(fill));
+        (0..count).for_each(|_| {
+            self.wake.notify_one();
+        });
     }
 
     /// Gathers pieces until stopped.
@@ -140,13 +143,9 @@ impl Queue {
 
     fn next(&self) -> Option<FillPiece> {
         let waits = |work: &mut Work| work.pieces.is_empty() && !work.stop;
-        let work = self.wake.wait_while(self.lock(), waits);
-        work.unwrap_or_else(PoisonError::into_inner).pieces.pop_front()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Work> {
-        // Consistent between any two statements.
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut work = self.work.lock();
+        self.wake.wait_while(&mut work, waits);
+        work.pieces.pop_front()
     }
 }
 
@@ -185,7 +184,9 @@ mod tests {
                 threads.fill(Fill { ticket: number as u64, blocks, number, staging });
             }
             let all = |inbox: &mut super::super::Inbox| inbox.filled.len() < BLOCKS;
-            let filled = std::mem::take(&mut shared.wake.wait_while(shared.inbox(), all).unwrap().filled);
+            let mut inbox = shared.inbox();
+            shared.wake.wait_while(&mut inbox, all);
+            let filled = std::mem::take(&mut inbox.filled);
             for Filled { ticket, staging } in &filled {
                 let expected = vec![*ticket as u8 + 1; block_bytes];
                 assert!(staging.as_slice() == expected, "{count} threads, block {ticket}");
@@ -212,7 +213,7 @@ mod tests {
                 number,
                 staging: ring.try_take().unwrap(),
             });
-            assert_eq!(queue.lock().pieces.len(), count);
+            assert_eq!(queue.work.lock().pieces.len(), count);
             let mut whole = None;
             for _ in 0..count {
                 assert!(whole.is_none(), "the block is filled before its last piece");

@@ -9,9 +9,10 @@ use crate::cuda::pinned::PinnedSlice;
 use crate::cuda::stream::Stream;
 use crate::{Buffer, BufferMut, OutOfMemory};
 use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Bytes of the host, and their place on the device. A longer place is filled up with zeroes.
@@ -115,8 +116,8 @@ impl Transfer {
         let waits = |state: &mut State| {
             state.end.is_none() && matches!(state.groups.get(group), Some(Group::Waiting))
         };
-        let state = self.changed.wait_while(self.state(), waits);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        self.changed.wait_while(&mut state, waits);
         if let Some(Err(error)) = &state.end {
             return Err(error.clone());
         }
@@ -133,8 +134,8 @@ impl Transfer {
 
     /// Waits until all blocks have arrived, or the copy has failed.
     pub fn wait(&self) -> Result<(), TransferError> {
-        let state = self.changed.wait_while(self.state(), |state| state.end.is_none());
-        let state = state.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        self.changed.wait_while(&mut state, |state| state.end.is_none());
         state.end.clone().unwrap_or(Err(TransferError::Stopped))
     }
 
@@ -190,7 +191,7 @@ impl Transfer {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Consistent between any two statements.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -202,7 +203,7 @@ impl Fetch {
     /// Waits for the bytes.
     pub fn wait(self) -> Result<Buffer, TransferError> {
         self.transfer.wait()?;
-        let buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let buffer = self.buffer.lock().take();
         buffer.map(BufferMut::freeze).ok_or(TransferError::Stopped)
     }
 

@@ -10,7 +10,7 @@ use crate::cuda::event::Event;
 use crate::cuda::pinned::{PinnedBlock, PinnedRing};
 use crate::cuda::stream::Stream;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The most blocks in flight on the device: enough to keep the bus busy, and few enough that a new
@@ -248,7 +248,7 @@ impl Active {
         }
         let (Some(buffer), Some(staging)) = (&self.job.buffer, &flight.staging) else { return };
         let Some(block) = self.job.blocks.get(flight.block) else { return };
-        let mut buffer = buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffer = buffer.lock();
         let start = usize::try_from(block.offset).unwrap_or(usize::MAX);
         let len = usize::try_from(block.span.bytes()).unwrap_or(usize::MAX);
         let to = buffer.as_mut().and_then(|buffer| buffer.get_mut(start..start.checked_add(len)?));

@@ -6,7 +6,7 @@ use super::job::TransferError;
 use super::lane::Lane;
 use crate::cuda::pinned::PinnedRing;
 use crate::cuda::stream::Stream;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 /// State of the thread.
 pub(super) struct Worker {
@@ -51,7 +51,7 @@ impl Worker {
         let mut inbox = self.shared.inbox();
         if nothing_to_do {
             let quiet = |inbox: &mut super::Inbox| !inbox.stop && inbox.jobs.is_empty();
-            inbox = self.shared.wake.wait_while(inbox, quiet).unwrap_or_else(PoisonError::into_inner);
+            self.shared.wake.wait_while(&mut inbox, quiet);
         }
         let (jobs, filled) = (std::mem::take(&mut inbox.jobs), std::mem::take(&mut inbox.filled));
         let (stop, look) = (inbox.stop, std::mem::take(&mut inbox.look));
@@ -75,7 +75,7 @@ impl Worker {
                 !inbox.stop && !inbox.look && inbox.jobs.is_empty() && inbox.filled.is_empty()
             };
             // The loop receives the new messages.
-            drop(self.shared.wake.wait_while(self.shared.inbox(), quiet));
+            self.shared.wake.wait_while(&mut self.shared.inbox(), quiet);
         } else {
             let _ = self.up.reap(true) || self.down.reap(true);
         }
@@ -88,8 +88,10 @@ impl Worker {
         }
         while self.up.is_filling() {
             let none = |inbox: &mut super::Inbox| inbox.filled.is_empty();
-            let inbox = self.shared.wake.wait_while(self.shared.inbox(), none);
-            let filled = std::mem::take(&mut inbox.unwrap_or_else(PoisonError::into_inner).filled);
+            let mut inbox = self.shared.inbox();
+            self.shared.wake.wait_while(&mut inbox, none);
+            let filled = std::mem::take(&mut inbox.filled);
+            drop(inbox);
             filled.into_iter().for_each(|filled| self.up.filled(filled));
         }
         for lane in [&mut self.up, &mut self.down] {

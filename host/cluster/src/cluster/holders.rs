@@ -3,7 +3,7 @@
 use super::Cluster;
 use crate::placement::RemotePlacement;
 use crate::wire::Granted;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use weir_types::ModelId;
 use weir_types::Ordinal;
@@ -14,7 +14,7 @@ impl Cluster {
     /// is asked.
     pub fn holder_of(&self, models: &[ModelId]) -> Option<RemotePlacement> {
         let view = self.view.borrow();
-        let reports = self.reports.read().unwrap_or_else(PoisonError::into_inner);
+        let reports = self.reports.read();
         let others = view.nodes.iter().filter(|(node, _)| **node != self.node);
         let places = others.filter_map(|(node, member)| {
             let report = reports.get(node)?;

@@ -6,9 +6,10 @@
 //! of the node that they describe.
 
 use crate::wire::PROTOCOL;
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -320,7 +321,7 @@ impl Follow for Follower {
                 Event::Put(entry) => note_report(&self.reports, &self.keys, entry),
                 Event::Delete(key) => {
                     if let Some(node) = node_of(&self.keys.reports, key) {
-                        self.reports.write().unwrap_or_else(PoisonError::into_inner).remove(&node);
+                        self.reports.write().remove(&node);
                     }
                 }
             }
@@ -388,7 +389,7 @@ fn note_report(reports: &Reports, keys: &Keys, entry: &Entry) {
     if let (Some(node), Ok(report)) =
         (node_of(&keys.reports, &entry.key), serde_json::from_slice(&entry.value))
     {
-        reports.write().unwrap_or_else(PoisonError::into_inner).insert(node, report);
+        reports.write().insert(node, report);
     }
 }
 

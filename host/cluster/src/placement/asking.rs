@@ -30,7 +30,7 @@ impl Placements {
     /// Switches to the dispatcher at the other end of `link`: introduces this node to it and
     /// announces all waiting invocations.
     pub fn ask(&self, link: Link) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let hello = self.hello(&state);
         link.send(NodeEvent::Hello(hello));
         self.replace(&mut state, Placer::Dispatcher(link));
@@ -41,7 +41,7 @@ impl Placements {
     /// Switches to this node's own scheduler, if it is not in use already: the dispatcher is lost,
     /// or this node is to be the dispatcher.
     pub fn place_alone(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if matches!(state.placer, Placer::Own(_)) {
             return;
         }
@@ -54,7 +54,7 @@ impl Placements {
 
     /// Carries out a decision of the dispatcher.
     pub fn execute(&self, command: DispatcherCommand) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match command {
             DispatcherCommand::Start { invocation, node, device, address, evict, why } => {
                 let device_id = device.map(|ordinal| DeviceId { node, ordinal });

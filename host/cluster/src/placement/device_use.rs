@@ -2,7 +2,8 @@
 //! end.
 
 use super::Placements;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_inference::{ObservedRun, RunObserver};
 use weir_scheduler::{Arrival, DeviceUse, Outcome};
@@ -44,26 +45,26 @@ impl UseRecorder {
     /// Adds a time for which the call waited for the device: for a run slot, or for a batch to
     /// form.
     pub fn waited(&self, time: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.used.wait_ns = state.used.wait_ns.saturating_add(nanoseconds(time));
     }
 
     /// Adds the time of a load for which the call waited.
     pub fn loaded(&self, time: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.load_time = state.load_time.saturating_add(time);
         state.used.wait_ns = state.used.wait_ns.saturating_add(nanoseconds(time));
     }
 
     /// The use of the device so far.
     pub(super) fn used(&self) -> DeviceUse {
-        self.lock().used
+        self.state.lock().used
     }
 
     /// Times of the call from its placement until now.
     pub(super) fn outcome(&self) -> Outcome {
         let total_ns = nanoseconds(self.placed_at.elapsed());
-        let state = self.lock();
+        let state = self.state.lock();
         let load_time_ns = nanoseconds(state.load_time);
         let wait_ns = state.used.wait_ns.saturating_sub(load_time_ns);
         let known_ns = state.used.wait_ns.saturating_add(state.used.run_time_ns);
@@ -75,22 +76,18 @@ impl UseRecorder {
             off_device_ns: total_ns.saturating_sub(known_ns),
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Recorded> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl RunObserver for UseRecorder {
     fn started(&self) {
-        let is_first = !std::mem::replace(&mut self.lock().has_started, true);
+        let is_first = !std::mem::replace(&mut self.state.lock().has_started, true);
         if is_first && let Some(placements) = self.placements.upgrade() {
             placements.run_started(self.invocation);
         }
     }
 
     fn ended(&self, run: &ObservedRun) {
-        let used = &mut self.lock().used;
+        let used = &mut self.state.lock().used;
         used.device_time_ns = used.device_time_ns.saturating_add(run.part_ns);
         used.run_time_ns = used.run_time_ns.saturating_add(run.run_time_ns);
         used.batch_items = used.batch_items.max(run.items);

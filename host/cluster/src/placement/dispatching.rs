@@ -19,7 +19,7 @@ impl Placements {
         commands: mpsc::Sender<DispatcherCommand>,
         broken: CancellationToken,
     ) -> Option<LinkId> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return None };
         let (link, events) = driver.join(hello, self.time_ns(Instant::now()), commands, broken);
         self.decide_all(&mut state, events);
@@ -28,7 +28,7 @@ impl Placements {
 
     /// Handles an event from another node.
     pub fn hear(&self, node: NodeId, link: LinkId, event: NodeEvent) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return };
         if !driver.is_current(node, link) {
             return;
@@ -49,7 +49,7 @@ impl Placements {
     /// Handles the end of another node's link. A node that leaves in good order finishes its
     /// invocations; the invocations of a lost node are lost.
     pub fn leave(&self, node: NodeId, link: LinkId, is_orderly: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return };
         if !driver.is_current(node, link) {
             return;
@@ -66,7 +66,7 @@ impl Placements {
 
     /// The nodes that request placements from this one.
     pub fn nodes(&self) -> Vec<NodeId> {
-        match &self.lock().placer {
+        match &self.state.lock().placer {
             Placer::Own(driver) => driver.nodes(),
             Placer::Dispatcher(_) => Vec::new(),
         }
@@ -74,7 +74,7 @@ impl Placements {
 
     /// Whether another node places this node's invocations.
     pub fn asks(&self) -> bool {
-        matches!(self.lock().placer, Placer::Dispatcher(_))
+        matches!(self.state.lock().placer, Placer::Dispatcher(_))
     }
 
     pub(super) fn decide_all(&self, state: &mut State, events: Vec<Event>) {

@@ -72,7 +72,7 @@ impl Placements {
 
     /// The placement of a call that was granted its place on this node.
     pub fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Placement, PlacementGuard) {
-        self.lock().begin(id, granted.clone(), None, None);
+        self.state.lock().begin(id, granted.clone(), None, None);
         // The scheduler that has placed the call learns of its end from this node.
         let origin = if granted.is_fallback { PlacementOrigin::Fallback } else { PlacementOrigin::Scheduler };
         let local = LocalPlacement { invocation: id, device: granted.device };

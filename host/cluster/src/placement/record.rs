@@ -1,9 +1,10 @@
 //! Records the events and actions of the node's schedulers for replay, in one file per scheduler.
 
 use super::Placements;
+use parking_lot::Mutex;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 /// The interval at which records are appended to their file.
@@ -30,7 +31,7 @@ impl Record {
 
     /// Records that a scheduler has ended, with its last lines.
     pub(super) fn end(&self, lines: Vec<u8>) {
-        let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unwritten = self.unwritten.lock();
         let number = unwritten.ended;
         unwritten.last.push((number, lines));
         unwritten.ended += 1;
@@ -39,7 +40,7 @@ impl Record {
     /// Appends all pending lines to their files, with `lines` of the current scheduler.
     pub(super) async fn write(&self, lines: Vec<u8>) {
         let mut all = {
-            let mut unwritten = self.unwritten.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut unwritten = self.unwritten.lock();
             let mut all = std::mem::take(&mut unwritten.last);
             all.push((unwritten.ended, lines));
             all

@@ -26,7 +26,7 @@ pub(super) async fn wake(placements: Weak<Placements>, mut wake_at_ns: watch::Re
                     }
                     false
                 });
-                let mut state = placements.lock();
+                let mut state = placements.state.lock();
                 placements.decide_all(&mut state, vec![Event::Woken]);
             }
             changed = wake_at_ns.changed() => if changed.is_err() { return },

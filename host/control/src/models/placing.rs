@@ -2,8 +2,9 @@
 
 use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use weir_cluster::Placements;
 use weir_cluster::Resident;
@@ -25,18 +26,14 @@ pub(super) struct Choice<'a> {
 }
 
 impl Refusals {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Platform, Arc<str>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records that devices of this platform cannot load the model. Returns false if this is
     /// already known.
     pub(super) fn note(&self, platform: Platform, why: Arc<str>) -> bool {
-        self.lock().insert(platform, why).is_none()
+        self.0.lock().insert(platform, why).is_none()
     }
 
     fn platforms(&self) -> Platforms {
-        self.lock().keys().copied().collect()
+        self.0.lock().keys().copied().collect()
     }
 }
 
@@ -56,7 +53,7 @@ impl ModelEntry {
         if !choice.platforms().contains(platform) {
             return Some(format!("its manifest says device = \"{choice}\"").into());
         }
-        if let Some(why) = self.refusals.lock().get(&platform) {
+        if let Some(why) = self.refusals.0.lock().get(&platform) {
             return Some(why.clone());
         }
         let why = self.source.prepared.why_not(platform);

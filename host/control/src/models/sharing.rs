@@ -6,9 +6,10 @@
 //! compute the same parts. Parts are computed on request, once per change of the tenant's models,
 //! and not when a model is added or removed: a node starts with thousands of models.
 
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use weir_inference::{Prepared, Shareable};
 use weir_scheduler::{Part, PartId};
 use weir_types::{ContentHash, Hasher, ModelId, Platform, TenantId};
@@ -81,12 +82,12 @@ struct Holders {
 
 impl Shared {
     pub fn get(&self) -> Arc<[Part]> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read();
         if known.change == self.holdings.changes.load(Ordering::Acquire) {
             return known.parts.clone();
         }
         drop(known);
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write();
         *known = self.holdings.parts(&self.tenant, &self.weights);
         known.parts.clone()
     }
@@ -139,13 +140,9 @@ impl Holdings {
     }
 
     fn change(&self) -> MutexGuard<'_, HashMap<ContentHash, Holders>> {
-        let weights = self.lock();
+        let weights = self.weights.lock();
         self.changes.fetch_add(1, Ordering::Release);
         weights
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ContentHash, Holders>> {
-        self.weights.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Computes a model's parts: its weights that other models share, grouped by the set of those
@@ -153,7 +150,7 @@ impl Holdings {
     fn parts(&self, tenant: &TenantId, weights: &[Shareable]) -> Known {
         #[cfg(test)]
         self.lookups.fetch_add(weights.len() as u64, Ordering::Relaxed);
-        let all = self.lock();
+        let all = self.weights.lock();
         let change = self.changes.load(Ordering::Acquire);
         let mut groups: HashMap<u128, (&Holders, Vec<&Shareable>)> = HashMap::new();
         for weight in weights {

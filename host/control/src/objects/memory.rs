@@ -5,10 +5,11 @@
 //! their eviction from the cache.
 
 use super::ObjectError;
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::{Notify, OnceCell};
 use weir_device::{Arena, Buffer, share_of_free_bytes};
 use weir_storage::blobs::{BlobError, Blobs};
@@ -64,7 +65,7 @@ impl Memory {
         blobs: &Blobs,
     ) -> Result<(Buffer, bool), ObjectError> {
         let reading = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if let Some(data) = state.find(digest) {
                 return Ok((data, true));
             }
@@ -93,7 +94,7 @@ impl Memory {
     /// Caches `data` if there is room.
     fn keep(&self, digest: ContentHash, data: Buffer) {
         let bytes = data.len() as u64;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.find(digest).is_some() || bytes > self.share(&state) {
             return;
         }
@@ -116,7 +117,7 @@ impl Memory {
     /// To be called often.
     pub(super) fn relieve(&self) {
         let gone = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let share_bytes = self.share(&state);
             state.shrink(share_bytes)
         };
@@ -125,12 +126,12 @@ impl Memory {
 
     /// The number of cached bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.lock().bytes
+        self.state.lock().bytes
     }
 
     #[cfg(test)]
     pub(super) fn is_reading_nothing(&self) -> bool {
-        self.lock().reading.is_empty()
+        self.state.lock().reading.is_empty()
     }
 
     /// The current size limit.
@@ -138,17 +139,13 @@ impl Memory {
         let arena = &self.arena;
         share_of_free_bytes(arena.bytes_max(), arena.used_bytes(), state.bytes, self.free_percent_max)
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         // Waiting callers keep the cell; later callers find the bytes in the cache, or read them
         // again.
-        let mut state = self.memory.lock();
+        let mut state = self.memory.state.lock();
         if state.reading.get(&self.digest).is_some_and(|reading| Arc::ptr_eq(reading, &self.cell)) {
             state.reading.remove(&self.digest);
         }
@@ -217,13 +214,13 @@ mod tests {
         let arena = Arena::new(1 << 20);
         let memory = Memory::new(arena.clone(), 50);
         let buffer = |kib: u64| arena.buffer((kib * KIB) as usize).unwrap().freeze();
-        let is_here = |of: u8| memory.lock().kept.contains_key(&digest(of));
+        let is_here = |of: u8| memory.state.lock().kept.contains_key(&digest(of));
         for of in 0..3 {
             memory.keep(digest(of), buffer(128));
         }
         assert_eq!((memory.bytes(), is_here(0)), (384 * KIB, true));
         // The first is used again, so the second is evicted when two more are added.
-        assert!(memory.lock().find(digest(0)).is_some());
+        assert!(memory.state.lock().find(digest(0)).is_some());
         memory.keep(digest(3), buffer(128));
         memory.keep(digest(4), buffer(128));
         assert_eq!([0, 1, 2, 3, 4].map(is_here), [true, false, true, true, true]);

@@ -2,7 +2,7 @@
 
 use super::record::{Record, object_of, objects};
 use super::{ObjectError, Objects};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use weir_datastore::{Change, Entry, Event, Prefix, Revision};
 use weir_storage::{Follow, follow};
 
@@ -20,7 +20,7 @@ impl Objects {
             Some((tenant, name, told(entry)?, entry.modified_at))
         };
         let all: Vec<_> = all.iter().filter_map(read).collect();
-        self.known.write().unwrap_or_else(PoisonError::into_inner).load(all);
+        self.known.write().load(all);
         self.leave_behind();
         self.heard_of(revision);
         Ok(revision)
@@ -29,7 +29,7 @@ impl Objects {
     fn apply(&self, change: &Change) {
         let mut was_there = false;
         {
-            let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.known.write();
             for event in &change.events {
                 let Some((tenant, name)) = object_of(event.key()) else { continue };
                 was_there |= match event {

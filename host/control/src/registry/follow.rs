@@ -3,8 +3,9 @@
 use super::change::records_of;
 use super::record::{self, Of, Place, Record, Value, parse, place};
 use super::{Damaged, Kind, Registry, RegistryError};
+use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_datastore::{Change, Event, Revision};
 use weir_storage::{Follow, follow};
 use weir_types::{Name, TenantId};
@@ -22,7 +23,7 @@ impl<K: Kind> Registry<K> {
     }
 
     pub(super) fn lock_deleted(&self) -> MutexGuard<'_, HashMap<(TenantId, Name), Revision>> {
-        self.deleted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.deleted.lock()
     }
 
     /// Applies one commit. Commits arrive in order; this node's own commits are already applied.

@@ -7,7 +7,7 @@ use crate::response_cache::Scope;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use weir_call::Fault;
 use weir_telemetry::logs::{FunctionLog, Logs};
@@ -161,7 +161,7 @@ impl Registry {
 
     /// A version with this component, of any function of any tenant.
     pub fn find(&self, digest: ContentHash) -> Option<FunctionRecord> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         let mut versions =
             tenants.values().flat_map(BTreeMap::values).flat_map(|entry| entry.versions.values());
         versions.find(|version| version.record.digest == digest).map(|version| version.record.clone())
@@ -175,7 +175,7 @@ impl Registry {
 
     /// The components of all versions of all functions.
     pub fn digests(&self) -> HashSet<ContentHash> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         let entries = tenants.values().flat_map(BTreeMap::values);
         entries.flat_map(|entry| entry.versions.values().map(|version| version.record.digest)).collect()
     }
@@ -183,7 +183,7 @@ impl Registry {
     /// The `count` most recently deployed components of active versions, which calls are likeliest
     /// to need.
     pub fn newest(&self, count: usize) -> Vec<Prepare> {
-        let tenants = self.tenants.read().unwrap_or_else(PoisonError::into_inner);
+        let tenants = self.tenants.read();
         let entries = tenants.values().flat_map(BTreeMap::values);
         let mut active: Vec<_> =
             entries.filter_map(|entry| entry.active()).map(|active| &active.record).collect();

@@ -4,9 +4,10 @@
 //! can cause.
 
 use super::{Kept, Key};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 type Table = HashMap<Key, watch::Receiver<Option<Landed>>>;
@@ -44,7 +45,7 @@ pub(super) struct Landing(watch::Receiver<Option<Landed>>);
 
 impl Flights {
     pub(super) fn join(&self, key: Key) -> Turn {
-        match self.lock().entry(key) {
+        match self.0.lock().entry(key) {
             Entry::Occupied(under_way) => Turn::Follow(Landing(under_way.get().clone())),
             Entry::Vacant(place) => {
                 let (landed, landing) = watch::channel(None);
@@ -52,10 +53,6 @@ impl Flights {
                 Turn::Lead(Lead { key, flights: self.clone(), landed })
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -70,7 +67,7 @@ impl Drop for Lead {
     fn drop(&mut self) {
         // This runs before the sender is dropped and wakes the waiting calls, so that the first of
         // them finds no call in progress.
-        self.flights.lock().remove(&self.key);
+        self.flights.0.lock().remove(&self.key);
     }
 }
 
@@ -85,6 +82,6 @@ impl Landing {
 #[cfg(test)]
 impl Flights {
     pub(super) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.0.lock().is_empty()
     }
 }

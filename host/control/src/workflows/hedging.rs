@@ -5,8 +5,8 @@
 //! when every run takes longer than earlier runs did, second copies would add to the load: so a
 //! step earns second copies by its runs, and saves up only a few.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weir_telemetry::HedgeMetrics;
 use weir_types::api::StepHedge;
@@ -44,7 +44,7 @@ impl Hedge {
 
     /// Starts a run. Returns the time after which it may have a second copy, if ever.
     pub fn begin(&self) -> Option<Duration> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.runs = state.runs.saturating_add(1);
         state.saved = (state.saved + 1).min(SAVED_MAX * RUNS_PER_HEDGE);
         state.due_after()
@@ -53,7 +53,7 @@ impl Hedge {
     /// Whether a run that exceeded this time may have its second copy now. If so, spends
     /// [`RUNS_PER_HEDGE`] saved runs.
     pub fn start(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(left) = state.saved.checked_sub(RUNS_PER_HEDGE) else { return false };
         state.saved = left;
         self.metrics.started.inc();
@@ -62,7 +62,7 @@ impl Hedge {
 
     /// Records the time of a first copy; a lower bound if its second copy was faster.
     pub fn ran(&self, time: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.times.len() >= SAMPLES_MAX {
             state.times.pop_front();
         }
@@ -76,17 +76,13 @@ impl Hedge {
 
     /// The statistics for the API.
     pub fn describe(&self) -> StepHedge {
-        let state = self.lock();
+        let state = self.state.lock();
         StepHedge {
             after_ns: state.due_after().map(|after| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)),
             runs: state.runs,
             started: self.metrics.started.get(),
             won: self.metrics.won.get(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

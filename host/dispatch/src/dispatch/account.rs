@@ -2,9 +2,10 @@
 //! response are done.
 
 use super::CallCtx;
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
@@ -68,7 +69,7 @@ impl Account {
     /// Records that the guest has ended.
     pub(super) fn report(&self, report: &Report) {
         self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
         let _reply = self.trace.phase(Phase::Reply);
         state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time, _reply });
@@ -77,17 +78,17 @@ impl Account {
     /// Records that the invocation failed with `code`. This code, which comes from the client's
     /// side, takes precedence over the guest's own outcome.
     pub fn close(&self, code: ErrorCode) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).failed = Some(code);
+        self.state.lock().failed = Some(code);
     }
 
     /// Records that another node responded to the invocation and accounts for it.
     pub fn forwarded(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_forwarded = true;
+        self.state.lock().is_forwarded = true;
     }
 
     /// Records that the invocation was served from the response cache: it succeeded at no cost.
     pub fn hit(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_hit = true;
+        self.state.lock().is_hit = true;
         self.deployment.metrics.hit();
     }
 
@@ -105,8 +106,7 @@ impl BodyObserver for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, ended, is_forwarded, is_hit } =
-            std::mem::take(self.state.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let State { failed, ended, is_forwarded, is_hit } = std::mem::take(self.state.get_mut());
         if is_forwarded {
             return;
         }

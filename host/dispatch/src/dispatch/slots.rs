@@ -6,8 +6,9 @@
 //! instances wait already, and this instance has waited longest; it has waited for `reuse.idle_ms`,
 //! or is `reuse.age_ms` old; its version is no longer the active one; or the node shuts down.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_call::Fault;
@@ -159,7 +160,7 @@ impl Slots {
     /// Applies `change` to the idle instances and retires the ones that it returns. Drops them
     /// outside the lock, since dropping clears their memory.
     fn retire(&self, change: impl FnOnce(&mut Idle) -> Vec<(Waiting, Retired)>) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let over = change(&mut idle);
         self.metrics.process.instances_idle.set(i64::try_from(idle.waiting.len()).unwrap_or(i64::MAX));
         drop(idle);
@@ -185,6 +186,6 @@ struct Wanted<'a>(&'a Slots);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {
-        self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).wanted -= 1;
+        self.0.idle.lock().wanted -= 1;
     }
 }

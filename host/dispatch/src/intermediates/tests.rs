@@ -65,9 +65,9 @@ async fn small_or_oversized_tensors_are_not_kept_and_kept_ones_expire() {
     drop(other);
     assert!(all.keep(&ours, &kept[2], now + 3 * minute).is_some());
     assert!(all.keep(&ours, &kept[3], now + 4 * minute).is_none(), "there may be three");
-    assert_eq!(all.lock().expire(now + minute).len(), 1);
-    assert_eq!(all.lock().len(), 2);
-    assert_eq!(all.lock().bytes(), 256 << 10);
-    assert_eq!(all.lock().expire(now + 9 * minute).len(), 2);
-    assert_eq!(all.lock().bytes(), 0);
+    assert_eq!(all.kept.lock().expire(now + minute).len(), 1);
+    assert_eq!(all.kept.lock().len(), 2);
+    assert_eq!(all.kept.lock().bytes(), 256 << 10);
+    assert_eq!(all.kept.lock().expire(now + 9 * minute).len(), 2);
+    assert_eq!(all.kept.lock().bytes(), 0);
 }

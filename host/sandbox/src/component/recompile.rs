@@ -7,8 +7,9 @@
 use super::Components;
 use super::compile::CompileError;
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -66,7 +67,7 @@ impl Recompiler {
     pub async fn compile(&self, digest: ContentHash, kind: FunctionKind) -> Outcome {
         let shared = &self.shared;
         let mut end = {
-            let mut under_way = shared.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut under_way = shared.under_way.lock();
             match under_way.get(&digest) {
                 Some(end) => end.clone(),
                 None => {
@@ -141,6 +142,6 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.shared.under_way.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.digest);
+        self.shared.under_way.lock().remove(&self.digest);
     }
 }

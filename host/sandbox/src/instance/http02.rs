@@ -5,7 +5,8 @@ use super::fault;
 use super::request::{RequestCell, SharedBody};
 use super::state::State;
 use axum::body::Body;
-use std::sync::{Arc, Mutex, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use wasmtime::Store;
 use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::p2::bindings::Proxy;
@@ -29,13 +30,12 @@ pub(super) async fn handle(
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
         let (outcome, cell) = (outcome.clone(), cell.clone());
         move |response| {
-            let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut outcome = outcome.lock();
             *outcome = std::mem::replace(&mut *outcome, Outcome::Sent).settle(response, &cell);
         }
     })?;
     let ended = proxy.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam).await;
-    let outcome =
-        std::mem::replace(&mut *outcome.lock().unwrap_or_else(PoisonError::into_inner), Outcome::Sent);
+    let outcome = std::mem::replace(&mut *outcome.lock(), Outcome::Sent);
     match (outcome, ended) {
         (Outcome::Refused(code), ended) => {
             let mut fault = match &code {

@@ -2,8 +2,9 @@
 //! limit, and written to the function's log.
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
@@ -70,7 +71,7 @@ impl OutputSink {
 
     /// Logs that the invocation requested something that its function is not granted.
     fn refused(&self, what: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if let Some(left) = state.refusals_left.checked_sub(1) {
             state.refusals_left = left;
             self.note(format!("{}: {what}", ErrorCode::NotGranted));
@@ -89,7 +90,7 @@ impl OutputSink {
     }
 
     fn write(&self, channel: Channel, bytes: &[u8]) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let keep = bytes.len().min(usize::try_from(state.bytes_left).unwrap_or(usize::MAX));
         state.bytes_left -= keep as u64;
         state.bytes_dropped += (bytes.len() - keep) as u64;
@@ -111,7 +112,7 @@ impl OutputSink {
 
     /// Writes out unfinished lines, and reports the number of dropped bytes.
     pub fn finish(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         for channel in [Channel::Stdout, Channel::Stderr] {
             let partial = std::mem::take(&mut state.partial[channel as usize]);
             if !partial.is_empty() {
@@ -142,7 +143,7 @@ pub struct CurrentSink(Arc<Mutex<Option<Arc<OutputSink>>>>);
 impl CurrentSink {
     /// Redirects output to `sink`.
     pub fn set(&self, sink: Option<Arc<OutputSink>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        *self.0.lock() = sink;
     }
 
     /// Logs that the invocation requested something that its function is not granted.
@@ -159,7 +160,7 @@ impl CurrentSink {
     }
 
     fn get(&self) -> Option<Arc<OutputSink>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, LengthLimitError};
+use parking_lot::Mutex;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use weir_call::Fault;
 use weir_device::Buffer;
@@ -99,7 +100,7 @@ impl RequestCell {
 
     /// Takes the whole body, so that the HTTP library finds it empty.
     pub fn take_body(&self) -> Result<RequestBody, CellError> {
-        let mut cell = self.lock();
+        let mut cell = self.0.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
             BodyState::Fresh(body) => Ok(body),
             BodyState::None => {
@@ -115,7 +116,7 @@ impl RequestCell {
 
     /// Sets `tensor` as the response.
     pub fn set_answer(&self, tensor: Tensor) -> Result<(), CellError> {
-        let mut cell = self.lock();
+        let mut cell = self.0.lock();
         match (&cell.body, &cell.answer) {
             (BodyState::None, _) => Err(CellError::NoRequest),
             (_, AnswerState::Sent) => Err(CellError::AnswerGone),
@@ -128,7 +129,7 @@ impl RequestCell {
 
     /// Takes the tensor that the guest set as its response. Later attempts to set one fail.
     pub fn take_answer(&self) -> Option<Tensor> {
-        match std::mem::replace(&mut self.lock().answer, AnswerState::Sent) {
+        match std::mem::replace(&mut self.0.lock().answer, AnswerState::Sent) {
             AnswerState::Tensor(tensor) => Some(tensor),
             AnswerState::Open | AnswerState::Sent => None,
         }
@@ -136,16 +137,12 @@ impl RequestCell {
 
     /// Records that reading the body failed.
     pub fn set_body_fault(&self, error: &axum::Error) {
-        self.lock().note(error);
+        self.0.lock().note(error);
     }
 
     /// The error in the body, if any: a guest that fails after it has failed because of it.
     pub fn body_fault(&self) -> Option<Fault> {
-        self.lock().body_fault.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Cell> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().body_fault.clone()
     }
 }
 
@@ -172,7 +169,7 @@ impl HttpBody for SharedBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let mut cell = self.0.lock();
+        let mut cell = self.0.0.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
             BodyState::Fresh(RequestBody::Whole(buffer)) if buffer.is_empty() => Poll::Ready(None),
             BodyState::Fresh(RequestBody::Whole(buffer)) => {
@@ -196,7 +193,7 @@ impl HttpBody for SharedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0.lock().body {
+        match &self.0.0.lock().body {
             BodyState::None | BodyState::Gone => true,
             BodyState::Fresh(RequestBody::Whole(buffer)) => buffer.is_empty(),
             BodyState::Fresh(RequestBody::WholeWithTrailers(..)) => false,
@@ -205,7 +202,7 @@ impl HttpBody for SharedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0.lock().body {
+        match &self.0.0.lock().body {
             BodyState::None | BodyState::Gone => SizeHint::with_exact(0),
             BodyState::Fresh(RequestBody::Whole(buffer) | RequestBody::WholeWithTrailers(buffer, _)) => {
                 SizeHint::with_exact(buffer.len() as u64)

@@ -6,7 +6,6 @@ use futures::FutureExt;
 use futures::future::{Shared, WeakShared};
 use std::collections::HashSet;
 use std::path::PathBuf;
-use std::sync::PoisonError;
 use weir_types::ContentHash;
 
 impl Blobs {
@@ -24,7 +23,7 @@ impl Blobs {
     }
 
     fn flight(&self, shared: &SharedBlobs, digest: ContentHash) -> Shared<Fetching> {
-        let mut fetching = self.fetching.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetching = self.fetching.lock();
         // Fetches without waiting callers are over.
         fetching.retain(|_, flight| flight.upgrade().is_some());
         if let Some(flight) = fetching.get(&digest).and_then(WeakShared::upgrade) {

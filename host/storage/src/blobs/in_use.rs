@@ -5,9 +5,10 @@
 //! sweep read the records. So no file falls between the two. Holders and sweeps do not wait for
 //! each other, with one exception: a holder waits for the removal of the very file that it needs.
 
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_types::ContentHash;
 
 /// The digests in use in one folder, or in several folders with the same digests. Cheap to clone.
@@ -48,9 +49,9 @@ impl InUse {
     /// Protects `digests` from sweeps. Blocks while one of them is being removed.
     pub fn hold(&self, digests: impl IntoIterator<Item = ContentHash>) -> Hold {
         let digests: Vec<_> = digests.into_iter().collect();
-        let mut state = self.0.lock();
+        let mut state = self.0.state.lock();
         while digests.iter().any(|digest| state.removing.contains(digest)) {
-            state = self.0.removed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.0.removed.wait(&mut state);
         }
         for digest in &digests {
             *state.holders.entry(*digest).or_default() += 1;
@@ -62,7 +63,7 @@ impl InUse {
     /// Starts a sweep of everything that is not in `wanted`. Calls `wanted` once holds are tracked,
     /// so that the sweep misses no hold.
     pub fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> Sweep {
-        self.0.lock().sweeps += 1;
+        self.0.state.lock().sweeps += 1;
         let mut sweep = Sweep { shared: self.0.clone(), wanted: HashSet::new() };
         sweep.wanted = wanted();
         sweep
@@ -76,7 +77,7 @@ impl Sweep {
             return Ok(());
         }
         {
-            let mut state = self.shared.lock();
+            let mut state = self.shared.state.lock();
             if state.holders.contains_key(&digest) || !state.removing.insert(digest) {
                 return Ok(());
             }
@@ -88,7 +89,7 @@ impl Sweep {
 
 impl Drop for Sweep {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.sweeps -= 1;
         if state.sweeps == 0 {
             state.holders.retain(|_, holders| *holders > 0);
@@ -98,7 +99,7 @@ impl Drop for Sweep {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let is_swept = state.sweeps > 0;
         for digest in &self.digests {
             let Some(holders) = state.holders.get_mut(digest) else { continue };
@@ -118,14 +119,8 @@ struct Removing<'a> {
 
 impl Drop for Removing<'_> {
     fn drop(&mut self) {
-        self.shared.lock().removing.remove(&self.digest);
+        self.shared.state.lock().removing.remove(&self.digest);
         self.shared.removed.notify_all();
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +151,7 @@ mod tests {
         assert!(!removes(&in_use.sweep(HashSet::new), held), "it is held once more");
         drop(second);
         assert!(removes(&in_use.sweep(HashSet::new), held));
-        assert_eq!(in_use.0.lock().holders.len(), 0);
+        assert_eq!(in_use.0.state.lock().holders.len(), 0);
     }
 
     /// After the sweep has read the records, a record is written and the hold on its file ends.

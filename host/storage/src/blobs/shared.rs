@@ -5,9 +5,10 @@ use object_store::buffered::BufWriter;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as ObjectPath;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::io::AsyncWriteExt;
 use weir_types::{ContentHash, Hasher};
@@ -151,7 +152,7 @@ impl SharedBlobs {
     }
 
     fn lock_intact(&self) -> MutexGuard<'_, HashMap<ObjectPath, String>> {
-        self.intact.lock().unwrap_or_else(PoisonError::into_inner)
+        self.intact.lock()
     }
 
     /// The blob as a stream, with its size. Brings back a blob that was set aside.

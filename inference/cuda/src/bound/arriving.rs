@@ -13,7 +13,7 @@ use super::{Bound, Step};
 use crate::failure::{failure, weights_failure};
 use crate::program::Place;
 use crate::weights::Weights;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 use weir_device::cuda::{Event, Parameters, Span, Stream, Tensor, TransferError};
 use weir_inference::{InferenceError, Interrupt};
 
@@ -47,10 +47,6 @@ impl Prologue {
     pub(super) fn new(steps: Vec<Step>) -> Self {
         Self { steps, given: Mutex::default() }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Given> {
-        self.given.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Bound {
@@ -59,7 +55,7 @@ impl Bound {
     ///
     /// Returns an error if the data can never arrive.
     pub(crate) fn is_ready(&self, weights: &Weights) -> Result<bool, InferenceError> {
-        let mut given = self.prologue.lock();
+        let mut given = self.prologue.given.lock();
         let ended = match &*given {
             Given::Done => return Ok(true),
             Given::Not => false,
@@ -91,7 +87,7 @@ impl Bound {
         weights: &'a Weights,
         arena: Span,
     ) -> Result<(), InferenceError> {
-        let mut given = self.prologue.lock();
+        let mut given = self.prologue.given.lock();
         let stream = ordered.stream;
         match &*given {
             Given::Done => Ok(()),

@@ -1,8 +1,9 @@
 //! Failed captures, counted and logged by the node.
 
+use parking_lot::Mutex;
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use tracing::warn;
 use weir_device::Device;
 use weir_types::ModelId;
@@ -42,7 +43,7 @@ impl CaptureFailures {
     }
 
     fn is_new(&self, model: &ModelId, why: &str) -> bool {
-        let mut logged = self.0.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logged = self.0.logged.lock();
         if logged.len() >= LOGGED_MAX {
             logged.clear();
         }

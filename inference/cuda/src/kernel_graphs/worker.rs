@@ -4,11 +4,12 @@
 use super::KernelGraphConfig;
 use super::message::{Answer, Request};
 use super::process::{CallError, WorkerProcess};
+use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_inference::{InferenceError, Interrupt};
@@ -72,7 +73,7 @@ impl Worker {
 
     /// Waits for a turn, until the interrupt.
     pub(super) fn turn<'a>(&'a self, interrupt: &'a Interrupt) -> Result<Turn<'a>, InferenceError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(state) = state.take() {
                 return Ok(Turn { worker: self, interrupt, state });
@@ -80,22 +81,17 @@ impl Worker {
             if interrupt.reason().is_some() {
                 return Err(InferenceError::Cancelled);
             }
-            let waited = self.returned.wait_timeout(state, LOOK_EVERY);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.returned.wait_for(&mut state, LOOK_EVERY);
         }
     }
 
     /// Schedules a graph for unloading.
     pub(super) fn forget(&self, graph: u64) {
-        self.unneeded.lock().unwrap_or_else(PoisonError::into_inner).push(graph);
+        self.unneeded.lock().push(graph);
     }
 
     fn take_unneeded(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.unneeded.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<State>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::take(&mut *self.unneeded.lock())
     }
 }
 
@@ -228,7 +224,7 @@ impl Drop for Turn<'_> {
                 let _ = process.memory.set_len(0);
             }
         }
-        *self.worker.lock() = Some(state);
+        *self.worker.state.lock() = Some(state);
         self.worker.returned.notify_one();
     }
 }

@@ -1,9 +1,10 @@
 //! Modules of one device. The first use of a module loads it. Other users of the same module wait;
 //! users of other modules load these concurrently.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 use weir_device::cuda::{Context, CudaError, Module};
 
 /// Loaded module, or `None` before its first use.
@@ -41,10 +42,10 @@ impl Modules {
     /// seconds, unless the driver has cached its compilation.
     pub(super) fn get(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
         let cell = {
-            let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut cells = self.cells.lock();
             Arc::clone(cells.entry(module).or_default())
         };
-        let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cell = cell.lock();
         if let Some(loaded) = &*cell {
             return Ok(Arc::clone(loaded));
         }

@@ -1,9 +1,10 @@
 //! Group of a node's GPUs, which spill intermediates to each other.
 
 use super::Worker;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 /// GPUs of one node. Devices opened with the same group spill intermediates to each other if they
 /// can read each other's memory. Cheap to clone.
@@ -13,7 +14,7 @@ pub struct GpuGroup(Arc<Mutex<BTreeMap<u32, Weak<Worker>>>>);
 impl GpuGroup {
     /// Registers a worker, which replaces the former worker of its device.
     pub(super) fn join(&self, worker: &Arc<Worker>) {
-        self.lock().insert(worker.config.gpu.ordinal, Arc::downgrade(worker));
+        self.0.lock().insert(worker.config.gpu.ordinal, Arc::downgrade(worker));
     }
 
     /// Returns the workers that can read the memory of `worker`, in ascending order of their
@@ -21,20 +22,16 @@ impl GpuGroup {
     pub(super) fn siblings_of(&self, worker: &Worker) -> Vec<Arc<Worker>> {
         // The handles are dropped outside the lock, because one of them may be the last handle of a
         // worker.
-        let all: Vec<_> = self.lock().values().filter_map(Weak::upgrade).collect();
+        let all: Vec<_> = self.0.lock().values().filter_map(Weak::upgrade).collect();
         let is_sibling = |other: &Arc<Worker>| other.ended.get().is_none() && other.reads(worker);
         let mut siblings: Vec<_> = all.into_iter().filter(is_sibling).collect();
         siblings.sort_by_key(|sibling| sibling.config.hand_overs.counted().kept_bytes);
         siblings
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Weak<Worker>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl fmt::Debug for GpuGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("GpuGroup").field(&self.lock().keys().collect::<Vec<_>>()).finish()
+        f.debug_tuple("GpuGroup").field(&self.0.lock().keys().collect::<Vec<_>>()).finish()
     }
 }

@@ -2,8 +2,9 @@
 
 use super::message::MemoryReport;
 use crate::weights::PinnedLookups;
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use weir_inference::PinnedCacheFigures;
 
 /// Last memory report. Cheap to clone.
@@ -29,7 +30,7 @@ impl ReportedMemory {
 
     /// Records a measurement of a worker.
     pub(super) fn note(&self, report: MemoryReport) {
-        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        *self.0.last.lock() = Some(report);
     }
 
     /// Counts the use of the pinned cache by a load.
@@ -66,7 +67,7 @@ impl ReportedMemory {
     }
 
     fn last(&self) -> Option<MemoryReport> {
-        *self.0.last.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.last.lock()
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::message::Opened;
 use super::{Worker, WorkerConfig};
+use parking_lot::Mutex;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::info;
 use weir_inference::{HandedOver, InferenceError, LossHook};
@@ -43,7 +44,7 @@ impl Supervisor {
     /// Returns the current worker.
     pub(crate) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
         let none = || self.0.lost("its worker is being started anew");
-        self.0.lock().worker.clone().ok_or_else(none)
+        self.0.state.lock().worker.clone().ok_or_else(none)
     }
 
     /// Returns the counters of device-resident tensors.
@@ -61,22 +62,22 @@ impl Supervisor {
     /// otherwise with exponential backoff. Blocks. Only one thread may call it at a time.
     pub(crate) fn restart(&self) -> Result<(), InferenceError> {
         let shared = &*self.0;
-        let former = shared.lock().worker.take();
+        let former = shared.state.lock().worker.take();
         if let Some(former) = former {
             former.end("it is started anew");
             former.wait_for_end(END_TIME_MAX);
-            let mut state = shared.lock();
+            let mut state = shared.state.lock();
             if former.has_worked() {
                 state.restarts.worked();
             }
             state.restarts.died(Instant::now());
         }
-        if let Some(wait) = shared.lock().restarts.wait(Instant::now()) {
+        if let Some(wait) = shared.state.lock().restarts.wait(Instant::now()) {
             let wait_ms = wait.as_millis();
             let why = format!("its worker has ended again and again, and is not started within {wait_ms} ms");
             return Err(shared.lost(&why));
         }
-        self.0.start().inspect_err(|_| shared.lock().restarts.died(Instant::now()))?;
+        self.0.start().inspect_err(|_| shared.state.lock().restarts.died(Instant::now()))?;
         info!(device = %shared.config.device(), "device worker restarted");
         Ok(())
     }
@@ -86,7 +87,7 @@ impl Shared {
     fn start(self: &Arc<Self>) -> Result<Opened, InferenceError> {
         let (worker, device) = Worker::start(&self.config)?;
         self.watch(&worker).map_err(|error| self.lost(&format!("its worker cannot be watched: {error}")))?;
-        self.lock().worker = Some(worker);
+        self.state.lock().worker = Some(worker);
         Ok(device)
     }
 
@@ -99,7 +100,7 @@ impl Shared {
             let (Some(shared), Some(worker)) = (shared.upgrade(), watched.upgrade()) else { return };
             let error = worker.has_ended();
             // Called under the lock, so that the report precedes the start of the next worker.
-            let state = shared.lock();
+            let state = shared.state.lock();
             let is_current = state.worker.as_ref().is_some_and(|current| Arc::ptr_eq(current, &worker));
             if let Some(tell) = shared.tell.get().filter(|_| is_current) {
                 tell(&error);
@@ -112,9 +113,5 @@ impl Shared {
 
     fn lost(&self, why: &str) -> InferenceError {
         InferenceError::DeviceLost(format!("{}: {why}", self.config.device()).into())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

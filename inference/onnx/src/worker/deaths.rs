@@ -1,7 +1,8 @@
 //! Deaths of workers, by the model that ran, and the quarantine of models that kill their workers.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use tracing::error;
 use weir_inference::ModelKey;
 use weir_types::ModelId;
@@ -26,7 +27,7 @@ struct Record {
 impl Deaths {
     /// Records that a worker died while it ran `models`.
     pub(super) fn died(&self, models: &[ModelKey], how: &str) {
-        let mut records = self.lock();
+        let mut records = self.0.lock();
         for key in models {
             if records.len() >= RECORDS_MAX && !records.contains_key(key) {
                 records.retain(|_, record| record.quarantine.is_some());
@@ -50,7 +51,7 @@ impl Deaths {
 
     /// Records a successful run.
     pub(super) fn ran(&self, key: &ModelKey) {
-        let mut records = self.lock();
+        let mut records = self.0.lock();
         // The common case: no model has ever ended a worker.
         if !records.is_empty() && records.get(key).is_some_and(|record| record.quarantine.is_none()) {
             records.remove(key);
@@ -60,21 +61,17 @@ impl Deaths {
     /// Whether the model ran when a worker died, and has not run successfully since. Such a model
     /// gets a worker of its own, so that another death is certainly its doing.
     pub(super) fn is_suspect(&self, key: &ModelKey) -> bool {
-        self.lock().contains_key(key)
+        self.0.lock().contains_key(key)
     }
 
     /// Why a model is quarantined, if it is.
     pub(super) fn quarantine(&self, key: &ModelKey) -> Option<Arc<str>> {
-        self.lock().get(key)?.quarantine.clone()
+        self.0.lock().get(key)?.quarantine.clone()
     }
 
     /// Ends the quarantine of a model. Returns whether the model was quarantined.
     pub(super) fn release(&self, key: &ModelKey) -> bool {
-        self.lock().remove(key).is_some_and(|record| record.quarantine.is_some())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ModelKey, Record>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(key).is_some_and(|record| record.quarantine.is_some())
     }
 }
 
@@ -120,6 +117,6 @@ mod tests {
         for number in 0..2 * RECORDS_MAX {
             deaths.died(&[key(&format!("m{number}"))], "SIGFPE");
         }
-        assert!(deaths.lock().len() <= RECORDS_MAX && deaths.quarantine(&bad).is_some());
+        assert!(deaths.0.lock().len() <= RECORDS_MAX && deaths.quarantine(&bad).is_some());
     }
 }

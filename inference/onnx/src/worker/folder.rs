@@ -1,10 +1,10 @@
 //! Folder of a worker: links to the files of the worker's models, and nothing else, so that a
 //! confined worker can read these files only.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 use weir_inference::Prepared;
 use weir_types::{ContentHash, Platform};
@@ -29,7 +29,7 @@ impl Folder {
 
     /// Links the files of a model, which are in `blobs`.
     pub(super) fn add(&self, prepared: &Prepared, blobs: &Path) -> io::Result<()> {
-        let mut users = self.lock();
+        let mut users = self.users.lock();
         for hash in prepared.blobs_for(Platform::Cpu) {
             let count = users.entry(hash).or_default();
             if *count == 0 {
@@ -46,7 +46,7 @@ impl Folder {
 
     /// Removes the links of a model that no other loaded model needs.
     pub(super) fn remove(&self, prepared: &Prepared) {
-        let mut users = self.lock();
+        let mut users = self.users.lock();
         for hash in prepared.blobs_for(Platform::Cpu) {
             let Some(count) = users.get_mut(&hash) else { continue };
             *count -= 1;
@@ -56,9 +56,5 @@ impl Folder {
                 let _ = std::fs::remove_file(self.path().join(hash.to_string()));
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ContentHash, usize>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

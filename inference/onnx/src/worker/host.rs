@@ -1,8 +1,9 @@
 //! Starts and restarts of a worker.
 
 use super::{Shared, Worker};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tracing::info;
 use weir_inference::InferenceError;
@@ -31,7 +32,7 @@ impl Host {
     /// The running worker. Starts one if there is none, with exponential backoff while workers end
     /// without a successful run. Blocks.
     pub(super) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(worker) = state.worker.take() {
             if !worker.has_ended() {
                 state.worker = Some(Arc::clone(&worker));
@@ -58,10 +59,6 @@ impl Host {
 
     /// The worker, if it is running.
     pub(super) fn running(&self) -> Option<Arc<Worker>> {
-        self.lock().worker.clone().filter(|worker| !worker.has_ended())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().worker.clone().filter(|worker| !worker.has_ended())
     }
 }

@@ -5,7 +5,8 @@ use super::message::{Answer, Request};
 use super::{CALL_TIME_MAX, Worker, Workers};
 use crate::processor::processor;
 use crate::store::{Member, TensorStore};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Arena;
 use weir_inference::{
@@ -100,7 +101,7 @@ impl Loaded {
         if let Some(why) = self.workers.quarantine(self.key()) {
             return Err(InferenceError::Quarantined { model: self.source.id().clone(), why });
         }
-        let mut place = self.lock();
+        let mut place = self.place.lock();
         if let Some(place) = place.as_ref().filter(|place| !place.worker.has_ended()) {
             return Ok(place.clone());
         }
@@ -137,15 +138,11 @@ impl Loaded {
         let seconds = self.source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Place>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        if let Some(place) = self.lock().take() {
+        if let Some(place) = self.place.lock().take() {
             place.worker.release(&Request::Unload { model: place.number });
             place.worker.folder.remove(&self.source.prepared);
         }

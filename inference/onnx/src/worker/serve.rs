@@ -5,6 +5,7 @@ use super::message::{Answer, Request, Start};
 use crate::runtime::Runtime;
 use crate::session::CpuModel;
 use crate::store::TensorStore;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weir_child::{Confinement, confine_access, confine_process};
 use weir_device::Arena;
@@ -255,5 +256,5 @@ fn unknown() -> InferenceError {
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -2,8 +2,9 @@
 
 use super::staying::Stayed;
 use crate::failure::lost;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_device::cuda::{Exported, Held, Owner};
 use weir_inference::InferenceError;
 
@@ -34,7 +35,7 @@ impl Exports {
             Err(error) if error.is_context_lost() => return Err(lost(&error)),
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let mut exports = self.lock();
+        let mut exports = self.0.lock();
         if exports.len() >= EXPORTS_MAX {
             return Ok(Err(format!("{EXPORTS_MAX} tensors are read by other devices already")));
         }
@@ -44,14 +45,10 @@ impl Exports {
 
     /// Ends exports.
     pub(super) fn end(&self, numbers: &[u64]) {
-        let mut exports = self.lock();
+        let mut exports = self.0.lock();
         let ended: Vec<_> = numbers.iter().filter_map(|number| exports.remove(number)).collect();
         drop(exports);
         // Freed outside the lock.
         drop(ended);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, (Arc<Stayed>, Held)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

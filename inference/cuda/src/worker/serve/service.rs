@@ -13,12 +13,13 @@ use crate::session::{CudaSession, Ran};
 use weir_worker::{ActiveRuns, ConnectionFiles, WireError, receive, receive_files, send, send_files};
 
 use crate::worker::message::{self, Answer, FILES_MAX, Input, MemoryReport, Opened, Place, Request, Room};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use weir_child::raise_open_files;
 use weir_device::Arena;
 use weir_device::cuda::{Devices, Exported, Search};
@@ -257,5 +258,5 @@ fn unknown() -> InferenceError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

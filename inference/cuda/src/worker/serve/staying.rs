@@ -8,8 +8,9 @@
 use crate::device::Gpu;
 use crate::failure::failure;
 use crate::worker::message::Output;
+use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use weir_device::cuda::{CommError, CommIndex, Held, Owner, Priority, Span, Stream, TransferError};
 use weir_inference::InferenceError;
 use weir_types::Shape;
@@ -43,7 +44,7 @@ pub(super) struct Stayed {
 impl Staying {
     /// Keeps a tensor, unless it was abandoned.
     pub(super) fn add(&self, number: u64, stayed: Stayed) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         match state.abandoned.iter().position(|abandoned| *abandoned == number) {
             Some(place) => _ = state.abandoned.remove(place),
             None => _ = state.there.insert(number, Arc::new(stayed)),
@@ -51,7 +52,7 @@ impl Staying {
     }
 
     pub(super) fn get(&self, number: u64) -> Result<Arc<Stayed>, InferenceError> {
-        self.lock().there.get(&number).cloned().ok_or_else(gone)
+        self.0.lock().there.get(&number).cloned().ok_or_else(gone)
     }
 
     /// Returns the node's numbers of these intermediates.
@@ -59,7 +60,7 @@ impl Staying {
         if indices.is_empty() {
             return Vec::new();
         }
-        let state = self.lock();
+        let state = self.0.lock();
         let numbers: HashMap<CommIndex, u64> =
             state.there.iter().map(|(number, stayed)| (stayed.index, *number)).collect();
         indices.iter().filter_map(|index| numbers.get(index).copied()).collect()
@@ -68,7 +69,7 @@ impl Staying {
     /// Releases tensors. `abandoned` tensors are released now, or as soon as their run produces
     /// them.
     pub(super) fn release(&self, numbers: &[u64], abandoned: &[u64]) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let mut went: Vec<_> = numbers.iter().filter_map(|number| state.there.remove(number)).collect();
         for number in abandoned {
             match state.there.remove(number) {
@@ -82,10 +83,6 @@ impl Staying {
         drop(state);
         // Freed outside the lock.
         drop(went);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
