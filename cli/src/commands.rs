@@ -3,6 +3,7 @@
 pub(crate) mod build;
 pub(crate) mod child;
 pub(crate) mod cluster;
+mod collection;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod deploy;
@@ -31,8 +32,6 @@ use crate::output::Output;
 use crate::project::Project;
 use crate::settings::{ClientArgs, ConfigFile};
 use anyhow::Result;
-use serde_json::json;
-use weir_types::Name;
 
 /// Context of a subcommand.
 pub(crate) struct Context {
@@ -96,20 +95,4 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Config(args) => config::run(&args, &context),
         Command::Completions(args) => completions::run(&args, output),
     }
-}
-
-/// Removes one version of `name`, or all versions, from `collection`, for example `models`.
-fn remove(
-    client: &Client,
-    output: Output,
-    collection: &str,
-    name: &Name,
-    version: Option<u32>,
-) -> Result<()> {
-    let (path, what) = match version {
-        None => (format!("/v1/{collection}/{name}"), name.to_string()),
-        Some(version) => (format!("/v1/{collection}/{name}/versions/{version}"), format!("{name}:{version}")),
-    };
-    client.delete(&path, &format!("remove {what}"))?;
-    output.result(&json!({ "removed": what }), |_| format!("removed {what}"))
 }

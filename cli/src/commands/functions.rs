@@ -1,12 +1,13 @@
 //! `weir functions`.
 
-use crate::commands::{Context, remove};
+use crate::commands::Context;
+use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use weir_types::api::{Function, FunctionVersion};
-use weir_types::{FunctionKind, Name, Version};
+use weir_types::{FunctionKind, Version};
 
 /// List, show and remove functions
 ///
@@ -30,53 +31,25 @@ enum Action {
     #[command(visible_alias = "ls")]
     List,
     /// Show a function's permissions, limits and versions
-    Show {
-        /// Name of the function
-        name: Name,
-        /// Version to show [default: the active version]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Show(ShowArgs),
     /// List a function's versions
-    Versions {
-        /// Name of the function
-        name: Name,
-    },
+    Versions(NameArgs),
     /// Remove a function with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
-    Rm {
-        /// Name of the function
-        name: Name,
-        /// Version to remove [default: all versions]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Rm(RemoveArgs),
 }
 
 pub(crate) fn run(args: FunctionsArgs, context: &Context) -> Result<()> {
-    let client = context.client(&args.client)?;
+    let functions = Collection::open("functions", &args.client, context)?;
     match args.action.unwrap_or(Action::List) {
-        Action::List => {
-            let functions: Vec<Function> = client.get("/v1/functions", "list the functions")?;
-            context.output.result(&functions, |functions| list(functions))
-        }
-        Action::Show { name, version: None } => {
-            let function: Function = client.get(&format!("/v1/functions/{name}"), &format!("show {name}"))?;
-            context.output.result(&function, |function| details(&function.active, Some(&function.versions)))
-        }
-        Action::Show { name, version: Some(version) } => {
-            let path = format!("/v1/functions/{name}/versions/{version}");
-            let function: FunctionVersion =
-                client.get(&path, &format!("show version {version} of {name}"))?;
-            context.output.result(&function, |function| details(function, None))
-        }
-        Action::Versions { name } => {
-            let path = format!("/v1/functions/{name}/versions");
-            let versions: Vec<FunctionVersion> =
-                client.get(&path, &format!("list the versions of {name}"))?;
-            context.output.result(&versions, |versions| version_list(versions))
-        }
-        Action::Rm { name, version } => remove(&client, context.output, "functions", &name, version),
+        Action::List => functions.list(list),
+        Action::Show(args) => functions.show(
+            &args,
+            |function: &Function| details(&function.active, Some(&function.versions)),
+            |version: &FunctionVersion| details(version, None),
+        ),
+        Action::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
+        Action::Rm(args) => functions.remove(&args),
     }
 }
 

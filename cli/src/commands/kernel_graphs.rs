@@ -3,16 +3,17 @@
 mod bundle;
 
 use crate::client::Upload;
+use crate::commands::Context;
+use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
 use crate::commands::models::{on_device, signature};
-use crate::commands::{Context, remove};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use std::path::PathBuf;
-use weir_types::api::{Model, ModelOnDevice, ModelVersion, Rollback};
-use weir_types::{Name, Version};
+use weir_types::Name;
+use weir_types::api::{Model, ModelOnDevice, ModelVersion};
 
 /// Push, list, show and remove kernel graphs: custom CUDA kernels, called like models
 ///
@@ -58,29 +59,12 @@ enum Action {
         slo_ms: Option<u64>,
     },
     /// Show a kernel graph's inputs and outputs
-    Show {
-        /// Name of the kernel graph
-        name: Name,
-        /// Version to show [default: the newest]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Show(ShowArgs),
     /// Push an earlier version again, as the newest
-    Rollback {
-        /// Name of the kernel graph
-        name: Name,
-        /// Version to restore [default: the version before the newest]
-        version: Option<u32>,
-    },
+    Rollback(RollbackArgs),
     /// Remove a kernel graph with all its versions, or one version
     #[command(visible_alias = "delete")]
-    Rm {
-        /// Name of the kernel graph
-        name: Name,
-        /// Version to remove [default: all versions]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Rm(RemoveArgs),
 }
 
 pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
@@ -90,12 +74,9 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
         let checked = bundle::check(folder)?;
         return output.result(&json!({ "folder": folder, "checked": checked }), |_| checked.clone());
     }
-    let client = context.client(&args.client)?;
+    let graphs = Collection::open("kernel-graphs", &args.client, context)?;
     match action {
-        Action::List | Action::Check { .. } => {
-            let graphs: Vec<Model> = client.get("/v1/kernel-graphs", "list the kernel graphs")?;
-            output.result(&graphs, |graphs| list(graphs))
-        }
+        Action::List | Action::Check { .. } => graphs.list(list),
         Action::Push { name, folder, version, slo_ms } => {
             let file = bundle::pack(&folder)?;
             for source in bundle::left_out(&folder) {
@@ -107,8 +88,8 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
             let query = slo_ms.map_or_else(String::new, |slo_ms| format!("?slo_ms={slo_ms}"));
             let mut upload =
                 Upload::open(file.path(), output, &format!("sending {name}"), "compiling and checking it")?;
-            let path = format!("/v1/kernel-graphs/{name}{version}{query}");
-            let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            let path = format!("{}{version}{query}", graphs.path(&name));
+            let pushed: ModelVersion = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
                 let name = &pushed.name;
@@ -116,27 +97,17 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
                 format!("pushed {name}:{version}\n{}{}", signature(&pushed.signature), too_small(pushed))
             })
         }
-        Action::Show { name, version } => {
-            let what = format!("show {name}");
-            if let Some(version) = version {
-                let graph: ModelVersion =
-                    client.get(&format!("/v1/kernel-graphs/{name}/versions/{version}"), &what)?;
-                return output.result(&graph, details);
-            }
-            let graph: Model = client.get(&format!("/v1/kernel-graphs/{name}"), &what)?;
-            output.result(&graph, |graph| {
-                let versions: Vec<String> = graph.versions.iter().map(ToString::to_string).collect();
-                format!("{}versions     {}\n", details(&graph.newest), versions.join(", "))
-            })
-        }
-        Action::Rollback { name, version } => {
-            let rollback = Rollback { version: version.map(Version) };
-            let path = format!("/v1/kernel-graphs/{name}/rollback");
-            let now: ModelVersion = client.post(&path, &format!("roll back {name}"), &rollback)?;
-            output.result(&now, |now| format!("{}:{} restores the earlier version", now.name, now.version))
-        }
-        Action::Rm { name, version } => remove(&client, output, "kernel-graphs", &name, version),
+        Action::Show(args) => graphs.show(&args, with_versions, details),
+        Action::Rollback(args) => graphs.roll_back(&args, |now: &ModelVersion| {
+            format!("{}:{} restores the earlier version", now.name, now.version)
+        }),
+        Action::Rm(args) => graphs.remove(&args),
     }
+}
+
+fn with_versions(graph: &Model) -> String {
+    let versions: Vec<String> = graph.versions.iter().map(ToString::to_string).collect();
+    format!("{}versions     {}\n", details(&graph.newest), versions.join(", "))
 }
 
 fn list(graphs: &[Model]) -> String {

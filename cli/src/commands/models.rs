@@ -2,10 +2,11 @@
 
 mod profile;
 
-use crate::client::{Client, Upload};
+use crate::client::Upload;
+use crate::commands::Context;
+use crate::commands::collection::{Collection, RemoveArgs, ShowArgs};
 use crate::commands::functions::cache;
-use crate::commands::{Context, remove};
-use crate::output::{Output, age, duration, size, table, time};
+use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
@@ -97,13 +98,7 @@ enum Action {
         cache_ttl_ms: Option<u64>,
     },
     /// Show a model's inputs, outputs and measured times
-    Show {
-        /// Name of the model
-        name: Name,
-        /// Version to show [default: the newest]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Show(ShowArgs),
     /// Measure a model with different threads, batch sizes and concurrency, on generated inputs;
     /// Ctrl-C stops it
     Profile(profile::ProfileArgs),
@@ -111,32 +106,26 @@ enum Action {
     /// memory
     Capacity(profile::CapacityArgs),
     /// End the quarantine of a version that ended its worker process again and again
-    Release {
-        /// Name of the model
-        name: Name,
-        /// Version to release [default: the newest]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Release(ReleaseArgs),
     /// Remove a model with all its versions, or one version
     #[command(visible_alias = "delete")]
-    Rm {
-        /// Name of the model
-        name: Name,
-        /// Version to remove [default: all versions]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Rm(RemoveArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct ReleaseArgs {
+    /// Name of the model
+    name: Name,
+    /// Version to release [default: the newest]
+    #[arg(long, value_name = "N")]
+    version: Option<u32>,
 }
 
 pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
-    let client = context.client(&args.client)?;
+    let models = Collection::open("models", &args.client, context)?;
     let output = context.output;
     match args.action.unwrap_or(Action::List) {
-        Action::List => {
-            let models: Vec<Model> = client.get("/v1/models", "list the models")?;
-            output.result(&models, |models| list(models))
-        }
+        Action::List => models.list(list),
         Action::Push {
             name,
             file,
@@ -177,8 +166,8 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             ]);
             let mut upload =
                 Upload::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
-            let path = format!("/v1/models/{name}{version}{query}");
-            let pushed: ModelVersion = client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            let path = format!("{}{version}{query}", models.path(&name));
+            let pushed: ModelVersion = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&pushed, |pushed| {
                 let name = &pushed.name;
@@ -188,34 +177,27 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 format!("pushed {name}:{version}\n{signature}{lacking}")
             })
         }
-        Action::Show { name, version } => {
-            let what = format!("show {name}");
-            if let Some(version) = version {
-                let model: ModelVersion =
-                    client.get(&format!("/v1/models/{name}/versions/{version}"), &what)?;
-                return output.result(&model, details);
-            }
-            let model: Model = client.get(&format!("/v1/models/{name}"), &what)?;
-            output.result(&model, |model| {
-                let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
-                format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
-            })
-        }
-        Action::Profile(args) => profile::profile(args, &client, context),
-        Action::Capacity(args) => profile::capacity(&args, &client, context),
-        Action::Release { name, version } => release(&client, output, &name, version),
-        Action::Rm { name, version } => remove(&client, output, "models", &name, version),
+        Action::Show(args) => models.show(&args, with_versions, details),
+        Action::Profile(args) => profile::profile(args, &models.client, context),
+        Action::Capacity(args) => profile::capacity(&args, &models.client, context),
+        Action::Release(args) => release(&models, &args),
+        Action::Rm(args) => models.remove(&args),
     }
 }
 
-fn release(client: &Client, output: Output, name: &Name, version: Option<u32>) -> Result<()> {
-    let version = match version {
+fn with_versions(model: &Model) -> String {
+    let versions: Vec<String> = model.versions.iter().map(ToString::to_string).collect();
+    format!("{}versions     {}\n", details(&model.newest), versions.join(", "))
+}
+
+fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> Result<()> {
+    let version = match *version {
         Some(version) => version,
-        None => client.get::<Model>(&format!("/v1/models/{name}"), &format!("show {name}"))?.newest.version.0,
+        None => models.get::<Model>(name)?.newest.version.0,
     };
-    let path = format!("/v1/models/{name}/versions/{version}/release");
-    let released: ModelVersion = client.post(&path, &format!("release {name}:{version}"), &())?;
-    output.result(&released, |_| format!("released {name}:{version} from its quarantine"))
+    let path = format!("{}/release", models.version_path(name, version));
+    let released: ModelVersion = models.client.post(&path, &format!("release {name}:{version}"), &())?;
+    models.output.result(&released, |_| format!("released {name}:{version} from its quarantine"))
 }
 
 /// Builds a query from the values that are set; empty if there are none.

@@ -2,11 +2,11 @@
 
 use crate::client::{Upload, refusal};
 use crate::commands::Context;
+use crate::commands::collection::{Collection, NameArgs, RemoveArgs};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::{Context as _, Result};
 use clap::Subcommand;
-use serde_json::json;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -65,26 +65,18 @@ enum Action {
         output: Option<PathBuf>,
     },
     /// Show an object's type, shape and expiry
-    Show {
-        /// Name of the object
-        name: Name,
-    },
+    Show(NameArgs),
     /// Remove an object
     #[command(visible_alias = "delete")]
-    Rm {
-        /// Name of the object
-        name: Name,
-    },
+    Rm(NameArgs),
 }
 
 pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
-    let client = context.client(&args.client)?;
+    let objects = Collection::open("objects", &args.client, context)?;
+    let client = &objects.client;
     let output = context.output;
     match args.action.unwrap_or(Action::List) {
-        Action::List => {
-            let objects: Vec<Object> = client.get("/v1/objects", "list the objects")?;
-            output.result(&objects, |objects| list(objects))
-        }
+        Action::List => objects.list(list),
         Action::Put { name, file, datatype, shape, ttl_ms } => {
             let shape = shape.map(|sizes| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
             let options = [
@@ -119,14 +111,8 @@ pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
                 }
             }
         }
-        Action::Show { name } => {
-            let object: Object = client.get(&format!("/v1/objects/{name}"), &format!("show {name}"))?;
-            output.result(&object, details)
-        }
-        Action::Rm { name } => {
-            client.delete(&format!("/v1/objects/{name}"), &format!("remove {name}"))?;
-            output.result(&json!({ "removed": name }), |_| format!("removed {name}"))
-        }
+        Action::Show(NameArgs { name }) => output.result(&objects.get(&name)?, details),
+        Action::Rm(NameArgs { name }) => objects.remove(&RemoveArgs { name, version: None }),
     }
 }
 

@@ -1,8 +1,9 @@
 //! `weir workflows`.
 
 use crate::client::Upload;
+use crate::commands::Context;
+use crate::commands::collection::{Collection, NameArgs, RemoveArgs, RollbackArgs, ShowArgs};
 use crate::commands::models::signature;
-use crate::commands::{Context, remove};
 use crate::error::Problem;
 use crate::output::{Output, age, table, time};
 use crate::settings::ClientArgs;
@@ -10,7 +11,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use weir_types::api::{Rollback, StepHedge, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
+use weir_types::api::{StepHedge, Workflow, WorkflowDeployed, WorkflowStep, WorkflowVersion};
 use weir_types::{Cost, Name, Version};
 use weir_workflow::{Document, Plan};
 
@@ -63,36 +64,19 @@ enum Action {
     },
     /// Show a workflow's inputs, outputs and steps
     Show {
-        /// Name of the workflow
-        name: Name,
-        /// Version to show [default: the active version]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
+        #[command(flatten)]
+        shown: ShowArgs,
         /// Print only the document, as it was deployed
         #[arg(long)]
         document: bool,
     },
     /// List a workflow's versions
-    Versions {
-        /// Name of the workflow
-        name: Name,
-    },
+    Versions(NameArgs),
     /// Activate an earlier version of a workflow, or any other version
-    Rollback {
-        /// Name of the workflow
-        name: Name,
-        /// Version to activate [default: the version before the active one]
-        version: Option<u32>,
-    },
+    Rollback(RollbackArgs),
     /// Remove a workflow with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
-    Rm {
-        /// Name of the workflow
-        name: Name,
-        /// Version to remove [default: all versions]
-        #[arg(long, value_name = "N")]
-        version: Option<u32>,
-    },
+    Rm(RemoveArgs),
 }
 
 pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
@@ -101,12 +85,9 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
     if let Action::Check { file } = &action {
         return report_plan(file, output);
     }
-    let client = context.client(&args.client)?;
+    let workflows = Collection::open("workflows", &args.client, context)?;
     match action {
-        Action::List | Action::Check { .. } => {
-            let workflows: Vec<Workflow> = client.get("/v1/workflows", "list the workflows")?;
-            output.result(&workflows, |workflows| list(workflows))
-        }
+        Action::List | Action::Check { .. } => workflows.list(list),
         Action::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
             // Local checks report errors with the file's name, without a request to the node.
             check(&file)?;
@@ -115,7 +96,7 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
             path.extend(slo_ms.map(|slo_ms| format!("&slo_ms={slo_ms}")));
             path.extend(cost_slo.map(|cost_slo| format!("&cost_slo={cost_slo}")));
             let deployed: WorkflowDeployed =
-                client.put(&path, &format!("deploy {name}"), &[], &mut upload)?;
+                workflows.client.put(&path, &format!("deploy {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&deployed, |deployed| {
                 let workflow = &deployed.workflow;
@@ -127,42 +108,23 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
                 format!("{what} {}:{}\n{}", workflow.name, workflow.version, signature(&workflow.signature))
             })
         }
-        Action::Show { name, version, document } => {
-            let what = format!("show {name}");
-            let (shown, versions) = match version {
-                Some(version) => {
-                    let path = format!("/v1/workflows/{name}/versions/{version}");
-                    (client.get::<WorkflowVersion>(&path, &what)?, None)
-                }
-                None => {
-                    let workflow: Workflow = client.get(&format!("/v1/workflows/{name}"), &what)?;
-                    (workflow.active, Some(workflow.versions))
-                }
+        Action::Show { shown, document: true } => {
+            let version: WorkflowVersion = match shown.version {
+                Some(version) => workflows.get_version(&shown.name, version)?,
+                None => workflows.get::<Workflow>(&shown.name)?.active,
             };
-            if document {
-                return output.bytes(shown.document.as_bytes());
-            }
-            match versions {
-                None => output.result(&shown, |shown| details(shown, None)),
-                Some(versions) => {
-                    let workflow = Workflow { active: shown, versions };
-                    output.result(&workflow, |workflow| details(&workflow.active, Some(&workflow.versions)))
-                }
-            }
+            output.bytes(version.document.as_bytes())
         }
-        Action::Versions { name } => {
-            let path = format!("/v1/workflows/{name}/versions");
-            let versions: Vec<WorkflowVersion> =
-                client.get(&path, &format!("list the versions of {name}"))?;
-            output.result(&versions, |versions| version_list(versions))
-        }
-        Action::Rollback { name, version } => {
-            let body = Rollback { version: version.map(Version) };
-            let path = format!("/v1/workflows/{name}/rollback");
-            let now: Workflow = client.post(&path, &format!("roll back {name}"), &body)?;
-            output.result(&now, |now| format!("{} is at version {} now", now.active.name, now.active.version))
-        }
-        Action::Rm { name, version } => remove(&client, output, "workflows", &name, version),
+        Action::Show { shown, document: false } => workflows.show(
+            &shown,
+            |workflow: &Workflow| details(&workflow.active, Some(&workflow.versions)),
+            |version: &WorkflowVersion| details(version, None),
+        ),
+        Action::Versions(NameArgs { name }) => workflows.list_versions(&name, version_list),
+        Action::Rollback(args) => workflows.roll_back(&args, |now: &Workflow| {
+            format!("{} is at version {} now", now.active.name, now.active.version)
+        }),
+        Action::Rm(args) => workflows.remove(&args),
     }
 }
 
