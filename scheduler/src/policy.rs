@@ -3,6 +3,8 @@
 mod finish_first;
 pub use finish_first::FinishFirst;
 
+mod in_order;
+
 mod load_balancing;
 pub use load_balancing::LoadBalancing;
 
