@@ -104,7 +104,8 @@ fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>
         drop(node);
         Ok(weir)
     };
-    let (alone, together) = (weir("alone", "off")?, weir("together", "auto")?);
+    let alone = weir("alone", "off")?;
+    let together = weir("together", "auto")?;
     let image: Vec<u8> =
         (0..INPUT_ELEMENTS).flat_map(|i| (i as f32 / INPUT_ELEMENTS as f32).to_le_bytes()).collect();
     let mut measured = Vec::new();

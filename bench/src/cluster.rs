@@ -115,7 +115,7 @@ fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<Outcom
     };
     let schedule = simulate(workload, &cluster, policy.build(&PolicyOptions::default()))
         .map_err(|violation| anyhow::anyhow!("{violation}"))?;
-    let metrics = Metrics::of(workload, &schedule);
+    let metrics = Metrics::from_schedule(workload, &schedule);
     let requests = workload.requests().len() as f64;
     Ok(Outcome {
         mean_ms: metrics.avg * 1e3,

@@ -63,7 +63,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 fn calls(args: &Args, scratch: &Path, component: &[u8], restarts: u32) -> Result<(Vec<Call>, Vec<Call>)> {
     let weir = Weir::new(args, &scratch.join("calls"))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", component)?;
-    let (mut first, mut later) = (Vec::new(), Vec::new());
+    let mut first = Vec::new();
+    let mut later = Vec::new();
     for restart in 1..=restarts {
         let node = weir.start(Spans::Off)?;
         let mut counted = Counted::default();
@@ -99,7 +100,8 @@ impl Counted {
             instantiate_us: (instantiate - self.instantiate_seconds) * 1e6,
             whole_us: whole.as_secs_f64() * 1e6,
         };
-        (self.fetch_seconds, self.instantiate_seconds) = (fetch, instantiate);
+        self.fetch_seconds = fetch;
+        self.instantiate_seconds = instantiate;
         Ok(call)
     }
 }

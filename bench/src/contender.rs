@@ -165,7 +165,8 @@ mod tests {
         let (order, slowdown) =
             (RefCell::new(String::new()), RefCell::new(vec![3.0, 3.0, 7.0, 7.0, 1.0, 1.0]));
         let contender = |name: &'static str, cost: f64| {
-            let (order, slowdown) = (&order, &slowdown);
+            let order = &order;
+            let slowdown = &slowdown;
             Contender::new(name, move || {
                 order.borrow_mut().push_str(name);
                 Ok(vec![sample(8, cost * slowdown.borrow_mut().pop().unwrap_or(1.0))])

@@ -40,7 +40,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let serve = ["serve", "-Scli", "--addr", "127.0.0.1:0"];
     let tuned = [&serve[..], &[TUNED_FLAGS]].concat();
     let beside = std::env::current_exe()?;
-    let (axum, bare) = (beside.with_file_name("axum-hello"), beside.with_file_name("proxy-loop"));
+    let axum = beside.with_file_name("axum-hello");
+    let bare = beside.with_file_name("proxy-loop");
     let contenders = [
         Contender::server(AXUM, &load, "/", || start(&axum, &[], None)),
         Contender::server(LOOP, &load, "/", || start(&bare, &[], Some(&component))),

@@ -37,7 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 
     let load = Load::new(scratch.path(), Some(body_path.clone()), args.seconds())?;
     let cores = std::thread::available_parallelism()?;
-    let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
+    let mut tables = Vec::new();
+    let mut samples = serde_json::Map::new();
+    let mut notes = Vec::new();
     for model in MODELS {
         let path = args.model(model);
         let weir_path = format!("/fn/infer/{model}?shape={INPUT_SHAPE}");

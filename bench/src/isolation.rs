@@ -15,7 +15,9 @@ const IN_PROCESS: &str = "in-process";
 const PROCESS: &str = "process";
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
-    let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
+    let mut tables = Vec::new();
+    let mut samples = serde_json::Map::new();
+    let mut notes = Vec::new();
     for questions in [Questions::digits(), Questions::squeezenet(), Questions::minilm()] {
         let scratch = tempfile::tempdir()?;
         let results = beside(args, &questions, scratch.path())?;

@@ -61,7 +61,8 @@ struct Deployed {
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
-    let (mut all, mut left_out) = (Vec::new(), Vec::new());
+    let mut all = Vec::new();
+    let mut left_out = Vec::new();
     for (language, function) in LANGUAGES {
         match std::fs::read(args.functions.join(function).with_extension("wasm")) {
             Ok(component) => all.push((component, Measured::new(language, function))),

@@ -64,7 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let measure = |what: &'static str, path: Option<&'static str>| {
         let node = weir.start(Spans::Off)?;
         let _watch = Repeat::spawn({
-            let (url, book, agent) = (node.server.url("/healthz"), book.clone(), weir::agent());
+            let url = node.server.url("/healthz");
+            let book = book.clone();
+            let agent = weir::agent();
             move || {
                 let asked = Instant::now();
                 let answered = agent.get(&url).call().is_ok_and(|answer| answer.status() == 200);
@@ -98,7 +100,9 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 fn misbehave(node: &Node, what: &'static str, path: &str, book: &Book) -> Result<Vec<Repeat>> {
     let url = node.server.url(&format!("/fn/misbehave{path}"));
     let caller = |_| {
-        let (url, book, agent) = (url.clone(), book.clone(), weir::agent());
+        let url = url.clone();
+        let book = book.clone();
+        let agent = weir::agent();
         Repeat::spawn(move || {
             let ending = ending(agent.get(&url).call());
             note(&book, what, |notes| *notes.endings.entry(ending).or_default() += 1);

@@ -109,7 +109,9 @@ fn round(node: &Node, path: &str, seed: u64, measured: Duration) -> Result<Round
 
 /// Arrival times of a Poisson process.
 fn arrivals(seed: u64, rate_per_s: f64, measured: Duration) -> Vec<Duration> {
-    let (mut state, mut at_s, mut all) = (seed.wrapping_mul(2).wrapping_add(1), 0.0, Vec::new());
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut at_s = 0.0;
+    let mut all = Vec::new();
     loop {
         // Knuth's 64-bit linear congruential generator; only the upper bits are used.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -137,7 +139,8 @@ fn row(way: &str, rounds: &[Round], measured: Duration) -> Result<Vec<String>> {
         all.sort_by(f64::total_cmp);
         all
     };
-    let (refused, answered) = (all(|round| &round.refused_ms), all(|round| &round.answered_ms));
+    let refused = all(|round| &round.refused_ms);
+    let answered = all(|round| &round.answered_ms);
     let at = |sorted: &[f64], q: f64| quantile(sorted, q).map_or_else(String::new, |ms| format!("{ms:.1}"));
     Ok(vec![
         way.to_owned(),

@@ -178,7 +178,8 @@ mod tests {
     fn ended_child_is_skipped_but_ended_root_is_an_error() {
         let gone = || Err(procfs::ProcError::NotFound(None));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (tree, root) = (Tree::new(std::process::id()), std::process::id().cast_signed());
+        let tree = Tree::new(std::process::id());
+        let root = std::process::id().cast_signed();
         let all = tree.each(|process| Ok(process.pid())).unwrap();
         assert!(all[0] == root && all.contains(&child.id().cast_signed()));
         let only_root = |process: &Process| if process.pid() == root { Ok(root) } else { gone() };

@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn tensors_follow_the_json() {
-        let (ids, mask) = ([1, 2, 3, 4], [5, 6]);
+        let ids = [1, 2, 3, 4];
+        let mask = [5, 6];
         let request = Request::new(&[
             Input { name: "ids", datatype: "UINT8", shape: &[2, 2], bytes: &ids },
             Input { name: "mask", datatype: "UINT8", shape: &[2], bytes: &mask },

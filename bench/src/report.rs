@@ -109,7 +109,8 @@ pub(crate) fn write_json(path: &Path, heading: &Heading, sections: &[Section]) -
 }
 
 fn replace(page: &str, key: &str, content: &str) -> Result<String> {
-    let (begin, end) = (format!("<!-- bench:{key} -->\n"), format!("<!-- /bench:{key} -->"));
+    let begin = format!("<!-- bench:{key} -->\n");
+    let end = format!("<!-- /bench:{key} -->");
     let Some((before, rest)) = page.split_once(&begin) else {
         bail!("there is no line `{}`", begin.trim_end())
     };

@@ -29,7 +29,9 @@ const CPU_BOUND: &str = "1.00x";
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
     let peers = Peers::new(args, scratch.path())?;
-    let (mut tables, mut samples, mut notes) = (Vec::new(), serde_json::Map::new(), Vec::new());
+    let mut tables = Vec::new();
+    let mut samples = serde_json::Map::new();
+    let mut notes = Vec::new();
     for questions in [Questions::digits(), Questions::squeezenet(), Questions::minilm()] {
         let results = beside(args, &peers, &questions, scratch.path())?;
         let model = questions.model;

@@ -21,7 +21,8 @@ impl Spread {
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = q.clamp(0.0, 1.0) * last as f64;
-    let (below, above) = (place.floor() as usize, place.ceil() as usize);
+    let below = place.floor() as usize;
+    let above = place.ceil() as usize;
     Some(sorted[below] + (sorted[above] - sorted[below]) * place.fract())
 }
 

@@ -70,7 +70,8 @@ fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
             ("the ensemble", &mut || infer(node, "ensemble", &body)),
         ],
     )?;
-    let (ensemble, branch) = (measured.pop().unwrap_or_default(), measured.pop().unwrap_or_default());
+    let ensemble = measured.pop().unwrap_or_default();
+    let branch = measured.pop().unwrap_or_default();
     let mut table = Table::new(
         format!("Three branches of {BRANCH_MS} ms on the fake backend, and their mean"),
         &["", "p50", "over a branch by itself", "bound"],
@@ -191,7 +192,8 @@ fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> R
         for ((_, call), medians) in calls.iter_mut().zip(&mut medians) {
             // A warm-up call, for loads and connections.
             call()?;
-            let (began, mut times) = (Instant::now(), Vec::new());
+            let began = Instant::now();
+            let mut times = Vec::new();
             while began.elapsed() < Duration::from_secs(args.seconds().into()) || times.is_empty() {
                 let started = Instant::now();
                 call()?;

@@ -85,7 +85,9 @@ impl Command {
 
     async fn run_to_end(&self, order: &[u8]) -> io::Result<Ended> {
         let mut child = self.spawn()?;
-        let (mut input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let mut input = child.stdin.take();
+        let output = child.stdout.take();
+        let errors = child.stderr.take();
         if let Some(input) = &mut input {
             // A write error means that the child has exited; its status has the reason.
             let _ = input.write_all(order).await;

@@ -73,7 +73,9 @@ fn inside(folder: &Path) {
         Ok(()) => println!("NOT STOPPED: {what}"),
         Err(error) => println!("stopped: {what}: {error}"),
     };
-    let (process, files, calls) = (&[Process][..], &[Files][..], &[SystemCalls][..]);
+    let process = &[Process][..];
+    let files = &[Files][..];
+    let calls = &[SystemCalls][..];
 
     wanted("read a given file", std::fs::read(folder.join("given/model")).map(drop));
     wanted("write a file in a given folder", std::fs::write(folder.join("written/file"), "result"));

@@ -101,7 +101,8 @@ const BY_MACHINE: [&str; 2] = ["node.gateway.threads", "node.sandbox.threads"];
 
 /// The rows of a page's tables, with the tables of `weir.toml` that the text above each row names.
 fn documented_rows(page: &str) -> Vec<(Vec<&str>, &str)> {
-    let (mut tables, mut rows) = (Vec::new(), Vec::new());
+    let mut tables = Vec::new();
+    let mut rows = Vec::new();
     for line in page.lines() {
         if line.starts_with('|') {
             rows.push((tables.clone(), line));

@@ -73,7 +73,7 @@ impl EtcdStore {
     /// The current revision.
     async fn revision(&self) -> Result<Revision> {
         let request =
-            RangeRequest { key: self.root.of("").into(), count_only: true, ..RangeRequest::default() };
+            RangeRequest { key: self.root.prefixed("").into(), count_only: true, ..RangeRequest::default() };
         let answer = self.call(&request).await?;
         Ok(revision_in(answer.header))
     }
@@ -101,7 +101,8 @@ impl EtcdStore {
 #[async_trait]
 impl Datastore for EtcdStore {
     async fn get(&self, key: &Key) -> Result<Option<Entry>> {
-        let request = RangeRequest { key: self.root.of(key.as_str()).into(), ..RangeRequest::default() };
+        let request =
+            RangeRequest { key: self.root.prefixed(key.as_str()).into(), ..RangeRequest::default() };
         let answer = self.call(&request).await?;
         Ok(answer.kvs.into_iter().next().and_then(|found| self.root.entry(found)))
     }
@@ -157,7 +158,7 @@ impl std::fmt::Debug for EtcdStore {
 
 impl Root {
     /// The etcd key of `text`, a key or a key prefix.
-    fn of(&self, text: &str) -> String {
+    fn prefixed(&self, text: &str) -> String {
         format!("{}{text}", self.0)
     }
 
@@ -167,7 +168,7 @@ impl Root {
         let (start, end) = prefix.range(after)?;
         // '0' follows '/', the last character of the root.
         let all = || format!("{}0", self.0.trim_end_matches('/'));
-        Some((self.of(&start), end.map_or_else(all, |end| self.of(&end))))
+        Some((self.prefixed(&start), end.map_or_else(all, |end| self.prefixed(&end))))
     }
 
     /// The key at `found` in etcd. Returns `None`, with a warning, if it is not a valid key.

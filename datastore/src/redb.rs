@@ -82,7 +82,8 @@ impl RedbStore {
 
     async fn start(path: PathBuf, opener: Opener) -> Result<Self> {
         let opening = {
-            let (path, opener) = (path.clone(), opener.clone());
+            let path = path.clone();
+            let opener = opener.clone();
             tokio::task::spawn_blocking(move || {
                 let file = opener.open(Opening::First)?;
                 let start = tables::prepare(&file, &path)?;
@@ -155,7 +156,8 @@ impl Datastore for RedbStore {
     }
 
     async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Result<Listing> {
-        let (prefix, after) = (prefix.clone(), after.cloned());
+        let prefix = prefix.clone();
+        let after = after.cloned();
         self.read(move |snapshot| snapshot.list(&prefix, after.as_ref(), limit)).await
     }
 

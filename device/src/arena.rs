@@ -284,7 +284,8 @@ mod tests {
     fn freed_block_is_reused() {
         let arena = Arena::new(8 << 20);
         let first = arena.buffer(600_000).unwrap().freeze();
-        let (address, bytes) = (first.as_ptr(), arena.used_bytes());
+        let address = first.as_ptr();
+        let bytes = arena.used_bytes();
         drop(first);
         assert_eq!((arena.used_bytes(), arena.pooled_bytes()), (0, bytes));
         let second = arena.buffer(590_000).unwrap().freeze();

@@ -46,7 +46,8 @@ impl Block {
             let start = NonNull::new(unsafe { alloc(layout) })?;
             return Some(Self { start, bytes, zero_from: bytes, lease: None });
         }
-        let (at, access) = (ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let at = ptr::null_mut();
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         let Some(shared) = shared else {
             // SAFETY: a new anonymous mapping at an address of the kernel's choosing aliases
             // nothing.

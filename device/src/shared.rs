@@ -44,7 +44,7 @@ impl SharedMemory {
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
         let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES);
-        fits.then(|| Lease { memory: Arc::clone(self), part: Part { offset, bytes } })
+        fits.then(|| Lease { memory: self.clone(), part: Part { offset, bytes } })
     }
 
     /// Offset of these bytes in the file, if they belong to a block.

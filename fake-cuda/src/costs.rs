@@ -95,9 +95,11 @@ impl Costs {
     /// two determines the time. The threads copy pieces of the same block, the first block first.
     #[must_use]
     pub fn load_ns(&self, threads: CopyThreads) -> u64 {
-        let (mut first_ns, mut host_ns) = (0, 0);
+        let mut first_ns = 0;
+        let mut host_ns = 0;
         if self.host_copies > 0 {
-            let (count, piece_bytes) = (threads.count.max(1), threads.piece_bytes.max(1));
+            let count = threads.count.max(1);
+            let piece_bytes = threads.piece_bytes.max(1);
             let pieces = self.host_copies.max(self.host_copy_bytes.div_ceil(piece_bytes));
             let all_ns = self.host_copy_ns + self.page_fault_ns + pieces * threads.start_ns;
             let rounds = pieces.div_ceil(self.host_copies).div_ceil(count);

@@ -81,7 +81,8 @@ impl Fake {
     /// If no setting has this name.
     #[allow(clippy::needless_pass_by_value, reason = "accepts numbers and strings")]
     pub fn set(&self, name: &str, value: impl ToString) -> &Self {
-        let (c_name, c_value) = (c_text(name), c_text(&value.to_string()));
+        let c_name = c_text(name);
+        let c_value = c_text(&value.to_string());
         // SAFETY: both texts end with a zero and outlive the call.
         let known = unsafe { (self.instance().set)(c_name.as_ptr(), c_value.as_ptr()) };
         assert!(known != 0, "the fake driver has no setting {name:?}");
@@ -198,7 +199,8 @@ impl Fake {
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        let (violations, left) = (self.violations(), self.left());
+        let violations = self.violations();
+        let left = self.left();
         if violations.is_empty() && left.is_empty() {
             if let Some(instance) = self.instance.take() {
                 // SAFETY: no object of the driver is left.

@@ -21,7 +21,8 @@ fn child_process_prints_devices() {
     if env::var_os(CHILD).is_none() {
         return;
     }
-    let (mut count, mut version) = (0, 0);
+    let mut count = 0;
+    let mut version = 0;
     // SAFETY: the library has these functions with these types.
     unsafe {
         let library = Library::new(weir_fake_cuda::library()).unwrap();

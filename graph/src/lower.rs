@@ -219,7 +219,8 @@ mod tests {
                 operator: "Relu".to_owned(),
                 ..Default::default()
             };
-            let (inputs, outputs) = (vec![port("x")], vec![port("y")]);
+            let inputs = vec![port("x")];
+            let outputs = vec![port("y")];
             let graph = onnx::Graph { nodes: vec![relu], inputs, outputs, ..Default::default() };
             let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
             let model = onnx::Model { graph: Some(graph), opset_imports: vec![opset], ..Default::default() };

@@ -82,7 +82,8 @@ impl MemoryPlan {
         }
         // Resident buffers live forever, so none shares memory with another.
         resident.iter_mut().for_each(|block: &mut Block| (block.first, block.last) = (0, usize::MAX));
-        let (arena, resident) = (pack(&arena), pack(&resident));
+        let arena = pack(&arena);
+        let resident = pack(&resident);
         let place = |id: ValueId| {
             let buffer = graph.buffer(id);
             let stays = lives[buffer.0 as usize].is_some_and(|life| life.stays);

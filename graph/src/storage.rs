@@ -145,10 +145,12 @@ impl Caster {
             let converted = self.cast(graph, id, wanted)?;
             // Swap the two ids, so that readers of the weight's id read the converted value.
             self.names.remove(&id);
-            let (stored, made) = (id.0 as usize, converted.0 as usize);
+            let stored = id.0 as usize;
+            let made = converted.0 as usize;
             graph.values.swap(stored, made);
             if let Some(cast) = graph.nodes.last_mut() {
-                (cast.inputs[0], cast.outputs[0]) = (Some(converted), Some(id));
+                cast.inputs[0] = Some(converted);
+                cast.outputs[0] = Some(id);
             }
         }
         Ok(())

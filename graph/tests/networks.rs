@@ -30,7 +30,8 @@ fn light(name: &str) {
     let plain = model.specialise(&[shape(&dims)]).unwrap();
     let fused = plain.clone().fuse().unwrap();
     let found = run(&model, &fused, &[input]).remove(0).to_floats();
-    let (off, spread) = (distance(&found, &expected), spread(&expected));
+    let off = distance(&found, &expected);
+    let spread = spread(&expected);
     // An error in the first layer must remain visible after the last layer.
     let without_green = distance(&onnxruntime(&file, &[pixels(&dims, 0.0)]), &expected);
     println!(
@@ -70,13 +71,15 @@ fn fused_as_plain(path: &str, inputs: &[Tensor]) -> (Graph, Vec<Tensor>) {
         .collect();
     let plain = model.specialise(&shapes).unwrap();
     let fused = plain.clone().fuse().unwrap();
-    let (expected, found) = (run(&model, &plain, inputs), run(&model, &fused, inputs));
+    let expected = run(&model, &plain, inputs);
+    let found = run(&model, &fused, inputs);
     for (expected, found) in expected.iter().zip(&found) {
         let off = distance(&found.to_floats(), &expected.to_floats());
         assert!(off < TOLERANCE, "{path}: {off:e}");
     }
     let expected = onnxruntime(&file(path), inputs);
-    let (off, spread) = (distance(&found[0].to_floats(), &expected), spread(&expected));
+    let off = distance(&found[0].to_floats(), &expected);
+    let spread = spread(&expected);
     println!("{path}: {off:.1e} off, {spread:.2} apart");
     assert!(off < TOLERANCE && spread > 1e3 * TOLERANCE, "{path}: {off:e} off, {spread} apart");
     (fused, found)
@@ -111,7 +114,8 @@ fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) 
         // Weights that are stored in this type need no conversion, and give identical results.
         let stored = model(path).with_weights_as(storage).unwrap();
         let of_stored = fused.clone().in_storage(&stored, storage).unwrap();
-        let (before, after) = (MemoryPlan::new(fused).arena_bytes, MemoryPlan::new(&of_stored).arena_bytes);
+        let before = MemoryPlan::new(fused).arena_bytes;
+        let after = MemoryPlan::new(&of_stored).arena_bytes;
         assert!(after * 3 < before * 2, "{after} bytes rather than {before}");
         assert!(run(&stored, &of_stored, inputs) == found, "{path} as {storage}");
     }

@@ -70,7 +70,8 @@ impl<U: prost::Message + Default> Decoder for BoundedDecoder<U> {
 fn check(mut message: Bytes) -> Result<(), Status> {
     let broken =
         |error: prost::DecodeError| Status::invalid_argument(format!("the message cannot be read: {error}"));
-    let (mut described_bytes, mut items) = (0, [0_usize; RAW_FIELD as usize + 1]);
+    let mut described_bytes = 0;
+    let mut items = [0_usize; RAW_FIELD as usize + 1];
     while message.has_remaining() {
         let before = message.remaining();
         let (field, wire_type) = decode_key(&mut message).map_err(broken)?;

@@ -722,7 +722,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ServerLiveRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::server_live(&inner, request)
                                     .await
@@ -768,7 +768,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ServerReadyRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::server_ready(&inner, request)
                                     .await
@@ -814,7 +814,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ModelReadyRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_ready(&inner, request)
                                     .await
@@ -860,7 +860,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ServerMetadataRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::server_metadata(
                                         &inner,
@@ -909,7 +909,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ModelMetadataRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_metadata(&inner, request)
                                     .await
@@ -955,7 +955,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ModelInferRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_infer(&inner, request)
                                     .await
@@ -1004,7 +1004,7 @@ pub mod grpc_inference_service_server {
                                 tonic::Streaming<super::ModelInferRequest>,
                             >,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_stream_infer(
                                         &inner,
@@ -1053,7 +1053,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ModelConfigRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_config(&inner, request)
                                     .await
@@ -1099,7 +1099,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::ModelStatisticsRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::model_statistics(
                                         &inner,
@@ -1148,7 +1148,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::RepositoryIndexRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::repository_index(
                                         &inner,
@@ -1197,7 +1197,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::RepositoryModelLoadRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::repository_model_load(
                                         &inner,
@@ -1246,7 +1246,7 @@ pub mod grpc_inference_service_server {
                             &mut self,
                             request: tonic::Request<super::RepositoryModelUnloadRequest>,
                         ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
+                            let inner = self.0.clone();
                             let fut = async move {
                                 <T as GrpcInferenceService>::repository_model_unload(
                                         &inner,

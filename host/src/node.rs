@@ -61,7 +61,8 @@ impl Node {
     /// deployed can be called.
     pub async fn start(config: NodeConfig) -> anyhow::Result<Self> {
         let runtimes = Runtimes::start(&config)?;
-        let (gateway, guests) = (runtimes.gateway.handle().clone(), runtimes.guests.handle().clone());
+        let gateway = runtimes.gateway.handle().clone();
+        let guests = runtimes.guests.handle().clone();
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
             Ok(Started { config, state, storage, listener, begin, participation }) => {

@@ -45,7 +45,7 @@ pub struct BatchRules {
 impl BatchRules {
     /// The rules for a model with this signature and the owner's settings `batching`; `None` if
     /// every request must run alone.
-    pub fn of(signature: &Signature, batching: &Batching) -> Result<Option<Self>, BatchingError> {
+    pub fn for_signature(signature: &Signature, batching: &Batching) -> Result<Option<Self>, BatchingError> {
         batching.check()?;
         if batching.mode == BatchingMode::Off {
             return Ok(None);
@@ -130,7 +130,7 @@ mod tests {
 
     fn rules(inputs: &[Port], outputs: &[Port], json: &str) -> Result<Option<BatchRules>, BatchingError> {
         let signature = Signature { inputs: inputs.to_vec(), outputs: outputs.to_vec() };
-        BatchRules::of(&signature, &serde_json::from_str(json).unwrap())
+        BatchRules::for_signature(&signature, &serde_json::from_str(json).unwrap())
     }
 
     #[test]
@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn mask_is_found_by_usual_or_configured_name() {
-        let (ids, other) = (port("input_ids", &[None, None]), port("attention_mask", &[None, None]));
+        let ids = port("input_ids", &[None, None]);
+        let other = port("attention_mask", &[None, None]);
         let out = [port("y", &[None, None, Some(3)])];
         let mask = |inputs: &[Port], json| rules(inputs, &out, json).map(|rules| rules.unwrap().mask);
         assert_eq!(mask(&[ids.clone(), other.clone()], "{}"), Ok(Some(1)));

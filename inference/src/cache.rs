@@ -385,7 +385,7 @@ impl Shared {
     ) -> Result<Found, InferenceError> {
         let mut state = shared.state.lock();
         if let Some(why) = &state.lost {
-            return Err(InferenceError::DeviceLost(Arc::clone(why)));
+            return Err(InferenceError::DeviceLost(why.clone()));
         }
         let now = state.tick();
         match state.entries.get_mut(&source.key) {
@@ -418,8 +418,8 @@ impl Shared {
             Entry::Loading { unloading, .. } => unloading.push(sender),
             Entry::Unloading { waiting, .. } => waiting.push(sender),
             Entry::Resident { resident, .. } => {
-                let resident = Arc::clone(resident);
-                *entry = Entry::Unloading { resident: Arc::clone(&resident), waiting: vec![sender] };
+                let resident = resident.clone();
+                *entry = Entry::Unloading { resident: resident.clone(), waiting: vec![sender] };
                 if resident.retire() {
                     self.free(&resident);
                 }

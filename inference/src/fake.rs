@@ -140,7 +140,8 @@ impl Loss {
 #[async_trait::async_trait]
 impl Preparer for FakeBackend {
     async fn prepare(&self, file: &Path, _: Precision, out: &Path) -> Result<Prepared, PrepareError> {
-        let (file, out) = (file.to_owned(), out.to_owned());
+        let file = file.to_owned();
+        let out = out.to_owned();
         let prepared = tokio::task::spawn_blocking(move || prepare(&file, &out)).await;
         prepared.unwrap_or_else(|error| Err(Refusal::Crashed { how: error.to_string() }.into()))
     }
@@ -172,9 +173,11 @@ impl Backend for FakeBackend {
             return Err(InferenceError::Unsupported("it says so".into()));
         }
         std::thread::sleep(milliseconds(costs.load_time_ms));
-        let arrival = Arc::new(Arrival::of(&model));
-        let (model, costs) = (Arc::new(model), Arc::new(costs));
-        let (arena, loss) = (self.arena.clone(), self.loss.clone());
+        let arrival = Arc::new(Arrival::for_model(&model));
+        let model = Arc::new(model);
+        let costs = Arc::new(costs);
+        let arena = self.arena.clone();
+        let loss = self.loss.clone();
         Ok(Box::new(Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None }))
     }
 
@@ -239,7 +242,7 @@ struct Arrival {
 }
 
 impl Arrival {
-    fn of(model: &FakeModel) -> Self {
+    fn for_model(model: &FakeModel) -> Self {
         let at = Instant::now() + milliseconds(model.arrive_time_ms.abs());
         Self { at, fails: model.arrive_time_ms < 0.0 }
     }
@@ -273,8 +276,11 @@ impl Model for Loaded {
     }
 
     fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        let (model, costs) = (Arc::clone(&self.model), Arc::clone(&self.costs));
-        let (arrival, arena, loss) = (self.arrival.clone(), self.arena.clone(), self.loss.clone());
+        let model = self.model.clone();
+        let costs = self.costs.clone();
+        let arrival = self.arrival.clone();
+        let arena = self.arena.clone();
+        let loss = self.loss.clone();
         Ok(Box::new(Self { model, costs, arrival, threads, arena, loss, cold: None }))
     }
 }
@@ -424,7 +430,7 @@ mod tests {
                 .unwrap();
         let job = Job { inputs: vec![input.clone()], outputs: vec![1, 0] };
         let costs = Arc::new(quick.costs_on("cpu"));
-        let arrival = Arc::new(Arrival::of(&quick));
+        let arrival = Arc::new(Arrival::for_model(&quick));
         let model = Arc::new(quick);
         let loss = Arc::default();
         let mut loaded = Loaded { model, costs, arrival, threads: 1, arena, loss, cold: None };

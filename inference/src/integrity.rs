@@ -69,11 +69,12 @@ impl VerifiedFiles {
         // The remaining cores run models and functions.
         let cores = available_parallelism().map_or(1, usize::from);
         let count = (cores / 2).clamp(1, THREADS_MAX).min(unknown.len());
-        let (next, running) = (AtomicUsize::new(0), AtomicUsize::new(count));
+        let next = AtomicUsize::new(0);
+        let running = AtomicUsize::new(count);
         let queue = Arc::new(Queue { files: unknown, next, running });
         let spawn = |_| {
             let verified = self.clone();
-            let queue = Arc::clone(&queue);
+            let queue = queue.clone();
             let thread = Builder::new().name("weir-hash".to_owned());
             thread.spawn(move || {
                 let found = verified.look(&queue);
@@ -150,7 +151,7 @@ mod tests {
         let hash = ContentHash::from_content(bytes);
         let path = folder.join(hash.to_string());
         std::fs::write(&path, bytes).unwrap();
-        (hash, Arc::new(MappedFile::of(&path).unwrap()))
+        (hash, Arc::new(MappedFile::open(&path).unwrap()))
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
         let path = folder.path().join(hash.to_string());
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, [9; 1_000]).unwrap();
-        let changed = (hash, Arc::new(MappedFile::of(&path).unwrap()));
+        let changed = (hash, Arc::new(MappedFile::open(&path).unwrap()));
         let check = verified.check([files[6].clone(), changed].into()).unwrap();
         assert_eq!(check.wait(), Err(IntegrityError::Damaged(hash)));
         assert_eq!(check.wait(), Err(IntegrityError::Damaged(hash)), "as often as it is asked");

@@ -95,7 +95,7 @@ mod tests {
     fn hook_is_called_once_if_set_before_or_after_firing() {
         let calls = Arc::new(AtomicU32::new(0));
         let count = |calls: &Arc<AtomicU32>| {
-            let calls = Arc::clone(calls);
+            let calls = calls.clone();
             move || _ = calls.fetch_add(1, Ordering::Relaxed)
         };
         let interrupt = Interrupt::default();

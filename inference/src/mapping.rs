@@ -32,7 +32,7 @@ unsafe impl Sync for MappedFile {}
 
 impl MappedFile {
     /// Maps the whole file, and reads it in now rather than at the first access.
-    pub fn of(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path) -> io::Result<Self> {
         Self::with(path, MapFlags::POPULATE)
     }
 
@@ -55,7 +55,7 @@ impl MappedFile {
 
     fn with(path: &Path, flags: MapFlags) -> io::Result<Self> {
         let file = File::open(path)?;
-        let identity = FileIdentity::of(&file)?;
+        let identity = FileIdentity::from_file(&file)?;
         let len = usize::try_from(identity.bytes).map_err(io::Error::other)?;
         if len == 0 {
             return Ok(Self { start: NonNull::dangling(), len, identity });
@@ -83,7 +83,7 @@ impl MappedFile {
 }
 
 impl FileIdentity {
-    fn of(file: &File) -> io::Result<Self> {
+    fn from_file(file: &File) -> io::Result<Self> {
         let of = file.metadata()?;
         Ok(Self {
             device: of.dev(),

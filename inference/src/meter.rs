@@ -135,7 +135,8 @@ pub(crate) fn charge(device: Device, time: Duration, bearers: &[(&Meter, u32)]) 
 /// `whole`.
 pub(crate) fn parted(whole: u64, weights: &[u64]) -> Vec<u64> {
     let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    let (mut before, mut given) = (0_u128, 0);
+    let mut before = 0_u128;
+    let mut given = 0;
     let part = |weight: &u64| {
         before += u128::from(*weight);
         let upto = u64::try_from(u128::from(whole) * before / total.max(1)).unwrap_or(whole);
@@ -184,7 +185,8 @@ mod tests {
 
     #[test]
     fn observer_learns_of_the_runs_of_its_meter_and_of_parts_of_it() {
-        let (observer, tenant) = (Arc::new(Observed::default()), Meter::default());
+        let observer = Arc::new(Observed::default());
+        let tenant = Meter::default();
         let call = Meter::observed(&tenant, observer.clone());
         let step = Meter::within(&call);
         let bearers = [(&step, 3), (&tenant, 1)];

@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn inputs_accept_any_order_and_outputs_keep_requested_order() {
-        let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
+        let a = tensor(ElementType::Fp32, &[3, 2]);
+        let b = tensor(ElementType::Fp32, &[1]);
         let job = check(vec![("b", b.clone()), ("a", a.clone())], Some(&["y", "x"])).unwrap();
         assert_eq!((job.inputs, job.outputs), (vec![a.clone(), b.clone()], vec![1, 0]));
         assert_eq!(check(vec![("a", a), ("b", b)], None).unwrap().outputs, vec![0, 1]);
@@ -242,7 +243,8 @@ mod tests {
 
     #[test]
     fn each_invalid_request_has_its_own_error() {
-        let (a, b) = (tensor(ElementType::Fp32, &[3, 2]), tensor(ElementType::Fp32, &[1]));
+        let a = tensor(ElementType::Fp32, &[3, 2]);
+        let b = tensor(ElementType::Fp32, &[1]);
         let both = || vec![("a", a.clone()), ("b", b.clone())];
         let text = |result: Result<Job, InferenceError>| result.unwrap_err().to_string();
 

@@ -100,12 +100,12 @@ impl<W: Work> DeviceThreads<W> {
         });
         let (loads, waiting_loads) = channel();
         // Built first: if a thread fails to start, the drop ends the threads that have started.
-        let mut threads = Self { runs: Runs { shared: Arc::clone(&shared), loads }, threads: Vec::new() };
+        let mut threads = Self { runs: Runs { shared: shared.clone(), loads }, threads: Vec::new() };
         threads.spawn(format!("{name}-load"), move || load_in_turn(&waiting_loads))?;
-        let watched = Arc::clone(&shared);
+        let watched = shared.clone();
         threads.spawn(format!("{name}-watch"), move || watched.watch())?;
         for slot in 0..slots {
-            let shared = Arc::clone(&shared);
+            let shared = shared.clone();
             threads.spawn(format!("{name}-{slot}"), move || shared.run_in_turn(slot))?;
         }
         Ok(threads)
@@ -136,7 +136,7 @@ impl<W: Work> Drop for DeviceThreads<W> {
 
 impl<W: Work> Clone for Runs<W> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), loads: self.loads.clone() }
+        Self { shared: self.shared.clone(), loads: self.loads.clone() }
     }
 }
 
@@ -156,7 +156,7 @@ impl<W: Work> Runs<W> {
         let interrupt = Arc::<Interrupt>::default();
         let fit = work.fit(&lane);
         let number = lane.number;
-        let entry = Entry { lane, arrived, deadline, interrupt: Arc::clone(&interrupt), fit, job: work };
+        let entry = Entry { lane, arrived, deadline, interrupt: interrupt.clone(), fit, job: work };
         let mut state = self.shared.queue.lock();
         let key = state.jobs.push(priority, entry).map_err(|error| match error {
             PushError::Full => InferenceError::QueueFull { len_max: self.shared.len_max },
@@ -173,7 +173,7 @@ impl<W: Work> Runs<W> {
         if wake_watcher {
             self.shared.deadline_near.notify_one();
         }
-        Ok(Ticket { shared: Arc::clone(&self.shared), key, lane: number, interrupt })
+        Ok(Ticket { shared: self.shared.clone(), key, lane: number, interrupt })
     }
 
     /// Limits a lane to `slots` concurrent runs. Current runs continue.

@@ -180,7 +180,7 @@ impl DeviceTensor {
     pub fn stay(&self) -> DeviceHandle {
         let mut place = self.0.place();
         place.stays += 1;
-        DeviceHandle { tensor: Arc::clone(&self.0), memory: Arc::clone(&place.memory), number: place.number }
+        DeviceHandle { tensor: self.0.clone(), memory: place.memory.clone(), number: place.number }
     }
 
     /// Records that a copy of the tensor in other memory, of `device`, replaces this one. Returns
@@ -193,7 +193,7 @@ impl DeviceTensor {
         }
         place.leave(self.0.bytes);
         let bearer = place.bearer.take().map(|(_, meter)| (device, meter));
-        *place = Place { memory: Arc::clone(memory), number, since: Instant::now(), bearer, stays: 0 };
+        *place = Place { memory: memory.clone(), number, since: Instant::now(), bearer, stays: 0 };
         true
     }
 

@@ -190,7 +190,8 @@ async fn batch_does_not_delay_urgent_or_differently_shaped_requests() {
     let other = stage.curve("other", FLAT, off()).await;
     let blocker = stage.blocker().await;
     let with_priority = |priority, value| RunRequest { priority, ..request(&[("x", stage.row(value))]) };
-    let (leader, patient) = (pin.run(with_priority(1, 1.0)), pin.run(with_priority(100, 2.0)));
+    let leader = pin.run(with_priority(1, 1.0));
+    let patient = pin.run(with_priority(100, 2.0));
     let between = other.run(with_priority(50, 3.0));
     drop(blocker);
     let outcomes = within(join_all([leader, patient, between])).await;

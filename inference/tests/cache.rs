@@ -86,9 +86,9 @@ impl Backend for Scripted {
                 self.loaded.fetch_add(1, Ordering::SeqCst);
                 Ok(Box::new(ScriptedModel {
                     footprint: self.footprint(source),
-                    run: Arc::clone(&self.run),
-                    loaded: Arc::clone(&self.loaded),
-                    began: Arc::clone(&self.began),
+                    run: self.run.clone(),
+                    loaded: self.loaded.clone(),
+                    began: self.began.clone(),
                 }))
             }
         }
@@ -114,7 +114,7 @@ impl Model for ScriptedModel {
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        Ok(Box::new(ScriptedSession { run: Arc::clone(&self.run), began: Arc::clone(&self.began) }))
+        Ok(Box::new(ScriptedSession { run: self.run.clone(), began: self.began.clone() }))
     }
 }
 
@@ -150,13 +150,13 @@ impl Stage {
     fn new(slots: usize, run_queue_len_max: usize) -> Self {
         let (loads, waiting) = channel();
         let run = Arc::new(Mutex::new(Run::Ends));
-        let loaded = Arc::default();
-        let began = Arc::default();
+        let loaded = Arc::<AtomicUsize>::default();
+        let began = Arc::<Mutex<Vec<usize>>>::default();
         let backend = Scripted {
             loads: Mutex::new(waiting),
-            run: Arc::clone(&run),
-            loaded: Arc::clone(&loaded),
-            began: Arc::clone(&began),
+            run: run.clone(),
+            loaded: loaded.clone(),
+            began: began.clone(),
         };
         let config = CacheConfig { capacity_bytes: 100, slots, run_queue_len_max };
         let cache =
@@ -232,15 +232,18 @@ async fn concurrent_acquires_share_one_load_even_if_the_first_gives_up() {
     let stage = Stage::new(1, 10);
     let model = source("model", 10);
     let mut first = Box::pin(stage.acquire(&model, &[]));
-    let (second, third) = (stage.acquire(&model, &[]), stage.acquire(&model, &[]));
-    let (mut second, mut third) = (pin!(second), pin!(third));
+    let second = stage.acquire(&model, &[]);
+    let third = stage.acquire(&model, &[]);
+    let mut second = pin!(second);
+    let mut third = pin!(third);
     begin(&mut first.as_mut()).await;
     begin(&mut second).await;
     begin(&mut third).await;
     drop(first);
     stage.loads.send(Load::Works).unwrap();
     let (second, third) = within(async { tokio::join!(second, third) }).await;
-    let (second, third) = (second.unwrap(), third.unwrap());
+    let second = second.unwrap();
+    let third = third.unwrap();
     assert!(second.load_time().is_some() && third.load_time().is_some());
     assert_eq!((stage.loaded(), stage.cache.resident()[0].pins), (1, 2), "who gave up pins nothing");
     assert!(stage.acquire(&model, &[]).await.unwrap().load_time().is_none());
@@ -251,8 +254,10 @@ async fn failed_load_fails_all_waiters_and_is_retried_by_next_acquire() {
     let stage = Stage::new(1, 10);
     let model = source("model", 10);
     for load in [Load::Fails, Load::Panics] {
-        let (first, second) = (stage.acquire(&model, &[]), stage.acquire(&model, &[]));
-        let (mut first, mut second) = (pin!(first), pin!(second));
+        let first = stage.acquire(&model, &[]);
+        let second = stage.acquire(&model, &[]);
+        let mut first = pin!(first);
+        let mut second = pin!(second);
         begin(&mut first).await;
         begin(&mut second).await;
         stage.loads.send(load).unwrap();
@@ -268,7 +273,9 @@ async fn failed_load_fails_all_waiters_and_is_retried_by_next_acquire() {
 #[tokio::test]
 async fn unpinned_victims_are_evicted_only_if_that_makes_room() {
     let stage = Stage::new(1, 10);
-    let (small, large, huge) = (source("small", 30), source("large", 60), source("huge", 90));
+    let small = source("small", 30);
+    let large = source("large", 60);
+    let huge = source("huge", 90);
     let pinned = stage.load(&small, &[]).await;
     drop(stage.load(&large, &[]).await);
     let victims = [small.id().clone(), large.id().clone(), large.id().clone()];
@@ -354,7 +361,8 @@ async fn unload_waits_for_pins_and_acquire_waits_for_unload() {
     let pin = stage.load(&model, &[]).await;
     let unload = stage.cache.unload(&model.key).unwrap();
     let again = stage.acquire(&model, &[]);
-    let (mut unload, mut again) = (pin!(unload), pin!(again));
+    let mut unload = pin!(unload);
+    let mut again = pin!(again);
     begin(&mut unload).await;
     begin(&mut again).await;
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 80));
@@ -493,7 +501,7 @@ async fn dropping_cache_stops_running_and_answers_waiting_runs() {
         tokio::task::yield_now().await;
     }
     let waiting = pin.run(RunRequest::default());
-    let loaded = Arc::clone(&stage.loaded);
+    let loaded = stage.loaded.clone();
     drop(stage);
     for outcome in
         [within(running).await, within(waiting).await, within(pin.run(RunRequest::default())).await]

@@ -153,7 +153,8 @@ async fn acquire_can_wait_for_room_taken_by_reloads() {
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_restores_run_settings_and_skips_unloaded_models() {
     let stage = Stage::new(4);
-    let (sized, gone) = (stage.source("sized", "{}").await, stage.source("gone", "{}").await);
+    let sized = stage.source("sized", "{}").await;
+    let gone = stage.source("gone", "{}").await;
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 500 }"#).await;
     drop((stage.acquire(&sized).await.unwrap(), stage.acquire(&gone).await.unwrap()));
     let setting = RunSetting { threads: 2, sessions: 3 };
@@ -198,7 +199,8 @@ async fn second_loss_during_reload_leaves_loading_to_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_device_refuses_models_without_affecting_other_devices() {
-    let (stage, other) = (Stage::new(1), Stage::new(1));
+    let stage = Stage::new(1);
+    let other = Stage::new(1);
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await;
     let idle = stage.source("idle", "{}").await;
     let pin = stage.acquire(&breaks).await.unwrap();

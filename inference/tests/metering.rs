@@ -112,7 +112,8 @@ async fn run_is_charged_to_its_meter_and_batch_is_divided_by_items() {
     drop(blocking);
     let executions = join_all(together).await.into_iter().filter_map(|run| run.unwrap().execution);
     assert_eq!(executions.map(|execution| execution.items).collect::<Vec<_>>(), [8]);
-    let (large, small) = (used(&large), used(&small));
+    let large = used(&large);
+    let small = used(&small);
     assert_eq!((large.runs, small.runs), (1, 1));
     assert!(large.run_time_ns + small.run_time_ns >= 8_000_000, "{large:?} {small:?}");
     assert!(large.run_time_ns.abs_diff(3 * small.run_time_ns) <= 3, "{large:?} {small:?}");

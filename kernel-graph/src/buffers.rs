@@ -60,7 +60,8 @@ impl Buffers {
             if let Some(other) =
                 input.shape.iter().find(|size| size.as_number().is_none() && size.as_dimension().is_none())
             {
-                let (input, dimension) = (input.name.clone(), other.to_string());
+                let input = input.name.clone();
+                let dimension = other.to_string();
                 return Err(GraphError::InputDimension { input, dimension });
             }
             buffers.add(&input.name, Role::Input, input.datatype, &input.shape, false)?;
@@ -101,13 +102,15 @@ impl Buffers {
         check_name("a buffer", name)?;
         let element_bytes = datatype.size_bytes().ok_or_else(|| GraphError::Bytes(name.to_owned()))? as u64;
         if shape.len() > RANK_MAX {
-            let (place, found) = (format!("buffer {name:?}"), shape.len());
+            let place = format!("buffer {name:?}");
+            let found = shape.len();
             return Err(GraphError::TooMany { place, what: "dimensions", max: RANK_MAX, found });
         }
         if self.by_name.insert(name.to_owned(), self.all.len()).is_some() {
             return Err(GraphError::Duplicate { what: "buffers", name: name.to_owned() });
         }
-        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let name = name.to_owned();
+        let shape = shape.to_vec();
         self.all.push(Known { name, role, datatype, element_bytes, shape, zero });
         Ok(())
     }
@@ -143,7 +146,8 @@ fn elements(constant: &Constant) -> Result<Vec<u8>, GraphError> {
 
 #[expect(clippy::cast_possible_truncation, reason = "a decimal number is rounded to the nearest FP32")]
 fn push(bytes: &mut Vec<u8>, datatype: ElementType, number: &serde_json::Number) -> Option<()> {
-    let (signed, unsigned) = (number.as_i64(), number.as_u64());
+    let signed = number.as_i64();
+    let unsigned = number.as_u64();
     match datatype {
         ElementType::Bool => bytes.push(u8::from(unsigned.filter(|value| *value <= 1)? == 1)),
         ElementType::Uint8 => bytes.extend(u8::try_from(unsigned?).ok()?.to_le_bytes()),

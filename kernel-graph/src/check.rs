@@ -202,7 +202,8 @@ fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), GraphEr
     if sources.len() > SOURCES_MAX {
         return Err(too_many("the graph", "sources", SOURCES_MAX, sources.len()));
     }
-    let (mut modules, mut kernels) = (Modules::new(), Kernels::new());
+    let mut modules = Modules::new();
+    let mut kernels = Kernels::new();
     for (name, text) in sources {
         check_name("a source", &name)?;
         if !name.ends_with(".ptx") {
@@ -233,7 +234,8 @@ impl Checked {
         let (Some(module), Some(entry)) = (module, entry) else {
             let mut have: Vec<_> = kernels.keys().map(String::as_str).collect();
             have.sort_unstable();
-            let (kernel, have) = (launch.kernel.clone(), have.join(", "));
+            let kernel = launch.kernel.clone();
+            let have = have.join(", ");
             return Err(GraphError::NoKernel { launch: name(), kernel, have });
         };
         for (what, sizes) in [("grid", &launch.grid), ("block", &launch.block)] {
@@ -241,7 +243,8 @@ impl Checked {
                 return Err(GraphError::Dimensions { launch: name(), what, found: sizes.len() });
             }
         }
-        let (found, expected) = (launch.arguments.len(), entry.parameters.len());
+        let found = launch.arguments.len();
+        let expected = entry.parameters.len();
         if found > ARGUMENTS_MAX {
             return Err(too_many(&format!("launch {:?}", launch.name), "arguments", ARGUMENTS_MAX, found));
         }
@@ -253,10 +256,12 @@ impl Checked {
                 found,
             });
         }
-        let (mut reads, mut writes) = (BTreeSet::new(), BTreeSet::new());
+        let mut reads = BTreeSet::new();
+        let mut writes = BTreeSet::new();
         for (position, (argument, parameter)) in (1..).zip(launch.arguments.iter().zip(&entry.parameters)) {
             if !takes(*parameter, argument) {
-                let (given, expected) = (given(argument), taken(*parameter));
+                let given = given(argument);
+                let expected = taken(*parameter);
                 return Err(GraphError::ArgumentType { launch: name(), position, given, expected });
             }
             let (Argument::In(buffer) | Argument::Out(buffer)) = argument else { continue };
@@ -274,7 +279,9 @@ impl Checked {
                 Some(Role::Constant(_)) => "a constant",
                 _ => {
                     if !writes.insert(number) {
-                        let (buffer, first, second) = (buffer.clone(), name(), name());
+                        let buffer = buffer.clone();
+                        let first = name();
+                        let second = name();
                         return Err(GraphError::TwoWriters { buffer, first, second });
                     }
                     continue;

@@ -114,7 +114,8 @@ impl Ptx {
         }
         let mut reader = Reader::new(text);
         let (version, compute_capability) = reader.head()?;
-        let (mut entries, mut variable_bytes): (Vec<Entry>, u64) = (Vec::new(), 0);
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut variable_bytes: u64 = 0;
         while let Some(token) = reader.next() {
             match token.text {
                 ".extern" => reader.external()?,

@@ -99,7 +99,9 @@ fn first_word(text: &str) -> String {
 /// each line with the number of its first physical line.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut lines = Vec::new();
-    let (mut line, mut start, mut goes_on) = (String::new(), 1, false);
+    let mut line = String::new();
+    let mut start = 1;
+    let mut goes_on = false;
     for (number, part) in (1..).zip(text.split(['\n', '\r'])) {
         if !goes_on {
             start = number;

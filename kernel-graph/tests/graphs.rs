@@ -346,7 +346,9 @@ proptest! {
         for planned in launches(&plan) {
             let written = launch(&planned.name);
             let turn = turns.entry(planned.name.clone()).or_default();
-            let (a, b, c) = (&written["arguments"][0]["in"], &written["arguments"][1]["in"], &written["arguments"][2]["out"]);
+            let a = &written["arguments"][0]["in"];
+            let b = &written["arguments"][1]["in"];
+            let c = &written["arguments"][2]["out"];
             let last = |name: &Json| {
                 let name = name.as_str().unwrap();
                 let times = if name == "x" { 1 } else { launch(&name.replace('t', "l"))["repeat"]["times"].as_u64().unwrap() };

@@ -111,7 +111,9 @@ KERNEL({kernel}, (threads), ELEMENTWISE_PARAMETERS) {{
                 // Operands that an instruction does not use have register 0, which may be unset.
                 _ => format!("{number}(0)"),
             };
-            let (a, b, c) = (operand(a), operand(b), operand(c));
+            let a = operand(a);
+            let b = operand(b);
+            let c = operand(c);
             let _ = writeln!(
                 text,
                 "            const {number} v{variable} = compute(Instruction{{{code}, 0, 0, 0, 0, {kind}, {value:#x}ull}}, {a}, {b}, {c});"
@@ -142,7 +144,8 @@ mod tests {
             let of_lane = chains.iter().filter(move |chain| chain.lane == lane);
             of_lane.flat_map(|chain| &chain.code).map(|step| (step.code, step.kind)).collect::<HashSet<_>>()
         };
-        let (floats, integers) = (steps(Lane::Float), steps(Lane::Integer));
+        let floats = steps(Lane::Float);
+        let integers = steps(Lane::Integer);
         // The codes of `cuda/program.cuh`.
         assert!((0..=36).all(|code| floats.iter().any(|step| step.0 == code)), "{floats:?}");
         assert!((0..=23).all(|code| integers.iter().any(|step| step.0 == code)), "{integers:?}");
@@ -161,7 +164,8 @@ mod tests {
 
     #[test]
     fn source_is_independent_of_sizes_and_strides() {
-        let (small, large) = (Example::silu(&[3]), Example::silu(&[1 << 20]));
+        let small = Example::silu(&[3]);
+        let large = Example::silu(&[1 << 20]);
         assert_eq!(small.chain(), large.chain());
         let broadcast = Example::silu(&[3, 5]);
         assert_ne!(small.chain(), broadcast.chain(), "another loop");

@@ -131,7 +131,8 @@ mod tests {
     use super::*;
 
     fn texts(classes: &Classes) -> Vec<String> {
-        let (mut data, mut texts) = (&classes.data[..], Vec::new());
+        let mut data = &classes.data[..];
+        let mut texts = Vec::new();
         while let Some((length, rest)) = data.split_first_chunk::<4>() {
             let (text, rest) = rest.split_at(u32::from_le_bytes(*length) as usize);
             texts.push(String::from_utf8(text.to_vec()).unwrap());

@@ -45,7 +45,8 @@ impl RawInput {
     pub fn for_ports(inputs: &[Port], bytes: usize) -> Result<Self, RawError> {
         let [port] = inputs else { return Err(RawError::NotOneInput(inputs.len())) };
         let wrong = || RawError::Length { bytes, port: port.clone() };
-        let (name, datatype) = (port.name.clone(), port.datatype);
+        let name = port.name.clone();
+        let datatype = port.datatype;
         let Some(element_bytes) = datatype.size_bytes() else {
             // The body is one string; all dimensions are 1.
             if !port.shape.iter().all(|size| matches!(size, None | Some(1))) {

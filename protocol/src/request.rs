@@ -238,7 +238,8 @@ impl Binary {
 
 fn output(head: OutputHead) -> Result<Output, RequestError> {
     let OutputHead { name, parameters } = head;
-    let (offset, bytes) = (parameters.shared_memory_offset, parameters.shared_memory_byte_size);
+    let offset = parameters.shared_memory_offset;
+    let bytes = parameters.shared_memory_byte_size;
     let region = parameters.shared_memory_region.map(|name| Region { name, offset, bytes });
     Output { name, binary: parameters.binary_data, classes: parameters.classification, region }.check()
 }

@@ -66,7 +66,8 @@ impl OnnxRuntime {
 
     /// The wheel for this machine.
     pub fn for_this_machine() -> Result<Self, OnnxRuntimeError> {
-        let (os, architecture) = (std::env::consts::OS, std::env::consts::ARCH);
+        let os = std::env::consts::OS;
+        let architecture = std::env::consts::ARCH;
         match (os, architecture) {
             ("linux", "x86_64") => Ok(Self {
                 platform: "manylinux_2_28_x86_64",

@@ -59,7 +59,10 @@ impl World {
         let names = (0..models).map(names).collect();
         let (running, samples) = Default::default();
         let step_ns = RUN_NS / u64::from(devices);
-        let (now_ns, next, lots, counts) = (0, 0, 1, false);
+        let now_ns = 0;
+        let next = 0;
+        let lots = 1;
+        let counts = false;
         let mut world =
             Self { scheduler, names, running, now_ns, step_ns, next, lots, samples, counts, slo_ns };
         (0..queue + u64::from(devices)).for_each(|_| world.arrive());
@@ -183,7 +186,8 @@ fn main() {
         && let Some(slo_ns) =
             [("count", None), ("count-slo", Some(20 * RUN_NS))].iter().find(|(name, _)| name == count)
     {
-        let (devices, waiting) = (devices.parse().unwrap(), waiting.parse().unwrap());
+        let devices = devices.parse().unwrap();
+        let waiting = waiting.parse().unwrap();
         return count_calls(policy.parse().unwrap(), (devices, waiting, models.parse().unwrap()), slo_ns.1);
     }
     if has("slo") {

@@ -111,7 +111,9 @@ mod tests {
 
     #[test]
     fn unneeded_excludes_granted_and_evictable_models() {
-        let (used, allowed, idle) = (model("used"), model("allowed"), model("idle"));
+        let used = model("used");
+        let allowed = model("allowed");
+        let idle = model("idle");
         let resident = [used.clone(), allowed.clone(), idle.clone()];
         let mut evictable = Evictable::new();
         evictable.start(InvocationId(1), vec![used.clone()], vec![allowed.clone()]);
@@ -125,7 +127,8 @@ mod tests {
 
     #[test]
     fn added_models_are_kept_until_their_invocations_end() {
-        let (granted, beside) = (model("granted"), model("beside"));
+        let granted = model("granted");
+        let beside = model("beside");
         let mut evictable = Evictable::new();
         evictable.start(InvocationId(1), vec![granted.clone()], vec![beside.clone()]);
         assert_eq!(evictable.victims(), std::slice::from_ref(&beside));

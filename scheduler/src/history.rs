@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn rejection_is_kept_with_its_estimate() {
-        let (invocation, estimate) = (InvocationId(3), Estimate { wait_ns: 9, ..Estimate::default() });
+        let invocation = InvocationId(3);
+        let estimate = Estimate { wait_ns: 9, ..Estimate::default() };
         let action = Action::Reject { invocation, why: Rejection::Slo, estimate };
         let record = PlacementRecord::for_action(&action).unwrap();
         assert_eq!(

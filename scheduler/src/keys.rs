@@ -149,7 +149,8 @@ mod tests {
     #[test]
     fn entries_are_reused_only_without_references() {
         let mut table = Table::<String, u32>::new(2);
-        let (a, b) = (table.retain(&"a".into()), table.retain(&"b".into()));
+        let a = table.retain(&"a".into());
+        let b = table.retain(&"b".into());
         *table.get_mut(a) = 7;
         table.release(a);
         assert_eq!((table.retain(&"a".into()), *table.get(a)), (a, 7), "what was learned is kept");

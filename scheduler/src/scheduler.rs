@@ -123,7 +123,9 @@ impl Scheduler {
         let queue_len_max = settings.queue_len_max;
         let view = View::new(settings);
         let admission = Admission::new(&settings.slo);
-        let (has_slos, now_ns, wake_at_ns) = (false, 0, None);
+        let has_slos = false;
+        let now_ns = 0;
+        let wake_at_ns = None;
         Self {
             queue_len_max,
             plain: Plain::default(),
@@ -251,7 +253,8 @@ impl Scheduler {
 
     /// Queues an arrival, or rejects it if it can never run.
     fn arrived(&mut self, mut arrival: Arrival, actions: &mut Vec<Action>) -> Option<InvocationId> {
-        let (invocation, deadline_at_ns) = (arrival.invocation, arrival.deadline_at_ns);
+        let invocation = arrival.invocation;
+        let deadline_at_ns = arrival.deadline_at_ns;
         if self.is_known(invocation) {
             self.corrections.arrived_twice += 1;
             return None;

@@ -202,7 +202,7 @@ impl Tenants {
         if state.limits.resident_bytes_max == u64::MAX {
             return 0;
         }
-        state.charges.of(key, device, demands).saturating_sub(self.bytes_left(tenant))
+        state.charges.added_bytes(key, device, demands).saturating_sub(self.bytes_left(tenant))
     }
 
     /// The tenant's memory limit, in bytes.
@@ -367,7 +367,8 @@ impl Tenants {
         } else {
             before.saturating_add(round_ns(weighted_ns))
         };
-        (state.tokens_ns, state.settled_at_ns) = (tokens_ns, self.now_ns);
+        state.tokens_ns = tokens_ns;
+        state.settled_at_ns = self.now_ns;
         if state.waiting > 0 {
             self.waiting.remove(&(before, tenant));
             self.waiting.insert((state.clock_ns, tenant));

@@ -256,7 +256,7 @@ impl View {
             let model = self.models.retain(&demand.model);
             self.models.get_mut(model).demand(now_ns);
             let ModelDemand { bytes, load_time_ns, runs_on, .. } = *demand;
-            Demand { model, bytes, load_time_ns, runs_on, parts: Parts::of(bytes, &demand.parts) }
+            Demand { model, bytes, load_time_ns, runs_on, parts: Parts::new(bytes, &demand.parts) }
         });
         let models = demands.collect();
         let told = arrival.run_times_ns.iter();

@@ -131,7 +131,7 @@ fn workload(devices: u32, every_ns: u64, runs_ns: &[u64], load_time_ns: u64) -> 
 
 fn simulate(workload: &Workload, cluster: &Cluster, policy: PolicyKind) -> (Schedule, Metrics) {
     let schedule = run(workload, cluster, policy.build(&PolicyOptions::default())).unwrap();
-    let metrics = Metrics::of(workload, &schedule);
+    let metrics = Metrics::from_schedule(workload, &schedule);
     (schedule, metrics)
 }
 
@@ -413,7 +413,8 @@ fn load_estimate_follows_the_tier_of_the_bytes() {
             bytes: vec![(tier, 50 * MIB)],
             moved: None,
         });
-        let (device, load_time_ns) = (device(node), Some(load_time_ns));
+        let device = device(node);
+        let load_time_ns = Some(load_time_ns);
         cluster.tell(Event::Loaded { device, model: id, bytes: 50 * MIB, load_time_ns, parts: Vec::new() });
     };
     // Node 0 reads 1 GiB/s from its disk and 10 GiB/s from memory; node 1 half of that.
@@ -485,7 +486,8 @@ fn finish_first_latency_is_20_percent_below_lalb_o3_under_committed_work() {
             let seeds = [1, 2, 3, 4, 5];
             measure(preset, 35, &Cluster::weir(), policy, &PolicyOptions::default(), &seeds).unwrap()
         };
-        let (own, o3) = (of(PolicyKind::FinishFirst), of(PolicyKind::LalbO3));
+        let own = of(PolicyKind::FinishFirst);
+        let o3 = of(PolicyKind::LalbO3);
         assert!(own.avg <= 0.8 * o3.avg, "mean latency {} and {}", own.avg, o3.avg);
         assert!(own.p99 <= o3.p99, "p99 {} and {}", own.p99, o3.p99);
         assert!(own.miss <= o3.miss / 2.0, "misses {} and {}", own.miss, o3.miss);

@@ -26,7 +26,7 @@ fn check(file: &str, policy: PolicyKind) {
     }
     let metrics = serde_json::from_slice::<serde_json::Value>(&json).unwrap()["metrics"].clone();
     let reference: Metrics = serde_json::from_value(metrics).unwrap();
-    let metrics = Metrics::of(&workload, &schedule);
+    let metrics = Metrics::from_schedule(&workload, &schedule);
     let pairs = [
         (metrics.avg, reference.avg),
         (metrics.var, reference.var),

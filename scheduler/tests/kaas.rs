@@ -13,7 +13,7 @@ type Dispatches = [(f64, u32, f64, u32); 4];
 
 fn report(policy: PolicyKind, workload: &Workload, foresight: Foresight, seed: u64) -> KaasReport {
     let policy = kaas_policy(policy, workload, foresight, seed);
-    KaasReport::of(workload, &run(workload, &kaas_cluster(), policy).unwrap())
+    KaasReport::from_schedule(workload, &run(workload, &kaas_cluster(), policy).unwrap())
 }
 
 fn check(policy: PolicyKind, dispatches: Dispatches, total: f64, cold_starts: usize, waits: (f64, f64, f64)) {

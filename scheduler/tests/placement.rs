@@ -22,7 +22,7 @@ struct Cluster {
 
 impl Cluster {
     /// A node with these devices.
-    fn of(capacities: &[u64]) -> Self {
+    fn with_capacities(capacities: &[u64]) -> Self {
         let mut cluster = Self {
             scheduler: Scheduler::new(&Settings { queue_len_max: 3, ..Settings::default() }),
             now_ns: 0,
@@ -115,7 +115,7 @@ const NOTHING: [&str; 0] = [];
 
 #[test]
 fn functions_without_models_start_at_once_on_full_devices() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 10)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("b", 10)])), NOTHING);
     assert_eq!(short(&cluster.arrive(3, &[])), ["3@node"]);
@@ -124,7 +124,7 @@ fn functions_without_models_start_at_once_on_full_devices() {
 
 #[test]
 fn holder_of_the_model_is_chosen_and_alternatives_are_listed() {
-    let mut cluster = Cluster::of(&[10, 10]);
+    let mut cluster = Cluster::with_capacities(&[10, 10]);
     cluster.load(GPU, "a", 4);
     let actions = cluster.arrive(1, &[("a", 4)]);
     let Action::Start { device, why, .. } = &actions[0] else { panic!("{actions:?}") };
@@ -136,7 +136,7 @@ fn holder_of_the_model_is_chosen_and_alternatives_are_listed() {
 
 #[test]
 fn second_device_is_used_when_it_is_ready_sooner() {
-    let mut cluster = Cluster::of(&[10, 10]);
+    let mut cluster = Cluster::with_capacities(&[10, 10]);
     cluster.load(CPU, "a", 4);
     // A run takes 1,000 ns and a load of `a` takes 4 ns: loading it again is faster than waiting
     // for the slot.
@@ -149,7 +149,7 @@ fn second_device_is_used_when_it_is_ready_sooner() {
 
 #[test]
 fn least_recently_used_models_are_evicted_and_granted_models_are_not() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     for (id, name) in [(1, "a"), (2, "b"), (3, "c")] {
         assert_eq!(short(&cluster.arrive(id, &[(name, 3)])), [format!("{id}@0")]);
         cluster.load(CPU, name, 3);
@@ -166,7 +166,7 @@ fn least_recently_used_models_are_evicted_and_granted_models_are_not() {
 
 #[test]
 fn promised_bytes_count_before_models_are_loaded() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 6)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6)])), ["2@0"], "the same promise serves both");
     assert_eq!(short(&cluster.arrive(3, &[("b", 6)])), NOTHING);
@@ -176,7 +176,7 @@ fn promised_bytes_count_before_models_are_loaded() {
 
 #[test]
 fn waiting_invocations_start_in_order_and_report_their_wait() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.now_ns = 5;
     assert_eq!(short(&cluster.arrive(2, &[("b", 5)])), NOTHING);
@@ -190,7 +190,7 @@ fn waiting_invocations_start_in_order_and_report_their_wait() {
 
 #[test]
 fn small_models_overtake_a_large_one_at_most_64_times() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(0, &[("small", 1)]);
     assert_eq!(short(&cluster.arrive(1, &[("large", 10)])), NOTHING);
     let mut passed = 0;
@@ -210,7 +210,7 @@ fn small_models_overtake_a_large_one_at_most_64_times() {
 
 #[test]
 fn full_queue_rejects_with_an_estimate() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(0, &[("a", 10)]);
     cluster.now_ns = 1_000;
     cluster.finish(0);
@@ -229,7 +229,7 @@ fn full_queue_rejects_with_an_estimate() {
 
 #[test]
 fn models_larger_than_every_device_are_rejected_at_once() {
-    let mut cluster = Cluster::of(&[10, 8]);
+    let mut cluster = Cluster::with_capacities(&[10, 8]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 11)])), ["1!NoCapacity"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6), ("b", 6)])), ["2!NoCapacity"]);
     assert_eq!(short(&cluster.arrive(3, &[("a", u64::MAX), ("b", u64::MAX)])), ["3!NoCapacity"]);
@@ -239,7 +239,7 @@ fn models_larger_than_every_device_are_rejected_at_once() {
 
 #[test]
 fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     let mut actions = Vec::new();
     cluster.scheduler.handle(0, arrival(2, &[("b", 1)], 100), &mut actions);
@@ -257,7 +257,7 @@ fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
 
 #[test]
 fn cancellation_releases_waiting_and_running_invocations() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[("b", 10)]);
     cluster.arrive(3, &[("c", 10)]);
@@ -272,7 +272,7 @@ fn cancellation_releases_waiting_and_running_invocations() {
 
 #[test]
 fn node_loss_rejects_its_invocations_and_the_queue_waits_for_the_next_node() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[]);
     cluster.arrive(3, &[("b", 10)]);
@@ -286,7 +286,7 @@ fn node_loss_rejects_its_invocations_and_the_queue_waits_for_the_next_node() {
 
 #[test]
 fn invocations_max_of_one_serializes_a_device() {
-    let mut cluster = Cluster::of(&[]);
+    let mut cluster = Cluster::with_capacities(&[]);
     let spec = DeviceSpec {
         kind: "gpu".into(),
         platform: Platform::Cpu,
@@ -303,7 +303,7 @@ fn invocations_max_of_one_serializes_a_device() {
 
 #[test]
 fn invalid_events_are_counted_and_ignored() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.now_ns = 100;
     let nowhere = DeviceId { node: NODE, ordinal: u32::MAX };
     cluster.arrive(1, &[("a", 1)]);
@@ -333,7 +333,7 @@ fn invalid_events_are_counted_and_ignored() {
 
 #[test]
 fn model_larger_than_announced_evicts_others() {
-    let mut cluster = Cluster::of(&[10]);
+    let mut cluster = Cluster::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 1)]);
     cluster.load(CPU, "a", u64::MAX);
     assert_eq!(short(&cluster.arrive(2, &[("b", 1)])), NOTHING, "there is no room beside it");
@@ -378,7 +378,7 @@ impl Cluster {
 #[test]
 fn shared_parts_of_variants_take_memory_once() {
     // The backbone and five variants fit.
-    let mut cluster = Cluster::of(&[14]);
+    let mut cluster = Cluster::with_capacities(&[14]);
     for (id, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
         assert_eq!(cluster.call_variant(id, name), [format!("{id}@0")]);
     }
@@ -395,9 +395,10 @@ fn shared_parts_of_variants_take_memory_once() {
 
 #[test]
 fn device_with_a_shared_backbone_is_preferred() {
-    let mut cluster = Cluster::of(&[20, 20]);
+    let mut cluster = Cluster::with_capacities(&[20, 20]);
     let demand = variant("a");
-    let (model, parts) = (demand.model, demand.parts);
+    let model = demand.model;
+    let parts = demand.parts;
     cluster.tell(Event::Loaded { device: GPU, model, bytes: 10, load_time_ns: Some(10), parts });
     let mut arrival = arrival(1, &[], FAR_NS);
     if let Event::Arrived(arrival) = &mut arrival {

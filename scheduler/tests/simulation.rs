@@ -121,7 +121,8 @@ fn explore(policy: PolicyKind) {
     let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
-        let (recipe, cluster) = (recipe(&mut rng), cluster(&mut rng));
+        let recipe = recipe(&mut rng);
+        let cluster = cluster(&mut rng);
         let shares: Vec<f64> =
             (0..recipe.functions).map(|_| [1.0, 0.5, 0.05][rng.random_range(0..3)]).collect();
         let workload = recipe.make(seed).unwrap().with_device_shares(shares).unwrap();
@@ -170,7 +171,8 @@ explore! {
 #[test]
 fn admitted_requests_meet_their_slo() {
     let only = std::env::var(SEED).ok().map(|seed| seed.parse().unwrap());
-    let (mut met, mut rejected) = (0, 0);
+    let mut met = 0;
+    let mut rejected = 0;
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let mut rng = Pcg64::seed_from_u64(seed);
         let recipe = recipe(&mut rng);
@@ -184,7 +186,8 @@ fn admitted_requests_meet_their_slo() {
         let schedule = schedule.unwrap_or_else(|violation| {
             panic!("{violation}\n{recipe:?}\n{cluster:?}\n{policy}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation what_is_admitted")
         });
-        (met, rejected) = (met + schedule.slos.met, rejected + schedule.slos.rejected);
+        met = met + schedule.slos.met;
+        rejected = rejected + schedule.slos.rejected;
     }
     assert!(only.is_some() || met > 2_000 && rejected > 2_000, "{met} met, {rejected} rejected");
 }
@@ -232,7 +235,7 @@ fn lost_node_rejects_exactly_its_running_requests() {
         let workload = recipe.make(5).unwrap();
         let whole = Cluster { nodes: 4, ..Cluster::default() };
         let played = |cluster: &Cluster| {
-            Metrics::of(&workload, &run(&workload, cluster, policy.build(&options)).unwrap())
+            Metrics::from_schedule(&workload, &run(&workload, cluster, policy.build(&options)).unwrap())
         };
         assert_eq!(played(&whole).rejected, 0.0);
         let faulty = played(&Cluster { losses: Some(losses), ..whole.clone() });
@@ -259,7 +262,9 @@ fn dumped_workload_reads_back_with_its_schedule() {
     let schedule =
         run(&workload, &Cluster::default(), PolicyKind::default().build(&PolicyOptions::default())).unwrap();
     let mut json = Vec::new();
-    workload.to_json("finish-first", &schedule, &Metrics::of(&workload, &schedule), &mut json).unwrap();
+    workload
+        .to_json("finish-first", &schedule, &Metrics::from_schedule(&workload, &schedule), &mut json)
+        .unwrap();
     let (again, placed) = Workload::from_json(&json).unwrap();
     assert_eq!((again.devices(), again.capacity_bytes()), (workload.devices(), workload.capacity_bytes()));
     for (was_ns, is_ns) in workload.off_device_ns().iter().zip(again.off_device_ns()) {
@@ -311,6 +316,6 @@ fn empty_workload_runs() {
     let (workload, _) = Workload::from_json(json).unwrap();
     for policy in PolicyKind::ALL {
         let schedule = run(&workload, &Cluster::default(), policy.build(&PolicyOptions::default())).unwrap();
-        assert_eq!(Metrics::of(&workload, &schedule), Metrics::default());
+        assert_eq!(Metrics::from_schedule(&workload, &schedule), Metrics::default());
     }
 }

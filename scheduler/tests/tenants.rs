@@ -112,7 +112,8 @@ impl Cluster {
         while let Some(((at_ns, id), _)) =
             self.running.first_key_value().filter(|((at_ns, _), _)| *at_ns <= until_ns)
         {
-            let (at_ns, id) = (*at_ns, *id);
+            let at_ns = *at_ns;
+            let id = *id;
             self.running.remove(&(at_ns, id));
             self.now_ns = at_ns;
             self.tell(Event::Finished { invocation: InvocationId(id), used: None });

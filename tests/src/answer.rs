@@ -31,7 +31,8 @@ pub struct Refusal {
 impl Answer {
     /// Reads a response with its whole body.
     pub(crate) async fn read(response: reqwest::Response) -> reqwest::Result<Self> {
-        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let status = response.status().as_u16();
+        let headers = response.headers().clone();
         Ok(Self { status, headers, body: response.bytes().await? })
     }
 

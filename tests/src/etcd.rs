@@ -69,7 +69,8 @@ impl Etcd {
 
     fn new(name: &str) -> Self {
         let folder = tempfile::tempdir().expect("there is no room for a folder");
-        let (port, peer_port) = (free_port(), free_port());
+        let port = free_port();
+        let peer_port = free_port();
         let members = format!("{name}=http://127.0.0.1:{peer_port}");
         Self { name: name.to_owned(), port, peer_port, members, tls: Vec::new(), folder, process: None }
     }

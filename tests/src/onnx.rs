@@ -37,7 +37,8 @@ pub fn model_on_integers(operator: &str) -> Vec<u8> {
 
 /// Encodes a length-delimited protobuf field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let (mut field, mut len) = (vec![number << 3 | 2], bytes.len());
+    let mut field = vec![number << 3 | 2];
+    let mut len = bytes.len();
     while len >= 0x80 {
         field.push(u8::try_from(len & 0x7f).expect("seven bits") | 0x80);
         len >>= 7;
@@ -49,7 +50,8 @@ fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
 
 /// Encodes a varint protobuf field.
 fn number(field: u8, value: u64) -> Vec<u8> {
-    let (mut bytes, mut value) = (vec![field << 3], value);
+    let mut bytes = vec![field << 3];
+    let mut value = value;
     while value >= 0x80 {
         bytes.push(u8::try_from(value & 0x7f).expect("seven bits") | 0x80);
         value >>= 7;

@@ -113,7 +113,8 @@ async fn every_metric_is_documented() {
     node.get("/fn/hello").await.ok();
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.post("/v2/repository/models/m/load", "").await.ok();
-    let (page, metrics) = (text_of("reference/metrics.md"), node.get("/metrics").await.ok());
+    let page = text_of("reference/metrics.md");
+    let metrics = node.get("/metrics").await.ok();
     for line in metrics.text().lines() {
         let described = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '));
         let Some((name, kind)) = described else { continue };
@@ -295,7 +296,8 @@ impl<'a> Session<'a> {
         command.stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
         let child = command.spawn().expect("bash is installed");
         let (background, line) = Background::wait(child).unwrap_or_else(|| {
-            let (page, log) = (self.page, fs::read_to_string(&log).unwrap_or_default());
+            let page = self.page;
+            let log = fs::read_to_string(&log).unwrap_or_default();
             panic!("{page}: the command did not print its address:\n{script}\n{log}")
         });
         self.background = Some(background);

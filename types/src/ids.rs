@@ -309,13 +309,15 @@ mod tests {
     proptest! {
         #[test]
         fn an_invocations_digits_are_what_is_printed(id: u64) {
-            let (id, printed) = (InvocationId(id), InvocationId(id).to_string());
+            let id = InvocationId(id);
+            let printed = id.to_string();
             prop_assert_eq!(printed.as_bytes(), id.digits());
         }
 
         #[test]
         fn the_ids_of_later_invocations_come_first(at_ms in 0_u64..1 << 48, later in 1_u64..1 << 40, chance: [u128; 2]) {
-            let (first, second) = (AsyncId::new(at_ms, chance[0]), AsyncId::new((at_ms + later) & ((1 << 48) - 1), chance[1]));
+            let first = AsyncId::new(at_ms, chance[0]);
+            let second = AsyncId::new((at_ms + later) & ((1 << 48) - 1), chance[1]);
             prop_assert_eq!(first.accepted_at_ms(), at_ms);
             prop_assert_eq!(first.to_string().parse(), Ok(first));
             prop_assert_eq!(first.to_string() > second.to_string(), first > second);

@@ -78,7 +78,8 @@ impl<'a> Combination<'a> {
     /// Checks that the tensors are compatible. An error describes the mismatch.
     pub fn new(combiner: Combiner, tensors: Vec<View<'a>>) -> Result<Self, String> {
         let first = *tensors.first().ok_or("no tensor to combine")?;
-        let (datatype, mut shape) = (first.datatype, first.shape.clone());
+        let datatype = first.datatype;
+        let mut shape = first.shape.clone();
         let differs = |other: &View<'_>| {
             format!("{}{} and {}{} do not fit", datatype, first.shape, other.datatype, other.shape)
         };
@@ -143,7 +144,8 @@ impl<'a> Combination<'a> {
 
     fn vote<T: Float<SIZE>, const SIZE: usize>(&self, out: &mut [u8]) {
         let share = 1.0 / self.tensors.len() as f64;
-        let (row_len, places) = (self.row_len(), out.as_chunks_mut::<SIZE>().0);
+        let row_len = self.row_len();
+        let places = out.as_chunks_mut::<SIZE>().0;
         for (row, places) in places.chunks_mut(row_len).enumerate() {
             let mut shares = vec![0.0; places.len()];
             for tensor in &self.tensors {
@@ -264,7 +266,9 @@ mod tests {
 
     #[test]
     fn combiners_compute_their_results() {
-        let (a, b, c) = ([0.5, 0.25, 0.25, 0.0], [0.25, 0.5, 0.75, 0.25], [0.0, 1.0, 0.125, f32::NAN]);
+        let a = [0.5, 0.25, 0.25, 0.0];
+        let b = [0.25, 0.5, 0.75, 0.25];
+        let c = [0.0, 1.0, 0.125, f32::NAN];
         let all: &[&[f32]] = &[&a, &b, &c];
         assert_eq!(combine(Combiner::Mean, &[2, 2], &[&a, &b]), [0.375, 0.375, 0.5, 0.125]);
         assert_eq!(combine(Combiner::Best, &[2, 2], all), [0.0, 1.0, 0.75, 0.25]);
@@ -281,7 +285,9 @@ mod tests {
 
     #[test]
     fn incompatible_tensors_are_rejected() {
-        let (two, three, scalar) = (Shape::new(&[2]).unwrap(), Shape::new(&[3]).unwrap(), Shape::default());
+        let two = Shape::new(&[2]).unwrap();
+        let three = Shape::new(&[3]).unwrap();
+        let scalar = Shape::default();
         let view = |datatype, shape, data| View { datatype, shape, data };
         let floats = view(ElementType::Fp32, &two, &[0; 8][..]);
         let ints = view(ElementType::Int32, &two, &[0; 8]);

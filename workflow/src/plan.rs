@@ -159,7 +159,8 @@ impl Plan {
         let mut plan = Self::assemble(drawn, &order, typed);
         names::check_use(&plan)?;
         let cases::Found { sure, together } = cases::check(&plan)?;
-        (plan.sure, plan.together) = (sure, together);
+        plan.sure = sure;
+        plan.together = together;
         Ok(plan)
     }
 

@@ -205,7 +205,8 @@ impl<V: Value> Run<V> {
             if let Some(is) = &names[value].is
                 && !self.sizes.admit(is, given.view())
             {
-                let (takes, given) = (self.sizes.show(is), show(given.view()));
+                let takes = self.sizes.show(is);
+                let given = show(given.view());
                 return Err(RunError::WrongInput { name, takes, given });
             }
             self.values[value] = if self.readers[value] > 0 { Held::There(given) } else { Held::Gone };
@@ -310,7 +311,7 @@ impl<V: Value> Run<V> {
             Held::Absent | Held::Gone => return Ok(Some(false)),
             Held::Awaited => return Ok(None),
         };
-        let measured = measure.of(there.view()).map_err(|why| RunError::BadCondition {
+        let measured = measure.evaluate(there.view()).map_err(|why| RunError::BadCondition {
             step: condition.step.clone(),
             condition: condition.text.clone(),
             why,

@@ -233,7 +233,8 @@ fn run_estimate_is_the_longest_chain_of_the_slowest_case() {
     assert_eq!(times(&[step("t5", "image", ""), step("t7", "t5", "")], "t7"), (12, 12));
     let ensemble = [step("t5", "image", ""), step("t7", "image", ""), join("j", &["t5", "t7"])];
     assert_eq!(times(&ensemble, "j"), (7, 12));
-    let (when, unless) = ("when = \"max(t1) < 1\"", "unless = \"max(t1) < 1\"");
+    let when = "when = \"max(t1) < 1\"";
+    let unless = "unless = \"max(t1) < 1\"";
     let switch = [
         step("t1", "image", ""),
         step("t5", "image", when),

@@ -65,7 +65,8 @@ fn document(steps: &[Made]) -> String {
     let mut sources = vec!["x".to_owned(), "y".to_owned()];
     let mut unread: BTreeSet<String> = BTreeSet::from(["y".to_owned()]);
     let mut text = String::from("inputs = { x = \"FP32[?]\", y = \"FP32[?]\" }\n");
-    let (mut conditions, mut splits) = (0, 0);
+    let mut conditions = 0;
+    let mut splits = 0;
     for (number, Made { kind, reads, guard }) in steps.iter().enumerate() {
         let mut of: Vec<String> = reads.iter().map(|read| sources[read % sources.len()].clone()).collect();
         of.sort();
@@ -265,7 +266,9 @@ proptest! {
         let given = vec![("y".to_owned(), Column::new(&y)), ("x".to_owned(), Column::new(&x))];
         let mut alive: Vec<(String, Weak<_>)> = given.iter().map(|(name, column)| (name.clone(), Rc::downgrade(&column.0))).collect();
         let mut run = Run::new(plan.clone(), given, None, || 0.0).unwrap();
-        let (mut under_way, mut done, mut picks) = (Vec::new(), BTreeSet::new(), picks.iter());
+        let mut under_way = Vec::new();
+        let mut done = BTreeSet::new();
+        let mut picks = picks.iter();
         loop {
             while let Some(begin) = run.next_step() {
                 let name = &plan.steps()[begin.step].name;

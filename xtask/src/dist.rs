@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn pack_removes_files_of_an_earlier_release() {
         let top = tempfile::tempdir().unwrap();
-        let (from, folder) = (top.path().join("from"), top.path().join("release"));
+        let from = top.path().join("from");
+        let folder = top.path().join("release");
         std::fs::write(&from, "new").unwrap();
         pack(&folder, &[(from.clone(), "bin/old")]).unwrap();
         pack(&folder, &[(from.clone(), "bin/new"), (from, "a/b/c")]).unwrap();

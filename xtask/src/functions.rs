@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn equal_component_is_not_rewritten() {
         let folder = tempfile::tempdir().unwrap();
-        let (from, to) = (folder.path().join("a"), folder.path().join("b"));
+        let from = folder.path().join("a");
+        let to = folder.path().join("b");
         std::fs::write(&from, "one").unwrap();
         assert_eq!(install(&from, &to).unwrap(), (3, true));
         assert_eq!(install(&from, &to).unwrap(), (3, false));

@@ -63,7 +63,8 @@ pub(crate) fn run(repo: &Repo, args: &GpuKitArgs) -> Result<()> {
     clear(&kit)?;
     pack_program(&weir, &kit.join(PROGRAM))?;
     for (from, name) in SCRIPTS {
-        let (from, to) = (repo.root().join(from), kit.join(name));
+        let from = repo.root().join(from);
+        let to = kit.join(name);
         fs::copy(&from, &to)
             .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
     }
@@ -171,7 +172,8 @@ mod tests {
     #[test]
     fn packed_program_runs_and_has_no_symbols() {
         let folder = tempfile::tempdir().unwrap();
-        let (packed, program) = (folder.path().join(PROGRAM), folder.path().join("program"));
+        let packed = folder.path().join(PROGRAM);
+        let program = folder.path().join("program");
         // This test executable has symbols.
         let own = std::env::current_exe().unwrap();
         pack_program(&own, &packed).unwrap();

@@ -69,7 +69,8 @@ fn call_all(workload: &Workload, agent: &Agent, nodes: &[String]) -> Result<Vec<
     let call = |(at, request): (usize, &SimRequest)| -> Result<Option<f64>> {
         let due = Duration::from_nanos(request.arrived_at_ns);
         std::thread::sleep(due.saturating_sub(began.elapsed()));
-        let (node, model) = (&nodes[at % nodes.len()], request.model);
+        let node = &nodes[at % nodes.len()];
+        let model = request.model;
         let url = format!("{node}/fn/f{model}/m{model}?shape=1");
         let mut answer = agent.post(&url).send(&1_f32.to_le_bytes()[..])?;
         let body = answer.body_mut().read_to_vec()?;

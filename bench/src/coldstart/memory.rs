@@ -107,7 +107,8 @@ mod tests {
     fn variants_are_different_valid_components() {
         let engine = wasmtime::Engine::default();
         let empty = b"\0asm\x0d\0\x01\0";
-        let (a, b) = (variant(empty, 1), variant(empty, 1_000));
+        let a = variant(empty, 1);
+        let b = variant(empty, 1_000);
         assert_ne!(a, b);
         for component in [a, b] {
             wasmtime::component::Component::new(&engine, component).unwrap();

@@ -55,9 +55,11 @@ pub(super) struct Callers {
 
 impl Callers {
     pub(super) fn start(doors: &Arc<Doors>) -> Result<Self> {
-        let (began, stop) = (Instant::now(), Arc::new(AtomicBool::new(false)));
+        let began = Instant::now();
+        let stop = Arc::new(AtomicBool::new(false));
         let caller = |first: usize| {
-            let (doors, stop) = (doors.clone(), stop.clone());
+            let doors = doors.clone();
+            let stop = stop.clone();
             std::thread::Builder::new().spawn(move || {
                 // A new connection per call: a kept connection may belong to a dead node.
                 let agent: Agent = Agent::config_builder()

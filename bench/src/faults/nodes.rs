@@ -36,7 +36,8 @@ pub(super) enum Part {
 
 impl Nodes {
     pub(super) fn start(args: &Args, scratch: &Path, lease_ms: u64) -> Result<Self> {
-        let (client, peer) = (free_port()?, free_port()?);
+        let client = free_port()?;
+        let peer = free_port()?;
         let mut etcd = Command::new("sh");
         let urls = format!(
             "--listen-client-urls=http://127.0.0.1:{client} --advertise-client-urls=http://127.0.0.1:{client} \

@@ -173,7 +173,7 @@ pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
         for (seed, workload) in &workloads {
             let schedule = play_one(args, workload, policy, way, *seed)?;
             decisions += schedule.decisions;
-            let metrics = Metrics::of(workload, &schedule);
+            let metrics = Metrics::from_schedule(workload, &schedule);
             if let Some(path) = args.dump.as_deref().filter(|_| rows.is_empty() && all.is_empty()) {
                 dump(path, workload, policy, &schedule, &metrics)?;
             }

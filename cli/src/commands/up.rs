@@ -95,7 +95,8 @@ async fn serve(config: NodeConfig, init: InitArgs, work: Work, output: Output) -
     let Work { project, watch } = work;
     // Handle signals from here on, also during the node's start.
     let mut signals = Signals::new()?;
-    let (token_file, data) = (config.token_file.clone(), config.data.clone());
+    let token_file = config.token_file.clone();
+    let data = config.data.clone();
     let start = async {
         if init.init {
             Node::init(&config).await?;

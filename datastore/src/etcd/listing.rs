@@ -23,7 +23,8 @@ pub(super) async fn list(
     };
     let limit = limit.clamp(1, LIST_LIMIT_MAX);
     let mut request = RangeRequest { key: start.into(), range_end: end.into(), ..RangeRequest::default() };
-    let (mut entries, mut bytes) = (Vec::new(), 0);
+    let mut entries = Vec::new();
+    let mut bytes = 0;
     loop {
         // Requests one entry more than the limit, to detect whether more entries follow.
         let is_last = bytes > LISTING_BYTES_MAX;

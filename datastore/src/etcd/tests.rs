@@ -23,7 +23,8 @@ fn random_histories_match_the_model() {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (etcd, roots) = (Etcd::start(), AtomicU32::new(0));
+    let etcd = Etcd::start();
+    let roots = AtomicU32::new(0);
     matches_a_model(&runtime, async || {
         let root = format!("root-{}", roots.fetch_add(1, Ordering::Relaxed));
         (Arc::new(connect(&etcd, &root).await) as Arc<dyn Datastore>, ())
@@ -36,7 +37,8 @@ async fn roots_isolate_stores() {
         return;
     }
     let etcd = Etcd::start();
-    let (one, other) = (connect(&etcd, "clusters/a").await, connect(&etcd, "clusters/a-b").await);
+    let one = connect(&etcd, "clusters/a").await;
+    let other = connect(&etcd, "clusters/a-b").await;
     let mut watch = one.watch(&Prefix::all(), None).await.unwrap();
     put(&other, "k", "theirs").await;
     assert_eq!(value(&one, "k").await, None);
@@ -147,7 +149,8 @@ async fn tls_servers_are_verified() {
     }
     let folder = tempfile::tempdir().unwrap();
     let pair = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let (certificate, key_file) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
+    let certificate = folder.path().join("certificate.pem");
+    let key_file = folder.path().join("key.pem");
     std::fs::write(&certificate, pair.cert.pem()).unwrap();
     std::fs::write(&key_file, pair.signing_key.serialize_pem()).unwrap();
     let etcd = Etcd::start_with_tls(&certificate, &key_file);

@@ -45,7 +45,7 @@ fn lease_of(write: &Write) -> Option<LeaseId> {
 
 fn compare_of(root: &Root, compare: Compare) -> EtcdCompare {
     use CompareResult::{Equal, Greater, Less};
-    let key = root.of(compare.key().as_str()).into();
+    let key = root.prefixed(compare.key().as_str()).into();
     let (result, union) = match compare {
         // The version of a key counts the writes since its creation.
         Compare::Absent(_) => (Equal, TargetUnion::Version(0)),
@@ -71,12 +71,12 @@ fn compare_of(root: &Root, compare: Compare) -> EtcdCompare {
 fn operation_of(root: &Root, write: Write) -> RequestOp {
     let request = match write {
         Write::Put { key, value, lease } => Request::RequestPut(PutRequest {
-            key: root.of(key.as_str()).into(),
+            key: root.prefixed(key.as_str()).into(),
             value,
             lease: lease.map_or(0, id_of),
         }),
         Write::Delete(key) => {
-            Request::RequestDeleteRange(DeleteRangeRequest { key: root.of(key.as_str()).into() })
+            Request::RequestDeleteRange(DeleteRangeRequest { key: root.prefixed(key.as_str()).into() })
         }
     };
     RequestOp { request: Some(request) }

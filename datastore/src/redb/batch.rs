@@ -232,7 +232,8 @@ impl Batch {
                 if let Some(lease) = lease {
                     leased.insert(lease.0, key.as_str())?;
                 }
-                let (key, value) = (key.clone(), value.clone());
+                let key = key.clone();
+                let value = value.clone();
                 Ok(Some(Event::Put(crate::Entry {
                     key,
                     value,

@@ -89,7 +89,9 @@ impl CommStore {
             ledger: Ledger::new(),
             next_number: 0,
         };
-        let (arena, engine, state) = (arena.clone(), Arc::clone(engine), Arc::new(Mutex::new(state)));
+        let arena = arena.clone();
+        let engine = engine.clone();
+        let state = Arc::new(Mutex::new(state));
         Ok(Self(Arc::new(Shared { id, limits, arena, engine, spilled_bytes: AtomicU64::new(0), state })))
     }
 
@@ -185,7 +187,8 @@ impl CommStore {
             return Err(not_found());
         }
         let kept = self.0.state().ledger.pin(index.number, now_ns).cloned().ok_or_else(not_found)?;
-        let (of, held) = (kept.owner, Held::new(&self.0, index.number, kept.tier));
+        let of = kept.owner;
+        let held = Held::new(&self.0, index.number, kept.tier);
         // `held` exists before the owner check, so that its drop releases the pin.
         if of == owner { Ok(held) } else { Err(not_found()) }
     }
@@ -306,7 +309,7 @@ impl CommStore {
             Tier::Host(buffer) => Ok(buffer.clone()),
             Tier::Device { span, ready, .. } => {
                 ready.synchronize()?;
-                self.0.engine.fetch(*span, &self.0.arena, Box::new(Arc::clone(&self.0.state)))?.wait()
+                self.0.engine.fetch(*span, &self.0.arena, Box::new(self.0.state.clone()))?.wait()
             }
         }
     }

@@ -74,7 +74,8 @@ impl Context {
 
     /// Total and free memory of the device.
     pub fn memory(&self) -> Result<MemoryInfo, CudaError> {
-        let (mut free, mut total) = (0, 0);
+        let mut free = 0;
+        let mut total = 0;
         // SAFETY: both outlive the call.
         self.call(|driver| unsafe { driver.cuMemGetInfo_v2(&mut free, &mut total) })?;
         Ok(MemoryInfo { free_bytes: free as u64, total_bytes: total as u64 })

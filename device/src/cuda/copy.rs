@@ -28,7 +28,8 @@ impl Stream {
     pub fn copy_from_device(&self, source: &Stream, from: Span, to: Span) -> Result<(), CudaError> {
         same_size(from.bytes(), to.bytes())?;
         let Some(bytes) = size(to) else { return Ok(()) };
-        let (here, there) = (self.context().handle(), source.context().handle());
+        let here = self.context().handle();
+        let there = source.context().handle();
         // SAFETY: spans are memory on devices, on whose contents no Rust code relies; both contexts
         // live as long as their streams.
         self.context().call(|driver| unsafe {

@@ -86,7 +86,7 @@ impl Products {
         let mut handle = ptr::null_mut();
         // SAFETY: `handle` outlives the call; the created handle is destroyed on drop.
         unsafe { library.functions.cublasLtCreate(&mut handle) }?;
-        Ok(Self { library, context: Arc::clone(context), handle })
+        Ok(Self { library, context: context.clone(), handle })
     }
 
     /// The library.

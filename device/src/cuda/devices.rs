@@ -68,7 +68,8 @@ impl Devices {
         let driver = Driver::find(search)?;
         let path = driver.path().to_owned();
         if driver.version() < DRIVER_VERSION_MIN {
-            let (found, needed) = (version(driver.version()), version(DRIVER_VERSION_MIN));
+            let found = version(driver.version());
+            let needed = version(DRIVER_VERSION_MIN);
             return Err(Unavailable::DriverTooOld { path, found, needed });
         }
         let infos = list(&driver);
@@ -110,7 +111,8 @@ impl Devices {
         let own = handle(&self.driver, ordinal)?;
         let mut siblings = Vec::new();
         for info in self.infos.iter().filter(|info| info.ordinal != ordinal && info.exports_memory) {
-            let (mut can, peer) = (0, handle(&self.driver, info.ordinal)?);
+            let mut can = 0;
+            let peer = handle(&self.driver, info.ordinal)?;
             // SAFETY: `can` outlives the call.
             unsafe { self.driver.cuDeviceCanAccessPeer(&mut can, own, peer) }?;
             if can != 0 {
@@ -127,7 +129,7 @@ impl Devices {
         let info = info.ok_or_else(|| {
             CudaError::Invalid(format!("there is no device {ordinal}: there are {}", self.infos.len()))
         })?;
-        Context::open(Arc::clone(&self.driver), info.clone())
+        Context::open(self.driver.clone(), info.clone())
     }
 }
 

@@ -42,7 +42,7 @@ impl Event {
         let mut event = ptr::null_mut();
         // SAFETY: `event` outlives the call; the created event is destroyed on drop.
         context.call(|driver| unsafe { driver.cuEventCreate(&mut event, flags) })?;
-        Ok(Self { context: Arc::clone(context), handle: event })
+        Ok(Self { context: context.clone(), handle: event })
     }
 
     /// Whether the device has reached the event; an event that was never recorded counts as

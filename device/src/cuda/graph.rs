@@ -69,12 +69,13 @@ impl<'a> Recording<'a> {
     /// Ends the recording, even if an error has made it invalid: until then the stream accepts no
     /// other work.
     fn close(&self) -> (Result<(), CudaError>, Option<Graph>) {
-        let (context, mut handle) = (self.stream.context(), ptr::null_mut());
+        let context = self.stream.context();
+        let mut handle = ptr::null_mut();
         // SAFETY: the stream's handle is valid until its drop; `handle` outlives the call; the
         // created graph is destroyed on drop.
         let ended =
             context.call(|driver| unsafe { driver.cuStreamEndCapture(self.stream.handle(), &mut handle) });
-        (ended, (!handle.is_null()).then(|| Graph { context: Arc::clone(context), handle }))
+        (ended, (!handle.is_null()).then(|| Graph { context: context.clone(), handle }))
     }
 }
 
@@ -110,7 +111,7 @@ impl Graph {
             // SAFETY: `executable` outlives the call; the created object is destroyed on drop.
             unsafe { driver.cuGraphInstantiateWithFlags(&mut executable, self.handle, 0) }
         })?;
-        Ok(GraphExec { context: Arc::clone(&self.context), handle: executable })
+        Ok(GraphExec { context: self.context.clone(), handle: executable })
     }
 }
 

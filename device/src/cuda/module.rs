@@ -74,7 +74,7 @@ impl Module {
             driver.cuModuleLoadDataEx(&mut module, image, 2, options.as_mut_ptr(), values.as_mut_ptr())
         });
         loaded.map_err(|error| with_log(error, &log))?;
-        Ok(Arc::new(Self { context: Arc::clone(context), handle: module }))
+        Ok(Arc::new(Self { context: context.clone(), handle: module }))
     }
 
     /// The kernel called `name`.
@@ -92,7 +92,7 @@ impl Module {
             }
             other => other,
         })?;
-        Ok(Function { module: Arc::clone(self), handle: function })
+        Ok(Function { module: self.clone(), handle: function })
     }
 }
 

@@ -80,7 +80,8 @@ impl Nvrtc {
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
         // Never closed: other libraries may have found it by name.
         std::mem::forget(library);
-        let (mut major, mut minor) = (0, 0);
+        let mut major = 0;
+        let mut minor = 0;
         // SAFETY: both outlive the call.
         expect(unsafe { (functions.version)(&mut major, &mut minor) }).map_err(&unusable)?;
         let version = [major, minor].map(|number| u32::try_from(number).unwrap_or_default());
@@ -137,11 +138,14 @@ impl Nvrtc {
     }
 
     fn run(&self, source: &CudaSource<'_>, options: &[String]) -> Result<Compilation<'_>, String> {
-        let (name, text) = (c_text(source.name)?, c_text(source.text)?);
+        let name = c_text(source.name)?;
+        let text = c_text(source.text)?;
         let names = source.headers.iter().map(|(name, _)| c_text(name)).collect::<Result<Vec<_>, _>>()?;
         let texts = source.headers.iter().map(|(_, text)| c_text(text)).collect::<Result<Vec<_>, _>>()?;
         let options = options.iter().map(|option| c_text(option)).collect::<Result<Vec<_>, _>>()?;
-        let (names, texts, options_at) = (pointers(&names), pointers(&texts), pointers(&options));
+        let names = pointers(&names);
+        let texts = pointers(&texts);
+        let options_at = pointers(&options);
         let count = |items: &[*const c_char]| c_int::try_from(items.len()).map_err(|error| error.to_string());
 
         let mut made = Compilation { functions: &self.functions, program: ptr::null_mut() };

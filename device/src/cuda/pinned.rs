@@ -40,7 +40,7 @@ impl PinnedMemory {
             .ok_or_else(|| CudaError::Invalid("the driver allocated memory at address 0".to_owned()))?;
         // SAFETY: the memory was just allocated with this length.
         unsafe { start.write_bytes(0, bytes) };
-        Ok(Self { context: Arc::clone(context), start, bytes })
+        Ok(Self { context: context.clone(), start, bytes })
     }
 
     /// A pinned copy of `bytes`.
@@ -88,7 +88,7 @@ impl PinnedSlice {
         range: Range<usize>,
         fill: impl FnOnce(&mut [u8]),
     ) -> Option<Self> {
-        let slice = Self::new(Arc::clone(memory), range)?;
+        let slice = Self::new(memory.clone(), range)?;
         // SAFETY: the range lies within the memory; the caller guarantees exclusive access.
         fill(unsafe { std::slice::from_raw_parts_mut(slice.start(), slice.range.len()) });
         Some(slice)
@@ -164,7 +164,7 @@ impl PinnedRing {
     /// Takes a block, if one is idle.
     pub fn try_take(self: &Arc<Self>) -> Option<PinnedBlock> {
         let memory = self.idle.lock().pop()?;
-        Some(PinnedBlock { ring: Arc::clone(self), memory: Some(memory) })
+        Some(PinnedBlock { ring: self.clone(), memory: Some(memory) })
     }
 
     /// Takes a block, and waits up to `wait` for one.
@@ -172,7 +172,7 @@ impl PinnedRing {
         let mut idle = self.idle.lock();
         self.returned.wait_while_for(&mut idle, |idle| idle.is_empty(), wait);
         let memory = idle.pop()?;
-        Some(PinnedBlock { ring: Arc::clone(self), memory: Some(memory) })
+        Some(PinnedBlock { ring: self.clone(), memory: Some(memory) })
     }
 }
 
@@ -198,12 +198,13 @@ impl PinnedBlock {
     /// [finished](PinnedPiece::finish).
     #[must_use]
     pub fn split(self, bytes: usize, piece_bytes: usize) -> Vec<PinnedPiece> {
-        let (bytes, piece_bytes) = (bytes.min(self.as_slice().len()), piece_bytes.max(1));
+        let bytes = bytes.min(self.as_slice().len());
+        let piece_bytes = piece_bytes.max(1);
         let pieces = bytes.div_ceil(piece_bytes).max(1);
         let split = Arc::new(SplitBlock { block: self, pieces, finished: AtomicUsize::new(0) });
         let piece = |number: usize| {
             let start = number * piece_bytes;
-            PinnedPiece { split: Arc::clone(&split), range: start..bytes.min(start + piece_bytes) }
+            PinnedPiece { split: split.clone(), range: start..bytes.min(start + piece_bytes) }
         };
         (0..pieces).map(piece).collect()
     }

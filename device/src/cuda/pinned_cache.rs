@@ -57,10 +57,13 @@ impl PinnedCache {
         let shelf = Shelf::new(bytes_max);
         let is_off = shelf.usage().bytes_max == 0;
         let state = State { shelf, offers: VecDeque::new(), is_busy: !is_off, is_off, stop: false };
-        let (state, wake, idle) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let state = Mutex::new(state);
+        let wake = Condvar::new();
+        let idle = Condvar::new();
         let shared = Arc::new(Shared { state, wake, idle });
         let start = || {
-            let (shared, context) = (Arc::clone(&shared), Arc::clone(context));
+            let shared = shared.clone();
+            let context = context.clone();
             Builder::new().name("pinned-cache".to_owned()).spawn(move || shared.run(&context))
         };
         let thread = (!is_off).then(start).transpose();
@@ -129,7 +132,8 @@ impl Shared {
             Err(error) => {
                 warn!(%error, bytes, "pinned cache disabled, because its memory cannot be pinned: loads copy from files (pinned_cache_bytes_max)");
                 let mut state = self.state.lock();
-                (state.is_busy, state.is_off) = (false, true);
+                state.is_busy = false;
+                state.is_off = true;
                 state.offers.clear();
             }
         }

@@ -17,7 +17,7 @@ pub struct StagingBuffer {
 impl StagingBuffer {
     /// Creates a buffer with one segment of `bytes` bytes; longer requests add segments.
     pub fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
-        Ok(Self { context: Arc::clone(context), segments: vec![PinnedMemory::new(context, bytes)?] })
+        Ok(Self { context: context.clone(), segments: vec![PinnedMemory::new(context, bytes)?] })
     }
 
     /// The first `bytes` bytes of the shortest segment that is long enough: the same memory for the

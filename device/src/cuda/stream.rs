@@ -43,7 +43,8 @@ unsafe impl Sync for Stream {}
 impl Stream {
     /// Creates a stream without work.
     pub fn new(context: &Arc<Context>, priority: Priority) -> Result<Self, CudaError> {
-        let (mut least, mut greatest): (c_int, c_int) = (0, 0);
+        let mut least: c_int = 0;
+        let mut greatest: c_int = 0;
         let mut stream = ptr::null_mut();
         context.call(|driver| {
             // SAFETY: both outlive the call.
@@ -55,7 +56,7 @@ impl Stream {
             // SAFETY: `stream` outlives the call; the created stream is destroyed on drop.
             unsafe { driver.cuStreamCreateWithPriority(&mut stream, NON_BLOCKING, priority) }
         })?;
-        Ok(Self { context: Arc::clone(context), handle: stream })
+        Ok(Self { context: context.clone(), handle: stream })
     }
 
     /// The context of the stream.
@@ -112,7 +113,8 @@ impl Stream {
             ));
         }
         let mut addresses = parameters.addresses();
-        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, launch.block);
+        let [grid_x, grid_y, grid_z] = launch.grid;
+        let [block_x, block_y, block_z] = launch.block;
         // SAFETY: the handles are valid as long as their owners; the addresses point to values that
         // outlive the call; the rest is guaranteed by the caller.
         self.context.call(|driver| unsafe {

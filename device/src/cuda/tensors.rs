@@ -67,9 +67,10 @@ impl TensorStore {
         let blocks = (pool.usage().limit_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
-        let (spare, ledger) = (BTreeSet::new(), Ledger::new());
+        let spare = BTreeSet::new();
+        let ledger = Ledger::new();
         let state = State { range, map, spare, spare_bytes_max, ledger, now_ns: 0 };
-        Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: Arc::clone(engine) })))
+        Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: engine.clone() })))
     }
 
     /// Holds tensors, in groups that can be waited for separately, in order. Missing tensors are
@@ -94,7 +95,7 @@ impl TensorStore {
                     None => match state.place(
                         key,
                         source.bytes().len() as u64,
-                        Brought { load: Arc::clone(&load), group },
+                        Brought { load: load.clone(), group },
                         &mut missing,
                     ) {
                         Ok((id, whole)) => {
@@ -102,7 +103,7 @@ impl TensorStore {
                             if let Some(segments) = segments.last_mut() {
                                 segments.push(Segment { from: source, to: whole });
                             }
-                            Tensor::new(&self.0, id, span, Brought { load: Arc::clone(&load), group })
+                            Tensor::new(&self.0, id, span, Brought { load: load.clone(), group })
                         }
                         Err(error) => {
                             result = Err(error);
@@ -117,7 +118,7 @@ impl TensorStore {
         }
         let backed = result.and_then(|()| state.back(&missing)).map_err(TransferError::from);
         let result = backed.and_then(|()| {
-            let transfer = self.0.engine.load(&segments, Box::new(Arc::clone(&self.0.state)))?;
+            let transfer = self.0.engine.load(&segments, Box::new(self.0.state.clone()))?;
             let _ = load.transfer.set(transfer);
             Ok(())
         });

@@ -83,7 +83,7 @@ impl TransferEngine {
         let down = Stream::new(context, Priority::High)?;
         let shared = Arc::new(Shared { inbox: Mutex::default(), wake: Condvar::new() });
         let threads = CopyThreads::start(copy_threads, &shared)?;
-        let worker = Worker::new(Arc::clone(&shared), Arc::clone(ring), (up, down), threads);
+        let worker = Worker::new(shared.clone(), ring.clone(), (up, down), threads);
         let name = format!("transfer-{}", context.info().ordinal);
         let thread = Builder::new().name(name).spawn(move || worker.run());
         let thread =
@@ -99,7 +99,7 @@ impl TransferEngine {
         keep: Box<dyn Any + Send>,
     ) -> Result<Arc<Transfer>, TransferError> {
         let job = Job::load(groups, keep, &self.shared)?;
-        let transfer = Arc::clone(&job.transfer);
+        let transfer = job.transfer.clone();
         self.send(job)?;
         Ok(transfer)
     }

@@ -19,7 +19,8 @@ fn intermediate_is_read_by_another_stream_without_the_host() {
         let machine = Machine::new(seed);
         let store = store(&machine, 64, 50);
         let function = machine.kernel("weir_test_fill");
-        let (slot, result) = (machine.allocate(1 << 20), machine.allocate(1 << 20));
+        let slot = machine.allocate(1 << 20);
+        let result = machine.allocate(1 << 20);
         launch_fill(&machine.stream, &function, slot.span(), 7);
         let index = store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
         // The slot is reused for other data.
@@ -75,7 +76,8 @@ fn surplus_intermediates_can_become_guests_elsewhere() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         // The share is ten blocks, of which seven and a half are for guests.
-        let (home, other) = (store(&machine, 20, 50), store(&machine, 20, 50));
+        let home = store(&machine, 20, 50);
+        let other = store(&machine, 20, 50);
         let slot = machine.allocate(2 * BLOCK_BYTES);
         let fill = |value| machine.stream.fill(slot.span(), value).unwrap();
         let put = |value: u8, now| {

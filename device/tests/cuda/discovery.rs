@@ -107,7 +107,8 @@ fn child_process_reports_discovery() {
 
 #[test]
 fn driver_in_no_listed_folder_is_found_by_its_soname() {
-    let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
     let library = weir_fake_cuda::library();
     // Like an installed driver: the soname is a link to a file with a different name.
     let file = elsewhere.path().canonicalize().unwrap().join("libcuda.so.550.1");

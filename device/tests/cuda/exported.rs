@@ -1,7 +1,6 @@
 //! Device memory that another device reads in place.
 
 use crate::support::{Machine, SEEDS, devices};
-use std::sync::Arc;
 use weir_device::Arena;
 use weir_device::cuda::{
     Allocation, BLOCK_BYTES, CommLimits, CommStore, CudaError, Exported, Held, Imported, Owner, Place,
@@ -84,7 +83,8 @@ fn exported_memory_is_read_by_another_device_without_the_host() {
 /// Two drivers share no more state than two processes.
 #[test]
 fn exported_memory_is_readable_but_not_writable_by_another_process() {
-    let (owner, other) = (machine(3), machine(4));
+    let owner = machine(3);
+    let other = machine(4);
     let store = store(&owner);
     let held = leave(&owner, &store, 100_000, 9);
     let exported = held.export().unwrap().unwrap();
@@ -132,7 +132,7 @@ fn invalid_exports_are_refused() {
     let machine = machine(1);
     let reader = Reader::new(&machine, 16);
     let refused = |exported: &Exported| {
-        let context = Arc::clone(reader.stream.context());
+        let context = reader.stream.context().clone();
         assert!(Imported::map(&context, exported).is_err(), "{exported:?}");
     };
     refused(&Exported { blocks: Vec::new(), offset: 0, bytes: 16 });

@@ -48,7 +48,8 @@ fn failed_launch_is_reported_to_waiters() {
 #[test]
 fn only_the_named_kernel_fails() {
     let machine = Machine::new(1);
-    let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
+    let fill = machine.kernel("weir_test_fill");
+    let add = machine.kernel("weir_test_scale_add");
     let memory = machine.allocate(4096);
     // Launch failed: the kernel hit an unrecoverable error.
     machine.fake.set("fault_kernel", "weir_test_scale_add").set("fault", 719);

@@ -215,7 +215,8 @@ fn loads_from_host_memory_reach_nine_tenths_of_the_bus() {
         for (how, piece_bytes) in [("blocks", BLOCK_BYTES as usize), ("pieces", PIECE_BYTES)] {
             for count in [1, 4, 8, 12] {
                 let threads = copy_threads(count, piece_bytes);
-                let (us, percent) = (costs.load_ns(threads) / 1_000, percent_of_pinned(&costs, threads));
+                let us = costs.load_ns(threads) / 1_000;
+                let percent = percent_of_pinned(&costs, threads);
                 println!("from the {what}, {count} threads copy {how}: {us} us, {percent} % of pinned");
             }
         }

@@ -1,5 +1,4 @@
 use crate::support::{Machine, SEEDS, launch_fill};
-use std::sync::Arc;
 use weir_device::cuda::{
     AddressRange, Allocation, BLOCK_BYTES, CudaError, Module, OutOfMemory, Owner, SlotMemory, mapping_cost,
 };
@@ -200,7 +199,7 @@ fn slot_can_be_dropped_with_pending_work() {
         machine.stream.fill(span, 9).unwrap();
         drop(slot);
         assert_eq!(pool.usage().used_bytes, 0);
-        drop(Arc::clone(&pool));
+        drop(pool.clone());
     }
 }
 

@@ -7,7 +7,8 @@ fn kernel_computes_on_copied_data() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
         let function = machine.kernel("weir_test_scale_add");
-        let (x, y) = (machine.allocate(4000), machine.allocate(4000));
+        let x = machine.allocate(4000);
+        let y = machine.allocate(4000);
         let values: Vec<f32> = (0..1000_u16).map(f32::from).collect();
         machine.stream.write(&bytes_of(&values), x.span()).unwrap();
         machine.stream.copy(x.span(), y.span()).unwrap();
@@ -22,7 +23,8 @@ fn hand_over(seed: u64, with_event: bool) -> bool {
     let machine = Machine::new(seed);
     let other = Stream::new(&machine.context, Priority::High).unwrap();
     let function = machine.kernel("weir_test_fill");
-    let (from, to) = (machine.allocate(4096), machine.allocate(4096));
+    let from = machine.allocate(4096);
+    let to = machine.allocate(4096);
     launch_fill(&machine.stream, &function, from.span(), 7);
     let event = Event::new(&machine.context).unwrap();
     machine.stream.record(&event).unwrap();
@@ -96,8 +98,10 @@ fn pinned_memory_is_read_when_the_stream_reaches_the_copy() {
 fn graph_repeats_the_recorded_work() {
     for seed in SEEDS {
         let machine = Machine::new(seed);
-        let (fill, add) = (machine.kernel("weir_test_fill"), machine.kernel("weir_test_scale_add"));
-        let (x, y) = (machine.allocate(1024), machine.allocate(1024));
+        let fill = machine.kernel("weir_test_fill");
+        let add = machine.kernel("weir_test_scale_add");
+        let x = machine.allocate(1024);
+        let y = machine.allocate(1024);
         let side = Stream::new(&machine.context, Priority::Normal).unwrap();
         let [fork, join] = [(); 2].map(|()| Event::new(&machine.context).unwrap());
         let graph = machine.stream.capture(|stream| {
@@ -165,7 +169,8 @@ fn devices_copy_to_each_other_but_do_not_share_kernels() {
         let other = devices(&fake).open(1).unwrap();
         let machine = Machine::from_fake(fake);
         let stream = Stream::new(&other, Priority::Normal).unwrap();
-        let (here, there) = (machine.allocate(4096), Allocation::new(&other, 4096).unwrap());
+        let here = machine.allocate(4096);
+        let there = Allocation::new(&other, 4096).unwrap();
         machine.stream.fill(here.span(), 5).unwrap();
         let written = Event::new(&machine.context).unwrap();
         machine.stream.record(&written).unwrap();

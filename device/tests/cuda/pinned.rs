@@ -51,7 +51,8 @@ fn cache_evicts_least_recently_used_copy() {
 fn copy_in_use_by_a_transfer_is_not_evicted() {
     let machine = Machine::new(1);
     let cache = cache(&machine, KIB);
-    let (first, second) = (bytes(KIB, 1), bytes(KIB, 2));
+    let first = bytes(KIB, 1);
+    let second = bytes(KIB, 2);
     fill(&cache, [first.clone()]);
     let read: Arc<PinnedSlice> = cache.get(&first.0).unwrap();
     fill(&cache, [second.clone()]);

@@ -55,7 +55,8 @@ fn compute_behind(seed: u64, in_order: bool) -> bool {
     let engine = machine.engine();
     let function = machine.kernel("weir_test_scale_add");
     let stream = Stream::new(&machine.context, Priority::Normal).unwrap();
-    let (x, y) = (machine.allocate(4096), machine.allocate(4096));
+    let x = machine.allocate(4096);
+    let y = machine.allocate(4096);
     let rest = machine.allocate(8 * BLOCK_BYTES);
     machine.stream.fill(y.span(), 0).unwrap();
     machine.stream.synchronize().unwrap();
@@ -87,7 +88,8 @@ fn group_is_usable_while_the_next_is_in_flight() {
 fn short_copy_overtakes_a_long_one() {
     let machine = Machine::new(9);
     let engine = machine.engine();
-    let (long, short) = (machine.allocate(60 * BLOCK_BYTES), machine.allocate(1000));
+    let long = machine.allocate(60 * BLOCK_BYTES);
+    let short = machine.allocate(1000);
     // The device takes only the first few blocks, so the short copy arrives while the long one is
     // in progress.
     machine.fake.pause();
@@ -118,7 +120,7 @@ fn cancelled_copy_ends_early_and_releases_its_memory() {
     let dropped = Arc::new(AtomicBool::new(false));
     machine.fake.pause();
     let groups = vec![vec![load(&pattern(40 << 21, 5), memory.span())]];
-    let transfer = engine.load(&groups, Box::new(Kept(Arc::clone(&dropped)))).unwrap();
+    let transfer = engine.load(&groups, Box::new(Kept(dropped.clone()))).unwrap();
     transfer.cancel();
     assert!(!dropped.load(Ordering::SeqCst) || transfer.end().is_some());
     machine.fake.resume();

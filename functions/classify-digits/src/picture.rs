@@ -56,7 +56,8 @@ impl Picture {
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
         let header = decoder.read_header_info()?;
-        let (width, height) = (header.width as usize, header.height as usize);
+        let width = header.width as usize;
+        let height = header.height as usize;
         if width.saturating_mul(height) > PIXELS_MAX {
             return Err(PictureError::TooLarge { width, height });
         }

@@ -20,10 +20,11 @@ pub type Input = [f32; SIDE * SIDE];
 /// The picture's border determines whether the drawing is dark on light or light on dark.
 #[must_use]
 pub fn prepare(picture: &Picture) -> Option<Input> {
-    let ink = Ink::of(picture)?;
+    let ink = Ink::from_picture(picture)?;
     let (columns, rows) = ink.extent();
     let side = columns.length().max(rows.length());
-    let (across, down) = (columns.cells(side), rows.cells(side));
+    let across = columns.cells(side);
+    let down = rows.cells(side);
     let mut cells = [0.0_f64; SIDE * SIDE];
     for y in down.pixels(picture.height()) {
         for x in across.pixels(picture.width()) {
@@ -49,7 +50,7 @@ struct Ink<'a> {
 }
 
 impl<'a> Ink<'a> {
-    fn of(picture: &'a Picture) -> Option<Self> {
+    fn from_picture(picture: &'a Picture) -> Option<Self> {
         let (low, high) = picture
             .grey()
             .iter()
@@ -68,8 +69,10 @@ impl<'a> Ink<'a> {
     }
 
     fn border_mean(&self) -> f32 {
-        let (width, height) = (self.picture.width(), self.picture.height());
-        let (mut sum, mut count) = (0.0_f64, 0.0_f64);
+        let width = self.picture.width();
+        let height = self.picture.height();
+        let mut sum = 0.0_f64;
+        let mut count = 0.0_f64;
         for y in 0..height {
             let step = if y == 0 || y + 1 == height { 1 } else { (width - 1).max(1) };
             for x in (0..width).step_by(step) {
@@ -85,7 +88,8 @@ impl<'a> Ink<'a> {
     /// The columns and the rows that contain ink. They exist: the stretch makes the largest value
     /// 1.
     fn extent(&self) -> (Extent, Extent) {
-        let (mut columns, mut rows) = (Extent::NOTHING, Extent::NOTHING);
+        let mut columns = Extent::NOTHING;
+        let mut rows = Extent::NOTHING;
         for y in 0..self.picture.height() {
             for x in 0..self.picture.width() {
                 if self.at(x, y) > INK {
@@ -145,7 +149,8 @@ impl Cells {
 
     /// Cells that overlap one pixel, each with the length of the overlap.
     fn shares(&self, pixel: usize) -> impl Iterator<Item = (usize, f64)> + Clone {
-        let (left, right) = (pixel as f64 - self.start, pixel as f64 + 1.0 - self.start);
+        let left = pixel as f64 - self.start;
+        let right = pixel as f64 + 1.0 - self.start;
         let length = self.length;
         let first = (left / length).max(0.0).floor() as usize;
         let end = ((right / length).max(0.0).ceil() as usize).min(SIDE);
@@ -179,7 +184,8 @@ mod tests {
     fn dark_on_light_equals_light_on_dark() {
         let light = picture(&[&[0.0, 0.0, 0.0], &[0.0, 0.8, 0.0], &[0.0, 0.4, 0.0], &[0.0, 0.0, 0.0]]);
         let dark = picture(&[&[0.9, 0.9, 0.9], &[0.9, 0.1, 0.9], &[0.9, 0.5, 0.9], &[0.9, 0.9, 0.9]]);
-        let (a, b) = (prepare(&light).unwrap(), prepare(&dark).unwrap());
+        let a = prepare(&light).unwrap();
+        let b = prepare(&dark).unwrap();
         assert!(a.iter().zip(&b).all(|(a, b)| (a - b).abs() < 1e-5), "{a:?} {b:?}");
     }
 

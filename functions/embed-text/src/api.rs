@@ -152,7 +152,7 @@ pub fn answer(
     if similarity && sentences.len() != 2 {
         return Err(ApiError::NotTwo(sentences.len()));
     }
-    let batch = Batch::of(&sentences)?;
+    let batch = Batch::from_sentences(&sentences)?;
     let numbers = model(&batch).map_err(ApiError::Model)?;
     if numbers.len() != sentences.len() * WIDTH {
         let why = format!("it gave {} numbers for {} sentences", numbers.len(), sentences.len());

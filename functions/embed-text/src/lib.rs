@@ -43,7 +43,8 @@ fn openai_handle(request: &Request) -> Result<Response> {
 /// The embeddings of a batch, concatenated.
 fn embeddings(batch: &Batch) -> Result<Vec<f32>> {
     let shape = [batch.lengths.len(), batch.longest];
-    let (ids, mask) = (Tensor::from_slice(&batch.ids, shape)?, Tensor::from_slice(&batch.mask, shape)?);
+    let ids = Tensor::from_slice(&batch.ids, shape)?;
+    let mask = Tensor::from_slice(&batch.mask, shape)?;
     let outputs = Model::open("minilm")?.infer([("input_ids", &ids), ("attention_mask", &mask)])?;
     outputs.get("embedding")?.to_vec()
 }

@@ -86,9 +86,10 @@ pub fn answer(
         Input::Many(texts) => texts,
     };
     check(&texts)?;
-    let (mut data, mut tokens) = (Vec::with_capacity(texts.len()), 0);
+    let mut data = Vec::with_capacity(texts.len());
+    let mut tokens = 0;
     for texts in texts.chunks(SENTENCES_MAX) {
-        let batch = Batch::of(texts)?;
+        let batch = Batch::from_sentences(texts)?;
         let numbers = model(&batch).map_err(ApiError::Model)?;
         if numbers.len() != texts.len() * WIDTH {
             let why = format!("it gave {} numbers for {} texts", numbers.len(), texts.len());

@@ -54,7 +54,7 @@ pub struct Batch {
 
 impl Batch {
     /// Tokenises one or more sentences.
-    pub fn of<S: AsRef<str>>(sentences: &[S]) -> Result<Self, TokenError> {
+    pub fn from_sentences<S: AsRef<str>>(sentences: &[S]) -> Result<Self, TokenError> {
         let tokenizer = tokenizer()?;
         let mut rows = Vec::with_capacity(sentences.len());
         let mut cut = Vec::new();
@@ -120,7 +120,8 @@ impl Tokenizer {
                 .map(i64::from)
                 .ok_or_else(|| TokenError(format!("the vocabulary has no {mark}")))
         };
-        let (start, end) = (number(START)?, number(END)?);
+        let start = number(START)?;
+        let end = number(END)?;
         Ok(Self { pieces, words: BertPreTokenizer, normal, marks, start, end })
     }
 
@@ -159,7 +160,7 @@ mod tests {
             serde_json::from_str(include_str!("../model/reference.json")).unwrap();
         for entry in reference["sentences"].as_array().unwrap() {
             let ids: Vec<i64> = serde_json::from_value(entry["ids"].clone()).unwrap();
-            let batch = Batch::of(&[entry["text"].as_str().unwrap()]).unwrap();
+            let batch = Batch::from_sentences(&[entry["text"].as_str().unwrap()]).unwrap();
             assert_eq!(batch.ids, ids, "{}", entry["text"]);
             assert_eq!(batch.mask, vec![1; ids.len()]);
         }
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn sentences_are_padded_and_truncated() {
         let long = "word ".repeat(1000);
-        let batch = Batch::of(&["hi", &long]).unwrap();
+        let batch = Batch::from_sentences(&["hi", &long]).unwrap();
         assert_eq!(
             (batch.longest, batch.lengths.as_slice(), batch.cut.as_slice()),
             (256, &[3, 256][..], &[1][..])
@@ -183,7 +184,7 @@ mod tests {
     fn tokeniser_accepts_any_text() {
         for text in ["", " ", "\0\u{fffd}", "\u{202e}\u{1f600}", "[SEP][CLS]", &"x".repeat(5000), "a\u{301}"]
         {
-            let batch = Batch::of(&[text]).unwrap();
+            let batch = Batch::from_sentences(&[text]).unwrap();
             assert!(batch.longest >= 2 && batch.ids.len() == batch.longest, "{text:?}");
         }
     }

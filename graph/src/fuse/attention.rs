@@ -22,7 +22,9 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     let weights = node.input(MatMul::A)?;
     let softmax = graph.nodes.get(graph.maker(weights)?)?;
     let Op::Softmax(op) = &softmax.op else { return None };
-    let (q_len, kv_len, head_dim) = (second.m, second.k, second.n);
+    let q_len = second.m;
+    let kv_len = second.k;
+    let head_dim = second.n;
     let plain = |matmul: &MatMul, node: &Node| {
         matmul.activation.is_none() && node.inputs.iter().skip(2).all(Option::is_none)
     };
@@ -35,7 +37,9 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     let fits = (first.m, first.n, first.k) == (q_len, kv_len, head_dim) && plain(first, first_node);
     let same_type = |id: Option<ValueId>| Some(graph.value(id?).tensor.element_type());
     let element_type = same_type(node.output(0));
-    let (q, k, v) = (first_node.input(MatMul::A), first_node.input(MatMul::B), node.input(MatMul::B));
+    let q = first_node.input(MatMul::A);
+    let k = first_node.input(MatMul::B);
+    let v = node.input(MatMul::B);
     if !fits || head_dim > HEAD_DIM_MAX || [q, k, v].into_iter().any(|id| same_type(id) != element_type) {
         return None;
     }

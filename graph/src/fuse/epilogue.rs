@@ -201,7 +201,8 @@ fn of_channels(graph: &mut Graph, binary: Binary, a: ValueId, b: ValueId) -> Opt
     let source = Source::Node { node: u32::try_from(graph.nodes.len()).ok()?, output: 0 };
     let name = graph.value(a).name.clone();
     graph.values.push(Value { name: name.clone(), tensor, source });
-    let (inputs, outputs) = (vec![Some(a), Some(b)], vec![Some(made)]);
+    let inputs = vec![Some(a), Some(b)];
+    let outputs = vec![Some(made)];
     graph.nodes.push(Node { name, op: Op::Elementwise(op), inputs, outputs });
     Some(made)
 }

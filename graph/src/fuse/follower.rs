@@ -36,7 +36,8 @@ impl Follower {
         };
         let walks: Vec<Walk> = op.strides.iter().map(walk).collect::<Option<_>>()?;
         let made = node.output(0)?;
-        let (before, after) = (&graph.value(output).tensor, &graph.value(made).tensor);
+        let before = &graph.value(output).tensor;
+        let after = &graph.value(made).tensor;
         let elements = before.elements();
         let in_step =
             walks.get(place)?.along(&[elements]).is_some_and(|strides| elements == 1 || strides == [1]);

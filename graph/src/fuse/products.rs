@@ -31,7 +31,8 @@ pub(super) fn collapse(graph: &mut Graph) {
         let (dims, strides) = crate::lower::collapse(&matmul.batch, &[a, b]);
         let unsigned = |strides: &Vec<isize>| strides.iter().map(|stride| stride.unsigned_abs()).collect();
         if let [a, b] = strides.as_slice() {
-            (matmul.a.batch_strides, matmul.b.batch_strides) = (unsigned(a), unsigned(b));
+            matmul.a.batch_strides = unsigned(a);
+            matmul.b.batch_strides = unsigned(b);
             matmul.batch = dims;
         }
     }
@@ -120,7 +121,8 @@ impl Matrix {
     fn seen_through(&self, through: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let mut strides = through.forward_along(&[batch, &[outer, inner]].concat())?;
-        let (inner_stride, outer_stride) = (strides.pop()?, strides.pop()?);
+        let inner_stride = strides.pop()?;
+        let outer_stride = strides.pop()?;
         let (row_stride, swapped) = if inner == 1 || inner_stride == 1 {
             (outer_stride, false)
         } else if outer == 1 || outer_stride == 1 {

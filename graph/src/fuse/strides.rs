@@ -151,10 +151,12 @@ impl Through<'_> {
 pub(super) fn refined(a: &[usize], b: &[usize]) -> Option<Vec<usize>> {
     let (mut a, mut b) =
         (a.iter().rev().copied().filter(|dim| *dim != 1), b.iter().rev().copied().filter(|dim| *dim != 1));
-    let (mut left, mut right) = (a.next(), b.next());
+    let mut left = a.next();
+    let mut right = b.next();
     let mut out = Vec::new();
     while let (Some(one), Some(other)) = (left, right) {
-        let (small, large) = (one.min(other), one.max(other));
+        let small = one.min(other);
+        let large = one.max(other);
         if large % small != 0 {
             return None;
         }
@@ -231,7 +233,8 @@ mod tests {
                 let (dims, strides) = pairs.into_iter().unzip();
                 Walk { offset, dims, strides }
             };
-            let (inner, outer) = (walk(inner, 100), walk(outer, offset));
+            let inner = walk(inner, 100);
+            let outer = walk(outer, offset);
             let size: usize = inner.dims.iter().product();
             let count: usize = outer.dims.iter().product();
             // The walk is defined only for indices inside `inner`.

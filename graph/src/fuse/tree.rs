@@ -43,7 +43,8 @@ impl Tree {
                     Kind::Binary(binary, Box::new([stack.pop()?, b]))
                 }
                 Instruction::Where => {
-                    let (b, a) = (stack.pop()?, stack.pop()?);
+                    let b = stack.pop()?;
+                    let a = stack.pop()?;
                     Kind::Where(Box::new([stack.pop()?, a, b]))
                 }
             };

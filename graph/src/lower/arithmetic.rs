@@ -29,7 +29,8 @@ pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Lower an operator of two inputs.
 pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (mut a, mut b) = (call.input(0)?, call.input(1)?);
+    let mut a = call.input(0)?;
+    let mut b = call.input(1)?;
     let element_type = lowering.element_type(a);
     let mut lane = Lane::for_element_type(element_type);
     let (binary, made) = match call.node.operator.as_str() {
@@ -129,7 +130,8 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
             Some(Scalar::Float(float)) => float,
             _ => default,
         };
-        let (min, max) = (bound(bounds[0], f32::NEG_INFINITY), bound(bounds[1], f32::INFINITY));
+        let min = bound(bounds[0], f32::NEG_INFINITY);
+        let max = bound(bounds[1], f32::INFINITY);
         let activation =
             if (min, max) == (0.0, f32::INFINITY) { Activation::Relu } else { Activation::Clip { min, max } };
         code.push(activate(activation));
@@ -145,7 +147,8 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Lower `PRelu`: a slope for elements below 0, from an input that broadcasts.
 pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, slope) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let slope = call.input(1)?;
     let element_type = lowering.element_type(x);
     let lane = Lane::for_element_type(element_type);
     let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
@@ -156,7 +159,9 @@ pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Lower `Where`: elements of one value or the other.
 pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (condition, a, b) = (call.input(0)?, call.input(1)?, call.input(2)?);
+    let condition = call.input(0)?;
+    let a = call.input(1)?;
+    let b = call.input(2)?;
     let element_type = lowering.element_type(a);
     if lowering.element_type(b) != element_type {
         return Err(call.invalid(format!(
@@ -194,7 +199,8 @@ pub(super) fn cast(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 pub(super) fn cast_like(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, like) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let like = call.input(1)?;
     let to = lowering.element_type(like);
     Ok(vec![Some(lowering.cast(call, x, to)?)])
 }

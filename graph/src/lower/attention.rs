@@ -13,7 +13,8 @@ const MASKED: f32 = -10_000.0;
 /// Lower `Attention`: projections of one value to queries, keys and values, and attention among
 /// them.
 pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, weights) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let weights = call.input(1)?;
     if call.flag("unidirectional") || call.optional(4).is_some() || call.ints("qkv_hidden_sizes").is_some() {
         return Err(call.unsupported("a past, a causal mask, or parts of unequal size are"));
     }
@@ -70,7 +71,8 @@ pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.flag("unidirectional") {
         return Err(call.unsupported("a causal mask is"));
     }
-    let (q_dims, k_dims) = (lowering.dims(q), lowering.dims(k));
+    let q_dims = lowering.dims(q);
+    let k_dims = lowering.dims(k);
     let (&[batch, q_len, hidden], &[_, kv_len, _]) = (q_dims.as_slice(), k_dims.as_slice()) else {
         return Err(call.unsupported("keys or values that are not three-dimensional are"));
     };
@@ -129,7 +131,8 @@ impl Lowering<'_> {
             op.mask = Some(self.mask(call, mask, op.scores())?);
         }
         let output = call.tensor(element_type, [op.batch, op.q_len, op.heads, op.head_dim])?;
-        let (batch, q_len) = (op.batch, op.q_len);
+        let batch = op.batch;
+        let q_len = op.q_len;
         if op.kv_len == 0 {
             return Err(call.invalid("there is nothing to attend to"));
         }

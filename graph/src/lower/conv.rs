@@ -16,14 +16,16 @@ struct Window {
 }
 
 pub(super) fn conv(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, w) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let w = call.input(1)?;
     let bias = call.optional(2);
     Ok(vec![Some(lowering.conv(call, x, w, bias)?)])
 }
 
 /// Lower a convolution with an activation, and optionally a summand before it.
 pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, w) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let w = call.input(1)?;
     let bias = call.optional(2);
     let mut y = lowering.conv(call, x, w, bias)?;
     let element_type = lowering.element_type(y);
@@ -172,7 +174,8 @@ impl Window {
                 same => {
                     let count = size[axis].div_ceil(strides[axis]);
                     let total = ((count - 1) * strides[axis] + reach).saturating_sub(size[axis]);
-                    let (less, more) = (total / 2, total - total / 2);
+                    let less = total / 2;
+                    let more = total - total / 2;
                     (pads_begin[axis], pads_end[axis]) =
                         if same == "SAME_LOWER" { (more, less) } else { (less, more) };
                 }

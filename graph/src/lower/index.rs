@@ -13,7 +13,8 @@ use weir_types::ElementType;
 const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
 pub(super) fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, indices) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let indices = call.input(1)?;
     let rank = lowering.dims(x).len();
     let axis = call.axis(call.int("axis").unwrap_or(0), rank)?;
     Ok(vec![Some(lowering.gathered(call, x, indices, axis)?)])
@@ -28,7 +29,8 @@ impl Lowering<'_> {
         axis: usize,
     ) -> Result<ValueId, GraphError> {
         let indices = self.as_indices(call, indices)?;
-        let (dims, index_dims) = (self.dims(x), self.dims(indices));
+        let dims = self.dims(x);
+        let index_dims = self.dims(indices);
         let out = [&dims[..axis], &index_dims, &dims[axis + 1..]].concat();
         let output = call.tensor(self.element_type(x), out.clone())?;
         let size = dims[axis];
@@ -66,9 +68,11 @@ impl Lowering<'_> {
 }
 
 pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, indices) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let indices = call.input(1)?;
     let indices = lowering.as_indices(call, indices)?;
-    let (dims, out) = (lowering.dims(x), lowering.dims(indices));
+    let dims = lowering.dims(x);
+    let out = lowering.dims(indices);
     let axis = call.axis(call.int("axis").unwrap_or(0), dims.len())?;
     let fits = dims.len() == out.len() && (0..dims.len()).all(|at| at == axis || out[at] <= dims[at]);
     if !fits || (dims[axis] == 0 && !out.contains(&0)) {
@@ -89,7 +93,8 @@ pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &Call<'_>) -> M
 
 /// Lower `GatherND` where it equals `Gather` along the first axis.
 pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, indices) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let indices = call.input(1)?;
     let mut dims = lowering.dims(indices);
     if call.flag("batch_dims") || dims.pop() != Some(1) || lowering.dims(x).is_empty() {
         return Err(call.unsupported("indices of several dimensions are"));
@@ -149,7 +154,8 @@ pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     // A negative index counts from the end: a position matches the index, or the index plus the
     // depth.
     let float = |x| Instruction::Constant(Scalar::Float(x));
-    let (index, place) = (Instruction::Load(0), Instruction::Load(1));
+    let index = Instruction::Load(0);
+    let place = Instruction::Load(1);
     let with = Instruction::Binary;
     let wrapped = [index, float(depth as f32), with(Binary::Add), place, with(Binary::Equal)];
     let mut code = vec![index, place, with(Binary::Equal)];

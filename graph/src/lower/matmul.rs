@@ -62,7 +62,8 @@ pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let unsupported = || call.unsupported(format!("the equation {equation:?} is"));
     let (operands, out) = equation.split_once("->").ok_or_else(unsupported)?;
     let (left, right) = operands.split_once(',').ok_or_else(unsupported)?;
-    let (a, b) = (call.input(0)?, call.input(1)?);
+    let a = call.input(0)?;
+    let b = call.input(1)?;
     let [left, right, out]: [Vec<char>; 3] = [left, right, out].map(|letters| letters.chars().collect());
     for letters in [&left, &right, &out] {
         let twice = letters.iter().enumerate().any(|(at, letter)| letters[..at].contains(letter));
@@ -70,7 +71,8 @@ pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
             return Err(unsupported());
         }
     }
-    let (a_dims, b_dims) = (lowering.dims(a), lowering.dims(b));
+    let a_dims = lowering.dims(a);
+    let b_dims = lowering.dims(b);
     if a_dims.len() != left.len() || b_dims.len() != right.len() {
         return Err(call.invalid(format!("{equation:?} is for other numbers of dimensions")));
     }
@@ -157,7 +159,8 @@ impl Lowering<'_> {
             b_dims.push(1);
         }
         let misfit = || {
-            let (a, b) = (self.tensor(a.value), self.tensor(b.value));
+            let a = self.tensor(a.value);
+            let b = self.tensor(b.value);
             call.invalid(format!("{a} and {b} do not fit as factors"))
         };
         let left = Matrices::from_dims(&a_dims, a.transposed).ok_or_else(misfit)?;

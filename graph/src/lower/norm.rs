@@ -29,7 +29,10 @@ pub(super) fn batch(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         return Err(call.unsupported("one mean for each element is"));
     }
     let x = call.input(0)?;
-    let (scale, shift, mean, variance) = (call.input(1)?, call.input(2)?, call.input(3)?, call.input(4)?);
+    let scale = call.input(1)?;
+    let shift = call.input(2)?;
+    let mean = call.input(3)?;
+    let variance = call.input(4)?;
     let dims = lowering.dims(x);
     let &[_, channels, ..] = dims.as_slice() else {
         return Err(call.invalid(format!("{dims:?} has no channels")));
@@ -138,7 +141,8 @@ impl Lowering<'_> {
 
 /// Lower ONNX Runtime's `SkipLayerNormalization`: the normalised sum of two or three values.
 pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, skip) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let skip = call.input(1)?;
     let element_type = lowering.element_type(x);
     let mut operands = vec![x, skip];
     let mut code = vec![load(0), load(1), ADD];
@@ -162,7 +166,8 @@ pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Lower `x / sqrt(mean(x^2) + epsilon) * scale`.
 pub(super) fn rms(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, scale) = (call.input(0)?, call.input(1)?);
+    let x = call.input(0)?;
+    let scale = call.input(1)?;
     let rank = lowering.dims(x).len();
     let axis = call.axis(call.int("axis").unwrap_or(-1), rank)?;
     let axes: Vec<usize> = (axis..rank).collect();
@@ -176,7 +181,9 @@ pub(super) fn rms(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Normalise each channel of each image separately.
 pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, scale, shift) = (call.input(0)?, call.input(1)?, call.input(2)?);
+    let x = call.input(0)?;
+    let scale = call.input(1)?;
+    let shift = call.input(2)?;
     let cols: usize = lowering.dims(x).iter().skip(2).product();
     if lowering.dims(x).len() < 3 || cols == 0 {
         return Err(call.invalid("it takes pictures"));
@@ -187,7 +194,9 @@ pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Normalise each group of channels of each image separately.
 pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    let (x, mut scale, mut shift) = (call.input(0)?, call.input(1)?, call.input(2)?);
+    let x = call.input(0)?;
+    let mut scale = call.input(1)?;
+    let mut shift = call.input(2)?;
     let dims = lowering.dims(x);
     let groups = call.int("num_groups").and_then(|groups| usize::try_from(groups).ok()).unwrap_or(0);
     let channels = dims.get(1).copied().unwrap_or(0);

@@ -68,7 +68,8 @@ impl Lowering<'_> {
         let mut out = dims.clone();
         let mut offset = 0;
         for (axis, [before, behind]) in each.iter().enumerate() {
-            let (before, behind) = (size(-before), size(-behind));
+            let before = size(-before);
+            let behind = size(-behind);
             let left = out[axis].checked_sub(before).and_then(|left| left.checked_sub(behind));
             out[axis] =
                 left.ok_or_else(|| call.invalid(format!("more is cut off than there is of {dims:?}")))?;
@@ -131,7 +132,8 @@ impl Lowering<'_> {
         // The dimensions on each side of the axis are collapsed to one.
         let outer: usize = dims[..axis].iter().product();
         let inner: usize = dims[axis + 1..].iter().product();
-        let (whole, wide) = (here * inner, output.dims()[axis] * inner);
+        let whole = here * inner;
+        let wide = output.dims()[axis] * inner;
         let block = |count: usize, from: usize, step: isize, to: usize| -> Part {
             let strides = |outer: usize, step| [signed(&[outer]), vec![step], vec![1]].concat();
             let inner_step = signed(&[inner]).first().copied().unwrap_or(1);

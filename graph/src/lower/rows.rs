@@ -113,7 +113,8 @@ impl Lowering<'_> {
         let dims = self.dims(x);
         let others: Vec<usize> = (0..dims.len()).filter(|axis| !axes.contains(axis)).collect();
         let size = |axes: &[usize]| axes.iter().filter_map(|axis| dims.get(*axis)).product::<usize>();
-        let (rows, cols) = (size(&others), size(axes));
+        let rows = size(&others);
+        let cols = size(axes);
         let x = self.transposed(call, x, &[others.as_slice(), axes].concat())?;
         Ok((x, rows, cols))
     }
@@ -165,7 +166,8 @@ pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if call.opset < 13 {
         let axis = call.axis(call.int("axis").unwrap_or(1), dims.len())?;
         let (rows, cols) = dims.split_at(axis);
-        let (rows, cols) = (rows.iter().product(), cols.iter().product());
+        let rows = rows.iter().product();
+        let cols = cols.iter().product();
         let tensor = call.tensor(element_type, dims)?;
         return Ok(vec![Some(lowering.emit(op(rows, cols), vec![Some(x), None], tensor))]);
     }
@@ -222,7 +224,8 @@ pub(super) fn cum_sum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let dims = lowering.dims(x);
     let axis = lowering.integers(call, 1)?.first().copied().unwrap_or(0);
     let axis = call.axis(axis, dims.len())?;
-    let (exclusive, reverse) = (call.flag("exclusive"), call.flag("reverse"));
+    let exclusive = call.flag("exclusive");
+    let reverse = call.flag("reverse");
     let element_type = lowering.element_type(x);
     let made = lowering.along(call, x, axis, |lowering, x, rows, cols, dims| {
         let tensor = call.tensor(element_type, dims)?;

@@ -47,15 +47,18 @@ fn range(start: i64, end: i64, step: i64, size: usize) -> Option<(usize, usize)>
         return Some((0, 0));
     }
     let from_start = |index: i64| if index < 0 { index.saturating_add(size) } else { index };
-    let (start, end) = (from_start(start), from_start(end));
+    let start = from_start(start);
+    let end = from_start(end);
     let (first, count) = match step {
         0 => return None,
         1.. => {
-            let (start, end) = (start.clamp(0, size), end.clamp(0, size));
+            let start = start.clamp(0, size);
+            let end = end.clamp(0, size);
             (start, (end - start).max(0).unsigned_abs().div_ceil(step.unsigned_abs()))
         }
         _ => {
-            let (start, end) = (start.clamp(0, size - 1), end.clamp(-1, size - 1));
+            let start = start.clamp(0, size - 1);
+            let end = end.clamp(-1, size - 1);
             (start, (start - end).max(0).unsigned_abs().div_ceil(step.unsigned_abs()))
         }
     };

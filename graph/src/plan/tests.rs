@@ -94,7 +94,8 @@ fn memory_of_permuted_operand_is_not_reused() {
     };
     assert!(share(&graph));
     let Op::Elementwise(op) = &mut graph.nodes[1].op else { panic!("it adds") };
-    (op.dims, op.strides) = (vec![10, 10], vec![vec![1, 10]; 2]);
+    op.dims = vec![10, 10];
+    op.strides = vec![vec![1, 10]; 2];
     assert!(!share(&graph));
 }
 

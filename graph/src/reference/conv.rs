@@ -11,11 +11,13 @@ pub(super) fn conv<'a>(
     operand: &dyn Fn(usize) -> Option<&'a Tensor>,
     out: &TensorType,
 ) -> Option<Tensor> {
-    let (x, w) = (operand(Conv::X)?, operand(Conv::W)?);
+    let x = operand(Conv::X)?;
+    let w = operand(Conv::W)?;
     let (&[_, channels, height, width], &[filters, group_channels, kh, kw]) =
         (dims4(x.tensor())?, dims4(w.tensor())?);
     let &[batch, _, out_height, out_width] = dims4(out)?;
-    let (x, w) = (floats(Some(x))?, floats(Some(w))?);
+    let x = floats(Some(x))?;
+    let w = floats(Some(w))?;
     let each = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| floats(operand(place)));
     let residual = floats(operand(Conv::RESIDUAL));
     let rows = Steps::new(op, 0, height, out_height);
@@ -32,7 +34,8 @@ pub(super) fn conv<'a>(
                     [..height * width];
                 let w = &w[(filter * group_channels + channel) * kh * kw..][..kh * kw];
                 for (tap, weight) in w.iter().enumerate() {
-                    let (down, across) = (tap / kw, tap % kw);
+                    let down = tap / kw;
+                    let across = tap % kw;
                     add_tap(
                         &mut sums,
                         x,
@@ -48,7 +51,9 @@ pub(super) fn conv<'a>(
                 Some(numbers) => numbers.get(filter).copied().map(f64::from),
                 None => Some(f64::from(default)),
             };
-            let (bias, scale, shift) = (number(0, 0.0)?, number(1, 1.0)?, number(2, 0.0)?);
+            let bias = number(0, 0.0)?;
+            let scale = number(1, 1.0)?;
+            let shift = number(2, 0.0)?;
             for sum in &sums {
                 let mut y = scale * (sum + bias) + shift;
                 if let Some(residual) = &residual {
@@ -195,7 +200,8 @@ impl Windows<'_> {
     /// Positions of the window's elements along one direction, and the number of them inside the
     /// padded image.
     fn along(&self, axis: usize, out: usize, size: usize) -> (Vec<usize>, usize) {
-        let (begin, end) = (self.op.pads_begin[axis], self.op.pads_end[axis]);
+        let begin = self.op.pads_begin[axis];
+        let end = self.op.pads_end[axis];
         let places =
             (0..self.op.kernel[axis]).map(|tap| out * self.op.strides[axis] + tap * self.op.dilations[axis]);
         let padded: Vec<usize> = places.filter(|place| *place < begin + size + end).collect();

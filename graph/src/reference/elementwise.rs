@@ -84,7 +84,8 @@ pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> O
                 float_binary(*binary, stack.pop()?, b)
             }
             Instruction::Where => {
-                let (b, a) = (stack.pop()?, stack.pop()?);
+                let b = stack.pop()?;
+                let a = stack.pop()?;
                 if stack.pop()? == 0.0 { b } else { a }
             }
         };
@@ -107,7 +108,8 @@ fn integer(program: &Program, load: impl Fn(usize) -> Option<i64>) -> Option<i64
                 integer_binary(*binary, stack.pop()?, b)
             }
             Instruction::Where => {
-                let (b, a) = (stack.pop()?, stack.pop()?);
+                let b = stack.pop()?;
+                let a = stack.pop()?;
                 if stack.pop()? == 0 { b } else { a }
             }
         };

@@ -10,8 +10,10 @@ pub(super) fn matmul<'a>(
     operand: &dyn Fn(usize) -> Option<&'a Tensor>,
     out: &TensorType,
 ) -> Option<Tensor> {
-    let (a, b) = (floats(operand(MatMul::A))?, floats(operand(MatMul::B))?);
-    let (bias, residual) = (floats(operand(MatMul::BIAS)), floats(operand(MatMul::RESIDUAL)));
+    let a = floats(operand(MatMul::A))?;
+    let b = floats(operand(MatMul::B))?;
+    let bias = floats(operand(MatMul::BIAS));
+    let residual = floats(operand(MatMul::RESIDUAL));
     let count: usize = op.batch.iter().product();
     if a.len() < op.a.reach(&op.batch, op.m, op.k)? || b.len() < op.b.reach(&op.batch, op.k, op.n)? {
         return None;

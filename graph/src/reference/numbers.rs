@@ -166,7 +166,8 @@ fn power(a: i64, b: i64) -> i64 {
         }
         (_, Err(_)) => 0,
         (_, Ok(mut exponent)) => {
-            let (mut base, mut result) = (a, 1_i64);
+            let mut base = a;
+            let mut result = 1_i64;
             while exponent > 0 {
                 if exponent % 2 == 1 {
                     result = result.wrapping_mul(base);

@@ -36,7 +36,7 @@ impl Resize {
         let place = self.coordinates.place(at as f32, self.scales[axis], size as f32, out as f32);
         let last = (size.max(1) - 1) as f32;
         match self.mode {
-            ResizeMode::Nearest(nearest) => vec![(nearest.of(place).clamp(0.0, last) as usize, 1.0)],
+            ResizeMode::Nearest(nearest) => vec![(nearest.round(place).clamp(0.0, last) as usize, 1.0)],
             ResizeMode::Linear => {
                 let place = place.clamp(0.0, last);
                 let below = place.floor();
@@ -76,7 +76,7 @@ impl Coordinates {
 }
 
 impl Nearest {
-    fn of(self, place: f32) -> f32 {
+    fn round(self, place: f32) -> f32 {
         match self {
             Self::RoundPreferFloor => (place - 0.5).ceil(),
             Self::RoundPreferCeil => (place + 0.5).floor(),

@@ -107,7 +107,8 @@ pub(super) fn layer_norm<'a>(
     types: &[Option<&TensorType>],
 ) -> Option<Vec<Option<Tensor>>> {
     let x = floats(operand(LayerNorm::X))?;
-    let (gamma, beta) = (floats(operand(LayerNorm::GAMMA)), floats(operand(LayerNorm::BETA)));
+    let gamma = floats(operand(LayerNorm::GAMMA));
+    let beta = floats(operand(LayerNorm::BETA));
     let residual = floats(operand(LayerNorm::RESIDUAL));
     if op.cols == 0 || x.len() != op.rows * op.cols || residual.as_ref().is_some_and(|r| r.len() != x.len()) {
         return None;

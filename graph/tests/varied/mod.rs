@@ -57,7 +57,8 @@ pub(crate) fn varied(file: &[u8]) -> Bytes {
 
     // Some weights are in the file.
     for (tensor, bytes) in initialisers.iter().zip(&mut graph.initialisers) {
-        let (name, dims) = (&tensor.name, &tensor.dims);
+        let name = &tensor.name;
+        let dims = &tensor.dims;
         let is_float = tensor.data_type == onnx::FLOAT;
         if let Some(role) = values.role(name, dims).filter(|_| is_float) {
             *bytes = role.tensor(name, dims, &mut random);

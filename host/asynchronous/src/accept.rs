@@ -143,13 +143,15 @@ impl Invocations {
         body_bytes_max: u64,
     ) -> Result<Received, AsyncError> {
         let (head, body) = request.into_parts();
-        let (method, uri) = (head.method.to_string(), head.uri.to_string());
+        let method = head.method.to_string();
+        let uri = head.uri.to_string();
         let mut hasher = Hasher::default();
         hasher.update(
             format!("{method} {}\n", head.uri.path_and_query().map_or("/", |target| target.as_str()))
                 .as_bytes(),
         );
-        let head = line(&RequestHead { id, method, uri, headers: Headers::of(&head.headers), callback });
+        let head =
+            line(&RequestHead { id, method, uri, headers: Headers::from_map(&head.headers), callback });
         let head_bytes = head.len() as u64;
         if head_bytes > HEAD_BYTES_MAX {
             let text = format!("the request's headers take more than {HEAD_BYTES_MAX} bytes");
@@ -183,7 +185,8 @@ impl Invocations {
 
     /// Reserves a place in the queue.
     fn place(self: &Arc<Self>, tenant: &TenantId) -> Result<Place, AsyncError> {
-        let (len_max, tenant_len_max) = (self.config.queue_len_max, self.config.tenant_queue_len_max);
+        let len_max = self.config.queue_len_max;
+        let tenant_len_max = self.config.tenant_queue_len_max;
         self.index.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
             let (whose, len_max, setting) = match full {
                 Full::Node => ("this node", len_max, "async.queue_len_max"),

@@ -108,7 +108,7 @@ impl Invocations {
             id: begun.id,
             attempt: begun.record.attempts,
             status,
-            headers: Headers::of(&head.headers),
+            headers: Headers::from_map(&head.headers),
         });
         let head_bytes = line.len() as u64;
         if head_bytes > HEAD_BYTES_MAX {
@@ -141,7 +141,8 @@ impl Invocations {
             let settled = match &outcome {
                 Outcome::Answered { response, .. } => {
                     let mut record = begun.record.clone();
-                    (record.response, record.error) = (Some(*response), None);
+                    record.response = Some(*response);
+                    record.error = None;
                     self.end(begun, record, InvocationStatus::Done).await
                 }
                 Outcome::Failed(fault) => self.fail(begun, fault).await,

@@ -131,9 +131,13 @@ impl Invocations {
             record.status = InvocationStatus::Queued;
             record.attempts = 0;
             record.due_at_ms = now_ms();
-            (record.started_at_ms, record.ended_at_ms, record.error) = (None, None, None);
+            record.started_at_ms = None;
+            record.ended_at_ms = None;
+            record.error = None;
             if let Some(callback) = &mut record.callback {
-                (callback.status, callback.attempts, callback.error) = (CallbackStatus::Pending, 0, None);
+                callback.status = CallbackStatus::Pending;
+                callback.attempts = 0;
+                callback.error = None;
             }
             true
         });

@@ -64,13 +64,13 @@ pub(super) struct ResponseHead {
 pub(super) struct Headers(Vec<(String, String)>);
 
 impl Headers {
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn from_map(headers: &HeaderMap) -> Self {
         let kept = headers.iter().filter(|(name, _)| !OF_CONNECTIONS.contains(name));
         let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
         Self(kept.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect())
     }
 
-    /// Decodes the headers, and skips invalid ones. All headers from [`of`](Self::of) are valid.
+    /// Decodes the headers, and skips invalid ones. All headers from [`from_map`](Self::from_map) are valid.
     fn map(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(self.0.len());
         for (name, text) in &self.0 {
@@ -176,7 +176,7 @@ mod tests {
                 id: AsyncId::new(7, 7),
                 method: "PUT".into(),
                 uri: "/fn/f/a%20b?c=d".into(),
-                headers: Headers::of(&headers),
+                headers: Headers::from_map(&headers),
                 callback: None,
             };
             tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

@@ -72,7 +72,7 @@ impl Invocations {
 
     fn heard_of(&self, revision: Revision) {
         self.count();
-        self.heard.of(revision);
+        self.heard.advance(revision);
         self.news.notify_one();
     }
 

@@ -265,9 +265,9 @@ mod tests {
     }
 
     fn guarded(body: &'static str) -> (Body, Arc<OnceLock<ErrorCode>>) {
-        let code = Arc::default();
+        let code = Arc::<OnceLock<ErrorCode>>::default();
         let rest = AbortOnDropHandle::new(tokio::spawn(std::future::pending::<()>()));
-        (Guarded::body(Body::from(body), 4, None, rest, Arc::clone(&code)), code)
+        (Guarded::body(Body::from(body), 4, None, rest, code.clone()), code)
     }
 
     #[tokio::test]

@@ -117,7 +117,8 @@ mod tests {
     #[test]
     fn objective_is_kept_in_time_and_without_an_error() {
         let one = Objective { latency: Some(Duration::from_millis(10)), cost_max: None };
-        let (quick, slow) = (Duration::from_millis(10), Duration::from_millis(11));
+        let quick = Duration::from_millis(10);
+        let slow = Duration::from_millis(11);
         assert_eq!(one.outcome(None, quick), Some(Outcome::Kept));
         assert_eq!(one.outcome(None, slow), Some(Outcome::Missed));
         assert_eq!(one.outcome(Some(ErrorCode::GuestTrap), quick), Some(Outcome::Missed));

@@ -204,7 +204,8 @@ impl Placements {
                 answer = Some(match action {
                     Action::Start { node, device, evict, .. } => {
                         let elsewhere = self.elsewhere(state, node);
-                        let (device, models) = (device.map(|device| device.ordinal), own.take());
+                        let device = device.map(|device| device.ordinal);
+                        let models = own.take();
                         let models = models.unwrap_or_default();
                         let granted = Granted { device, models, evict, is_fallback: false };
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())

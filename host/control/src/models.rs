@@ -432,7 +432,7 @@ impl Models {
         };
         let served = self.metrics.served(&tenant, &name, version);
         let worker_bytes = self.devices.worker_bytes(source.prepared.content());
-        let batching = BatchRules::of(&source.prepared.signature, &source.batching);
+        let batching = BatchRules::for_signature(&source.prepared.signature, &source.batching);
         let batch_items_max = batching.ok().flatten().map_or(1, |_| source.batching.size_max());
         let mut known = self.write();
         let entry = Arc::new(ModelEntry {

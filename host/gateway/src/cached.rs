@@ -76,7 +76,8 @@ pub(super) async fn http(node: &NodeState, scope: &Arc<Scope>, call: HttpCall) -
     let head = input_head(&call);
     let body = body.clone();
     let input = node.json(body.len(), move || Ok(input(&head, &body))).await?;
-    let (account, deadline) = (call.function.account.clone(), call.ctx.deadline);
+    let account = call.function.account.clone();
+    let deadline = call.ctx.deadline;
     let deadline_ms = call.function.deployment().manifest.limits.deadline_ms;
     let run = async || Ok::<_, ApiError>(collected(call.run(node).await?, scope.answer_bytes_max()).await);
     match scope.answer(input, wish, deadline, run).await? {

@@ -24,7 +24,7 @@ pub enum Dialect {
 
 impl Dialect {
     /// Returns the error format for `path`.
-    pub fn of(path: &str) -> Self {
+    pub fn for_path(path: &str) -> Self {
         match path {
             embeddings::PATH => Self::OpenAi,
             path if grpc::is_call(path) => Self::Grpc,

@@ -86,7 +86,7 @@ struct Asker {
 }
 
 impl Asker {
-    fn of<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
+    fn from_request<T>(request: &tonic::Request<T>) -> Result<Self, Status> {
         let extensions = request.extensions();
         let found = extensions.get::<Caller>().zip(extensions.get::<RequestId>());
         let (caller, id) = found.ok_or_else(|| Status::internal("the call has no caller"))?;
@@ -122,7 +122,7 @@ impl GrpcInferenceService for Service {
     }
 
     async fn model_ready(&self, request: tonic::Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelReadyRequest { name, version } = request.into_inner();
         let found = At::new(name, version).find(&self.node, &caller.tenant);
         match found {
@@ -141,14 +141,14 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<ModelMetadataRequest>,
     ) -> Answer<ModelMetadataResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
         let described = describe::metadata(&self.node, &caller.tenant, &At::new(name, version));
         described.map(Into::into).map_err(|error| status_of(&error))
     }
 
     async fn model_config(&self, request: tonic::Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
         let described = describe::config(&self.node, &caller.tenant, &At::new(name, version));
         let config = Some(described.map_err(|error| status_of(&error))?);
@@ -159,7 +159,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<ModelStatisticsRequest>,
     ) -> Answer<ModelStatisticsResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
         let model_stats = describe::statistics(&self.node, &caller.tenant, name, version);
         let model_stats = model_stats.map_err(|error| status_of(&error))?;
@@ -170,7 +170,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<RepositoryIndexRequest>,
     ) -> Answer<RepositoryIndexResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let ready = request.into_inner().ready;
         Ok(RepositoryIndexResponse { models: describe::index(&self.node, &caller.tenant, ready) }.into())
     }
@@ -179,7 +179,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<RepositoryModelLoadRequest>,
     ) -> Answer<RepositoryModelLoadResponse> {
-        let Asker { caller, id, headers, .. } = Asker::of(&request)?;
+        let Asker { caller, id, headers, .. } = Asker::from_request(&request)?;
         let RepositoryModelLoadRequest { model_name, parameters, .. } = request.into_inner();
         let at = At::new(model_name, String::new());
         let names: Vec<_> = parameters.into_keys().collect();
@@ -191,14 +191,14 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<RepositoryModelUnloadRequest>,
     ) -> Answer<RepositoryModelUnloadResponse> {
-        let Asker { caller, .. } = Asker::of(&request)?;
+        let Asker { caller, .. } = Asker::from_request(&request)?;
         let at = At::new(request.into_inner().model_name, String::new());
         let unloaded = v2::unload(&self.node, &caller, &at);
         unloaded.map(|()| RepositoryModelUnloadResponse {}.into()).map_err(|error| status_of(&error))
     }
 
     async fn model_infer(&self, request: tonic::Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
-        let asker = Asker::of(&request)?;
+        let asker = Asker::from_request(&request)?;
         infer(&self.node, &asker, asker.arrived, request.into_inner()).await.map(Into::into)
     }
 
@@ -210,7 +210,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: tonic::Request<Streaming<ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
-        let asker = Asker::of(&request)?;
+        let asker = Asker::from_request(&request)?;
         let node = self.node.clone();
         let state = (node, asker, request.into_inner());
         let answers = futures::stream::unfold(state, async |(node, asker, mut messages)| {

@@ -127,7 +127,8 @@ pub(super) fn call_ctx(
 /// Starts the span of a call of `target`.
 fn trace(node: &NodeState, target: &NamedTarget, headers: &HeaderMap, id: &RequestId) -> Trace {
     let parent = headers.get(headers::TRACEPARENT).and_then(|value| TraceParent::parse(value.to_str().ok()?));
-    let (tenant, name) = (target.tenant().as_str(), target.name().as_str());
+    let tenant = target.tenant().as_str();
+    let name = target.name().as_str();
     Trace::start(&node.sampler, parent.as_ref(), tenant, name, id.as_str())
 }
 
@@ -140,7 +141,8 @@ async fn http(
     body: Body,
     id: &RequestId,
 ) -> Result<Response, ApiError> {
-    let (length, limit) = (content_length(&head.headers)?, request_limit(function.deployment()));
+    let length = content_length(&head.headers)?;
+    let limit = request_limit(function.deployment());
     let receiving = receive(body, length, &node.arena, limit);
     let body = received(&ctx, function.deployment(), receiving).await?;
     prepare(&mut head.headers, id);

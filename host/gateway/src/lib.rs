@@ -93,8 +93,8 @@ impl Gateway {
     /// Serves one request of a connection, whose answers take `answer_bytes`. Dropping the future, as
     /// the server does when the client disconnects, cancels the work that the request started.
     pub(crate) async fn serve(&self, request: Request, answer_bytes: &Gauge) -> Admitted {
-        let id = RequestId::of(request.headers());
-        let dialect = Dialect::of(request.uri().path());
+        let id = RequestId::from_headers(request.headers());
+        let dialect = Dialect::for_path(request.uri().path());
         let is_h1 = request.version() <= Version::HTTP_11;
         let (request, arrival) = Arrival::watch(request, &self.node.config.gateway.arrival);
         let (request, unread) = Unread::watch(request);
@@ -225,7 +225,7 @@ impl Gateway {
 
 impl weir_asynchronous::Gateway for Gateway {
     async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
-        let id = RequestId::of(request.headers());
+        let id = RequestId::from_headers(request.headers());
         // Boxed: a future of this size would otherwise be part of every enclosing future.
         let mut response = Box::pin(self.call(tenant, request, &id)).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {

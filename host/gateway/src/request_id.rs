@@ -19,7 +19,7 @@ pub(crate) struct RequestId {
 }
 
 impl RequestId {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
+    pub(crate) fn from_headers(headers: &HeaderMap) -> Self {
         let invocation = next_invocation_id();
         let given = headers.get(REQUEST_ID).filter(|value| !value.is_empty() && value.len() <= LEN_MAX);
         if let Some(header) = given
@@ -66,7 +66,7 @@ mod tests {
         let id = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());
-            RequestId::of(&headers).as_str().to_owned()
+            RequestId::from_headers(&headers).as_str().to_owned()
         };
         assert_eq!(id(b"abc-1"), "abc-1");
         assert_eq!(id(b"").len(), 16);

@@ -132,7 +132,7 @@ impl Components {
         let verified = self.artefacts_of(kind).verified_path(digest);
         let path = verified.map_err(|error| LoadError::Broken(Arc::new(error.into())))?;
         let path = path.ok_or(LoadError::Missing)?;
-        let generation = Generation::of(kind);
+        let generation = Generation::for_kind(kind);
         let component = deserialize(self.engines.get(generation), &path);
         let entry = component.and_then(|component| {
             Entry::link(&self.linkers[generation as usize], &component, kind).map_err(wasmtime::Error::from)
@@ -156,7 +156,7 @@ impl Components {
     }
 
     fn artefacts_of(&self, kind: FunctionKind) -> &Arc<Artefacts> {
-        &self.artefacts[Generation::of(kind) as usize]
+        &self.artefacts[Generation::for_kind(kind) as usize]
     }
 }
 

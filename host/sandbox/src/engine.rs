@@ -43,7 +43,7 @@ pub(crate) enum Generation {
 }
 
 impl Generation {
-    pub(crate) fn of(kind: FunctionKind) -> Self {
+    pub(crate) fn for_kind(kind: FunctionKind) -> Self {
         match kind {
             FunctionKind::Http02 | FunctionKind::Tensor => Self::P2,
             FunctionKind::Http03 => Self::P3,
@@ -94,7 +94,8 @@ impl Engines {
             config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(instances_max, caps)));
             Engine::new(&config)
         };
-        let (p2, p3) = (pooled(Generation::P2)?, pooled(Generation::P3)?);
+        let p2 = pooled(Generation::P2)?;
+        let p3 = pooled(Generation::P3)?;
         let ticker = EpochTicker::spawn(vec![p2.clone(), p3.clone()])?;
         Ok(Self { p2, p3, ticker })
     }

@@ -127,8 +127,11 @@ impl Sandbox {
     /// invocations of the same version. Dropping the future stops the guest at once.
     pub async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
         let limits = self.manifest.limits.clone();
-        let (engines, deadline, sink) = (self.engines.clone(), self.deadline, self.ctx.sink.clone());
-        let (usage, started) = (self.ctx.usage.clone(), Instant::now());
+        let engines = self.engines.clone();
+        let deadline = self.deadline;
+        let sink = self.ctx.sink.clone();
+        let usage = self.ctx.usage.clone();
+        let started = Instant::now();
         let cpu_time_max = Duration::from_millis(limits.cpu_time_ms);
         let abort_flag = call.abort_flag();
         let signal = call.overrun();
@@ -162,7 +165,8 @@ impl Sandbox {
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
         let Self { entry, manifest, trace, ctx, counted, .. } = self;
-        let (usage, abort_flag) = (ctx.usage.clone(), call.abort_flag());
+        let usage = ctx.usage.clone();
+        let abort_flag = call.abort_flag();
         let mut instance = match idle {
             Some(mut idle) => {
                 idle.begin(ctx);

@@ -81,12 +81,12 @@ pub enum DevicesError {
 impl DeviceConfig {
     /// Returns a device with default settings.
     #[must_use]
-    pub fn of(device: DeviceName) -> Self {
+    pub fn new(device: DeviceName) -> Self {
         Self { device, memory_bytes_max: None, memory_share: None, slots: None }
     }
 
     fn is_plain(&self) -> bool {
-        *self == Self::of(self.device.clone())
+        *self == Self::new(self.device.clone())
     }
 
     fn check(&self) -> Result<(), DevicesError> {
@@ -135,7 +135,7 @@ impl FromStr for DevicesConfig {
             return Ok(Self::Auto);
         }
         let names = text.split(',').filter(|name| !name.is_empty());
-        Self::list(names.map(|name| Ok(DeviceConfig::of(name.trim().parse()?))).collect::<Result<_, _>>()?)
+        Self::list(names.map(|name| Ok(DeviceConfig::new(name.trim().parse()?))).collect::<Result<_, _>>()?)
     }
 }
 
@@ -230,7 +230,7 @@ impl<'de> Deserialize<'de> for NameOrTable {
                 f.write_str("the name of a device, or a table with its settings")
             }
             fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<NameOrTable, E> {
-                Ok(NameOrTable(DeviceConfig::of(name.parse().map_err(E::custom)?)))
+                Ok(NameOrTable(DeviceConfig::new(name.parse().map_err(E::custom)?)))
             }
             fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<NameOrTable, A::Error> {
                 DeviceConfig::deserialize(serde::de::value::MapAccessDeserializer::new(table))
@@ -252,14 +252,14 @@ mod tests {
     #[test]
     fn devices_setting_parses_and_serializes() {
         assert_eq!(read("\"auto\""), Ok(DevicesConfig::Auto));
-        let two = || vec![DeviceConfig::of(DeviceName::Cpu), DeviceConfig::of(DeviceName::Cuda(Some(1)))];
+        let two = || vec![DeviceConfig::new(DeviceName::Cpu), DeviceConfig::new(DeviceName::Cuda(Some(1)))];
         assert_eq!("cpu,cuda:1".parse(), Ok(DevicesConfig::List(two())));
         assert_eq!(read(r#"["cpu", "cuda:1"]"#), Ok(DevicesConfig::List(two())));
         let mut three = two();
         three.push(DeviceConfig {
             memory_bytes_max: Some(5),
             slots: Some(2),
-            ..DeviceConfig::of(DeviceName::Fake("slow".to_owned()))
+            ..DeviceConfig::new(DeviceName::Fake("slow".to_owned()))
         });
         let json = r#"["cpu","cuda:1",{"device":"fake:slow","memory_bytes_max":5,"slots":2}]"#;
         assert_eq!(read(json), Ok(DevicesConfig::List(three.clone())));

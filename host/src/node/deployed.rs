@@ -53,7 +53,8 @@ impl Deployed {
         arena: &Arena,
         connector: &Arc<Connector>,
     ) -> anyhow::Result<Self> {
-        let (datastore, changes) = (&storage.datastore, &storage.changes);
+        let datastore = &storage.datastore;
+        let changes = &storage.changes;
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
         let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.logs));
@@ -123,7 +124,8 @@ impl Deployed {
 }
 
 fn components(config: &NodeConfig, storage: &Storage, blobs: &Blobs) -> anyhow::Result<Arc<Components>> {
-    let (engines, limits) = (config.sandbox.engines()?, config.sandbox.compile_limits());
+    let engines = config.sandbox.engines()?;
+    let limits = config.sandbox.compile_limits();
     let folder = storage.folder.join("artefacts");
     Ok(Arc::new(Components::open(&folder, Arc::new(engines), blobs.in_use().clone(), limits)?))
 }

@@ -65,9 +65,11 @@ fn named(config: &NodeConfig, gpus: &Gpus) -> Vec<DeviceConfig> {
     match &config.devices {
         // Fake models run on fake devices only.
         DevicesConfig::Auto if config.models.backend == BackendKind::Fake => {
-            vec![DeviceConfig::of(DeviceName::Cpu)]
+            vec![DeviceConfig::new(DeviceName::Cpu)]
         }
-        DevicesConfig::Auto => std::iter::once(DeviceConfig::of(DeviceName::Cpu)).chain(gpus.all()).collect(),
+        DevicesConfig::Auto => {
+            std::iter::once(DeviceConfig::new(DeviceName::Cpu)).chain(gpus.all()).collect()
+        }
         DevicesConfig::List(devices) => devices.iter().flat_map(|device| each(device, gpus)).collect(),
     }
 }
@@ -90,7 +92,7 @@ fn processor(config: &NodeConfig, arena: &Arena) -> (Arc<dyn Backend>, Arc<dyn P
         return (backend.clone(), backend);
     }
     let workers = (isolation(config) == Isolation::Process).then(|| {
-        let slots = limits(config, &DeviceConfig::of(DeviceName::Cpu)).slots;
+        let slots = limits(config, &DeviceConfig::new(DeviceName::Cpu)).slots;
         config.models.cpu_workers(config.data.join(MODELS), slots, config.gateway.arena_bytes_max)
     });
     let backend = Arc::new(OnnxRuntime::new(config.models.onnx_runtime(workers), arena.clone()));

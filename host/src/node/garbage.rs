@@ -19,7 +19,8 @@ pub(super) async fn collect(state: Weak<NodeState>, grace: Duration) {
         tokio::time::sleep(every).await;
         let Some(state) = state.upgrade() else { return };
         if state.cluster.as_ref().is_some_and(|cluster| cluster.is_dispatcher()) {
-            let (components, models) = (state.registry.referred().await, state.models.referred().await);
+            let components = state.registry.referred().await;
+            let models = state.models.referred().await;
             look("components", &state.blobs, components.map_err(|error| error.to_string()), grace).await;
             let objects = state.objects.referred().await;
             look("models", state.models.blobs(), models.map_err(|error| error.to_string()), grace).await;

@@ -56,7 +56,8 @@ impl Joined {
         let (Some(config), Some((membership, secret))) = (&config.cluster, membership) else {
             return Ok(Self { placements, cluster: None, participation: None });
         };
-        let (reported, metrics) = (models.clone(), metrics.clone());
+        let reported = models.clone();
+        let metrics = metrics.clone();
         let report = move || Report::new(reported.devices().reports(), &metrics);
         let (cluster, participation) =
             Cluster::start(config, secret, membership, datastore(), &placements, report, stopping);

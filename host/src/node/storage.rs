@@ -44,7 +44,8 @@ impl Storage {
         }
         let datastore = datastore(config, &folder).await?;
         let health = {
-            let (folder, datastore) = (folder.clone(), datastore.clone());
+            let folder = folder.clone();
+            let datastore = datastore.clone();
             let free_bytes_min = config.gateway.disk_free_bytes_min;
             tokio::task::spawn_blocking(move || StorageHealth::open(folder, free_bytes_min, datastore))
                 .await?

@@ -23,7 +23,7 @@ impl Default for Heard {
 
 impl Heard {
     /// Records that memory now reflects `revision`.
-    pub fn of(&self, revision: Revision) {
+    pub fn advance(&self, revision: Revision) {
         self.0.send_if_modified(|heard| std::mem::replace(heard, revision.max(*heard)) < revision);
     }
 

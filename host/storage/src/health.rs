@@ -250,7 +250,8 @@ mod tests {
     #[tokio::test]
     async fn removed_or_replaced_folder_is_a_problem_until_it_is_back() {
         let parent = tempfile::tempdir().unwrap();
-        let (data, away) = (parent.path().join("data"), parent.path().join("away"));
+        let data = parent.path().join("data");
+        let away = parent.path().join("away");
         std::fs::create_dir(&data).unwrap();
         std::fs::write(data.join("identity"), "id\n").unwrap();
         let health = StorageHealth::open(data.clone(), 0, Arc::new(MemoryStore::new()));

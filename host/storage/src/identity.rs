@@ -233,7 +233,8 @@ mod tests {
 
     #[tokio::test]
     async fn empty_folder_of_a_used_datastore_is_refused_unless_marked_on_purpose() {
-        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
         let store = MemoryStore::new();
         let identity = check_identity(&store, folder.path(), MarkerPolicy::Refuse).await.unwrap();
         let error = check_identity(&store, other.path(), MarkerPolicy::Refuse).await.unwrap_err();

@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn all_logs_share_a_budget_and_the_largest_makes_room() {
         let logs = Logs::new(LogsConfig { bytes_max: 100_000, ..CONFIG });
-        let (small, large) = (open(&logs), open(&logs));
+        let small = open(&logs);
+        let large = open(&logs);
         small.push(line("kept"));
         for number in 0..50 {
             large.push(line(&format!("{number}{}", "x".repeat(8_000))));

@@ -174,23 +174,23 @@ impl Metrics {
 
     /// Looks up the metrics of one function. Callers keep the handle.
     pub fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
-        self.functions_counted.of(tenant, name)
+        self.functions_counted.series(tenant, name)
     }
 
     /// Looks up the inference statistics of one version of a model or tensor function. Callers keep
     /// the handle.
     pub fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
-        self.served.of(tenant, name, version)
+        self.served.series(tenant, name, version)
     }
 
     /// Returns the sizing metrics of one version of a model on a device.
     pub fn sizes(&self, model: &ModelId, device: &str) -> SizeMetrics {
-        self.sizes.of(model, device)
+        self.sizes.series(model, device)
     }
 
     /// Returns the hedging metrics of one step of a workflow.
     pub fn hedges(&self, workflow: &WorkflowId, step: &str) -> HedgeMetrics {
-        self.hedges.of(workflow, step)
+        self.hedges.series(workflow, step)
     }
 
     /// Encodes all series in the OpenMetrics text format. With a tenant, omits the series of other
@@ -266,7 +266,8 @@ mod tests {
         let tenant = tenant("acme");
         let name = Name::new("f").unwrap();
         let count = || metrics.encode(None).unwrap().matches("tenant=\"acme\"").count();
-        let (deployed, running) = (metrics.function(&tenant, &name), metrics.function(&tenant, &name));
+        let deployed = metrics.function(&tenant, &name);
+        let running = metrics.function(&tenant, &name);
         drop(deployed);
         running.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
         let again = metrics.function(&tenant, &name);

@@ -57,7 +57,8 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
         if let Some(kept) = span.extensions_mut().get_mut::<Kept>()
             && !kept.is_entered
         {
-            (kept.started, kept.is_entered) = (Instant::now(), true);
+            kept.started = Instant::now();
+            kept.is_entered = true;
         }
     }
 

@@ -233,7 +233,8 @@ mod tests {
     #[test]
     fn rows_end_with_the_deployment_and_totals_remain() {
         let meters = Meters::default();
-        let (m, other) = (meters.model(&model("acme", "m")), meters.model(&model("bold", "m")));
+        let m = meters.model(&model("acme", "m"));
+        let other = meters.model(&model("bold", "m"));
         let tenant = TenantId::new("acme").unwrap();
         let f = meters.function(&tenant, &name("f"));
         assert!(meters.rows().is_empty(), "nothing was used");

@@ -105,7 +105,8 @@ impl Cuda {
     /// Enables kernel graphs. Each tenant's kernels run in a separate worker process.
     #[must_use]
     pub fn with_kernel_graphs(mut self, config: KernelGraphConfig) -> Self {
-        let (driver, arena) = (self.driver.clone(), self.arena.clone());
+        let driver = self.driver.clone();
+        let arena = self.arena.clone();
         self.kernel_graphs = Some(KernelGraphs::new(config, driver, self.ordinal, arena));
         self
     }

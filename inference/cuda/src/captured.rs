@@ -104,7 +104,7 @@ impl CapturedRuns {
                 gpu.measure()?;
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;
-                self.keep(place(bound, slot), Captured::Graph { graph, _bound: Arc::clone(bound) });
+                self.keep(place(bound, slot), Captured::Graph { graph, _bound: bound.clone() });
                 Ok(true)
             }
             _ => Ok(false),

@@ -89,7 +89,7 @@ impl Chains {
             Err(why) => return unusable(format!("{}: {why}", path.display())),
         };
         let shared = Arc::new(Shared::default());
-        let work = Arc::clone(&shared);
+        let work = shared.clone();
         let thread = std::thread::Builder::new().name("weir-nvrtc".to_owned());
         match thread.spawn(move || work.compile(&compiler)) {
             Ok(thread) => Self {

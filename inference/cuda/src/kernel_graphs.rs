@@ -77,7 +77,8 @@ impl KernelGraphs {
     /// Loads a graph. Its first run starts the worker.
     pub fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let worker = self.worker(&source.id().tenant);
-        let (arena, failures) = (self.arena.clone(), self.capture_failures.clone());
+        let arena = self.arena.clone();
+        let failures = self.capture_failures.clone();
         Ok(Box::new(KernelGraphModel::load(worker, source, self.footprint(source), arena, failures)?))
     }
 
@@ -112,12 +113,8 @@ impl KernelGraphs {
             return worker;
         }
         workers.retain(|_, worker| worker.strong_count() > 0);
-        let worker = Arc::new(Worker::new(
-            Arc::clone(&self.config),
-            self.driver.clone(),
-            self.ordinal,
-            tenant.clone(),
-        ));
+        let worker =
+            Arc::new(Worker::new(self.config.clone(), self.driver.clone(), self.ordinal, tenant.clone()));
         workers.insert(tenant.clone(), Arc::downgrade(&worker));
         worker
     }

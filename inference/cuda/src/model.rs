@@ -55,7 +55,7 @@ pub(crate) struct ModelFiles {
 
 impl ModelFiles {
     /// Creates the description of the model's GPU form.
-    pub(crate) fn of(source: &ModelSource) -> Result<Self, InferenceError> {
+    pub(crate) fn for_source(source: &ModelSource) -> Result<Self, InferenceError> {
         let id = source.id().clone();
         let Some(form) = source.prepared.variants_for(Platform::Cuda).next() else {
             return Err(InferenceError::Load { model: id, why: "it has no form for a GPU".into() });
@@ -109,7 +109,7 @@ impl CudaModel {
 
     /// Opens a session over the same weights.
     pub(crate) fn open_session(&self) -> CudaSession {
-        CudaSession::new(Arc::clone(&self.0))
+        CudaSession::new(self.0.clone())
     }
 }
 

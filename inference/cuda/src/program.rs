@@ -103,7 +103,7 @@ impl Program {
             ElementType::Fp32 => graph,
             storage => graph.in_storage(model, storage)?,
         };
-        Self::of(&graph, precision, target, tier)
+        Self::from_graph(&graph, precision, target, tier)
     }
 
     /// Makes all chains of elementwise operations interpreted, even if a compiler is available. For
@@ -117,7 +117,7 @@ impl Program {
     }
 
     /// Compiles a graph.
-    pub fn of(
+    pub fn from_graph(
         graph: &Graph,
         precision: Precision,
         target: &Target,
@@ -129,7 +129,7 @@ impl Program {
         let mut workspace_bytes = 0;
         let mut biases = Biases::new(places.memory.resident_bytes as u64, precision, target);
         for (index, node) in graph.nodes.iter().enumerate() {
-            let types = Types::of(graph, node);
+            let types = Types::for_node(graph, node);
             let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
             let plan: Plan = plan.map_err(|why| CompileError::Kernel { node: node.name.clone(), why })?;
             let is_once = index < graph.prologue_len;
@@ -151,12 +151,13 @@ impl Program {
         }
         let ports = |ports: &[weir_graph::Port]| {
             let port = |port: &weir_graph::Port| Port {
-                place: places.of(port.value),
+                place: places.place(port.value),
                 tensor: graph.value(port.value).tensor.clone(),
             };
             ports.iter().map(port).collect()
         };
-        let (inputs, outputs) = (ports(&graph.inputs), ports(&graph.outputs));
+        let inputs = ports(&graph.inputs);
+        let outputs = ports(&graph.outputs);
         let (rounding, resident_bytes) = biases.into_steps();
         prologue.extend(rounding);
         Ok(Self {
@@ -190,7 +191,7 @@ struct Types {
 }
 
 impl Types {
-    fn of(graph: &Graph, node: &Node) -> Self {
+    fn for_node(graph: &Graph, node: &Node) -> Self {
         let types = |ids: &[Option<ValueId>]| {
             ids.iter().map(|id| id.map(|id| graph.value(id).tensor.clone())).collect()
         };
@@ -198,10 +199,8 @@ impl Types {
     }
 
     fn with<T>(&self, work: impl FnOnce(Operands<'_>) -> T) -> T {
-        let (inputs, outputs): (Vec<_>, Vec<_>) = (
-            self.inputs.iter().map(Option::as_ref).collect(),
-            self.outputs.iter().map(Option::as_ref).collect(),
-        );
+        let inputs: Vec<_> = self.inputs.iter().map(Option::as_ref).collect();
+        let outputs: Vec<_> = self.outputs.iter().map(Option::as_ref).collect();
         work(Operands { inputs: &inputs, outputs: &outputs })
     }
 }
@@ -231,7 +230,7 @@ impl Places {
         Self { memory, workspace, constants, constant_of }
     }
 
-    fn of(&self, id: ValueId) -> Place {
+    fn place(&self, id: ValueId) -> Place {
         match self.memory.place(id) {
             weir_graph::Place::Arena { offset } => Place::Arena(offset as u64),
             weir_graph::Place::Resident { offset } => Place::Resident(offset as u64),
@@ -248,6 +247,6 @@ impl Places {
             Slot::Output(place) => node.output(place),
             Slot::Workspace => None,
         };
-        value.map_or(Place::Arena(self.workspace), |id| self.of(id))
+        value.map_or(Place::Arena(self.workspace), |id| self.place(id))
     }
 }

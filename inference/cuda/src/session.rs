@@ -111,7 +111,7 @@ impl CudaSession {
 
 impl Session for CudaSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
-        let model = Arc::clone(&self.model);
+        let model = self.model.clone();
         let mut tensors = Tensors { inputs: &job.inputs, outputs: Vec::new(), arena: &model.gpu.arena };
         self.exchange(&mut tensors, &job.outputs, interrupt)?;
         Ok(tensors.outputs)
@@ -130,7 +130,7 @@ impl CudaSession {
         wanted: &[usize],
         interrupt: &Interrupt,
     ) -> Result<Ran, InferenceError> {
-        let model = Arc::clone(&self.model);
+        let model = self.model.clone();
         let shape = |input: &usize| exchange.shape(*input).cloned().ok_or_else(misfit);
         let shapes: Vec<Shape> = model.inputs().iter().map(shape).collect::<Result<_, _>>()?;
         let bound = model.bound(&shapes)?;
@@ -163,9 +163,10 @@ impl CudaSession {
         wanted: &[usize],
         interrupt: &Interrupt,
     ) -> Result<Option<String>, InferenceError> {
-        let model = Arc::clone(&self.model);
-        let (gpu, program) = (&model.gpu, &bound.program);
-        let stream = Arc::clone(&slot.stream);
+        let model = self.model.clone();
+        let gpu = &model.gpu;
+        let program = &bound.program;
+        let stream = slot.stream.clone();
         let arena = gpu.make_room(|| slot.memory.prepare(program.arena_bytes, model.owner, gpu.now_ns()));
         let arena = arena.map_err(|error| failure(&error))?;
         let is_ready = bound.is_ready(&model.weights)?;

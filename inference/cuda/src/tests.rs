@@ -45,7 +45,7 @@ fn repository(path: &str) -> PathBuf {
 fn read(path: &str) -> Bytes {
     let path = repository(path);
     Bytes::from_owner(
-        MappedFile::of(&path)
+        MappedFile::open(&path)
             .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask models` makes it", path.display())),
     )
 }
@@ -103,7 +103,8 @@ impl Setup {
     fn source(&self, name: &str, upload: Bytes) -> ModelSource {
         let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
         let form = form(upload, self.precision, self.blobs.path()).unwrap().unwrap();
-        let (weight_bytes, resident_bytes) = (form.weight_bytes, form.resident_bytes);
+        let weight_bytes = form.weight_bytes;
+        let resident_bytes = form.resident_bytes;
         let id = ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) };
         ModelSource {
             key: ModelKey { id, generation: 1 },
@@ -136,8 +137,8 @@ impl Setup {
 
     /// Loads a model, whose weights may still be in transfer.
     fn begin_load(&self, name: &str, upload: Bytes) -> Box<dyn Model> {
-        let files = ModelFiles::of(&self.source(name, upload)).unwrap();
-        Box::new(CudaModel::load(Arc::clone(&self.gpu), &files).unwrap())
+        let files = ModelFiles::for_source(&self.source(name, upload)).unwrap();
+        Box::new(CudaModel::load(self.gpu.clone(), &files).unwrap())
     }
 
     fn floats(&self, dims: &[u32], element: impl Fn(usize) -> f32) -> Tensor {
@@ -227,7 +228,8 @@ fn two_sessions_run_concurrently() {
     let model = setup.load("digits", read(DIGITS));
     std::thread::scope(|scope| {
         for seed in 0..2 {
-            let (setup, model) = (&setup, &model);
+            let setup = &setup;
+            let model = &model;
             scope.spawn(move || {
                 let mut session = model.session(1).unwrap();
                 for at in 0..5 {
@@ -245,15 +247,16 @@ fn half_precision_takes_half_the_memory() {
     let held = |precision| {
         let setup = Setup::with(Fake::new(0), MEMORY_BYTES_MAX, precision);
         let source = setup.source("minilm", read(".weir/models/minilm.onnx"));
-        let files = ModelFiles::of(&source).unwrap();
-        let model = CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
+        let files = ModelFiles::for_source(&source).unwrap();
+        let model = CudaModel::load(setup.gpu.clone(), &files).unwrap();
         // The estimate that placement uses must match the actual memory.
         let (before, after) =
             (crate::backend::estimate(&source).total_bytes(), model.footprint().total_bytes());
         assert!(after.abs_diff(before) * 50 < before, "{before} bytes were told of, and it has {after}");
         setup.held_bytes()
     };
-    let (whole, half) = (held(Precision::Tf32), held(Precision::Fp16));
+    let whole = held(Precision::Tf32);
+    let half = held(Precision::Fp16);
     assert!(half * 100 < whole * 55, "{half} bytes rather than {whole}");
 }
 

@@ -222,7 +222,7 @@ impl Files {
                 let copy = pinned.get(hash);
                 let file = if copy.is_some() { MappedFile::unread(&path) } else { MappedFile::ahead(&path) };
                 let file = Arc::new(file.map_err(|source| WeightsError::File { hash: *hash, source })?);
-                self.mapped.push((*hash, Arc::clone(&file)));
+                self.mapped.push((*hash, file.clone()));
                 if !is_loaded {
                     let PinnedLookups { hit_bytes, miss_bytes } = &mut self.lookups;
                     *(if copy.is_some() { hit_bytes } else { miss_bytes }) += weight.bytes() as u64;
@@ -230,7 +230,8 @@ impl Files {
                 copy.map_or_else(|| self.unpinned(*hash, file), Source::Pinned)
             }
         };
-        let (found, expected) = (source.bytes().len(), weight.bytes());
+        let found = source.bytes().len();
+        let expected = weight.bytes();
         if found != expected {
             return Err(WeightsError::Length { name: weight.name.clone(), found, expected });
         }

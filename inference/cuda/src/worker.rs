@@ -139,7 +139,7 @@ impl Worker {
             started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
         let ((let_go, gone), (spill, offered)) = (LetGo::channel(), Spill::channel());
         let worker = Arc::new(Self {
-            config: Arc::clone(config),
+            config: config.clone(),
             process: Mutex::new(Some(process)),
             control,
             arena,
@@ -180,7 +180,7 @@ impl Worker {
     /// Takes a connection, and waits for one until the interrupt.
     fn line(&self, interrupt: &Interrupt) -> Result<PooledConnection<'_>, InferenceError> {
         if let Some(why) = self.ended.get() {
-            return Err(InferenceError::DeviceLost(Arc::clone(why)));
+            return Err(InferenceError::DeviceLost(why.clone()));
         }
         self.connections
             .take(interrupt, || self.control.connect(Some(&self.arena)))
@@ -247,7 +247,7 @@ impl Worker {
         if let Some(process) = self.process().as_mut() {
             process.kill();
         }
-        Arc::clone(why)
+        why.clone()
     }
 
     /// Waits until the device memory of the worker is free.

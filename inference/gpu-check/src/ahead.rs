@@ -38,7 +38,8 @@ impl<T: Send + Sync, J: Fn() -> T + Sync> Ahead<J, T> {
 
     /// Returns the result of a job by index; `None` after the last job.
     pub(crate) fn get(&self, index: usize) -> Option<&T> {
-        let (job, result) = (self.jobs.get(index)?, self.results.get(index)?);
+        let job = self.jobs.get(index)?;
+        let result = self.results.get(index)?;
         Some(result.get_or_init(job))
     }
 }

@@ -32,7 +32,8 @@ fn relative_error(found: f32, expected: f32) -> f64 {
     if found == expected || (found.is_nan() && expected.is_nan()) {
         return 0.0;
     }
-    let (found, expected) = (f64::from(found), f64::from(expected));
+    let found = f64::from(found);
+    let expected = f64::from(expected);
     let off = (found - expected).abs() / expected.abs().max(1.0);
     if off.is_nan() { f64::INFINITY } else { off }
 }

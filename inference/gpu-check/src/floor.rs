@@ -18,7 +18,7 @@ impl Floor {
     /// Returns the peak rates for products in a precision. `None` if the driver does not report the
     /// rates, or the generation of the device is unknown.
     #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
-    pub(crate) fn of(info: &DeviceInfo, precision: Precision) -> Option<Self> {
+    pub(crate) fn for_device(info: &DeviceInfo, precision: Precision) -> Option<Self> {
         let (float, matrix) = flops_per_clock(info.compute_capability, precision)?;
         let clocks_per_s = info.clock_hz as f64 * f64::from(info.multiprocessors);
         let is_told = info.clock_hz > 0 && info.memory_bytes_per_s > 0;

@@ -42,8 +42,9 @@ pub(crate) fn prepare(
     forms: &[FormMaker],
     memory_bytes_max: u64,
 ) -> Result<Prepared, PrepareError> {
-    let (file, out) = (task.model.as_path(), task.out.as_path());
-    let upload = MappedFile::of(file).map_err(|error| PrepareError::io("read", file, error))?;
+    let file = task.model.as_path();
+    let out = task.out.as_path();
+    let upload = MappedFile::open(file).map_err(|error| PrepareError::io("read", file, error))?;
     let upload = Bytes::from_owner(upload);
     let scanned = scan(upload.clone(), memory_bytes_max)?;
     if let Some(port) = scanned.graph.iter().flat_map(|graph| &graph.inputs).find(|port| has_no_rank(port)) {
@@ -55,7 +56,8 @@ pub(crate) fn prepare(
     let files = Files { out };
     // Optimisations beyond EXTENDED depend on the processor.
     let (signature, everywhere) = variant(runtime, &upload, &files, GraphOptimizationLevel::Level2, None)?;
-    let (weight_bytes, mut resident_bytes) = (everywhere.weight_bytes, everywhere.resident_bytes);
+    let weight_bytes = everywhere.weight_bytes;
+    let mut resident_bytes = everywhere.resident_bytes;
     let mut variants = vec![everywhere];
     match variant(runtime, &upload, &files, GraphOptimizationLevel::All, Some(processor())) {
         Ok((_, here)) if (here.skeleton, &here.weights) != (variants[0].skeleton, &variants[0].weights) => {

@@ -86,7 +86,7 @@ pub(crate) fn open(
     let builder = options(runtime.environment(), GraphOptimizationLevel::Disable, threads)?;
     let mut builder = builder.with_prepacked_weights(prepacked)?;
     for (name, value) in weights.values() {
-        builder = builder.with_initializer(name, Arc::clone(value))?;
+        builder = builder.with_initializer(name, value.clone())?;
     }
     builder.commit_from_file(skeleton)
 }
@@ -157,14 +157,14 @@ impl Model for CpuModel {
         // the first session already has packed.
         memory::release_free();
         let plan = OutputPlan::new(&session, &shared.source.prepared.signature);
-        Ok(Box::new(CpuSession { session, plan, shared: Arc::clone(shared) }))
+        Ok(Box::new(CpuSession { session, plan, shared: shared.clone() }))
     }
 }
 
 impl Session for CpuSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         let options = Arc::new(RunOptions::new().map_err(|error| run_error(&error))?);
-        let terminated = Arc::clone(&options);
+        let terminated = options.clone();
         let _hook = interrupt.hook(move || {
             if let Err(error) = terminated.terminate() {
                 debug!(%error, "run not terminated");

@@ -82,7 +82,7 @@ pub(crate) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
     if !external.is_empty() {
         let path = files.placeholder();
         let io = |error| PrepareError::io("read", &path, error);
-        let written = MappedFile::of(&path).map_err(io)?;
+        let written = MappedFile::open(&path).map_err(io)?;
         let Some(found) = place_weights(files, written.bytes(), &external)? else { return Ok(None) };
         weights = found;
         drop(written);
@@ -159,7 +159,8 @@ fn place_weights(
             // The file is not complete yet; its hash is set later.
             (placeholder_hash(), place)
         };
-        let (name, dimensions) = (tensor.name.clone(), tensor.dimensions.clone());
+        let name = tensor.name.clone();
+        let dimensions = tensor.dimensions.clone();
         weights.push(Weight { name, element_type, dimensions, hash, offset, bytes: bytes.len() as u64 });
     }
     if !small.is_empty() {

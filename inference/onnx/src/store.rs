@@ -64,7 +64,7 @@ impl TensorStore {
             return Ok(mapped);
         }
         // The lock is held while the file is read: models are loaded one at a time.
-        let mapped = Arc::new(MappedFile::of(&path)?);
+        let mapped = Arc::new(MappedFile::open(&path)?);
         if files.len() == files.capacity() {
             files.retain(|_, mapped| mapped.strong_count() > 0);
         }

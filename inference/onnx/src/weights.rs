@@ -38,7 +38,7 @@ impl Weights {
         let file_error = |hash| move |source| WeightsError::File { hash, source };
         // ONNX Runtime reads the graph by path; the mapping is for the integrity check, since the
         // graph may contain small weights.
-        let skeleton = MappedFile::of(&blobs.join(variant.skeleton.to_string()));
+        let skeleton = MappedFile::open(&blobs.join(variant.skeleton.to_string()));
         let skeleton = Arc::new(skeleton.map_err(file_error(variant.skeleton))?);
         let mut files = vec![(variant.skeleton, skeleton)];
         let mut places: HashMap<ContentHash, usize> = HashMap::new();

@@ -233,7 +233,7 @@ impl Worker {
         });
         let (control, folder, process) = started.map_err(cannot)?;
         let worker = Arc::new(Self {
-            shared: Arc::clone(shared),
+            shared: shared.clone(),
             tenant: tenant.clone(),
             process: Mutex::new(process),
             control,
@@ -294,7 +294,7 @@ impl Worker {
     /// Takes a connection, and waits for one until the interrupt.
     fn line(&self, interrupt: &Interrupt) -> Result<PooledConnection<'_>, InferenceError> {
         if let Some(why) = self.ended.get() {
-            return Err(InferenceError::WorkerLost(Arc::clone(why)));
+            return Err(InferenceError::WorkerLost(why.clone()));
         }
         let line = self.connections.take(interrupt, || self.control.connect(None));
         line.map_err(|error| self.failed(error, None))
@@ -358,7 +358,7 @@ impl Worker {
             why.into()
         });
         self.process().kill();
-        InferenceError::WorkerLost(Arc::clone(why))
+        InferenceError::WorkerLost(why.clone())
     }
 
     /// Models that are being loaded or run, each once.

@@ -215,7 +215,8 @@ async fn only_requested_outputs_are_returned_in_requested_order() {
     let cache = cpu.cache(1);
     let pin =
         cache.acquire(&cpu.source("divide", &shared_model("good/divide.onnx")).await, &[]).await.unwrap();
-    let (dividend, divisor) = (cpu.tensor(&[2], &[7.0_f32, 9.0]), cpu.tensor(&[2], &[2.0_f32, 4.0]));
+    let dividend = cpu.tensor(&[2], &[7.0_f32, 9.0]);
+    let divisor = cpu.tensor(&[2], &[2.0_f32, 4.0]);
     for (wanted, names) in [
         (None, &["quotient", "remainder"][..]),
         (Some(vec!["remainder".to_owned(), "quotient".to_owned()]), &["remainder", "quotient"]),

@@ -74,7 +74,8 @@ async fn twenty_variants_take_a_fifth_of_their_separate_memory() {
     let first_time = load(&cpu, &cache, &sources[0], 0).await;
     let one_on_disk = on_disk() - disk_before;
     let one_accounted = cache.used_bytes();
-    let (rss_one, pss_one) = (memory().0 - rss_before, memory().1 - pss_before);
+    let rss_one = memory().0 - rss_before;
+    let pss_one = memory().1 - pss_before;
     assert!(one_accounted >= LAYERS as u64 * MIB && rss_one >= LAYERS as u64 * MIB);
 
     let mut times = Vec::new();
@@ -82,7 +83,8 @@ async fn twenty_variants_take_a_fifth_of_their_separate_memory() {
         sources.push(variant(&cpu, number).await);
         times.push(load(&cpu, &cache, &sources[number], number).await);
     }
-    let (rss, pss) = (memory().0 - rss_before, memory().1 - pss_before);
+    let rss = memory().0 - rss_before;
+    let pss = memory().1 - pss_before;
     let of_one = |what: &str, one: u64, all: u64| {
         let apart = one * VARIANTS as u64;
         println!(

@@ -95,7 +95,7 @@ impl Batcher {
 
     /// Batch class and size of a request; `None` if the request runs alone.
     pub(crate) fn fit(&self, job: &PlacedJob) -> Option<Fit> {
-        Fit::of(&self.rules, job)
+        Fit::for_job(&self.rules, job)
     }
 
     /// Chooses which waiting requests run now.
@@ -195,7 +195,7 @@ impl Learned {
         }
         // A profile does not separate classes.
         let is_first = self.classes.is_empty();
-        let curve = || if is_first { Curve::of(&batcher.profile) } else { Curve::default() };
+        let curve = || if is_first { Curve::from_profile(&batcher.profile) } else { Curve::default() };
         let fresh = || Class::new(curve());
         let class = self.classes.entry(key.into()).or_insert_with(fresh);
         class.used = self.clock;
@@ -212,7 +212,9 @@ mod tests {
     fn batcher(mode: BatchingMode) -> Batcher {
         let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
         let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
-        let rules = BatchRules::of(&signature, &Batching { mode, ..Batching::default() }).unwrap().unwrap();
+        let rules = BatchRules::for_signature(&signature, &Batching { mode, ..Batching::default() })
+            .unwrap()
+            .unwrap();
         let mut profile = Profile::default();
         for items in [1, 2, 4, 8, 16, 32] {
             let time = profile.run_time_ns.entry(items).or_default();

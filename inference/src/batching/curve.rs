@@ -13,7 +13,7 @@ pub(crate) struct Curve(BTreeMap<u32, RunningMean>);
 
 impl Curve {
     /// Starts from an earlier profile.
-    pub(crate) fn of(profile: &Profile) -> Self {
+    pub(crate) fn from_profile(profile: &Profile) -> Self {
         Self(profile.run_time_ns.clone())
     }
 

@@ -21,7 +21,7 @@ pub(crate) struct Fit {
 impl Fit {
     /// `None` for a request that can only run alone: a request without items, with more items than
     /// a batch may have, or with inconsistent inputs.
-    pub(crate) fn of(rules: &BatchRules, job: &PlacedJob) -> Option<Self> {
+    pub(crate) fn for_job(rules: &BatchRules, job: &PlacedJob) -> Option<Self> {
         let items = *job.inputs.first()?.shape().dimensions().first()?;
         if items == 0 || items >= rules.size_max {
             return None;
@@ -88,14 +88,15 @@ mod tests {
             shape: vec![None, None],
         };
         let signature = Signature { inputs: names.iter().map(port).collect(), outputs: vec![port(&"y")] };
-        BatchRules::of(&signature, &Batching::default()).unwrap().unwrap()
+        BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap()
     }
 
     #[test]
     fn equal_shapes_share_a_class_for_any_item_count() {
         let rules = rules(&["a", "b"]);
-        let fit = |shapes: &[&[u32]]| Fit::of(&rules, &job(shapes));
-        let (one, three) = (fit(&[&[1, 4], &[1, 2]]).unwrap(), fit(&[&[3, 4], &[3, 2]]).unwrap());
+        let fit = |shapes: &[&[u32]]| Fit::for_job(&rules, &job(shapes));
+        let one = fit(&[&[1, 4], &[1, 2]]).unwrap();
+        let three = fit(&[&[3, 4], &[3, 2]]).unwrap();
         assert_eq!((one.items, three.items, one.bytes), (1, 3, 48));
         assert_eq!(one.class, three.class);
         assert_ne!(one.class, fit(&[&[1, 2], &[1, 4]]).unwrap().class);
@@ -107,12 +108,17 @@ mod tests {
     #[test]
     fn similar_masked_lengths_share_a_class() {
         let rules = rules(&["input_ids", "attention_mask"]);
-        let class = |length: u32| Fit::of(&rules, &job(&[&[1, length], &[1, length]])).map(|fit| fit.class);
+        let class =
+            |length: u32| Fit::for_job(&rules, &job(&[&[1, length], &[1, length]])).map(|fit| fit.class);
         assert_eq!(class(3), class(16));
         assert_ne!(class(16), class(17));
         assert_eq!(class(200), class(224));
         assert_ne!(class(192), class(200));
-        assert_eq!(Fit::of(&rules, &job(&[&[1, 5], &[1, 6]])), None, "the mask is not that of the input");
+        assert_eq!(
+            Fit::for_job(&rules, &job(&[&[1, 5], &[1, 6]])),
+            None,
+            "the mask is not that of the input"
+        );
         for length in 17..3_000_u32 {
             let padded = bucket(length);
             assert!(padded >= length && f64::from(padded - length) <= 0.25 * f64::from(length).max(64.0));

@@ -159,7 +159,7 @@ mod tests {
                 port("pairs", ElementType::Int64, &[None, Some(3), None, None]),
             ],
         };
-        (BatchRules::of(&signature, &Batching::default()).unwrap().unwrap(), signature)
+        (BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap(), signature)
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
             inputs: vec![port("x", ElementType::Int64, &free)],
             outputs: vec![port("y", ElementType::Int64, &free), port("s", ElementType::Bytes, &[None])],
         };
-        let rules = BatchRules::of(&signature, &Batching::default()).unwrap().unwrap();
+        let rules = BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap();
         let first = Job { inputs: vec![longs(&[1, 2], 10)], outputs: vec![1, 0] };
         let second = Job { inputs: vec![longs(&[2, 2], 20)], outputs: vec![0] };
         let joined = join(&rules, &[&first, &second], 0, &arena()).unwrap();
@@ -193,7 +193,8 @@ mod tests {
             inputs: vec![longs(&[items, length], from), longs(&[items, length], 1)],
             outputs: vec![0, 1, 2],
         };
-        let (short, long) = (job(2, 2, 100), job(1, 3, 200));
+        let short = job(2, 2, 100);
+        let long = job(1, 3, 200);
         let joined = join(&rules, &[&short, &long], 0, &arena()).unwrap();
         assert_eq!((joined.items(), joined.padding_bytes), (3, 2 * 2 * 8));
         let padded: Vec<u8> =

@@ -183,7 +183,7 @@ mod tests {
     fn verdict(model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>, rows: &[Vec<f32>]) -> Verdict {
         let port = Port { name: "x".into(), datatype: ElementType::Fp32, shape: vec![None, None] };
         let signature = Signature { inputs: vec![port.clone()], outputs: vec![port] };
-        let rules = BatchRules::of(&signature, &Batching::default()).unwrap().unwrap();
+        let rules = BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap();
         let job = Job { inputs: vec![floats(rows)], outputs: vec![0] };
         let arena = Arena::new(1 << 20);
         try_out(&rules, &signature, &job, &mut Model(model), (&arena, &Interrupt::default()))

@@ -27,7 +27,7 @@ pub(super) fn begin(
 ) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
     let (needed, evicted) = room(shared, state, source, victims)?;
     let lane = lane(shared, state, source);
-    let job = (Arc::clone(shared), Arc::clone(source));
+    let job = (shared.clone(), source.clone());
     let victims = evicted.clone();
     // The load cannot start before the entries are updated: it needs the lock that the caller
     // holds.
@@ -88,7 +88,8 @@ impl Shared {
         if !resident.claim_freeing() {
             return;
         }
-        let (shared, freed) = (Arc::clone(self), Arc::clone(resident));
+        let shared = self.clone();
+        let freed = resident.clone();
         let sent = self.runs.load(Box::new(move || {
             shared.free_now(&freed);
             shared.trim();
@@ -145,7 +146,7 @@ impl State {
             let pushes = self.entries.iter().filter(|(key, _)| key.id == *id);
             for resident in pushes.filter_map(|(_, entry)| entry.resident()) {
                 if resident.pins() == 0 && !evictable.iter().any(|other| Arc::ptr_eq(other, resident)) {
-                    evictable.push(Arc::clone(resident));
+                    evictable.push(resident.clone());
                 }
             }
         }
@@ -223,7 +224,7 @@ pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, vi
 
 fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
     let model = shared.backend.load(source)?;
-    Resident::new(Arc::clone(source), lane, model)
+    Resident::new(source.clone(), lane, model)
 }
 
 /// Sends the outcome of a load to all waiting callers. If dropped without an outcome, sends a
@@ -279,9 +280,9 @@ impl Answer {
         // Unloaded before it was loaded: the model is freed with the pins of earlier callers.
         let is_leaving = !unloading.is_empty() && resident.retire();
         let entry = if unloading.is_empty() {
-            Entry::Resident { resident: Arc::clone(&resident), last_used }
+            Entry::Resident { resident: resident.clone(), last_used }
         } else {
-            Entry::Unloading { resident: Arc::clone(&resident), waiting: unloading }
+            Entry::Unloading { resident: resident.clone(), waiting: unloading }
         };
         state.entries.insert(key.clone(), entry);
         state.has_come(&resident);
@@ -348,7 +349,7 @@ fn slots(shared: &Shared, source: &ModelSource) -> usize {
 /// The batcher of a model. Rules that do not fit the model were either refused at the push or come
 /// from an older version.
 fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
-    let rules = BatchRules::of(&source.prepared.signature, &source.batching);
+    let rules = BatchRules::for_signature(&source.prepared.signature, &source.batching);
     let rules = rules
         .inspect_err(|error| warn!(model = %source.id(), %error, "batching disabled for the model"))
         .ok()??;

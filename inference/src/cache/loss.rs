@@ -34,7 +34,7 @@ impl Shared {
         if state.lost.is_some() {
             return;
         }
-        state.lost = Some(Arc::clone(why));
+        state.lost = Some(why.clone());
         let had = state.used();
         state.reloads.lost(had);
         let mut gone = Vec::new();
@@ -42,13 +42,13 @@ impl Shared {
             // A load in progress or in the queue detects the loss itself.
             let (resident, waiting) = match entry {
                 Entry::Loading { .. } => continue,
-                Entry::Resident { resident, .. } => (Arc::clone(resident), Vec::new()),
-                Entry::Unloading { resident, waiting } => (Arc::clone(resident), std::mem::take(waiting)),
+                Entry::Resident { resident, .. } => (resident.clone(), Vec::new()),
+                Entry::Unloading { resident, waiting } => (resident.clone(), std::mem::take(waiting)),
             };
             resident.lose();
             gone.push(resident.source.key.clone());
             let is_free = resident.retire();
-            *entry = Entry::Unloading { resident: Arc::clone(&resident), waiting };
+            *entry = Entry::Unloading { resident: resident.clone(), waiting };
             if is_free {
                 self.free(&resident);
             }
@@ -56,9 +56,9 @@ impl Shared {
         gone.iter().for_each(|key| state.has_gone(key));
         drop(state);
         warn!(device = %self.backend.device(), %why, "device lost, with the contents of its memory");
-        self.health.send_replace(Health::Lost(Arc::clone(why)));
+        self.health.send_replace(Health::Lost(why.clone()));
         self.runs.lose();
-        let shared = Arc::clone(self);
+        let shared = self.clone();
         // Queued behind the freeing of the models. During a shutdown, the recovery is not needed.
         let _ = self.runs.load(Box::new(move || shared.recover()));
     }

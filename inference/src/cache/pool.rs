@@ -51,7 +51,7 @@ impl Pool {
 
     /// Creates one more session. Blocks.
     pub(super) fn make(&self, model: &dyn Model) -> Result<Pooled, InferenceError> {
-        let alive = Arc::clone(&self.alive);
+        let alive = self.alive.clone();
         Ok(Pooled { session: model.session(self.threads)?, _alive: alive })
     }
 

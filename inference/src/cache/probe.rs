@@ -39,7 +39,7 @@ impl Pin {
 impl Probe {
     /// Starts a run, as [`Pin::run`] does.
     pub fn run(&self, request: RunRequest) -> Run {
-        Run::start_in(self.pin.clone(), self.lane.clone(), Some(Arc::clone(&self.pool)), request)
+        Run::start_in(self.pin.clone(), self.lane.clone(), Some(self.pool.clone()), request)
     }
 
     /// Returns idle run memory (of all models) to the system, and reports the memory that remains.
@@ -54,7 +54,7 @@ impl Probe {
 
     /// Runs on the loader thread, since both steps may block.
     async fn run_memory_after(&self, first: fn(&Shared)) -> Result<u64, InferenceError> {
-        let shared = Arc::clone(self.pin.shared());
+        let shared = self.pin.shared().clone();
         let (reply, told) = oneshot::channel();
         self.pin.shared().runs.load(Box::new(move || {
             first(&shared);
@@ -67,9 +67,9 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let pool = Arc::clone(&self.pool);
+        let pool = self.pool.clone();
         let pin = self.pin.clone();
-        let shared = Arc::clone(pin.shared());
+        let shared = pin.shared().clone();
         // Ending a session may block, and must precede the unload of the model. During a shutdown,
         // the sessions end here.
         let _ = self.pin.shared().runs.load(Box::new(move || {

@@ -40,7 +40,7 @@ impl Reloads {
         }
         residents.sort_unstable_by_key(|(last_used, _)| std::cmp::Reverse(*last_used));
         let reload = |(_, resident): (u64, Arc<Resident>)| Reload {
-            source: Arc::clone(&resident.source),
+            source: resident.source.clone(),
             setting: resident.run_setting(),
         };
         self.waiting = residents.into_iter().map(reload).collect();
@@ -73,7 +73,7 @@ impl Shared {
         state.reloads.is_under_way = !state.reloads.waiting.is_empty();
         if state.reloads.is_under_way {
             drop(state);
-            let shared = Arc::clone(self);
+            let shared = self.clone();
             // During a shutdown, the reload is not needed.
             let _ = self.runs.load(Box::new(move || shared.reload_next()));
         }
@@ -88,7 +88,7 @@ impl Shared {
         let lane = match state.entries.get(&source.key) {
             None => load::begin_again(self, &mut state, &source).map(Some),
             Some(Entry::Unloading { .. }) => {
-                state.reloads.held.push(Reload { source: Arc::clone(&source), setting });
+                state.reloads.held.push(Reload { source: source.clone(), setting });
                 Ok(None)
             }
             // A call has already loaded the model.
@@ -98,7 +98,7 @@ impl Shared {
         match lane {
             Ok(Some(lane)) => {
                 info!(model = %source.id(), device = %self.backend.device(), "reloading a model after a device loss");
-                load::load(Arc::clone(self), Arc::clone(&source), lane, &[]);
+                load::load(self.clone(), source.clone(), lane, &[]);
                 self.set_again(&source.key, setting);
             }
             Ok(None) => {}
@@ -122,7 +122,7 @@ impl State {
     /// Resident models, with the time of their last use.
     pub(super) fn used(&self) -> Vec<(u64, Arc<Resident>)> {
         let resident = |entry: &Entry| match entry {
-            Entry::Resident { resident, last_used } => Some((*last_used, Arc::clone(resident))),
+            Entry::Resident { resident, last_used } => Some((*last_used, resident.clone())),
             Entry::Loading { .. } | Entry::Unloading { .. } => None,
         };
         self.entries.values().filter_map(resident).collect()

@@ -47,7 +47,8 @@ impl Residency {
         self.count += 1;
         let number = self.count;
         let tenant = key.id.tenant.clone();
-        let (meter, footprint) = (meter.clone(), footprint.clone());
+        let meter = meter.clone();
+        let footprint = footprint.clone();
         let bytes = footprint.own_bytes();
         let parts = footprint.clone();
         let holder = Holder { tenant: tenant.clone(), meter, footprint, bytes, settled_ns: now_ns };
@@ -64,7 +65,8 @@ impl Residency {
     pub(super) fn leave(&mut self, now_ns: u64, key: &ModelKey) {
         let Some(number) = self.keys.remove(key) else { return };
         let Some(holder) = self.holders.get(&number) else { return };
-        let (tenant, footprint) = (holder.tenant.clone(), holder.footprint.clone());
+        let tenant = holder.tenant.clone();
+        let footprint = holder.footprint.clone();
         for (part, _) in footprint.parts() {
             self.change(now_ns, part, |holding| {
                 let Some(own) = holding.get_mut(&tenant) else { return };
@@ -198,7 +200,8 @@ mod tests {
             let whole = Meter::default();
             let tenants = TENANTS.map(|_| Meter::within(&whole));
             let mut there: HashMap<ModelKey, Footprint> = HashMap::new();
-            let (mut now_ns, mut taken) = (0, 0_u128);
+            let mut now_ns = 0;
+            let mut taken = 0_u128;
             for (time_ns, event) in events {
                 now_ns += time_ns;
                 // Reference computation.

@@ -62,7 +62,7 @@ impl Pin {
     /// The caller holds the cache's lock, or another pin of the same model.
     pub(super) fn new(resident: &Arc<Resident>, shared: &Arc<Shared>, load_time: Option<Duration>) -> Self {
         resident.pins.fetch_add(1, Ordering::AcqRel);
-        Self { resident: Arc::clone(resident), shared: Arc::clone(shared), load_time }
+        Self { resident: resident.clone(), shared: shared.clone(), load_time }
     }
 
     /// Id of the pinned model.
@@ -209,13 +209,13 @@ impl Resident {
 
     /// The sessions that runs use now.
     pub(super) fn pool(&self) -> Arc<Pool> {
-        Arc::clone(&self.loaded.lock().pool)
+        self.loaded.lock().pool.clone()
     }
 
     /// The current pool, and the pools that runs used earlier.
     pub(super) fn pools(&self) -> (Arc<Pool>, Vec<Arc<Pool>>) {
         let loaded = self.loaded.lock();
-        (Arc::clone(&loaded.pool), loaded.former.clone())
+        (loaded.pool.clone(), loaded.former.clone())
     }
 
     /// Makes runs use the sessions of `pool`. Returns `false` if they already do, or if the model

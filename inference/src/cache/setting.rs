@@ -79,7 +79,7 @@ impl ModelCache {
         if retired.is_empty() {
             return;
         }
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         // Dropped here instead only while the device is shutting down.
         let _ = self.shared.runs.load(Box::new(move || {
             drop(retired);

@@ -165,7 +165,7 @@ impl<T> Queue<T> {
         let late = |running: &&mut Running| running.deadline.is_some_and(|deadline| deadline <= now);
         let overdue = self.running.iter_mut().flatten().filter(late).map(|running| {
             running.deadline = None;
-            Arc::clone(&running.interrupt)
+            running.interrupt.clone()
         });
         (expired, overdue.collect())
     }
@@ -190,7 +190,7 @@ impl<T> Queue<T> {
         let lanes = self.lanes.values_mut();
         let waiting = lanes.flat_map(|lane| std::mem::take(&mut lane.waiting).into_values()).collect();
         self.lanes.retain(|_, lane| lane.running > 0);
-        (waiting, self.running.iter().flatten().map(|running| Arc::clone(&running.interrupt)).collect())
+        (waiting, self.running.iter().flatten().map(|running| running.interrupt.clone()).collect())
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -278,10 +278,12 @@ impl<T> Queue<T> {
             self.forget(*key, entry);
         }
         if let Some(running) = self.running.get_mut(thread) {
-            running.extend(jobs.iter().map(|(_, entry)| Running {
-                deadline: entry.deadline,
-                interrupt: Arc::clone(&entry.interrupt),
-            }));
+            running.extend(
+                jobs.iter().map(|(_, entry)| Running {
+                    deadline: entry.deadline,
+                    interrupt: entry.interrupt.clone(),
+                }),
+            );
         }
         let lane = jobs.first().map(|(_, entry)| entry.lane.clone());
         lane.map_or(Next::Wait(None), |lane| Next::Run(Taken { lane, jobs, is_trial }))

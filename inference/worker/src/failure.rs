@@ -34,7 +34,7 @@ pub enum WireError {
 impl WireError {
     /// The message for an error in the worker.
     #[must_use]
-    pub fn of(error: &InferenceError) -> Self {
+    pub fn from_error(error: &InferenceError) -> Self {
         match error {
             InferenceError::Refused(why) => Self::Refused(why.to_string()),
             InferenceError::RunOutOfMemory(why) => Self::OutOfMemory(why.to_string()),
@@ -84,7 +84,7 @@ mod tests {
             InferenceError::Run("f".into()),
         ] {
             let mut sent = Vec::new();
-            send(&mut sent, &WireError::of(&error)).unwrap();
+            send(&mut sent, &WireError::from_error(&error)).unwrap();
             let there = receive::<WireError>(&mut &sent[..]).unwrap().unwrap().into_error();
             assert_eq!((there.to_string(), there.kind()), (error.to_string(), error.kind()));
         }

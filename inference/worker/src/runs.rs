@@ -34,7 +34,7 @@ impl ActiveRuns {
     pub fn begin(&self, number: u64) -> ActiveRun<'_> {
         let interrupt = Arc::<Interrupt>::default();
         let mut state = self.0.lock();
-        state.active.insert(number, Arc::clone(&interrupt));
+        state.active.insert(number, interrupt.clone());
         let early = state.early.iter().position(|cancelled| *cancelled == number);
         if early.and_then(|place| state.early.remove(place)).is_some() {
             interrupt.fire(Reason::Cancelled);

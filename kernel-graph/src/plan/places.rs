@@ -39,7 +39,8 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
             if let Some(name) = size.as_dimension() {
                 let first = *dimensions.entry(name.to_owned()).or_insert(*found);
                 if first != *found {
-                    let (name, input) = (name.to_owned(), input.name.clone());
+                    let name = name.to_owned();
+                    let input = input.name.clone();
                     return Err(PlanError::Contradiction { name, first, second: *found, input });
                 }
             } else if size.as_number() != Some(i128::from(*found)) {
@@ -120,7 +121,8 @@ impl Places {
             first,
             last,
         };
-        let (mut blocks, mut of) = (Vec::new(), Vec::new());
+        let mut blocks = Vec::new();
+        let mut of = Vec::new();
         for (number, buffer) in graph.buffers.all.iter().enumerate() {
             let written = graph.launches.iter().position(|launch| launch.writes.contains(&number));
             let read = graph.launches.iter().rposition(|launch| launch.reads.contains(&number));

@@ -118,7 +118,9 @@ impl<'a> Reader<'a> {
     /// Parses the declaration after `.global` or `.const` up to the semicolon, and returns its size
     /// in bytes.
     pub(super) fn variable(&mut self) -> Result<u64, PtxError> {
-        let (mut element_bytes, mut lanes, mut bytes) = (8_u64, 1_u64, 0_u64);
+        let mut element_bytes = 8_u64;
+        let mut lanes = 1_u64;
+        let mut bytes = 0_u64;
         let mut elements = 1_u64;
         let mut is_named = false;
         loop {
@@ -143,7 +145,8 @@ impl<'a> Reader<'a> {
                     }
                     let declared = element_bytes.saturating_mul(lanes).saturating_mul(elements);
                     bytes = bytes.saturating_add(declared);
-                    (elements, is_named) = (1, false);
+                    elements = 1;
+                    is_named = false;
                     if word == ";" {
                         return Ok(bytes);
                     }

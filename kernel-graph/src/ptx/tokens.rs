@@ -10,7 +10,9 @@ pub(super) struct Token<'a> {
 
 /// Splits a text into tokens. An unclosed comment or string extends to the end of the text.
 pub(super) fn tokens(text: &str) -> Vec<Token<'_>> {
-    let (mut tokens, mut rest, mut line) = (Vec::new(), text, 1);
+    let mut tokens = Vec::new();
+    let mut rest = text;
+    let mut line = 1;
     while let Some(first) = rest.chars().next() {
         let len = if rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())

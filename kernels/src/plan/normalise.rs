@@ -13,7 +13,8 @@ use weir_graph::{DIMS_MAX, LayerNorm, Mask, Softmax, TensorType};
 const KEPT_COLS_MAX: u32 = 12_000;
 
 pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(Softmax::X)?, operands.output()?);
+    let x = operands.needed(Softmax::X)?;
+    let output = operands.output()?;
     let name = float_name(x.element_type())?;
     let mask = operands.input(Softmax::MASK);
     for (tensor, what) in [(Some(output), "output"), (mask, "mask")] {
@@ -43,7 +44,8 @@ pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, Stri
 }
 
 pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(LayerNorm::X)?, operands.output()?);
+    let x = operands.needed(LayerNorm::X)?;
+    let output = operands.output()?;
     let name = float_name(x.element_type())?;
     let residual = operands.input(LayerNorm::RESIDUAL);
     let sums = operands.outputs.get(LayerNorm::SUM).copied().flatten();

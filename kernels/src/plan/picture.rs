@@ -68,7 +68,8 @@ pub(super) fn resize(op: &Resize, operands: Operands<'_>, target: &Target) -> Re
 }
 
 pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(0)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let output = operands.output()?;
     same_type(Some(x), output.element_type(), "picture")?;
     has_elements(Some(x), output.elements(), "picture")?;
     let [_, channels, pixels @ ..] = x.dims() else { return Err(format!("of {x}, which has no channels")) };
@@ -112,7 +113,8 @@ struct Pictures {
 
 impl Pictures {
     fn from_operands(operands: Operands<'_>) -> Result<Self, String> {
-        let (x, output) = (operands.needed(0)?, operands.output()?);
+        let x = operands.needed(0)?;
+        let output = operands.output()?;
         same_type(Some(x), output.element_type(), "picture")?;
         let sides = |tensor: &TensorType| match *tensor.dims() {
             [images, channels, height, width] => Ok((images, channels, height, width)),

@@ -15,7 +15,8 @@ const WARPS: u32 = 4;
 const TAKEN_MAX: usize = 1_024;
 
 pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(0)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
     has_elements(Some(output), op.rows, "output")?;
     let rows = Rows::new(x, op.rows, op.cols)?;
@@ -43,7 +44,8 @@ pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String
 }
 
 pub(super) fn arg_reduce(op: &ArgReduce, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(0)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let output = operands.output()?;
     same_type(Some(output), ElementType::Int64, "output")?;
     has_elements(Some(output), op.rows, "output")?;
     let rows = Rows::new(x, op.rows, op.cols)?;
@@ -95,7 +97,8 @@ fn select(
 }
 
 pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<Plan, String> {
-    let (x, output) = (operands.needed(0)?, operands.output()?);
+    let x = operands.needed(0)?;
+    let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
     has_elements(Some(output), x.elements(), "output")?;
     let rows = Rows::new(x, op.rows, op.cols)?;

@@ -38,7 +38,7 @@ type Order = (u64, u64);
 struct Class(FunctionKey, SmallVec<[ModelKey; 1]>);
 
 impl Class {
-    fn of(request: &Request) -> Self {
+    fn for_request(request: &Request) -> Self {
         Self(request.function, request.models.iter().map(|demand| demand.model).collect())
     }
 }
@@ -115,7 +115,7 @@ impl Policy for Clockwork {
     }
 
     fn arrived(&mut self, request: Request, view: &View) {
-        let class = Class::of(&request);
+        let class = Class::for_request(&request);
         let due_at_ns = request.slo.due_at_ns;
         let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
         if due_at_ns < u64::MAX {

@@ -146,19 +146,19 @@ impl FinishFirst {
     /// The heads to cost for this event, in reverse order.
     fn heads(&self, view: &View, scope: Scope) -> Vec<Head> {
         if scope == Scope::News && view.eased().is_empty() {
-            return self.newcomer(view).map(Head::of).into_iter().collect();
+            return self.newcomer(view).map(Head::new).into_iter().collect();
         }
         let reach = scope.reach();
-        let mut heads: Vec<_> = self.queues.heads().take(reach.heads).map(Head::of).collect();
+        let mut heads: Vec<_> = self.queues.heads().take(reach.heads).map(Head::new).collect();
         if self.queues.heads_len() > heads.len() {
             let keys: SmallVec<[DeviceKey; 16]> = match scope {
                 Scope::All => view.open().take(reach.free).collect(),
                 Scope::News => view.eased().iter().copied().take(reach.free).collect(),
             };
             for model in keys.into_iter().filter_map(|key| view.device(key)).flat_map(DeviceView::held) {
-                heads.extend(self.queues.heads_for(model).map(Head::of));
+                heads.extend(self.queues.heads_for(model).map(Head::new));
             }
-            heads.extend(self.newcomer(view).map(Head::of));
+            heads.extend(self.newcomer(view).map(Head::new));
             heads.sort_unstable();
             heads.dedup();
         }
@@ -193,7 +193,7 @@ impl FinishFirst {
             quickest_ns: view.quickest_run_time_ns(request),
             load: OnceCell::new(),
         };
-        let verdict = Verdict::of(costs.best(head.order), &costs);
+        let verdict = Verdict::from_best(costs.best(head.order), &costs);
         let next = match verdict {
             Verdict::WaitForHolder => {
                 let would_not_wait = |order| !costs.best(order).waits_for_holder();
@@ -206,7 +206,7 @@ impl FinishFirst {
 }
 
 impl Head {
-    fn of((order, queue): (Order, QueueKey)) -> Self {
+    fn new((order, queue): (Order, QueueKey)) -> Self {
         Self { turn: order, order, queue }
     }
 
@@ -223,7 +223,7 @@ impl Head {
 }
 
 impl Verdict {
-    fn of(best: Best, costs: &Costs<'_>) -> Self {
+    fn from_best(best: Best, costs: &Costs<'_>) -> Self {
         match best.device {
             Some((device, true)) => Self::Start(device),
             Some(_) if best.waits_for_holder() => Self::WaitForHolder,
@@ -265,7 +265,7 @@ impl Policy for FinishFirst {
             }
             let invocation = request.invocation;
             let (verdict, next) = self.judge(now_ns, view, head, request);
-            insert(&mut heads, next.map(|next| Head::of((next, queue))));
+            insert(&mut heads, next.map(|next| Head::new((next, queue))));
             match verdict {
                 Verdict::Start(device) => {
                     if !self.passes.are_spent(invocation)
@@ -276,7 +276,7 @@ impl Policy for FinishFirst {
                         continue;
                     }
                     let Some((request, next)) = self.queues.take(queue, order) else { continue };
-                    insert(&mut heads, next.map(|next| Head::of((next, queue))));
+                    insert(&mut heads, next.map(|next| Head::new((next, queue))));
                     self.passes.started(invocation);
                     placement = self.placer.place(now_ns, view, device, request).ok();
                     break;

@@ -95,7 +95,8 @@ impl Checks {
             return violated("a start names a device", format!("{number} on {device}"));
         };
         running.insert(number);
-        let (running, invocations_max) = (running.len(), self.invocations_max);
+        let running = running.len();
+        let invocations_max = self.invocations_max;
         ensure(running <= invocations_max as usize, "a device runs at most invocations_max", || {
             format!("{running} on {device}")
         })?;
@@ -189,7 +190,8 @@ impl Checks {
     }
 
     pub(super) fn fits(&self, on: u32, device: &Device) -> Result<(), Violation> {
-        let (used, capacity) = (device.used_bytes(), self.capacity_bytes[on as usize]);
+        let used = device.used_bytes();
+        let capacity = self.capacity_bytes[on as usize];
         ensure(used <= capacity, "memory is never over", || format!("{used} of {capacity} bytes on {on}"))
     }
 
@@ -211,7 +213,8 @@ impl Checks {
     pub(super) fn end(&self, scheduler: &Scheduler) -> Result<(), Violation> {
         let lost = self.fates.iter().position(|fate| !matches!(fate, Fate::Ended | Fate::Rejected));
         ensure(lost.is_none(), "nothing is lost", || format!("request {lost:?}"))?;
-        let (waiting, running) = (scheduler.waiting(), scheduler.view().running());
+        let waiting = scheduler.waiting();
+        let running = scheduler.view().running();
         ensure(waiting + running == 0, "nothing is left", || format!("{waiting} wait and {running} run"))?;
         let lapse_at_ns = scheduler.view().lapse_at_ns();
         ensure(lapse_at_ns.is_none(), "no work is left", || format!("work lapses at {lapse_at_ns:?}"))?;

@@ -108,7 +108,8 @@ impl Workload {
         });
         let row = |(model, off_device_ns): (&Costs, &u64)| {
             let mb = model.bytes as f64 / MB as f64;
-            let (load_s, run_s) = (s_of(model.load_time_ns), s_of(model.run_time_ns));
+            let load_s = s_of(model.load_time_ns);
+            let run_s = s_of(model.run_time_ns);
             match *off_device_ns {
                 0 => ModelRow::Whole(mb, load_s, run_s),
                 off_ns => ModelRow::Shared(mb, load_s, run_s, run_s / (run_s + s_of(off_ns))),

@@ -167,7 +167,7 @@ pub struct KaasReport {
 impl KaasReport {
     /// Computes the report of a schedule.
     #[must_use]
-    pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
+    pub fn from_schedule(workload: &Workload, schedule: &Schedule) -> Self {
         let steps = |ns: u64| ns as f64 / STEP_NS as f64;
         let all: Vec<(&SimRequest, &Placed)> = workload
             .requests()

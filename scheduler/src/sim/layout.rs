@@ -56,7 +56,8 @@ const INVOCATIONS_MAX: u32 = 1_000;
 
 impl Layout {
     pub(super) fn new(workload: &Workload, cluster: &Cluster) -> Self {
-        let (devices, capacity_bytes) = (workload.devices(), workload.capacity_bytes());
+        let devices = workload.devices();
+        let capacity_bytes = workload.capacity_bytes();
         let Cluster { slots, rule, .. } = *cluster;
         let nodes = cluster.nodes.clamp(1, devices);
         Self { nodes, devices, kinds: cluster.kinds.clone(), capacity_bytes, slots, rule }
@@ -75,7 +76,7 @@ impl Layout {
     }
 
     /// The devices of a node.
-    pub(super) fn of(&self, node: u32) -> std::ops::Range<u32> {
+    pub(super) fn devices_of(&self, node: u32) -> std::ops::Range<u32> {
         let first = |node: u32| {
             let first = u64::from(node) * u64::from(self.devices) / u64::from(self.nodes);
             u32::try_from(first).unwrap_or(self.devices)
@@ -84,13 +85,13 @@ impl Layout {
     }
 
     pub(super) fn id(&self, device: u32) -> DeviceId {
-        let node = self.nodes().find(|node| self.of(*node).contains(&device)).unwrap_or(0);
-        DeviceId { node: NodeId(node), ordinal: device - self.of(node).start }
+        let node = self.nodes().find(|node| self.devices_of(*node).contains(&device)).unwrap_or(0);
+        DeviceId { node: NodeId(node), ordinal: device - self.devices_of(node).start }
     }
 
     /// The number of a device, if it exists.
     pub(super) fn number(&self, id: DeviceId) -> Option<u32> {
-        (id.node.0 < self.nodes).then(|| self.of(id.node.0).nth(id.ordinal as usize)).flatten()
+        (id.node.0 < self.nodes).then(|| self.devices_of(id.node.0).nth(id.ordinal as usize)).flatten()
     }
 
     pub(super) fn kind_name(&self, device: u32) -> DeviceKind {
@@ -120,7 +121,7 @@ impl Layout {
             invocations_max: self.invocations_max(),
             rule: self.rule,
         };
-        Event::NodeUp { node: NodeId(node), devices: self.of(node).map(spec).collect() }
+        Event::NodeUp { node: NodeId(node), devices: self.devices_of(node).map(spec).collect() }
     }
 
     /// Outages until `end_ns`, as (node, start, end).

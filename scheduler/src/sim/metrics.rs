@@ -59,7 +59,7 @@ pub struct Metrics {
 impl Metrics {
     /// Measures a schedule of a workload. Times are zero if nothing ran.
     #[must_use]
-    pub fn of(workload: &Workload, schedule: &Schedule) -> Self {
+    pub fn from_schedule(workload: &Workload, schedule: &Schedule) -> Self {
         let rows = || {
             let all = workload.requests().iter().zip(&schedule.placed);
             all.filter_map(|(request, placed)| Some((request, placed.as_ref()?)))

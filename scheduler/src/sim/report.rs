@@ -130,7 +130,7 @@ fn simulate(
 ) -> Result<Metrics, SimulationError> {
     let schedule = run(workload, cluster, policy.build(options))
         .map_err(|violation| SimulationError::Violation { seed, policy: policy.to_string(), violation })?;
-    Ok(Metrics::of(workload, &schedule))
+    Ok(Metrics::from_schedule(workload, &schedule))
 }
 
 /// Compares the policies under the papers' rules, and with slots and batches.

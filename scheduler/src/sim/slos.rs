@@ -43,7 +43,7 @@ pub struct SloCounts {
 
 impl SloRule {
     /// The SLO of a request whose run takes `run_time_ns` on a standard device.
-    pub(super) fn of(&self, request: u32, now_ns: u64, run_time_ns: u64) -> Option<Slo> {
+    pub(super) fn slo(&self, request: u32, now_ns: u64, run_time_ns: u64) -> Option<Slo> {
         let latency_ns = match self.latency {
             SloLatency::Times(times) => crate::estimate::round_ns(run_time_ns as f64 * times),
             SloLatency::Ns(latency_ns) => latency_ns,

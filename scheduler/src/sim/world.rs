@@ -171,7 +171,7 @@ impl<'a> World<'a> {
             runs_on: Platforms::ALL,
             parts: Vec::new(),
         };
-        let slo = self.cluster.slo.and_then(|rule| rule.of(number, self.now_ns, costs.run_time_ns));
+        let slo = self.cluster.slo.and_then(|rule| rule.slo(number, self.now_ns, costs.run_time_ns));
         self.schedule.slos.asked += u32::from(slo.is_some());
         self.checks.arrived(number, request.tenant, slo);
         self.tell(Event::Arrived(Arrival {
@@ -271,7 +271,7 @@ impl<'a> World<'a> {
 
     /// Takes a node down, with the contents of its memory and its running requests.
     fn lose(&mut self, node: u32) -> Result<(), Violation> {
-        for device in self.layout.of(node) {
+        for device in self.layout.devices_of(node) {
             self.lives[device as usize] += 1;
             let gone =
                 std::mem::replace(&mut self.devices[device as usize], Device::new(run_slots(self.cluster)));

@@ -99,7 +99,7 @@ impl Front {
     /// Computes the front of a workflow.
     ///
     /// # Errors If the steps are not in order, or a step can run nowhere.
-    pub fn of(steps: &[Step]) -> Result<Self, FrontError> {
+    pub fn from_steps(steps: &[Step]) -> Result<Self, FrontError> {
         let mut beginnings =
             vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];
         for (index, step) in steps.iter().enumerate() {

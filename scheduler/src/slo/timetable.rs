@@ -74,7 +74,7 @@ pub(super) struct Insertion {
 const LEN_MAX: usize = 4_096;
 
 impl Now {
-    pub(super) fn of(now_ns: u64, device: &DeviceView) -> Self {
+    pub(super) fn for_device(now_ns: u64, device: &DeviceView) -> Self {
         let slots = device.slots_for_slos() as usize;
         // An entry waits until fewer invocations run than there are slots.
         let mut free_at_ns: SmallVec<[u64; 8]> =
@@ -196,7 +196,11 @@ impl Timetable {
                     needed.size.bytes = demand.bytes.max(needed.size.bytes);
                     needed.entries += 1;
                 }
-                None => self.models.push(Needed { model: demand.model, size: Size::of(demand), entries: 1 }),
+                None => self.models.push(Needed {
+                    model: demand.model,
+                    size: Size::for_demand(demand),
+                    entries: 1,
+                }),
             }
         }
         self.entries.insert(at, entry);
@@ -274,7 +278,7 @@ impl Models {
             Self(needed.iter().map(|needed| place(needed.model, &|| needed.size.clone())).collect());
         for demand in &entry.request.models {
             if all.0.iter().all(|place| place.model != demand.model) {
-                all.0.push(place(demand.model, &|| Size::of(demand)));
+                all.0.push(place(demand.model, &|| Size::for_demand(demand)));
             }
         }
         all

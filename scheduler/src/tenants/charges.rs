@@ -54,7 +54,7 @@ impl Charges {
     }
 
     /// Bytes that holding `demands` on a device would add.
-    pub(super) fn of(&self, key: DeviceKey, device: &DeviceView, demands: &[Demand]) -> u64 {
+    pub(super) fn added_bytes(&self, key: DeviceKey, device: &DeviceView, demands: &[Demand]) -> u64 {
         let mut more = Self::default();
         for demand in device.own(demands).filter(|demand| !device.holds(demand.model)) {
             more.add(key, demand.bytes, &demand.parts);
@@ -73,9 +73,10 @@ mod tests {
 
     #[test]
     fn shared_parts_are_charged_once_per_device() {
-        let (here, there) = (DeviceKey(0), DeviceKey(1));
+        let here = DeviceKey(0);
+        let there = DeviceKey(1);
         let common = Part { id: PartId(1), bytes: 90 };
-        let parts = Parts::of(100, &[common]);
+        let parts = Parts::new(100, &[common]);
         let mut charges = Charges::default();
         let mut after = |step: &dyn Fn(&mut Charges)| {
             step(&mut charges);

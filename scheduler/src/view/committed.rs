@@ -80,7 +80,8 @@ pub(super) struct Committed {
 
 impl Committed {
     pub(super) fn add(&mut self, work: &Commitment) {
-        let (added_ns, occupancy) = (u128::from(work.added_ns), work.occupancy());
+        let added_ns = u128::from(work.added_ns);
+        let occupancy = work.occupancy();
         self.run_ns += added_ns;
         self.load_ns += u128::from(work.load_ns);
         self.occupancy += occupancy;
@@ -90,7 +91,8 @@ impl Committed {
 
     /// Removes work that was added before.
     pub(super) fn remove(&mut self, work: &Commitment) {
-        let (added_ns, occupancy) = (u128::from(work.added_ns), work.occupancy());
+        let added_ns = u128::from(work.added_ns);
+        let occupancy = work.occupancy();
         self.run_ns = self.run_ns.saturating_sub(added_ns);
         self.load_ns = self.load_ns.saturating_sub(u128::from(work.load_ns));
         self.occupancy = self.occupancy.saturating_sub(occupancy);
@@ -130,14 +132,16 @@ impl Committed {
 
     /// Work that waits until a run slot is free, divided by the number of slots.
     pub(super) fn queued_ns(&self, slots: u32) -> u64 {
-        let (in_use, slots) = (self.slots_in_use(), f64::from(slots));
+        let in_use = self.slots_in_use();
+        let slots = f64::from(slots);
         if in_use <= slots { 0 } else { round_ns(self.run_ns as f64 * (in_use - slots) / in_use / slots) }
     }
 
     /// Expected wait of one more invocation for a run slot; `first_end_after_ns` is the time until
     /// the first invocation is expected to end.
     pub(super) fn wait_ns(&self, slots: u32, first_end_after_ns: u64) -> u64 {
-        let (in_use, of_slots) = (self.mean_in_use(), f64::from(slots));
+        let in_use = self.mean_in_use();
+        let of_slots = f64::from(slots);
         let rest_ns = self.mean_run_ns().min(first_end_after_ns);
         if in_use < of_slots {
             // The probability that all slots are in use. Without time off the device, some slot is

@@ -186,7 +186,8 @@ impl DeviceView {
     /// Reserves the device for waiting invocations with SLOs (`is_kept`), or limits it to its slots
     /// because it serves such invocations (`serves_slos`), or neither.
     pub(super) fn reserve(&mut self, is_kept: bool, serves_slos: bool) {
-        (self.is_kept, self.serves_slos) = (is_kept, serves_slos);
+        self.is_kept = is_kept;
+        self.serves_slos = serves_slos;
     }
 
     pub(super) fn is_reserved(&self, is_kept: bool, serves_slos: bool) -> bool {

@@ -21,7 +21,7 @@ pub struct Parts(Option<Arc<[Part]>>);
 impl Parts {
     /// The parts of a model of `bytes` in total. Parts that exceed `bytes` are invalid and ignored.
     #[must_use]
-    pub fn of(bytes: u64, parts: &[Part]) -> Self {
+    pub fn new(bytes: u64, parts: &[Part]) -> Self {
         let mut known: SmallVec<[Part; PARTS_MAX]> =
             parts.iter().filter(|part| part.bytes > 0).take(PARTS_MAX).copied().collect();
         known.sort_unstable();
@@ -56,7 +56,7 @@ pub(crate) struct Size {
 
 impl Size {
     /// The size given in a demand.
-    pub(crate) fn of(demand: &Demand) -> Self {
+    pub(crate) fn for_demand(demand: &Demand) -> Self {
         Self { bytes: demand.bytes, parts: demand.parts.clone() }
     }
 }
@@ -88,7 +88,7 @@ impl Together {
 /// Bytes that models take together in an otherwise empty memory.
 pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> u64 {
     let mut together = Together::default();
-    demands.into_iter().for_each(|demand| together.add(&Size::of(demand)));
+    demands.into_iter().for_each(|demand| together.add(&Size::for_demand(demand)));
     together.bytes()
 }
 
@@ -194,7 +194,7 @@ mod tests {
         (0..100_u64, prop::collection::btree_set(0..8_u64, 0..5)).prop_map(|(own_bytes, parts)| {
             let parts: Vec<Part> = parts.into_iter().map(part).collect();
             let bytes = own_bytes + parts.iter().map(|part| part.bytes).sum::<u64>();
-            (bytes, Parts::of(bytes, &parts))
+            (bytes, Parts::new(bytes, &parts))
         })
     }
 
@@ -238,11 +238,12 @@ mod tests {
 
     #[test]
     fn invalid_parts_are_ignored() {
-        let (some, other) = (Part { id: PartId(1), bytes: 6 }, Part { id: PartId(2), bytes: 6 });
-        assert!(Parts::of(10, &[some, other]).is_empty());
-        assert!(Parts::of(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());
-        assert!(Parts::of(u64::MAX, &[some, Part { id: PartId(2), bytes: u64::MAX }]).is_empty());
-        assert_eq!(Parts::of(10, &[some, some]).iter().collect::<Vec<_>>(), [some]);
-        assert_eq!(Parts::of(10, &[some]).own_bytes(10), 4);
+        let some = Part { id: PartId(1), bytes: 6 };
+        let other = Part { id: PartId(2), bytes: 6 };
+        assert!(Parts::new(10, &[some, other]).is_empty());
+        assert!(Parts::new(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());
+        assert!(Parts::new(u64::MAX, &[some, Part { id: PartId(2), bytes: u64::MAX }]).is_empty());
+        assert_eq!(Parts::new(10, &[some, some]).iter().collect::<Vec<_>>(), [some]);
+        assert_eq!(Parts::new(10, &[some]).own_bytes(10), 4);
     }
 }

@@ -16,7 +16,7 @@ impl View {
         (bytes, parts): (u64, &[Part]),
         load_time_ns: Option<u64>,
     ) -> bool {
-        let parts = Parts::of(bytes, parts);
+        let parts = Parts::new(bytes, parts);
         self.clock += 1;
         let clock = self.clock;
         let key = self.models.retain(model);

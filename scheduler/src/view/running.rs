@@ -147,7 +147,8 @@ impl View {
         let Some(running) = self.running.get_mut(&invocation) else { return false };
         let device = running.device.and_then(|key| self.devices.get(key.index())?.as_ref());
         let counts_work = device.is_some_and(DeviceView::counts_work);
-        let (end_before_ns, work_before) = (running.end_ns, running.work);
+        let end_before_ns = running.end_ns;
+        let work_before = running.work;
         let late_ns = now_ns.saturating_sub(running.started_at_ns);
         running.started_at_ns = now_ns;
         if counts_work {
@@ -160,7 +161,8 @@ impl View {
         } else {
             running.end_ns = running.end_ns.saturating_add(late_ns);
         }
-        let (end_ns, work) = (running.end_ns, running.work);
+        let end_ns = running.end_ns;
+        let work = running.work;
         let Some(device) = running.device else { return true };
         self.change(device, SmallVec::new(), |view| {
             view.expect_end(invocation, end_before_ns, end_ns);
@@ -184,7 +186,8 @@ impl View {
         let Some(running) = self.running.get_mut(&invocation) else { return };
         running.overdue_at_ns = u64::MAX;
         running.loading.clear();
-        let (before, now) = (running.work, running.predicted.lapsed());
+        let before = running.work;
+        let now = running.predicted.lapsed();
         running.work = now;
         let Some(device) = running.device else { return };
         self.change(device, SmallVec::new(), |view| view.recommit(&before, &now));

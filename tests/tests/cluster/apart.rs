@@ -102,7 +102,8 @@ async fn device_resident_intermediates_reach_the_next_steps_node() {
     // Until both models are placed, a device may be full of arriving weights.
     let settled = async || {
         assert!(call(0).await?);
-        let (first, second) = (cluster.holder("a:1").await?, cluster.holder("b:1").await?);
+        let first = cluster.holder("a:1").await?;
+        let second = cluster.holder("b:1").await?;
         (first != second).then_some(first)
     };
     let first = eventually("a node for each model", settled).await;

@@ -20,7 +20,8 @@ impl Calls {
     fn start(clients: &[&Client]) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let call = |client: &&Client| {
-            let (client, is_over) = ((*client).clone(), is_over.clone());
+            let client = (*client).clone();
+            let is_over = is_over.clone();
             tokio::spawn(async move {
                 let mut answers = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {

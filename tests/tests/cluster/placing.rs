@@ -74,14 +74,16 @@ async fn forwarding_is_transparent_to_clients() {
     let cluster = one_model(2, "", 1).await;
     cluster.nodes[0].post(INFER, &INPUT[..]).await.ok();
     let holder = cluster.holder("m:1").await.unwrap();
-    let (there, other) = (&cluster.nodes[holder], &cluster.nodes[1 - holder]);
+    let there = &cluster.nodes[holder];
+    let other = &cluster.nodes[1 - holder];
     for (path, body) in [
         (INFER, &INPUT[..]),
         ("/fn/infer/m?shape=1,2", &INPUT[..]),
         ("/fn/infer/other?shape=1,1", &INPUT[..]),
         ("/fn/infer/m", &[][..]),
     ] {
-        let (here, forwarded) = (there.post(path, body).await, other.post(path, body).await);
+        let here = there.post(path, body).await;
+        let forwarded = other.post(path, body).await;
         assert_eq!((here.status, &here.body), (forwarded.status, &forwarded.body), "{path}");
         let names = |answer: &weir_tests::Answer| {
             let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();

@@ -9,7 +9,8 @@ async fn nodes_with_a_different_secret_are_rejected() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let (ours, theirs) = (folder.path().join("ours"), folder.path().join("theirs"));
+    let ours = folder.path().join("ours");
+    let theirs = folder.path().join("theirs");
     std::fs::write(&ours, "0123456789abcdef0123\n").unwrap();
     std::fs::write(&theirs, "fedcba9876543210fedc\n").unwrap();
     let cluster = Cluster::builder().set("cluster.secret_file", ours.display()).start(2).await;

@@ -112,7 +112,8 @@ async fn workflows_replicate_to_all_nodes() {
         assert_eq!(answer["outputs"][0]["data"], serde_json::json!([14.0, 15.0, 16.0]));
     }
     // The whole workflow runs as a unit on the node with the models.
-    let (low, high) = (cluster.holder("low:1").await, cluster.holder("high:1").await);
+    let low = cluster.holder("low:1").await;
+    let high = cluster.holder("high:1").await;
     assert!(low.is_some() && low == high, "{low:?} {high:?}");
     assert_eq!(cluster.metric("weir_invocations_forwarded_total", "").await, 2.0);
     assert_eq!(c.delete("/v1/models/low").await.code(), ErrorCode::Conflict);

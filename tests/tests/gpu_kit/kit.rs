@@ -64,7 +64,8 @@ impl Kit {
     }
 
     pub(crate) fn step_with(&self, number: &str, change: impl FnOnce(&mut Command)) -> Step {
-        let (machine, out) = (self.folder.path().join("machine"), self.folder.path().join("out"));
+        let machine = self.folder.path().join("machine");
+        let out = self.folder.path().join("out");
         for folder in [&machine, &out] {
             // Missing before the first step.
             let _ = fs::remove_dir_all(folder);
@@ -94,7 +95,8 @@ impl Step {
         let files: Vec<_> = fs::read_dir(&self.out).unwrap().map(|entry| entry.unwrap()).collect();
         assert!(files.len() <= FILES_MAX, "{files:?}");
         for file in files {
-            let (name, meta) = (file.file_name().into_string().unwrap(), file.metadata().unwrap());
+            let name = file.file_name().into_string().unwrap();
+            let meta = file.metadata().unwrap();
             let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             assert!(meta.is_file() && name.chars().all(is_plain), "{name}");
             assert!(meta.len() <= FILE_BYTES_MAX, "{name} has {} bytes", meta.len());

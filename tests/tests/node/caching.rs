@@ -28,7 +28,8 @@ async fn ask(
     let request = client.request(method, path).body(body);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();
-    let (status, headers): (u16, HeaderMap) = (response.status().as_u16(), response.headers().clone());
+    let status: u16 = response.status().as_u16();
+    let headers: HeaderMap = response.headers().clone();
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 
@@ -51,7 +52,8 @@ async fn truncated_responses_are_not_cached() {
                     response.headers().get("weir-cache").is_none_or(|verdict| verdict != "hit"),
                     "{path}"
                 );
-                let (status, body) = (response.status().as_u16(), response.bytes().await);
+                let status = response.status().as_u16();
+                let body = response.bytes().await;
                 assert!(status >= 500 || body.is_err(), "{path}: {status} with a whole body");
             }
         }
@@ -151,10 +153,12 @@ async fn uncacheable_responses_are_not_cached() {
 
 #[tokio::test]
 async fn cache_entries_are_per_tenant_and_version_and_expire() {
-    let (acme, other) = ("token-of-acme-0123", "token-of-other-0123");
+    let acme = "token-of-acme-0123";
+    let other = "token-of-other-0123";
     let node =
         Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
-    let (acme, other) = (node.with_token(acme), node.with_token(other));
+    let acme = node.with_token(acme);
+    let other = node.with_token(other);
     for client in [&acme, &other] {
         client.deploy_with("dice", KEPT, function("dice")).await;
     }

@@ -32,7 +32,8 @@ async fn request_id_is_echoed_or_generated() {
     let request = node.request(Method::GET, "/fn/hello").header(REQUEST_ID_HEADER, "order-66");
     let response = request.send().await.unwrap();
     assert_eq!(response.headers()[REQUEST_ID_HEADER], "order-66");
-    let (first, second) = (node.get("/fn/hello").await, node.get("/fn/hello").await);
+    let first = node.get("/fn/hello").await;
+    let second = node.get("/fn/hello").await;
     let (first, second) =
         (first.header(REQUEST_ID_HEADER).unwrap(), second.header(REQUEST_ID_HEADER).unwrap());
     assert!(!first.is_empty() && first != second);

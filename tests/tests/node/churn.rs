@@ -88,7 +88,8 @@ async fn repushed_model_replaces_the_deleted_one_under_its_id() {
         })
         .collect();
     for round in 0..30 {
-        let (path, expected) = (["good/matmul.onnx", "good/matmul_v2.onnx"][round % 2], &answers[round % 2]);
+        let path = ["good/matmul.onnx", "good/matmul_v2.onnx"][round % 2];
+        let expected = &answers[round % 2];
         node.push_model("m", 1, model(path)).await;
         let answer = node.post("/fn/infer/m?shape=1,4", row()).await.ok().body;
         assert_eq!(answer, *expected, "round {round}: another model answered");

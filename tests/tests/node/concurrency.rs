@@ -6,7 +6,8 @@ use weir_types::{ErrorCode, Version};
 
 /// Calls `path` in a task.
 fn call(client: &Client, path: &str) -> tokio::task::JoinHandle<Answer> {
-    let (client, path) = (client.clone(), path.to_owned());
+    let client = client.clone();
+    let path = path.to_owned();
     tokio::spawn(async move { client.get(&path).await })
 }
 

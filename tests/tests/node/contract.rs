@@ -55,7 +55,8 @@ async fn function_of_0_1_0_runs_a_model() {
 #[tokio::test]
 async fn later_0_1_is_rejected_only_for_new_items() {
     let node = Node::start().await;
-    let (now, later) = ("weir:inference/tensors@0.1.0", "weir:inference/tensors@0.1.7");
+    let now = "weir:inference/tensors@0.1.0";
+    let later = "weir:inference/tensors@0.1.7";
     let component = replaced(&component_of_0_1_0("everything-http"), now, later);
     node.deploy("later", component.clone()).await;
     let component = replaced(&component, "take-body-as-tensor", "take-body-as-tensox");

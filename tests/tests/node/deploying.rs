@@ -158,7 +158,8 @@ async fn denied_imports_are_listed_and_rejected_by_strict() {
 async fn concurrent_deploys_are_all_kept() {
     let node = Node::start().await;
     let deploys = (0..12).map(|i| {
-        let (client, component) = (node.client().clone(), function("hello"));
+        let client = node.client().clone();
+        let component = function("hello");
         // Two deploys per name, with different manifests.
         async move { client.deploy_with(&format!("f{}", i / 2), &format!("env.N={i}"), component).await }
     });

@@ -156,7 +156,8 @@ async fn models_are_evicted_for_each_other() {
     }
     // Concurrent calls take turns.
     let calls = (0..30).map(|i| {
-        let (client, name) = (node.client().clone(), ["a", "b", "c"][i % 3]);
+        let client = node.client().clone();
+        let name = ["a", "b", "c"][i % 3];
         async move { client.post(&format!("/fn/infer-{name}/{name}?shape=1,4"), fp32(&[0.0; 4])).await.ok() }
     });
     futures::future::join_all(calls).await;

@@ -35,7 +35,8 @@ async fn wasi_nn_results_equal_weir_inference_and_python() {
         assert_eq!(by_nn.body, by_weir.body, "{name}");
         // By position, as in earlier versions of the interface.
         assert_eq!(node.post(&format!("{path}=0"), body).await.ok().body, by_nn.body);
-        let (here, in_python) = (values(&by_nn.body), output_in_python(name));
+        let here = values(&by_nn.body);
+        let in_python = output_in_python(name);
         assert_eq!(here.len(), in_python.len());
         let largest = here.iter().zip(&in_python).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(largest <= 1e-5, "{name}: {largest} apart");
@@ -135,7 +136,8 @@ async fn guest_may_load_model_bytes_if_granted() {
     let path = format!("/fn/nn/load?bytes={bytes}&shape=1,1,8,8&input=image");
     for encoding in ["onnx", "autodetect"] {
         let answer = node.post(&format!("{path}&encoding={encoding}"), body(&onnx)).await.ok();
-        let (here, in_python) = (values(&answer.body), output_in_python("digits"));
+        let here = values(&answer.body);
+        let in_python = output_in_python("digits");
         assert!(here.iter().zip(&in_python).all(|(a, b)| (a - b).abs() <= 1e-5), "{here:?}");
     }
     for (what, query, onnx, code) in [

@@ -76,7 +76,9 @@ async fn overload_admits_only_calls_that_meet_their_slo() {
             (infer(&client, "m").await, begun.elapsed())
         }));
     }
-    let (mut kept, mut late, mut turned_away) = (0, 0, 0);
+    let mut kept = 0;
+    let mut late = 0;
+    let mut turned_away = 0;
     for one in asked {
         let (answer, taken) = one.await.unwrap();
         if answer.is_ok() {

@@ -168,7 +168,8 @@ async fn inferences_read_and_write_objects() {
 async fn objects_are_separate_per_tenant() {
     let node =
         Node::builder().tokens(&["one-token-of-16-chars one", "two-token-of-16-chars two"]).start().await;
-    let (one, two) = (node.with_token("one-token-of-16-chars"), node.with_token("two-token-of-16-chars"));
+    let one = node.with_token("one-token-of-16-chars");
+    let two = node.with_token("two-token-of-16-chars");
     put(&one, "mine", b"one's").await;
     put(&two, "mine", b"two's").await;
     put(&one, "other", b"one's").await;
@@ -183,9 +184,11 @@ async fn objects_are_separate_per_tenant() {
 async fn objects_command_puts_shows_and_gets_objects() {
     let node = node().await;
     let folder = tempfile::tempdir().unwrap();
-    let (file, copy) = (folder.path().join("w.bin"), folder.path().join("copy.bin"));
+    let file = folder.path().join("w.bin");
+    let copy = folder.path().join("copy.bin");
     std::fs::write(&file, [0, 0, 128, 63].repeat(6)).unwrap();
-    let (file, copy) = (file.to_str().unwrap(), copy.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let copy = copy.to_str().unwrap();
     assert!(node.weir(&["objects"]).await.unwrap().contains("weir objects put NAME FILE"));
     let put = ["objects", "put", "w", file, "--datatype", "fp32", "--shape", "2,3", "--ttl-ms", "60000"];
     assert!(node.weir(&put).await.unwrap().contains("FP32[2, 3]"));

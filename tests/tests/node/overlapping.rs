@@ -73,7 +73,8 @@ async fn runs_inherit_the_priority_of_their_call() {
     waiting(1).await;
     let (finished, mut order) = tokio::sync::mpsc::unbounded_channel();
     for (at, priority) in [(1, None), (2, Some("1"))] {
-        let (client, finished) = (node.client().clone(), finished.clone());
+        let client = node.client().clone();
+        let finished = finished.clone();
         tokio::spawn(async move {
             let mut request = client.request(reqwest::Method::POST, "/fn/f/wait/slow").body(steps(10_000));
             if let Some(priority) = priority {

@@ -36,7 +36,8 @@ async fn send(client: &Client, path: &str, headers: &[(&str, &str)], body: Vec<u
     let request = client.request(Method::POST, path).body(body);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let status = response.status().as_u16();
+    let headers = response.headers().clone();
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 

@@ -113,7 +113,8 @@ async fn corrupt_model_files_never_produce_results() {
     node.push_model("digits", 1, digits()).await;
     let pushed: Vec<_> = files(&node).difference(&before).cloned().collect();
     let right = infer(&node).await.ok().text().to_owned();
-    let (mut builder, mut told) = (node.stop().await, 0);
+    let mut builder = node.stop().await;
+    let mut told = 0;
     for path in pushed {
         let mut bytes = fs::read(&path).unwrap();
         let middle = bytes.len() / 2;

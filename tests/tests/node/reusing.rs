@@ -238,7 +238,8 @@ async fn idle_instances_are_evicted_for_other_functions() {
 #[tokio::test]
 async fn instances_are_reused_only_for_their_version() {
     let node = Node::builder().tokens(&["one-token-of-acme acme", "two-token-of-other other"]).start().await;
-    let (acme, other) = (node.with_token("one-token-of-acme"), node.with_token("two-token-of-other"));
+    let acme = node.with_token("one-token-of-acme");
+    let other = node.with_token("two-token-of-other");
     for client in [&acme, &other] {
         client.deploy_with("f", "reuse=true", function("remember")).await;
     }

@@ -233,7 +233,9 @@ fn clients(node: &Node, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<
     let body =
         json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
     let client = || {
-        let (client, body, stop) = (node.client().clone(), body.clone(), stop.clone());
+        let client = node.client().clone();
+        let body = body.clone();
+        let stop = stop.clone();
         tokio::spawn(async move {
             while !stop.load(Ordering::Relaxed) {
                 client.post("/v2/models/m/infer", body.clone()).await.ok();

@@ -79,7 +79,8 @@ async fn sampled_trace_is_logged_with_a_span_per_phase() {
     let sampled = format!("00-{TRACE}-{PARENT}-01");
     call(&node, "/fn/infer/m?shape=1,4", "cold", &sampled).await;
     call(&node, "/fn/infer/m?shape=1,4", "warm", &sampled).await;
-    let (cold, warm) = (trace(&node, "cold").await, trace(&node, "warm").await);
+    let cold = trace(&node, "cold").await;
+    let warm = trace(&node, "warm").await;
     let phases = |trace: &BTreeMap<String, Value>| trace.keys().cloned().collect::<Vec<_>>();
     assert_eq!(
         phases(&cold),

@@ -29,7 +29,8 @@ async fn node_with_tokens_rejects_clients_without_one() {
 async fn function_names_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     let deployed = acme.deploy("f", function("hello")).await;
     assert_eq!(deployed.function.tenant.as_str(), "acme");
     assert_eq!(other.get("/fn/f").await.code(), ErrorCode::FunctionNotFound);
@@ -50,7 +51,8 @@ async fn function_names_are_separate_per_tenant() {
 async fn models_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     acme.push_model("m", 1, model("good/add.onnx")).await;
     assert_eq!(other.models().await, []);
     assert_eq!(other.get("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
@@ -72,7 +74,9 @@ async fn function_metrics_are_visible_to_tenant_and_operator_only() {
     const OPERATOR: &str = "operator-0123456789";
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
     let node = Node::builder().tokens(&lines).start().await;
-    let (acme, other, operator) = (node.with_token(ACME), node.with_token(OTHER), node.with_token(OPERATOR));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
+    let operator = node.with_token(OPERATOR);
     acme.deploy("merger", function("hello")).await;
     other.deploy("greet", function("hello")).await;
     acme.get("/fn/merger").await.ok();
@@ -115,7 +119,8 @@ async fn tenant_caps_do_not_affect_other_tenants() {
         .set("tenants.other.resident_bytes_max", 1)
         .start()
         .await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     acme.deploy_with("slow", "limits.deadline_ms=60000", function("misbehave")).await;
     acme.deploy_with("quick", "limits.deadline_ms=2000", function("hello")).await;
     other.deploy("quick", function("hello")).await;
@@ -178,7 +183,8 @@ async fn tenant_models_stay_within_the_memory_cap() {
     };
     let request =
         serde_json::json!({ "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1], "data": [0.5] }] });
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     for model in ["a", "b"] {
         acme.push_model(model, 1, fake(1_000)).await;
         other.push_model(model, 1, fake(1_000)).await;
@@ -208,7 +214,8 @@ async fn device_share_limit_does_not_affect_other_tenants() {
         "run_time_ms": { "1": 20 }, "resident_bytes": 1_000,
         "signature": { "inputs": [tensor("x")], "outputs": [tensor("y")] },
     });
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     let infer = async |client: &weir_tests::Client| {
         let request = serde_json::json!({
             "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1], "data": [0.5] }],

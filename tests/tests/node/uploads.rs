@@ -66,11 +66,13 @@ fn sections(component: &[u8]) -> impl Iterator<Item = u8> {
     let mut rest = &component[8..];
     std::iter::from_fn(move || {
         let (id, mut after) = rest.split_first()?;
-        let (mut len, mut shift) = (0_usize, 0);
+        let mut len = 0_usize;
+        let mut shift = 0;
         loop {
             let (byte, more) = after.split_first().unwrap();
             len |= usize::from(byte & 0x7f) << shift;
-            (after, shift) = (more, shift + 7);
+            after = more;
+            shift = shift + 7;
             if byte & 0x80 == 0 {
                 break;
             }

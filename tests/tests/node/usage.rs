@@ -48,7 +48,8 @@ fn row<'a>(usage: &'a Usage, function: Option<&str>, model: &str) -> Option<&'a 
 #[tokio::test]
 async fn device_time_and_memory_are_counted_by_function_and_model() {
     let node = fake_node().await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     for client in [&acme, &other] {
         client.push_model("m", 1, fake()).await;
     }
@@ -68,7 +69,9 @@ async fn device_time_and_memory_are_counted_by_function_and_model() {
     let seen = usage(&acme).await;
     let of =
         |function| row(&seen, function, "m").unwrap_or_else(|| panic!("{function:?} is not in {seen:?}"));
-    let (own, f, g) = (of(None), of(Some("f")), of(Some("g")));
+    let own = of(None);
+    let f = of(Some("f"));
+    let g = of(Some("g"));
     assert_eq!([own, f, g].map(|used| used.runs), [2, 2, 1], "{seen:?}");
     for (used, runs) in [(own, 2), (f, 2), (g, 1)] {
         assert!((runs * 10_000..60_000_000).contains(&used.device_time_us), "{used:?}");

@@ -26,7 +26,8 @@ async fn acknowledged_deploys_survive_fifty_kills() {
 
     // Digest and manifest mark by version.
     let mut answered: BTreeMap<Version, (ContentHash, String)> = BTreeMap::new();
-    let (mut cut_off, mut survived_cut) = (0, 0);
+    let mut cut_off = 0;
+    let mut survived_cut = 0;
     for kill in 0..KILLS {
         let mark = format!("kill-{kill}");
         // Every second component is new and has to be compiled.

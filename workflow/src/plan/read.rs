@@ -103,7 +103,9 @@ fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanEr
                 let ports = &signature.outputs;
                 let is_unknown = |output: &String| !ports.iter().any(|port| port.name == *output);
                 if let Some(output) = declared().into_iter().find(is_unknown) {
-                    let (step, what, have) = (name.to_owned(), what(&step.run), list(ports));
+                    let what = what(&step.run);
+                    let step = name.to_owned();
+                    let have = list(ports);
                     return Err(PlanError::NoOutput { step, what, output, have });
                 }
                 Ok(ports.iter().map(|port| port.name.clone()).collect())
@@ -116,10 +118,12 @@ fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanEr
 fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError> {
     let Action::Run(Some(Pinned { signature: Some(signature), .. })) = action else { return Ok(()) };
     let ports = &signature.inputs;
-    let (step_name, what) = (name.to_owned(), what(&step.run));
+    let step_name = name.to_owned();
+    let what = what(&step.run);
     let is_unknown = |input: &str| !ports.iter().any(|port| port.name == input);
     if let Some((input, _)) = step.inputs.iter().find(|(input, _)| is_unknown(input)) {
-        let (input, have) = (input.to_owned(), list(ports));
+        let input = input.to_owned();
+        let have = list(ports);
         return Err(PlanError::NoInput { step: step_name, what, input, have });
     }
     match ports.iter().find(|port| step.inputs.get(&port.name).is_none()) {
@@ -130,7 +134,8 @@ fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError
 
 /// The nesting depth of workflows, and the total number of steps.
 fn size(steps: &[PlannedStep]) -> Result<(u32, u64), PlanError> {
-    let (mut depth, mut runs) = (1, steps.len() as u64);
+    let mut depth = 1;
+    let mut runs = steps.len() as u64;
     for step in steps {
         if let Action::Run(Some(pinned)) = &step.action
             && pinned.kind == TargetKind::Workflow
@@ -175,7 +180,8 @@ impl Drawing<'_> {
             (Some(Some(outputs)), None) => match outputs[..] {
                 [only] => Ok(only),
                 _ => {
-                    let (step, have) = (source.of.clone(), self.outputs_of(&source.of));
+                    let step = source.of.clone();
+                    let have = self.outputs_of(&source.of);
                     Err(PlanError::SeveralOutputs { place: Box::new(place()), step, have })
                 }
             },

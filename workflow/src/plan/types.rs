@@ -170,7 +170,8 @@ impl Checker<'_> {
             }
             _ => return Ok(()),
         };
-        let (step, condition) = (planned.name.clone(), condition.text.clone());
+        let step = planned.name.clone();
+        let condition = condition.text.clone();
         Err(PlanError::BadCondition { step, condition, why })
     }
 
@@ -183,7 +184,8 @@ impl Checker<'_> {
         place: impl Fn() -> Place,
     ) -> Result<(), PlanError> {
         let Some(is) = self.types[value].clone() else { return Ok(()) };
-        let (takes_text, is_text) = (self.unifier.show(takes), self.unifier.show(&is));
+        let takes_text = self.unifier.show(takes);
+        let is_text = self.unifier.show(&is);
         if self.unifier.unify(&is, takes) {
             return Ok(());
         }

@@ -74,7 +74,8 @@ fn structs(code: &str) -> Vec<(String, usize, usize)> {
 
 /// The names followed by one colon at the depth of a struct's own braces.
 fn fields(inside: &str) -> usize {
-    let (mut depth, mut count) = (0_i32, 0);
+    let mut depth = 0_i32;
+    let mut count = 0;
     let bytes = inside.as_bytes();
     for (index, byte) in bytes.iter().enumerate() {
         match byte {

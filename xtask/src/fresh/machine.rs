@@ -51,7 +51,8 @@ impl Machine {
         let home = env::home_dir().context("there is no home folder, and so no rustup in it")?;
         let at =
             |variable: &str, name: &str| env::var_os(variable).map_or_else(|| home.join(name), PathBuf::from);
-        let (rustup, cargo) = (at("RUSTUP_HOME", ".rustup"), at("CARGO_HOME", ".cargo"));
+        let rustup = at("RUSTUP_HOME", ".rustup");
+        let cargo = at("CARGO_HOME", ".cargo");
         let machine = Self { folder: runs.join(std::process::id().to_string()), rustup };
         let root = machine.root();
         for folder in [root.clone(), machine.written().join("upper"), machine.written().join("work")] {

@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn product_is_newer_until_a_nested_source_changes() {
         let folder = tempfile::tempdir().unwrap();
-        let (product, sources) = (folder.path().join("product"), folder.path().join("src"));
+        let product = folder.path().join("product");
+        let sources = folder.path().join("src");
         fs::create_dir_all(sources.join("deep")).unwrap();
         let source = sources.join("deep/file");
         fs::write(&source, "").unwrap();

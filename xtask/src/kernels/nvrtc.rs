@@ -62,7 +62,9 @@ impl Nvrtc {
         let names = strings(&mut headers.iter().map(|header| header.name.as_str()))?;
         let options = strings(&mut options.iter().copied())?;
         let pointers = |strings: &[CString]| strings.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
-        let (texts_at, names_at, options_at) = (pointers(&texts), pointers(&names), pointers(&options));
+        let texts_at = pointers(&texts);
+        let names_at = pointers(&names);
+        let options_at = pointers(&options);
 
         let mut made = Compilation { nvrtc: self, program: ptr::null_mut() };
         // SAFETY: the declaration matches NVRTC's documentation; all strings live until after the

@@ -28,7 +28,8 @@ impl Ptxas {
     /// the version of the assembler.
     pub(super) fn assemble(&self, ptx: &str, architecture: u32) -> Result<Assembled> {
         let folder = tempfile::tempdir().context("cannot make a folder for the assembler")?;
-        let (source, cubin) = (folder.path().join("module.ptx"), folder.path().join("module.cubin"));
+        let source = folder.path().join("module.ptx");
+        let cubin = folder.path().join("module.cubin");
         std::fs::write(&source, ptx)?;
         let mut command = Command::new(&self.0);
         // ptxas writes its options into the machine code, so `-v` must stay for the comparison.

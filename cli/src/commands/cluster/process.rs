@@ -26,7 +26,8 @@ pub(super) struct Etcd {
 impl Etcd {
     /// Starts etcd and waits until it accepts connections.
     pub(super) async fn start(data: PathBuf, log: PathBuf) -> Result<Self> {
-        let (port, peer_port) = (free_port()?, free_port()?);
+        let port = free_port()?;
+        let peer_port = free_port()?;
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let mut command = Command::new("etcd");
         command.arg("--data-dir").arg(data).args([

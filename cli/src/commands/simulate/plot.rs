@@ -100,7 +100,8 @@ mod tests {
         for text in ["Waits &amp; more", "lalb", "ResNet", "BERT"] {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
-        (chart.kind, chart.series) = (ChartKind::Lines, Vec::new());
+        chart.kind = ChartKind::Lines;
+        chart.series = Vec::new();
         draw(folder.path(), &[chart]).unwrap();
     }
 }

@@ -27,7 +27,8 @@ pub(super) fn restore(component: &[u8], snapshot: &[u8]) -> Result<Option<Vec<u8
             && let Some(before) = modules.next()
             && is_adapter(before.content)?
         {
-            (section, found) = (before, true);
+            section = before;
+            found = true;
         }
         section.write(&mut restored);
     }

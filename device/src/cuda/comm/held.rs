@@ -27,7 +27,7 @@ pub enum Place {
 
 impl Held {
     pub(super) fn new(store: &Arc<Shared>, number: u64, tier: Tier) -> Self {
-        Self { store: Arc::clone(store), number, tier }
+        Self { store: store.clone(), number, tier }
     }
 
     /// Current place. On the device, a stream can read it after [`order`](Self::order).

@@ -151,7 +151,9 @@ mod tests {
         #[test]
         fn every_place_is_freed_once(steps in prop::collection::vec((0_u8..7, 0_u64..6), 1..200)) {
             let mut ledger: Ledger<u64> = Ledger::new();
-            let (mut next, mut freed, mut moving) = (100, Vec::new(), Vec::new());
+            let mut next = 100;
+            let mut freed = Vec::new();
+            let mut moving = Vec::new();
             let mut pins: HashMap<u64, usize> = HashMap::new();
             for (now, (step, number)) in steps.into_iter().enumerate() {
                 match step {

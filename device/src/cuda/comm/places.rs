@@ -44,7 +44,8 @@ pub(super) enum Tier {
 impl State {
     /// Device memory that the store may use now, and the memory that it uses.
     pub(super) fn share(&self, free_percent_max: u64) -> (u64, u64) {
-        let (usage, own) = (self.range.pool().usage(), self.range.mapped_bytes());
+        let usage = self.range.pool().usage();
+        let own = self.range.mapped_bytes();
         let share_bytes = share_of_free_bytes(usage.capacity_bytes, usage.used_bytes, own, free_percent_max);
         (share_bytes, self.map.used_bytes())
     }

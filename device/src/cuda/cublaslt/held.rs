@@ -38,7 +38,7 @@ macro_rules! held {
             ) -> Result<Self, CudaError> {
                 let mut handle = ptr::null_mut();
                 make(products.functions(), &mut handle)?;
-                Ok(Self { handle, products: Arc::clone(products) })
+                Ok(Self { handle, products: products.clone() })
             }
         }
 

@@ -119,7 +119,8 @@ impl Product {
             let batch = (batch(&shape)?, signed(matrix.batch_stride)?);
             Layout::new(products, data_type, [length, count].map(u64::from), matrix.row_stride.into(), batch)
         };
-        let (left, right) = (of(b, k, n)?, of(a, m, k)?);
+        let left = of(b, k, n)?;
+        let right = of(a, m, k)?;
         let matrix = ProductMatrix {
             transposed: false,
             row_stride: n,
@@ -143,7 +144,8 @@ impl Product {
             preference.set(wish, matrix.alignment_bytes)?;
         }
 
-        let (mut found, mut count) = (Heuristic::NONE, 0);
+        let mut found = Heuristic::NONE;
+        let mut count = 0;
         // SAFETY: the handles are valid as long as their owners; there is room for one result, and
         // both outlive the call.
         let asked = products.call(|functions| unsafe {
@@ -175,7 +177,7 @@ impl Product {
             algorithm: found.algorithm,
             workspace_bytes: found.workspace_bytes,
             shape,
-            products: Arc::clone(products),
+            products: products.clone(),
         }))
     }
 
@@ -192,7 +194,8 @@ impl Product {
         if given != (self.shape.has_bias, self.shape.has_residual) {
             return Err(lacking());
         }
-        let (alpha, beta) = (self.shape.alpha, if self.shape.has_residual { 1.0_f32 } else { 0.0 });
+        let alpha = self.shape.alpha;
+        let beta = if self.shape.has_residual { 1.0_f32 } else { 0.0 };
         let descriptor = self.descriptor.lock();
         if let Some(bias) = buffers.bias {
             descriptor.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias)?;

@@ -28,7 +28,7 @@ impl Addresses {
         context.call(|driver| unsafe {
             driver.cuMemAddressReserve(&mut address, len, BLOCK_BYTES as usize, 0, 0)
         })?;
-        Ok(Self { context: Arc::clone(context), span: Span::new(address, bytes) })
+        Ok(Self { context: context.clone(), span: Span::new(address, bytes) })
     }
 
     /// The whole range, mapped or not.
@@ -44,7 +44,8 @@ impl Addresses {
     /// Maps a block to `place`, which must be unmapped. The driver keeps its memory until the place
     /// is unmapped.
     pub(super) fn map(&self, place: usize, block: &Block) -> Result<(), CudaError> {
-        let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
+        let address = self.at(place).address();
+        let bytes = BLOCK_BYTES as usize;
         // SAFETY: the addresses are reserved by `self`, and unmapped.
         self.context.call(|driver| unsafe { driver.cuMemMap(address, bytes, 0, block.handle(), 0) })
     }
@@ -52,14 +53,16 @@ impl Addresses {
     /// Gives the device access to the mappings at all of `places`.
     pub(super) fn open(&self, places: Range<usize>, flags: CUmemAccess_flags) -> Result<(), CudaError> {
         let access = CUmemAccessDesc { location: location(&self.context), flags };
-        let (address, bytes) = (self.at(places.start).address(), places.len() * BLOCK_BYTES as usize);
+        let address = self.at(places.start).address();
+        let bytes = places.len() * BLOCK_BYTES as usize;
         // SAFETY: all of it is mapped; `access` outlives the call.
         self.context.call(|driver| unsafe { driver.cuMemSetAccess(address, bytes, &access, 1) })
     }
 
     /// Unmaps the block at `place`, which no work uses any more.
     pub(super) fn unmap(&self, place: usize) {
-        let (address, bytes) = (self.at(place).address(), BLOCK_BYTES as usize);
+        let address = self.at(place).address();
+        let bytes = BLOCK_BYTES as usize;
         // SAFETY: mapped as a whole by `map`; the caller guarantees that no work uses it.
         self.context.release("mapping", |driver| unsafe { driver.cuMemUnmap(address, bytes) });
     }
@@ -67,7 +70,8 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        let (address, bytes) = (self.span.address(), self.span.bytes());
+        let address = self.span.address();
+        let bytes = self.span.bytes();
         // SAFETY: reserved in `reserve`; all blocks have been unmapped.
         self.context.release("addresses", |driver| unsafe {
             driver.cuMemAddressFree(address, usize::try_from(bytes).unwrap_or(0))

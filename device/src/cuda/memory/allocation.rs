@@ -24,7 +24,7 @@ impl Allocation {
         // SAFETY: `address` outlives the call; the allocation is freed on drop.
         let allocated = context.call(|driver| unsafe { driver.cuMemAlloc_v2(&mut address, len) });
         allocated.map_err(|error| device_full(context, error, bytes))?;
-        Ok(Self { context: Arc::clone(context), span: Span::new(address, bytes) })
+        Ok(Self { context: context.clone(), span: Span::new(address, bytes) })
     }
 
     /// The whole allocation.

@@ -36,10 +36,11 @@ impl Block {
     /// [`mapping_cost`](super::mapping_cost) uses such blocks.
     pub(super) fn with_bytes(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let bytes = usize::try_from(bytes).map_err(|error| CudaError::Invalid(error.to_string()))?;
-        let (mut handle, properties) = (0, properties(context));
+        let mut handle = 0;
+        let properties = properties(context);
         // SAFETY: both outlive the call; the created block is released on drop.
         context.call(|driver| unsafe { driver.cuMemCreate(&mut handle, bytes, &properties, 0) })?;
-        Ok(Self { context: Arc::clone(context), handle })
+        Ok(Self { context: context.clone(), handle })
     }
 
     /// A file that gives another process access to the block. Only devices that
@@ -57,13 +58,14 @@ impl Block {
 
     /// Imports the block that another process exported as `file`, from any device.
     pub(super) fn import(context: &Arc<Context>, file: &OwnedFd) -> Result<Self, CudaError> {
-        let (mut handle, number) = (0, file.as_raw_fd());
+        let mut handle = 0;
+        let number = file.as_raw_fd();
         // The driver takes the descriptor itself in place of a pointer.
         let number = ptr::without_provenance_mut::<c_void>(usize::try_from(number).unwrap_or_default());
         // SAFETY: the file is open, and stays its owner's; `handle` outlives the call; the imported
         // block is released on drop.
         context.call(|driver| unsafe { driver.cuMemImportFromShareableHandle(&mut handle, number, FILE) })?;
-        Ok(Self { context: Arc::clone(context), handle })
+        Ok(Self { context: context.clone(), handle })
     }
 
     pub(super) fn handle(&self) -> CUmemGenericAllocationHandle {

@@ -106,7 +106,8 @@ impl BlockMap {
                 idle.push(block);
             }
         }
-        let (mut start, mut end) = (offset, offset + bytes);
+        let mut start = offset;
+        let mut end = offset + bytes;
         let before = self.holes.range(..start).next_back().map(|(hole, len)| (*hole, *len));
         if let Some((hole, len)) = before.filter(|(hole, len)| hole + len == start) {
             self.remove_hole(hole, len);

@@ -75,7 +75,9 @@ mod tests {
         fn demand_covers_current_use_and_never_exceeds_peak(
             steps in prop::collection::vec((0_u64..1 << 40, 0_u64..1_000), 1..100),
         ) {
-            let (mut demand, mut now, mut peak) = (Demand::new(100, 0), 0, 0);
+            let mut demand = Demand::new(100, 0);
+            let mut now = 0;
+            let mut peak = 0;
             for (bytes, pause) in steps {
                 now += pause;
                 demand.used(bytes, now);
@@ -87,7 +89,8 @@ mod tests {
 
         #[test]
         fn demand_falls_to_zero_without_use(bytes in 0_u64..u64::MAX, pauses in prop::collection::vec(0_u64..500, 1..50)) {
-            let (mut demand, mut now) = (Demand::new(100, 0), 0);
+            let mut demand = Demand::new(100, 0);
+            let mut now = 0;
             demand.used(bytes, now);
             let mut last = demand.bytes(now);
             for pause in pauses {

@@ -61,7 +61,8 @@ impl BlockPool {
                 info.name
             )));
         }
-        let (mut granularity, properties) = (0, properties(context));
+        let mut granularity = 0;
+        let properties = properties(context);
         let option = Granularity::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         // SAFETY: both outlive the call.
         context.call(|driver| unsafe {
@@ -74,7 +75,8 @@ impl BlockPool {
             )));
         }
         let state = State { blocks_max: blocks(limit_bytes), ..State::default() };
-        let (context, created) = (Arc::clone(context), Mutex::default());
+        let context = context.clone();
+        let created = Mutex::default();
         Ok(Arc::new(Self { context, limit_bytes, state: state.into(), created }))
     }
 

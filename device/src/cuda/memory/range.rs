@@ -35,7 +35,7 @@ impl AddressRange {
     /// Reserves addresses for `bytes` bytes, rounded up to blocks.
     pub fn reserve(pool: &Arc<BlockPool>, bytes: u64) -> Result<Self, CudaError> {
         let addresses = Addresses::reserve(pool.context(), bytes)?;
-        Ok(Self { pool: Arc::clone(pool), addresses, mapped: BTreeMap::new() })
+        Ok(Self { pool: pool.clone(), addresses, mapped: BTreeMap::new() })
     }
 
     /// The whole range, mapped or not.

@@ -31,7 +31,7 @@ impl SlotMemory {
         now_ns: u64,
     ) -> Result<Self, CudaError> {
         let range = AddressRange::reserve(pool, bytes_max)?;
-        Ok(Self { range, stream: Arc::clone(stream), demand: Demand::new(INTERVAL_NS, now_ns) })
+        Ok(Self { range, stream: stream.clone(), demand: Demand::new(INTERVAL_NS, now_ns) })
     }
 
     /// Prepares `bytes` bytes for a run of `owner`, at the start of the slot's addresses and

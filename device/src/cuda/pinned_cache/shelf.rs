@@ -58,7 +58,7 @@ impl Shelf {
         self.uses += 1;
         entry.last_use = self.uses;
         self.by_use.insert(entry.last_use, *hash);
-        Some(Arc::clone(&entry.slice))
+        Some(entry.slice.clone())
     }
 
     pub(super) fn contains(&self, hash: &ContentHash) -> bool {

@@ -167,7 +167,7 @@ impl State {
         if !is_idle {
             return;
         }
-        let load = Arc::clone(&entry.load.load);
+        let load = entry.load.load.clone();
         if load.held.fetch_sub(1, Ordering::Relaxed) == 1 {
             load.cancel();
         }

@@ -19,7 +19,7 @@ pub struct Tensor {
 
 impl Tensor {
     pub(super) fn new(store: &Arc<Shared>, id: u64, span: Span, brought: Brought) -> Self {
-        Self { store: Arc::clone(store), id, span, brought }
+        Self { store: store.clone(), id, span, brought }
     }
 
     /// The tensor's place in device memory. The bytes are valid on a stream after

@@ -72,7 +72,8 @@ impl Block {
             let (bytes, padding) = here.split_at_mut(source.len().min(len));
             bytes.copy_from_slice(source.get(..bytes.len()).unwrap_or_default());
             padding.fill(0);
-            (skipped, rest) = (0, behind);
+            skipped = 0;
+            rest = behind;
             if rest.is_empty() {
                 return;
             }
@@ -188,7 +189,9 @@ mod tests {
             sizes in prop::collection::vec((0_usize..3 << 20, 0_u64..300, any::<bool>(), any::<bool>()), 1..8),
             piece_bytes in 1_usize << 10..3 << 20,
         ) {
-            let (mut groups, mut expected, mut at) = (vec![Vec::new()], Vec::new(), 0_u64);
+            let mut groups = vec![Vec::new()];
+            let mut expected = Vec::new();
+            let mut at = 0_u64;
             for (len, padding, gap, new_group) in sizes {
                 if new_group {
                     groups.push(Vec::new());

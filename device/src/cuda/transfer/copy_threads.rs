@@ -78,7 +78,8 @@ impl CopyThreads {
     pub(super) fn start(count: usize, shared: &Arc<Shared>) -> Result<Self, CudaError> {
         let mut started = Self { queue: Arc::default(), threads: Vec::new() };
         for _ in 0..count.max(1) {
-            let (queue, shared) = (Arc::clone(&started.queue), Arc::clone(shared));
+            let queue = started.queue.clone();
+            let shared = shared.clone();
             let thread = Builder::new().name("copy".to_owned()).spawn(move || queue.work(&shared));
             let thread =
                 thread.map_err(|error| CudaError::Invalid(format!("no thread for copies: {error}")))?;
@@ -120,7 +121,7 @@ impl Queue {
         let bytes = blocks.get(number).map_or(0, |block| block.span.bytes());
         let pieces = staging.split(usize::try_from(bytes).unwrap_or(usize::MAX), PIECE_BYTES);
         let count = pieces.len();
-        let fill = |piece| FillPiece { ticket, blocks: Arc::clone(&blocks), number, piece };
+        let fill = |piece| FillPiece { ticket, blocks: blocks.clone(), number, piece };
         self.work.lock().pieces.extend(pieces.into_iter().map(fill));
         (0..count).for_each(|_| {
             self.wake.notify_one();
@@ -180,7 +181,8 @@ mod tests {
             let shared = shared();
             let threads = CopyThreads::start(count, &shared).unwrap();
             for number in 0..BLOCKS {
-                let (blocks, staging) = (Arc::clone(&blocks), ring.try_take().unwrap());
+                let blocks = blocks.clone();
+                let staging = ring.try_take().unwrap();
                 threads.fill(Fill { ticket: number as u64, blocks, number, staging });
             }
             let all = |inbox: &mut super::super::Inbox| inbox.filled.len() < BLOCKS;
@@ -207,12 +209,7 @@ mod tests {
         let blocks: Arc<[Block]> = cut(&[vec![Segment { from: source, to }]]).into();
         for (number, count) in [(0, 8), (1, 1)] {
             let queue = Queue::default();
-            queue.push(Fill {
-                ticket: 7,
-                blocks: Arc::clone(&blocks),
-                number,
-                staging: ring.try_take().unwrap(),
-            });
+            queue.push(Fill { ticket: 7, blocks: blocks.clone(), number, staging: ring.try_take().unwrap() });
             assert_eq!(queue.work.lock().pieces.len(), count);
             let mut whole = None;
             for _ in 0..count {

@@ -122,7 +122,7 @@ impl Transfer {
             return Err(error.clone());
         }
         let event = match state.groups.get(group) {
-            Some(Group::Given(event)) => Some(Arc::clone(event)),
+            Some(Group::Given(event)) => Some(event.clone()),
             _ => None,
         };
         drop(state);
@@ -168,7 +168,7 @@ impl Transfer {
     pub(super) fn given(&self, groups: Range<usize>, event: &Arc<Event>) {
         let mut state = self.state();
         for group in state.groups.get_mut(groups).unwrap_or_default() {
-            *group = Group::Given(Arc::clone(event));
+            *group = Group::Given(event.clone());
         }
         drop(state);
         self.changed.notify_all();
@@ -186,7 +186,7 @@ impl Transfer {
 
     fn new(groups: Vec<Group>, shared: &Arc<Shared>) -> Arc<Self> {
         let state = Mutex::new(State { groups, cancelled: false, end: None, ended_at: None });
-        Arc::new(Self { state, changed: Condvar::new(), shared: Arc::clone(shared) })
+        Arc::new(Self { state, changed: Condvar::new(), shared: shared.clone() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -197,7 +197,7 @@ impl Transfer {
 
 impl Fetch {
     pub(super) fn new(job: &Job) -> Self {
-        Self { transfer: Arc::clone(&job.transfer), buffer: job.buffer.clone().unwrap_or_default() }
+        Self { transfer: job.transfer.clone(), buffer: job.buffer.clone().unwrap_or_default() }
     }
 
     /// Waits for the bytes.
@@ -220,7 +220,8 @@ impl Job {
         shared: &Arc<Shared>,
     ) -> Result<Self, TransferError> {
         for segment in groups.iter().flatten() {
-            let (source_bytes, place_bytes) = (segment.from.bytes().len() as u64, segment.to.bytes());
+            let source_bytes = segment.from.bytes().len() as u64;
+            let place_bytes = segment.to.bytes();
             if source_bytes > place_bytes {
                 return Err(TransferError::DoesNotFit { source_bytes, place_bytes });
             }

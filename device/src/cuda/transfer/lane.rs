@@ -135,7 +135,7 @@ impl Lane {
             } else if block.direct().is_some() {
                 Stage::Ready(None)
             } else {
-                let blocks = Arc::clone(&active.job.blocks);
+                let blocks = active.job.blocks.clone();
                 threads.fill(Fill { ticket, blocks, number, staging });
                 Stage::Filling
             };
@@ -217,7 +217,7 @@ impl Lane {
             self.active.iter().filter(|(_, active)| over(active)).map(|(id, _)| *id).collect();
         for id in &ids {
             if let Some(Active { job, error, .. }) = self.active.remove(id) {
-                let transfer = Arc::clone(&job.transfer);
+                let transfer = job.transfer.clone();
                 // The job's kept memory drops first: callers that wait for the end may rely on
                 // this.
                 drop(job);

@@ -53,8 +53,10 @@ impl Worker {
             let quiet = |inbox: &mut super::Inbox| !inbox.stop && inbox.jobs.is_empty();
             self.shared.wake.wait_while(&mut inbox, quiet);
         }
-        let (jobs, filled) = (std::mem::take(&mut inbox.jobs), std::mem::take(&mut inbox.filled));
-        let (stop, look) = (inbox.stop, std::mem::take(&mut inbox.look));
+        let jobs = std::mem::take(&mut inbox.jobs);
+        let filled = std::mem::take(&mut inbox.filled);
+        let stop = inbox.stop;
+        let look = std::mem::take(&mut inbox.look);
         drop(inbox);
         filled.into_iter().for_each(|filled| self.up.filled(filled));
         for job in jobs {

@@ -113,7 +113,8 @@ impl Checker<'_> {
     }
 
     fn conv(&self, op: &Conv, out: &TensorType) -> Result<(), Fault> {
-        let (x, w) = (self.operand(Conv::X)?.dims(), self.operand(Conv::W)?.dims());
+        let x = self.operand(Conv::X)?.dims();
+        let w = self.operand(Conv::W)?.dims();
         let (&[n, c, h, width], &[m, group_channels, kh, kw], &[out_n, out_m, oh, ow]) = (x, w, out.dims())
         else {
             return Err(Fault::Misfit("its picture"));
@@ -215,7 +216,8 @@ fn reach(offset: usize, dims: &[usize], strides: &[usize]) -> usize {
 
 /// Whether all elements of a block are inside a value.
 fn inside(layout: &Layout, dims: &[usize], tensor: &TensorType) -> bool {
-    let (mut first, mut last) = (layout.offset as i128, layout.offset as i128);
+    let mut first = layout.offset as i128;
+    let mut last = layout.offset as i128;
     for (dim, stride) in dims.iter().zip(&layout.strides) {
         let way = (*dim as i128 - 1) * *stride as i128;
         if way < 0 { first += way } else { last += way }

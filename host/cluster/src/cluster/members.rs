@@ -428,8 +428,7 @@ mod tests {
     async fn join_requires_same_protocol_and_secret() {
         let datastore: Arc<dyn Datastore> = Arc::new(MemoryStore::new());
         let secret = ContentHash::from_content(b"a secret");
-        let join =
-            |address: &str| Membership::join(Arc::clone(&datastore), address.to_owned(), LEASE, secret);
+        let join = |address: &str| Membership::join(datastore.clone(), address.to_owned(), LEASE, secret);
         let first = join("one:1").await.unwrap();
         let second = join("two:2").await.unwrap();
         assert!(second.seen.0.nodes.values().all(|member| member.version == env!("CARGO_PKG_VERSION")));
@@ -449,7 +448,7 @@ mod tests {
         assert_eq!(view.nodes.len(), 3, "it has left nothing: {view:?}");
         put(PROTOCOL).await;
         let other = ContentHash::from_content(b"another");
-        let why = Membership::join(Arc::clone(&datastore), "five:5".to_owned(), LEASE, other).await;
+        let why = Membership::join(datastore.clone(), "five:5".to_owned(), LEASE, other).await;
         let why = why.err().unwrap().to_string();
         assert!(why.contains("has another secret") && why.contains("--secret-file"), "{why}");
         let (view, _) = read(&*datastore, &first.keys, &Reports::default()).await.unwrap();

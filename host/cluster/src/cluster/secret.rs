@@ -24,7 +24,7 @@ impl Secret {
     /// Reads the first word of `file`. Without a file: the empty secret of a cluster on one
     /// machine.
     pub fn read(file: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(path) = file else { return Ok(Self::of(HeaderValue::from_static(""))) };
+        let Some(path) = file else { return Ok(Self::from_header(HeaderValue::from_static(""))) };
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the cluster's secret {}", path.display()))?;
         let word = text.split_whitespace().next().unwrap_or_default();
@@ -34,10 +34,10 @@ impl Secret {
         let mut header = HeaderValue::from_str(word)
             .with_context(|| format!("the cluster's secret in {} is not plain text", path.display()))?;
         header.set_sensitive(true);
-        Ok(Self::of(header))
+        Ok(Self::from_header(header))
     }
 
-    fn of(header: HeaderValue) -> Self {
+    fn from_header(header: HeaderValue) -> Self {
         let hash = ContentHash::from_content(header.as_bytes());
         Self { header, hash }
     }

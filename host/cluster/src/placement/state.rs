@@ -137,8 +137,9 @@ impl State {
         let Some(address) = address else {
             return Err(Refusal::HasLeft);
         };
-        let (lost, is_answered) = (CancellationToken::new(), Arc::default());
-        self.away.insert(invocation, Forwarded { lost: lost.clone(), is_answered: Arc::clone(&is_answered) });
+        let lost = CancellationToken::new();
+        let is_answered = Arc::<AtomicBool>::default();
+        self.away.insert(invocation, Forwarded { lost: lost.clone(), is_answered: is_answered.clone() });
         Ok(Placement::Remote(RemotePlacement { address, granted, lost, is_answered }))
     }
 

@@ -115,7 +115,8 @@ impl Sizer {
     fn rate_per_s(&mut self, demand: Demand) -> f64 {
         let elapsed = self.looked_at.elapsed();
         let before = self.demand;
-        (self.looked_at, self.demand) = (Instant::now(), demand);
+        self.looked_at = Instant::now();
+        self.demand = demand;
         let ended = demand.ended.saturating_sub(before.ended);
         if ended > 0 {
             self.items_per_request = demand.items.saturating_sub(before.items) as f64 / ended as f64;

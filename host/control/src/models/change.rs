@@ -52,7 +52,7 @@ impl Models {
         if let Some(same) = &same {
             fresh.stay_as(&same.source.prepared);
         }
-        BatchRules::of(&fresh.prepared.signature, &push.manifest.batching)?;
+        BatchRules::for_signature(&fresh.prepared.signature, &push.manifest.batching)?;
         may_run_somewhere(&fresh.prepared, push.manifest.device)?;
         let models = self.clone();
         let change = async move {

@@ -56,7 +56,8 @@ impl ModelPin {
         beside: Option<Beside>,
         recorder: Option<Arc<UseRecorder>>,
     ) -> Self {
-        let (models, placements) = (models.clone(), placements.clone());
+        let models = models.clone();
+        let placements = placements.clone();
         Self { pin, ran_on, around: Arc::new(Around { models, placements, ordinal, recorder, beside }) }
     }
 
@@ -83,7 +84,8 @@ impl ModelPin {
         &self,
         mut request: RunRequest,
     ) -> impl Future<Output = Result<(Completion, RanOn), InferenceError>> + Send + use<> {
-        let (around, ran_on) = (self.around.clone(), self.ran_on.clone());
+        let around = self.around.clone();
+        let ran_on = self.ran_on.clone();
         let again = around.beside.is_some().then(|| request.clone());
         if let Some(recorder) = &around.recorder {
             let meter = request.meter.take().unwrap_or_else(|| self.pin.meter().clone());

@@ -303,7 +303,8 @@ mod tests {
 
     #[test]
     fn part_ids_are_equal_on_all_nodes_and_differ_by_tenant() {
-        let (mut here, mut there) = (Sharing::default(), Sharing::default());
+        let mut here = Sharing::default();
+        let mut there = Sharing::default();
         let one = here.add(&id("one"), &prepared(&[1, 2]), 0);
         here.add(&id("other"), &prepared(&[2, 1]), 0);
         there.add(&id("other"), &prepared(&[2, 1]), 0);

@@ -172,7 +172,8 @@ impl Store {
 /// Moves the prepared files from `out` into `folder`. Blocks.
 fn keep_all(prepared: &Prepared, out: &Path, folder: &Path) -> std::io::Result<()> {
     for hash in prepared.blobs() {
-        let (from, to) = (out.join(hash.to_string()), folder.join(hash.to_string()));
+        let from = out.join(hash.to_string());
+        let to = folder.join(hash.to_string());
         if !is_intact(&to, hash)? {
             let file = std::fs::File::open(&from)?;
             file.set_permissions(Permissions::from_mode(0o600))?;

@@ -60,7 +60,8 @@ impl Known {
     pub(super) fn load(&mut self, all: impl IntoIterator<Item = (TenantId, Name, Record, Revision)>) {
         self.expiries.clear();
         for of in self.tenants.values_mut() {
-            (of.objects, of.bytes) = (BTreeMap::new(), 0);
+            of.objects = BTreeMap::new();
+            of.bytes = 0;
         }
         self.tenants.retain(|_, of| of.coming_len > 0);
         for (tenant, name, record, revision) in all {
@@ -161,7 +162,7 @@ mod tests {
         }
     }
 
-    fn of(tenant: u8, name: u8) -> (TenantId, Name) {
+    fn id(tenant: u8, name: u8) -> (TenantId, Name) {
         (TenantId::new(&format!("t{tenant}")).unwrap(), Name::new(&format!("n{name}")).unwrap())
     }
 
@@ -172,11 +173,12 @@ mod tests {
         fn totals_match_the_objects(
             steps in prop::collection::vec((0_u8..5, 0_u8..2, 0_u8..4, 1_u64..6, 1_u64..20), 1..120),
         ) {
-            let (len_max, bytes_max) = (3, 9);
+            let len_max = 3;
+            let bytes_max = 9;
             let mut known = Known::default();
             let mut coming = Vec::new();
             for (revision, (step, tenant, name, bytes, time_ms)) in (1..).zip(steps) {
-                let (tenant, name) = of(tenant, name);
+                let (tenant, name) = id(tenant, name);
                 match step {
                     0 | 1 => if known.reserve(&tenant, &name, bytes, len_max, bytes_max).is_ok() {
                         coming.push((tenant, name, bytes, time_ms));
@@ -192,7 +194,7 @@ mod tests {
                     },
                 }
                 let listed = |tenant| known.list(tenant, 0).map(|(_, record)| record.bytes).collect::<Vec<_>>();
-                let all: Vec<_> = [of(0, 0).0, of(1, 0).0].iter().map(listed).collect();
+                let all: Vec<_> = [id(0, 0).0, id(1, 0).0].iter().map(listed).collect();
                 prop_assert_eq!(known.usage(), (all.iter().map(Vec::len).sum(), all.iter().flatten().sum()));
                 prop_assert_eq!(known.expiries.len(), known.usage().0);
                 let is_within = |bytes: &Vec<u64>| bytes.iter().sum::<u64>() <= bytes_max && bytes.len() <= len_max;
@@ -207,14 +209,14 @@ mod tests {
     #[test]
     fn full_tenant_may_replace_an_object() {
         let mut known = Known::default();
-        let (tenant, name) = of(0, 0);
+        let (tenant, name) = id(0, 0);
         known.put(tenant.clone(), name.clone(), record(8, 10), Revision(1));
         let mut reserve = |name: &Name, bytes, len_max, bytes_max| {
             known
                 .reserve(&tenant, name, bytes, len_max, bytes_max)
                 .inspect(|()| known.release(&tenant, bytes))
         };
-        let other = of(0, 1).1;
+        let other = id(0, 1).1;
         assert_eq!(reserve(&other, 1, 1, 100), Err(Full::Len { len_max: 1 }));
         assert_eq!(reserve(&other, 2, 9, 9), Err(Full::Bytes { bytes_max: 9 }));
         assert_eq!(reserve(&name, 9, 1, 9), Ok(()));

@@ -51,7 +51,7 @@ impl Objects {
     fn heard_of(&self, revision: Revision) {
         let (len, bytes) = self.read_known().usage();
         self.metrics.objects.usage(len, bytes);
-        self.heard.of(revision);
+        self.heard.advance(revision);
     }
 }
 

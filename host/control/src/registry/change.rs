@@ -74,7 +74,9 @@ impl<K: Kind> Registry<K> {
         let Ok(turn) = self.turn.clone().acquire_owned().await else {
             return Err(RegistryError::Conflict(K::NOUN, name.clone()));
         };
-        let (registry, tenant, name) = (self.clone(), tenant.clone(), name.clone());
+        let registry = self.clone();
+        let tenant = tenant.clone();
+        let name = name.clone();
         let change = async move {
             let _held = (turn, held);
             let mut conflicts = 0;

@@ -165,7 +165,8 @@ async fn only_versions_deployed_by_other_nodes_are_compiled_ahead() {
     let store = Arc::new(MemoryStore::new());
     let (own, mut own_prepares) = open_and_hear(store.clone(), &changes).await;
     let (other, mut other_prepares) = open_and_hear(store.clone(), &changes).await;
-    let (f, g) = (Name::new("f").unwrap(), Name::new("g").unwrap());
+    let f = Name::new("f").unwrap();
+    let g = Name::new("g").unwrap();
     own.deploy(&tenant, &f, in_use.hold([]), record).await.unwrap();
     own.delete(&tenant, &f).await.unwrap();
     own.deploy(&tenant, &g, in_use.hold([]), record).await.unwrap();

@@ -38,7 +38,8 @@ async fn call(scope: &Scope, number: u64, wish: Wish, keep: Option<Keep>) -> boo
 #[tokio::test]
 async fn equal_call_hits_within_its_scope_only() {
     let cache = cache(1 << 20);
-    let (ours, theirs) = (scope(&cache), scope(&cache));
+    let ours = scope(&cache);
+    let theirs = scope(&cache);
     assert!(call(&ours, 1, Wish::default(), Some(answer(10))).await);
     assert!(!call(&ours, 1, Wish::default(), Some(answer(10))).await);
     assert!(call(&ours, 2, Wish::default(), None).await);

@@ -218,7 +218,8 @@ struct WorkflowRunner {
 
 impl Runner for WorkflowRunner {
     fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
-        let (steps, workflow) = (self.steps.clone(), self.workflow.clone());
+        let steps = self.steps.clone();
+        let workflow = self.workflow.clone();
         let RunRequest { inputs, outputs, deadline, priority, .. } = request;
         let guests = steps.dispatch.guests.clone();
         let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };

@@ -210,7 +210,9 @@ mod tests {
     }
 
     fn is_spent(body: &mut Option<RequestBody>) -> bool {
-        let (method, uri, headers) = (Method::POST, Uri::from_static("/fn/f/"), HeaderMap::new());
+        let method = Method::POST;
+        let uri = Uri::from_static("/fn/f/");
+        let headers = HeaderMap::new();
         let call = Call { method: &method, uri: &uri, headers: &headers };
         ForwardRequest::Http { call, body }.is_spent()
     }

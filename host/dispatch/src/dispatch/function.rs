@@ -214,7 +214,8 @@ impl Dispatch {
         digest: weir_types::ContentHash,
         kind: FunctionKind,
     ) -> Result<Arc<Entry>, LoadError> {
-        let (components, metrics) = (self.components.clone(), self.metrics.clone());
+        let components = self.components.clone();
+        let metrics = self.metrics.clone();
         let started = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
         let entry = loaded.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))?;

@@ -49,7 +49,8 @@ impl Dispatch {
         let execution = Some(Execution::alone(&inputs));
         let outputs = steps.run(workflow, inputs, wanted).await;
         permits.ended(outputs.is_ok());
-        let (outputs, run_time) = (outputs?, started.elapsed());
+        let outputs = outputs?;
+        let run_time = started.elapsed();
         Ok(Completion { outputs, stayed: Vec::new(), queue_time, run_time, execution })
     }
 

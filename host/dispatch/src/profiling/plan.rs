@@ -98,7 +98,7 @@ impl Configuration {
 
 impl Plan {
     /// Plans the configurations that a client requests, within `room`.
-    pub fn of(request: &ProfileRequest, room: &Room) -> Result<Self, PlanError> {
+    pub fn for_request(request: &ProfileRequest, room: &Room) -> Result<Self, PlanError> {
         let batch_max = if room.takes_batches { Batching::SIZE_MAX_CAP } else { 1 };
         let threads = list("threads", &request.threads, room.threads_max, "the device's processors", || {
             doubling(room.threads_max.min(THREADS_UNASKED_MAX))
@@ -192,7 +192,7 @@ mod tests {
     const ROOM: Room = Room { threads_max: 4, slots: 4, takes_batches: true };
 
     fn plan(json: &str, room: &Room) -> Result<Plan, PlanError> {
-        Plan::of(&serde_json::from_str(json).unwrap(), room)
+        Plan::for_request(&serde_json::from_str(json).unwrap(), room)
     }
 
     fn triples(plan: &Plan) -> Vec<(u32, u32, u32)> {

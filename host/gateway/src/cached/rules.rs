@@ -71,7 +71,8 @@ pub(super) fn lets_keep(response: &Response, bytes_max: u64) -> Option<Option<Du
     if is_one_of_a_kind {
         return None;
     }
-    let (mut max_age, mut shared) = (None, None);
+    let mut max_age = None;
+    let mut shared = None;
     for (name, value) in directives(headers) {
         match &*name {
             "no-store" | "no-cache" | "private" => return None,

@@ -74,7 +74,7 @@ pub(crate) async fn profile(
     let takes_batches = ready.pin().signature().has_batch_dimension();
     let slots = u32::try_from(cache.slots()).unwrap_or(u32::MAX);
     let room = Room { threads_max: cache.threads_max(), slots, takes_batches };
-    let plan = Plan::of(&request, &room)?;
+    let plan = Plan::for_request(&request, &room)?;
     let mask = entry.record.manifest.batching.mask.as_deref();
     let batch_max = plan.configurations.iter().map(|one| one.batch).max().unwrap_or(1);
     let inputs = Inputs::new(ready.pin().signature(), mask, request.dims, batch_max)?;

@@ -41,9 +41,9 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
         let budget = self.budget.clone();
         // The task ends with its connection.
         drop(self.threads.spawn(async move {
-            let answer = Arc::default();
+            let answer = Arc::<OnceLock<Arc<Answer>>>::default();
             let mut timer = StallTimer::for_stream(budget.config());
-            let mut serving = pin!(ANSWER.scope(Arc::clone(&answer), stream));
+            let mut serving = pin!(ANSWER.scope(answer.clone(), stream));
             let cut = poll_fn(|cx| {
                 if serving.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);

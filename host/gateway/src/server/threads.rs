@@ -110,7 +110,7 @@ impl Place {
     /// Counts one more connection until the returned value is dropped.
     pub(super) fn take(&self) -> Placed {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Placed(Arc::clone(&self.connections))
+        Placed(self.connections.clone())
     }
 
     pub(super) fn runtime(&self) -> &Handle {

@@ -19,7 +19,7 @@ pub(super) struct Cached {
 
 impl Cached {
     /// Returns none if the model or function has no cache, or if the caller bypasses it.
-    pub(super) fn of(
+    pub(super) fn for_request(
         node: &NodeState,
         answers: &OnceLock<Arc<Scope>>,
         ttl_ms: Option<u64>,
@@ -92,7 +92,8 @@ mod tests {
     #[test]
     fn different_inferences_have_different_hashes() {
         use ElementType::{Int8, Uint8};
-        let (x, y) = (tensor("x", Uint8, &[2], b"ab"), tensor("y", Uint8, &[2], b"cd"));
+        let x = tensor("x", Uint8, &[2], b"ab");
+        let y = tensor("y", Uint8, &[2], b"cd");
         let of = |inputs: &[&(String, Tensor)], wanted: Option<&[&str]>| {
             let wanted =
                 wanted.map(|wanted| wanted.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());

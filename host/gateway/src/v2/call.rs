@@ -164,7 +164,8 @@ impl Call {
             if let Some((Verdict::Miss, look)) = cached {
                 serving.missed(look);
             }
-            let (times, started) = (Times::of(batch, &completion), Instant::now());
+            let times = Times::from_completion(batch, &completion);
+            let started = Instant::now();
             let model_name = self.target.name().to_string();
             let model_version = self.target.version().to_string();
             let verdict = cached.map(|(verdict, _)| verdict);
@@ -254,7 +255,8 @@ impl Call {
         inputs: Vec<(String, Tensor)>,
         outputs: Option<Vec<String>>,
     ) -> Result<(Ran, Looked), ApiError> {
-        let (began, deadline) = (Instant::now(), self.ctx.deadline);
+        let began = Instant::now();
+        let deadline = self.ctx.deadline;
         let input = cached::input(node, &inputs, outputs.as_deref()).await?;
         let run = async || {
             let look = began.elapsed();

@@ -24,7 +24,7 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// Returns the encoding of a request; none for an uncompressed body.
-    pub(super) fn of(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
+    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Option<Self>, ApiError> {
         let mut values = headers.get_all(CONTENT_ENCODING).iter();
         let Some(value) = values.next() else { return Ok(None) };
         let known = value.to_str().ok().filter(|_| values.next().is_none()).and_then(Self::parse);
@@ -163,7 +163,11 @@ mod tests {
         assert_eq!(wanted("deflate"), Some(Encoding::Deflate));
         assert_eq!((wanted("gzip, deflate, br"), wanted("br"), wanted("identity")), (None, None, None));
         let of = |text: &'static str| {
-            Encoding::of(&HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static(text))])).ok()
+            Encoding::from_headers(&HeaderMap::from_iter([(
+                CONTENT_ENCODING,
+                HeaderValue::from_static(text),
+            )]))
+            .ok()
         };
         assert_eq!(
             (of("GZIP"), of("identity"), of("br"), of("gzip, gzip")),

@@ -67,9 +67,9 @@ struct Wire {
 }
 
 impl Wire {
-    fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
+    fn from_headers(headers: &HeaderMap) -> Result<Self, ApiError> {
         Ok(Self {
-            encoding: Encoding::of(headers)?,
+            encoding: Encoding::from_headers(headers)?,
             json_bytes: number(headers, &INFERENCE_HEADER_LENGTH)?,
             length: number(headers, &CONTENT_LENGTH)?,
         })
@@ -91,7 +91,7 @@ pub(super) async fn read(
     limit: BodyLimit,
     ports: Option<Vec<Port>>,
 ) -> Result<Unresolved, ApiError> {
-    let wire = Wire::of(headers)?;
+    let wire = Wire::from_headers(headers)?;
     let lead = if wire.encoding.is_none() { wire.lead() } else { 0 };
     let body = receive_behind(lead, body, wire.length, &node.arena, limit).await?;
     let json_bytes = wire.json_bytes.unwrap_or(body.len()).min(body.len());

@@ -86,7 +86,8 @@ pub(super) async fn unload(
 /// it is damaged or its dependencies are missing.
 pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<IndexEntry> {
     let there = NamedTarget::list(node, tenant).into_iter().flat_map(|target| {
-        let (name, unready) = (target.name().clone(), target.unready(node));
+        let name = target.name().clone();
+        let unready = target.unready(node);
         target.versions(node).into_iter().map(move |version| IndexEntry {
             name: name.to_string(),
             version: version.to_string(),

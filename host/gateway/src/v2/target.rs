@@ -70,7 +70,7 @@ impl NamedTarget {
     /// Returns the rules for batching requests; none if requests are not batched.
     pub(crate) fn batching(&self) -> Option<BatchRules> {
         let Self::Model(entry) = self else { return None };
-        BatchRules::of(&entry.source.prepared.signature, &entry.source.batching).ok().flatten()
+        BatchRules::for_signature(&entry.source.prepared.signature, &entry.source.batching).ok().flatten()
     }
 }
 
@@ -215,7 +215,7 @@ impl NamedTarget {
             Self::Model(entry) => (&entry.answers, entry.record.manifest.cache_ttl_ms),
             Self::Workflow(_) => return None,
         };
-        Cached::of(node, answers, ttl_ms, headers)
+        Cached::for_request(node, answers, ttl_ms, headers)
     }
 
     /// Returns the statistics of the target.

@@ -130,7 +130,7 @@ fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
 }
 
 fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, CompileError> {
-    let generation = Generation::of(kind);
+    let generation = Generation::for_kind(kind);
     let internal = |error: wasmtime::Error| match is_out_of_memory(&error) {
         true => CompileError::over(limits, "memory"),
         false => CompileError::new(ErrorCode::Internal, format!("{error:#}")),

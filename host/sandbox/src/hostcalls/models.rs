@@ -51,7 +51,7 @@ impl OpenModel {
             metrics.phase(Phase::ModelRun, started.elapsed());
             if let Some(serving) = serving {
                 match &completion {
-                    Ok(completion) => serving.done(Times::of(batch, completion)),
+                    Ok(completion) => serving.done(Times::from_completion(batch, completion)),
                     Err(error) => serving.failed(error.code()),
                 }
             }

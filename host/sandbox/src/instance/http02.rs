@@ -28,7 +28,8 @@ pub(super) async fn handle(
     let outcome = Arc::new(Mutex::new(Outcome::Open(answer)));
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
-        let (outcome, cell) = (outcome.clone(), cell.clone());
+        let outcome = outcome.clone();
+        let cell = cell.clone();
         move |response| {
             let mut outcome = outcome.lock();
             *outcome = std::mem::replace(&mut *outcome, Outcome::Sent).settle(response, &cell);

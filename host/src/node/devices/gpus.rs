@@ -60,7 +60,7 @@ impl Gpus {
             Ok(devices) => devices
                 .infos()
                 .iter()
-                .map(|info| DeviceConfig::of(DeviceName::Cuda(Some(info.ordinal))))
+                .map(|info| DeviceConfig::new(DeviceName::Cuda(Some(info.ordinal))))
                 .collect(),
             Err(unavailable) => {
                 tracing::info!(%unavailable, "no usable GPU: models run on the CPU");

@@ -13,7 +13,8 @@ impl Blobs {
     /// one fetch.
     pub async fn fetch(&self, digest: ContentHash) -> Result<PathBuf, BlobError> {
         let path = self.path(digest);
-        let (blobs, found) = (self.clone(), path.clone());
+        let blobs = self.clone();
+        let found = path.clone();
         if blocking(move || Ok(is_there(&found)? || blobs.is_local(digest)?)).await? {
             return Ok(path);
         }
@@ -29,7 +30,8 @@ impl Blobs {
         if let Some(flight) = fetching.get(&digest).and_then(WeakShared::upgrade) {
             return flight;
         }
-        let (blobs, shared) = (self.clone(), shared.clone());
+        let blobs = self.clone();
+        let shared = shared.clone();
         let flight = async move { blobs.receive(&shared, digest).await }.boxed().shared();
         fetching.extend(flight.downgrade().map(|weak| (digest, weak)));
         flight

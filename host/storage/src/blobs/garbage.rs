@@ -184,7 +184,8 @@ mod tests {
     #[tokio::test]
     async fn unreferenced_blob_is_removed_after_two_grace_periods() {
         let store = Store::new();
-        let (kept, garbage) = (store.put("kept").await, store.put("garbage").await);
+        let kept = store.put("kept").await;
+        let garbage = store.put("garbage").await;
         assert_eq!(store.look(&[kept], 0).await, [0, 0, 0], "it may be of a deploy under way");
         assert_eq!(store.look(&[kept], 1).await, [1, 0, 0]);
         assert!(store.is_there(kept) && !store.is_there(garbage));
@@ -197,7 +198,8 @@ mod tests {
     #[tokio::test]
     async fn needed_blob_is_brought_back_by_fetch_or_collection() {
         let store = Store::new();
-        let (one, other) = (store.put("one").await, store.put("other").await);
+        let one = store.put("one").await;
+        let other = store.put("other").await;
         assert_eq!(store.look(&[], 1).await, [2, 0, 0]);
         assert!(store.shared.get(one).await.is_ok(), "a node that fetches it finds it");
         assert!(store.is_there(one) && !store.is_there(other));

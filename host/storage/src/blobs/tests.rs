@@ -101,7 +101,8 @@ async fn fetched_blob_is_verified_and_evicted_least_recently_used_first() {
     let blobs = |name: &str, cache_bytes_max| {
         Blobs::open(folder.path().join(name), Some(shared(&store, cache_bytes_max))).unwrap()
     };
-    let (ours, theirs) = (blobs("ours", 100), blobs("theirs", 10));
+    let ours = blobs("ours", 100);
+    let theirs = blobs("theirs", 10);
     let mut digests = Vec::new();
     for text in ["first", "other", "third"] {
         digests.push(ContentHash::from_content(text.as_bytes()));

@@ -47,7 +47,7 @@ struct TierLabels {
 }
 
 impl Labels {
-    fn of(device: &str) -> Self {
+    fn for_device(device: &str) -> Self {
         Self { device: device.to_owned() }
     }
 }
@@ -120,7 +120,7 @@ impl DeviceMetrics {
 
     /// Sets the current state of a device.
     pub fn set(&self, device: &DeviceReport) {
-        let labels = Labels::of(&device.name);
+        let labels = Labels::for_device(&device.name);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.resident_bytes.get_or_create(&labels).set(number(device.used_bytes));
         self.capacity_bytes.get_or_create(&labels).set(number(device.capacity_bytes));
@@ -141,7 +141,7 @@ impl DeviceMetrics {
             spilled_to_host_bytes,
             through_host_bytes,
         } = *handed_over;
-        let labels = Labels::of(device);
+        let labels = Labels::for_device(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.intermediates.get_or_create(&labels).set(number(kept));
         self.intermediates_bytes.get_or_create(&labels).set(number(kept_bytes));
@@ -160,7 +160,7 @@ impl DeviceMetrics {
     /// Sets the figures of a GPU's executor.
     pub fn set_executor(&self, device: &str, figures: &ExecutorFigures) {
         let ExecutorFigures { capture_failures, outside_bytes } = *figures;
-        let labels = Labels::of(device);
+        let labels = Labels::for_device(device);
         self.outside_bytes.get_or_create(&labels).set(i64::try_from(outside_bytes).unwrap_or(i64::MAX));
         // The executor counts these failures; copy its total.
         self.capture_failures.get_or_create(&labels).inner().store(capture_failures, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl DeviceMetrics {
     /// Sets the figures of a GPU's pinned cache.
     pub fn set_pinned_cache(&self, device: &str, figures: &PinnedCacheFigures) {
         let PinnedCacheFigures { capacity_bytes, used_bytes, hit_bytes, miss_bytes } = *figures;
-        let labels = Labels::of(device);
+        let labels = Labels::for_device(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.pinned_cache_bytes.get_or_create(&labels).set(number(used_bytes));
         self.pinned_cache_capacity_bytes.get_or_create(&labels).set(number(capacity_bytes));
@@ -180,11 +180,11 @@ impl DeviceMetrics {
 
     /// Counts the loss of a device.
     pub fn lost(&self, device: &str) {
-        self.losses.get_or_create(&Labels::of(device)).inc();
+        self.losses.get_or_create(&Labels::for_device(device)).inc();
     }
 
     /// Counts a model that was placed on this device but ran on another.
     pub(super) fn instead(&self, device: &str) {
-        self.fallbacks.get_or_create(&Labels::of(device)).inc();
+        self.fallbacks.get_or_create(&Labels::for_device(device)).inc();
     }
 }

@@ -191,7 +191,7 @@ impl Functions {
     }
 
     /// Returns the series of one function. All callers share them while any handle exists.
-    pub(super) fn of(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
+    pub(super) fn series(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
         let owner = Owner { tenant: tenant.to_string(), function: name.to_string() };
         let mut live = self.live.lock();
         if let Some(series) = live.get(&owner).and_then(Weak::upgrade) {

@@ -43,7 +43,11 @@ impl AllHedges {
         all
     }
 
-    pub(super) fn of(&self, WorkflowId { tenant, name, version }: &WorkflowId, step: &str) -> HedgeMetrics {
+    pub(super) fn series(
+        &self,
+        WorkflowId { tenant, name, version }: &WorkflowId,
+        step: &str,
+    ) -> HedgeMetrics {
         let labels = Labels {
             tenant: tenant.to_string(),
             workflow: name.to_string(),

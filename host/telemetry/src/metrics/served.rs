@@ -40,7 +40,7 @@ impl AllServed {
     }
 
     /// Returns the statistics of one version. All callers share them while any handle exists.
-    pub(super) fn of(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
+    pub(super) fn series(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
         let owner = Owner { tenant: tenant.clone(), name: name.clone(), version };
         let mut all = self.0.lock();
         if let Some(series) = all.get(&owner).and_then(Weak::upgrade) {
@@ -168,7 +168,7 @@ pub struct Times {
 
 impl Times {
     /// Returns the times of a run, without times to read inputs and write outputs.
-    pub fn of(batch: u32, run: &Completion) -> Self {
+    pub fn from_completion(batch: u32, run: &Completion) -> Self {
         let Completion { queue_time: queue, run_time: infer, execution, .. } = *run;
         Self { batch, queue, infer, execution, ..Self::default() }
     }
@@ -403,7 +403,7 @@ mod tests {
     use super::*;
 
     fn served(all: &AllServed) -> Served {
-        all.of(&TenantId::default(), &Name::new("m").unwrap(), Version(1))
+        all.series(&TenantId::default(), &Name::new("m").unwrap(), Version(1))
     }
 
     #[test]
@@ -429,7 +429,8 @@ mod tests {
     #[test]
     fn statistics_live_until_the_last_handle_is_dropped() {
         let all = AllServed::default();
-        let (first, second) = (served(&all), served(&all));
+        let first = served(&all);
+        let second = served(&all);
         drop(first);
         second.begin(Instant::now()).failed(ErrorCode::Internal);
         assert_eq!(served(&all).tallies()[1].count, 1);

@@ -65,7 +65,7 @@ impl AllSizes {
         all
     }
 
-    pub(super) fn of(&self, ModelId { tenant, name, version }: &ModelId, device: &str) -> SizeMetrics {
+    pub(super) fn series(&self, ModelId { tenant, name, version }: &ModelId, device: &str) -> SizeMetrics {
         let labels = Labels {
             tenant: tenant.to_string(),
             model: name.to_string(),

@@ -18,7 +18,7 @@ struct Labels {
 
 impl Labels {
     /// Creates labels. An empty label stands for none, by Prometheus convention.
-    fn of(Row { tenant, function, model }: &Row, device: Device) -> Self {
+    fn for_row(Row { tenant, function, model }: &Row, device: Device) -> Self {
         let (name, version) = model
             .as_ref()
             .map_or_else(Default::default, |(name, version)| (name.to_string(), version.to_string()));
@@ -64,7 +64,7 @@ impl Collector for Meters {
                     continue;
                 }
                 for (device, used) in used {
-                    let labels = Labels::of(row, *device);
+                    let labels = Labels::for_row(row, *device);
                     let mut sample = metric.encode_family(&labels)?;
                     sample.encode_counter::<[(&str, &str); 0], _, u64>(&value(used), None)?;
                 }

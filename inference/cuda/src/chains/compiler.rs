@@ -19,7 +19,7 @@ impl Compiler {
             let version = nvrtc.version();
             format!("version {version} compiles for no device of compute capability {compute_capability}")
         })?;
-        Ok(Self { nvrtc, target, context: Arc::clone(context) })
+        Ok(Self { nvrtc, target, context: context.clone() })
     }
 
     /// Compiles and loads the kernel of a chain. Returns the reason of a failure. Takes tens of

@@ -74,8 +74,8 @@ impl<F: Clone> Table<F> {
             return Found::Refused;
         }
         if self.queue.len() < QUEUE_LEN_MAX && self.make_room() {
-            self.queue.push_back(Arc::clone(chain));
-            self.entries.insert(Arc::clone(chain), Entry { found: Found::Pending, asked: self.asked });
+            self.queue.push_back(chain.clone());
+            self.entries.insert(chain.clone(), Entry { found: Found::Pending, asked: self.asked });
         }
         Found::Pending
     }
@@ -146,7 +146,7 @@ impl<F: Clone> Table<F> {
             return true;
         }
         let settled = self.entries.iter().filter(|(_, entry)| !matches!(entry.found, Found::Pending));
-        let oldest = settled.min_by_key(|(_, entry)| entry.asked).map(|(chain, _)| Arc::clone(chain));
+        let oldest = settled.min_by_key(|(_, entry)| entry.asked).map(|(chain, _)| chain.clone());
         let Some(entry) = oldest.and_then(|chain| self.entries.remove(&chain)) else { return false };
         if let Found::Kernel(kernel) = entry.found {
             self.forgotten.push(kernel);

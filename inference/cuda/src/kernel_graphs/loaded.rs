@@ -103,7 +103,7 @@ impl Loaded {
             self.plans.insert(shapes.to_vec(), Planned { captured, captures, plan });
         }
         let planned = self.plans.get_mut(shapes).ok_or_else(misfit)?;
-        Ok((Arc::clone(&planned.plan), Run { planned, code: &self.code }))
+        Ok((planned.plan.clone(), Run { planned, code: &self.code }))
     }
 }
 

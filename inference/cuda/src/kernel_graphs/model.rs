@@ -62,7 +62,7 @@ impl Model for KernelGraphModel {
     }
 
     fn session(&self, _threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        Ok(Box::new(KernelGraphSession { graph: Arc::clone(&self.graph), device_time: None }))
+        Ok(Box::new(KernelGraphSession { graph: self.graph.clone(), device_time: None }))
     }
 }
 

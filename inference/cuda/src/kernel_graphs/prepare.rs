@@ -33,7 +33,8 @@ impl KernelGraphPreparer {
 #[async_trait::async_trait]
 impl Preparer for KernelGraphPreparer {
     async fn prepare(&self, file: &Path, _: Precision, out: &Path) -> Result<Prepared, PrepareError> {
-        let (file, out) = (file.to_owned(), out.to_owned());
+        let file = file.to_owned();
+        let out = out.to_owned();
         let mut bundle = blocking(move || read(&file)).await?;
         let limits = CompileLimits {
             memory_bytes_max: self.0.compile_memory_bytes_max,

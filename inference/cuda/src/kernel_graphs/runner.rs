@@ -69,15 +69,16 @@ impl Runner {
     pub(super) fn open(driver: PathBuf, ordinal: u32, memory_bytes_max: u64) -> Result<Self, String> {
         let search = Search { driver: Some(driver), ..Search::default() };
         let devices = Devices::discover(&search).map_err(|error| error.to_string())?;
-        Self::of(&devices, ordinal, memory_bytes_max).map_err(|error| error.to_string())
+        Self::new(&devices, ordinal, memory_bytes_max).map_err(|error| error.to_string())
     }
 
-    fn of(devices: &Devices, ordinal: u32, memory_bytes_max: u64) -> Result<Self, CudaError> {
+    fn new(devices: &Devices, ordinal: u32, memory_bytes_max: u64) -> Result<Self, CudaError> {
         let context = devices.open(ordinal)?;
         let pool = BlockPool::new(&context, memory_bytes_max)?;
         let stream = Arc::new(Stream::new(&context, Priority::Normal)?);
         let memory = SlotMemory::new(&pool, &stream, memory_bytes_max, 0)?;
-        let (began, ended) = (Event::with_timing(&context)?, Event::with_timing(&context)?);
+        let began = Event::with_timing(&context)?;
+        let ended = Event::with_timing(&context)?;
         let staging = StagingBuffer::new(&context, STAGING_BYTES)?;
         let graphs = HashMap::new();
         let opened = Instant::now();
@@ -141,7 +142,8 @@ impl Runner {
         let output_bytes: u64 = outputs.iter().map(|output| output.region.bytes).sum();
         let staging_bytes = usize::try_from(input_bytes.max(output_bytes)).unwrap_or(usize::MAX);
         let staging = self.staging.get(staging_bytes)?;
-        let (stream, part_of) = (&self.stream, |offset, bytes| arena.slice(offset, bytes).ok_or_else(misfit));
+        let stream = &self.stream;
+        let part_of = |offset, bytes| arena.slice(offset, bytes).ok_or_else(misfit);
 
         let mut rest = &mut *staging;
         let mut places = Vec::with_capacity(inputs.len());

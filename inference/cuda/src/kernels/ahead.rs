@@ -17,8 +17,8 @@ impl Ahead {
     /// first use.
     pub(super) fn start(modules: &Arc<Modules>) -> Option<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let modules = Arc::clone(modules);
-        let over = Arc::clone(&is_over);
+        let modules = modules.clone();
+        let over = is_over.clone();
         let load = move || {
             // The first use of the module reports the failure.
             let _ = modules

@@ -28,7 +28,7 @@ pub struct Modules {
 
 impl Modules {
     pub(super) fn new(context: &Arc<Context>, compute_capability: u32) -> Self {
-        Self { context: Arc::clone(context), compute_capability, cells: Mutex::default(), told: Once::new() }
+        Self { context: context.clone(), compute_capability, cells: Mutex::default(), told: Once::new() }
     }
 
     /// Returns the modules for this device.
@@ -47,10 +47,10 @@ impl Modules {
         };
         let mut cell = cell.lock();
         if let Some(loaded) = &*cell {
-            return Ok(Arc::clone(loaded));
+            return Ok(loaded.clone());
         }
         let loaded = self.load(module)?;
-        *cell = Some(Arc::clone(&loaded));
+        *cell = Some(loaded.clone());
         Ok(loaded)
     }
 

@@ -105,7 +105,8 @@ fn product(
 ) -> Option<Product<Slot>> {
     let output = operands.outputs.first().copied().flatten()?;
     let operand = |place: usize| operands.inputs.get(place).copied().flatten();
-    let (bias, residual) = (operand(MatMul::BIAS), operand(MatMul::RESIDUAL));
+    let bias = operand(MatMul::BIAS);
+    let residual = operand(MatMul::RESIDUAL);
     let (element_type, element_bytes) = match output.element_type() {
         ElementType::Fp32 => (ElementType::Fp32, 4),
         half @ (ElementType::Fp16 | ElementType::Bf16) => (half, 2),

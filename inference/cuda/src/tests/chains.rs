@@ -37,7 +37,8 @@ impl Setup {
     fn compile_all(&self, graphs: &[Graph]) -> Vec<usize> {
         let weights = Weights::none();
         let bound = graphs.iter().map(|graph| {
-            let program = Program::of(graph, Precision::Fp32, &self.gpu.target, ProductTier::Own).unwrap();
+            let program =
+                Program::from_graph(graph, Precision::Fp32, &self.gpu.target, ProductTier::Own).unwrap();
             Bound::new(&self.gpu, program, &weights, OWNER).unwrap()
         });
         let bound: Vec<_> = bound.collect();
@@ -121,7 +122,8 @@ fn compiled_normalisations_match_interpreter() {
 fn captured_compiled_chain_matches_interpreter() {
     let setup = compiling(4);
     let graph = Example::silu(&[1000]).graph().unwrap();
-    let program = || Program::of(&graph, Precision::Fp32, &setup.gpu.target, ProductTier::Own).unwrap();
+    let program =
+        || Program::from_graph(&graph, Precision::Fp32, &setup.gpu.target, ProductTier::Own).unwrap();
     let weights = Weights::none();
     let inputs: Vec<_> = graph
         .inputs

@@ -5,7 +5,6 @@ use super::{
     DIGITS, MEMORY_BYTES_MAX, Setup, assert_close, expected, expected_of_all, read, run, run_all, values,
 };
 use crate::model::{CudaModel, ModelFiles};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_fake_cuda::Fake;
 use weir_inference::{ErrorKind, InferenceError, Interrupt, Job, Model, Reason, Tensor};
@@ -45,7 +44,8 @@ fn early_layers_run_before_last_weights_arrive() {
     let inputs = words(&setup);
     setup.fake.hold_loads_after(LOADS_OF_EARLY_LAYERS);
     let model = setup.begin_load("minilm", read(MINILM));
-    let (mut session, mut later) = (model.session(1).unwrap(), model.session(1).unwrap());
+    let mut session = model.session(1).unwrap();
+    let mut later = model.session(1).unwrap();
     let (found, expected) = std::thread::scope(|scope| {
         let cold = scope.spawn(|| run_all(&mut *session, &inputs).unwrap().remove(0));
         wait_for_kernels(&setup.fake, 10);
@@ -104,8 +104,8 @@ fn corrupt_weights_never_answer_and_valid_ones_reload() {
     let setup = Setup::new(6);
     let input = setup.floats(&[1, 1, 8, 8], |at| (at * 5 % 17) as f32 / 17.0);
     let source = setup.source("digits", read(DIGITS));
-    let files = ModelFiles::of(&source).unwrap();
-    let load = || CudaModel::load(Arc::clone(&setup.gpu), &files);
+    let files = ModelFiles::for_source(&source).unwrap();
+    let load = || CudaModel::load(setup.gpu.clone(), &files);
     let graph = source.prepared.variants_for(Platform::Cuda).next().unwrap().skeleton;
     let paths: Vec<_> =
         std::fs::read_dir(setup.blobs.path()).unwrap().map(|file| file.unwrap().path()).collect();

@@ -3,7 +3,6 @@
 use super::{DIGITS, Setup, assert_close, expected, read, run, values};
 use crate::model::{CudaModel, ModelFiles};
 use crate::weights::PinnedLookups;
-use std::sync::Arc;
 use weir_fake_cuda::Fake;
 use weir_inference::{InferenceError, Model};
 use weir_kernels::Precision;
@@ -70,9 +69,9 @@ fn premapped_memory_is_freed_for_runs() {
 fn loads_count_the_bytes_that_they_copy_from_the_pinned_cache_and_from_files() {
     let setup = Setup::new(3);
     let source = setup.source("digits", read(DIGITS));
-    let files = ModelFiles::of(&source).unwrap();
+    let files = ModelFiles::for_source(&source).unwrap();
     let load = || {
-        let model = CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
+        let model = CudaModel::load(setup.gpu.clone(), &files).unwrap();
         model.arrive().unwrap();
         setup.gpu.pinned.settle();
         model
@@ -91,8 +90,8 @@ fn loads_count_the_bytes_that_they_copy_from_the_pinned_cache_and_from_files() {
 fn damaged_file_is_rejected_despite_a_valid_pinned_copy() {
     let setup = Setup::new(6);
     let source = setup.source("digits", read(DIGITS));
-    let files = ModelFiles::of(&source).unwrap();
-    let load = || CudaModel::load(Arc::clone(&setup.gpu), &files).unwrap();
+    let files = ModelFiles::for_source(&source).unwrap();
+    let load = || CudaModel::load(setup.gpu.clone(), &files).unwrap();
     load().arrive().unwrap();
     setup.gpu.pinned.settle();
     let skeleton = source.prepared.variants[0].skeleton.to_string();

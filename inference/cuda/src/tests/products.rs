@@ -142,7 +142,8 @@ impl Case {
 fn error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let error = |(found, expected): (&f32, &f32)| {
-        let (found, expected) = (f64::from(*found), f64::from(*expected));
+        let found = f64::from(*found);
+        let expected = f64::from(*expected);
         let error = (found - expected).abs() / expected.abs().max(1.0);
         if error.is_nan() { f64::INFINITY } else { error }
     };
@@ -156,7 +157,7 @@ fn library_products_match_reference() {
     let given = runner.run(&cases(), |case| {
         let graph = case.graph();
         let tier = setup.gpu.products.tier();
-        let program = Program::of(&graph, case.precision, &setup.gpu.target, tier).unwrap();
+        let program = Program::from_graph(&graph, case.precision, &setup.gpu.target, tier).unwrap();
         let is_given = matches!(program.steps.as_slice(), [Step::Product { .. }]);
         prop_assert!(is_given || !case.is_plain(), "the kernels are to compute it");
         let inputs: Vec<reference::Tensor> = graph

@@ -48,7 +48,7 @@ impl Export {
             Answer::Exported(place) if place.blocks <= blocks_max => {
                 // From now on, dropping the export releases it in the worker.
                 let weak = Arc::downgrade(worker);
-                let config = Arc::clone(&worker.config);
+                let config = worker.config.clone();
                 let mut export = Self { worker: weak, config, number, place, blocks: None };
                 let files = connection.receive_files(place.blocks).map_err(|error| worker.failed(error))?;
                 Ok(files.map(|files| {

@@ -41,7 +41,8 @@ mod tests {
     #[test]
     fn reservations_never_exceed_the_limit() {
         let files = Files::new(10);
-        let (six, four) = (files.reserve(6), files.reserve(4));
+        let six = files.reserve(6);
+        let four = files.reserve(4);
         assert!(six.is_some() && four.is_some() && files.reserve(1).is_none());
         drop(six);
         assert!(files.reserve(7).is_none());

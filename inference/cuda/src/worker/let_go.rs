@@ -40,7 +40,7 @@ impl LetGo {
 
 /// Starts the thread, which ends with `worker`.
 pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()> {
-    let config = Arc::clone(&worker.config);
+    let config = worker.config.clone();
     let worker = Arc::downgrade(worker);
     let name = format!("weir-{}-free", config.device());
     let tell = move || tell(&worker, &config.hand_overs, &gone);

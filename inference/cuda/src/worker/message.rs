@@ -82,7 +82,8 @@ impl MemoryReport {
     pub(super) fn new(gpu: &Gpu) -> Self {
         let Measured { outside_bytes, capacity_bytes, .. } = gpu.measured();
         let PinnedCacheUsage { bytes_max, used_bytes, .. } = gpu.pinned.usage();
-        let (pinned_capacity_bytes, pinned_used_bytes) = (bytes_max, used_bytes);
+        let pinned_capacity_bytes = bytes_max;
+        let pinned_used_bytes = used_bytes;
         Self { outside_bytes, capacity_bytes, pinned_capacity_bytes, pinned_used_bytes }
     }
 }

@@ -43,7 +43,7 @@ impl WorkerModel {
         source: &ModelSource,
         arena: Arena,
     ) -> Result<Self, InferenceError> {
-        let files = ModelFiles::of(source)?;
+        let files = ModelFiles::for_source(source)?;
         let outputs = files.signature.outputs.iter().map(|port| port.datatype).collect();
         let seconds = source.prepared.weight_bytes / LOAD_BYTES_PER_S_MIN;
         let load_time_max = CALL_TIME_MAX.saturating_add(Duration::from_secs(seconds));
@@ -51,7 +51,7 @@ impl WorkerModel {
         let is_arriving = AtomicBool::new(true);
         let id = source.id().clone();
         let tenant = id.tenant.clone();
-        let memory = Arc::new(WorkerMemory { worker: Arc::clone(&worker), tenant, arena });
+        let memory = Arc::new(WorkerMemory { worker: worker.clone(), tenant, arena });
         let model = Arc::new(Loaded { worker, id, number, outputs, memory, load_time_max, is_arriving });
         match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
             Answer::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {

@@ -24,7 +24,8 @@ struct Shared {
 impl ReportedMemory {
     /// Creates an empty report for a device with this limit of weights and runs.
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        let (hit_bytes, miss_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let hit_bytes = AtomicU64::new(0);
+        let miss_bytes = AtomicU64::new(0);
         Self(Arc::new(Shared { limit_bytes, last: Mutex::default(), hit_bytes, miss_bytes }))
     }
 
@@ -96,7 +97,10 @@ mod tests {
             memory.note(MemoryReport { pinned_used_bytes, ..report });
             memory.note_lookups(PinnedLookups { hit_bytes, miss_bytes });
         }
-        let (capacity_bytes, used_bytes, hit_bytes, miss_bytes) = (500, 0, 200, 315);
+        let capacity_bytes = 500;
+        let used_bytes = 0;
+        let hit_bytes = 200;
+        let miss_bytes = 315;
         let expected = PinnedCacheFigures { capacity_bytes, used_bytes, hit_bytes, miss_bytes };
         assert_eq!(memory.pinned_cache(), expected);
     }

@@ -49,7 +49,7 @@ fn serve() -> io::Result<()> {
 
 /// Starts a thread for a connection. The node bounds the number of connections.
 fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) -> io::Result<()> {
-    let service = Arc::clone(service);
+    let service = service.clone();
     let thread = std::thread::Builder::new().name("connection".to_owned());
     thread.spawn(move || {
         if let Err(error) = service.attend(socket, &files) {

@@ -57,7 +57,7 @@ enum Given {
 impl WorkerSession {
     /// Creates a session with this number in the worker.
     pub(super) fn new(model: &Arc<Loaded>, number: u64) -> Self {
-        Self { model: Arc::clone(model), number, device_time: None, was_cold: false }
+        Self { model: model.clone(), number, device_time: None, was_cold: false }
     }
 }
 
@@ -67,7 +67,8 @@ impl Session for WorkerSession {
     }
 
     fn run_placed(&mut self, job: &PlacedJob, interrupt: &Interrupt) -> Result<Vec<Value>, InferenceError> {
-        (self.device_time, self.was_cold) = (None, false);
+        self.device_time = None;
+        self.was_cold = false;
         // The first attempt reads tensors of other devices in place. If that fails, the node copies
         // them through the host.
         for siblings in [true, false] {
@@ -105,7 +106,7 @@ impl WorkerSession {
         let run = worker.number();
         let mut line = worker.line(interrupt)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
-        let told = Arc::clone(worker);
+        let told = worker.clone();
         let waker = connection.waker();
         let _hook = interrupt.hook(move || {
             told.control.cancel(run);
@@ -161,7 +162,8 @@ impl WorkerSession {
         let outputs = given.into_iter().map(read).collect::<Result<_, InferenceError>>()?;
         worker.config.hand_overs.spilled_to_host(room.spilled_bytes);
         worker.spill.offer(room.beyond);
-        (self.device_time, self.was_cold) = (Some(Duration::from_nanos(device_time_ns)), was_cold);
+        self.device_time = Some(Duration::from_nanos(device_time_ns));
+        self.was_cold = was_cold;
         Ok(Some(outputs))
     }
 }
@@ -226,7 +228,7 @@ impl Loaded {
             (Output::Here(part), _) => Ok(Given::Here(element_type, part)),
             (Output::Stays { shape, bytes }, Some(number)) => {
                 self.worker.config.hand_overs.kept(bytes);
-                let memory = Arc::clone(&self.memory);
+                let memory = self.memory.clone();
                 let tensor = DeviceTensor::new(memory, number, element_type, shape, bytes);
                 self.worker.note_left(number, &tensor);
                 Ok(Given::Stays(tensor))

@@ -125,7 +125,7 @@ impl Copied {
         match sibling.understand(answered)? {
             Answer::Done => {
                 sibling.config.hand_overs.kept(tensor.bytes());
-                let worker = Arc::clone(sibling);
+                let worker = sibling.clone();
                 let tenant = tenant.clone();
                 let arena = arena.clone();
                 let memory = Arc::new(WorkerMemory { worker, tenant, arena });

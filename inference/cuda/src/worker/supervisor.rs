@@ -93,7 +93,8 @@ impl Shared {
 
     /// Watches for the end of a worker. The thread ends with the worker's process.
     fn watch(self: &Arc<Self>, worker: &Arc<Worker>) -> io::Result<()> {
-        let (shared, watched) = (Arc::downgrade(self), Arc::downgrade(worker));
+        let shared = Arc::downgrade(self);
+        let watched = Arc::downgrade(worker);
         let control = worker.control.watched()?;
         let watch = move || {
             wait_for_end(&control);

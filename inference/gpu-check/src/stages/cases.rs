@@ -88,7 +88,9 @@ fn conv(groups: usize, stride: usize, pad: usize) -> Op {
 }
 
 fn pool(kind: PoolKind) -> Op {
-    let (kernel, strides, pads) = ([3; 2], [2; 2], [1; 2]);
+    let kernel = [3; 2];
+    let strides = [2; 2];
+    let pads = [1; 2];
     Op::Pool(Pool { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2] })
 }
 

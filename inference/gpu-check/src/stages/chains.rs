@@ -58,7 +58,7 @@ pub(crate) fn same(
     let weights = Weights::none();
     let mut ways = Vec::new();
     for is_compiled in [false, true] {
-        let mut program = match Program::of(&graph, Precision::Fp32, &gpu.target, ProductTier::Own) {
+        let mut program = match Program::from_graph(&graph, Precision::Fp32, &gpu.target, ProductTier::Own) {
             Ok(program) => program,
             Err(error) => return Ok(Err(error.to_string())),
         };

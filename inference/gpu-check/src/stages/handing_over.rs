@@ -88,7 +88,8 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     let sibling = Gpu::open(bench.devices, &config, &Arena::new(0))?;
     for bytes in SIZES {
         report.case(&sibling_case(bytes), |report| {
-            let (mut here, mut there) = (gpu.slots.take(None), sibling.slots.take(None));
+            let mut here = gpu.slots.take(None);
+            let mut there = sibling.slots.take(None);
             let (here, there) = here.slot().zip(there.slot()).ok_or_else(no_slot)?;
             let checks = on_two(&bench.timer, (gpu, here), (&sibling, there), bytes)?;
             checks.into_iter().for_each(|check| report.check(check));
@@ -176,7 +177,8 @@ fn beside(host: (&str, Timed), near: (&str, Timed), bytes: usize) -> [Check; 2] 
         let check = Check::passed(STAGE, format!("{} handed over {way}", size(bytes)));
         check.took(measured, bytes as u64, 0).same(differs, "other bytes came")
     };
-    let (host_ns, near_ns) = (host.1.0.time_ns, near.1.0.time_ns);
+    let host_ns = host.1.0.time_ns;
+    let near_ns = near.1.0.time_ns;
     #[expect(clippy::cast_precision_loss, reason = "a share needs no sixteen digits")]
     let below = 100.0 * (1.0 - near_ns as f64 / host_ns.max(1) as f64);
     let goal = Goal::at_least(below, BELOW_PERCENT, "% below the way over the host");
@@ -202,7 +204,8 @@ impl<'a> OverHost<'a> {
         bytes: usize,
     ) -> Result<Self, CudaError> {
         let pinned = PinnedMemory::new(&gpu.context, bytes)?;
-        let (written, read) = (Event::new(from.0.context())?, Event::new(to.0.context())?);
+        let written = Event::new(from.0.context())?;
+        let read = Event::new(to.0.context())?;
         Ok(Self { from, to, pinned, written, read })
     }
 }

@@ -93,7 +93,8 @@ pub(super) fn check(
     };
     let open =
         |limits| KernelGraphs::new(limits, devices.driver_path().to_owned(), config.ordinal, arena.clone());
-    let (graphs, hasty) = (open(limits(RUN_TIME_MAX)), open(limits(SHORT_TIME_MAX)));
+    let graphs = open(limits(RUN_TIME_MAX));
+    let hasty = open(limits(SHORT_TIME_MAX));
     let [one, other] = ["doctor", "other"].map(TenantId::new);
     let (Ok(one), Ok(other)) = (one, other) else { return Ok(()) };
 
@@ -249,7 +250,9 @@ fn chain(arena: &Arena) -> Result<Case, String> {
         };
         a.chunks(k).flat_map(row).collect()
     };
-    let (a, b, c) = (made(m, k, 7), made(k, n, 5), made(n, p, 3));
+    let a = made(m, k, 7);
+    let b = made(k, n, 5);
+    let c = made(n, p, 3);
     let expected = product(&product(&a, &b, k, n), &c, n, p);
     let inputs = [(a, [m, k]), (b, [k, n]), (c, [n, p])];
     let inputs = inputs
@@ -271,7 +274,8 @@ fn jacobi(arena: &Arena) -> Result<Case, String> {
             inside.and_then(|(row, column)| x.get(row * SIDE + column).copied()).unwrap_or_default()
         };
         let swept = |(point, source): (usize, &f32)| {
-            let (row, column) = (point / SIDE, point % SIDE);
+            let row = point / SIDE;
+            let column = point % SIDE;
             let around = at(row.checked_sub(1), Some(column))
                 + at(Some(row + 1), Some(column))
                 + at(Some(row), column.checked_sub(1))

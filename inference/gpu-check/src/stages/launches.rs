@@ -98,7 +98,7 @@ fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFai
 /// Returns the chain's program for a device, and its input.
 pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
     let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
-    let program = Program::of(&chain(&tensor), Precision::Fp32, &gpu.target, ProductTier::Own);
+    let program = Program::from_graph(&chain(&tensor), Precision::Fp32, &gpu.target, ProductTier::Own);
     let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
     Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
 }

@@ -88,7 +88,9 @@ fn mapping(bench: &Bench<'_>, bytes: u64) -> Result<Check, CheckFailure> {
     let us = |of: fn(&MappingCost) -> std::time::Duration| {
         median(costs.iter().map(|cost| nanoseconds(of(cost))).collect())
     };
-    let (create, map, access) = (us(|cost| cost.create), us(|cost| cost.map), us(|cost| cost.set_access));
+    let create = us(|cost| cost.create);
+    let map = us(|cost| cost.map);
+    let access = us(|cost| cost.set_access);
     let micros = |ns: u64| ns as f64 / 1e3;
     let detail = format!(
         "cuMemCreate {:.1} us, cuMemMap {:.1} us, cuMemSetAccess {:.1} us",

@@ -87,7 +87,7 @@ pub(super) fn name(path: &Path) -> String {
 impl Asked {
     /// Reads a model and makes inputs with `batch` items, if the model has a variable batch size.
     pub(super) fn read(path: &Path, batch: u32) -> Result<Self, String> {
-        let file = MappedFile::of(path).map_err(|error| error.to_string())?;
+        let file = MappedFile::open(path).map_err(|error| error.to_string())?;
         let model = Model::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
         let (inputs, shapes) = inputs(&model, batch)?;
         Ok(Self { name: name(path), model, inputs, shapes })
@@ -251,7 +251,7 @@ impl Trial<'_> {
         let Variant { asked, precision, batch, .. } = *self.variant;
         let launches = program.steps.len();
         let info = self.gpu.context.info();
-        let floor_ns = Floor::of(info, precision).map(|floor| floor.time_ns(&program.steps));
+        let floor_ns = Floor::for_device(info, precision).map(|floor| floor.time_ns(&program.steps));
         let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
         let BothWays { launched, captured } =
             in_slot(self.gpu, OWNER, &bound, &weights, &self.stored.inputs, |ready| {
@@ -328,7 +328,7 @@ impl Stored {
     /// Stores the model in a folder, which other models can share.
     pub(super) fn new(model: &Model, folder: &Arc<Folder>) -> Result<Self, String> {
         let separated = model.without_weights();
-        let folder = Arc::clone(folder);
+        let folder = folder.clone();
         for file in &separated.weights {
             let path = folder.path().join(file.hash.to_string());
             if path.exists() {

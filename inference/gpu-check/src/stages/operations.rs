@@ -158,7 +158,7 @@ impl Variant {
         let passed = self.passed(case);
         let failed = |why: String| Ok(Some(Check { passed: false, detail: why, ..self.passed(case) }));
         let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
-        let mut program = match Program::of(&answer.graph, precision, &gpu.target, products) {
+        let mut program = match Program::from_graph(&answer.graph, precision, &gpu.target, products) {
             Ok(program) => program,
             Err(why) => return failed(why.to_string()),
         };
@@ -171,7 +171,8 @@ impl Variant {
         }
         report.launches(LaunchParameters::of_steps(&program.steps));
         let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
-        let floor_ns = Floor::of(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
+        let floor_ns =
+            Floor::for_device(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
         let weights = Weights::none();
         let bound = Bound::new(gpu, program, &weights, OWNER)?;
         if bound.library_steps() < for_library {

@@ -205,7 +205,8 @@ fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
             let key = TensorKey { hash: ContentHash::from_content(&number.to_le_bytes()), layout };
             vec![vec![Wanted { key, source: Source::Pageable(vec![1; bytes].into()) }]]
         };
-        let (long, short) = (wanted(long_bytes, 1), wanted(SHORT, 2));
+        let long = wanted(long_bytes, 1);
+        let short = wanted(SHORT, 2);
         let long_began = Instant::now();
         let long = gpu.tensors.acquire(long).map_err(|error| device(&error))?;
         let short_began = Instant::now();

@@ -83,7 +83,7 @@ struct Ready {
 
 fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let upload = Bytes::from_owner(MappedFile::of(path).map_err(|error| text(&error))?);
+    let upload = Bytes::from_owner(MappedFile::open(path).map_err(|error| text(&error))?);
     let signature =
         weir_graph::Model::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
     let blobs = Folder::new().map_err(|error| text(&error))?;

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn two_deaths_in_a_row_quarantine_a_model_until_its_release() {
-        let (deaths, bad) = (Deaths::default(), key("bad"));
+        let deaths = Deaths::default();
+        let bad = key("bad");
         deaths.died(std::slice::from_ref(&bad), "SIGFPE");
         assert!(deaths.is_suspect(&bad) && deaths.quarantine(&bad).is_none());
         deaths.ran(&bad);
@@ -102,7 +103,8 @@ mod tests {
 
     #[test]
     fn models_that_ran_beside_each_other_are_all_suspects() {
-        let (deaths, keys) = (Deaths::default(), [key("a"), key("b")]);
+        let deaths = Deaths::default();
+        let keys = [key("a"), key("b")];
         deaths.died(&keys, "SIGSEGV");
         assert!(keys.iter().all(|key| deaths.is_suspect(key) && deaths.quarantine(key).is_none()));
         deaths.ran(&keys[0]);
@@ -111,7 +113,8 @@ mod tests {
 
     #[test]
     fn records_are_bounded_and_quarantines_stay_longest() {
-        let (deaths, bad) = (Deaths::default(), key("bad"));
+        let deaths = Deaths::default();
+        let bad = key("bad");
         deaths.died(std::slice::from_ref(&bad), "SIGFPE");
         deaths.died(std::slice::from_ref(&bad), "SIGFPE");
         for number in 0..2 * RECORDS_MAX {

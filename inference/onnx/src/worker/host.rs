@@ -26,7 +26,7 @@ struct State {
 
 impl Host {
     pub(super) fn new(shared: &Arc<Shared>, tenant: TenantId) -> Self {
-        Self { shared: Arc::clone(shared), tenant, state: Mutex::default() }
+        Self { shared: shared.clone(), tenant, state: Mutex::default() }
     }
 
     /// The running worker. Starts one if there is none, with exponential backoff while workers end
@@ -35,7 +35,7 @@ impl Host {
         let mut state = self.state.lock();
         if let Some(worker) = state.worker.take() {
             if !worker.has_ended() {
-                state.worker = Some(Arc::clone(&worker));
+                state.worker = Some(worker.clone());
                 return Ok(worker);
             }
             if worker.has_worked.load(Ordering::Relaxed) {
@@ -53,7 +53,7 @@ impl Host {
         let worker =
             Worker::start(&self.shared, &self.tenant).inspect_err(|_| state.restarts.died(Instant::now()))?;
         info!(tenant = %self.tenant, "model worker started");
-        state.worker = Some(Arc::clone(&worker));
+        state.worker = Some(worker.clone());
         Ok(worker)
     }
 

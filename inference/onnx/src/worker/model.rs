@@ -61,7 +61,7 @@ impl WorkerModel {
         })?;
         let member = store.join(&source.id().tenant, variant);
         let loaded = Loaded {
-            workers: Arc::clone(workers),
+            workers: workers.clone(),
             outputs: source.prepared.signature.outputs.iter().map(|port| port.datatype).collect(),
             arena: arena.clone(),
             footprint: variant.footprint(member.family()),
@@ -85,7 +85,7 @@ impl Model for WorkerModel {
     }
 
     fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        let mut session = WorkerSession { model: Arc::clone(&self.0), threads, open: None };
+        let mut session = WorkerSession { model: self.0.clone(), threads, open: None };
         session.ready()?;
         Ok(Box::new(session))
     }

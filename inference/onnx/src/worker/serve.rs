@@ -92,7 +92,7 @@ struct Watch(SyncSender<(Instant, u64)>);
 impl Watch {
     fn start(service: &Arc<Service>) -> io::Result<Self> {
         let (sender, cancelled) = sync_channel::<(Instant, u64)>(CANCELLED_MAX);
-        let service = Arc::clone(service);
+        let service = service.clone();
         let watch = move || {
             for (cancelled_at, run) in cancelled {
                 std::thread::sleep(CANCEL_TIME_MAX.saturating_sub(cancelled_at.elapsed()));
@@ -114,7 +114,7 @@ impl Watch {
 
 /// Starts a thread for a connection. The node bounds the number of connections.
 fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) -> io::Result<()> {
-    let service = Arc::clone(service);
+    let service = service.clone();
     std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
         if let Err(error) = service.attend(socket, &files) {
             eprintln!("a worker of models: {error}");
@@ -159,8 +159,9 @@ impl Service {
     /// Answers the requests of a connection until it closes.
     fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
         while let Some(request) = receive(&mut socket)? {
-            let answer =
-                self.answer(request, files).unwrap_or_else(|error| Answer::Failed(WireError::of(&error)));
+            let answer = self
+                .answer(request, files)
+                .unwrap_or_else(|error| Answer::Failed(WireError::from_error(&error)));
             send(&mut socket, &answer)?;
         }
         Ok(())

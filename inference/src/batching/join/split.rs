@@ -19,7 +19,7 @@ impl Joined {
         let mut own = Vec::with_capacity(self.parts.len());
         let mut from = 0_u32;
         let split: Option<Vec<Split<'_>>> =
-            outputs.iter().map(|tensor| Split::of(tensor, self.items)).collect();
+            outputs.iter().map(|tensor| Split::new(tensor, self.items)).collect();
         let Some(split) = split else { return Ok(None) };
         for part in &self.parts {
             let mut tensors = Vec::with_capacity(part.outputs.len());
@@ -77,7 +77,7 @@ enum Offsets {
 }
 
 impl<'a> Split<'a> {
-    fn of(tensor: &'a Tensor, items: u32) -> Option<Self> {
+    fn new(tensor: &'a Tensor, items: u32) -> Option<Self> {
         if *tensor.shape().dimensions().first()? != items {
             return None;
         }

@@ -72,8 +72,8 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
 fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
     let left = Arc::new(AtomicUsize::new(members.len()));
     let hook = |member: &'a &mut Entry<ModelRun>| {
-        let left = Arc::clone(&left);
-        let together = Arc::clone(together);
+        let left = left.clone();
+        let together = together.clone();
         let reply = member.job.reply.clone();
         let interrupt = Arc::downgrade(&member.interrupt);
         member.interrupt.hook(move || {

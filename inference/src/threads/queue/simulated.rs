@@ -78,7 +78,7 @@ fn report(arrivals: &[f64], ended: &[Option<f64>], deadline_ms: f64) -> Report {
 fn lane(slots: usize, mode: BatchingMode) -> Lane {
     let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
-    let rules = BatchRules::of(&signature, &Batching { mode, ..Batching::default() }).unwrap();
+    let rules = BatchRules::for_signature(&signature, &Batching { mode, ..Batching::default() }).unwrap();
     let batcher = rules.map(|rules| Arc::new(Batcher::new(rules, Profile::default())));
     Lane { number: 0, slots: LaneSlots::new(slots), batcher }
 }
@@ -179,7 +179,8 @@ fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: b
 fn sustained(deadline_ms: f64, run: impl Fn(f64) -> Report) -> f64 {
     let rate = |step: i32| 20.0 * 1.01_f64.powi(step);
     // A rate is sustained if a higher rate is.
-    let (mut sustained, mut failing) = (0, 700);
+    let mut sustained = 0;
+    let mut failing = 700;
     while failing - sustained > 1 {
         let middle = (sustained + failing) / 2;
         if run(rate(middle)).p99_ms <= deadline_ms { sustained = middle } else { failing = middle }

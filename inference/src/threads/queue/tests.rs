@@ -95,7 +95,7 @@ fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
     let port = |name: &str| Port { name: name.into(), datatype: ElementType::Fp32, shape: vec![None] };
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
     let batching = Batching { mode: BatchingMode::On, ..batching.clone() };
-    let rules = BatchRules::of(&signature, &batching).unwrap().unwrap();
+    let rules = BatchRules::for_signature(&signature, &batching).unwrap().unwrap();
     let mut profile = Profile::default();
     for items in [1, 2, 4, 8, 16, 32] {
         let time = profile.run_time_ns.entry(items).or_default();
@@ -133,7 +133,8 @@ fn same_class_jobs_batch_and_spread_over_free_slots() {
 
 #[test]
 fn models_run_by_arrival_of_first_job_despite_backlog() {
-    let (flooded, other) = (flat(7, 1, &Batching::default()), flat(8, 1, &Batching::default()));
+    let flooded = flat(7, 1, &Batching::default());
+    let other = flat(8, 1, &Batching::default());
     let mut queue = Queue::new(1_000, 1);
     for job in 0..64 {
         assert!(queue.push(100, fitting(job, &flooded, 0)).is_ok());

@@ -36,7 +36,8 @@ pub(super) struct Transposition {
 
 impl Window {
     pub(super) fn from_part(part: &Part) -> Result<Self, String> {
-        let (from, to) = (&part.from.strides, &part.to.strides);
+        let from = &part.from.strides;
+        let to = &part.to.strides;
         if from.len() != part.dims.len() || to.len() != part.dims.len() {
             return Err("with strides that are not as many as its dimensions".to_owned());
         }
@@ -124,7 +125,8 @@ impl Window {
     /// The transposition that the window performs, if it is one.
     pub(super) fn transposition(&self) -> Option<Transposition> {
         let at = |strides: &[i64]| strides.iter().position(|stride| *stride == 1);
-        let (row, column) = (at(&self.to)?, at(&self.from)?);
+        let row = at(&self.to)?;
+        let column = at(&self.from)?;
         let mut others = (0..self.sizes.len()).filter(|dim| *dim != row && *dim != column);
         let batch = others.next();
         if row == column || others.next().is_some() {

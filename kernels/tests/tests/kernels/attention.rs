@@ -59,7 +59,9 @@ pub(super) fn cases() -> Vec<Case> {
             }
         }
         // Queries, keys and values interleaved in one value, as a single projection makes them.
-        let (rows, heads, head_dim) = (50, 3, 16);
+        let rows = 50;
+        let heads = 3;
+        let head_dim = 16;
         let part = |which: usize| Heads {
             offset: which * heads * head_dim,
             batch_stride: rows * 3 * heads * head_dim,

@@ -76,7 +76,7 @@ impl BruteForce {
             quickest_ns: view.quickest_run_time_ns(request),
             load: OnceCell::new(),
         };
-        Verdict::of(costs.best(order), &costs)
+        Verdict::from_best(costs.best(order), &costs)
     }
 
     fn first_behind_that_would_not_wait(&self, now_ns: u64, view: &View, order: Order) -> Option<Order> {

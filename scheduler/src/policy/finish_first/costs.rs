@@ -281,7 +281,8 @@ impl Costs<'_> {
             return (0, 0);
         }
         let taken_ns = taken_ns as f64 / f64::from(device.spec().slots.max(1));
-        let (mut waiting, mut per_s) = (0.0, 0.0);
+        let mut waiting = 0.0;
+        let mut per_s = 0.0;
         for model in device.held() {
             if self.request.models.iter().any(|demand| demand.model == model) {
                 continue;

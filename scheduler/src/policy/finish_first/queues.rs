@@ -40,7 +40,7 @@ struct Class {
 const LEAD_NS: u64 = 2_000_000_000;
 
 impl Class {
-    fn of(request: &Request) -> Self {
+    fn for_request(request: &Request) -> Self {
         let lead_ns = LEAD_NS.checked_div(u64::from(request.priority)).unwrap_or(0);
         Self {
             tenant: request.tenant,
@@ -55,7 +55,7 @@ impl Class {
 impl Queues {
     /// Queues a request, and returns its place.
     pub(super) fn push(&mut self, request: Request) -> (Order, QueueKey) {
-        let class = Class::of(&request);
+        let class = Class::for_request(&request);
         // Adding `LEAD_NS` first makes leads effective from the first second on.
         let order = (request.arrived_at_ns.saturating_add(LEAD_NS - class.lead_ns), self.arrivals);
         self.arrivals += 1;
@@ -104,7 +104,8 @@ impl Queues {
         }
         let (front, _) = queue.front()?;
         let from = if *front == order { 1 } else { queue.partition_point(|(other, _)| *other <= order) };
-        let (mut low, mut high) = (from, queue.len() - 1);
+        let mut low = from;
+        let mut high = queue.len() - 1;
         while low < high {
             let middle = low.midpoint(high);
             if holds(queue[middle].0) { high = middle } else { low = middle + 1 }
@@ -180,7 +181,7 @@ impl Queues {
             self.heads.insert((*next, key));
             return;
         }
-        let class = Class::of(last);
+        let class = Class::for_request(last);
         for model in &class.models {
             self.by_model[model.index()].retain(|other| *other != key);
         }

@@ -42,7 +42,7 @@ fn one(
         policy: policy.to_string(),
         violation,
     })?;
-    Ok(KaasReport::of(workload, &schedule))
+    Ok(KaasReport::from_schedule(workload, &schedule))
 }
 
 /// 6.1. The reference is the thesis itself: its traces are exact.

@@ -83,7 +83,8 @@ fn charts(preset: Preset, by_policy: &[(PolicyKind, Vec<Metrics>)], all: &mut Re
 fn by_limit(runs: &[Metrics], all: &mut Reproduction) {
     let (Some(none), Some(most)) = (runs.first(), runs.last()) else { return };
     let mut add = |what: &str, measure: Measure, paper: f64, reference: f64| {
-        let (paper, reference) = (Some(paper), Some(reference));
+        let paper = Some(paper);
+        let reference = Some(reference);
         let what = format!("lalb-o3 {what}, limit 45, overload: % below limit 0");
         all.figures.push(Figure { what, paper, reference, weir: below(measure, most, none) });
     };

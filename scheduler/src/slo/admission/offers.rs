@@ -56,7 +56,7 @@ impl Admission {
         let Slo { cost_max, .. } = slo;
         let wish = Wish { now_ns, view, request, due_at_ns: now_ns + budget_ns, cost_max };
         let quotes = self.quotes(&wish);
-        let front = Front::of(&[Step { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
+        let front = Front::from_steps(&[Step { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
         let chosen =
             front.choose((budget_ns, cost_max), how, |placement| self.on_kind(&wish, placement.kinds[0]));
@@ -79,7 +79,7 @@ impl Admission {
         let behind_all = candidates.iter().take(self.settings.sample_len.max(1)).map(|candidate| {
             let Candidate { key, device, run_ns, load_ns, cost, .. } = candidate;
             let empty = Timetable::default();
-            let now = Now::of(now_ns, device);
+            let now = Now::for_device(now_ns, device);
             let mut last = Entry::new(request.clone(), u64::MAX, *run_ns);
             last.load_ns = *load_ns;
             let table = self.tables.get(key).unwrap_or(&empty);
@@ -140,7 +140,7 @@ impl Admission {
     fn on_device(&self, wish: &Wish<'_>, candidate: &Candidate<'_>) -> Option<Offer<Seat>> {
         let Candidate { key, device, run_ns, .. } = *candidate;
         let empty = Timetable::default();
-        let now = Now::of(wish.now_ns, device);
+        let now = Now::for_device(wish.now_ns, device);
         let table = self.tables.get(&key).unwrap_or(&empty);
         let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
         let bare = Entry::new(wish.request.clone(), wish.due_at_ns, run_ns);
@@ -198,7 +198,9 @@ impl Admission {
         {
             return None;
         }
-        let (device, run_ns, load_ns) = (best.key, best.run_ns, best.load_ns);
+        let device = best.key;
+        let run_ns = best.run_ns;
+        let load_ns = best.load_ns;
         let loads = best.device.own(&request.models).map(|demand| demand.model).collect();
         self.tried.insert(request.function, now_ns);
         let mut entry = Entry::new(request.clone(), now_ns.saturating_add(work_ns), run_ns);

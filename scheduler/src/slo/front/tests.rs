@@ -27,7 +27,8 @@ fn all(steps: &[Step]) -> Vec<StepPlacement> {
                 let quotes = step.quotes.iter().enumerate();
                 quotes.filter_map(move |(kind, quote)| {
                     let quote = (*quote)?;
-                    let (mut kinds, mut ends) = (kinds.clone(), ends.clone());
+                    let mut kinds = kinds.clone();
+                    let mut ends = ends.clone();
                     kinds.push(kind);
                     ends.push(begin + quote.time_ns);
                     Some((kinds, ends, cost + quote.cost.nanos()))
@@ -48,7 +49,7 @@ proptest! {
     #[test]
     fn front_contains_exactly_the_unbeaten_placements(steps in workflow()) {
         let all = all(&steps);
-        let Ok(front) = Front::of(&steps) else {
+        let Ok(front) = Front::from_steps(&steps) else {
             prop_assert!(all.is_empty());
             return Ok(());
         };
@@ -72,7 +73,7 @@ proptest! {
     /// Two binary searches find the same range as a linear scan.
     #[test]
     fn within_returns_exactly_the_placements_that_meet_both_limits(steps in workflow(), time_ns in 0_u64..80, cost in 0_u64..80) {
-        let Ok(front) = Front::of(&steps) else { return Ok(()) };
+        let Ok(front) = Front::from_steps(&steps) else { return Ok(()) };
         let cost = Cost::from_nanos(cost);
         let keeps: Vec<_> = front.placements().iter().filter(|p| p.time_ns <= time_ns && p.cost <= cost).collect();
         prop_assert_eq!(front.within(time_ns, cost).iter().collect::<Vec<_>>(), keeps);
@@ -89,7 +90,7 @@ proptest! {
         choice in prop::sample::select(&[Choice::Cheapest, Choice::Fastest, Choice::Random][..]),
         seed in any::<u64>(),
     ) {
-        let Ok(front) = Front::of(&steps) else { return Ok(()) };
+        let Ok(front) = Front::from_steps(&steps) else { return Ok(()) };
         let slo = (limits.0, Cost::from_nanos(limits.1));
         let offer = |placement: &StepPlacement| {
             let at = front.placements().iter().position(|other| other == placement).unwrap();
@@ -116,10 +117,10 @@ proptest! {
 fn front_prices_chains_and_branches_over_two_kinds() {
     let quote = |time_ns, cost| Some(Quote { time_ns, cost: Cost::from_nanos(cost) });
     let on_both = |after: &[usize]| Step { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
-    let front = Front::of(&[on_both(&[]), on_both(&[0])]).unwrap();
+    let front = Front::from_steps(&[on_both(&[]), on_both(&[0])]).unwrap();
     let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
-    let of_branches = Front::of(&[on_both(&[]), on_both(&[]), on_both(&[0, 1])]).unwrap();
+    let of_branches = Front::from_steps(&[on_both(&[]), on_both(&[]), on_both(&[0, 1])]).unwrap();
     // A fast branch beside a slow one gains nothing, so that placement is not on the front.
     let found: Vec<_> = of_branches.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 15), (12, 7), (20, 3)]);
@@ -128,10 +129,10 @@ fn front_prices_chains_and_branches_over_two_kinds() {
 #[test]
 fn invalid_step_orders_and_unplaceable_steps_are_rejected() {
     let nowhere = Step { after: vec![], quotes: vec![None, None] };
-    assert_eq!(Front::of(&[nowhere]), Err(FrontError::Nowhere(0)));
+    assert_eq!(Front::from_steps(&[nowhere]), Err(FrontError::Nowhere(0)));
     let itself = Step { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
-    assert_eq!(Front::of(&[itself]), Err(FrontError::Order { step: 0, after: 0 }));
-    assert_eq!(Front::of(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
+    assert_eq!(Front::from_steps(&[itself]), Err(FrontError::Order { step: 0, after: 0 }));
+    assert_eq!(Front::from_steps(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
 }
 
 /// For long workflows over many kinds, the front is bounded and keeps the fastest and the cheapest
@@ -147,7 +148,7 @@ fn long_workflows_keep_the_fastest_and_cheapest_placement() {
         quotes: (0..8).map(|kind| Some(quote(kind, index as u64))).collect(),
     };
     let steps: Vec<_> = (0..32).map(step).collect();
-    let front = Front::of(&steps).unwrap();
+    let front = Front::from_steps(&steps).unwrap();
     assert!(front.placements().len() <= BEGINNINGS_MAX);
     let least = |of: fn(&Quote) -> u64| -> u64 {
         steps.iter().map(|step| step.quotes.iter().flatten().map(of).min().unwrap()).sum()

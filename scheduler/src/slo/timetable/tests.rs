@@ -37,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn size(model: ModelKey) -> Size {
     let bytes = SIZES[model.index()];
-    Size { bytes, parts: if model.index() < 4 { Parts::default() } else { Parts::of(bytes, &[COMMON]) } }
+    Size { bytes, parts: if model.index() < 4 { Parts::default() } else { Parts::new(bytes, &[COMMON]) } }
 }
 
 /// Bytes of these models together.
@@ -225,7 +225,8 @@ proptest! {
         for (model, loads, run_ns, less_ns) in works {
             let mut one = entry(0, &[model], 0, run_ns);
             if loads {
-                (one.loads, one.load_ns) = (smallvec::smallvec![ModelKey(model)], LOAD_NS);
+                one.loads = smallvec::smallvec![ModelKey(model)];
+                one.load_ns = LOAD_NS;
             }
             let planned = next(&mut planned_free, &mut planned_models, &one);
             one.run_ns = run_ns.saturating_sub(less_ns);
@@ -271,11 +272,13 @@ fn variants_with_shared_parts_fit_side_by_side() {
     device.used.push((ModelKey(4), 50));
     device.free_at_ns[0] = 50;
     let mut variant = entry(0, &[5], 20, 10);
-    (variant.loads, variant.load_ns) = (smallvec::smallvec![ModelKey(5)], LOAD_NS);
+    variant.loads = smallvec::smallvec![ModelKey(5)];
+    variant.load_ns = LOAD_NS;
     let insertion = table.try_insert(&device.now(), &variant, |model| device.held(model));
     assert!(insertion.fits && insertion.is_on_time, "{insertion:?}");
     table.insert(insertion.at, variant);
     let mut another = entry(1, &[0], 40, 10);
-    (another.loads, another.load_ns) = (smallvec::smallvec![ModelKey(0)], LOAD_NS);
+    another.loads = smallvec::smallvec![ModelKey(0)];
+    another.load_ns = LOAD_NS;
     assert!(!table.try_insert(&device.now(), &another, |model| device.held(model)).fits);
 }

@@ -195,7 +195,7 @@ impl DeviceView {
         let bytes = demand.bytes.min(BYTES_MAX);
         self.alter(
             demand.model,
-            || Held::of(bytes, demand.parts.clone(), there_at_ns),
+            || Held::new(bytes, demand.parts.clone(), there_at_ns),
             |held| {
                 held.evictable = false;
                 held.grants += 1;
@@ -255,11 +255,13 @@ impl DeviceView {
         let mut news = false;
         self.alter(
             model,
-            || Held::of(0, Parts::default(), 0),
+            || Held::new(0, Parts::default(), 0),
             |held| {
                 let bytes = bytes.min(BYTES_MAX);
                 news = (held.resident, held.bytes, &held.parts) != (true, bytes, &parts);
-                (held.resident, held.bytes, held.parts) = (true, bytes, parts);
+                held.resident = true;
+                held.bytes = bytes;
+                held.parts = parts;
                 held.used = clock;
             },
         );
@@ -287,7 +289,7 @@ impl DeviceView {
 
 impl Held {
     /// A model that is neither resident nor granted.
-    fn of(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
+    fn new(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
         Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
     }
 

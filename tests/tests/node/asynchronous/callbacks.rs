@@ -23,7 +23,8 @@ fn quick() -> NodeBuilder {
 
 #[tokio::test]
 async fn result_is_posted_to_a_granted_host() {
-    let (node, receiver) = (quick().start().await, Receiver::start(&[]).await);
+    let node = quick().start().await;
+    let receiver = Receiver::start(&[]).await;
     node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
     let invocation = called_back(&node, "/fn/echo", "the body", &receiver.url("/hook?a=b")).await;
     assert_eq!(invocation.callback.unwrap().status, CallbackStatus::Pending);
@@ -71,7 +72,8 @@ async fn callback_is_retried_up_to_its_attempt_limit() {
 
 #[tokio::test]
 async fn callback_is_sent_for_a_dead_invocation() {
-    let (node, receiver) = (quick().set("async.attempts_max", 1).start().await, Receiver::start(&[]).await);
+    let node = quick().set("async.attempts_max", 1).start().await;
+    let receiver = Receiver::start(&[]).await;
     node.deploy_with("f", &format!("outbound_hosts={}", receiver.host()), function("misbehave")).await;
     let invocation = called_back(&node, "/fn/f/trap", "", &receiver.url("/")).await;
     callback(&node, invocation.id).await;
@@ -85,7 +87,8 @@ async fn callback_is_sent_for_a_dead_invocation() {
 #[tokio::test]
 async fn callback_survives_a_crash() {
     // The first attempt gets no response.
-    let (node, receiver) = (quick().start().await, Receiver::start(&[0]).await);
+    let node = quick().start().await;
+    let receiver = Receiver::start(&[0]).await;
     node.deploy_with("echo", &format!("outbound_hosts={}", receiver.host()), function("echo-http")).await;
     let invocation = called_back(&node, "/fn/echo", "x", &receiver.url("/")).await;
     eventually("the first try", async || (receiver.received().len() == 1).then_some(())).await;

@@ -71,7 +71,8 @@ async fn repeated_request_is_found_despite_a_full_queue() {
 async fn idempotency_keys_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     for tenant in [&acme, &other] {
         tenant.deploy("echo", function("echo-http")).await;
     }

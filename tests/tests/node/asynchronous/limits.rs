@@ -24,7 +24,8 @@ async fn queue_limits_apply_per_node_and_per_tenant() {
         .set("async.tenant_queue_len_max", 2)
         .start()
         .await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     for tenant in [&acme, &other] {
         tenant.deploy("echo", function("echo-http")).await;
     }

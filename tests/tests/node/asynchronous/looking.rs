@@ -13,7 +13,8 @@ const OTHER: &str = "other-token-0123456789";
 async fn tenants_cannot_access_each_others_invocations() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
     let node = Node::builder().tokens(&lines).start().await;
-    let (acme, other) = (node.with_token(ACME), node.with_token(OTHER));
+    let acme = node.with_token(ACME);
+    let other = node.with_token(OTHER);
     acme.deploy("echo", function("echo-http")).await;
     let theirs = acme.post_later("/fn/echo", "secret").await;
     acme.ended(theirs.id).await;

@@ -31,7 +31,8 @@ async fn infer(client: &Client, name: &str, asked: &Value, headers: &[(&str, &st
     let request = client.request(Method::POST, &format!("/v2/models/{name}/infer")).body(asked.to_string());
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let status = response.status().as_u16();
+    let headers = response.headers().clone();
     Answer { status, headers, body: response.bytes().await.unwrap() }
 }
 
@@ -137,7 +138,8 @@ async fn tensor_function_cache_serves_any_selection_of_outputs() {
     one["outputs"] = json!([{"name": "y"}]);
     let picked = infer(&node, "echo", &one, &[]).await.ok();
     assert_eq!(picked.header("weir-cache"), Some("hit"));
-    let (picked, first): (Value, Value) = (picked.json(), first.json());
+    let picked: Value = picked.json();
+    let first: Value = first.json();
     assert_eq!(picked["outputs"], json!([first["outputs"][1]]));
     let path = node.post("/fn/echo", inputs(1.0).to_string()).await.ok();
     assert_eq!(path.header("weir-cache"), Some("hit"));

@@ -55,7 +55,8 @@ async fn device_loss_ends_only_runs_on_that_device() {
     push(&node, "held", "device=fake", json!({"run_time_ms": {"1": 3_600_000}})).await.ok();
     push(&node, "beside", "device=cpu", json!({"run_time_ms": {"1": 300}})).await.ok();
     let is_running = async |count| (node.status().await.running == count).then_some(());
-    let (held, beside) = (infer(&node, "held", 1), infer(&node, "beside", 1));
+    let held = infer(&node, "held", 1);
+    let beside = infer(&node, "beside", 1);
     let culprit = async {
         eventually("both to run", async || is_running(2).await).await;
         infer(&node, "breaks", 1).await

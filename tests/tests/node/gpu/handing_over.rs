@@ -212,7 +212,8 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
     let steps = json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [1_000_000_000_u64]});
     let endless = json!({"inputs": [steps]}).to_string();
     let runs = [(); 2].map(|()| {
-        let (client, endless) = (Client::clone(node), endless.clone());
+        let client = Client::clone(node);
+        let endless = endless.clone();
         tokio::spawn(async move { _ = client.post("/v2/models/slow/infer", endless).await })
     });
     // A waiting run implies that the other one has started.
@@ -227,7 +228,8 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
 /// Starts a call of [`WAITS`] behind endless CPU runs, and waits until it has left an intermediate
 /// on the device.
 async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
-    let (blockers, client) = (busy(node).await, Client::clone(node));
+    let blockers = busy(node).await;
+    let client = Client::clone(node);
     let before = inferred(node, "twice").await;
     let call = tokio::spawn({
         let client = client.clone();

@@ -108,7 +108,8 @@ pub(super) async fn settle(node: &Node) -> String {
             let device = devices.iter().find(|device| device.resident.iter().any(|model| model == name))?;
             Some(device.name.clone())
         };
-        let (one, other) = (has("one:1")?, has("other:1")?);
+        let one = has("one:1")?;
+        let other = has("other:1")?;
         (one != other).then_some(one)
     })
     .await
@@ -172,7 +173,8 @@ async fn lost_intermediate_is_recomputed_for_a_sibling_gpu() {
 
     let before = inferred(&node, "one").await;
     // The CPU is busy, and the step between the two models waits for it.
-    let (blockers, client) = (busy(&node).await, Client::clone(&node));
+    let blockers = busy(&node).await;
+    let client = Client::clone(&node);
     let call = tokio::spawn(async move { output(ask(&client, "waits", gated()).await) });
     let label = format!("device=\"{device}\"");
     let left = async || node.metric("weir_device_intermediates", &label).await;

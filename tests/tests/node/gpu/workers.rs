@@ -50,7 +50,8 @@ async fn device_fault_restarts_only_its_own_worker() {
     assert_eq!(before.keys().collect::<Vec<_>>(), ["cuda:0", "cuda:1"]);
     // All workers compute equal values.
     let mut answers: BTreeMap<String, usize> = BTreeMap::new();
-    let (mut expected, mut failed) = (None, 0);
+    let mut expected = None;
+    let mut failed = 0;
     let enough = async || {
         for answer in futures::future::join_all((0..6).map(|_| infer(&node))).await {
             if !answer.is_ok() {
@@ -116,7 +117,8 @@ async fn killed_worker_is_replaced_without_affecting_others() {
     assert_eq!(ask(&node, 1).await.0, values);
 
     // Kill a worker during runs.
-    let (killed, untouched) = (workers(&node)[&device], workers(&node)[other]);
+    let killed = workers(&node)[&device];
+    let untouched = workers(&node)[other];
     let is_killed = Cell::new(false);
     let calls = async {
         let mut answers = Vec::new();

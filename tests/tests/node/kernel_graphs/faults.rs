@@ -18,7 +18,8 @@ async fn is_well(node: &weir_tests::Client) {
 
 async fn with_neighbours(builder: weir_tests::NodeBuilder) -> (Node, weir_tests::Client, weir_tests::Client) {
     let node = builder.tokens(&["the-token-of-alice alice", "the-token-of-bob bob"]).start().await;
-    let (alice, bob) = (node.with_token("the-token-of-alice"), node.with_token("the-token-of-bob"));
+    let alice = node.with_token("the-token-of-alice");
+    let bob = node.with_token("the-token-of-bob");
     push(&bob, "chain", &packed("sgemm-chain")).await.ok();
     is_well(&bob).await;
     (node, alice, bob)

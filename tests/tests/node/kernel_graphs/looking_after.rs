@@ -103,7 +103,8 @@ async fn invalid_kernel_graphs_are_rejected_with_a_reason() {
 #[tokio::test]
 async fn kernel_graphs_are_managed_from_the_command_line() {
     let node = with_kernel_graphs().start().await;
-    let (binary, url) = (node.binary().to_owned(), format!("http://{}", node.address()));
+    let binary = node.binary().to_owned();
+    let url = format!("http://{}", node.address());
     let weir = async |arguments: &[&str]| {
         let mut command = Command::new(&binary);
         command.arg("kernel-graphs").args(arguments).env("WEIR_URL", &url);

@@ -31,7 +31,9 @@ async fn matrix_chain_is_called_like_a_model_and_idle_worker_ends() {
     assert_eq!((&pushed["version"], &pushed["inputs"][0]["shape"]), (&json!(1), &json!([null, null])));
     assert_eq!(workers(&node), [0_u32; 0], "nothing runs before the first call");
     for [m, n, k, p] in [[3, 5, 4, 2], [20, 33, 17, 40], [3, 5, 4, 2]] {
-        let (a, b, c) = (made_up(m * k), made_up(k * n), made_up(n * p));
+        let a = made_up(m * k);
+        let b = made_up(k * n);
+        let c = made_up(n * p);
         let inputs = [tensor("a", &[m, k], &a), tensor("b", &[k, n], &b), tensor("c", &[n, p], &c)];
         let answer = infer(&node, "chain", &inputs).await.ok();
         assert_eq!(answer.header("weir-device"), Some("cuda:0"));
@@ -57,7 +59,8 @@ async fn matrix_chain_is_called_like_a_model_and_idle_worker_ends() {
 async fn chained_calls_exchange_data_through_an_object() {
     let node = with_kernel_graphs().start().await;
     push(&node, "jacobi", &packed("jacobi")).await.ok();
-    let (n, source) = (9, vec![1.0_f32; 81]);
+    let n = 9;
+    let source = vec![1.0_f32; 81];
     let first = [tensor("guess", &[n, n], &[0.0; 81]), tensor("source", &[n, n], &source)];
     let once = output(&infer(&node, "jacobi", &first).await.ok(), "x");
     let next =
@@ -83,7 +86,8 @@ async fn chained_calls_exchange_data_through_an_object() {
 async fn jacobi_iteration_converges() {
     let node = with_kernel_graphs().start().await;
     push(&node, "jacobi", &packed("jacobi")).await.ok();
-    let (n, source) = (9, vec![1.0_f32; 81]);
+    let n = 9;
+    let source = vec![1.0_f32; 81];
     let inputs = [tensor("guess", &[n, n], &[0.0; 81]), tensor("source", &[n, n], &source)];
     let answer = infer(&node, "jacobi", &inputs).await.ok();
     let mut x = vec![0.0_f64; n * n];
@@ -93,7 +97,8 @@ async fn jacobi_iteration_converges() {
             if is_inside { x[row as usize * n + column as usize] } else { 0.0 }
         };
         let point = |at_: usize| {
-            let (row, column) = ((at_ / n) as i64, (at_ % n) as i64);
+            let row = (at_ / n) as i64;
+            let column = (at_ % n) as i64;
             0.25 * (at(row - 1, column)
                 + at(row + 1, column)
                 + at(row, column - 1)
@@ -111,7 +116,8 @@ async fn image_is_resized_and_normalised() {
     let node = with_kernel_graphs().start().await;
     push(&node, "prepare", &packed("resize-normalise")).await.ok();
     // An image of one colour keeps its colour at any size.
-    let (height, width) = (3, 5);
+    let height = 3;
+    let width = 5;
     let data: Vec<u8> = [10, 100, 250].repeat(height * width);
     let image = json!({"name": "image", "datatype": "UINT8", "shape": [height, width, 3], "data": data});
     let values = output(&infer(&node, "prepare", &[image]).await.ok(), "data");

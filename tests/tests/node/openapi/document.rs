@@ -226,9 +226,11 @@ impl Operation {
     /// The path with `values` for its parameters, or else their examples, and with the examples of
     /// required parameters of the query.
     pub(super) fn target(&self, values: &[(&str, &str)]) -> String {
-        let (mut path, mut query) = (self.path.clone(), String::new());
+        let mut path = self.path.clone();
+        let mut query = String::new();
         for parameter in &self.parameters {
-            let (name, place) = (text(parameter, "name"), text(parameter, "in"));
+            let name = text(parameter, "name");
+            let place = text(parameter, "in");
             let given = values.iter().find(|(given, _)| *given == name).map(|(_, value)| (*value).to_owned());
             let example = || match &parameter["example"] {
                 Value::Null => "none".to_owned(),
@@ -250,7 +252,8 @@ impl Operation {
     /// Whether a request to `target` reaches this operation's path.
     pub(super) fn matches(&self, target: &str) -> bool {
         let path = target.split('?').next().unwrap_or_default();
-        let (mut template, mut path) = (self.path.split('/'), path.split('/'));
+        let mut template = self.path.split('/');
+        let mut path = path.split('/');
         loop {
             match (template.next(), path.next()) {
                 (None, None) => return true,

@@ -11,7 +11,8 @@ const UNKNOWN: &[u8] = b"PROPFIND";
 
 #[tokio::test]
 async fn paths_take_the_documented_methods() {
-    let (document, node) = (Document::new(), Node::start().await);
+    let document = Document::new();
+    let node = Node::start().await;
     let mut documented: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A function takes every method.
     for operation in document.operations.iter().filter(|operation| !operation.path.starts_with("/fn/")) {
@@ -44,7 +45,8 @@ async fn head_has_the_headers_of_get() {
 
 #[tokio::test]
 async fn unsupported_routes_of_triton_are_not_documented() {
-    let (document, node) = (Document::new(), Node::start().await);
+    let document = Document::new();
+    let node = Node::start().await;
     for path in [
         "/v2/models/m/generate",
         "/v2/models/m/generate_stream",

@@ -48,8 +48,11 @@ fn query(operation: &Operation) -> String {
 
 #[test]
 fn http_reference_lists_every_operation() {
-    let (document, page) = (Document::new(), std::fs::read_to_string(PAGE).unwrap());
-    let (mut rest, mut new, mut tags) = (page.as_str(), String::new(), Vec::new());
+    let document = Document::new();
+    let page = std::fs::read_to_string(PAGE).unwrap();
+    let mut rest = page.as_str();
+    let mut new = String::new();
+    let mut tags = Vec::new();
     while let Some((before, from)) = rest.split_once("<!-- routes: ") {
         let (tag, from) = from.split_once(" -->\n").expect("the marker ends with its line");
         let (_, after) = from.split_once("<!-- end -->").expect("the table has an end");

@@ -11,7 +11,8 @@ use weir_types::ErrorCode;
 async fn tenants_can_call_only_their_own_models() {
     let node =
         Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
-    let (acme, other) = (node.with_token("token-of-acme-0123"), node.with_token("token-of-other-0123"));
+    let acme = node.with_token("token-of-acme-0123");
+    let other = node.with_token("token-of-other-0123");
     acme.push_model("matmul", 1, model("good/matmul.onnx")).await;
     binary(&acme, "/v2/models/matmul/infer", &row(), &fp32(&[0.0; 4])).await.ok();
     for path in ["/v2/models/matmul", "/v2/models/matmul/ready", "/v2/models/matmul/stats"] {

@@ -131,7 +131,8 @@ async fn workflows_are_separate_per_tenant() {
         .tokens(&["one-token-of-one one", "one-token-of-two two"])
         .start()
         .await;
-    let (one, two) = (node.with_token("one-token-of-one"), node.with_token("one-token-of-two"));
+    let one = node.with_token("one-token-of-one");
+    let two = node.with_token("one-token-of-two");
     one.push_model("m", 1, fake(0.0)).await;
     deploy(&one, "w", &workflow(&step("a", "m", "x"), "a")).await.ok();
     infer(&one, "w", &rows(&[0.0; 4])).await.ok();

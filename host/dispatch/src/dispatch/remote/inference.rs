@@ -120,7 +120,8 @@ impl Written {
         let Outputs { here: outputs, left } =
             read.ok_or_else(|| internal(&"the answer of another node cannot be read"))?;
         // The other node counts the run.
-        let (queue_time, run_time) = (Duration::ZERO, Duration::ZERO);
+        let queue_time = Duration::ZERO;
+        let run_time = Duration::ZERO;
         let completion = Completion { outputs, stayed: Vec::new(), queue_time, run_time, execution: None };
         Ok(Read { completion, left, ran_on: device::read_device(&head.headers) })
     }

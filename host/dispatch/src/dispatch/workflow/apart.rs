@@ -77,7 +77,7 @@ impl Steps {
                     if is_elsewhere {
                         serving.forwarded();
                     } else {
-                        serving.done(Times::of(items, &completion));
+                        serving.done(Times::from_completion(items, &completion));
                     }
                     let mut outputs = handles(completion.outputs);
                     outputs.extend(left);

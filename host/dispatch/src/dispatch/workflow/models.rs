@@ -77,7 +77,7 @@ impl Steps {
         };
         match ran {
             Ok(completion) => {
-                serving.done(Times::of(batch, &completion));
+                serving.done(Times::from_completion(batch, &completion));
                 Ok(completion)
             }
             Err(fault) => {

@@ -105,7 +105,8 @@ impl Steps {
         begin: Begin<Handle>,
         hedge: Option<Arc<Hedge>>,
     ) -> BoxFuture<'static, (usize, Result<Handles, Fault>)> {
-        let (steps, plan) = (self.clone(), plan.clone());
+        let steps = self.clone();
+        let plan = plan.clone();
         async move {
             let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
@@ -194,7 +195,7 @@ impl Steps {
         };
         match ran.await {
             Ok(completion) => {
-                serving.done(Times::of(batch, &completion));
+                serving.done(Times::from_completion(batch, &completion));
                 Ok(completion.outputs)
             }
             Err(fault) => {

@@ -40,7 +40,7 @@ impl InferenceView<'_> {
             run.await.map_err(|error| Failure::from(crate::hostcalls::CallError::from(error)))?;
         let mut handles = Vec::with_capacity(outputs.len());
         for (name, tensor) in outputs {
-            let tensor = NnTensor::of(tensor, self.ctx)?;
+            let tensor = NnTensor::from_tensor(tensor, self.ctx)?;
             handles.push((name, self.table.push(tensor)?));
         }
         Ok(handles)

@@ -19,7 +19,7 @@ pub struct NnTensor {
 
 impl NnTensor {
     /// Wraps an output of a model, and charges it against the invocation's tensor bytes.
-    pub(super) fn of(tensor: Tensor, ctx: &mut InferenceCtx) -> Result<Self, Failure> {
+    pub(super) fn from_tensor(tensor: Tensor, ctx: &mut InferenceCtx) -> Result<Self, Failure> {
         let element_type = tensor_type(tensor.element_type()).ok_or_else(|| {
             let text = format!("wasi:nn has no tensors of {}", tensor.element_type());
             NnError::new(ErrorCode::UnsupportedOperation, text)

@@ -33,7 +33,7 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
     while offset < span.bytes() {
         let piece = span.slice(offset, PIECE_BYTES.min(span.bytes() - offset)).ok_or_else(misfit)?;
         // The run that produced the tensor has ended, so no ordering is needed.
-        let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(Arc::clone(&held)));
+        let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(held.clone()));
         let bytes = fetched.and_then(Fetch::wait).map_err(|error| weights_failure(&error))?;
         memory.write_all_at(&bytes, offset).map_err(|error| failed(&error))?;
         offset += piece.bytes();

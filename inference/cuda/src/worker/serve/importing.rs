@@ -25,7 +25,8 @@ pub(super) fn import<'a>(
     let mut imported = Vec::new();
     let mut files = files.map(Vec::into_iter);
     for exported in elsewhere {
-        let (ordinal, Place { blocks, offset, bytes }) = (exported.ordinal, exported.place);
+        let ordinal = exported.ordinal;
+        let Place { blocks, offset, bytes } = exported.place;
         let Some(files) = &mut files else {
             let why = "this process may not open the files of its memory".to_owned();
             return Ok(Err(NotReached { ordinal, why }));

@@ -64,7 +64,7 @@ impl Service {
                     _ = gpu.measure();
                     MemoryReport::new(gpu)
                 });
-                (Answer::Failed { failure: WireError::of(&error), memory }, Vec::new())
+                (Answer::Failed { failure: WireError::from_error(&error), memory }, Vec::new())
             };
             let (answer, sent) = replied.unwrap_or_else(failed);
             send(&mut socket, &answer)?;
@@ -148,7 +148,8 @@ impl Service {
         // If the query fails, tensors go through the host.
         let siblings = devices.siblings(config.ordinal).unwrap_or_default();
         let name = gpu.context.info().name.clone();
-        let (library, compiler) = (gpu.products.state().clone(), gpu.chains.state().clone());
+        let library = gpu.products.state().clone();
+        let compiler = gpu.chains.state().clone();
         let memory = MemoryReport::new(&gpu);
         let opened = self.gpu.set(Arc::new(gpu));
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
@@ -159,10 +160,10 @@ impl Service {
         let gpu = self.gpu()?;
         // Other processes may have allocated device memory since the last measurement.
         gpu.measure().map_err(|error| failure(&error))?;
-        let model = match CudaModel::load(Arc::clone(&gpu), files) {
+        let model = match CudaModel::load(gpu.clone(), files) {
             // Weights have priority over device-resident intermediates.
             Err(InferenceError::RunOutOfMemory(_)) if gpu.give_up(u64::MAX) => {
-                CudaModel::load(Arc::clone(&gpu), files)?
+                CudaModel::load(gpu.clone(), files)?
             }
             loaded => loaded?,
         };

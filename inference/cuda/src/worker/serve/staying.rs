@@ -101,7 +101,7 @@ impl Stayed {
         }
         match gpu.intermediates.put(from, stream, owner, gpu.now_ns()) {
             Ok(index) => {
-                let gpu = Arc::clone(gpu);
+                let gpu = gpu.clone();
                 let shape = shape.clone();
                 let bytes = from.bytes();
                 Ok(Some(Self { gpu, index, owner, shape, bytes }))
@@ -125,7 +125,7 @@ impl Stayed {
         stream.synchronize().map_err(|error| failure(&error))?;
         match put {
             Ok(Some(index)) => {
-                let gpu = Arc::clone(gpu);
+                let gpu = gpu.clone();
                 let shape = shape.clone();
                 let bytes = from.bytes();
                 Ok(Some(Self { gpu, index, owner, shape, bytes }))

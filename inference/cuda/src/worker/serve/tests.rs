@@ -120,7 +120,7 @@ impl Stage {
             batching: Batching::default(),
             meter: weir_inference::Meter::default(),
         };
-        let files = ModelFiles::of(&source).unwrap();
+        let files = ModelFiles::for_source(&source).unwrap();
         self.ask(Request::Load { model: number, files }).unwrap();
         self.ask(Request::Session { model: number, session: number }).unwrap();
     }
@@ -147,7 +147,8 @@ impl Stage {
             },
             Input::Stayed,
         );
-        let (inputs, outputs) = (vec![input], vec![(0, stays_as)]);
+        let inputs = vec![input];
+        let outputs = vec![(0, stays_as)];
         Request::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES }
     }
 
@@ -206,7 +207,8 @@ fn next_run_reads_device_tensor_without_host_copy() {
     // The three runs are launched kernel by kernel, captured, and repeated.
     for number in [10, 11, 12] {
         assert_eq!(stage.run(1, None, Some(number)).unwrap(), stays());
-        let (up, down) = (stage.fake.count("bytes_to_device"), stage.fake.count("bytes_to_host"));
+        let up = stage.fake.count("bytes_to_device");
+        let down = stage.fake.count("bytes_to_host");
         assert_eq!(stage.run(2, Some(number), Some(100 + number)).unwrap(), stays());
         assert_eq!(stage.fake.count("bytes_to_device"), up);
         assert_eq!(stage.fake.count("bytes_to_host"), down);
@@ -348,7 +350,8 @@ fn exported_tensor_stays_until_sibling_has_read_it() {
 #[test]
 fn tensor_taken_in_by_sibling_outlives_the_original() {
     let (first, second) = siblings();
-    let (up, down) = (second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host"));
+    let up = second.fake.count("bytes_to_device");
+    let down = first.fake.count("bytes_to_host");
     let taken = second.take(20, exported(first.export(10, "alice", 100)));
     assert_eq!(taken.unwrap(), Answer::Done);
     assert_eq!((second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host")), (up, down));

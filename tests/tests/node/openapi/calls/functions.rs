@@ -80,7 +80,8 @@ async fn calls(checker: &mut Checker<'_>) {
 }
 
 async fn embeddings(checker: &mut Checker<'_>) {
-    let (operation, path) = ("createEmbeddings", "/v1/embeddings");
+    let operation = "createEmbeddings";
+    let path = "/v1/embeddings";
     let answer = checker.any(checker.document().operation(operation), path, |request| {
         request.body(json!({"model": "f", "input": "text"}).to_string())
     });

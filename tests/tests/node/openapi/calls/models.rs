@@ -49,7 +49,8 @@ async fn sizing(checker: &mut Checker<'_>) {
 pub(in super::super) async fn call_kernel_graphs(checker: &mut Checker<'_>) {
     let node = with_kernel_graphs().start().await;
     checker.use_client(node.client());
-    let (graph, other) = (packed("sgemm-chain").to_string(), packed("jacobi").to_string());
+    let graph = packed("sgemm-chain").to_string();
+    let other = packed("jacobi").to_string();
     checker.put(("pushNextKernelGraph", 200), "/v1/kernel-graphs/g", graph.clone()).await;
     checker.put(("rollBackKernelGraph", 409), "/v1/kernel-graphs/g/rollback", "{}").await;
     checker.put(("pushKernelGraph", 200), "/v1/kernel-graphs/g/versions/2?slo_ms=60000", other.clone()).await;
