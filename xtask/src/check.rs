@@ -5,6 +5,7 @@ mod links;
 mod prose;
 mod sizes;
 mod source;
+mod statements;
 
 use crate::bindings;
 use crate::process;
@@ -17,7 +18,7 @@ use std::process::Command;
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Run the checks of style only: links of the documentation, prose of comments, cycles between
-    /// modules, and sizes of functions and structs
+    /// modules, sizes of functions and structs, and statements
     #[arg(long)]
     style: bool,
 }
@@ -61,9 +62,14 @@ fn optional(program: &str, command: &mut Command, skipped: &str) -> Result<()> {
 /// Compare the style of every Rust file in version control with the limits of each counter.
 fn style(repo: &Repo) -> Result<()> {
     let sources = Source::all(repo)?;
-    let findings: Vec<String> =
-        [links::check(repo)?, prose::check(&sources), layers::check(&sources), sizes::check(&sources)]
-            .concat();
+    let findings: Vec<String> = [
+        links::check(repo)?,
+        prose::check(&sources),
+        layers::check(&sources),
+        sizes::check(&sources),
+        statements::check(&sources),
+    ]
+    .concat();
     if findings.is_empty() {
         return Ok(());
     }
