@@ -48,7 +48,7 @@ pub enum Failure {
 }
 
 /// Exit status and output of a finished child.
-struct Ended {
+struct ChildExit {
     status: ExitStatus,
     answer: Vec<u8>,
     complaint: String,
@@ -83,7 +83,7 @@ impl Command {
         }
     }
 
-    async fn run_to_end(&self, order: &[u8]) -> io::Result<Ended> {
+    async fn run_to_end(&self, order: &[u8]) -> io::Result<ChildExit> {
         let mut child = self.spawn()?;
         let mut input = child.stdin.take();
         let output = child.stdout.take();
@@ -97,7 +97,11 @@ impl Command {
         let status = child.wait().await?;
         // Closing the child's input earlier would end the child.
         drop(input);
-        Ok(Ended { status, answer: answer?, complaint: String::from_utf8_lossy(&complaint?).into_owned() })
+        Ok(ChildExit {
+            status,
+            answer: answer?,
+            complaint: String::from_utf8_lossy(&complaint?).into_owned(),
+        })
     }
 
     fn spawn(&self) -> io::Result<Child> {
@@ -113,7 +117,7 @@ impl Command {
     }
 }
 
-impl Ended {
+impl ChildExit {
     fn cause_of_death(&self) -> Failure {
         let complaint = self.complaint.trim();
         match self.status.signal() {

@@ -18,11 +18,11 @@ pub(crate) struct SharedMemory {
     /// Offset of the next part.
     end: AtomicU64,
     /// Parts by the address of their first byte.
-    parts: Mutex<BTreeMap<usize, Part>>,
+    parts: Mutex<BTreeMap<usize, SharedRange>>,
 }
 
 #[derive(Clone, Copy)]
-struct Part {
+struct SharedRange {
     offset: u64,
     bytes: usize,
 }
@@ -30,7 +30,7 @@ struct Part {
 /// A part that a block occupies. Its memory returns to the system on drop.
 pub(crate) struct Lease {
     memory: Arc<SharedMemory>,
-    part: Part,
+    part: SharedRange,
 }
 
 impl SharedMemory {
@@ -44,7 +44,7 @@ impl SharedMemory {
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
         let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES);
-        fits.then(|| Lease { memory: self.clone(), part: Part { offset, bytes } })
+        fits.then(|| Lease { memory: self.clone(), part: SharedRange { offset, bytes } })
     }
 
     /// Offset of these bytes in the file, if they belong to a block.
@@ -62,7 +62,7 @@ impl SharedMemory {
         File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    fn parts(&self) -> MutexGuard<'_, BTreeMap<usize, Part>> {
+    fn parts(&self) -> MutexGuard<'_, BTreeMap<usize, SharedRange>> {
         self.parts.lock()
     }
 }
@@ -91,7 +91,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let Part { offset, bytes } = self.part;
+        let SharedRange { offset, bytes } = self.part;
         if let Err(error) = fallocate(&self.memory.file, hole, offset, bytes as u64) {
             tracing::warn!(%error, bytes, "returning memory shared with workers to the system failed");
         }

@@ -107,7 +107,7 @@ struct Shared {
 }
 
 struct State {
-    entries: HashMap<ModelKey, Entry>,
+    entries: HashMap<ModelKey, CacheEntry>,
     residency: Residency,
     began: Instant,
     /// Counts acquires, to order models by their last use.
@@ -121,7 +121,7 @@ struct State {
     reloads: Reloads,
 }
 
-enum Entry {
+enum CacheEntry {
     /// If `unloading` is not empty, the model is unloaded as soon as it is loaded.
     Loading {
         footprint: Footprint,
@@ -139,7 +139,7 @@ enum Entry {
 }
 
 /// State of a model at an acquire.
-enum Found {
+enum CacheLookup {
     Pinned(Pin),
     Loading(oneshot::Receiver<Result<Pin, InferenceError>>),
     Unloading(oneshot::Receiver<()>),
@@ -198,13 +198,13 @@ impl ModelCache {
     ) -> Result<Pin, InferenceError> {
         loop {
             match Shared::find_or_load(&self.shared, source, victims)? {
-                Found::Pinned(pin) => return Ok(pin),
-                Found::Loading(answer) => {
+                CacheLookup::Pinned(pin) => return Ok(pin),
+                CacheLookup::Loading(answer) => {
                     let gone = || Err(InferenceError::Unavailable("the load was given up".into()));
                     return answer.await.unwrap_or_else(|_| gone());
                 }
                 // Whatever the outcome, the old model has been removed.
-                Found::Unloading(gone) => _ = gone.await,
+                CacheLookup::Unloading(gone) => _ = gone.await,
             }
         }
     }
@@ -215,11 +215,11 @@ impl ModelCache {
         let mut state = self.shared.state.lock();
         let now = state.tick();
         match state.entries.get_mut(key)? {
-            Entry::Resident { resident, last_used } => {
+            CacheEntry::Resident { resident, last_used } => {
                 *last_used = now;
                 Some(Pin::new(resident, &self.shared, None))
             }
-            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+            CacheEntry::Loading { .. } | CacheEntry::Unloading { .. } => None,
         }
     }
 
@@ -236,7 +236,7 @@ impl ModelCache {
     pub fn resident(&self) -> Vec<ResidentModel> {
         let state = self.shared.state.lock();
         let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
-            Entry::Resident { resident, last_used } => {
+            CacheEntry::Resident { resident, last_used } => {
                 let model = ResidentModel {
                     id: key.id.clone(),
                     bytes: resident.footprint.total_bytes(),
@@ -245,7 +245,7 @@ impl ModelCache {
                 };
                 Some((*last_used, model))
             }
-            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+            CacheEntry::Loading { .. } | CacheEntry::Unloading { .. } => None,
         });
         let mut resident: Vec<_> = resident.collect();
         drop(state);
@@ -258,8 +258,8 @@ impl ModelCache {
     pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
         let state = self.shared.state.lock();
         let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
-            Entry::Resident { resident, .. } => Some((key, resident)),
-            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+            CacheEntry::Resident { resident, .. } => Some((key, resident)),
+            CacheEntry::Loading { .. } | CacheEntry::Unloading { .. } => None,
         });
         let idle = |resident: &Resident| resident.idle_for().is_some_and(|idle| idle >= at_least);
         resident.filter(|(_, resident)| idle(resident)).map(|(key, _)| key.clone()).collect()
@@ -268,7 +268,7 @@ impl ModelCache {
     /// Whether a model is resident.
     #[must_use]
     pub fn is_resident(&self, key: &ModelKey) -> bool {
-        matches!(self.shared.state.lock().entries.get(key), Some(Entry::Resident { .. }))
+        matches!(self.shared.state.lock().entries.get(key), Some(CacheEntry::Resident { .. }))
     }
 
     /// Memory that models take, including models that are being loaded or unloaded. Shared memory
@@ -276,7 +276,7 @@ impl ModelCache {
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let state = self.shared.state.lock();
-        state.entries.values().map(Entry::footprint).collect::<Together>().bytes()
+        state.entries.values().map(CacheEntry::footprint).collect::<Together>().bytes()
     }
 
     /// Brings the memory meters of the resident models up to date. Otherwise they are updated only
@@ -327,10 +327,10 @@ impl ModelCache {
     /// model already accepts runs.
     #[must_use]
     pub fn is_any_loading(&self) -> bool {
-        let is_loading = |entry: &Entry| match entry {
-            Entry::Loading { .. } => true,
-            Entry::Resident { resident, .. } => resident.load_time().is_none(),
-            Entry::Unloading { .. } => false,
+        let is_loading = |entry: &CacheEntry| match entry {
+            CacheEntry::Loading { .. } => true,
+            CacheEntry::Resident { resident, .. } => resident.load_time().is_none(),
+            CacheEntry::Unloading { .. } => false,
         };
         self.shared.state.lock().entries.values().any(is_loading)
     }
@@ -382,28 +382,28 @@ impl Shared {
         shared: &Arc<Self>,
         source: &Arc<ModelSource>,
         victims: &[ModelId],
-    ) -> Result<Found, InferenceError> {
+    ) -> Result<CacheLookup, InferenceError> {
         let mut state = shared.state.lock();
         if let Some(why) = &state.lost {
             return Err(InferenceError::DeviceLost(why.clone()));
         }
         let now = state.tick();
         match state.entries.get_mut(&source.key) {
-            Some(Entry::Resident { resident, last_used }) => {
+            Some(CacheEntry::Resident { resident, last_used }) => {
                 *last_used = now;
-                Ok(Found::Pinned(Pin::new(resident, shared, None)))
+                Ok(CacheLookup::Pinned(Pin::new(resident, shared, None)))
             }
-            Some(Entry::Loading { waiting, .. }) => {
+            Some(CacheEntry::Loading { waiting, .. }) => {
                 let (sender, receiver) = oneshot::channel();
                 waiting.push(sender);
-                Ok(Found::Loading(receiver))
+                Ok(CacheLookup::Loading(receiver))
             }
-            Some(Entry::Unloading { waiting, .. }) => {
+            Some(CacheEntry::Unloading { waiting, .. }) => {
                 let (sender, receiver) = oneshot::channel();
                 waiting.push(sender);
-                Ok(Found::Unloading(receiver))
+                Ok(CacheLookup::Unloading(receiver))
             }
-            None => load::begin(shared, &mut state, source, victims).map(Found::Loading),
+            None => load::begin(shared, &mut state, source, victims).map(CacheLookup::Loading),
         }
     }
 
@@ -415,11 +415,11 @@ impl Shared {
         state.reloads.forget(key);
         let entry = state.entries.get_mut(key)?;
         match entry {
-            Entry::Loading { unloading, .. } => unloading.push(sender),
-            Entry::Unloading { waiting, .. } => waiting.push(sender),
-            Entry::Resident { resident, .. } => {
+            CacheEntry::Loading { unloading, .. } => unloading.push(sender),
+            CacheEntry::Unloading { waiting, .. } => waiting.push(sender),
+            CacheEntry::Resident { resident, .. } => {
                 let resident = resident.clone();
-                *entry = Entry::Unloading { resident: resident.clone(), waiting: vec![sender] };
+                *entry = CacheEntry::Unloading { resident: resident.clone(), waiting: vec![sender] };
                 if resident.retire() {
                     self.free(&resident);
                 }
@@ -433,7 +433,8 @@ impl Shared {
     /// Unloads this instance of a model, if it is still resident.
     fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
         let key = &resident.source.key;
-        let is_current = |entry: &Entry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
+        let is_current =
+            |entry: &CacheEntry| entry.resident().is_some_and(|there| Arc::ptr_eq(there, resident));
         let is_there = self.state.lock().entries.get(key).is_some_and(is_current);
         is_there.then(|| self.retire(key)).flatten()
     }
@@ -470,7 +471,7 @@ impl State {
     }
 }
 
-impl Entry {
+impl CacheEntry {
     fn footprint(&self) -> &Footprint {
         match self {
             Self::Loading { footprint, .. } => footprint,

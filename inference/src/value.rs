@@ -59,13 +59,13 @@ struct Inner {
     element_type: ElementType,
     shape: Shape,
     bytes: u64,
-    place: Mutex<Place>,
+    place: Mutex<TensorPlace>,
     /// The copy in host memory, after its first use.
     fetched: Mutex<Option<Tensor>>,
 }
 
 /// Current place of the tensor.
-struct Place {
+struct TensorPlace {
     memory: Arc<dyn DeviceMemory>,
     number: u64,
     since: Instant,
@@ -137,7 +137,7 @@ impl DeviceTensor {
         shape: Shape,
         bytes: u64,
     ) -> Self {
-        let place = Place { memory, number, since: Instant::now(), bearer: None, stays: 0 };
+        let place = TensorPlace { memory, number, since: Instant::now(), bearer: None, stays: 0 };
         let place = Mutex::new(place);
         let fetched = Mutex::default();
         Self(Arc::new(Inner { element_type, shape, bytes, place, fetched }))
@@ -193,7 +193,7 @@ impl DeviceTensor {
         }
         place.leave(self.0.bytes);
         let bearer = place.bearer.take().map(|(_, meter)| (device, meter));
-        *place = Place { memory: memory.clone(), number, since: Instant::now(), bearer, stays: 0 };
+        *place = TensorPlace { memory: memory.clone(), number, since: Instant::now(), bearer, stays: 0 };
         true
     }
 
@@ -239,12 +239,12 @@ impl Drop for DeviceHandle {
 }
 
 impl Inner {
-    fn place(&self) -> MutexGuard<'_, Place> {
+    fn place(&self) -> MutexGuard<'_, TensorPlace> {
         self.place.lock()
     }
 }
 
-impl Place {
+impl TensorPlace {
     /// Releases the tensor's `bytes`, and charges the time for which they were held.
     fn leave(&self, bytes: u64) {
         self.memory.let_go(self.number, bytes);

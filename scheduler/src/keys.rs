@@ -44,7 +44,7 @@ keys! {
 #[derive(Debug)]
 pub(crate) struct Table<I, T> {
     keys: HashMap<I, u32>,
-    entries: Vec<Entry<I, T>>,
+    entries: Vec<KeyEntry<I, T>>,
     /// Above this length, entries without references are reused.
     len_max: usize,
     /// Where the next search for an unreferenced entry starts.
@@ -52,7 +52,7 @@ pub(crate) struct Table<I, T> {
 }
 
 #[derive(Debug)]
-struct Entry<I, T> {
+struct KeyEntry<I, T> {
     id: I,
     refs: u32,
     value: T,
@@ -112,7 +112,7 @@ impl<I: Clone + Eq + Hash, T: Default> Table<I, T> {
     }
 
     fn insert(&mut self, id: &I) -> u32 {
-        let entry = Entry { id: id.clone(), refs: 0, value: T::default() };
+        let entry = KeyEntry { id: id.clone(), refs: 0, value: T::default() };
         let key = match self.free_place() {
             Some(place) => {
                 self.keys.remove(&self.entries[place].id);

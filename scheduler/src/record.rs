@@ -89,7 +89,7 @@ impl Recorder {
 
     /// Records a call of [`Scheduler::handle`] made by the caller.
     pub fn record(&mut self, now_ns: u64, event: &Event, actions: &[Action]) {
-        self.write(&Written { now_ns, event, actions });
+        self.write(&RecordedCall { now_ns, event, actions });
     }
 
     /// Takes the lines recorded since the last call.
@@ -222,7 +222,7 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
 
 /// A call, for writing.
 #[derive(Serialize)]
-struct Written<'a> {
+struct RecordedCall<'a> {
     now_ns: u64,
     event: &'a Event,
     actions: &'a [Action],

@@ -23,7 +23,7 @@ struct Nodes {
 }
 
 /// A node, and the expected time to move inputs to it.
-type Place = (u32, u64);
+type InputPlace = (u32, u64);
 
 fn model() -> ModelId {
     ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) }
@@ -64,7 +64,7 @@ impl Nodes {
     }
 
     /// The node on which the invocation starts at once, and the best alternative.
-    fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(Place, Option<Place>)> {
+    fn arrive(&mut self, id: u64, inputs: &[(u32, u64)]) -> Option<(InputPlace, Option<InputPlace>)> {
         let inputs = inputs.iter().map(|(node, bytes)| InputsOn { node: NodeId(*node), bytes: *bytes });
         let ModelId { tenant, name, version } = model();
         let demand = ModelDemand {

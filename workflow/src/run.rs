@@ -16,7 +16,7 @@ use weir_types::Port;
 #[derive(Debug)]
 pub struct Run<V> {
     plan: Arc<Plan>,
-    values: Vec<Held<V>>,
+    values: Vec<StepOutput<V>>,
     /// Number of remaining readers of each value.
     readers: Vec<usize>,
     /// Whether each value is read only by steps that run a target.
@@ -49,7 +49,7 @@ pub struct Begin<V> {
 }
 
 #[derive(Debug)]
-enum Held<V> {
+enum StepOutput<V> {
     /// Not computed yet.
     Awaited,
     There(V),
@@ -100,7 +100,7 @@ impl<V: Value> Run<V> {
             false => State::NotNeeded,
         });
         let mut run = Self {
-            values: plan.values.iter().map(|_| Held::Awaited).collect(),
+            values: plan.values.iter().map(|_| StepOutput::Awaited).collect(),
             readers,
             is_handed_on,
             is_for_models,
@@ -136,7 +136,7 @@ impl<V: Value> Run<V> {
         self.steps[step] = State::Begun;
         let mut inputs = Vec::with_capacity(planned.inputs.len());
         for (name, value) in &planned.inputs {
-            if let Held::There(there) = &self.values[*value] {
+            if let StepOutput::There(there) = &self.values[*value] {
                 inputs.push((name.clone(), there.clone()));
             }
         }
@@ -186,7 +186,7 @@ impl<V: Value> Run<V> {
         let outputs = wanted.into_iter().filter_map(|output| plan.outputs.get(output));
         outputs
             .filter_map(|(name, value)| match values.get(*value) {
-                Some(Held::There(there)) => Some((name.clone(), there.clone())),
+                Some(StepOutput::There(there)) => Some((name.clone(), there.clone())),
                 _ => None,
             })
             .collect()
@@ -199,7 +199,7 @@ impl<V: Value> Run<V> {
             let Some(value) = names.iter().position(|known| known.name == name) else {
                 return Err(RunError::UnknownInput { name, have: list(&plan.signature().inputs) });
             };
-            if !matches!(self.values[value], Held::Awaited) {
+            if !matches!(self.values[value], StepOutput::Awaited) {
                 return Err(RunError::DuplicateInput(name));
             }
             if let Some(is) = &names[value].is
@@ -209,9 +209,10 @@ impl<V: Value> Run<V> {
                 let given = show(given.view());
                 return Err(RunError::WrongInput { name, takes, given });
             }
-            self.values[value] = if self.readers[value] > 0 { Held::There(given) } else { Held::Gone };
+            self.values[value] =
+                if self.readers[value] > 0 { StepOutput::There(given) } else { StepOutput::Gone };
         }
-        match (0..plan.inputs).find(|value| matches!(self.values[*value], Held::Awaited)) {
+        match (0..plan.inputs).find(|value| matches!(self.values[*value], StepOutput::Awaited)) {
             Some(value) => {
                 let missing = &names[value];
                 let is = missing.is.as_ref().map(|is| format!(": {}", self.sizes.show(is)));
@@ -222,17 +223,22 @@ impl<V: Value> Run<V> {
     }
 
     /// The state of an output of `step`.
-    fn hold(&mut self, step: &PlannedStep, value: usize, given: Option<V>) -> Result<Held<V>, RunError> {
+    fn hold(
+        &mut self,
+        step: &PlannedStep,
+        value: usize,
+        given: Option<V>,
+    ) -> Result<StepOutput<V>, RunError> {
         let planned = &self.plan.values[value];
         let Some(given) = given else {
             // A tensor with few rows has fewer parts.
             if self.readers[value] == 0 || matches!(step.action, Action::Split { .. }) {
-                return Ok(Held::Absent);
+                return Ok(StepOutput::Absent);
             }
             return Err(RunError::NotGiven { step: step.name.clone(), output: planned.name.clone() });
         };
         if self.readers[value] == 0 {
-            return Ok(Held::Gone);
+            return Ok(StepOutput::Gone);
         }
         if let Some(is) = &planned.is
             && !self.sizes.admit(is, given.view())
@@ -244,7 +250,7 @@ impl<V: Value> Run<V> {
                 given: show(given.view()),
             });
         }
-        Ok(Held::There(given))
+        Ok(StepOutput::There(given))
     }
 
     /// Decides about all waiting steps. In topological order, one pass is enough.
@@ -286,7 +292,7 @@ impl<V: Value> Run<V> {
                 None => false,
             },
         };
-        let is_absent = |(_, value): &(String, usize)| matches!(self.values[*value], Held::Absent);
+        let is_absent = |(_, value): &(String, usize)| matches!(self.values[*value], StepOutput::Absent);
         let is_lost = match step.action {
             Action::Combine(_) => step.inputs.iter().all(is_absent),
             Action::Run(_) | Action::Split { .. } => step.inputs.iter().any(is_absent),
@@ -294,7 +300,8 @@ impl<V: Value> Run<V> {
         if is_lost {
             return Ok(Decision::Skip);
         }
-        let is_awaited = step.inputs.iter().any(|(_, value)| matches!(self.values[*value], Held::Awaited));
+        let is_awaited =
+            step.inputs.iter().any(|(_, value)| matches!(self.values[*value], StepOutput::Awaited));
         Ok(if is_let && !is_awaited { Decision::Begin } else { Decision::Wait })
     }
 
@@ -306,10 +313,10 @@ impl<V: Value> Run<V> {
         let condition = &self.plan.conditions[guard.condition];
         let Test::Compare { measure, value, comparison, number } = condition.test else { return Ok(None) };
         let there = match &self.values[value] {
-            Held::There(there) => there,
+            StepOutput::There(there) => there,
             // Without its value, neither the condition nor its negation holds.
-            Held::Absent | Held::Gone => return Ok(Some(false)),
-            Held::Awaited => return Ok(None),
+            StepOutput::Absent | StepOutput::Gone => return Ok(Some(false)),
+            StepOutput::Awaited => return Ok(None),
         };
         let measured = measure.evaluate(there.view()).map_err(|why| RunError::BadCondition {
             step: condition.step.clone(),
@@ -327,7 +334,7 @@ impl<V: Value> Run<V> {
         }
         self.steps[place] = State::Skipped;
         step.inputs.iter().for_each(|(_, value)| self.release(*value));
-        step.outputs.iter().for_each(|value| self.values[*value] = Held::Absent);
+        step.outputs.iter().for_each(|value| self.values[*value] = StepOutput::Absent);
     }
 
     fn release_guard(&mut self, step: &PlannedStep) {
@@ -339,8 +346,8 @@ impl<V: Value> Run<V> {
     /// Removes a reader. After the last reader, the value is released.
     fn release(&mut self, value: usize) {
         self.readers[value] = self.readers[value].saturating_sub(1);
-        if self.readers[value] == 0 && matches!(self.values[value], Held::There(_)) {
-            self.values[value] = Held::Gone;
+        if self.readers[value] == 0 && matches!(self.values[value], StepOutput::There(_)) {
+            self.values[value] = StepOutput::Gone;
         }
     }
 }

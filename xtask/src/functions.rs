@@ -31,7 +31,7 @@ impl FunctionsArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
-    let all = Found::in_folder(&repo.functions())?;
+    let all = FunctionFolders::in_folder(&repo.functions())?;
     let wanted = all.only(&args.names)?;
     let mut built = BTreeMap::new();
     if !wanted.rust.is_empty() {
@@ -67,12 +67,12 @@ pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
 }
 
 /// Functions by name, which is the name of their folder.
-struct Found {
+struct FunctionFolders {
     rust: Vec<String>,
     other: Vec<String>,
 }
 
-impl Found {
+impl FunctionFolders {
     fn in_folder(folder: &Path) -> Result<Self> {
         let entries =
             std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
@@ -136,7 +136,7 @@ mod tests {
             std::fs::create_dir(folder.path().join(name)).unwrap();
             std::fs::write(folder.path().join(name).join(file), "").unwrap();
         }
-        let all = Found::in_folder(folder.path()).unwrap();
+        let all = FunctionFolders::in_folder(folder.path()).unwrap();
         assert_eq!((all.rust.join(" "), all.other.join(" ")), ("a b".into(), "p".into()));
         let some = all.only(&["b".into(), "p".into()]).unwrap();
         assert_eq!((some.rust.join(" "), some.other.join(" ")), ("b".into(), "p".into()));

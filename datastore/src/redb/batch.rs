@@ -19,7 +19,7 @@ pub(super) enum Command {
 }
 
 /// Result of a command, sent once the batch is durable.
-enum Answer {
+enum BatchReply {
     Commit(oneshot::Sender<Result<Commit>>, Result<Commit>),
     Grant(oneshot::Sender<Result<Lease>>, Result<Lease>),
     End(oneshot::Sender<Result<()>>, LeaseId, Result<()>),
@@ -64,7 +64,7 @@ struct AppliedBatch {
 }
 
 /// Runs `commands` as one transaction of the file.
-fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<Answer>, Result<AppliedBatch>) {
+fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<BatchReply>, Result<AppliedBatch>) {
     let unanswered =
         |commands: Vec<Command>| commands.into_iter().map(Command::into_answer).collect::<Vec<_>>();
     let file = shared.file.read();
@@ -113,19 +113,19 @@ struct Batch {
 
 impl Batch {
     /// Applies one command.
-    fn run(&mut self, command: Command, path: &Path) -> Answer {
+    fn run(&mut self, command: Command, path: &Path) -> BatchReply {
         match command {
             Command::Commit { transaction, reply } => {
                 let outcome = self.commit(&transaction);
-                Answer::Commit(reply, self.note(outcome, path))
+                BatchReply::Commit(reply, self.note(outcome, path))
             }
             Command::Grant { time_to_live, reply } => {
                 let outcome = self.grant(time_to_live).map(Ok);
-                Answer::Grant(reply, self.note(outcome, path))
+                BatchReply::Grant(reply, self.note(outcome, path))
             }
             Command::End { lease, reply } => {
                 let outcome = self.end(lease);
-                Answer::End(reply, lease, self.note(outcome, path))
+                BatchReply::End(reply, lease, self.note(outcome, path))
             }
         }
     }
@@ -248,11 +248,11 @@ impl Batch {
 
 impl Command {
     /// The answer of a command that was not applied, because the whole batch failed.
-    fn into_answer(self) -> Answer {
+    fn into_answer(self) -> BatchReply {
         match self {
-            Self::Commit { reply, .. } => Answer::Commit(reply, Err(Error::Closed)),
-            Self::Grant { reply, .. } => Answer::Grant(reply, Err(Error::Closed)),
-            Self::End { lease, reply } => Answer::End(reply, lease, Err(Error::Closed)),
+            Self::Commit { reply, .. } => BatchReply::Commit(reply, Err(Error::Closed)),
+            Self::Grant { reply, .. } => BatchReply::Grant(reply, Err(Error::Closed)),
+            Self::End { lease, reply } => BatchReply::End(reply, lease, Err(Error::Closed)),
         }
     }
 
@@ -266,7 +266,7 @@ impl Command {
     }
 }
 
-impl Answer {
+impl BatchReply {
     /// Sends the answer, or the failure of the whole batch. The caller may be gone.
     fn give(self, shared: &Shared, failed: Option<&Error>) {
         let failed = failed.cloned();

@@ -49,7 +49,7 @@ struct Received {
 }
 
 /// Queue reservation of a request that is being accepted; released on drop.
-struct Place {
+struct QueuePlace {
     invocations: Arc<Invocations>,
     tenant: TenantId,
 }
@@ -184,7 +184,7 @@ impl Invocations {
     }
 
     /// Reserves a place in the queue.
-    fn place(self: &Arc<Self>, tenant: &TenantId) -> Result<Place, AsyncError> {
+    fn place(self: &Arc<Self>, tenant: &TenantId) -> Result<QueuePlace, AsyncError> {
         let len_max = self.config.queue_len_max;
         let tenant_len_max = self.config.tenant_queue_len_max;
         self.index.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
@@ -197,7 +197,7 @@ impl Invocations {
             );
             AsyncError::refused(ErrorCode::AsyncQueueFull, text)
         })?;
-        Ok(Place { invocations: self.clone(), tenant: tenant.clone() })
+        Ok(QueuePlace { invocations: self.clone(), tenant: tenant.clone() })
     }
 
     /// Checks the tenant's disk quota. Only unfinished invocations count, since results can be
@@ -241,7 +241,7 @@ impl Record {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.invocations.index.lock().accepted(&self.tenant);
     }

@@ -31,7 +31,7 @@ const OVERHEAD_BYTES: u64 = 512;
 
 /// Response cache of all tenants.
 pub struct ResponseCache {
-    answers: Cache<Key, Kept>,
+    answers: Cache<Key, StoredResponse>,
     flights: Flights,
     /// Size limit of a cached response.
     answer_bytes_max: u64,
@@ -76,7 +76,7 @@ pub struct HttpAnswer {
 
 /// A cached response.
 #[derive(Debug, Clone)]
-struct Kept {
+struct StoredResponse {
     answer: Answer,
     made_at: Instant,
     ttl: Duration,
@@ -114,7 +114,7 @@ impl ResponseCache {
         let removed = metrics.clone();
         let answers = Cache::builder()
             .max_capacity(bytes_max)
-            .weigher(|_: &Key, kept: &Kept| u32::try_from(kept.bytes).unwrap_or(u32::MAX))
+            .weigher(|_: &Key, kept: &StoredResponse| u32::try_from(kept.bytes).unwrap_or(u32::MAX))
             .expire_after(EachItsOwn)
             .eviction_listener(move |_, _, cause| match cause {
                 RemovalCause::Size => _ = removed.response_cache.evicted.inc(),
@@ -149,13 +149,13 @@ impl ResponseCache {
         (self.answers.entry_count(), self.answers.weighted_size())
     }
 
-    fn keep(&self, key: Key, ttl: Duration, keep: Keep) -> Option<Kept> {
+    fn keep(&self, key: Key, ttl: Duration, keep: Keep) -> Option<StoredResponse> {
         let bytes = keep.answer.bytes().saturating_add(OVERHEAD_BYTES);
         let ttl = keep.ttl_max.map_or(ttl, |max| max.min(ttl));
         if bytes > self.answer_bytes_max || ttl.is_zero() {
             return None;
         }
-        let kept = Kept { answer: keep.answer, made_at: Instant::now(), ttl, bytes };
+        let kept = StoredResponse { answer: keep.answer, made_at: Instant::now(), ttl, bytes };
         self.answers.insert(key, kept.clone());
         // Runs the pending tasks now: moka enforces the size limit only in them.
         self.answers.run_pending_tasks();
@@ -226,7 +226,7 @@ impl Scope {
         is_young.then(|| self.hit(kept))
     }
 
-    fn hit<T>(&self, kept: Kept) -> Given<T> {
+    fn hit<T>(&self, kept: StoredResponse) -> Given<T> {
         self.cache.metrics.response_cache.hits.inc();
         Given::Hit(kept.answer, kept.made_at.elapsed())
     }
@@ -258,12 +258,18 @@ impl Answer {
 /// Expiry policy with a separate time to live for each response.
 struct EachItsOwn;
 
-impl Expiry<Key, Kept> for EachItsOwn {
-    fn expire_after_create(&self, _: &Key, kept: &Kept, _: Instant) -> Option<Duration> {
+impl Expiry<Key, StoredResponse> for EachItsOwn {
+    fn expire_after_create(&self, _: &Key, kept: &StoredResponse, _: Instant) -> Option<Duration> {
         Some(kept.ttl)
     }
 
-    fn expire_after_update(&self, _: &Key, kept: &Kept, _: Instant, _: Option<Duration>) -> Option<Duration> {
+    fn expire_after_update(
+        &self,
+        _: &Key,
+        kept: &StoredResponse,
+        _: Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
         Some(kept.ttl)
     }
 }

@@ -32,7 +32,7 @@ const BODY_LIMIT: BodyLimit = BodyLimit { bytes_max: 16 << 20, setting: "no sett
 pub(super) const PATH: &str = "/v1/embeddings";
 
 #[derive(Deserialize)]
-struct Asked {
+struct EmbeddingsRequest {
     model: String,
 }
 
@@ -51,7 +51,7 @@ pub(super) async fn embed(
         Err(Fault::new(ErrorCode::DeadlineExceeded, text))
     })?;
     let text = body.clone();
-    let Asked { model } = node.json(body.len(), move || read(&text)).await?;
+    let EmbeddingsRequest { model } = node.json(body.len(), move || read(&text)).await?;
     let name = parse_name(&model)?;
     let function = node.registry.get(&caller.tenant, name.as_str());
     if let Some(function) = function.as_ref().and_then(|function| function.active())
@@ -77,7 +77,7 @@ pub(super) fn error(code: ErrorCode, text: &str) -> Value {
     json!({"error": {"message": text, "type": kind, "param": null, "code": code}})
 }
 
-fn read(body: &[u8]) -> Result<Asked, ApiError> {
+fn read(body: &[u8]) -> Result<EmbeddingsRequest, ApiError> {
     serde_json::from_slice(body).map_err(|error| {
         let text = format!("the body is no request for embeddings by a `model`, a function's name: {error}");
         ApiError::new(ErrorCode::InvalidRequest, text)

@@ -22,7 +22,7 @@ pub(crate) const SPAN_TARGET: &str = "weir::invocation";
 pub struct SpanLog(());
 
 /// State of a span until it ends.
-struct Kept {
+struct SpanState {
     /// Time at which the span was first entered; until then, the time at which it was created.
     started: Instant,
     is_entered: bool,
@@ -49,12 +49,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
         let Some(span) = context.span(id) else { return };
         let mut fields = Fields::default();
         attributes.record(&mut fields);
-        span.extensions_mut().insert(Kept { started: Instant::now(), is_entered: false, fields });
+        span.extensions_mut().insert(SpanState { started: Instant::now(), is_entered: false, fields });
     }
 
     fn on_enter(&self, id: &Id, context: Context<'_, S>) {
         let Some(span) = context.span(id) else { return };
-        if let Some(kept) = span.extensions_mut().get_mut::<Kept>()
+        if let Some(kept) = span.extensions_mut().get_mut::<SpanState>()
             && !kept.is_entered
         {
             kept.started = Instant::now();
@@ -64,7 +64,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let Some(span) = context.span(&id) else { return };
-        let Some(Kept { started, fields: own, .. }) = span.extensions_mut().remove() else { return };
+        let Some(SpanState { started, fields: own, .. }) = span.extensions_mut().remove() else { return };
         let duration_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let phase = span.name();
         let line = |whole: &Fields, parent_id: Option<&str>| {
@@ -77,7 +77,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SpanLog {
             None => line(&own, own.parent_id.as_deref()),
             Some(above) => {
                 let above = above.extensions();
-                let Some(Kept { fields: whole, .. }) = above.get() else { return };
+                let Some(SpanState { fields: whole, .. }) = above.get() else { return };
                 line(whole, Some(&whole.span_id));
             }
         }

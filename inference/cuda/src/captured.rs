@@ -24,10 +24,10 @@ const GRAPHS_MAX: usize = 16;
 
 /// Captured runs of one session.
 #[derive(Default)]
-pub(crate) struct CapturedRuns(HashMap<Place, Captured>);
+pub(crate) struct CapturedRuns(HashMap<CaptureKey, Captured>);
 
 /// Number of a program, and number of a slot.
-type Place = (u64, usize);
+type CaptureKey = (u64, usize);
 
 /// Capture state of a program in a slot.
 enum Captured {
@@ -111,7 +111,7 @@ impl CapturedRuns {
         }
     }
 
-    fn keep(&mut self, place: Place, captured: Captured) {
+    fn keep(&mut self, place: CaptureKey, captured: Captured) {
         if self.0.len() >= GRAPHS_MAX && !self.0.contains_key(&place) {
             self.0.clear();
         }
@@ -119,6 +119,6 @@ impl CapturedRuns {
     }
 }
 
-fn place(bound: &Bound, slot: &Slot) -> Place {
+fn place(bound: &Bound, slot: &Slot) -> CaptureKey {
     (bound.number, slot.number)
 }

@@ -16,14 +16,14 @@ pub(crate) struct Joined {
     pub(crate) input_bytes: u64,
     /// Bytes of the inputs that are padding.
     pub(crate) padding_bytes: u64,
-    parts: Vec<Part>,
+    parts: Vec<JobShare>,
     items: u32,
     /// Padded length of the second dimension.
     length: Option<u32>,
 }
 
 /// One job's share.
-struct Part {
+struct JobShare {
     items: u32,
     /// The job's unpadded second dimension.
     length: Option<u32>,
@@ -39,7 +39,7 @@ pub(crate) fn join(
     length_min: u32,
     arena: &Arena,
 ) -> Result<Joined, InferenceError> {
-    let parts: Vec<Part> = jobs.iter().map(|job| part(rules, job)).collect();
+    let parts: Vec<JobShare> = jobs.iter().map(|job| part(rules, job)).collect();
     let length = parts.iter().filter_map(|part| part.length).max().map(|length| length.max(length_min));
     let items = parts.iter().map(|part| part.items).sum();
     let mut outputs: Vec<usize> = jobs.iter().flat_map(|job| job.outputs.iter().copied()).collect();
@@ -59,10 +59,10 @@ pub(crate) fn join(
     Ok(Joined { job: Job { inputs, outputs }, input_bytes, padding_bytes, parts, items, length })
 }
 
-fn part(rules: &BatchRules, job: &Job) -> Part {
+fn part(rules: &BatchRules, job: &Job) -> JobShare {
     let mask = rules.mask.and_then(|mask| job.inputs.get(mask));
     let length = mask.and_then(|mask| mask.shape().dimensions().get(1).copied());
-    Part { items: job.batch(), length, outputs: job.outputs.clone() }
+    JobShare { items: job.batch(), length, outputs: job.outputs.clone() }
 }
 
 fn concatenate(

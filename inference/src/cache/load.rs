@@ -2,7 +2,7 @@
 //! in the order of the requests.
 
 use super::resident::Resident;
-use super::{Entry, Pin, Shared, State};
+use super::{CacheEntry, Pin, Shared, State};
 use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
@@ -36,10 +36,10 @@ pub(super) fn begin(
     for resident in evicted {
         resident.claim_freeing();
         let key = resident.source.key.clone();
-        state.entries.insert(key, Entry::Unloading { resident, waiting: Vec::new() });
+        state.entries.insert(key, CacheEntry::Unloading { resident, waiting: Vec::new() });
     }
     let (sender, receiver) = oneshot::channel();
-    let loading = Entry::Loading { footprint: needed, waiting: vec![sender], unloading: Vec::new() };
+    let loading = CacheEntry::Loading { footprint: needed, waiting: vec![sender], unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
     shared.profiles.loading(&source.key);
     Ok(receiver)
@@ -54,7 +54,7 @@ pub(super) fn begin_again(
 ) -> Result<Lane, InferenceError> {
     let (footprint, _) = room(shared, state, source, &[])?;
     let lane = lane(shared, state, source);
-    let loading = Entry::Loading { footprint, waiting: Vec::new(), unloading: Vec::new() };
+    let loading = CacheEntry::Loading { footprint, waiting: Vec::new(), unloading: Vec::new() };
     state.entries.insert(source.key.clone(), loading);
     shared.profiles.loading(&source.key);
     Ok(lane)
@@ -112,7 +112,7 @@ impl Shared {
         }
         let bytes = resident.footprint.total_bytes();
         info!(model = %resident.source.id(), device = %self.backend.device(), bytes, "model unloaded");
-        if let Some(Entry::Unloading { waiting, .. }) = entry {
+        if let Some(CacheEntry::Unloading { waiting, .. }) = entry {
             waiting.into_iter().for_each(|waiting| _ = waiting.send(()));
         }
     }
@@ -181,9 +181,8 @@ impl State {
 
     /// Memory that is still taken after the loader thread has done its queued work.
     fn lasting(&self) -> Together {
-        let is_leaving =
-            |entry: &&Entry| matches!(entry, Entry::Unloading { resident, .. } if resident.is_freeing());
-        self.entries.values().filter(|entry| !is_leaving(entry)).map(Entry::footprint).collect()
+        let is_leaving = |entry: &&CacheEntry| matches!(entry, CacheEntry::Unloading { resident, .. } if resident.is_freeing());
+        self.entries.values().filter(|entry| !is_leaving(entry)).map(CacheEntry::footprint).collect()
     }
 }
 
@@ -197,7 +196,7 @@ struct Lacking {
 /// the weights to arrive.
 pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
     // Answers even if the backend panics.
-    let mut answer = Answer { shared, source, is_given: false };
+    let mut answer = LoadPromise { shared, source, is_given: false };
     for victim in victims {
         answer.shared.free_now(victim);
     }
@@ -229,13 +228,13 @@ fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Resu
 
 /// Sends the outcome of a load to all waiting callers. If dropped without an outcome, sends a
 /// failure.
-struct Answer {
+struct LoadPromise {
     shared: Arc<Shared>,
     source: Arc<ModelSource>,
     is_given: bool,
 }
 
-impl Drop for Answer {
+impl Drop for LoadPromise {
     fn drop(&mut self) {
         if !self.is_given {
             self.failed(&load_error(self.source.id(), "the backend panicked"));
@@ -243,7 +242,7 @@ impl Drop for Answer {
     }
 }
 
-impl Answer {
+impl LoadPromise {
     /// Admits the loaded model to the cache; runs may begin `time` after the start of the load.
     /// Returns the model if some weights are still arriving.
     fn loaded(&mut self, resident: Resident, time: Duration) -> Option<Arc<Resident>> {
@@ -280,9 +279,9 @@ impl Answer {
         // Unloaded before it was loaded: the model is freed with the pins of earlier callers.
         let is_leaving = !unloading.is_empty() && resident.retire();
         let entry = if unloading.is_empty() {
-            Entry::Resident { resident: resident.clone(), last_used }
+            CacheEntry::Resident { resident: resident.clone(), last_used }
         } else {
-            Entry::Unloading { resident: resident.clone(), waiting: unloading }
+            CacheEntry::Unloading { resident: resident.clone(), waiting: unloading }
         };
         state.entries.insert(key.clone(), entry);
         state.has_come(&resident);
@@ -328,7 +327,7 @@ struct LoadingEnd {
 impl State {
     /// Removes the entry of a load.
     fn end_loading(&mut self, key: &ModelKey) -> LoadingEnd {
-        let Some(Entry::Loading { footprint, waiting, unloading }) = self.entries.remove(key) else {
+        let Some(CacheEntry::Loading { footprint, waiting, unloading }) = self.entries.remove(key) else {
             return LoadingEnd::default();
         };
         LoadingEnd { footprint: Some(footprint), waiting, unloading }

@@ -1,6 +1,6 @@
 //! Loss of a device, with everything in its memory, and its recovery.
 
-use super::{Entry, Shared};
+use super::{CacheEntry, Shared};
 use crate::error::InferenceError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,14 +41,14 @@ impl Shared {
         for entry in state.entries.values_mut() {
             // A load in progress or in the queue detects the loss itself.
             let (resident, waiting) = match entry {
-                Entry::Loading { .. } => continue,
-                Entry::Resident { resident, .. } => (resident.clone(), Vec::new()),
-                Entry::Unloading { resident, waiting } => (resident.clone(), std::mem::take(waiting)),
+                CacheEntry::Loading { .. } => continue,
+                CacheEntry::Resident { resident, .. } => (resident.clone(), Vec::new()),
+                CacheEntry::Unloading { resident, waiting } => (resident.clone(), std::mem::take(waiting)),
             };
             resident.lose();
             gone.push(resident.source.key.clone());
             let is_free = resident.retire();
-            *entry = Entry::Unloading { resident: resident.clone(), waiting };
+            *entry = CacheEntry::Unloading { resident: resident.clone(), waiting };
             if is_free {
                 self.free(&resident);
             }

@@ -8,7 +8,7 @@
 use super::load;
 use super::resident::Resident;
 use super::setting::RunSetting;
-use super::{Entry, Shared, State};
+use super::{CacheEntry, Shared, State};
 use crate::backend::{ModelKey, ModelSource};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -87,12 +87,12 @@ impl Shared {
         let Some(Reload { source, setting }) = state.reloads.waiting.pop_front() else { return };
         let lane = match state.entries.get(&source.key) {
             None => load::begin_again(self, &mut state, &source).map(Some),
-            Some(Entry::Unloading { .. }) => {
+            Some(CacheEntry::Unloading { .. }) => {
                 state.reloads.held.push(Reload { source: source.clone(), setting });
                 Ok(None)
             }
             // A call has already loaded the model.
-            Some(Entry::Loading { .. } | Entry::Resident { .. }) => Ok(None),
+            Some(CacheEntry::Loading { .. } | CacheEntry::Resident { .. }) => Ok(None),
         };
         drop(state);
         match lane {
@@ -109,7 +109,7 @@ impl Shared {
 
     /// Restores the run setting of a model.
     fn set_again(&self, key: &ModelKey, setting: RunSetting) {
-        let resident = self.state.lock().entries.get(key).and_then(Entry::resident).cloned();
+        let resident = self.state.lock().entries.get(key).and_then(CacheEntry::resident).cloned();
         let Some(resident) = resident.filter(|resident| resident.run_setting() != setting) else { return };
         match resident.apply(setting) {
             Ok(()) => self.runs.resize(&resident.lane, setting.sessions),
@@ -121,9 +121,9 @@ impl Shared {
 impl State {
     /// Resident models, with the time of their last use.
     pub(super) fn used(&self) -> Vec<(u64, Arc<Resident>)> {
-        let resident = |entry: &Entry| match entry {
-            Entry::Resident { resident, last_used } => Some((*last_used, resident.clone())),
-            Entry::Loading { .. } | Entry::Unloading { .. } => None,
+        let resident = |entry: &CacheEntry| match entry {
+            CacheEntry::Resident { resident, last_used } => Some((*last_used, resident.clone())),
+            CacheEntry::Loading { .. } | CacheEntry::Unloading { .. } => None,
         };
         self.entries.values().filter_map(resident).collect()
     }

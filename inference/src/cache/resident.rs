@@ -43,11 +43,11 @@ pub(super) struct Resident {
     asked: AtomicU64,
     /// Time of the load, set when the load completes.
     load_time: OnceLock<Duration>,
-    loaded: Mutex<Loaded>,
+    loaded: Mutex<ResidentMemory>,
 }
 
 /// The objects that hold device memory. Fields drop in order: the sessions before their weights.
-struct Loaded {
+struct ResidentMemory {
     /// The sessions that runs use.
     pool: Arc<Pool>,
     /// Pools that runs used earlier, until their sessions are retired.
@@ -172,7 +172,7 @@ impl Resident {
         let session_bytes = model.session_bytes();
         let pool = Arc::new(Pool::new(THREADS));
         pool.put(pool.make(&*model)?);
-        let loaded = Mutex::new(Loaded { pool, former: Vec::new(), model: Some(model.into()) });
+        let loaded = Mutex::new(ResidentMemory { pool, former: Vec::new(), model: Some(model.into()) });
         let (pins, retiring, freeing, lost) = Default::default();
         let unpinned_at = Mutex::new(Instant::now());
         Ok(Self {

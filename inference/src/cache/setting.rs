@@ -7,7 +7,7 @@
 
 use super::pool::{Pool, Pooled};
 use super::resident::Resident;
-use super::{Entry, ModelCache, Pin};
+use super::{CacheEntry, ModelCache, Pin};
 use crate::backend::ModelKey;
 use crate::error::InferenceError;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl ModelCache {
     /// Pins a model if it is resident, without counting a use.
     fn pin_untouched(&self, key: &ModelKey) -> Option<Pin> {
         let state = self.shared.state.lock();
-        let resident = state.entries.get(key).and_then(Entry::resident)?;
+        let resident = state.entries.get(key).and_then(CacheEntry::resident)?;
         Some(Pin::new(resident, &self.shared, None))
     }
 }

@@ -256,9 +256,9 @@ fn next(free_at_ns: &mut [u64], models: &mut Models, entry: &Entry) -> (u64, u64
 }
 
 /// The models of a timetable during a pass over its entries.
-struct Models(SmallVec<[Place; 8]>);
+struct Models(SmallVec<[PlannedModel; 8]>);
 
-struct Place {
+struct PlannedModel {
     model: ModelKey,
     size: Size,
     /// Whether the device holds or loads the model.
@@ -272,7 +272,7 @@ impl Models {
         let place = |model, size: &dyn Fn() -> Size| {
             let (is_held, (size, there_at_ns)) =
                 held(model).map_or_else(|| (false, (size(), 0)), |held| (true, held));
-            Place { model, size, is_held, there_at_ns }
+            PlannedModel { model, size, is_held, there_at_ns }
         };
         let mut all =
             Self(needed.iter().map(|needed| place(needed.model, &|| needed.size.clone())).collect());

@@ -39,13 +39,13 @@ impl Type {
 /// Constraints on unknown sizes, collected while a workflow is checked.
 #[derive(Debug, Default)]
 pub(super) struct Unifier {
-    unknowns: Vec<Known>,
+    unknowns: Vec<KnownSize>,
     named: HashMap<String, usize>,
     names: HashMap<usize, String>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Known {
+enum KnownSize {
     Nothing,
     Is(u32),
     /// Equal to the unknown with this lower index.
@@ -61,7 +61,7 @@ impl Unifier {
     }
 
     pub(super) fn fresh(&mut self) -> Size {
-        self.unknowns.push(Known::Nothing);
+        self.unknowns.push(KnownSize::Nothing);
         Size::Unknown(self.unknowns.len() - 1)
     }
 
@@ -115,12 +115,12 @@ impl Unifier {
         match (self.resolve(a), self.resolve(b)) {
             (Size::Fixed(a), Size::Fixed(b)) => a == b,
             (Size::Unknown(unknown), Size::Fixed(size)) | (Size::Fixed(size), Size::Unknown(unknown)) => {
-                self.unknowns[unknown] = Known::Is(size);
+                self.unknowns[unknown] = KnownSize::Is(size);
                 true
             }
             (Size::Unknown(a), Size::Unknown(b)) => {
                 if a != b {
-                    self.unknowns[a.max(b)] = Known::Same(a.min(b));
+                    self.unknowns[a.max(b)] = KnownSize::Same(a.min(b));
                 }
                 true
             }
@@ -132,9 +132,9 @@ impl Unifier {
             size = match size {
                 Size::Fixed(_) => return size,
                 Size::Unknown(unknown) => match self.unknowns[unknown] {
-                    Known::Nothing => return size,
-                    Known::Is(size) => return Size::Fixed(size),
-                    Known::Same(other) => Size::Unknown(other),
+                    KnownSize::Nothing => return size,
+                    KnownSize::Is(size) => return Size::Fixed(size),
+                    KnownSize::Same(other) => Size::Unknown(other),
                 },
             }
         }

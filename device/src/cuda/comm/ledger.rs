@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 /// Entries by number. `P` is the place of an entry's bytes.
 #[derive(Debug)]
 pub(super) struct Ledger<P> {
-    entries: HashMap<u64, Entry<P>>,
+    entries: HashMap<u64, LedgerEntry<P>>,
     /// Entries by time of last use, with their number.
     order: BTreeSet<(u64, u64)>,
 }
 
 #[derive(Debug)]
-struct Entry<P> {
+struct LedgerEntry<P> {
     place: P,
     used_ns: u64,
     /// Number of pins.
@@ -28,7 +28,8 @@ impl<P> Ledger<P> {
     }
 
     pub(super) fn add(&mut self, number: u64, place: P, now_ns: u64) {
-        self.entries.insert(number, Entry { place, used_ns: now_ns, pins: 0, moving: false, gone: false });
+        self.entries
+            .insert(number, LedgerEntry { place, used_ns: now_ns, pins: 0, moving: false, gone: false });
         self.order.insert((now_ns, number));
     }
 

@@ -25,14 +25,14 @@ pub struct PinnedCacheUsage {
 /// The copies in one range of memory.
 pub(super) struct Shelf {
     map: BlockMap,
-    entries: HashMap<ContentHash, Entry>,
+    entries: HashMap<ContentHash, ShelfEntry>,
     /// Copies by last use, the least recently used first.
     by_use: BTreeMap<u64, ContentHash>,
     uses: u64,
     usage: PinnedCacheUsage,
 }
 
-struct Entry {
+struct ShelfEntry {
     offset: u64,
     slice: Arc<PinnedSlice>,
     last_use: u64,
@@ -82,7 +82,7 @@ impl Shelf {
     /// Adds a copy at its assigned place.
     pub(super) fn add(&mut self, hash: ContentHash, offset: u64, slice: PinnedSlice) {
         self.uses += 1;
-        let entry = Entry { offset, slice: Arc::new(slice), last_use: self.uses };
+        let entry = ShelfEntry { offset, slice: Arc::new(slice), last_use: self.uses };
         self.by_use.insert(entry.last_use, hash);
         self.entries.insert(hash, entry);
     }

@@ -34,7 +34,7 @@ pub struct LoadedModel {
     /// Keeps the model in device memory, and runs it.
     pub pin: ModelPin,
     // Dropped after the pin.
-    _loaded: Loaded,
+    _loaded: GuestModelFiles,
 }
 
 impl LoadedModel {
@@ -45,13 +45,13 @@ impl LoadedModel {
 }
 
 /// The files and device memory of a guest's model. Dropping it after the last user removes both.
-struct Loaded {
+struct GuestModelFiles {
     models: Arc<Models>,
     key: ModelKey,
     files: Option<TempDir>,
 }
 
-impl Loaded {
+impl GuestModelFiles {
     /// Checks and optimises the model in a process with limited resources. Its device usage counts
     /// to `meter`. Dropping the future aborts this.
     async fn prepare(
@@ -101,7 +101,7 @@ impl Models {
             let why = "this node has no device of the requested kind";
             return Err(InferenceError::Unsupported(why.into()).into());
         }
-        let (source, loaded) = Loaded::prepare(self, tenant, meter, onnx).await?;
+        let (source, loaded) = GuestModelFiles::prepare(self, tenant, meter, onnx).await?;
         let runs = |device: &&NodeDevice| on.contains(device.platform) && device.runs(&source.prepared);
         let device = self.devices.iter().find(runs).ok_or_else(|| {
             let why = on.iter().find_map(|platform| source.prepared.why_not(platform));
@@ -116,7 +116,7 @@ impl Models {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for GuestModelFiles {
     fn drop(&mut self) {
         self.models.let_go(&self.key);
         if let (Some(files), Ok(runtime)) = (self.files.take(), tokio::runtime::Handle::try_current()) {

@@ -26,12 +26,12 @@ pub struct Shared {
     tenant: TenantId,
     weights: Vec<Shareable>,
     holdings: Arc<Holdings>,
-    known: RwLock<Known>,
+    known: RwLock<PartsSnapshot>,
 }
 
 /// Parts, and the change after which they were computed; 0: never.
 #[derive(Debug, Default)]
-struct Known {
+struct PartsSnapshot {
     change: u64,
     parts: Arc<[Part]>,
 }
@@ -147,7 +147,7 @@ impl Holdings {
 
     /// Computes a model's parts: its weights that other models share, grouped by the set of those
     /// models.
-    fn parts(&self, tenant: &TenantId, weights: &[Shareable]) -> Known {
+    fn parts(&self, tenant: &TenantId, weights: &[Shareable]) -> PartsSnapshot {
         #[cfg(test)]
         self.lookups.fetch_add(weights.len() as u64, Ordering::Relaxed);
         let all = self.weights.lock();
@@ -163,7 +163,7 @@ impl Holdings {
         parts.retain(|part| part.bytes >= PART_BYTES_MIN);
         parts.sort_unstable_by_key(|part| (std::cmp::Reverse(part.bytes), part.id));
         parts.truncate(PARTS_MAX);
-        Known { change, parts: parts.into() }
+        PartsSnapshot { change, parts: parts.into() }
     }
 }
 

@@ -36,7 +36,7 @@ struct Reading<'a> {
 
 #[derive(Default)]
 struct State {
-    kept: HashMap<ContentHash, Kept>,
+    kept: HashMap<ContentHash, CachedObject>,
     bytes: u64,
     /// Counts uses: the most recent use has the highest number.
     uses: u64,
@@ -44,7 +44,7 @@ struct State {
     reading: HashMap<ContentHash, Arc<OnceCell<Buffer>>>,
 }
 
-struct Kept {
+struct CachedObject {
     data: Buffer,
     used: u64,
 }
@@ -100,7 +100,7 @@ impl Memory {
         }
         state.bytes += bytes;
         let used = state.uses;
-        state.kept.insert(digest, Kept { data, used });
+        state.kept.insert(digest, CachedObject { data, used });
         let share_bytes = self.share(&state);
         drop(state.shrink(share_bytes));
         self.filled.notify_one();
@@ -161,7 +161,7 @@ impl State {
     }
 
     /// Removes entries until `bytes_max` is met.
-    fn shrink(&mut self, bytes_max: u64) -> Vec<Kept> {
+    fn shrink(&mut self, bytes_max: u64) -> Vec<CachedObject> {
         let mut gone = Vec::new();
         while self.bytes > bytes_max {
             let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used).map(|(digest, _)| *digest);

@@ -244,7 +244,7 @@ impl Gate {
         if let Ok(permit) = self.permits.clone().try_acquire_owned() {
             return Ok(permit);
         }
-        let _place = Place::take(&self.waiting, self.queue_len_max).ok_or_else(|| {
+        let _place = GatePlace::take(&self.waiting, self.queue_len_max).ok_or_else(|| {
             let text = format!(
                 "{} invocations of the function run and {} wait already (limits.concurrency_max, limits.queue_len_max)",
                 self.concurrency_max, self.queue_len_max
@@ -260,9 +260,9 @@ impl Gate {
 }
 
 /// A place in a queue of bounded length, released on drop.
-struct Place<'a>(&'a AtomicU32);
+struct GatePlace<'a>(&'a AtomicU32);
 
-impl<'a> Place<'a> {
+impl<'a> GatePlace<'a> {
     fn take(waiting: &'a AtomicU32, len_max: u32) -> Option<Self> {
         let taken = waiting
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |len| (len < len_max).then_some(len + 1));
@@ -271,7 +271,7 @@ impl<'a> Place<'a> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for GatePlace<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 //! moka can coalesce calls too, but panics on a key whose callers keep disconnecting, which clients
 //! can cause.
 
-use super::{Kept, Key};
+use super::{Key, StoredResponse};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +20,7 @@ pub(super) struct Flights(Arc<Mutex<Table>>);
 #[derive(Clone)]
 pub(super) enum Landed {
     /// A response for the waiting calls too.
-    Kept(Kept),
+    Kept(StoredResponse),
     /// No response for the waiting calls: each of them runs.
     NotKept,
 }
@@ -58,7 +58,7 @@ impl Flights {
 
 impl Lead {
     /// Publishes the outcome to the waiting calls.
-    pub(super) fn land(self, kept: Option<Kept>) {
+    pub(super) fn land(self, kept: Option<StoredResponse>) {
         self.landed.send_replace(Some(kept.map_or(Landed::NotKept, Landed::Kept)));
     }
 }

@@ -28,14 +28,14 @@ pub struct Account {
 #[derive(Default)]
 struct State {
     failed: Option<ErrorCode>,
-    ended: Option<Ended>,
+    ended: Option<CallEnd>,
     /// Another node accounts for the invocation.
     is_forwarded: bool,
     /// The response came from the cache, so no guest ran.
     is_hit: bool,
 }
 
-struct Ended {
+struct CallEnd {
     at: Instant,
     guest_time: Duration,
     /// The span of the reply phase, which follows the guest's end.
@@ -72,7 +72,7 @@ impl Account {
         let mut state = self.state.lock();
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
         let _reply = self.trace.phase(Phase::Reply);
-        state.ended = Some(Ended { at: Instant::now(), guest_time: report.guest_time, _reply });
+        state.ended = Some(CallEnd { at: Instant::now(), guest_time: report.guest_time, _reply });
     }
 
     /// Records that the invocation failed with `code`. This code, which comes from the client's

@@ -8,14 +8,14 @@ use weir_types::TenantId;
 /// The bytes of intermediates, by number.
 #[derive(Default)]
 pub(super) struct Kept {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, IntermediateEntry>,
     /// The expiry times, with the numbers.
     expiries: BTreeSet<(Instant, u64)>,
     bytes: u64,
     next_number: u64,
 }
 
-struct Entry {
+struct IntermediateEntry {
     tenant: TenantId,
     data: Buffer,
     until: Instant,
@@ -28,7 +28,7 @@ impl Kept {
         self.next_number += 1;
         self.bytes += data.len() as u64;
         self.expiries.insert((until, number));
-        self.entries.insert(number, Entry { tenant: tenant.clone(), data: data.clone(), until });
+        self.entries.insert(number, IntermediateEntry { tenant: tenant.clone(), data: data.clone(), until });
         number
     }
 
@@ -60,7 +60,7 @@ impl Kept {
     }
 
     fn take(&mut self, number: u64) -> Option<Buffer> {
-        let Entry { data, until, .. } = self.entries.remove(&number)?;
+        let IntermediateEntry { data, until, .. } = self.entries.remove(&number)?;
         self.expiries.remove(&(until, number));
         self.bytes -= data.len() as u64;
         Some(data)

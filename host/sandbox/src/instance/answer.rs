@@ -57,7 +57,7 @@ impl Answer {
         self.send(match tensor {
             Some(tensor) => answer_of(response.map(Some), tensor),
             None => {
-                let mut response = response.map(|body| Body::new(Written { body, abort_flag }));
+                let mut response = response.map(|body| Body::new(GuestBody { body, abort_flag }));
                 response.extensions_mut().insert(overrun);
                 response
             }
@@ -83,12 +83,12 @@ impl AbortFlag {
 }
 
 /// A body written by the guest: complete only if the guest has not failed.
-struct Written {
+struct GuestBody {
     body: Body,
     abort_flag: AbortFlag,
 }
 
-impl HttpBody for Written {
+impl HttpBody for GuestBody {
     type Data = Bytes;
     type Error = axum::Error;
 

@@ -27,7 +27,7 @@ pub struct Instance {
     exports: Option<Exports>,
     made: Instant,
     /// The resources that it held right after its start.
-    at_first: Held,
+    at_first: InstanceResources,
     calls: u32,
 }
 
@@ -40,7 +40,7 @@ enum Exports {
 
 /// The resources that an instance holds.
 #[derive(Debug, Clone, Copy, Default)]
-struct Held {
+struct InstanceResources {
     memory_bytes: u64,
     /// Tasks, streams and futures of WASI 0.3, which have a separate table.
     concurrent: usize,
@@ -80,7 +80,7 @@ impl Instance {
             store,
             exports: None,
             made: Instant::now(),
-            at_first: Held::default(),
+            at_first: InstanceResources::default(),
             calls: 0,
         }
     }
@@ -180,10 +180,10 @@ impl Instance {
         now.saturating_duration_since(self.made) >= Duration::from_millis(reuse.age_ms)
     }
 
-    fn held(&mut self) -> Held {
+    fn held(&mut self) -> InstanceResources {
         let memory_bytes = self.store.data().memory.memory_bytes() as u64;
         let concurrent = self.store.concurrent_resource_table().map_or(0, |table| table.iter_mut().count());
-        Held { memory_bytes, concurrent }
+        InstanceResources { memory_bytes, concurrent }
     }
 }
 

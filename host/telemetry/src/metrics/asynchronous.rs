@@ -14,7 +14,7 @@ struct Owner {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Ended {
+struct AttemptLabels {
     tenant: String,
     outcome: &'static str,
 }
@@ -23,8 +23,8 @@ struct Ended {
 pub struct AsyncMetrics {
     accepted: Family<Owner, Counter>,
     attempts: Family<Owner, Counter>,
-    ended: Family<Ended, Counter>,
-    callbacks: Family<Ended, Counter>,
+    ended: Family<AttemptLabels, Counter>,
+    callbacks: Family<AttemptLabels, Counter>,
     /// Unfinished invocations, on all nodes.
     pub queued: Gauge,
     running: Gauge,
@@ -73,13 +73,13 @@ impl AsyncMetrics {
     }
 
     pub fn ended(&self, tenant: &TenantId, status: InvocationStatus) {
-        let ended = Ended { tenant: tenant.to_string(), outcome: status.as_str() };
+        let ended = AttemptLabels { tenant: tenant.to_string(), outcome: status.as_str() };
         self.ended.get_or_create(&ended).inc();
     }
 
     pub fn called_back(&self, tenant: &TenantId, status: CallbackStatus) {
         let outcome = if status == CallbackStatus::Delivered { "delivered" } else { "failed" };
-        self.callbacks.get_or_create(&Ended { tenant: tenant.to_string(), outcome }).inc();
+        self.callbacks.get_or_create(&AttemptLabels { tenant: tenant.to_string(), outcome }).inc();
     }
 
     /// Sets the number of unfinished invocations, and of those that this node works on.

@@ -21,11 +21,11 @@ use weir_inference::{InferenceError, Interrupt};
 #[derive(Default)]
 pub(super) struct Prologue {
     steps: Vec<Step>,
-    given: Mutex<Given>,
+    given: Mutex<PrologueState>,
 }
 
 #[derive(Default)]
-enum Given {
+enum PrologueState {
     /// The prologue has not been enqueued.
     #[default]
     Not,
@@ -57,9 +57,9 @@ impl Bound {
     pub(crate) fn is_ready(&self, weights: &Weights) -> Result<bool, InferenceError> {
         let mut given = self.prologue.given.lock();
         let ended = match &*given {
-            Given::Done => return Ok(true),
-            Given::Not => false,
-            Given::Until(event) => event.is_reached().map_err(|error| failure(&error))?,
+            PrologueState::Done => return Ok(true),
+            PrologueState::Not => false,
+            PrologueState::Until(event) => event.is_reached().map_err(|error| failure(&error))?,
         };
         let arrived = || -> Result<bool, TransferError> {
             for tensor in &self.constants {
@@ -71,7 +71,7 @@ impl Bound {
         };
         let is_ready = ended && arrived().map_err(|error| weights_failure(&error))?;
         if is_ready {
-            *given = Given::Done;
+            *given = PrologueState::Done;
         }
         Ok(is_ready)
     }
@@ -90,9 +90,9 @@ impl Bound {
         let mut given = self.prologue.given.lock();
         let stream = ordered.stream;
         match &*given {
-            Given::Done => Ok(()),
-            Given::Until(event) => stream.wait(event).map_err(|error| failure(&error)),
-            Given::Not => {
+            PrologueState::Done => Ok(()),
+            PrologueState::Until(event) => stream.wait(event).map_err(|error| failure(&error)),
+            PrologueState::Not => {
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 let launched = unsafe { self.launch_in_order(&self.prologue.steps, ordered, weights, arena) };
                 let recorded = launched.and_then(|()| {
@@ -104,7 +104,7 @@ impl Bound {
                     // A retry must not overlap with the enqueued part of the failed prologue.
                     let _ = stream.synchronize();
                 }
-                *given = Given::Until(recorded?);
+                *given = PrologueState::Until(recorded?);
                 Ok(())
             }
         }

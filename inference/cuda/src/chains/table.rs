@@ -29,7 +29,7 @@ pub(super) enum Found<F> {
 /// Requested chains. `F` is the type of a kernel.
 #[derive(Debug)]
 pub(super) struct Table<F> {
-    entries: HashMap<Arc<Chain>, Entry<F>>,
+    entries: HashMap<Arc<Chain>, ChainEntry<F>>,
     queue: VecDeque<Arc<Chain>>,
     /// Evicted kernels, kept until the caller drops them without holding a lock.
     forgotten: Vec<F>,
@@ -43,7 +43,7 @@ pub(super) struct Table<F> {
 }
 
 #[derive(Debug)]
-struct Entry<F> {
+struct ChainEntry<F> {
     found: Found<F>,
     asked: u64,
 }
@@ -75,7 +75,7 @@ impl<F: Clone> Table<F> {
         }
         if self.queue.len() < QUEUE_LEN_MAX && self.make_room() {
             self.queue.push_back(chain.clone());
-            self.entries.insert(chain.clone(), Entry { found: Found::Pending, asked: self.asked });
+            self.entries.insert(chain.clone(), ChainEntry { found: Found::Pending, asked: self.asked });
         }
         Found::Pending
     }

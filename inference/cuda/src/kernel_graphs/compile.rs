@@ -32,7 +32,7 @@ struct Task {
 /// Result of the child.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Answer {
+enum CompileReply {
     /// PTX by file name of the source.
     Compiled(Vec<(String, String)>),
     /// A source does not compile.
@@ -52,9 +52,9 @@ pub(super) async fn compile(
     let source_name = task.sources.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let over = |log: String| Err(Refusal::Compile { source_name, log }.into());
     match Command::this_program(COMPILE_COMMAND).run(limits, &task).await {
-        Ok(Answer::Compiled(compiled)) => Ok(compiled),
-        Ok(Answer::Refused { name, log }) => Err(Refusal::Compile { source_name: name, log }.into()),
-        Ok(Answer::NoCompiler(why)) => Err(PrepareError::Compiler(why.into())),
+        Ok(CompileReply::Compiled(compiled)) => Ok(compiled),
+        Ok(CompileReply::Refused { name, log }) => Err(Refusal::Compile { source_name: name, log }.into()),
+        Ok(CompileReply::NoCompiler(why)) => Err(PrepareError::Compiler(why.into())),
         Err(Failure::OverTime) => {
             over(format!("it takes more than {cpu_ms_max} ms of CPU time (kernel_graphs.compile_cpu_ms_max)"))
         }
@@ -76,21 +76,21 @@ pub fn compile_main() -> ExitCode {
     weir_child::serve(|_| None, |task: Task, _| compile_here(&task))
 }
 
-fn compile_here(Task { folders, sources }: &Task) -> Answer {
+fn compile_here(Task { folders, sources }: &Task) -> CompileReply {
     let search = Search { folders: folders.clone(), ..Search::default() };
     let nvrtc = match Nvrtc::find(&search) {
         Ok(nvrtc) => nvrtc,
         Err(unavailable) => {
             let why = format!("{unavailable}; or push PTX, as `nvcc -ptx -arch=compute_75` makes it");
-            return Answer::NoCompiler(why);
+            return CompileReply::NoCompiler(why);
         }
     };
     let mut compiled = Vec::with_capacity(sources.len());
     for (name, text) in sources {
         match nvrtc.ptx(name, text) {
             Ok(ptx) => compiled.push((name.clone(), ptx)),
-            Err(log) => return Answer::Refused { name: name.clone(), log },
+            Err(log) => return CompileReply::Refused { name: name.clone(), log },
         }
     }
-    Answer::Compiled(compiled)
+    CompileReply::Compiled(compiled)
 }

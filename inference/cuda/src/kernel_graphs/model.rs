@@ -14,13 +14,13 @@ use weir_worker::{TensorLocation, read_tensor, write_tensors};
 
 /// Loaded kernel graph.
 pub(super) struct KernelGraphModel {
-    graph: Arc<Loaded>,
+    graph: Arc<GraphModel>,
     footprint: Footprint,
 }
 
 /// State shared by the graph's sessions. On drop, the worker unloads the graph, and ends if this
 /// was its last graph.
-struct Loaded {
+struct GraphModel {
     worker: Arc<Worker>,
     id: ModelId,
     /// Number of the graph in the worker.
@@ -51,7 +51,7 @@ impl KernelGraphModel {
         let outputs = source.prepared.signature.outputs.iter().map(|port| port.datatype).collect();
         let number = worker.number();
         let id = id.clone();
-        let graph = Loaded { worker, id, number, file, outputs, arena, capture_failures };
+        let graph = GraphModel { worker, id, number, file, outputs, arena, capture_failures };
         Ok(Self { graph: Arc::new(graph), footprint })
     }
 }
@@ -66,21 +66,21 @@ impl Model for KernelGraphModel {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for GraphModel {
     fn drop(&mut self) {
         self.worker.forget(self.number);
     }
 }
 
 struct KernelGraphSession {
-    graph: Arc<Loaded>,
+    graph: Arc<GraphModel>,
     device_time: Option<Duration>,
 }
 
 impl Session for KernelGraphSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         self.device_time = None;
-        let Loaded { worker, number, file, .. } = &*self.graph;
+        let GraphModel { worker, number, file, .. } = &*self.graph;
         let mut turn = worker.turn(interrupt)?;
         turn.ready(*number, file)?;
         if interrupt.reason().is_some() {

@@ -49,7 +49,7 @@ struct Sent {
 }
 
 /// Location of an output.
-enum Given {
+enum OutputSource {
     Here(ElementType, TensorLocation),
     Stays(DeviceTensor),
 }
@@ -154,8 +154,8 @@ impl WorkerSession {
         let given = wanted.iter().zip(outputs).map(|(wanted, output)| self.model.given(*wanted, output));
         let given = given.collect::<Vec<_>>();
         let read = |given| match given? {
-            Given::Stays(tensor) => Ok(Value::Device(tensor)),
-            Given::Here(element_type, part) => {
+            OutputSource::Stays(tensor) => Ok(Value::Device(tensor)),
+            OutputSource::Here(element_type, part) => {
                 read_tensor(element_type, &part, &connection.memory, arena).map(Value::Host)
             }
         };
@@ -221,17 +221,17 @@ impl Loaded {
         &self,
         (position, number): (usize, Option<u64>),
         output: Output,
-    ) -> Result<Given, InferenceError> {
+    ) -> Result<OutputSource, InferenceError> {
         let missing = || InferenceError::Run("there is no such output".into());
         let element_type = *self.outputs.get(position).ok_or_else(missing)?;
         match (output, number) {
-            (Output::Here(part), _) => Ok(Given::Here(element_type, part)),
+            (Output::Here(part), _) => Ok(OutputSource::Here(element_type, part)),
             (Output::Stays { shape, bytes }, Some(number)) => {
                 self.worker.config.hand_overs.kept(bytes);
                 let memory = self.memory.clone();
                 let tensor = DeviceTensor::new(memory, number, element_type, shape, bytes);
                 self.worker.note_left(number, &tensor);
-                Ok(Given::Stays(tensor))
+                Ok(OutputSource::Stays(tensor))
             }
             (Output::Stays { .. }, None) => Err(missing()),
         }

@@ -30,7 +30,7 @@ struct Variant {
 }
 
 /// Operation on floats of one type, its inputs, and the reference's outputs.
-struct Answer {
+struct ReferenceCase {
     graph: Graph,
     inputs: Vec<Tensor>,
     expected: Vec<Tensor>,
@@ -122,7 +122,7 @@ fn variants(operations: &[Case]) -> Vec<Variant> {
     variants
 }
 
-fn answer(case: &Case, float: ElementType) -> Result<Answer, String> {
+fn answer(case: &Case, float: ElementType) -> Result<ReferenceCase, String> {
     let graph = case.graph(float).map_err(|error| error.to_string())?;
     let input = |(operand, port): (usize, &weir_graph::Port)| {
         let tensor = graph.value(port.value).tensor.clone();
@@ -131,7 +131,7 @@ fn answer(case: &Case, float: ElementType) -> Result<Answer, String> {
     };
     let inputs: Vec<Tensor> = graph.inputs.iter().enumerate().map(input).collect();
     let expected = reference::run(&graph, &inputs, &|_| None).map_err(|error| error.to_string())?;
-    Ok(Answer { graph, inputs, expected })
+    Ok(ReferenceCase { graph, inputs, expected })
 }
 
 impl Variant {
@@ -149,7 +149,7 @@ impl Variant {
         &self,
         bench: &Bench<'_>,
         case: &Case,
-        answer: &Answer,
+        answer: &ReferenceCase,
         report: &mut Reporter<'_>,
     ) -> Result<Option<Check>, CheckFailure> {
         let gpu = &*bench.gpu;

@@ -20,10 +20,10 @@ use weir_worker::{read_tensor, write_tensors};
 const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
 
 /// Loaded model.
-pub(super) struct WorkerModel(Arc<Loaded>);
+pub(super) struct WorkerModel(Arc<SharedModel>);
 
 /// State shared by the model's sessions.
-struct Loaded {
+struct SharedModel {
     workers: Arc<Workers>,
     source: ModelSource,
     outputs: Vec<ElementType>,
@@ -33,12 +33,12 @@ struct Loaded {
     /// The model's share of its family's packed weights, for the footprint.
     _member: Member,
     /// Where the model was loaded last. Its worker may have ended.
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<WorkerCopy>>,
 }
 
 /// A model's place in a worker. Fields drop in order: the worker before its host.
 #[derive(Clone)]
-struct Place {
+struct WorkerCopy {
     worker: Arc<Worker>,
     /// Number of the model in the worker.
     number: u64,
@@ -60,7 +60,7 @@ impl WorkerModel {
             why: "it was not prepared for this processor".into(),
         })?;
         let member = store.join(&source.id().tenant, variant);
-        let loaded = Loaded {
+        let loaded = SharedModel {
             workers: workers.clone(),
             outputs: source.prepared.signature.outputs.iter().map(|port| port.datatype).collect(),
             arena: arena.clone(),
@@ -91,13 +91,13 @@ impl Model for WorkerModel {
     }
 }
 
-impl Loaded {
+impl SharedModel {
     fn key(&self) -> &ModelKey {
         &self.source.key
     }
 
     /// The model's place in a running worker. After the end of its worker, loads the model again.
-    fn ready(&self) -> Result<Place, InferenceError> {
+    fn ready(&self) -> Result<WorkerCopy, InferenceError> {
         if let Some(why) = self.workers.quarantine(self.key()) {
             return Err(InferenceError::Quarantined { model: self.source.id().clone(), why });
         }
@@ -112,7 +112,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    fn load(&self) -> Result<Place, InferenceError> {
+    fn load(&self) -> Result<WorkerCopy, InferenceError> {
         let host = self.workers.host(self.key());
         let worker = host.worker()?;
         let ModelSource { prepared, blobs, .. } = &self.source;
@@ -121,7 +121,7 @@ impl Loaded {
             model: self.source.id().clone(),
             why: format!("its files cannot be linked: {error}").into(),
         })?;
-        let place = Place { number: worker.number(), worker, _host: host };
+        let place = WorkerCopy { number: worker.number(), worker, _host: host };
         let (active, _) = place.worker.begin(self.key());
         let request = Request::Load {
             model: place.number,
@@ -140,7 +140,7 @@ impl Loaded {
     }
 }
 
-impl Drop for Loaded {
+impl Drop for SharedModel {
     fn drop(&mut self) {
         if let Some(place) = self.place.lock().take() {
             place.worker.release(&Request::Unload { model: place.number });
@@ -150,7 +150,7 @@ impl Drop for Loaded {
 }
 
 struct WorkerSession {
-    model: Arc<Loaded>,
+    model: Arc<SharedModel>,
     threads: u32,
     /// The session in a worker; `None` if that worker has ended.
     open: Option<Open>,
@@ -158,7 +158,7 @@ struct WorkerSession {
 
 /// A session in a worker.
 struct Open {
-    place: Place,
+    place: WorkerCopy,
     number: u64,
 }
 

@@ -127,7 +127,7 @@ fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) ->
 struct Service {
     start: Start,
     opened: OnceLock<Opened>,
-    models: Mutex<HashMap<u64, Arc<Loaded>>>,
+    models: Mutex<HashMap<u64, Arc<ServedModel>>>,
     sessions: Mutex<HashMap<u64, Arc<OpenSession>>>,
     runs: ActiveRuns,
 }
@@ -139,7 +139,7 @@ struct Opened {
     store: TensorStore,
 }
 
-struct Loaded {
+struct ServedModel {
     model: CpuModel,
     signature: Signature,
 }
@@ -147,7 +147,7 @@ struct Loaded {
 /// An open session. Fields drop in order: the session before its model.
 struct OpenSession {
     session: Mutex<Box<dyn Session>>,
-    model: Arc<Loaded>,
+    model: Arc<ServedModel>,
 }
 
 impl Service {
@@ -212,7 +212,7 @@ impl Service {
             meter: Meter::default(),
         };
         let model = CpuModel::load(runtime, &source, arena, store)?;
-        lock(&self.models).insert(number, Arc::new(Loaded { model, signature }));
+        lock(&self.models).insert(number, Arc::new(ServedModel { model, signature }));
         Ok(())
     }
 

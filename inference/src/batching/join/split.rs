@@ -1,6 +1,6 @@
 //! Splitting the outputs of several jobs that ran as one.
 
-use super::{Joined, Part, rows};
+use super::{JobShare, Joined, rows};
 use crate::error::InferenceError;
 use crate::tensor::{Tensor, TensorError};
 use weir_device::{Arena, Buffer, OutOfMemory};
@@ -45,7 +45,7 @@ impl Joined {
         &self,
         mut tensor: Tensor,
         port: &Port,
-        part: &Part,
+        part: &JobShare,
         arena: &Arena,
     ) -> Result<Option<Tensor>, InferenceError> {
         let (Some(length), Some(own)) = (self.length, part.length) else { return Ok(Some(tensor)) };

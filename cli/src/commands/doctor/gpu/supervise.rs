@@ -10,7 +10,7 @@ use std::time::Instant;
 use weir_gpu_check::{CheckConfig, Progress, Stage};
 
 /// End of one stage process.
-enum Ended {
+enum StageEnd {
     Finished,
     /// Ended early, with the reason.
     Early(String),
@@ -33,9 +33,9 @@ pub(super) fn run(
         let order = StageOrder { stage, config: config.clone() };
         let (why, is_over) = match run_once(&order, limits, deadline, record)? {
             // A stage is finished when all its cases have run.
-            Ended::Finished => return record.end(stage, config.selection.only.is_empty()),
-            Ended::Early(why) => (why, false),
-            Ended::OverTime(why) => (why, true),
+            StageEnd::Finished => return record.end(stage, config.selection.only.is_empty()),
+            StageEnd::Early(why) => (why, false),
+            StageEnd::OverTime(why) => (why, true),
         };
         let case = record.fail(stage, &why)?;
         let Some(case) = case.filter(|_| !is_over && restarts < RESTARTS_MAX) else {
@@ -53,22 +53,22 @@ fn run_once(
     limits: StageLimits,
     stage_deadline: Instant,
     record: &mut Record<'_>,
-) -> Result<Ended> {
+) -> Result<StageEnd> {
     let mut process = StageChild::start(order).context("cannot start a process for the stage")?;
     loop {
         let case_deadline = Instant::now() + limits.case;
         let event = match process.next(stage_deadline.min(case_deadline)) {
             Next::Event(event) => event,
-            Next::Ended(how) => return Ok(Ended::Early(how)),
+            Next::Ended(how) => return Ok(StageEnd::Early(how)),
             Next::Silence if stage_deadline <= case_deadline => {
                 let time_s = limits.stage.as_secs();
-                return Ok(Ended::OverTime(format!(
+                return Ok(StageEnd::OverTime(format!(
                     "the stage took longer than {time_s} s (--stage-time-s), and was killed"
                 )));
             }
             Next::Silence => {
                 let time_s = limits.case.as_secs();
-                return Ok(Ended::Early(format!(
+                return Ok(StageEnd::Early(format!(
                     "no progress for {time_s} s (--case-time-s): the process was killed"
                 )));
             }
@@ -77,8 +77,8 @@ fn run_once(
             StageEvent::Progress(Progress::Case(case)) => record.start_case(order.stage, case)?,
             StageEvent::Progress(Progress::Launches(launches)) => record.launches(launches)?,
             StageEvent::Progress(Progress::Check(check)) => record.check(*check)?,
-            StageEvent::Finished => return Ok(Ended::Finished),
-            StageEvent::Failed(why) => return Ok(Ended::Early(why)),
+            StageEvent::Finished => return Ok(StageEnd::Finished),
+            StageEvent::Failed(why) => return Ok(StageEnd::Early(why)),
             StageEvent::Unavailable(why) => {
                 let hint = "a node without a GPU runs models on its processor";
                 return Err(Problem::new(why).hint(hint).into());

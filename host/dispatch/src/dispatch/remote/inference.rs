@@ -147,7 +147,7 @@ fn describe(name: &str, handle: &Handle) -> Value {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct InferenceHead {
     outputs: Vec<Output>,
 }
 
@@ -182,7 +182,7 @@ fn outputs(
     intermediates: &Intermediates,
     tenant: &TenantId,
 ) -> Option<Outputs> {
-    let answer: Answer = serde_json::from_slice(body.get(..json_bytes)?).ok()?;
+    let answer: InferenceHead = serde_json::from_slice(body.get(..json_bytes)?).ok()?;
     let mut outputs = Outputs::default();
     let mut at = json_bytes;
     for Output { name, datatype, shape, parameters } in answer.outputs {

@@ -22,7 +22,7 @@ pub(super) struct Window<'a> {
     inputs: Vec<Source<'a>>,
     /// Number under which each wanted output may stay.
     numbers: Vec<Option<u64>>,
-    outputs: Vec<Option<Given>>,
+    outputs: Vec<Option<OutputPlace>>,
     end: u64,
 }
 
@@ -38,7 +38,7 @@ enum Source<'a> {
 }
 
 /// Location of an output.
-enum Given {
+enum OutputPlace {
     Here(TensorLocation),
     Stays(u64, Stayed),
 }
@@ -84,8 +84,8 @@ impl<'a> Window<'a> {
     pub(super) fn into_outputs(self, staying: &Staying) -> Result<Vec<Output>, InferenceError> {
         let given = self.outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(misfit)?;
         let output = |given| match given {
-            Given::Here(part) => Output::Here(part),
-            Given::Stays(number, stayed) => {
+            OutputPlace::Here(part) => Output::Here(part),
+            OutputPlace::Stays(number, stayed) => {
                 let told = stayed.told();
                 staying.add(number, stayed);
                 told
@@ -94,7 +94,7 @@ impl<'a> Window<'a> {
         Ok(given.into_iter().map(output).collect())
     }
 
-    fn give(&mut self, output: usize, given: Given) -> Result<(), InferenceError> {
+    fn give(&mut self, output: usize, given: OutputPlace) -> Result<(), InferenceError> {
         *self.outputs.get_mut(output).ok_or_else(misfit)? = Some(given);
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Exchange for Window<'_> {
         let stayed = Stayed::leave(self.gpu, self.owner, shape, from, stream)?;
         let stays = stayed.is_some();
         if let Some(stayed) = stayed {
-            self.give(output, Given::Stays(number, stayed))?;
+            self.give(output, OutputPlace::Stays(number, stayed))?;
         }
         Ok(stays)
     }
@@ -182,7 +182,7 @@ impl Exchange for Window<'_> {
             bytes: bytes.len() as u64,
         };
         self.end = part.offset.saturating_add(part.bytes);
-        self.give(output, Given::Here(part))
+        self.give(output, OutputPlace::Here(part))
     }
 }
 
