@@ -63,6 +63,8 @@ impl OnnxRuntime {
     pub const VERSION: &str = "1.31.1";
     /// File name of the installed library.
     pub const FILE_NAME: &str = "libonnxruntime.so";
+    /// Names in the wheel of its licence and of the licences of its parts.
+    const NOTICES: [&str; 2] = ["LICENSE", "ThirdPartyNotices.txt"];
 
     /// The wheel for this machine.
     pub fn for_this_machine() -> Result<Self, OnnxRuntimeError> {
@@ -81,7 +83,13 @@ impl OnnxRuntime {
         }
     }
 
-    /// Downloads the library into `folder` with pip, from pip's configured index; pip verifies the
+    /// Paths of the licences of the library in `folder`, which [`fetch`](Self::fetch) puts there.
+    #[must_use]
+    pub fn notices(folder: &Path) -> [PathBuf; 2] {
+        Self::NOTICES.map(|name| folder.join(format!("onnxruntime-{name}")))
+    }
+
+    /// Downloads the library and its licences into `folder` with pip, from pip's configured index; pip verifies the
     /// checksum. Replaces an existing library. Calls `on_step` before each step. Returns the path
     /// of the library.
     pub fn fetch(&self, folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<PathBuf, OnnxRuntimeError> {
@@ -93,6 +101,9 @@ impl OnnxRuntime {
         let unpacked = scratch.path().join("unpacked");
         on_step("unpack libonnxruntime.so from it");
         step(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&unpacked))?;
+        for (name, notice) in Self::NOTICES.iter().zip(Self::notices(folder)) {
+            std::fs::rename(unpacked.join("onnxruntime").join(name), notice).map_err(write)?;
+        }
         let library = unpacked.join(format!("onnxruntime/capi/{}.{}", Self::FILE_NAME, Self::VERSION));
         let place = folder.join(Self::FILE_NAME);
         std::fs::File::open(&library).and_then(|file| file.sync_all()).map_err(write)?;

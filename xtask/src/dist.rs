@@ -1,6 +1,7 @@
 //! `cargo xtask dist`.
 
 mod check;
+mod third_party;
 
 use crate::functions::{self, FunctionsArgs};
 use crate::process;
@@ -12,7 +13,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Make a release tarball: `weir`, ONNX Runtime and an example with its model, in `target/dist/`
+/// Make a release tarball: `weir`, ONNX Runtime, an example with its model, the licences of all
+/// packages and a bill of materials, in `target/dist/`
 ///
 /// The tarball runs on Linux of the same architecture with only the C and C++ libraries: the
 /// program contains the templates of `weir new`, and finds ONNX Runtime beside itself. The
@@ -34,6 +36,7 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");
     pack(&dist.join(&name), &contents(repo, weir, library))?;
+    third_party::write(repo, &dist.join(&name))?;
     // The release program is stripped and optimised; its size is limited because it is copied to
     // machines.
     if args.profile == "dist" {

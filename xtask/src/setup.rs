@@ -49,11 +49,11 @@ pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
     let version = OnnxRuntime::VERSION;
     let what = format!("ONNX Runtime {version} in {}", repo.show(&library));
     let stamp = Stamp::beside(&library, version);
-    if stamp.is_current() {
+    let folder = repo.local().join("lib");
+    if stamp.is_current() && OnnxRuntime::notices(&folder).iter().all(|notice| notice.exists()) {
         report("found", &what);
         return Ok(library);
     }
-    let folder = repo.local().join("lib");
     let fetch = || OnnxRuntime::for_this_machine()?.fetch(&folder, &mut step);
     let library = fetch().map_err(|error| anyhow!("{error}\n\nWhat to do: {}", error.hint()))?;
     stamp.write().with_context(|| format!("cannot mark {what} as installed"))?;
