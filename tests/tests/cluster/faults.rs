@@ -2,7 +2,7 @@
 
 use crate::{INFER, one_model};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use weir_tests::{Answer, Client, Cluster, Etcd, eventually, function, signal};
@@ -13,25 +13,36 @@ const INPUT: [u8; 4] = 1_f32.to_le_bytes();
 /// Repeated calls until [`Calls::end`].
 struct Calls {
     is_over: Arc<AtomicBool>,
+    answered: Arc<AtomicUsize>,
     callers: Vec<JoinHandle<Vec<Answer>>>,
 }
 
 impl Calls {
     fn start(clients: &[&Client]) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicUsize::new(0));
         let call = |client: &&Client| {
             let client = (*client).clone();
             let is_over = is_over.clone();
+            let answered = answered.clone();
             tokio::spawn(async move {
                 let mut answers = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
                     answers.push(client.post(INFER, &INPUT[..]).await);
+                    answered.fetch_add(1, Ordering::Relaxed);
                 }
                 answers
             })
         };
         let callers = clients.iter().map(call).collect();
-        Self { is_over, callers }
+        Self { is_over, answered, callers }
+    }
+
+    /// Waits until `count` more calls are answered.
+    async fn answer(&self, count: usize) {
+        let before = self.answered.load(Ordering::Relaxed);
+        let has_answered = || self.answered.load(Ordering::Relaxed) >= before + count;
+        eventually("calls are answered", async || has_answered().then_some(())).await;
     }
 
     async fn end(self) -> Vec<Answer> {
@@ -77,9 +88,9 @@ async fn idempotent_calls_survive_a_killed_node() {
     let gateway = (0..3).find(|at| *at != dispatcher && *at != holder).unwrap();
     let clients = [cluster.nodes[gateway].client().clone(), cluster.nodes[dispatcher].client().clone()];
     let calls = Calls::start(&[&clients[0], &clients[1], &clients[0], &clients[1]]);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    calls.answer(20).await;
     cluster.nodes.remove(holder).kill().await;
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    calls.answer(40).await;
     let answers = calls.end().await;
     assert!(failed(&answers).is_empty(), "of {} calls, {:?} failed", answers.len(), failed(&answers));
     cluster.settle().await;
@@ -96,7 +107,7 @@ async fn calls_of_a_hung_node_are_retried_or_reported_as_lost() {
         let gateway = (0..3).find(|at| *at != dispatcher && *at != holder).unwrap();
         let client = cluster.nodes[gateway].client().clone();
         let calls = Calls::start(&[&client, &client, &client]);
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        calls.answer(20).await;
         let hung = cluster.nodes.remove(holder);
         let began = Instant::now();
         signal(hung.pid(), "STOP");
@@ -136,7 +147,7 @@ async fn dispatcher_failover_loses_no_idempotent_calls() {
         let lost = cluster.nodes.remove(dispatcher);
         let clients: Vec<_> = cluster.nodes.iter().map(|node| node.client().clone()).collect();
         let calls = Calls::start(&clients.iter().collect::<Vec<_>>());
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        calls.answer(20).await;
         let builder = if how == "kill" { lost.kill().await } else { lost.stop().await };
         let began = Instant::now();
         cluster.settle().await;
