@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_device::Device;
@@ -30,6 +31,11 @@ pub trait RunObserver: fmt::Debug + Send + Sync {
 
     /// A run has ended, successfully or not.
     fn ended(&self, run: &ObservedRun);
+
+    /// A request has ended: none of its runs waits or is on the device any more. Called once for
+    /// each accepted request, after [`ended`](Self::ended) and before the request's answer. A
+    /// request that was cancelled during its run has its answer earlier.
+    fn over(&self);
 }
 
 /// A run, as one of the meters sees it that divide its time.
@@ -114,6 +120,29 @@ impl Used {
     }
 }
 
+/// The meter of an accepted request. Tells the observers when it drops that the request has ended.
+pub(crate) struct RequestMeter(Meter);
+
+impl RequestMeter {
+    pub(crate) fn new(meter: Meter) -> Self {
+        Self(meter)
+    }
+}
+
+impl Deref for RequestMeter {
+    type Target = Meter;
+
+    fn deref(&self) -> &Meter {
+        &self.0
+    }
+}
+
+impl Drop for RequestMeter {
+    fn drop(&mut self) {
+        self.0.observers().for_each(|observer| observer.over());
+    }
+}
+
 /// Tells the observers of the participating meters that a run starts.
 pub(crate) fn start(bearers: &[(&Meter, u32)]) {
     bearers.iter().flat_map(|(meter, _)| meter.observers()).for_each(|observer| observer.started());
@@ -171,7 +200,7 @@ mod tests {
     }
 
     #[derive(Debug, Default)]
-    struct Observed(Mutex<(u32, Vec<ObservedRun>)>);
+    struct Observed(Mutex<(u32, Vec<ObservedRun>, u32)>);
 
     impl RunObserver for Observed {
         fn started(&self) {
@@ -181,6 +210,10 @@ mod tests {
         fn ended(&self, run: &ObservedRun) {
             self.0.lock().1.push(*run);
         }
+
+        fn over(&self) {
+            self.0.lock().2 += 1;
+        }
     }
 
     #[test]
@@ -188,12 +221,14 @@ mod tests {
         let observer = Arc::new(Observed::default());
         let tenant = Meter::default();
         let call = Meter::observed(&tenant, observer.clone());
-        let step = Meter::within(&call);
-        let bearers = [(&step, 3), (&tenant, 1)];
+        let step = RequestMeter::new(Meter::within(&call));
+        let bearers = [(&*step, 3), (&tenant, 1)];
         start(&bearers);
         charge(GPU, Duration::from_nanos(1_000), &bearers);
-        let (started, ended) = observer.0.lock().clone();
-        assert_eq!(started, 1);
+        let (started, ended, over) = observer.0.lock().clone();
+        assert_eq!((started, over), (1, 0));
+        drop(step);
+        assert_eq!(observer.0.lock().2, 1);
         assert_eq!(ended, [ObservedRun { part_ns: 750, run_time_ns: 1_000, items: 4 }]);
         assert_eq!(tenant.used()[0].1.run_time_ns, 1_000);
     }

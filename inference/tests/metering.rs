@@ -8,13 +8,14 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 use support::{MIB, id};
 use tempfile::TempDir;
 use weir_device::{Arena, Device};
 use weir_inference::{
-    CacheConfig, FakeBackend, InferenceError, Meter, ModelCache, ModelKey, ModelSource, Pin, Preparer,
-    Profiles, RunRequest, Tensor, Used,
+    CacheConfig, FakeBackend, InferenceError, Meter, ModelCache, ModelKey, ModelSource, ObservedRun, Pin,
+    Preparer, Profiles, RunObserver, RunRequest, Tensor, Used,
 };
 use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
 
@@ -134,6 +135,46 @@ async fn stopped_run_is_charged_for_its_time() {
     let Used { runs, run_time_ns, .. } = used(&meter);
     assert_eq!(runs, 1);
     assert!(run_time_ns > 0 && u128::from(run_time_ns) <= elapsed_ns, "{run_time_ns} of {elapsed_ns}");
+}
+
+/// Sends what it observes.
+#[derive(Debug)]
+struct Sent(Sender<&'static str>);
+
+impl RunObserver for Sent {
+    fn started(&self) {
+        self.0.send("started").unwrap();
+    }
+
+    fn ended(&self, _: &ObservedRun) {
+        self.0.send("ended").unwrap();
+    }
+
+    fn over(&self) {
+        self.0.send("over").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn observer_learns_when_nothing_of_a_request_is_left_on_the_device() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let stage = Stage::new();
+    let (sent, observed) = channel();
+    let meter = Meter::observed(&Meter::default(), Arc::new(Sent(sent)));
+    let next = || observed.recv_timeout(PATIENCE).unwrap();
+    let brief = stage.source("brief", BatchingMode::Off, json!({})).await;
+    let brief = stage.cache.acquire(&brief, &[]).await.unwrap();
+    brief.run(stage.request(1, Some(&meter))).await.unwrap();
+    assert_eq!(observed.try_iter().collect::<Vec<_>>(), ["started", "ended", "over"], "before the answer");
+
+    let long = stage.source("long", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
+    let long = stage.cache.acquire(&long, &[]).await.unwrap();
+    let running = long.run(stage.request(1, Some(&meter)));
+    assert_eq!(next(), "started");
+    drop(brief.run(stage.request(1, Some(&meter))));
+    assert_eq!(next(), "over", "a request that did not run");
+    drop(running);
+    assert_eq!([next(), next()], ["ended", "over"]);
 }
 
 #[tokio::test]

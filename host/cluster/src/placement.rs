@@ -13,12 +13,16 @@ mod config;
 mod device_use;
 mod dispatching;
 mod driver;
+mod ending;
 mod guard;
 mod placing;
 mod record;
 mod residency;
 mod state;
 mod wake;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use asking::Link;
 pub use config::SchedulerConfig;
@@ -30,7 +34,6 @@ pub use state::{Placement, RemotePlacement};
 use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
 use device_use::RunningCall;
 use driver::Driver;
-use guard::End;
 use moka::sync::Cache;
 use parking_lot::Mutex;
 use record::Record;
@@ -286,6 +289,7 @@ impl Placements {
         if is_up {
             self.tell(&mut state, NodeEvent::DeviceUp { device });
         } else {
+            self.report_ends_on(&mut state, device);
             self.tell(&mut state, NodeEvent::DeviceDown { device });
             let (gone, _) = state.residency.reconcile(device, Vec::new());
             for model in gone {
@@ -383,59 +387,6 @@ impl Placements {
     fn elsewhere(&self, state: &State, node: NodeId) -> Option<Elsewhere> {
         let Placer::Own(driver) = &state.placer else { return None };
         (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
-    }
-
-    /// Reports that the device starts the first run of an invocation.
-    fn run_started(&self, invocation: InvocationId) {
-        let mut state = self.state.lock();
-        self.tell(&mut state, NodeEvent::Started { invocation });
-    }
-
-    /// Reports the end of an invocation.
-    fn over(&self, invocation: InvocationId, end: End) {
-        let mut state = self.state.lock();
-        let is_waiting = state.waiting.remove(&invocation).is_some();
-        let remote = state.away.remove(&invocation);
-        let running = self.release(&mut state, invocation, end);
-        let used = running.map(|running| running.recorder.used());
-        let event = match (remote, used) {
-            (Some(remote), _) if remote.is_answered() => NodeEvent::Answered { invocation },
-            (None, Some(used)) if !is_waiting => match end {
-                End::Succeeded => NodeEvent::Finished { invocation, used },
-                End::Failed => NodeEvent::Failed { invocation, used },
-                End::Cancelled => NodeEvent::Cancelled { invocation, used: Some(used) },
-            },
-            _ => NodeEvent::Cancelled { invocation, used: None },
-        };
-        self.tell(&mut state, event);
-    }
-
-    /// Ends an invocation that no scheduler knows.
-    fn over_unreported(&self, invocation: InvocationId) {
-        let mut state = self.state.lock();
-        self.release(&mut state, invocation, End::Cancelled);
-    }
-
-    /// Ends the grant of an invocation on this node, and keeps its outcome. Only successful
-    /// invocations count in the metric of estimates.
-    fn release(&self, state: &mut State, invocation: InvocationId, end: End) -> Option<RunningCall> {
-        state.residency.finish(invocation);
-        let running = state.running.remove(&invocation)?;
-        if let Some(tenant) = &running.tenant {
-            let ratio = state.history.end(tenant, invocation, running.recorder.outcome());
-            let total = ratio.and_then(|ratio| ratio.total).filter(|_| end == End::Succeeded);
-            if let Some((total, device)) = total.zip(running.device) {
-                self.metrics.placements.ended(self.kind(device), total);
-            }
-        } else {
-            self.outcomes.insert(invocation, running.recorder.outcome());
-        }
-        Some(running)
-    }
-
-    fn kind(&self, device: Ordinal) -> &str {
-        let device = usize::try_from(device).ok().and_then(|at| self.devices.get(at));
-        device.map_or("", |device| &*device.kind.0)
     }
 
     /// This node's introduction to a scheduler.

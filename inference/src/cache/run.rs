@@ -10,7 +10,7 @@ use crate::backend::Session;
 use crate::batching::{Fit, Ran};
 use crate::error::InferenceError;
 use crate::interrupt::{Interrupt, Reason};
-use crate::meter::Meter;
+use crate::meter::{Meter, RequestMeter};
 use crate::request::{Completion, Execution, PRIORITY_DEFAULT, PlacedJob, RunRequest};
 use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
 use crate::value::Value;
@@ -93,6 +93,7 @@ fn submit(
     let runs = pin.shared().runs.clone();
     let reply = Reply::new(reply);
     let submitted = Instant::now();
+    let meter = RequestMeter::new(meter);
     let work = ModelRun { pool, pin, meter, job, reply, submitted, outcome: None };
     let ticket = runs.submit(lane, priority, deadline, work)?;
     Ok(State::UnderWay { ticket, answer })
@@ -104,7 +105,7 @@ pub(super) struct ModelRun {
     pool: Option<Arc<Pool>>,
     pin: Pin,
     /// Counts the device time of the run.
-    meter: Meter,
+    meter: RequestMeter,
     job: PlacedJob,
     reply: Reply,
     submitted: Instant,
@@ -149,10 +150,10 @@ impl Work for ModelRun {
     }
 
     fn answer(self) {
-        let Self { pool, pin, job, reply, outcome, .. } = self;
-        // Dropped first: when the caller receives the answer, the model can be evicted and the
-        // inputs' memory is free.
-        drop((pool, pin, job));
+        let Self { pool, pin, meter, job, reply, outcome, .. } = self;
+        // Dropped first: when the caller receives the answer, the model can be evicted, the inputs'
+        // memory is free, and the device use is complete.
+        drop((pool, pin, job, meter));
         let panicked = || Err(InferenceError::Run("the backend panicked".into()));
         reply.send(outcome.unwrap_or_else(panicked));
     }

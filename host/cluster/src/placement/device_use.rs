@@ -2,7 +2,9 @@
 //! end.
 
 use super::Placements;
+use super::guard::End;
 use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_inference::{ObservedRun, RunObserver};
@@ -23,6 +25,29 @@ struct Recorded {
     used: DeviceUse,
     load_time: Duration,
     has_started: bool,
+    /// The requests that wait for the device or run there; at most as many as the device's queue
+    /// and run slots hold.
+    requests: Vec<Request>,
+    /// The number of the next request.
+    next: u64,
+    /// How the call has ended, while requests that it left behind are still on the device.
+    end: Option<End>,
+}
+
+/// A request that waits for the device or runs there.
+#[derive(Debug)]
+struct Request {
+    number: u64,
+    /// When its current run has started.
+    run_since: Option<Instant>,
+}
+
+/// Observes the runs of one request.
+#[derive(Debug)]
+struct RequestObserver {
+    recorder: Arc<UseRecorder>,
+    number: u64,
+    is_over: AtomicBool,
 }
 
 /// A call that runs on this node.
@@ -56,9 +81,42 @@ impl UseRecorder {
         state.used.wait_ns = state.used.wait_ns.saturating_add(nanoseconds(time));
     }
 
-    /// The use of the device so far.
+    /// Begins a request. The call's end is reported once the observer has learnt of the request's
+    /// end, or is dropped.
+    pub fn request(self: &Arc<Self>) -> Arc<dyn RunObserver> {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.requests.push(Request { number, run_since: None });
+        Arc::new(RequestObserver { recorder: self.clone(), number, is_over: AtomicBool::new(false) })
+    }
+
+    /// Keeps the end of the call until its last request is over. Returns false if no request is
+    /// under way.
+    pub(super) fn defer(&self, end: End) -> bool {
+        let mut state = self.state.lock();
+        let is_deferred = !state.requests.is_empty();
+        state.end = is_deferred.then_some(end);
+        is_deferred
+    }
+
+    /// The end of the call, if it waits for requests. These are given up: their device is lost.
+    pub(super) fn take_end(&self) -> Option<End> {
+        self.state.lock().end.take()
+    }
+
+    /// The use of the device so far, with the runs that are on the device now.
     pub(super) fn used(&self) -> DeviceUse {
-        self.state.lock().used
+        let state = self.state.lock();
+        let open = state.requests.iter().filter_map(|request| request.run_since);
+        open.fold(state.used, |used, since| {
+            let run_ns = nanoseconds(since.elapsed());
+            DeviceUse {
+                device_time_ns: used.device_time_ns.saturating_add(run_ns),
+                run_time_ns: used.run_time_ns.saturating_add(run_ns),
+                ..used
+            }
+        })
     }
 
     /// Times of the call from its placement until now.
@@ -78,19 +136,55 @@ impl UseRecorder {
     }
 }
 
-impl RunObserver for UseRecorder {
+impl Recorded {
+    /// Sets or clears the start of a request's current run.
+    fn set_run(&mut self, number: u64, run_since: Option<Instant>) {
+        if let Some(request) = self.requests.iter_mut().find(|request| request.number == number) {
+            request.run_since = run_since;
+        }
+    }
+}
+
+impl RunObserver for RequestObserver {
     fn started(&self) {
-        let is_first = !std::mem::replace(&mut self.state.lock().has_started, true);
-        if is_first && let Some(placements) = self.placements.upgrade() {
-            placements.run_started(self.invocation);
+        let is_first = {
+            let mut state = self.recorder.state.lock();
+            state.set_run(self.number, Some(Instant::now()));
+            !std::mem::replace(&mut state.has_started, true)
+        };
+        if is_first && let Some(placements) = self.recorder.placements.upgrade() {
+            placements.run_started(self.recorder.invocation);
         }
     }
 
     fn ended(&self, run: &ObservedRun) {
-        let used = &mut self.state.lock().used;
+        let mut state = self.recorder.state.lock();
+        state.set_run(self.number, None);
+        let used = &mut state.used;
         used.device_time_ns = used.device_time_ns.saturating_add(run.part_ns);
         used.run_time_ns = used.run_time_ns.saturating_add(run.run_time_ns);
         used.batch_items = used.batch_items.max(run.items);
+    }
+
+    fn over(&self) {
+        if self.is_over.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let end = {
+            let mut state = self.recorder.state.lock();
+            state.requests.retain(|request| request.number != self.number);
+            if state.requests.is_empty() { state.end.take() } else { None }
+        };
+        if let Some((end, placements)) = end.zip(self.recorder.placements.upgrade()) {
+            placements.requests_over(&self.recorder, self.recorder.invocation, end);
+        }
+    }
+}
+
+impl Drop for RequestObserver {
+    /// The device did not accept the request.
+    fn drop(&mut self) {
+        self.over();
     }
 }
 
@@ -107,9 +201,10 @@ mod tests {
         let recorder = UseRecorder::new(&Weak::new(), InvocationId(1));
         recorder.loaded(Duration::from_nanos(30));
         recorder.waited(Duration::from_nanos(12));
-        recorder.started();
-        recorder.ended(&ObservedRun { part_ns: 5, run_time_ns: 20, items: 4 });
-        recorder.ended(&ObservedRun { part_ns: 7, run_time_ns: 7, items: 1 });
+        let request = recorder.request();
+        request.started();
+        request.ended(&ObservedRun { part_ns: 5, run_time_ns: 20, items: 4 });
+        request.ended(&ObservedRun { part_ns: 7, run_time_ns: 7, items: 1 });
         let used = DeviceUse { device_time_ns: 12, run_time_ns: 27, batch_items: 4, wait_ns: 42 };
         assert_eq!(recorder.used(), used);
         let outcome = recorder.outcome();

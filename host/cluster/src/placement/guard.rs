@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use weir_types::InvocationId;
 use weir_types::Ordinal;
 
-/// A placement. Dropping it ends the invocation for the scheduler.
+/// A placement. Dropping it ends the invocation for the scheduler, once the device has ended the
+/// runs that it left behind.
 pub struct PlacementGuard {
     pub(super) placements: Arc<Placements>,
     pub(super) invocation: InvocationId,
@@ -65,9 +66,7 @@ impl Drop for PlacementGuard {
             PlacementOrigin::Unasked => {
                 // It had no models on a device.
                 self.placements.unasked.fetch_sub(1, Ordering::Relaxed);
-                return;
             }
         }
-        self.placements.freed.notify_waiters();
     }
 }

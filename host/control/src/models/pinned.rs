@@ -89,7 +89,7 @@ impl ModelPin {
         let again = around.beside.is_some().then(|| request.clone());
         if let Some(recorder) = &around.recorder {
             let meter = request.meter.take().unwrap_or_else(|| self.pin.meter().clone());
-            request.meter = Some(Meter::observed(&meter, recorder.clone()));
+            request.meter = Some(Meter::observed(&meter, recorder.request()));
         }
         let run = self.pin.run(request);
         async move {

@@ -108,7 +108,7 @@ fn run_joined(
     // A batch goes through host memory: its inputs are contiguous, and so are its outputs.
     let jobs = members.iter().map(|member| member.job.job.to_host()).collect::<Result<Vec<_>, _>>()?;
     let joined = join(batcher.rules(), &jobs.iter().collect::<Vec<_>>(), 0, arena)?;
-    let bearers: Vec<_> = members.iter().map(|member| (&member.job.meter, member.job.job.batch())).collect();
+    let bearers: Vec<_> = members.iter().map(|member| (&*member.job.meter, member.job.job.batch())).collect();
     let (outputs, was_cold) = with_session(pin, &resident.pool(), &bearers, interrupt, |session| {
         Ok((session.run(&joined.job, interrupt)?, session.was_cold()))
     })?;

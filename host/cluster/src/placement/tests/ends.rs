@@ -1,0 +1,67 @@
+//! Ends of calls that leave requests on the device.
+
+use super::Stage;
+use tokio::sync::watch;
+use weir_inference::{Health, ObservedRun};
+use weir_scheduler::{DeviceUse, Event, Setup};
+use weir_types::InvocationId;
+
+const RUN: ObservedRun = ObservedRun { part_ns: 5_000_000, run_time_ns: 20_000_000, items: 4 };
+
+const USED: DeviceUse =
+    DeviceUse { device_time_ns: 5_000_000, run_time_ns: 20_000_000, batch_items: 4, wait_ns: 0 };
+
+#[tokio::test]
+async fn cancelled_call_is_charged_for_the_run_that_it_left_on_the_device() {
+    let stage = Stage::new(Setup::default());
+    let call = stage.place(1).await;
+    let [running, waiting] = [(); 2].map(|()| stage.request(1));
+    running.started();
+    drop(call);
+    assert_eq!(stage.ends(), [], "the device still works for the call");
+    waiting.over();
+    assert_eq!(stage.ends(), []);
+    running.ended(&RUN);
+    running.over();
+    let cancelled = Event::Cancelled { invocation: InvocationId(1), used: Some(USED) };
+    assert_eq!(stage.ends(), [cancelled]);
+    drop((running, waiting));
+    assert_eq!(stage.ends(), [], "the end is reported once");
+}
+
+#[tokio::test]
+async fn answered_call_is_reported_at_once_unless_a_run_goes_on() {
+    let stage = Stage::new(Setup::default());
+    for has_left in [false, true] {
+        let call = stage.place(1).await;
+        let request = stage.request(1);
+        request.started();
+        request.ended(&RUN);
+        let left = has_left.then_some(request);
+        call.ended(true);
+        drop(call);
+        assert_eq!(stage.ends().is_empty(), has_left);
+        if left.is_some() {
+            drop(left);
+            let finished = Event::Finished { invocation: InvocationId(1), used: Some(USED) };
+            assert_eq!(stage.ends(), [finished]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn lost_device_ends_the_wait_for_its_runs() {
+    let stage = Stage::new(Setup::default());
+    let call = stage.place(1).await;
+    let request = stage.request(1);
+    request.started();
+    drop(call);
+    let lost = watch::Sender::new(Health::Lost("a test".into()));
+    assert!(stage.placements.note_health(0, &lost.subscribe()));
+    let ends = stage.ends();
+    let [Event::Cancelled { used: Some(used), .. }] = ends[..] else { panic!("{ends:?}") };
+    assert!(used.device_time_ns > 0, "the run so far is charged: {used:?}");
+    request.ended(&RUN);
+    request.over();
+    assert_eq!(stage.ends(), []);
+}
