@@ -9,6 +9,7 @@
 //! lost.
 
 mod asking;
+mod calls;
 mod config;
 mod device_use;
 mod dispatching;
@@ -29,6 +30,7 @@ pub use config::SchedulerConfig;
 pub use device_use::UseRecorder;
 pub(crate) use driver::LinkId;
 pub use guard::{LocalPlacement, PlacementGuard};
+pub(crate) use state::Step;
 pub use state::{Placement, RemotePlacement};
 
 use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
@@ -311,7 +313,12 @@ impl Placements {
 
     fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
         match &mut state.placer {
-            Placer::Own(_) => self.decide(state, Event::Arrived(arrival), carry_out),
+            Placer::Own(driver) => {
+                if let Some(earlier) = driver.arrived(arrival.invocation, self.node) {
+                    self.decide_all(state, vec![earlier]);
+                }
+                self.decide(state, Event::Arrived(arrival), carry_out);
+            }
             Placer::Dispatcher(_) => {
                 let now_ns = self.time_ns(Instant::now());
                 let in_ns = |at_ns: u64| at_ns.saturating_sub(now_ns);
@@ -326,11 +333,7 @@ impl Placements {
     /// Reports an event on this node to the current placer.
     fn tell(&self, state: &mut State, event: NodeEvent) {
         match &mut state.placer {
-            Placer::Own(_) => {
-                if let Some(event) = event.into_scheduler_event(self.node, self.time_ns(Instant::now())) {
-                    self.decide(state, event, |state, action| self.carry_out(state, action));
-                }
-            }
+            Placer::Own(_) => self.feed(state, self.node, event),
             Placer::Dispatcher(link) => link.send(event),
         }
     }

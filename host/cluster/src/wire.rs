@@ -9,7 +9,7 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 /// The version of these messages and of the nodes' shared records in the datastore. Raised by every
 /// change that a node of an earlier version would reject or misinterpret; optional and ignorable
 /// additions do not count. Nodes of different protocols cannot join one cluster.
-pub(crate) const PROTOCOL: u32 = 3;
+pub(crate) const PROTOCOL: u32 = 4;
 
 /// A message from a node to the dispatcher. The first is always [`NodeEvent::Hello`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ pub enum NodeEvent {
         used: DeviceUse,
     },
     /// An invocation that waits, that runs on this node, or that did not run where it was placed
-    /// was cancelled. Without use: it has not run.
+    /// was cancelled. Without use: it has not started.
     Cancelled {
         invocation: InvocationId,
         #[serde(default)]
@@ -47,6 +47,11 @@ pub enum NodeEvent {
     },
     /// Another node has answered an invocation of this node; the other node reports its end.
     Answered {
+        invocation: InvocationId,
+    },
+    /// This node no longer waits for an invocation that it has forwarded and that was not answered.
+    /// The other node reports the end, if it has the invocation.
+    Abandoned {
         invocation: InvocationId,
     },
     Loaded {
@@ -153,6 +158,9 @@ pub enum DispatcherCommand {
         device: Ordinal,
         evict: Vec<ModelId>,
     },
+    /// The node that received an invocation has abandoned it. The node that was to run it reports
+    /// its end now, unless it runs there.
+    Abandoned { invocation: InvocationId },
     /// A heartbeat: the dispatcher is alive.
     Beat,
 }
@@ -231,7 +239,9 @@ impl NodeEvent {
             Self::DeviceResized { device: at, capacity_bytes } => {
                 Event::DeviceResized { device: device(at), capacity_bytes }
             }
-            Self::Answered { .. } | Self::Hello(_) | Self::Beat | Self::Leaving => return None,
+            Self::Answered { .. } | Self::Abandoned { .. } | Self::Hello(_) | Self::Beat | Self::Leaving => {
+                return None;
+            }
         })
     }
 }

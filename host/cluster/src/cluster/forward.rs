@@ -2,7 +2,7 @@
 
 use super::Cluster;
 use super::secret::{SECRET, Secret};
-use crate::placement::RemotePlacement;
+use crate::placement::{RemotePlacement, Step};
 use crate::wire::Grant;
 use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse, Response};
@@ -17,7 +17,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -151,18 +150,23 @@ impl Cluster {
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        remote.progress.set(Step::Sent);
         let answer = unless_lost(remote, self.client.send(&remote.address, target, request)).await?;
         let answer = answer.map_err(|error| {
             let text = causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
             match error.is_connect() || has_not_begun(&error) {
-                true => NotForwarded::Refused(text),
+                true => {
+                    remote.progress.set(Step::Unsent);
+                    NotForwarded::Refused(text)
+                }
                 false => NotForwarded::Lost(text),
             }
         })?;
         if answer.headers().contains_key(REFUSED) {
+            remote.progress.set(Step::Unsent);
             return Err(NotForwarded::Refused(format!("it answered {}", answer.status())));
         }
-        remote.is_answered.store(true, Ordering::Release);
+        remote.progress.set(Step::Answered);
         let (mut head, body) = answer.into_parts();
         head.version = http::Version::HTTP_11;
         if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BYTES_MAX) {

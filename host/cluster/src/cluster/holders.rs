@@ -40,6 +40,6 @@ fn away(address: &str, device: Option<Ordinal>, models: &[ModelId]) -> RemotePla
         address: address.to_owned(),
         granted,
         lost: CancellationToken::new(),
-        is_answered: Arc::default(),
+        progress: Arc::default(),
     }
 }

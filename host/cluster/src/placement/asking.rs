@@ -68,6 +68,7 @@ impl Placements {
                 state.explain(&Action::Reject { invocation, why, estimate });
                 state.rejected(invocation, why, estimate);
             }
+            DispatcherCommand::Abandoned { invocation } => self.end_unknown(&mut state, invocation),
             DispatcherCommand::MayEvict { device, evict } => self.may_evict(&mut state, device, evict),
             DispatcherCommand::Beat => {}
         }

@@ -7,8 +7,8 @@ use crate::wire::{DispatcherCommand, Hello, NodeEvent};
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_scheduler::Event;
-use weir_types::NodeId;
+use weir_scheduler::{DeviceUse, Event};
+use weir_types::{InvocationId, NodeId};
 
 impl Placements {
     /// Adds a node that requests placements here. `None` if this node does not place invocations
@@ -33,16 +33,37 @@ impl Placements {
         if !driver.is_current(node, link) {
             return;
         }
+        self.feed(&mut state, node, event);
+    }
+
+    /// Feeds an event of a node to this node's scheduler.
+    pub(super) fn feed(&self, state: &mut State, node: NodeId, event: NodeEvent) {
+        let Placer::Own(driver) = &mut state.placer else { return };
+        let mut earlier = None;
         match &event {
-            NodeEvent::Arrived { arrival, .. } => driver.note_origin(arrival.invocation, node),
+            NodeEvent::Arrived { arrival, .. } => earlier = driver.arrived(arrival.invocation, node),
             NodeEvent::Finished { invocation, .. }
             | NodeEvent::Failed { invocation, .. }
             | NodeEvent::Cancelled { invocation, .. }
-            | NodeEvent::Answered { invocation } => driver.forget_origin(*invocation),
+                if !driver.ended(*invocation, node) =>
+            {
+                return;
+            }
+            NodeEvent::Answered { invocation } => driver.answered(*invocation),
+            NodeEvent::Abandoned { invocation } if driver.abandoned(*invocation) => {
+                self.end_unknown(state, *invocation);
+            }
             _ => {}
         }
-        if let Some(event) = event.into_scheduler_event(node, self.time_ns(Instant::now())) {
-            self.decide_all(&mut state, vec![event]);
+        let event = event.into_scheduler_event(node, self.time_ns(Instant::now()));
+        self.decide_all(state, earlier.into_iter().chain(event).collect());
+    }
+
+    /// Reports the end of a call that was placed here and abandoned, unless the call runs here: the
+    /// call has not arrived.
+    pub(super) fn end_unknown(&self, state: &mut State, invocation: InvocationId) {
+        if !state.running.contains_key(&invocation) {
+            self.tell(state, NodeEvent::Cancelled { invocation, used: Some(DeviceUse::default()) });
         }
     }
 

@@ -1,5 +1,6 @@
 //! Drives a scheduler: a node's own, or the cluster's on the dispatcher.
 
+use super::calls::Calls;
 use crate::wire::{DispatcherCommand, Hello, Resident, Running};
 use std::collections::HashMap;
 use tokio::sync::mpsc;
@@ -18,8 +19,7 @@ pub(super) struct Driver {
     scheduler: Scheduler,
     recorder: Option<Recorder>,
     nodes: HashMap<NodeId, Linked>,
-    /// The originating node of each invocation of another node.
-    origins: HashMap<InvocationId, NodeId>,
+    calls: Calls,
     /// Reused between calls, to save allocations.
     actions: Vec<Action>,
     /// Models that this node's devices may evict for invocations of other nodes.
@@ -52,14 +52,14 @@ pub struct LinkId(u64);
 impl Driver {
     /// Creates a scheduler that knows only its own node.
     pub(super) fn new(now_ns: u64, own: Hello, setup: &Setup, is_recorded: bool) -> Self {
-        let (nodes, origins, actions) = Default::default();
+        let (nodes, calls, actions) = Default::default();
         let address = own.address.clone();
         let mut driver = Self {
             own: (own.node, address),
             scheduler: setup.build(),
             recorder: is_recorded.then(|| Recorder::new(setup, RECORD_BYTES_MAX)),
             nodes,
-            origins,
+            calls,
             actions,
             own_evict: Vec::new(),
             links: 0,
@@ -77,7 +77,7 @@ impl Driver {
     pub(super) fn handle(&mut self, now_ns: u64, event: Event) -> Vec<Action> {
         let mut actions = self.ask(now_ns, event);
         self.tell_evictable(&actions);
-        if !self.origins.is_empty() {
+        if !self.nodes.is_empty() || !self.calls.is_empty() {
             actions.retain(|action| !self.is_passed_on(action));
         }
         actions
@@ -88,8 +88,12 @@ impl Driver {
     pub(super) fn dismiss(&mut self, now_ns: u64, node: NodeId) -> Vec<Action> {
         let mut actions = self.ask(now_ns, Event::NodeDown { node });
         self.tell_evictable(&actions);
-        actions.retain(|action| {
-            !matches!(action, Action::Reject { why: Rejection::NodeLost, .. }) && !self.is_passed_on(action)
+        actions.retain(|action| match action {
+            Action::Reject { invocation, why: Rejection::NodeLost, .. } => {
+                self.calls.remove(*invocation);
+                false
+            }
+            action => !self.is_passed_on(action),
         });
         actions
     }
@@ -149,7 +153,7 @@ impl Driver {
         let mut events = self.forget(node);
         self.nodes.insert(node, Linked { link, address, commands, broken });
         for running in &hello.running {
-            self.origins.insert(running.arrival.invocation, node);
+            self.calls.runs(running.arrival.invocation, node, node);
         }
         events.extend(up(hello, now_ns));
         (link, events)
@@ -159,11 +163,7 @@ impl Driver {
     /// invocations that run on the node are not affected.
     pub(super) fn forget(&mut self, node: NodeId) -> Vec<Event> {
         self.nodes.remove(&node);
-        let asked = self.origins.iter().filter(|(_, origin)| **origin == node);
-        let asked: Vec<_> = asked.map(|(invocation, _)| *invocation).collect();
-        for invocation in &asked {
-            self.origins.remove(invocation);
-        }
+        let asked = self.calls.take_from(node);
         asked.into_iter().map(|invocation| Event::Cancelled { invocation, used: None }).collect()
     }
 
@@ -172,14 +172,38 @@ impl Driver {
         self.nodes.get(&node).is_some_and(|linked| linked.link == link)
     }
 
-    /// Records the originating node of an invocation.
-    pub(super) fn note_origin(&mut self, invocation: InvocationId, node: NodeId) {
-        self.origins.insert(invocation, node);
+    /// Records that `origin` requests a placement. Returns the event that ends an earlier placement
+    /// of the same call, which the origin has abandoned.
+    pub(super) fn arrived(&mut self, invocation: InvocationId, origin: NodeId) -> Option<Event> {
+        if origin == self.own.0 && self.calls.get(invocation).is_none() {
+            return None;
+        }
+        self.calls.arrived(invocation, origin).then_some(Event::Cancelled { invocation, used: None })
     }
 
-    /// Removes the originating node of an invocation that is over.
-    pub(super) fn forget_origin(&mut self, invocation: InvocationId) {
-        self.origins.remove(&invocation);
+    /// Handles the report of a node that an invocation is over there. Returns whether the report
+    /// concerns the current placement of the invocation.
+    pub(super) fn ended(&mut self, invocation: InvocationId, node: NodeId) -> bool {
+        let may_end = self.calls.may_end(invocation, node);
+        if may_end {
+            self.calls.remove(invocation);
+        }
+        may_end
+    }
+
+    /// Stops following a call whose answer has reached its origin.
+    pub(super) fn answered(&mut self, invocation: InvocationId) {
+        self.calls.remove(invocation);
+    }
+
+    /// Handles a call that its origin no longer waits for: asks the node where it was placed to
+    /// report its end. Returns whether that node is this one.
+    pub(super) fn abandoned(&mut self, invocation: InvocationId) -> bool {
+        let Some(node) = self.calls.abandoned(invocation) else { return false };
+        if let Some(linked) = self.nodes.get(&node) {
+            linked.send(DispatcherCommand::Abandoned { invocation });
+        }
+        node == self.own.0
     }
 
     /// Sends the evictable models to the nodes of their devices: later placements rely on these
@@ -198,21 +222,26 @@ impl Driver {
             let ordinal = device.ordinal;
             if let Some(linked) = self.nodes.get(node) {
                 linked.send(DispatcherCommand::MayEvict { device: ordinal, evict: evict.clone() });
-            } else if *node == self.own.0 && self.origins.contains_key(invocation) {
+            } else if *node == self.own.0 && self.calls.get(*invocation).is_some() {
                 self.own_evict.push((ordinal, evict.clone()));
             }
         }
     }
 
-    /// Sends an action to the node that the invocation came from. Returns false if that is this
-    /// node.
-    fn is_passed_on(&self, action: &Action) -> bool {
+    /// Follows the call of an action, and sends the action to the node that the call came from.
+    /// Returns false if that is this node.
+    fn is_passed_on(&mut self, action: &Action) -> bool {
         let (Action::Start { invocation, .. } | Action::Reject { invocation, .. }) = action else {
             return false;
         };
-        let Some(origin) = self.origins.get(invocation).and_then(|node| self.nodes.get(node)) else {
-            return false;
-        };
+        let origin = self.calls.get(*invocation).map_or(self.own.0, |call| call.origin);
+        match action {
+            Action::Start { node, .. } if origin != self.own.0 || *node != self.own.0 => {
+                self.calls.runs(*invocation, origin, *node);
+            }
+            _ => self.calls.remove(*invocation),
+        }
+        let Some(linked) = self.nodes.get(&origin) else { return false };
         let command = match action {
             Action::Start { invocation, node, device, evict, why } => DispatcherCommand::Start {
                 invocation: *invocation,
@@ -227,7 +256,7 @@ impl Driver {
             }
             Action::WakeAt(_) => return false,
         };
-        origin.send(command);
+        linked.send(command);
         true
     }
 }

@@ -4,9 +4,10 @@
 use super::Placements;
 use super::device_use::{RunningCall, UseRecorder};
 use super::guard::End;
-use super::state::State;
+use super::state::{State, Step};
 use crate::wire::NodeEvent;
 use std::sync::Arc;
+use weir_scheduler::DeviceUse;
 use weir_types::{InvocationId, Ordinal};
 
 impl Placements {
@@ -50,14 +51,16 @@ impl Placements {
         let remote = state.away.remove(&invocation);
         let running = self.release(state, invocation, end);
         let used = running.map(|running| running.recorder.used());
-        let event = match (remote, used) {
-            (Some(remote), _) if remote.is_answered() => NodeEvent::Answered { invocation },
+        let event = match (remote.map(|remote| remote.progress.step()), used) {
+            (Some(Step::Answered), _) => NodeEvent::Answered { invocation },
+            (Some(Step::Sent), _) => NodeEvent::Abandoned { invocation },
             (None, Some(used)) if !is_waiting => match end {
                 End::Succeeded => NodeEvent::Finished { invocation, used },
                 End::Failed => NodeEvent::Failed { invocation, used },
                 End::Cancelled => NodeEvent::Cancelled { invocation, used: Some(used) },
             },
-            _ => NodeEvent::Cancelled { invocation, used: None },
+            // It did not run.
+            _ => NodeEvent::Cancelled { invocation, used: Some(DeviceUse::default()) },
         };
         self.tell(state, event);
         self.freed.notify_waiters();

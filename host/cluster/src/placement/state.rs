@@ -8,7 +8,7 @@ use super::guard::LocalPlacement;
 use super::residency::ResidencyTable;
 use crate::wire::Granted;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -51,13 +51,33 @@ pub(super) struct Waiting {
 pub(super) struct Forwarded {
     /// Cancelled when that node is lost.
     lost: CancellationToken,
-    /// Set when that node has answered.
-    is_answered: Arc<AtomicBool>,
+    /// Decides which node reports the end.
+    pub(super) progress: Arc<Progress>,
 }
 
-impl Forwarded {
-    pub(super) fn is_answered(&self) -> bool {
-        self.is_answered.load(Ordering::Acquire)
+/// The progress of a forwarded call, as seen by the node that received it.
+#[derive(Debug, Default)]
+pub struct Progress(AtomicU8);
+
+/// A step of a forwarded call's progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The other node does not have the call: it was not sent, or was refused.
+    Unsent,
+    /// The other node may have the call.
+    Sent,
+    /// The other node has answered. From then on, that node reports the end of the call.
+    Answered,
+}
+
+impl Progress {
+    pub(crate) fn set(&self, step: Step) {
+        self.0.store(step as u8, Ordering::Release);
+    }
+
+    pub(super) fn step(&self) -> Step {
+        let step = self.0.load(Ordering::Acquire);
+        [Step::Sent, Step::Answered].into_iter().find(|known| *known as u8 == step).unwrap_or(Step::Unsent)
     }
 }
 
@@ -78,8 +98,8 @@ pub struct RemotePlacement {
     pub granted: Granted,
     /// Cancelled when that node is lost.
     pub lost: CancellationToken,
-    /// Set when that node has answered: from then on, that node reports the end of the call.
-    pub is_answered: Arc<AtomicBool>,
+    /// The progress of the call.
+    pub progress: Arc<Progress>,
 }
 
 /// The reason why an invocation has no placement.
@@ -138,9 +158,9 @@ impl State {
             return Err(Refusal::HasLeft);
         };
         let lost = CancellationToken::new();
-        let is_answered = Arc::<AtomicBool>::default();
-        self.away.insert(invocation, Forwarded { lost: lost.clone(), is_answered: is_answered.clone() });
-        Ok(Placement::Remote(RemotePlacement { address, granted, lost, is_answered }))
+        let progress = Arc::<Progress>::default();
+        self.away.insert(invocation, Forwarded { lost: lost.clone(), progress: progress.clone() });
+        Ok(Placement::Remote(RemotePlacement { address, granted, lost, progress }))
     }
 
     /// Records that an invocation starts on this node with its grant. `tenant` is the tenant of an

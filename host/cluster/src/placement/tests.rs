@@ -1,21 +1,27 @@
-//! Placements without a cluster: ends of calls, and their use of the device.
+//! Placements without a network: ends of calls and their use of the device, on a single node and on
+//! the dispatcher of a cluster.
 
 mod ends;
+mod forwarded;
 
-use super::state::{Placement, Placer};
+use super::driver::LinkId;
+use super::state::{Placement, Placer, RemotePlacement};
 use super::{PlacementConfig, PlacementGuard, Placements};
+use crate::wire::{DispatcherCommand, Hello, Running};
 use std::sync::Arc;
 use std::time::Instant;
 use tempfile::TempDir;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
-use weir_inference::RunObserver;
+use weir_inference::{Health, RunObserver};
 use weir_scheduler::{Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Setup};
 use weir_telemetry::Metrics;
 use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version};
 
 const NODE: NodeId = NodeId(1);
 
-/// The placements of a single node whose scheduler's events are recorded.
+/// The placements of a node whose scheduler's events are recorded.
 struct Stage {
     placements: Arc<Placements>,
     _folder: TempDir,
@@ -25,18 +31,10 @@ impl Stage {
     /// A node with one device of one run slot.
     fn new(setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let device = DeviceSpec {
-            kind: "cpu".into(),
-            platform: Platform::Cpu,
-            capacity_bytes: 1_000,
-            slots: 1,
-            invocations_max: 1_000,
-            rule: DeviceRule::CommittedWork,
-        };
         let placements = Placements::start(PlacementConfig {
             node: NODE,
-            address: None,
-            devices: vec![device],
+            address: Some("one:1".to_owned()),
+            devices: vec![device()],
             unasked_max: 1,
             scheduler: setup,
             record: Some(folder.path().join("record")),
@@ -52,6 +50,41 @@ impl Stage {
         let (placement, guard) = placed.await.unwrap();
         assert!(matches!(placement, Placement::Local(local) if local.device == Some(0)));
         guard
+    }
+
+    /// Places a call that uses a model, on another node.
+    async fn place_remotely(&self, invocation: u64) -> (RemotePlacement, PlacementGuard) {
+        let objective = Objective::default();
+        let placed = self.placements.place(arrival(invocation), &objective, Instant::now());
+        match placed.await.unwrap() {
+            (Placement::Remote(remote), guard) => (remote, guard),
+            (Placement::Local(local), _) => panic!("{local:?}"),
+        }
+    }
+
+    /// Takes this node's device away, so that calls are placed on other nodes.
+    fn lose_device(&self) {
+        let lost = watch::Sender::new(Health::Lost("a test".into()));
+        assert!(self.placements.note_health(0, &lost.subscribe()));
+    }
+
+    /// Adds a node with one device, where `running` runs.
+    fn join(&self, node: NodeId, running: Vec<Running>) -> Linked {
+        self.join_with(node, vec![device()], running)
+    }
+
+    /// Adds a node that only receives calls.
+    fn join_without_device(&self, node: NodeId) -> Linked {
+        self.join_with(node, Vec::new(), Vec::new())
+    }
+
+    fn join_with(&self, node: NodeId, devices: Vec<DeviceSpec>, running: Vec<Running>) -> Linked {
+        let (commands, received) = mpsc::channel(100);
+        let (resident, down) = Default::default();
+        let address = format!("node:{}", node.0);
+        let hello = Hello { node, address, devices, resident, down, running };
+        let link = self.placements.join(hello, commands, CancellationToken::new()).unwrap();
+        Linked { node, link, received }
     }
 
     /// Begins a request of a call on its device.
@@ -77,6 +110,31 @@ impl Stage {
         let events = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
         let events = events.filter_map(|mut line| line.get_mut("event").map(serde_json::Value::take));
         events.map(|event| serde_json::from_value(event).unwrap()).collect()
+    }
+}
+
+/// A node that requests placements from the stage.
+struct Linked {
+    node: NodeId,
+    link: LinkId,
+    received: mpsc::Receiver<DispatcherCommand>,
+}
+
+impl Linked {
+    /// The commands received since the last call.
+    fn commands(&mut self) -> Vec<DispatcherCommand> {
+        std::iter::from_fn(|| self.received.try_recv().ok()).collect()
+    }
+}
+
+fn device() -> DeviceSpec {
+    DeviceSpec {
+        kind: "cpu".into(),
+        platform: Platform::Cpu,
+        capacity_bytes: 1_000,
+        slots: 1,
+        invocations_max: 1_000,
+        rule: DeviceRule::CommittedWork,
     }
 }
 

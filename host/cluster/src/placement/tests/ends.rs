@@ -1,8 +1,7 @@
 //! Ends of calls that leave requests on the device.
 
 use super::Stage;
-use tokio::sync::watch;
-use weir_inference::{Health, ObservedRun};
+use weir_inference::ObservedRun;
 use weir_scheduler::{DeviceUse, Event, Setup};
 use weir_types::InvocationId;
 
@@ -56,8 +55,7 @@ async fn lost_device_ends_the_wait_for_its_runs() {
     let request = stage.request(1);
     request.started();
     drop(call);
-    let lost = watch::Sender::new(Health::Lost("a test".into()));
-    assert!(stage.placements.note_health(0, &lost.subscribe()));
+    stage.lose_device();
     let ends = stage.ends();
     let [Event::Cancelled { used: Some(used), .. }] = ends[..] else { panic!("{ends:?}") };
     assert!(used.device_time_ns > 0, "the run so far is charged: {used:?}");
