@@ -126,6 +126,11 @@ pub enum Event {
         /// Memory for models from now on.
         capacity_bytes: u64,
     },
+    /// The scheduler is about to learn what runs already: until [`Resumed`](Self::Resumed), it places
+    /// nothing, and arrivals wait without being judged.
+    Paused,
+    /// The scheduler knows what runs.
+    Resumed,
     /// The time requested by [`Action::WakeAt`](crate::Action::WakeAt) has come.
     Woken,
 }

@@ -1,6 +1,7 @@
 //! The state machine: events in, actions out.
 
 mod news;
+mod pause;
 mod plain;
 
 use crate::slo::{Admission, Refused};
@@ -102,6 +103,8 @@ pub struct Scheduler {
     view: View,
     now_ns: u64,
     waiting: HashMap<InvocationId, Waits>,
+    /// Arrivals since [`Event::Paused`]; `None` unless the scheduler is paused.
+    held: Option<Vec<Arrival>>,
     /// Deadlines of waiting invocations, earliest first.
     deadlines: BTreeSet<(u64, InvocationId)>,
     /// The pending wake-up request.
@@ -135,6 +138,7 @@ impl Scheduler {
             view,
             now_ns,
             waiting,
+            held: None,
             deadlines,
             wake_at_ns,
             corrections,
@@ -151,8 +155,12 @@ impl Scheduler {
         let freed = self.view.freed();
         self.view.begin(self.now_ns);
         let expired = self.expire(actions);
-        let woken = event == Event::Woken;
+        let woken = matches!(event, Event::Woken | Event::Resumed);
         let newcomer = match event {
+            Event::Arrived(arrival) if self.held.is_some() => {
+                self.hold(arrival, actions);
+                None
+            }
             Event::Arrived(arrival) => self.arrived(arrival, actions),
             other => {
                 self.note(other, actions);
@@ -187,7 +195,7 @@ impl Scheduler {
     /// Number of waiting invocations, with and without SLOs.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.held.as_ref().map_or(0, Vec::len)
     }
 
     /// Counts of ignored or corrected events so far.
@@ -199,6 +207,9 @@ impl Scheduler {
     /// Starts the placements that the policy returns: first with the tenants' turns, then, if
     /// invocations still wait, without turns.
     fn place(&mut self, actions: &mut Vec<Action>) {
+        if self.held.is_some() {
+            return;
+        }
         if self.has_slos {
             self.place_admitted(actions);
         }
@@ -339,7 +350,7 @@ impl Scheduler {
 
     /// Whether an invocation waits or runs.
     fn is_known(&self, invocation: InvocationId) -> bool {
-        self.waiting.contains_key(&invocation) || self.view.is_running(invocation)
+        self.waiting.contains_key(&invocation) || self.view.is_running(invocation) || self.is_held(invocation)
     }
 
     fn drop_repeated_models(&mut self, arrival: &mut Arrival) {

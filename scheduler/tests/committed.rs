@@ -337,6 +337,37 @@ fn adopted_invocations_occupy_their_device() {
     assert_eq!(cluster.finish(1, alone(SECOND)), [(3, 0, 0)]);
 }
 
+#[test]
+fn paused_scheduler_places_arrivals_once_it_knows_what_runs() {
+    let costs = (SECOND, Some(0));
+    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 1);
+    cluster.loaded(0, 0);
+    cluster.tell(Event::Paused);
+    for id in 1..=3 {
+        assert_eq!(cluster.arrive(id, costs), []);
+    }
+    assert_eq!(cluster.tell(Event::Cancelled { invocation: InvocationId(2), used: None }), []);
+    cluster.arrive(3, costs);
+    assert_eq!((cluster.scheduler.waiting(), cluster.scheduler.corrections().arrived_twice), (2, 1));
+    let arrival = arrival(9, SECOND, Some(0));
+    assert_eq!(cluster.tell(Event::Running { arrival, node: NodeId(0), device: Some(0) }), []);
+    assert_eq!(cluster.tell(Event::Resumed), [(1, 1, 0)], "the first device is busy");
+    assert_eq!(cluster.finish(9, alone(SECOND)), [(3, 0, 0)]);
+}
+
+#[test]
+fn paused_scheduler_rejects_nothing_for_lack_of_devices_that_it_does_not_know_yet() {
+    let mut cluster = Cluster1::new(PolicyKind::FinishFirst, 1, 1);
+    cluster.tell(Event::Paused);
+    let mut large = arrival(1, SECOND, Some(0));
+    large.models[0].bytes = 2_000 * MIB;
+    cluster.tell(Event::Arrived(large));
+    let (_, device) = cluster.scheduler.view().devices().next().unwrap();
+    let spec = DeviceSpec { capacity_bytes: 4_000 * MIB, ..device.spec().clone() };
+    assert_eq!(cluster.tell(Event::NodeUp { node: NodeId(1), devices: vec![spec] }), []);
+    assert_eq!(cluster.tell(Event::Resumed), [(1, 1, 0)]);
+}
+
 /// Invocations of a new function wait for the network for 30 s before they run. Nothing is known of
 /// that until one has finished, and the device is idle.
 #[test]

@@ -165,6 +165,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (device(), number())
             .prop_map(|(device, capacity_bytes)| Event::DeviceResized { device, capacity_bytes }),
         1 => Just(Event::Woken),
+        1 => Just(Event::Paused),
+        2 => Just(Event::Resumed),
     ]
 }
 

@@ -8,6 +8,7 @@
 //! as the original HTTP request.
 
 mod dispatcher_server;
+mod election;
 mod forward;
 mod holders;
 mod joining;
@@ -24,8 +25,10 @@ pub use outcomes::{OUTCOMES_PATH, answer_outcome};
 
 use crate::ClusterConfig;
 use crate::placement::Placements;
+use election::Election;
 use forward::Client;
 use members::{Membership, Reports, View};
+use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use secret::Secret;
 use std::sync::Arc;
@@ -48,6 +51,7 @@ pub struct Cluster {
     client: Client,
     heartbeat: Duration,
     heartbeat_timeout: Duration,
+    election: Mutex<Election>,
 }
 
 /// Takes part in the cluster until dropped.
@@ -82,6 +86,7 @@ impl Cluster {
             reports,
             heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
             heartbeat_timeout,
+            election: Mutex::default(),
         });
         let participation = Participation {
             _following: AbortOnDropHandle::new(tokio::spawn(following)),

@@ -165,7 +165,7 @@ impl Placements {
     /// not asked again. The call may evict the models that are resident on the device.
     pub fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
         let evict = device.map(|device| self.state.lock().residency.residents(device)).unwrap_or_default();
-        Granted { device, models, evict, is_fallback: true }
+        Granted { device, models, evict, origin: None, is_fallback: true }
     }
 
     /// The recorder of an invocation's use of `device`; `None` if the invocation was not placed
@@ -212,7 +212,7 @@ impl Placements {
                         let device = device.map(|device| device.ordinal);
                         let models = own.take();
                         let models = models.unwrap_or_default();
-                        let granted = Granted { device, models, evict, is_fallback: false };
+                        let granted = Granted { device, models, evict, origin: None, is_fallback: false };
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
                     }
                     Action::Reject { why, estimate, .. } => Err(Refusal::Rejected(why, estimate)),
@@ -395,12 +395,13 @@ impl Placements {
     /// This node's introduction to a scheduler.
     fn hello(&self, state: &State) -> Hello {
         let now_ns = self.time_ns(Instant::now());
-        let running = state.running.values().filter_map(|RunningCall { arrival, device, .. }| {
+        let running = state.running.values().filter_map(|RunningCall { arrival, device, origin, .. }| {
             let arrival = arrival.clone()?;
             let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(now_ns);
-            Some(Running { arrival, deadline_in_ns, device: *device })
+            Some(Running { arrival, deadline_in_ns, device: *device, origin: *origin })
         });
         let running = running.collect();
+        // The caller splits the list where a message has to be short.
         Hello { running, ..hello(self.node, &self.address, &self.devices, &state.residency) }
     }
 
@@ -436,5 +437,6 @@ fn hello(
         resident: residency.all_resident(),
         down: residency.down(),
         running: Vec::new(),
+        has_more: false,
     }
 }

@@ -16,6 +16,11 @@ pub(crate) const PROTOCOL: u32 = 4;
 #[serde(rename_all = "kebab-case")]
 pub enum NodeEvent {
     Hello(Hello),
+    /// More invocations that run on this node, after a [`Hello`] that has not named all of them.
+    Running {
+        running: Vec<Running>,
+        is_last: bool,
+    },
     /// An invocation requests a placement. Clocks differ between nodes, so its deadline and its due
     /// time (if any) are relative to now.
     Arrived {
@@ -98,10 +103,16 @@ pub struct Hello {
     /// The devices that accept no work for now.
     #[serde(default)]
     pub down: Vec<Ordinal>,
-    /// The invocations of this node that run here, placed by another scheduler.
+    /// The invocations that run here, placed by another scheduler, whichever node received them.
     #[serde(default)]
     pub running: Vec<Running>,
+    /// Whether [`NodeEvent::Running`] follows, with further invocations.
+    #[serde(default)]
+    pub has_more: bool,
 }
+
+/// The largest number of running invocations in one message.
+pub(crate) const RUNNING_PER_MESSAGE: usize = 100;
 
 /// An invocation that runs on the node that announces it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -112,6 +123,9 @@ pub struct Running {
     pub deadline_in_ns: u64,
     /// The device on which its models are granted; `None` without models.
     pub device: Option<Ordinal>,
+    /// The node that received the invocation; `None` if it is the node that announces it.
+    #[serde(default)]
+    pub origin: Option<NodeId>,
 }
 
 /// A model in the memory of one of a node's devices.
@@ -207,6 +221,9 @@ pub struct Granted {
     pub models: Vec<ModelId>,
     /// The models that may be evicted to make room.
     pub evict: Vec<ModelId>,
+    /// The node that received the call, if it has forwarded the call.
+    #[serde(default)]
+    pub origin: Option<NodeId>,
     /// Whether the call runs here because it did not run where it was placed: the scheduler does
     /// not know that it runs here.
     #[serde(skip)]
@@ -239,9 +256,12 @@ impl NodeEvent {
             Self::DeviceResized { device: at, capacity_bytes } => {
                 Event::DeviceResized { device: device(at), capacity_bytes }
             }
-            Self::Answered { .. } | Self::Abandoned { .. } | Self::Hello(_) | Self::Beat | Self::Leaving => {
-                return None;
-            }
+            Self::Answered { .. }
+            | Self::Abandoned { .. }
+            | Self::Hello(_)
+            | Self::Running { .. }
+            | Self::Beat
+            | Self::Leaving => return None,
         })
     }
 }

@@ -12,6 +12,8 @@ impl Scheduler {
         match event {
             Event::Arrived(_) => {}
             Event::Woken => self.wake_at_ns = None,
+            Event::Paused => self.pause(),
+            Event::Resumed => self.resume(actions),
             Event::Running { arrival, node, device } => self.adopt(arrival, node, device),
             Event::Started { invocation } => {
                 let known = self.view.started(invocation, self.now_ns);
@@ -19,6 +21,7 @@ impl Scheduler {
             }
             Event::Finished { invocation, used } => self.over(invocation, End { worked: true, used }),
             Event::Failed { invocation, used } => self.over(invocation, End { worked: false, used }),
+            Event::Cancelled { invocation, .. } if self.drop_held(invocation) => {}
             Event::Cancelled { invocation, used } => match self.give_up(invocation) {
                 Some(request) => self.view.forget(&request),
                 None => self.over(invocation, End { worked: false, used }),

@@ -31,6 +31,8 @@ pub fn answer_link(
     if !cluster.is_dispatcher() || stop.is_cancelled() {
         return (StatusCode::CONFLICT, "this node is not the dispatcher\n").into_response();
     }
+    // The election may have just come: it is handled before the first node joins.
+    cluster.begin_dispatching(placements);
     let (sender, commands) = mpsc::channel(MESSAGES_MAX);
     let hearing = hear(placements.clone(), events, sender, cluster.heartbeat_timeout, stop.clone());
     // Aborted when the response body is dropped, that is, when the link ends.

@@ -23,8 +23,9 @@ use tokio_util::sync::CancellationToken;
 /// The number of messages that may wait to be sent over a link; a link that falls further behind is
 /// closed.
 pub(super) const MESSAGES_MAX: usize = 65_536;
-/// The size limit of a message.
-const LINE_BYTES_MAX: usize = 1 << 20;
+/// The size limit of a message. The longest ones list resident models and running invocations with
+/// the parts of their models.
+const LINE_BYTES_MAX: usize = 8 << 20;
 /// The pause before the node tries to reach the dispatcher again.
 const RETRY: Duration = Duration::from_millis(200);
 
@@ -54,8 +55,10 @@ pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop
             dispatcher.filter(|(dispatcher, _)| dispatcher.node != cluster.node)
         else {
             placements.place_alone();
+            cluster.begin_dispatching(&placements);
             tokio::select! {
                 changed = view.changed() => if changed.is_err() { return },
+                () = cluster.give_up_waiting(&placements) => {}
                 () = stop.cancelled() => {}
             }
             continue;

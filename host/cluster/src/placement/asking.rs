@@ -3,7 +3,7 @@
 use super::Placements;
 use super::driver::Driver;
 use super::state::{Elsewhere, Placer, State};
-use crate::wire::{DispatcherCommand, NodeEvent};
+use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE};
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -31,8 +31,15 @@ impl Placements {
     /// announces all waiting invocations.
     pub fn ask(&self, link: Link) {
         let mut state = self.state.lock();
-        let hello = self.hello(&state);
+        let mut hello = self.hello(&state);
+        let mut rest = hello.running.split_off(hello.running.len().min(RUNNING_PER_MESSAGE));
+        hello.has_more = !rest.is_empty();
         link.send(NodeEvent::Hello(hello));
+        while !rest.is_empty() {
+            let more = rest.split_off(rest.len().min(RUNNING_PER_MESSAGE));
+            let running = std::mem::replace(&mut rest, more);
+            link.send(NodeEvent::Running { running, is_last: rest.is_empty() });
+        }
         self.replace(&mut state, Placer::Dispatcher(link));
         self.wake_at_ns.send_replace(None);
         self.announce_waiting(&mut state);

@@ -57,9 +57,22 @@ impl Calls {
         self.0.remove(&invocation);
     }
 
-    /// Removes the calls that `origin` has received, and returns them.
+    /// Removes the calls of a node that wait or run there, and returns them.
     pub(super) fn take_from(&mut self, origin: NodeId) -> Vec<InvocationId> {
-        self.0.extract_if(|_, call| call.origin == origin).map(|(invocation, _)| invocation).collect()
+        let is_there = |call: &Call| call.runs_on.is_none_or(|node| node == origin);
+        let taken = self.0.extract_if(|_, call| call.origin == origin && is_there(call));
+        taken.map(|(invocation, _)| invocation).collect()
+    }
+
+    /// Records that a node can no longer be asked about the calls that it has forwarded. Returns
+    /// these calls, with the nodes that run them.
+    pub(super) fn abandon_all(&mut self, origin: NodeId) -> Vec<(InvocationId, NodeId)> {
+        let forwarded = self.0.iter_mut().filter(|(_, call)| call.origin == origin);
+        let abandoned = forwarded.filter_map(|(invocation, call)| {
+            call.is_abandoned = true;
+            Some((*invocation, call.runs_on?))
+        });
+        abandoned.collect()
     }
 
     /// Whether `node` may report the end of a call: the node that received it, and the node that

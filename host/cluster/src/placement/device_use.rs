@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_inference::{ObservedRun, RunObserver};
 use weir_scheduler::{Arrival, DeviceUse, Outcome};
-use weir_types::{InvocationId, Ordinal, TenantId};
+use weir_types::{InvocationId, NodeId, Ordinal, TenantId};
 
 /// Records the use of the device by one call that runs on this node.
 #[derive(Debug)]
@@ -55,10 +55,12 @@ pub(super) struct RunningCall {
     pub(super) recorder: Arc<UseRecorder>,
     /// The tenant; `None` if the call arrived on another node.
     pub(super) tenant: Option<TenantId>,
-    /// Reported to the next placer; `None` where there can be no other placer, or where another
-    /// node reports the call.
+    /// Reported to the next placer; `None` where there can be no other placer, or where no placer
+    /// knows that the call runs here.
     pub(super) arrival: Option<Arrival>,
     pub(super) device: Option<Ordinal>,
+    /// The node that has forwarded the call to this one.
+    pub(super) origin: Option<NodeId>,
 }
 
 impl UseRecorder {

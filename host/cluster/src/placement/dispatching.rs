@@ -21,9 +21,29 @@ impl Placements {
     ) -> Option<LinkId> {
         let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return None };
-        let (link, events) = driver.join(hello, self.time_ns(Instant::now()), commands, broken);
+        let (link, events, here) = driver.join(hello, self.time_ns(Instant::now()), commands, broken);
         self.decide_all(&mut state, events);
+        self.end_all_unknown(&mut state, here);
         Some(link)
+    }
+
+    /// Places nothing until those of `nodes` that have no link here have announced what runs there,
+    /// or until [`await_only`](Self::await_only) names none of them. Returns false if this node does
+    /// not place invocations itself.
+    pub fn await_nodes(&self, nodes: &[NodeId]) -> bool {
+        let mut state = self.state.lock();
+        let Placer::Own(driver) = &mut state.placer else { return false };
+        let paused = driver.expect_unlinked(nodes);
+        self.decide_all(&mut state, paused.into_iter().collect());
+        true
+    }
+
+    /// Stops waiting for nodes other than these.
+    pub fn await_only(&self, nodes: &[NodeId]) {
+        let mut state = self.state.lock();
+        let Placer::Own(driver) = &mut state.placer else { return };
+        let resumed = driver.expect_only(nodes);
+        self.decide_all(&mut state, resumed.into_iter().collect());
     }
 
     /// Handles an event from another node.
@@ -49,6 +69,7 @@ impl Placements {
             {
                 return;
             }
+            NodeEvent::Running { .. } => return self.adopt(state, node, event),
             NodeEvent::Answered { invocation } => driver.answered(*invocation),
             NodeEvent::Abandoned { invocation } if driver.abandoned(*invocation) => {
                 self.end_unknown(state, *invocation);
@@ -59,8 +80,23 @@ impl Placements {
         self.decide_all(state, earlier.into_iter().chain(event).collect());
     }
 
-    /// Reports the end of a call that was placed here and abandoned, unless the call runs here: the
-    /// call has not arrived.
+    fn adopt(&self, state: &mut State, node: NodeId, event: NodeEvent) {
+        let now_ns = self.time_ns(Instant::now());
+        if let (Placer::Own(driver), NodeEvent::Running { running, is_last }) = (&mut state.placer, event) {
+            let events = driver.adopt(node, running, is_last, now_ns);
+            self.decide_all(state, events);
+        }
+    }
+
+    /// Reports the ends of calls that were placed here and abandoned, unless they run here: the
+    /// calls have not arrived.
+    fn end_all_unknown(&self, state: &mut State, invocations: Vec<InvocationId>) {
+        for invocation in invocations {
+            self.end_unknown(state, invocation);
+        }
+    }
+
+    /// Like [`end_all_unknown`](Self::end_all_unknown), for one call.
     pub(super) fn end_unknown(&self, state: &mut State, invocation: InvocationId) {
         if !state.running.contains_key(&invocation) {
             self.tell(state, NodeEvent::Cancelled { invocation, used: Some(DeviceUse::default()) });
@@ -75,14 +111,17 @@ impl Placements {
         if !driver.is_current(node, link) {
             return;
         }
-        let mut events = driver.forget(node);
+        let (mut events, here) = driver.forget(node);
+        let resumed = driver.expect_no_more(node);
         if is_orderly {
             let actions = driver.dismiss(self.time_ns(Instant::now()), node);
             self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
         } else {
             events.push(Event::NodeDown { node });
         }
+        events.extend(resumed);
         self.decide_all(&mut state, events);
+        self.end_all_unknown(&mut state, here);
     }
 
     /// The nodes that request placements from this one.

@@ -2,7 +2,7 @@
 
 use super::calls::Calls;
 use crate::wire::{DispatcherCommand, Hello, Resident, Running};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_scheduler::{Action, Event, Recorder, Rejection, Scheduler, Setup};
@@ -20,6 +20,9 @@ pub(super) struct Driver {
     recorder: Option<Recorder>,
     nodes: HashMap<NodeId, Linked>,
     calls: Calls,
+    /// The nodes whose running invocations are not known yet. While there are any, the scheduler is
+    /// paused.
+    awaited: HashSet<NodeId>,
     /// Reused between calls, to save allocations.
     actions: Vec<Action>,
     /// Models that this node's devices may evict for invocations of other nodes.
@@ -52,7 +55,7 @@ pub struct LinkId(u64);
 impl Driver {
     /// Creates a scheduler that knows only its own node.
     pub(super) fn new(now_ns: u64, own: Hello, setup: &Setup, is_recorded: bool) -> Self {
-        let (nodes, calls, actions) = Default::default();
+        let (nodes, calls, awaited, actions) = Default::default();
         let address = own.address.clone();
         let mut driver = Self {
             own: (own.node, address),
@@ -60,6 +63,7 @@ impl Driver {
             recorder: is_recorded.then(|| Recorder::new(setup, RECORD_BYTES_MAX)),
             nodes,
             calls,
+            awaited,
             actions,
             own_evict: Vec::new(),
             links: 0,
@@ -137,34 +141,97 @@ impl Driver {
         self.nodes.keys().copied().collect()
     }
 
-    /// Adds a node that requests placements. The returned events introduce it to the scheduler.
+    /// Adds a node that requests placements. The returned events introduce it to the scheduler,
+    /// which places nothing before it knows what runs there. Returns the invocations, too, whose end
+    /// this node is to report as after [`forget`](Self::forget).
     pub(super) fn join(
         &mut self,
         hello: Hello,
         now_ns: u64,
         commands: mpsc::Sender<DispatcherCommand>,
         broken: CancellationToken,
-    ) -> (LinkId, Vec<Event>) {
+    ) -> (LinkId, Vec<Event>, Vec<InvocationId>) {
         let node = hello.node;
+        let mut events: Vec<_> = self.expect([node]).into_iter().collect();
         let address = hello.address.clone();
         self.links += 1;
         let link = LinkId(self.links);
         // The previous link, if any, is over: the node requests its placements again.
-        let mut events = self.forget(node);
+        let (withdrawn, here) = self.forget(node);
+        events.extend(withdrawn);
         self.nodes.insert(node, Linked { link, address, commands, broken });
-        for running in &hello.running {
-            self.calls.runs(running.arrival.invocation, node, node);
-        }
+        let has_more = hello.has_more;
+        self.follow(node, &hello.running);
         events.extend(up(hello, now_ns));
-        (link, events)
+        events.extend(if has_more { None } else { self.expect_no_more(node) });
+        (link, events, here)
     }
 
-    /// Removes a node that requests placements. The returned events withdraw its requests; the
-    /// invocations that run on the node are not affected.
-    pub(super) fn forget(&mut self, node: NodeId) -> Vec<Event> {
+    /// Adds invocations that run on a node that has joined. The returned events announce them to
+    /// the scheduler.
+    pub(super) fn adopt(
+        &mut self,
+        node: NodeId,
+        running: Vec<Running>,
+        is_last: bool,
+        now_ns: u64,
+    ) -> Vec<Event> {
+        self.follow(node, &running);
+        let running = running.into_iter().map(|running| adopted(node, running, now_ns));
+        running.chain(is_last.then(|| self.expect_no_more(node)).flatten()).collect()
+    }
+
+    fn follow(&mut self, node: NodeId, running: &[Running]) {
+        for Running { arrival, origin, .. } in running {
+            self.calls.runs(arrival.invocation, origin.unwrap_or(node), node);
+        }
+    }
+
+    /// Removes a node that requests placements. The returned events withdraw its invocations that
+    /// wait or run there. Its invocations on other nodes continue: those nodes are asked to report
+    /// the ends of invocations that they do not have. Returns the invocations that this node is to
+    /// report in the same way.
+    pub(super) fn forget(&mut self, node: NodeId) -> (Vec<Event>, Vec<InvocationId>) {
         self.nodes.remove(&node);
-        let asked = self.calls.take_from(node);
-        asked.into_iter().map(|invocation| Event::Cancelled { invocation, used: None }).collect()
+        let withdrawn = self.calls.take_from(node).into_iter();
+        let withdrawn = withdrawn.map(|invocation| Event::Cancelled { invocation, used: None }).collect();
+        let mut here = Vec::new();
+        for (invocation, runs_on) in self.calls.abandon_all(node) {
+            if runs_on == self.own.0 {
+                here.push(invocation);
+            } else if let Some(linked) = self.nodes.get(&runs_on) {
+                linked.send(DispatcherCommand::Abandoned { invocation });
+            }
+        }
+        (withdrawn, here)
+    }
+
+    /// Waits for nodes to announce what runs there. Returns the event that pauses the scheduler, if
+    /// it is not paused yet.
+    fn expect(&mut self, nodes: impl IntoIterator<Item = NodeId>) -> Option<Event> {
+        let was_empty = self.awaited.is_empty();
+        self.awaited.extend(nodes);
+        (was_empty && !self.awaited.is_empty()).then_some(Event::Paused)
+    }
+
+    /// Stops waiting for other nodes than these. Returns the event that resumes the scheduler, if it
+    /// waits for none.
+    pub(super) fn expect_only(&mut self, nodes: &[NodeId]) -> Option<Event> {
+        let was_empty = self.awaited.is_empty();
+        self.awaited.retain(|node| nodes.contains(node));
+        (!was_empty && self.awaited.is_empty()).then_some(Event::Resumed)
+    }
+
+    /// Waits for those of these nodes that have no link.
+    pub(super) fn expect_unlinked(&mut self, nodes: &[NodeId]) -> Option<Event> {
+        let unlinked: Vec<_> = nodes.iter().copied().filter(|node| !self.nodes.contains_key(node)).collect();
+        self.expect(unlinked)
+    }
+
+    /// Records that a node has announced everything, or is gone. Returns the event that resumes the
+    /// scheduler, unless it waits for other nodes.
+    pub(super) fn expect_no_more(&mut self, node: NodeId) -> Option<Event> {
+        (self.awaited.remove(&node) && self.awaited.is_empty()).then_some(Event::Resumed)
     }
 
     /// Whether `link` is the node's current link.
@@ -275,14 +342,16 @@ fn up(
         parts,
     };
     let down = down.into_iter().map(move |at| Event::DeviceDown { device: device(at) });
-    let runs = move |Running { mut arrival, deadline_in_ns, device }: Running| {
-        arrival.deadline_at_ns = now_ns.saturating_add(deadline_in_ns);
-        // Admitted by another scheduler already.
-        arrival.slo = None;
-        Event::Running { arrival, node, device }
-    };
     std::iter::once(Event::NodeUp { node, devices })
         .chain(resident.into_iter().map(loaded))
-        .chain(running.into_iter().map(runs))
+        .chain(running.into_iter().map(move |running| adopted(node, running, now_ns)))
         .chain(down)
+}
+
+/// The event for an invocation that runs on `node`.
+fn adopted(node: NodeId, Running { mut arrival, deadline_in_ns, device, .. }: Running, now_ns: u64) -> Event {
+    arrival.deadline_at_ns = now_ns.saturating_add(deadline_in_ns);
+    // Admitted by another scheduler already.
+    arrival.slo = None;
+    Event::Running { arrival, node, device }
 }

@@ -70,13 +70,18 @@ impl Placements {
         (!objective.is_none()).then_some(Slo { due_at_ns, cost_max })
     }
 
-    /// The placement of a call that was granted its place on this node.
-    pub fn granted(self: &Arc<Self>, id: InvocationId, granted: &Granted) -> (Placement, PlacementGuard) {
-        self.state.lock().begin(id, granted.clone(), None, None);
+    /// The placement of a call that was granted its place on this node. Other schedulers learn of
+    /// the call from `arrival` if they take over.
+    pub fn granted(self: &Arc<Self>, granted: &Granted, arrival: Arrival) -> (Placement, PlacementGuard) {
+        let invocation = arrival.invocation;
         // The scheduler that has placed the call learns of its end from this node.
-        let origin = if granted.is_fallback { PlacementOrigin::Fallback } else { PlacementOrigin::Scheduler };
-        let local = LocalPlacement { invocation: id, device: granted.device };
-        (Placement::Local(local), self.guard(id, origin))
+        let (origin, arrival) = match granted.is_fallback {
+            true => (PlacementOrigin::Fallback, None),
+            false => (PlacementOrigin::Scheduler, Some(arrival)),
+        };
+        self.state.lock().begin(invocation, granted.clone(), None, arrival);
+        let local = LocalPlacement { invocation, device: granted.device };
+        (Placement::Local(local), self.guard(invocation, origin))
     }
 
     fn guard(self: &Arc<Self>, invocation: InvocationId, origin: PlacementOrigin) -> PlacementGuard {

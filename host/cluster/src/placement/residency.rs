@@ -186,8 +186,13 @@ mod tests {
         residency.reconcile(1, vec![resident("a")]);
         assert_eq!((residency.residents(0).len(), residency.residents(1)), (2, vec![model("a")]));
         // An eviction allowed on one device does not apply to the other, and neither does a grant.
-        let granted =
-            Granted { device: Some(1), models: vec![model("a")], evict: vec![], is_fallback: false };
+        let granted = Granted {
+            device: Some(1),
+            models: vec![model("a")],
+            evict: vec![],
+            origin: None,
+            is_fallback: false,
+        };
         residency.begin(InvocationId(1), granted);
         residency.allow(0, vec![model("a")]);
         residency.allow(1, vec![model("a")]);

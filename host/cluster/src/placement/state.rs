@@ -133,7 +133,7 @@ impl State {
             }
             return;
         };
-        let granted = Granted { device, models: waiting.models, evict, is_fallback: false };
+        let granted = Granted { device, models: waiting.models, evict, origin: None, is_fallback: false };
         let place = self.start(invocation, elsewhere, granted, Some(waiting.tenant), waiting.arrival);
         // An invocation that was cancelled meanwhile has reported its end by dropping its
         // placement.
@@ -173,7 +173,9 @@ impl State {
         arrival: Option<Arrival>,
     ) {
         let recorder = UseRecorder::new(&self.placements, invocation);
-        self.running.insert(invocation, RunningCall { recorder, tenant, arrival, device: granted.device });
+        let device = granted.device;
+        let origin = granted.origin;
+        self.running.insert(invocation, RunningCall { recorder, tenant, arrival, device, origin });
         self.residency.begin(invocation, granted);
     }
 

@@ -3,6 +3,7 @@
 
 mod ends;
 mod forwarded;
+mod taking_over;
 
 use super::driver::LinkId;
 use super::state::{Placement, Placer, RemotePlacement};
@@ -82,7 +83,7 @@ impl Stage {
         let (commands, received) = mpsc::channel(100);
         let (resident, down) = Default::default();
         let address = format!("node:{}", node.0);
-        let hello = Hello { node, address, devices, resident, down, running };
+        let hello = Hello { node, address, devices, resident, down, running, has_more: false };
         let link = self.placements.join(hello, commands, CancellationToken::new()).unwrap();
         Linked { node, link, received }
     }

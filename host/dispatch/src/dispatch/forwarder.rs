@@ -64,7 +64,8 @@ impl<'a> Forwarder<'a> {
         }
         let step_ends_at = self.request.step_ends_at();
         let (head, body) = self.request.parts(self.dispatch, call, target).await?;
-        let grant = grant(call, target, &placement.granted, step_ends_at);
+        let granted = Granted { origin: Some(self.dispatch.placements.node()), ..placement.granted.clone() };
+        let grant = grant(call, target, granted, step_ends_at);
         let latest = call.deadline + GRACE;
         let forwarding = cluster.forward(&placement, &grant, &head, body, permits, latest);
         let Some(forwarded) = until(latest, forwarding).await else {
@@ -163,7 +164,7 @@ fn body_to_send(body: &mut Option<RequestBody>) -> Body {
 }
 
 /// The terms of a call for the node that runs it.
-fn grant(call: &CallCtx, target: &Target, granted: &Granted, step_ends_at: Option<Instant>) -> Grant {
+fn grant(call: &CallCtx, target: &Target, granted: Granted, step_ends_at: Option<Instant>) -> Grant {
     let now = Instant::now();
     let in_ms =
         |until: Instant| u64::try_from(until.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX);
@@ -174,7 +175,7 @@ fn grant(call: &CallCtx, target: &Target, granted: &Granted, step_ends_at: Optio
         deadline_in_ms: in_ms(call.deadline),
         left_for_ms: in_ms(step_ends_at.unwrap_or(call.deadline)),
         is_step: step_ends_at.is_some(),
-        granted: granted.clone(),
+        granted,
     }
 }
 

@@ -30,12 +30,10 @@ impl Dispatch {
         target: &Target,
         batch: u32,
     ) -> Result<(Placement, PlacementGuard), Fault> {
-        if let Some(granted) = &call.granted {
-            return Ok(self.placements.granted(call.id, granted));
-        }
         let Demand { function, models, batch, batch_items_max, run_times_ns } =
             self.demand(call, target, batch);
-        if models.is_empty()
+        if call.granted.is_none()
+            && models.is_empty()
             && matches!(target, Target::Function(_))
             && let Some(placed) = self.placements.place_unasked(call.id, &function.tenant)
         {
@@ -54,6 +52,9 @@ impl Dispatch {
             slo: self.placements.slo(&call.objective, call.arrived),
             inputs: call.inputs.clone(),
         };
+        if let Some(granted) = &call.granted {
+            return Ok(self.placements.granted(granted, arrival));
+        }
         let placed = self.placements.place(arrival, &call.objective, call.arrived).await;
         placed.map_err(|fault| self.explained(fault, target))
     }

@@ -1,0 +1,140 @@
+//! Schedulers that take over: what they learn before they place anything.
+
+use super::{Linked, Stage, arrival, device};
+use crate::placement::{Link, PlacementGuard};
+use crate::wire::{DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE, Running};
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_call::Objective;
+use weir_scheduler::{Event, Rejection, Setup};
+use weir_types::{InvocationId, NodeId};
+
+const TWO: NodeId = NodeId(2);
+const THREE: NodeId = NodeId(3);
+
+fn running(invocation: u64, origin: Option<NodeId>) -> Running {
+    Running { arrival: arrival(invocation), deadline_in_ns: u64::MAX, device: Some(0), origin }
+}
+
+fn granted(origin: NodeId, is_fallback: bool) -> Granted {
+    let (models, evict) = Default::default();
+    Granted { device: Some(0), models, evict, origin: Some(origin), is_fallback }
+}
+
+impl Stage {
+    /// Has the node ask a dispatcher, and returns the messages that it sends first.
+    fn ask(&self) -> Vec<NodeEvent> {
+        let (events, mut sent) = mpsc::channel(1_000);
+        self.placements.ask(Link { events, broken: CancellationToken::new() });
+        std::iter::from_fn(|| sent.try_recv().ok()).collect()
+    }
+
+    fn leaves(&self, node: &Linked) {
+        self.placements.leave(node.node, node.link, false);
+    }
+}
+
+#[tokio::test]
+async fn node_announces_calls_that_it_runs_for_others() {
+    let stage = Stage::new(Setup::default());
+    let own = stage.place(1).await;
+    let (_, forwarded) = stage.placements.granted(&granted(TWO, false), arrival(2));
+    let (_, fallback) = stage.placements.granted(&granted(TWO, true), arrival(3));
+    let sent = stage.ask();
+    let [NodeEvent::Hello(Hello { running, has_more: false, .. })] = &sent[..] else { panic!("{sent:?}") };
+    let mut origins: Vec<_> =
+        running.iter().map(|running| (running.arrival.invocation.0, running.origin)).collect();
+    origins.sort_unstable();
+    assert_eq!(origins, [(1, None), (2, Some(TWO))], "no scheduler knows the fallback");
+    drop((own, forwarded, fallback));
+}
+
+#[tokio::test]
+async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
+    let node = Stage::new(Setup::default());
+    let count = 2 * RUNNING_PER_MESSAGE + 1;
+    let grant = |invocation| node.placements.granted(&granted(TWO, false), arrival(invocation)).1;
+    let calls: Vec<PlacementGuard> = (100..).take(count).map(grant).collect();
+    let mut sent = node.ask().into_iter();
+    let Some(NodeEvent::Hello(hello)) = sent.next() else { panic!("no introduction") };
+    let hello = Hello { node: THREE, devices: vec![device()], ..hello };
+    assert!(hello.has_more && hello.running.len() == RUNNING_PER_MESSAGE);
+
+    let stage = Stage::new(Setup::default());
+    let (commands, _received) = mpsc::channel(10);
+    let link = stage.placements.join(hello, commands, CancellationToken::new()).unwrap();
+    let objective = Objective::default();
+    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+    for event in sent {
+        assert!(futures::poll!(&mut placed).is_pending());
+        stage.placements.hear(THREE, link, event);
+    }
+    assert!(placed.await.is_ok());
+    let events = stage.events();
+    let adopted = events.iter().filter(|event| matches!(event, Event::Running { .. })).count();
+    assert_eq!(adopted, count);
+    drop(calls);
+}
+
+#[tokio::test]
+async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_calls() {
+    let stage = Stage::new(Setup::default());
+    let objective = Objective::default();
+    assert!(stage.placements.await_nodes(&[TWO, THREE]));
+    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+    assert!(futures::poll!(&mut placed).is_pending());
+    stage.join(TWO, vec![running(2, None)]);
+    assert!(futures::poll!(&mut placed).is_pending());
+    stage.join(THREE, Vec::new());
+    assert!(placed.await.is_ok());
+
+    // Nodes that have left are not awaited, and neither is any node for ever.
+    for left in [&[TWO][..], &[]] {
+        let stage = Stage::new(Setup::default());
+        assert!(stage.placements.await_nodes(&[TWO, THREE]));
+        let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+        stage.placements.await_only(left);
+        assert_eq!(futures::poll!(&mut placed).is_ready(), left.is_empty());
+        if !left.is_empty() {
+            let two = stage.join(TWO, Vec::new());
+            stage.leaves(&two);
+            assert!(placed.await.is_ok());
+        }
+    }
+}
+
+#[tokio::test]
+async fn forwarded_call_is_lost_with_the_node_that_runs_it() {
+    let stage = Stage::new(Setup::default());
+    let mut three = stage.join_without_device(THREE);
+    let two = stage.join(TWO, vec![running(1, Some(THREE))]);
+    assert!(stage.events().iter().any(|event| matches!(event, Event::Running { node: TWO, .. })));
+    stage.leaves(&two);
+    let commands = three.commands();
+    let [DispatcherCommand::Reject { invocation, why, .. }] = commands[..] else { panic!("{commands:?}") };
+    assert_eq!((invocation, why), (InvocationId(1), Rejection::NodeLost));
+}
+
+#[tokio::test]
+async fn forwarded_call_outlives_the_link_of_the_node_that_received_it() {
+    let stage = Stage::new(Setup::default());
+    let mut two = stage.join(TWO, Vec::new());
+    stage.lose_device();
+    let three = stage.join_without_device(THREE);
+    let arrived = NodeEvent::Arrived { arrival: arrival(1), deadline_in_ns: u64::MAX, due_in_ns: None };
+    stage.placements.hear(THREE, three.link, arrived);
+    stage.leaves(&three);
+    assert_eq!(stage.ends(), [], "it runs on another node");
+    let commands = two.commands();
+    let invocation = InvocationId(1);
+    assert!(
+        matches!(commands[..], [DispatcherCommand::Abandoned { invocation: asked }] if asked == invocation),
+        "{commands:?}"
+    );
+    stage.join_without_device(THREE);
+    assert_eq!(stage.ends(), []);
+    let used = Default::default();
+    stage.placements.hear(TWO, two.link, NodeEvent::Finished { invocation, used });
+    assert_eq!(stage.ends(), [Event::Finished { invocation, used: Some(used) }]);
+}
