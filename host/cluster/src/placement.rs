@@ -20,6 +20,7 @@ mod placing;
 mod record;
 mod residency;
 mod state;
+mod timeline;
 mod wake;
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 
 use super::Placements;
 use super::guard::End;
+use super::timeline::Timeline;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use weir_inference::{ObservedRun, RunObserver};
 use weir_scheduler::{Arrival, DeviceUse, Outcome};
 use weir_types::{InvocationId, NodeId, Ordinal, TenantId};
@@ -22,8 +23,10 @@ pub struct UseRecorder {
 
 #[derive(Debug, Default)]
 struct Recorded {
-    used: DeviceUse,
-    load_time: Duration,
+    timeline: Timeline,
+    /// Device time of the ended runs. Of a run in a batch, the call's part.
+    device_time_ns: u64,
+    batch_items: u32,
     has_started: bool,
     /// The requests that wait for the device or run there; at most as many as the device's queue
     /// and run slots hold.
@@ -38,8 +41,17 @@ struct Recorded {
 #[derive(Debug)]
 struct Request {
     number: u64,
-    /// When its current run has started.
-    run_since: Option<Instant>,
+    phase: Phase,
+    /// The start of the phase, since the placement.
+    since_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Waits,
+    Runs,
+    /// A run has ended: the request is over, or runs once more, outside of a batch that failed.
+    Ran,
 }
 
 /// Observes the runs of one request.
@@ -69,18 +81,10 @@ impl UseRecorder {
         Arc::new(Self { invocation, placements, placed_at: Instant::now(), state: Mutex::default() })
     }
 
-    /// Adds a time for which the call waited for the device: for a run slot, or for a batch to
-    /// form.
-    pub fn waited(&self, time: Duration) {
-        let mut state = self.state.lock();
-        state.used.wait_ns = state.used.wait_ns.saturating_add(nanoseconds(time));
-    }
-
-    /// Adds the time of a load for which the call waited.
-    pub fn loaded(&self, time: Duration) {
-        let mut state = self.state.lock();
-        state.load_time = state.load_time.saturating_add(time);
-        state.used.wait_ns = state.used.wait_ns.saturating_add(nanoseconds(time));
+    /// Adds a load for which the call has waited since `asked`.
+    pub fn loaded(&self, asked: Instant) {
+        let to_ns = self.now_ns();
+        self.state.lock().timeline.load(self.time_ns(asked), to_ns);
     }
 
     /// Begins a request. The call's end is reported once the observer has learnt of the request's
@@ -89,7 +93,7 @@ impl UseRecorder {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        state.requests.push(Request { number, run_since: None });
+        state.requests.push(Request { number, phase: Phase::Waits, since_ns: self.now_ns() });
         Arc::new(RequestObserver { recorder: self.clone(), number, is_over: AtomicBool::new(false) })
     }
 
@@ -109,74 +113,95 @@ impl UseRecorder {
 
     /// The use of the device so far, with the runs that are on the device now.
     pub(super) fn used(&self) -> DeviceUse {
-        let state = self.state.lock();
-        let open = state.requests.iter().filter_map(|request| request.run_since);
-        open.fold(state.used, |used, since| {
-            let run_ns = nanoseconds(since.elapsed());
-            DeviceUse {
-                device_time_ns: used.device_time_ns.saturating_add(run_ns),
-                run_time_ns: used.run_time_ns.saturating_add(run_ns),
-                ..used
-            }
-        })
+        self.state.lock().used(self.now_ns())
     }
 
     /// Times of the call from its placement until now.
     pub(super) fn outcome(&self) -> Outcome {
-        let total_ns = nanoseconds(self.placed_at.elapsed());
+        let total_ns = self.now_ns();
         let state = self.state.lock();
-        let load_time_ns = nanoseconds(state.load_time);
-        let wait_ns = state.used.wait_ns.saturating_sub(load_time_ns);
-        let known_ns = state.used.wait_ns.saturating_add(state.used.run_time_ns);
-        Outcome {
-            wait_ns,
-            load_time_ns,
-            move_time_ns: 0,
-            run_time_ns: state.used.run_time_ns,
-            off_device_ns: total_ns.saturating_sub(known_ns),
-        }
+        let run_time_ns = state.timeline.run_ns();
+        let load_time_ns = state.timeline.load_ns();
+        let wait_ns = state.timeline.wait_ns();
+        let known_ns = run_time_ns.saturating_add(load_time_ns).saturating_add(wait_ns);
+        let off_device_ns = total_ns.saturating_sub(known_ns);
+        Outcome { wait_ns, load_time_ns, move_time_ns: 0, run_time_ns, off_device_ns }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.time_ns(Instant::now())
+    }
+
+    fn time_ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.placed_at).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
 impl Recorded {
-    /// Sets or clears the start of a request's current run.
-    fn set_run(&mut self, number: u64, run_since: Option<Instant>) {
+    /// The device starts a run of a request. Returns whether it is the first run of the call.
+    fn started(&mut self, number: u64, now_ns: u64) -> bool {
         if let Some(request) = self.requests.iter_mut().find(|request| request.number == number) {
-            request.run_since = run_since;
+            self.timeline.wait(request.since_ns, now_ns);
+            (request.phase, request.since_ns) = (Phase::Runs, now_ns);
+        }
+        !std::mem::replace(&mut self.has_started, true)
+    }
+
+    fn ended(&mut self, number: u64, run: &ObservedRun, now_ns: u64) {
+        if let Some(request) = self.requests.iter_mut().find(|request| request.number == number) {
+            (request.phase, request.since_ns) = (Phase::Ran, now_ns);
+        }
+        self.timeline.run(now_ns.saturating_sub(run.run_time_ns), now_ns);
+        self.device_time_ns = self.device_time_ns.saturating_add(run.part_ns);
+        self.batch_items = self.batch_items.max(run.items);
+    }
+
+    /// Removes a request. Returns the end of the call if it has waited for this request.
+    fn over(&mut self, number: u64, now_ns: u64) -> Option<End> {
+        for request in self.requests.extract_if(.., |request| request.number == number) {
+            if request.phase == Phase::Waits {
+                self.timeline.wait(request.since_ns, now_ns);
+            }
+        }
+        if self.requests.is_empty() { self.end.take() } else { None }
+    }
+
+    fn used(&self, now_ns: u64) -> DeviceUse {
+        let mut timeline = self.timeline.clone();
+        let mut device_time_ns = self.device_time_ns;
+        for request in self.requests.iter().filter(|request| request.phase == Phase::Runs) {
+            timeline.run(request.since_ns, now_ns);
+            device_time_ns = device_time_ns.saturating_add(now_ns.saturating_sub(request.since_ns));
+        }
+        DeviceUse {
+            device_time_ns,
+            run_time_ns: timeline.run_ns(),
+            batch_items: self.batch_items,
+            wait_ns: timeline.load_ns().saturating_add(timeline.wait_ns()),
         }
     }
 }
 
 impl RunObserver for RequestObserver {
     fn started(&self) {
-        let is_first = {
-            let mut state = self.recorder.state.lock();
-            state.set_run(self.number, Some(Instant::now()));
-            !std::mem::replace(&mut state.has_started, true)
-        };
+        let now_ns = self.recorder.now_ns();
+        let is_first = self.recorder.state.lock().started(self.number, now_ns);
         if is_first && let Some(placements) = self.recorder.placements.upgrade() {
             placements.run_started(self.recorder.invocation);
         }
     }
 
     fn ended(&self, run: &ObservedRun) {
-        let mut state = self.recorder.state.lock();
-        state.set_run(self.number, None);
-        let used = &mut state.used;
-        used.device_time_ns = used.device_time_ns.saturating_add(run.part_ns);
-        used.run_time_ns = used.run_time_ns.saturating_add(run.run_time_ns);
-        used.batch_items = used.batch_items.max(run.items);
+        let now_ns = self.recorder.now_ns();
+        self.recorder.state.lock().ended(self.number, run, now_ns);
     }
 
     fn over(&self) {
         if self.is_over.swap(true, Ordering::AcqRel) {
             return;
         }
-        let end = {
-            let mut state = self.recorder.state.lock();
-            state.requests.retain(|request| request.number != self.number);
-            if state.requests.is_empty() { state.end.take() } else { None }
-        };
+        let now_ns = self.recorder.now_ns();
+        let end = self.recorder.state.lock().over(self.number, now_ns);
         if let Some((end, placements)) = end.zip(self.recorder.placements.upgrade()) {
             placements.requests_over(&self.recorder, self.recorder.invocation, end);
         }
@@ -190,26 +215,64 @@ impl Drop for RequestObserver {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn run(part_ns: u64, run_time_ns: u64, items: u32) -> ObservedRun {
+        ObservedRun { part_ns, run_time_ns, items }
+    }
+
+    impl Recorded {
+        fn request(&mut self, number: u64, since_ns: u64) {
+            self.requests.push(Request { number, phase: Phase::Waits, since_ns });
+        }
+    }
+
     #[test]
     fn loads_and_queues_are_waits_and_runs_are_device_time() {
-        let recorder = UseRecorder::new(&Weak::new(), InvocationId(1));
-        recorder.loaded(Duration::from_nanos(30));
-        recorder.waited(Duration::from_nanos(12));
-        let request = recorder.request();
-        request.started();
-        request.ended(&ObservedRun { part_ns: 5, run_time_ns: 20, items: 4 });
-        request.ended(&ObservedRun { part_ns: 7, run_time_ns: 7, items: 1 });
-        let used = DeviceUse { device_time_ns: 12, run_time_ns: 27, batch_items: 4, wait_ns: 42 };
-        assert_eq!(recorder.used(), used);
-        let outcome = recorder.outcome();
-        assert_eq!((outcome.wait_ns, outcome.load_time_ns, outcome.run_time_ns), (12, 30, 27));
+        let mut recorded = Recorded::default();
+        recorded.timeline.load(0, 30);
+        recorded.request(0, 30);
+        assert!(recorded.started(0, 42));
+        recorded.ended(0, &run(5, 20, 4), 62);
+        // Off the device until 70; the batch of the second request fails, and it runs alone.
+        recorded.request(1, 70);
+        assert!(!recorded.started(1, 70));
+        recorded.ended(1, &run(1, 5, 2), 75);
+        recorded.started(1, 80);
+        recorded.ended(1, &run(7, 7, 1), 87);
+        recorded.over(0, 90);
+        recorded.over(1, 90);
+        let used = DeviceUse { device_time_ns: 13, run_time_ns: 32, batch_items: 4, wait_ns: 47 };
+        assert_eq!(recorded.used(100), used);
+        assert_eq!((recorded.timeline.load_ns(), recorded.timeline.wait_ns()), (30, 17));
+    }
+
+    #[test]
+    fn parallel_branches_never_take_longer_than_the_call() {
+        let mut recorded = Recorded::default();
+        for branch in 0..3 {
+            recorded.timeline.load(0, 40);
+            recorded.request(branch, 40);
+        }
+        recorded.started(0, 50);
+        recorded.started(1, 60);
+        recorded.ended(0, &run(50, 50, 1), 100);
+        recorded.ended(1, &run(60, 60, 1), 120);
+        // The third branch is withdrawn before it runs.
+        recorded.over(2, 130);
+        let used = DeviceUse { device_time_ns: 110, run_time_ns: 70, batch_items: 1, wait_ns: 60 };
+        assert_eq!(recorded.used(200), used);
+    }
+
+    #[test]
+    fn run_on_the_device_counts_up_to_now() {
+        let mut recorded = Recorded::default();
+        recorded.request(0, 0);
+        recorded.started(0, 10);
+        assert_eq!(recorded.used(25).device_time_ns, 15);
+        recorded.ended(0, &run(20, 20, 1), 30);
+        assert_eq!(recorded.used(99).device_time_ns, 20);
     }
 }

@@ -94,9 +94,6 @@ impl ModelPin {
         let run = self.pin.run(request);
         async move {
             let ended = run.await;
-            if let (Some(recorder), Ok(completion)) = (&around.recorder, &ended) {
-                recorder.waited(completion.queue_time);
-            }
             if let Err(InferenceError::DeviceLost(_)) = &ended {
                 // Before the caller can try again.
                 around.models.note_health(around.ordinal, &around.placements);

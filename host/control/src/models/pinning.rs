@@ -37,7 +37,7 @@ impl Models {
                     if let Some(recorder) = &recorder
                         && pin.load_time().is_some()
                     {
-                        recorder.loaded(asked.elapsed());
+                        recorder.loaded(asked);
                     }
                     let ran_on = RanOn { device: device.name.clone(), instead: instead.or(refused) };
                     let beside = self.beside(entry, device, placement, trace);
