@@ -10,6 +10,7 @@
 
 mod asking;
 mod calls;
+mod clock;
 mod config;
 mod device_use;
 mod dispatching;
@@ -35,6 +36,7 @@ pub(crate) use state::Step;
 pub use state::{Placement, RemotePlacement};
 
 use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
+use clock::now;
 use device_use::RunningCall;
 use driver::Driver;
 use moka::sync::Cache;
@@ -143,7 +145,7 @@ impl Placements {
             unasked: AtomicUsize::new(0),
             unasked_max,
             freed: Notify::new(),
-            epoch: Instant::now(),
+            epoch: now(),
             wake_at_ns: watch::Sender::new(None),
             tasks: Mutex::default(),
         });
@@ -321,7 +323,7 @@ impl Placements {
                 self.decide(state, Event::Arrived(arrival), carry_out);
             }
             Placer::Dispatcher(_) => {
-                let now_ns = self.time_ns(Instant::now());
+                let now_ns = self.time_ns(now());
                 let in_ns = |at_ns: u64| at_ns.saturating_sub(now_ns);
                 let deadline_in_ns = in_ns(arrival.deadline_at_ns);
                 let due_in_ns = arrival.slo.map_or(u64::MAX, |slo| slo.due_at_ns);
@@ -341,7 +343,7 @@ impl Placements {
 
     fn decide(&self, state: &mut State, event: Event, carry_out: impl FnMut(&mut State, Action)) {
         let Placer::Own(driver) = &mut state.placer else { return };
-        let actions = driver.handle(self.time_ns(Instant::now()), event);
+        let actions = driver.handle(self.time_ns(now()), event);
         self.carry_out_all(state, actions, carry_out);
     }
 
@@ -395,7 +397,7 @@ impl Placements {
 
     /// This node's introduction to a scheduler.
     fn hello(&self, state: &State) -> Hello {
-        let now_ns = self.time_ns(Instant::now());
+        let now_ns = self.time_ns(now());
         let running = state.running.values().filter_map(|RunningCall { arrival, device, origin, .. }| {
             let arrival = arrival.clone()?;
             let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(now_ns);

@@ -1,10 +1,10 @@
 //! A node that uses the cluster's dispatcher.
 
 use super::Placements;
+use super::clock::now;
 use super::driver::Driver;
 use super::state::{Elsewhere, Placer, State};
 use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE};
-use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_scheduler::Action;
@@ -53,7 +53,7 @@ impl Placements {
             return;
         }
         let hello = self.hello(&state);
-        let now_ns = self.time_ns(Instant::now());
+        let now_ns = self.time_ns(now());
         let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
         self.replace(&mut state, Placer::Own(Box::new(driver)));
         self.announce_waiting(&mut state);

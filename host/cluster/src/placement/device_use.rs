@@ -2,6 +2,7 @@
 //! end.
 
 use super::Placements;
+use super::clock::now;
 use super::guard::End;
 use super::timeline::Timeline;
 use parking_lot::Mutex;
@@ -78,7 +79,7 @@ pub(super) struct RunningCall {
 impl UseRecorder {
     pub(super) fn new(placements: &Weak<Placements>, invocation: InvocationId) -> Arc<Self> {
         let placements = placements.clone();
-        Arc::new(Self { invocation, placements, placed_at: Instant::now(), state: Mutex::default() })
+        Arc::new(Self { invocation, placements, placed_at: now(), state: Mutex::default() })
     }
 
     /// Adds a load for which the call has waited since `asked`.
@@ -129,7 +130,7 @@ impl UseRecorder {
     }
 
     fn now_ns(&self) -> u64 {
-        self.time_ns(Instant::now())
+        self.time_ns(now())
     }
 
     fn time_ns(&self, at: Instant) -> u64 {

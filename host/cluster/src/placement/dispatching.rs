@@ -1,10 +1,10 @@
 //! The dispatcher's side of placement: links, events and withdrawals of the other nodes.
 
 use super::Placements;
+use super::clock::now;
 use super::driver::LinkId;
 use super::state::{Placer, State};
 use crate::wire::{DispatcherCommand, Hello, NodeEvent};
-use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_scheduler::{DeviceUse, Event};
@@ -21,7 +21,7 @@ impl Placements {
     ) -> Option<LinkId> {
         let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return None };
-        let (link, events, here) = driver.join(hello, self.time_ns(Instant::now()), commands, broken);
+        let (link, events, here) = driver.join(hello, self.time_ns(now()), commands, broken);
         self.decide_all(&mut state, events);
         self.end_all_unknown(&mut state, here);
         Some(link)
@@ -76,12 +76,12 @@ impl Placements {
             }
             _ => {}
         }
-        let event = event.into_scheduler_event(node, self.time_ns(Instant::now()));
+        let event = event.into_scheduler_event(node, self.time_ns(now()));
         self.decide_all(state, earlier.into_iter().chain(event).collect());
     }
 
     fn adopt(&self, state: &mut State, node: NodeId, event: NodeEvent) {
-        let now_ns = self.time_ns(Instant::now());
+        let now_ns = self.time_ns(now());
         if let (Placer::Own(driver), NodeEvent::Running { running, is_last }) = (&mut state.placer, event) {
             let events = driver.adopt(node, running, is_last, now_ns);
             self.decide_all(state, events);
@@ -114,7 +114,7 @@ impl Placements {
         let (mut events, here) = driver.forget(node);
         let resumed = driver.expect_no_more(node);
         if is_orderly {
-            let actions = driver.dismiss(self.time_ns(Instant::now()), node);
+            let actions = driver.dismiss(self.time_ns(now()), node);
             self.carry_out_all(&mut state, actions, |state, action| self.carry_out(state, action));
         } else {
             events.push(Event::NodeDown { node });

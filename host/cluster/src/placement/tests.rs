@@ -3,14 +3,15 @@
 
 mod ends;
 mod forwarded;
+mod load;
 mod taking_over;
 
+use super::clock::now;
 use super::driver::LinkId;
 use super::state::{Placement, Placer, RemotePlacement};
 use super::{PlacementConfig, PlacementGuard, Placements};
 use crate::wire::{DispatcherCommand, Hello, Running};
 use std::sync::Arc;
-use std::time::Instant;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -47,7 +48,7 @@ impl Stage {
     /// Places a call that uses a model.
     async fn place(&self, invocation: u64) -> PlacementGuard {
         let objective = Objective::default();
-        let placed = self.placements.place(arrival(invocation), &objective, Instant::now());
+        let placed = self.placements.place(arrival(invocation), &objective, now());
         let (placement, guard) = placed.await.unwrap();
         assert!(matches!(placement, Placement::Local(local) if local.device == Some(0)));
         guard
@@ -56,7 +57,7 @@ impl Stage {
     /// Places a call that uses a model, on another node.
     async fn place_remotely(&self, invocation: u64) -> (RemotePlacement, PlacementGuard) {
         let objective = Objective::default();
-        let placed = self.placements.place(arrival(invocation), &objective, Instant::now());
+        let placed = self.placements.place(arrival(invocation), &objective, now());
         match placed.await.unwrap() {
             (Placement::Remote(remote), guard) => (remote, guard),
             (Placement::Local(local), _) => panic!("{local:?}"),

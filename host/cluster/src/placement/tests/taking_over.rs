@@ -1,9 +1,9 @@
 //! Schedulers that take over: what they learn before they place anything.
 
 use super::{Linked, Stage, arrival, device};
+use crate::placement::clock::now;
 use crate::placement::{Link, PlacementGuard};
 use crate::wire::{DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE, Running};
-use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
@@ -65,7 +65,7 @@ async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
     let (commands, _received) = mpsc::channel(10);
     let link = stage.placements.join(hello, commands, CancellationToken::new()).unwrap();
     let objective = Objective::default();
-    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
     for event in sent {
         assert!(futures::poll!(&mut placed).is_pending());
         stage.placements.hear(THREE, link, event);
@@ -82,7 +82,7 @@ async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_call
     let stage = Stage::new(Setup::default());
     let objective = Objective::default();
     assert!(stage.placements.await_nodes(&[TWO, THREE]));
-    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+    let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
     assert!(futures::poll!(&mut placed).is_pending());
     stage.join(TWO, vec![running(2, None)]);
     assert!(futures::poll!(&mut placed).is_pending());
@@ -93,7 +93,7 @@ async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_call
     for left in [&[TWO][..], &[]] {
         let stage = Stage::new(Setup::default());
         assert!(stage.placements.await_nodes(&[TWO, THREE]));
-        let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, Instant::now()));
+        let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
         stage.placements.await_only(left);
         assert_eq!(futures::poll!(&mut placed).is_ready(), left.is_empty());
         if !left.is_empty() {
