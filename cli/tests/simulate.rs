@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Output};
 use weir_scheduler::{Event, Recorder, Setup};
@@ -46,6 +46,34 @@ fn workload_file_is_simulated_and_its_schedule_written() {
         rows,
         "a dump is a workload"
     );
+}
+
+#[test]
+fn device_rule_hand_over_and_failures_can_be_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    // The second request arrives during the load, and the third one at an idle device.
+    let requests = [(0.0, 0), (0.5, 0), (10.0, 0)];
+    let workload =
+        json!({"models": [[1000, 2.0, 1.0]], "requests": requests, "capacity": 8000, "gpus": 1}).to_string();
+    std::fs::write(folder.path().join("three.json"), workload).unwrap();
+    let requests = |more: &[&str]| {
+        let arguments = ["--workload", "three.json", "--policy", "lb", "--dump", "out.json", "--json"];
+        ok(folder.path(), &[&arguments[..], more].concat());
+        let dump = std::fs::read(folder.path().join("out.json")).unwrap();
+        serde_json::from_slice::<Value>(&dump).unwrap()["requests"].clone()
+    };
+    let ends = |requests: &Value| [0, 1, 2].map(|at| requests[at][4].as_f64().unwrap());
+    let counted = requests(&["--rule", "counted-invocations"]);
+    assert_eq!(counted, requests(&[]), "the papers' rule is the default");
+    assert_eq!((ends(&counted), counted[1][3].as_f64()), ([3.0, 4.0, 11.0], Some(3.0)));
+    let committed = requests(&["--rule", "committed-work"]);
+    assert!(committed[1][3].as_f64() < Some(3.0), "{committed}");
+    let handed_over = requests(&["--rule", "committed-work", "--hand-over-ms", "250"]);
+    assert_eq!(ends(&handed_over)[2], ends(&committed)[2] + 0.25, "{handed_over} {committed}");
+    let failed = requests(&["--rule", "committed-work", "--fail-share", "1"]);
+    assert!(ends(&failed)[2] < ends(&committed)[2], "{failed} {committed}");
+    assert!(!weir(folder.path(), &["--fail-share", "1.5"]).status.success());
+    assert!(!weir(folder.path(), &["--hand-over-ms", "-1"]).status.success());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::Tier;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use weir_types::{Cost, DeviceId, InvocationId, ModelId, NodeId};
 
 /// An action for the driver. The driver carries out actions in the order given.
@@ -33,9 +34,27 @@ pub enum Action {
         why: Rejection,
         /// The estimated cost of running the invocation, if known.
         estimate: Estimate,
+        /// The devices that came closest and their expected costs, best first. At most
+        /// [`Why::ALTERNATIVES_MAX`]; none if no device can run the invocation, or if it ran.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        alternatives: Vec<Alternative>,
     },
     /// Send [`Event::Woken`](crate::Event::Woken) at this time. Replaces an earlier request.
     WakeAt(u64),
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::QueueFull => "too many invocations were waiting",
+            Self::NoCapacity => {
+                "no device can hold its models together, or they exceed the tenant's memory limit"
+            }
+            Self::Deadline => "its deadline passed before it could start",
+            Self::Slo => "it would have missed its service level objective",
+            Self::NodeLost => "the node that ran it was lost",
+        })
+    }
 }
 
 /// Why an invocation is rejected.
@@ -194,18 +213,37 @@ impl Outcome {
             [self.wait_ns, self.load_time_ns, self.move_time_ns, self.run_time_ns, self.off_device_ns];
         parts.into_iter().fold(0, u64::saturating_add)
     }
+
+    /// The ratio of an estimate of the total to the actual total, as in [`EstimateRatio::total`].
+    #[must_use]
+    pub fn estimated(&self, estimate_ns: u64) -> Option<f64> {
+        ratio(estimate_ns, self.total_ns())
+    }
 }
 
 impl Why {
     /// Maximum number of alternatives kept.
     pub const ALTERNATIVES_MAX: usize = 3;
 
+    /// The best of some alternatives, best first.
+    pub(crate) fn best_of(all: impl Iterator<Item = Alternative>) -> Vec<Alternative> {
+        let mut best = Vec::with_capacity(Self::ALTERNATIVES_MAX + 1);
+        for alternative in all {
+            let finish_ns = alternative.estimate.finish_after_ns();
+            let at =
+                best.partition_point(|other: &Alternative| other.estimate.finish_after_ns() <= finish_ns);
+            best.insert(at, alternative);
+            best.truncate(Self::ALTERNATIVES_MAX);
+        }
+        best
+    }
+
     /// Compares the estimate with the actual times of the invocation.
     #[must_use]
     pub fn compare(&self, outcome: &Outcome) -> EstimateRatio {
         let Estimate { wait_ns, load_time_ns, move_time_ns, run_time_ns, .. } = self.estimate;
         EstimateRatio {
-            total: ratio(self.estimate.finish_after_ns(), outcome.total_ns()),
+            total: outcome.estimated(self.estimate.finish_after_ns()),
             wait: ratio(wait_ns, outcome.wait_ns),
             load: ratio(load_time_ns, outcome.load_time_ns),
             moving: ratio(move_time_ns, outcome.move_time_ns),

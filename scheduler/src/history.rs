@@ -17,7 +17,8 @@ pub struct PlacementRecord {
     pub device: Option<DeviceId>,
     /// Why it was rejected, if it was.
     pub rejection: Option<Rejection>,
-    /// The reasons of the placement. Of a rejection, only the estimate is known.
+    /// The reasons of the placement. Of a rejection, the best estimate, and as alternatives the
+    /// devices that came closest, the best one included.
     pub why: Why,
     /// Its actual times, once it has ended.
     pub outcome: Option<Outcome>,
@@ -36,12 +37,12 @@ impl PlacementRecord {
                 why: why.clone(),
                 outcome: None,
             }),
-            Action::Reject { invocation, why, estimate } => Some(Self {
+            Action::Reject { invocation, why, estimate, alternatives } => Some(Self {
                 invocation: *invocation,
                 node: None,
                 device: None,
                 rejection: Some(*why),
-                why: Why { estimate: *estimate, ..Why::default() },
+                why: Why { estimate: *estimate, alternatives: alternatives.clone(), queued_ns: 0 },
                 outcome: None,
             }),
             Action::WakeAt(_) => None,
@@ -156,7 +157,7 @@ impl Placements {
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod tests {
     use super::*;
-    use crate::Estimate;
+    use crate::{Alternative, Estimate};
     use proptest::prelude::*;
 
     fn tenant(index: u8) -> TenantId {
@@ -195,12 +196,16 @@ mod tests {
     fn rejection_is_kept_with_its_estimate() {
         let invocation = InvocationId(3);
         let estimate = Estimate { wait_ns: 9, ..Estimate::default() };
-        let action = Action::Reject { invocation, why: Rejection::Slo, estimate };
+        let device = DeviceId { node: NodeId(1), ordinal: 2 };
+        let alternatives = vec![Alternative { device, estimate }];
+        let action =
+            Action::Reject { invocation, why: Rejection::Slo, estimate, alternatives: alternatives.clone() };
         let record = PlacementRecord::for_action(&action).unwrap();
         assert_eq!(
             (record.node, record.rejection, record.why.estimate),
             (None, Some(Rejection::Slo), estimate)
         );
+        assert_eq!(record.why.alternatives, alternatives);
         let json = serde_json::to_string(&record).unwrap();
         assert_eq!(serde_json::from_str::<PlacementRecord>(&json).unwrap(), record);
     }

@@ -7,8 +7,8 @@ mod plain;
 use crate::slo::{Admission, Refused};
 use crate::view::together_bytes;
 use crate::{
-    Action, Arrival, DeviceView, Estimate, Event, Network, Placement, Policy, PolicyKind, PolicyOptions,
-    Rejection, Request, Slo, SloSettings, TenantLimits, View,
+    Action, Alternative, Arrival, DeviceView, Event, Network, Placement, Policy, PolicyKind, PolicyOptions,
+    Rejection, Request, Slo, SloSettings, TenantLimits, View, Why,
 };
 use plain::Plain;
 use serde::{Deserialize, Serialize};
@@ -306,7 +306,7 @@ impl Scheduler {
         match self.admission.admit(self.now_ns, &self.view, request) {
             Ok(()) => Some(invocation),
             Err(refused) => {
-                self.refuse(&refused, actions);
+                self.refuse(*refused, actions);
                 None
             }
         }
@@ -366,12 +366,12 @@ impl Scheduler {
         }
     }
 
-    fn refuse(&mut self, Refused { request, estimate }: &Refused, actions: &mut Vec<Action>) {
-        self.waits_no_more(request);
-        self.view.forget(request);
+    fn refuse(&mut self, refused: Refused, actions: &mut Vec<Action>) {
+        let Refused { request, estimate, alternatives } = refused;
+        self.waits_no_more(&request);
+        self.view.forget(&request);
         let invocation = request.invocation;
-        let estimate = *estimate;
-        actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate });
+        actions.push(Action::Reject { invocation, why: Rejection::Slo, estimate, alternatives });
     }
 
     /// Carries out a placement.
@@ -422,9 +422,13 @@ impl Scheduler {
     }
 
     fn reject(&mut self, request: &Request, why: Rejection, actions: &mut Vec<Action>) {
-        let estimate = self.estimate(request);
+        let mut alternatives = self.closest(request);
+        let estimate = alternatives.first().map(|best| best.estimate).unwrap_or_default();
+        if why == Rejection::NoCapacity {
+            alternatives.clear();
+        }
         self.view.forget(request);
-        actions.push(Action::Reject { invocation: request.invocation, why, estimate });
+        actions.push(Action::Reject { invocation: request.invocation, why, estimate, alternatives });
     }
 
     fn forget_waiting(&mut self, invocation: InvocationId) {
@@ -450,9 +454,8 @@ impl Scheduler {
         }
     }
 
-    /// The estimated cost of an invocation that will not run: on the best device, behind the whole
-    /// queue.
-    fn estimate(&self, request: &Request) -> Estimate {
+    /// The devices on which an invocation that will not run would end first, behind the whole queue.
+    fn closest(&self, request: &Request) -> Vec<Alternative> {
         let suits = |device: &&DeviceView| device.suits(&request.models);
         let waiting = self.plain.len() + self.policy.waiting();
         let devices = self.view.devices().map(|(_, device)| device).filter(suits).map(|device| {
@@ -460,8 +463,14 @@ impl Scheduler {
             let turn_ns = device.run_time_ns().mean / f64::from(device.spec().slots.max(1));
             let queue_ns = turn_ns * waiting as f64;
             estimate.wait_ns = estimate.wait_ns.saturating_add(crate::estimate::round_ns(queue_ns));
-            estimate
+            Alternative { device: device.id(), estimate }
         });
-        devices.min_by_key(Estimate::finish_after_ns).unwrap_or_default()
+        let mut closest = Why::best_of(devices);
+        for Alternative { device, estimate } in &mut closest {
+            let device = self.view.device_key(*device).and_then(|key| self.view.device(key));
+            let explained = device.map(|device| self.view.explain(self.now_ns, device, request));
+            estimate.load_by_tier = explained.map(|explained| explained.load_by_tier).unwrap_or_default();
+        }
+        closest
     }
 }

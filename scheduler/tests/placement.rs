@@ -211,6 +211,8 @@ fn small_models_overtake_a_large_one_at_most_64_times() {
 #[test]
 fn full_queue_rejects_with_an_estimate() {
     let mut cluster = Cluster::with_capacities(&[10]);
+    let no_capacity = cluster.arrive(7, &[("a", 11)]);
+    assert!(matches!(&no_capacity[..], [Action::Reject { alternatives, .. }] if alternatives.is_empty()));
     cluster.arrive(0, &[("a", 10)]);
     cluster.now_ns = 1_000;
     cluster.finish(0);
@@ -219,9 +221,10 @@ fn full_queue_rejects_with_an_estimate() {
         assert_eq!(short(&cluster.arrive(id, &[("b", 10)])), NOTHING);
     }
     let actions = cluster.arrive(5, &[("b", 10)]);
-    let Action::Reject { why: Rejection::QueueFull, estimate, .. } = &actions[0] else {
+    let Action::Reject { why: Rejection::QueueFull, estimate, alternatives, .. } = &actions[0] else {
         panic!("{actions:?}")
     };
+    assert!(matches!(alternatives[..], [closest] if closest.estimate == *estimate), "{alternatives:?}");
     assert_eq!(estimate.missing_bytes, 10);
     assert_eq!(estimate.wait_ns, 4_000, "one runs and three wait, 1,000 ns each");
     assert_eq!(short(&cluster.arrive(6, &[("a", 10)])), ["6@0"], "what can start does not need the queue");

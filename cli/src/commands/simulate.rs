@@ -20,7 +20,9 @@ use std::time::{Duration, Instant};
 use weir_scheduler::sim::{
     Batching, Chart, ChartKind, Cluster, Kind, Losses, Metrics, Schedule, Workload, run as play,
 };
-use weir_scheduler::{BusyChoice, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind};
+use weir_scheduler::{
+    BusyChoice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind,
+};
 use workload::{WorkloadArgs, seconds};
 
 /// Simulate scheduling policies on a workload, in virtual time
@@ -36,6 +38,7 @@ use workload::{WorkloadArgs, seconds};
 ///   weir simulate --azure invocations_per_function.csv --functions 50 --policy all --plots out
 ///   weir simulate --preset overload --per-minute 1100 --slo 20x \
 ///                 --policy finish-first --policy clockwork
+///   weir simulate --preset trace --rule committed-work --hand-over-ms 2 --fail-share 0.1
 ///   weir simulate reproduce --plots out
 ///   weir simulate --replay record.jsonl
 #[derive(Debug, clap::Args)]
@@ -108,7 +111,10 @@ enum Victims {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Devices")]
 struct DeviceArgs {
-    /// Concurrent requests per device
+    /// When a device accepts one more request
+    #[arg(long, value_enum, default_value_t)]
+    rule: Rule,
+    /// Concurrent requests per device; under committed-work, concurrent runs
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     slots: u32,
     /// Nodes to distribute the devices over
@@ -129,9 +135,24 @@ struct DeviceArgs {
     /// Cost of each further run in a batch, as a fraction of one run
     #[arg(long, value_name = "PART", default_value_t = 0.5, value_parser = part)]
     batch_marginal: f64,
+    /// Time from a decision until the device can start the request, under committed-work
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = milliseconds)]
+    hand_over_ms: f64,
+    /// Fraction of the requests that fail or are cancelled during their run
+    #[arg(long, value_name = "PART", default_value_t = 0.0, value_parser = part)]
+    fail_share: f64,
     /// Hide the models' costs from the scheduler, which then has to learn them
     #[arg(long)]
     unknown_costs: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+enum Rule {
+    /// While fewer requests run there than it has slots: the papers' rule
+    #[default]
+    CountedInvocations,
+    /// While the work committed to it is below a bound, as on a node
+    CommittedWork,
 }
 
 /// One row of the result.
@@ -377,6 +398,12 @@ impl DeviceArgs {
         let ns = |seconds: f64| Duration::from_secs_f64(seconds).as_nanos().try_into().unwrap_or(u64::MAX);
         Cluster {
             slots: self.slots,
+            rule: match self.rule {
+                Rule::CountedInvocations => DeviceRule::CountedInvocations,
+                Rule::CommittedWork => DeviceRule::CommittedWork,
+            },
+            hand_over_ns: ns(self.hand_over_ms / 1e3),
+            faults: self.fail_share,
             nodes: self.nodes,
             kinds: if self.mixed { Kind::MIXED.to_vec() } else { Vec::new() },
             losses: self.lose_every_s.map(|every_s| Losses {
@@ -389,6 +416,12 @@ impl DeviceArgs {
             ..Cluster::default()
         }
     }
+}
+
+/// A time of up to an hour, in milliseconds.
+fn milliseconds(text: &str) -> Result<f64, String> {
+    let ms: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.0..=3.6e6).contains(&ms) { Ok(ms) } else { Err("it is a time, from 0 to 3600000".into()) }
 }
 
 fn part(text: &str) -> Result<f64, String> {

@@ -52,11 +52,21 @@ fn path_segment(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
+const HEADER: [&str; 7] = ["DEVICE", "WAIT", "LOAD", "MOVE", "RUN", "OFF DEVICE", "TOTAL"];
+
 fn text(explained: &Explained) -> String {
     let PlacementRecord { rejection, device, why, outcome, .. } = &explained.placement;
     let mut lines = vec![headline(&explained.placement)];
     if why.queued_ns > 0 {
         lines.push(format!("It waited {} in the scheduler's queue.", time(why.queued_ns)));
+    }
+    if rejection.is_some() && !why.alternatives.is_empty() {
+        lines.push("The devices that came closest, behind everything that waited:".to_owned());
+        lines.push(String::new());
+        let rows =
+            why.alternatives.iter().map(|Alternative { device, estimate }| row(name(device), estimate));
+        lines.push(table(HEADER, rows));
+        return lines.join("\n");
     }
     let from = tiers(&why.estimate.load_by_tier);
     if !from.is_empty() {
@@ -81,7 +91,7 @@ fn text(explained: &Explained) -> String {
     }
     rows.extend(why.alternatives.iter().map(|Alternative { device, estimate }| row(name(device), estimate)));
     lines.push(String::new());
-    lines.push(table(["DEVICE", "WAIT", "LOAD", "MOVE", "RUN", "OFF DEVICE", "TOTAL"], rows));
+    lines.push(table(HEADER, rows));
     if let Some(total) = explained.ratio.and_then(|ratio| ratio.total) {
         lines.push(format!("The estimate was {total:.2} times what the call took."));
     }
@@ -90,7 +100,7 @@ fn text(explained: &Explained) -> String {
 
 fn headline(placement: &PlacementRecord) -> String {
     match (placement.rejection, &placement.device, placement.node) {
-        (Some(rejection), ..) => format!("The call was rejected: {rejection:?}."),
+        (Some(rejection), ..) => format!("The call was rejected: {rejection}."),
         (None, Some(device), _) => format!("The call was placed on {}.", name(device)),
         (None, None, Some(node)) => format!("The call was placed on node {}; it uses no device.", node.0),
         (None, None, None) => "The call was not placed.".to_owned(),
@@ -135,7 +145,7 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_scheduler::{Outcome, Why};
+    use weir_scheduler::{Outcome, Rejection, Why};
     use weir_types::{InvocationId, NodeId};
 
     #[test]
@@ -169,5 +179,29 @@ mod tests {
         ] {
             assert!(shown.contains(part), "{part} is not in\n{shown}");
         }
+    }
+    #[test]
+    fn rejection_is_in_words_and_shows_the_devices_that_came_closest() {
+        let alternative = |ordinal, wait_ns| Alternative {
+            device: DeviceId { node: NodeId(2), ordinal },
+            estimate: Estimate { wait_ns, ..Estimate::default() },
+        };
+        let estimate = Estimate { wait_ns: 7_000_000, ..Estimate::default() };
+        let alternatives = vec![alternative(1, 7_000_000), alternative(0, 9_000_000)];
+        let placement = PlacementRecord {
+            invocation: InvocationId(1),
+            node: None,
+            device: None,
+            rejection: Some(Rejection::Slo),
+            why: Why { estimate, alternatives, queued_ns: 0 },
+            outcome: None,
+        };
+        let shown = text(&Explained { request_id: "a".into(), placement, ratio: None });
+        assert!(
+            shown.starts_with("The call was rejected: it would have missed its service level objective.")
+        );
+        let [first, second] = ["node 2 device 1", "node 2 device 0"].map(|name| shown.find(name).unwrap());
+        assert!(first < second && shown.contains("9.000ms"), "{shown}");
+        assert!(!shown.contains("actual"), "{shown}");
     }
 }

@@ -168,7 +168,7 @@ impl Placements {
     /// not asked again. The call may evict the models that are resident on the device.
     pub fn grant_here(&self, models: Vec<ModelId>, device: Option<Ordinal>) -> Granted {
         let evict = device.map(|device| self.state.lock().residency.residents(device)).unwrap_or_default();
-        Granted { device, models, evict, origin: None, is_fallback: true }
+        Granted { device, models, evict, origin: None, estimate_ns: None, is_fallback: true }
     }
 
     /// The recorder of an invocation's use of `device`; `None` if the invocation was not placed
@@ -215,7 +215,14 @@ impl Placements {
                         let device = device.map(|device| device.ordinal);
                         let models = own.take();
                         let models = models.unwrap_or_default();
-                        let granted = Granted { device, models, evict, origin: None, is_fallback: false };
+                        let granted = Granted {
+                            device,
+                            models,
+                            evict,
+                            origin: None,
+                            estimate_ns: None,
+                            is_fallback: false,
+                        };
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
                     }
                     Action::Reject { why, estimate, .. } => Err(Refusal::Rejected(why, estimate)),
@@ -375,7 +382,7 @@ impl Placements {
                 let elsewhere = self.elsewhere(state, node);
                 state.started(invocation, elsewhere, device.map(|device| device.ordinal), evict);
             }
-            Action::Reject { invocation, why, estimate } => state.rejected(invocation, why, estimate),
+            Action::Reject { invocation, why, estimate, .. } => state.rejected(invocation, why, estimate),
             Action::WakeAt(at_ns) => {
                 self.wake_at_ns.send_replace(Some(at_ns));
             }

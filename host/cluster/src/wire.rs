@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_call::Objective;
-use weir_scheduler::{Arrival, DeviceSpec, DeviceUse, Estimate, Event, Part, Rejection, Why};
+use weir_scheduler::{Alternative, Arrival, DeviceSpec, DeviceUse, Estimate, Event, Part, Rejection, Why};
 use weir_types::Ordinal;
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
@@ -164,6 +164,8 @@ pub enum DispatcherCommand {
         why: Rejection,
         #[serde(default)]
         estimate: Estimate,
+        #[serde(default)]
+        alternatives: Vec<Alternative>,
     },
     /// Models that one of the node's devices may evict, even if the invocation that needs the room
     /// never starts.
@@ -224,6 +226,9 @@ pub struct Granted {
     /// The node that received the call, if it has forwarded the call.
     #[serde(default)]
     pub origin: Option<NodeId>,
+    /// The expected time from the placement to the end, if the call was placed on this device.
+    #[serde(default)]
+    pub estimate_ns: Option<u64>,
     /// Whether the call runs here because it did not run where it was placed: the scheduler does
     /// not know that it runs here.
     #[serde(skip)]

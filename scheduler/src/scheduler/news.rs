@@ -114,6 +114,7 @@ impl Scheduler {
             invocation,
             why: Rejection::NodeLost,
             estimate: Estimate::default(),
+            alternatives: Vec::new(),
         }));
     }
 
@@ -139,7 +140,7 @@ impl Scheduler {
             self.admission.watch(request.invocation, request.arrived_at_ns);
             self.queue(request);
         } else if let Err(refused) = self.admission.admit(self.now_ns, &self.view, request) {
-            self.refuse(&refused, actions);
+            self.refuse(*refused, actions);
         }
     }
 }

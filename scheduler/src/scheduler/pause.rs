@@ -1,7 +1,7 @@
 //! The pause of a scheduler that learns what runs already: arrivals wait until it knows.
 
 use super::Scheduler;
-use crate::{Action, Arrival, Estimate, Event, Rejection};
+use crate::{Action, Arrival, Event, Rejection};
 use weir_types::InvocationId;
 
 impl Scheduler {
@@ -22,8 +22,8 @@ impl Scheduler {
         if self.is_known(invocation) {
             self.corrections.arrived_twice += 1;
         } else if self.waiting() >= self.queue_len_max {
-            let estimate = Estimate::default();
-            actions.push(Action::Reject { invocation, why: Rejection::QueueFull, estimate });
+            let (estimate, alternatives) = Default::default();
+            actions.push(Action::Reject { invocation, why: Rejection::QueueFull, estimate, alternatives });
         } else if let Some(held) = &mut self.held {
             held.push(arrival);
         }

@@ -8,7 +8,7 @@ mod others;
 use super::SloSettings;
 use super::timetable::{Entry, Timetable};
 use crate::policy::{Placer, VictimKind};
-use crate::{DeviceKey, Estimate, FunctionKey, ModelKey, Placement, Request, TenantKey, View};
+use crate::{Alternative, DeviceKey, Estimate, FunctionKey, ModelKey, Placement, Request, TenantKey, View};
 use crowding::TurnedAway;
 use offers::Seat;
 use others::Others;
@@ -52,6 +52,8 @@ pub(crate) struct Refused {
     pub(crate) request: Request,
     /// The best estimate for the request.
     pub(crate) estimate: Estimate,
+    /// The devices that came closest, with their estimates.
+    pub(crate) alternatives: Vec<Alternative>,
 }
 
 /// How long a device stays limited to its slots after it last served an invocation with an SLO.
@@ -108,8 +110,11 @@ impl Admission {
                 if has_room {
                     self.note_turned_away(now_ns, view, &request);
                 }
-                let estimate = self.estimate(now_ns, view, &request);
-                Err(Box::new(Refused { request, estimate }))
+                let alternatives = self.closest(now_ns, view, &request);
+                // Without a device there is no estimate.
+                let never = Estimate { wait_ns: u64::MAX, ..Estimate::default() };
+                let estimate = alternatives.first().map_or(never, |best| best.estimate);
+                Err(Box::new(Refused { request, estimate, alternatives }))
             }
         }
     }

@@ -33,8 +33,14 @@ impl Cluster {
 }
 
 fn away(address: &str, device: Option<Ordinal>, models: &[ModelId]) -> RemotePlacement {
-    let granted =
-        Granted { device, models: models.to_vec(), evict: Vec::new(), origin: None, is_fallback: false };
+    let granted = Granted {
+        device,
+        models: models.to_vec(),
+        evict: Vec::new(),
+        origin: None,
+        estimate_ns: None,
+        is_fallback: false,
+    };
     // Never cancelled: the loss of the node is not tracked, because the sender does not wait for
     // this call alone.
     RemotePlacement {

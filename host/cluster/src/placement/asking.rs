@@ -71,8 +71,8 @@ impl Placements {
                 let elsewhere = (node != self.node).then_some(Elsewhere(address));
                 state.started(invocation, elsewhere, device, evict);
             }
-            DispatcherCommand::Reject { invocation, why, estimate } => {
-                state.explain(&Action::Reject { invocation, why, estimate });
+            DispatcherCommand::Reject { invocation, why, estimate, alternatives } => {
+                state.explain(&Action::Reject { invocation, why, estimate, alternatives });
                 state.rejected(invocation, why, estimate);
             }
             DispatcherCommand::Abandoned { invocation } => self.end_unknown(&mut state, invocation),

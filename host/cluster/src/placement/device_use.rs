@@ -74,6 +74,8 @@ pub(super) struct RunningCall {
     pub(super) device: Option<Ordinal>,
     /// The node that has forwarded the call to this one.
     pub(super) origin: Option<NodeId>,
+    /// The estimate of the scheduler that has placed a call of another node.
+    pub(super) estimate_ns: Option<u64>,
 }
 
 impl UseRecorder {

@@ -318,9 +318,12 @@ impl Driver {
                 evict: evict.clone(),
                 why: Box::new(why.clone()),
             },
-            Action::Reject { invocation, why, estimate } => {
-                DispatcherCommand::Reject { invocation: *invocation, why: *why, estimate: *estimate }
-            }
+            Action::Reject { invocation, why, estimate, alternatives } => DispatcherCommand::Reject {
+                invocation: *invocation,
+                why: *why,
+                estimate: *estimate,
+                alternatives: alternatives.clone(),
+            },
             Action::WakeAt(_) => return false,
         };
         linked.send(command);

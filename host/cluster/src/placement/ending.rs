@@ -78,14 +78,16 @@ impl Placements {
     fn release(&self, state: &mut State, invocation: InvocationId, end: End) -> Option<RunningCall> {
         state.residency.finish(invocation);
         let running = state.running.remove(&invocation)?;
-        if let Some(tenant) = &running.tenant {
-            let ratio = state.history.end(tenant, invocation, running.recorder.outcome());
-            let total = ratio.and_then(|ratio| ratio.total).filter(|_| end == End::Succeeded);
-            if let Some((total, device)) = total.zip(running.device) {
-                self.metrics.placements.ended(self.kind(device), total);
+        let outcome = running.recorder.outcome();
+        let ratio = match &running.tenant {
+            Some(tenant) => state.history.end(tenant, invocation, outcome).and_then(|ratio| ratio.total),
+            None => {
+                self.outcomes.insert(invocation, outcome);
+                running.estimate_ns.and_then(|estimate_ns| outcome.estimated(estimate_ns))
             }
-        } else {
-            self.outcomes.insert(invocation, running.recorder.outcome());
+        };
+        if let (Some(ratio), Some(device), End::Succeeded) = (ratio, running.device, end) {
+            self.metrics.placements.ended(self.kind(device), ratio);
         }
         Some(running)
     }

@@ -191,6 +191,7 @@ mod tests {
             models: vec![model("a")],
             evict: vec![],
             origin: None,
+            estimate_ns: None,
             is_fallback: false,
         };
         residency.begin(InvocationId(1), granted);

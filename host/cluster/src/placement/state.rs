@@ -133,7 +133,14 @@ impl State {
             }
             return;
         };
-        let granted = Granted { device, models: waiting.models, evict, origin: None, is_fallback: false };
+        let granted = Granted {
+            device,
+            models: waiting.models,
+            evict,
+            origin: None,
+            estimate_ns: None,
+            is_fallback: false,
+        };
         let place = self.start(invocation, elsewhere, granted, Some(waiting.tenant), waiting.arrival);
         // An invocation that was cancelled meanwhile has reported its end by dropping its
         // placement.
@@ -159,6 +166,9 @@ impl State {
         };
         let lost = CancellationToken::new();
         let progress = Arc::<Progress>::default();
+        let record = tenant.and_then(|tenant| self.history.get(&tenant, invocation));
+        let estimate_ns = record.map(|record| record.why.estimate.finish_after_ns());
+        let granted = Granted { estimate_ns, ..granted };
         self.away.insert(invocation, Forwarded { lost: lost.clone(), progress: progress.clone() });
         Ok(Placement::Remote(RemotePlacement { address, granted, lost, progress }))
     }
@@ -175,7 +185,9 @@ impl State {
         let recorder = UseRecorder::new(&self.placements, invocation);
         let device = granted.device;
         let origin = granted.origin;
-        self.running.insert(invocation, RunningCall { recorder, tenant, arrival, device, origin });
+        let estimate_ns = granted.estimate_ns;
+        self.running
+            .insert(invocation, RunningCall { recorder, tenant, arrival, device, origin, estimate_ns });
         self.residency.begin(invocation, granted);
     }
 

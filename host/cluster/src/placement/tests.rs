@@ -26,6 +26,7 @@ const NODE: NodeId = NodeId(1);
 /// The placements of a node whose scheduler's events are recorded.
 struct Stage {
     placements: Arc<Placements>,
+    metrics: Arc<Metrics>,
     _folder: TempDir,
 }
 
@@ -33,6 +34,7 @@ impl Stage {
     /// A node with one device of one run slot.
     fn new(setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        let metrics = Metrics::new();
         let placements = Placements::start(PlacementConfig {
             node: NODE,
             address: Some("one:1".to_owned()),
@@ -40,9 +42,9 @@ impl Stage {
             unasked_max: 1,
             scheduler: setup,
             record: Some(folder.path().join("record")),
-            metrics: Metrics::new(),
+            metrics: metrics.clone(),
         });
-        Self { placements, _folder: folder }
+        Self { placements, metrics, _folder: folder }
     }
 
     /// Places a call that uses a model.

@@ -4,7 +4,7 @@ use super::Admission;
 use crate::slo::front::{Front, Offer, Quote, Step};
 use crate::slo::timetable::{Entry, Insertion, Now, Timetable};
 use crate::slo::{Choice, Slo};
-use crate::{DeviceKey, DeviceView, Estimate, LoadByTier, Request, View};
+use crate::{Alternative, DeviceKey, DeviceView, Estimate, Request, View, Why};
 use smallvec::SmallVec;
 use weir_types::Cost;
 
@@ -71,8 +71,9 @@ impl Admission {
         chosen.map(|offer| offer.place).or_else(|| self.on_trial(&wish, &front))
     }
 
-    /// The estimate reported with a rejection: the best device, behind everything that waits.
-    pub(super) fn estimate(&self, now_ns: u64, view: &View, request: &Request) -> Estimate {
+    /// The devices reported with a rejection: those on which the request would end first, behind
+    /// everything that waits.
+    pub(super) fn closest(&self, now_ns: u64, view: &View, request: &Request) -> Vec<Alternative> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut candidates: Vec<_> = self.candidates(&wish, None).collect();
         candidates.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
@@ -86,20 +87,17 @@ impl Admission {
             let end_at_ns = table.end_behind_all_ns(&now, &last, |model| device.place_of(model));
             let work_ns = last.work_ns();
             let missing = device.own(&request.models).filter(|demand| !device.holds(demand.model));
-            Estimate {
+            let estimate = Estimate {
                 wait_ns: (end_at_ns - now_ns).saturating_sub(work_ns),
                 load_time_ns: *load_ns,
-                move_time_ns: 0,
                 run_time_ns: *run_ns,
-                off_device_ns: 0,
-                load_by_tier: LoadByTier::default(),
                 missing_bytes: missing.map(|demand| demand.bytes).fold(0, u64::saturating_add),
                 cost: *cost,
-            }
+                ..Estimate::default()
+            };
+            Alternative { device: device.id(), estimate }
         });
-        // Without a device there is no estimate.
-        let never = Estimate { wait_ns: u64::MAX, ..Estimate::default() };
-        behind_all.min_by_key(Estimate::finish_after_ns).unwrap_or(never)
+        Why::best_of(behind_all)
     }
 
     /// Run time and cost on each kind of device.

@@ -2,7 +2,7 @@
 
 use super::{Linked, Stage, arrival};
 use crate::placement::Step;
-use crate::wire::{DispatcherCommand, NodeEvent};
+use crate::wire::{DispatcherCommand, Granted, NodeEvent};
 use weir_scheduler::{DeviceUse, Event, Setup};
 use weir_types::{InvocationId, NodeId};
 
@@ -38,6 +38,27 @@ async fn node_that_ran_an_abandoned_call_reports_its_use() {
     assert!(is_asked_for_the_end(&mut two));
     stage.hear(&two, cancelled(USED));
     assert_eq!(stage.ends(), [Event::Cancelled { invocation: CALL, used: Some(USED) }]);
+}
+
+#[tokio::test]
+async fn node_that_ran_a_call_compares_the_estimate_of_its_placement() {
+    let stage = Stage::new(Setup::default());
+    let _two = stage.join(TWO, Vec::new());
+    stage.lose_device();
+    let (remote, call) = stage.place_remotely(1).await;
+    let granted = Granted { device: Some(0), ..remote.granted };
+    assert!(granted.estimate_ns.is_some_and(|estimate_ns| estimate_ns > 0));
+    drop(call);
+
+    let other = Stage::new(Setup::default());
+    for (has_succeeded, count) in [(false, 0), (true, 1)] {
+        let (_, call) = other.placements.granted(&granted, arrival(1));
+        call.ended(has_succeeded);
+        drop(call);
+        let text = other.metrics.encode(None).unwrap();
+        let line = format!("weir_placement_estimate_ratio_count{{kind=\"cpu\"}} {count}");
+        assert_eq!(text.contains(&line), has_succeeded, "{text}");
+    }
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ fn running(invocation: u64, origin: Option<NodeId>) -> Running {
 
 fn granted(origin: NodeId, is_fallback: bool) -> Granted {
     let (models, evict) = Default::default();
-    Granted { device: Some(0), models, evict, origin: Some(origin), is_fallback }
+    Granted { device: Some(0), models, evict, origin: Some(origin), estimate_ns: None, is_fallback }
 }
 
 impl Stage {
