@@ -253,16 +253,15 @@ impl ModelCache {
         resident.into_iter().map(|(_, model)| model).collect()
     }
 
-    /// Models that have been unpinned for `at_least`.
+    /// Models that are not pinned, with the time since their last pin dropped.
     #[must_use]
-    pub fn idle(&self, at_least: Duration) -> Vec<ModelKey> {
+    pub fn idle(&self) -> Vec<(ModelKey, Duration)> {
         let state = self.shared.state.lock();
-        let resident = state.entries.iter().filter_map(|(key, entry)| match entry {
-            CacheEntry::Resident { resident, .. } => Some((key, resident)),
+        let idle = state.entries.iter().filter_map(|(key, entry)| match entry {
+            CacheEntry::Resident { resident, .. } => Some((key.clone(), resident.idle_for()?)),
             CacheEntry::Loading { .. } | CacheEntry::Unloading { .. } => None,
         });
-        let idle = |resident: &Resident| resident.idle_for().is_some_and(|idle| idle >= at_least);
-        resident.filter(|(_, resident)| idle(resident)).map(|(key, _)| key.clone()).collect()
+        idle.collect()
     }
 
     /// Whether a model is resident.

@@ -64,6 +64,12 @@ impl Evictable {
         resident.into_iter().filter(is_unneeded).cloned().collect()
     }
 
+    /// Whether an invocation holds a grant of a model.
+    #[must_use]
+    pub fn is_granted(&self, model: &ModelId) -> bool {
+        self.granted.contains_key(model)
+    }
+
     /// Whether a model on the list is still granted, so that its eviction has to wait.
     #[must_use]
     pub fn is_held_up(&self) -> bool {

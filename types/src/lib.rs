@@ -23,7 +23,8 @@ pub use precision::Precision;
 
 mod manifest;
 pub use manifest::{
-    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, ManifestError, ModelManifest, ModelRef, reuse,
+    CACHE_TTL_MS_MAX, FunctionKind, FunctionManifest, KEEP_ALIVE_MS_MAX, ManifestError, ModelManifest,
+    ModelRef, reuse,
 };
 
 mod objects;

@@ -172,7 +172,14 @@ pub struct ModelManifest {
     /// [`CACHE_TTL_MS_MAX`]; `None` disables caching.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_ttl_ms: Option<u64>,
+    /// Time after its last use at which the model leaves the memory of a device, in milliseconds,
+    /// up to [`KEEP_ALIVE_MS_MAX`]; `None`: the node's setting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_alive_ms: Option<u64>,
 }
+
+/// Longest time for which a manifest keeps an unused model in a device's memory: 30 days.
+pub const KEEP_ALIVE_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;
 
 /// Longest cache lifetime of a response: 30 days.
 pub const CACHE_TTL_MS_MAX: u64 = 30 * 24 * 3_600 * 1_000;

@@ -13,7 +13,7 @@ use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
-use weir_types::{CACHE_TTL_MS_MAX, Cost, Name, Port, Precision, RunningMean, Signature};
+use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precision, RunningMean, Signature};
 
 /// Push, list, show and remove models
 ///
@@ -96,6 +96,11 @@ enum Action {
         /// Cache responses for N milliseconds, and return them for equal inferences
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
         cache_ttl_ms: Option<u64>,
+        /// Time after its last use at which the model leaves the memory of a device, in
+        /// milliseconds [default: the node's models.keep_alive_ms on accelerators; on the CPU, the
+        /// model stays until room is needed]
+        #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
+        keep_alive_ms: Option<u64>,
     },
     /// Show a model's inputs, outputs and measured times
     Show(ShowArgs),
@@ -144,6 +149,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             autosize_interval_ms,
             autosize_keep_alive_ms,
             cache_ttl_ms,
+            keep_alive_ms,
         } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
             let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
@@ -152,6 +158,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 ("device", device),
                 ("precision", precision.map(|precision| precision.to_string())),
                 ("cache_ttl_ms", cache_ttl_ms.map(|ttl_ms| ttl_ms.to_string())),
+                ("keep_alive_ms", keep_alive_ms.map(|keep_ms| keep_ms.to_string())),
                 ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
                 ("cost_slo", cost_slo.map(|cost| cost.to_string())),
                 ("autosize.slo_ms", autosize_slo_ms.map(|slo_ms| slo_ms.to_string())),
@@ -263,6 +270,8 @@ fn details(model: &ModelVersion) -> String {
         ("cache", cache(model.manifest.cache_ttl_ms)),
         ("resident", if model.resident { "yes" } else { "no" }.to_owned()),
     ];
+    facts
+        .extend(model.manifest.keep_alive_ms.map(|ms| ("keep alive", format!("{ms} ms after its last use"))));
     facts.extend(model.manifest.autosize.map(|autosize| ("autosize", autosize.to_string())));
     facts.extend(model.manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(model.manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));

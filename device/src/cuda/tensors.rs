@@ -148,6 +148,11 @@ impl TensorStore {
         self.0.state().map_ahead(bytes)
     }
 
+    /// Returns spare memory to the pool.
+    pub fn release_spare(&self) {
+        self.0.state().keep_spare(0);
+    }
+
     /// Drops tensors that have been unheld for `keep_alive_ns`, and returns their bytes. Callers
     /// should sweep every few seconds; the store uses `now_ns` as the current time until the next
     /// call.

@@ -250,6 +250,11 @@ impl Placements {
         self.state.lock().residency.is_held_up(device)
     }
 
+    /// Whether an invocation that runs on this node may use a model on a device.
+    pub fn is_granted(&self, device: Ordinal, model: &ModelId) -> bool {
+        self.state.lock().residency.is_granted(device, model)
+    }
+
     /// The models that a load on a device may evict now.
     pub fn victims(&self, device: Ordinal) -> Vec<ModelId> {
         self.state.lock().residency.victims(device)

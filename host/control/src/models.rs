@@ -25,7 +25,7 @@ mod store;
 
 pub use autosize::autosize;
 pub use config::{BackendKind, Isolation, ModelsConfig};
-pub use idle::let_idle_go;
+pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadError, LoadedModel};
 pub use pinned::{ModelPin, RanOn};
 pub use profiles::keep_profiles;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use weir_control::models::{ModelsError, PushError};
 use weir_inference::Content;
 use weir_types::api::{Model, ModelVersion};
-use weir_types::{Batching, BatchingMode, ErrorCode, ModelManifest, Name, Version};
+use weir_types::{Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelManifest, Name, Version};
 use weir_workflow::TargetKind;
 
 type Node = State<Arc<NodeState>>;
@@ -96,6 +96,12 @@ async fn keep(
     manifest.batching.check().map_err(ModelsError::from)?;
     manifest.autosize.map_or(Ok(()), |autosize| autosize.check()).map_err(ModelsError::from)?;
     cached::check_ttl(manifest.cache_ttl_ms)?;
+    if let Some(keep_ms) = manifest.keep_alive_ms.filter(|keep_ms| *keep_ms > KEEP_ALIVE_MS_MAX) {
+        return Err(ApiError::new(
+            ErrorCode::LimitOverCap,
+            format!("keep_alive_ms = {keep_ms} is above {KEEP_ALIVE_MS_MAX}"),
+        ));
+    }
     if content == Content::KernelGraph {
         run_alone(&mut manifest)?;
     }

@@ -14,7 +14,7 @@ use weir_asynchronous::Stop;
 use weir_call::until;
 use weir_cluster::Placements;
 use weir_control::devices::NodeDevice;
-use weir_control::models::{Models, autosize, keep_profiles, let_idle_go};
+use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go};
 use weir_control::registry::Prepare;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
@@ -77,11 +77,12 @@ impl Background {
         spawn(boxed(sweep_arena(state.arena.clone())));
         spawn(boxed(keep_profiles(Arc::downgrade(&state.models))));
         spawn(boxed(autosize(Arc::downgrade(&state.models))));
-        if config.kernel_graphs.enabled {
-            let keep_alive = Duration::from_millis(config.kernel_graphs.keep_alive_ms);
-            let placements = state.dispatch.placements.clone();
-            spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements, keep_alive)));
-        }
+        let keep_alive = KeepAlive {
+            models: Duration::from_millis(config.models.keep_alive_ms),
+            kernel_graphs: Duration::from_millis(config.kernel_graphs.keep_alive_ms),
+        };
+        let placements = state.dispatch.placements.clone();
+        spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements, keep_alive)));
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
         }

@@ -1,6 +1,7 @@
 //! Device state shared by all models on the device.
 
 use crate::chains::{Chains, CompilerConfig};
+use crate::elastic::Elastic;
 use crate::kernels::Kernels;
 use crate::products::{LibraryConfig, ProductLibrary};
 use crate::slots::Slots;
@@ -102,6 +103,7 @@ pub struct Gpu {
     pub(crate) arena: Arena,
     /// Result of the last measurement.
     measured: Mutex<Measured>,
+    pub(crate) elastic: Elastic,
     began: Instant,
 }
 
@@ -154,6 +156,7 @@ impl Gpu {
             target,
             arena: arena.clone(),
             measured,
+            elastic: Elastic::default(),
             began: Instant::now(),
         })
     }

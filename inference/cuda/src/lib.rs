@@ -30,6 +30,7 @@ pub use worker::{DEVICE_WORKER_COMMAND, GpuGroup, device_worker_main};
 mod device;
 pub use device::IntermediateLimits;
 mod chains;
+mod elastic;
 mod failure;
 mod kernels;
 mod libraries;

@@ -88,6 +88,7 @@ impl CudaModel {
             WeightsError::Transfer(error) => weights_failure(&error),
             error => broken(error.to_string()),
         })?;
+        gpu.note_load();
         let shared = Shared {
             programs: Cache::new(PROGRAMS_MAX),
             weights,

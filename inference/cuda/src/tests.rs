@@ -5,6 +5,7 @@
 mod captures;
 mod chains;
 mod cold;
+mod elastic;
 mod kernels;
 mod loading;
 mod networks;

@@ -2,6 +2,7 @@
 
 mod deciding;
 mod falling_back;
+mod keeping;
 mod losing;
 mod placing;
 

@@ -66,6 +66,11 @@ impl ResidencyTable {
         self.get(device).is_some_and(|device_residency| device_residency.evictable.is_held_up())
     }
 
+    /// Whether an invocation on this node holds a grant of a model on a device.
+    pub(super) fn is_granted(&self, device: Ordinal, model: &ModelId) -> bool {
+        self.get(device).is_some_and(|device_residency| device_residency.evictable.is_granted(model))
+    }
+
     /// The models that may be evicted now, in the order of eviction.
     pub(super) fn victims(&self, device: Ordinal) -> Vec<ModelId> {
         self.get(device).map(|device_residency| device_residency.evictable.victims()).unwrap_or_default()
@@ -199,6 +204,7 @@ mod tests {
         residency.allow(1, vec![model("a")]);
         assert_eq!((residency.victims(0), residency.victims(1)), (vec![model("a")], vec![]));
         assert_eq!((residency.is_held_up(0), residency.is_held_up(1)), (false, true));
+        assert!(!residency.is_granted(0, &model("a")) && residency.is_granted(1, &model("a")));
         // A model used in addition to the grant is pinned, too, until the invocation is over.
         residency.add(InvocationId(1), 0, model("a"));
         assert_eq!(residency.victims(0), []);

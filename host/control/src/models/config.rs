@@ -24,6 +24,9 @@ pub struct ModelsConfig {
     /// Path of `libonnxruntime.so`, if the library is neither beside the binary nor in the loader's
     /// search path.
     pub onnxruntime: Option<PathBuf>,
+    /// Time after its last use at which a model leaves the memory of an accelerator, for models
+    /// whose manifest has no `keep_alive_ms`. On the CPU, such models stay until room is needed.
+    pub keep_alive_ms: u64,
     /// Largest model that can be pushed.
     pub model_bytes_max: u64,
     /// Memory limit of resident models, for devices that do not override it.
@@ -71,6 +74,7 @@ impl Default for ModelsConfig {
             isolation: None,
             require_confinement: false,
             onnxruntime: None,
+            keep_alive_ms: 900_000,
             model_bytes_max: 4096 * MIB,
             memory_bytes_max: 4096 * MIB,
             run_memory_bytes_max: 2048 * MIB,

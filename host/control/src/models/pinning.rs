@@ -116,10 +116,15 @@ impl Models {
     /// again.
     pub fn unload(&self, entry: &ModelEntry, placements: &Placements) {
         for device in self.devices.iter() {
-            // The future completes once the memory is free; this caller does not wait for it.
-            drop(device.cache.unload(&entry.source.key));
-            self.note_residents(device.ordinal, placements);
+            self.unload_from(entry, device, placements);
         }
+    }
+
+    /// Like [`unload`](Self::unload), from one device.
+    pub(super) fn unload_from(&self, entry: &ModelEntry, device: &NodeDevice, placements: &Placements) {
+        // The future completes once the memory is free; this caller does not wait for it.
+        drop(device.cache.unload(&entry.source.key));
+        self.note_residents(device.ordinal, placements);
     }
 
     /// Reports a device's health to the scheduler.

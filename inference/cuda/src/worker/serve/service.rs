@@ -151,8 +151,10 @@ impl Service {
         let library = gpu.products.state().clone();
         let compiler = gpu.chains.state().clone();
         let memory = MemoryReport::new(&gpu);
-        let opened = self.gpu.set(Arc::new(gpu));
+        let gpu = Arc::new(gpu);
+        let opened = self.gpu.set(gpu.clone());
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
+        gpu.keep_elastic().map_err(|error| cannot(&error))?;
         Ok(Answer::Opened(Opened { name, siblings, library, compiler, memory }))
     }
 

@@ -1,0 +1,89 @@
+//! Device memory after a burst of runs and loads.
+
+use super::networks::MINILM;
+use super::*;
+use crate::elastic::{MAPPED_NS, WEIGHTS_NS};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The adjustments of one device over time, and its memory after each.
+struct Clock<'a> {
+    setup: &'a Setup,
+    now_ns: u64,
+}
+
+impl Clock<'_> {
+    /// Adjusts the memory each second for `time_ns`. Returns the bytes that the pool has after
+    /// each adjustment.
+    fn pass(&mut self, time_ns: u64) -> Vec<u64> {
+        let seconds = time_ns.div_ceil(SECOND_NS);
+        let adjust = |_| {
+            self.now_ns += SECOND_NS;
+            self.setup.gpu.adjust_memory(self.now_ns);
+            self.pool_bytes()
+        };
+        (0..seconds).map(adjust).collect()
+    }
+
+    fn pool_bytes(&self) -> u64 {
+        let usage = self.setup.gpu.pool.usage();
+        usage.used_bytes + usage.idle_bytes
+    }
+
+    /// The bytes of whole blocks with weights of loaded models.
+    fn weight_bytes(&self) -> u64 {
+        let usage = self.setup.gpu.tensors.usage();
+        assert_eq!(usage.idle_bytes, 0, "{usage:?}");
+        usage.mapped_bytes - usage.spare_bytes
+    }
+}
+
+#[test]
+fn memory_falls_to_the_weights_in_use_and_then_to_nothing() {
+    let setup = Setup::new(3);
+    let outside_bytes = setup.fake.count("used_bytes") - setup.gpu.tensors.usage().spare_bytes;
+    let kept = setup.load("digits", read(DIGITS));
+    let left = setup.load("minilm", read(MINILM));
+    let mut session = kept.session(1).unwrap();
+    let large = setup.floats(&[256, 1, 8, 8], |at| (at % 17) as f32);
+    let small = setup.floats(&[1, 1, 8, 8], |at| at as f32);
+    run(&mut *session, &large).unwrap();
+    let mut clock = Clock { setup: &setup, now_ns: setup.gpu.now_ns() };
+    let burst_bytes = clock.pool_bytes();
+    let slots_bytes = setup.gpu.slots.held_bytes();
+
+    // The run slots follow the demand, and the weights of the unloaded model leave.
+    drop(left);
+    let bytes = clock.pass(WEIGHTS_NS + SECOND_NS);
+    assert!(bytes.iter().all(|bytes| *bytes <= burst_bytes), "{bytes:?}");
+    let held_bytes = setup.gpu.slots.held_bytes();
+    assert!(held_bytes <= slots_bytes / 2, "{held_bytes} of {slots_bytes}");
+    let spare_bytes = setup.gpu.tensors.usage().spare_bytes;
+    assert!(spare_bytes > 0, "the next load is fast");
+    assert_eq!(clock.pool_bytes(), clock.weight_bytes() + spare_bytes + held_bytes);
+
+    // Without loads, only the weights in use remain.
+    clock.pass(MAPPED_NS);
+    let weight_bytes = clock.weight_bytes();
+    assert!(weight_bytes > 0 && weight_bytes < burst_bytes);
+    assert_eq!(clock.pool_bytes(), weight_bytes);
+    run(&mut *session, &small).unwrap();
+
+    drop((session, kept));
+    clock.pass(WEIGHTS_NS + 10 * SECOND_NS);
+    assert_eq!(clock.pool_bytes(), 0);
+    assert!(setup.fake.count("used_bytes") <= outside_bytes);
+    let again = setup.load("digits", read(DIGITS));
+    run(&mut *again.session(1).unwrap(), &small).unwrap();
+}
+
+#[test]
+fn blocks_in_turn_between_runs_stay_in_the_pool() {
+    let setup = Setup::new(4);
+    let mut clock = Clock { setup: &setup, now_ns: setup.gpu.now_ns() };
+    clock.pass(MAPPED_NS + SECOND_NS);
+    setup.gpu.pool.warm(clock.pool_bytes() + (8 << 20)).unwrap();
+    let warmed_bytes = clock.pool_bytes();
+    assert_eq!(clock.pass(SECOND_NS), [warmed_bytes], "idle for less than an interval");
+    assert_eq!(clock.pass(SECOND_NS), [warmed_bytes - (8 << 20)]);
+}
