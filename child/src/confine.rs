@@ -11,6 +11,8 @@
 #![allow(unsafe_code, reason = "namespaces and inherited files are closed by system calls")]
 
 mod filter;
+mod modes;
+pub use modes::keep_file_modes;
 mod probe;
 pub use probe::{PROBE_COMMAND, missing_layers, probe_main};
 

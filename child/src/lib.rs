@@ -9,8 +9,8 @@
 
 mod confine;
 pub use confine::{
-    Confinement, Layer, MissingLayer, PROBE_COMMAND, confine_access, confine_process, missing_layers,
-    probe_main,
+    Confinement, Layer, MissingLayer, PROBE_COMMAND, confine_access, confine_process, keep_file_modes,
+    missing_layers, probe_main,
 };
 
 mod limits;

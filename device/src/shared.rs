@@ -1,7 +1,14 @@
 //! In-memory file that contains blocks, so that another process can read them in place.
+//!
+//! Its length is sealed, so that no process can make the node's mappings invalid. It is not sealed
+//! against writes, because the node maps and unmaps parts of it all the time, and no seal would let
+//! it return the memory of a part to the system. Its mode refuses to open it for writing instead;
+//! the processes that read it cannot change that mode (`weir_child::keep_file_modes`).
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, memfd_create,
+};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -35,8 +42,11 @@ pub(crate) struct Lease {
 
 impl SharedMemory {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = File::from(memfd_create("weir-arena", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("weir-arena", flags)?);
         file.set_len(FILE_BYTES)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        fchmod(&file, Mode::RUSR)?;
         Ok(Self { file, end: AtomicU64::new(0), parts: Mutex::default() })
     }
 

@@ -107,6 +107,40 @@ const ALLOWED_OLD: &[libc::c_long] = &[];
 /// memory file if it can.
 const UNKNOWN: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_memfd_create];
 
+/// Calls that change modes, owners and access control lists of files.
+const MODE_CHANGES: &[libc::c_long] = &[
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SETXATTRAT,
+    // It would make such calls unseen.
+    libc::SYS_io_uring_setup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+];
+/// Newer calls, whose numbers are the same on all architectures.
+const FCHMODAT2: libc::c_long = 452;
+const SETXATTRAT: libc::c_long = 463;
+
+/// Refuses changes of file modes to this thread and the threads that it starts, and nothing else.
+pub(super) fn refuse_mode_changes() -> Result<(), String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let refused = MODE_CHANGES.iter().map(|call| (*call, Vec::new())).collect();
+    let denied = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(refused, SeccompAction::Allow, denied, arch);
+    let program: BpfProgram = filter.and_then(TryInto::try_into).map_err(|error| error.to_string())?;
+    apply_filter(&program).map_err(|error| error.to_string())
+}
+
 /// Applies the filter to this thread and the threads that it starts.
 pub(super) fn apply() -> Result<(), String> {
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;

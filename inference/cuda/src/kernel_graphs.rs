@@ -113,8 +113,13 @@ impl KernelGraphs {
             return worker;
         }
         workers.retain(|_, worker| worker.strong_count() > 0);
-        let worker =
-            Arc::new(Worker::new(self.config.clone(), self.driver.clone(), self.ordinal, tenant.clone()));
+        let worker = Arc::new(Worker::new(
+            self.config.clone(),
+            self.driver.clone(),
+            self.ordinal,
+            tenant.clone(),
+            self.arena.bytes_max(),
+        ));
         workers.insert(tenant.clone(), Arc::downgrade(&worker));
         worker
     }

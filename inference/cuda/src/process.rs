@@ -21,8 +21,13 @@ pub(crate) fn command(program: Option<&Program>, subcommand: &str) -> Command {
     command
 }
 
-/// Disables core dumps and new privileges. A worker calls this first.
+/// Disables core dumps and new privileges, and changes of file modes: the mode of the arena's file is
+/// the reason that a worker cannot write there. A worker calls this first.
 pub(crate) fn confine() -> io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
-    Ok(rustix::thread::set_no_new_privs(true)?)
+    rustix::thread::set_no_new_privs(true)?;
+    if let Err(why) = weir_child::keep_file_modes() {
+        eprintln!("a worker of a device can change modes of files: {why}");
+    }
+    Ok(())
 }

@@ -183,7 +183,7 @@ impl Worker {
             return Err(InferenceError::DeviceLost(why.clone()));
         }
         self.connections
-            .take(interrupt, || self.control.connect(Some(&self.arena)))
+            .take(interrupt, || self.control.connect(self.config.arena.bytes_max(), Some(&self.arena)))
             .map_err(|error| self.failed(error))
     }
 

@@ -56,6 +56,10 @@ const CONNECTIONS_BESIDE: usize = 4;
 
 /// Address space that a worker reserves for code, and for the copies of weights during a load.
 const RESERVED_BYTES: u64 = 4 << 30;
+/// Open files of a connection: its socket, its memory, and a file that a load reads.
+const FILES_PER_CONNECTION: u64 = 4;
+/// Open files beside those of the run slots.
+const RESERVED_FILES: u64 = 256;
 /// Address space that the C library reserves for the stack and the memory of a thread.
 const THREAD_BYTES: u64 = 256 << 20;
 
@@ -83,6 +87,12 @@ pub struct CpuWorkerConfig {
 }
 
 impl CpuWorkerConfig {
+    /// Limit of a worker's open files: the socket and memory of each connection, and the files of a
+    /// model while it is loaded.
+    fn open_files_max(&self) -> u64 {
+        (self.slots as u64).saturating_mul(FILES_PER_CONNECTION).saturating_add(RESERVED_FILES)
+    }
+
     /// Limit of a worker's address space: models, tensors, and reservations of the C library and
     /// ONNX Runtime.
     fn address_space_bytes_max(&self) -> u64 {
@@ -222,6 +232,7 @@ impl Worker {
                 tenant: tenant.clone(),
                 library: shared.library.clone(),
                 folder: std::path::absolute(folder.path())?,
+                open_files_max: config.open_files_max(),
                 memory_bytes_max: config.address_space_bytes_max(),
                 run_memory_bytes_max: config.run_memory_bytes_max,
                 tensor_bytes_max: config.tensor_bytes_max,
@@ -296,7 +307,9 @@ impl Worker {
         if let Some(why) = self.ended.get() {
             return Err(InferenceError::WorkerLost(why.clone()));
         }
-        let line = self.connections.take(interrupt, || self.control.connect(None));
+        let line = self
+            .connections
+            .take(interrupt, || self.control.connect(self.shared.config.tensor_bytes_max, None));
         line.map_err(|error| self.failed(error, None))
     }
 

@@ -1,6 +1,6 @@
 //! Connection to a worker: a socket, and memory for tensors. Its user sends one request at a time.
-use crate::receive_files;
-use crate::{receive, send, send_files};
+use crate::memory::release_memory_beyond;
+use crate::{receive, receive_files, send, send_files};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -88,10 +88,10 @@ impl Connection {
         Ok(Self { socket, memory, waker: Waker(Arc::new(waker)), pending: None })
     }
 
-    /// Truncates the shared memory if it exceeds `bytes`, unless a run still uses it.
+    /// Frees the shared memory if it exceeds `bytes`, unless a run still uses it.
     pub fn let_go_beyond(&self, bytes: u64) {
-        if self.pending.is_none() && self.memory.metadata().is_ok_and(|memory| memory.len() > bytes) {
-            let _ = self.memory.set_len(0);
+        if self.pending.is_none() {
+            release_memory_beyond(&self.memory, bytes);
         }
     }
 
@@ -204,7 +204,7 @@ impl Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, memfd_create};
+    use crate::tensor_memory;
     use std::thread;
     use weir_device::Arena;
     use weir_inference::Reason;
@@ -222,8 +222,7 @@ mod tests {
 
     fn pair() -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let memory = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
-        (Connection::new(ours, memory).unwrap(), theirs)
+        (Connection::new(ours, tensor_memory(1 << 20).unwrap()).unwrap(), theirs)
     }
 
     #[test]

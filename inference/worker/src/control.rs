@@ -2,8 +2,8 @@
 //! worker ends when the socket closes.
 
 use crate::connection::Connection;
+use crate::memory::tensor_memory;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -50,10 +50,11 @@ impl Control {
         Ok((Self(ours), theirs))
     }
 
-    /// Opens a connection, whose tensors may be in `arena`, if given.
-    pub fn connect(&self, arena: Option<&File>) -> io::Result<Connection> {
+    /// Opens a connection for tensors of at most `bytes_max` bytes at a time, beside those in `arena`,
+    /// if given.
+    pub fn connect(&self, bytes_max: u64, arena: Option<&File>) -> io::Result<Connection> {
         let (socket, theirs) = UnixStream::pair()?;
-        let memory = File::from(memfd_create("weir-tensors", MemfdFlags::CLOEXEC)?);
+        let memory = tensor_memory(bytes_max)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let brought: Vec<_> =

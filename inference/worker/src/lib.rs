@@ -30,6 +30,8 @@ pub use connection::{CallError, Connection, InPlaceInputs, Waker};
 mod pool;
 pub use pool::{ConnectionPool, PooledConnection};
 
+mod memory;
+pub use memory::{release_memory_beyond, tensor_memory, write_memory};
 mod tensors;
 pub use tensors::{MEMORY_BYTES_KEPT, TensorFile, TensorLocation, read_tensor, write_tensors};
 mod failure;

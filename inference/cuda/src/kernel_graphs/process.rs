@@ -3,14 +3,13 @@
 use super::message::{Answer, Request};
 use super::serve::WORKER_COMMAND;
 use crate::process::command;
-use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use weir_inference::Interrupt;
-use weir_worker::{Process, Program, receive, send};
+use weir_worker::{Process, Program, receive, send, tensor_memory};
 
 /// Interval at which a caller that waits for an answer checks its interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -46,10 +45,11 @@ pub(super) enum CallError {
 }
 
 impl WorkerProcess {
-    /// Starts a worker: `program`, or this executable.
-    pub(super) fn start(program: Option<&Program>) -> io::Result<Self> {
+    /// Starts a worker: `program`, or this executable. The tensors of a run may have `tensor_bytes_max`
+    /// bytes.
+    pub(super) fn start(program: Option<&Program>, tensor_bytes_max: u64) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let memory = File::from(memfd_create("weir-kernel-graphs", MemfdFlags::CLOEXEC)?);
+        let memory = tensor_memory(tensor_bytes_max)?;
         let mut command = command(program, WORKER_COMMAND);
         command.env(NO_CACHE.0, NO_CACHE.1).stdin(OwnedFd::from(theirs)).stdout(memory.try_clone()?);
         let process = Process::start(&mut command)?;

@@ -14,7 +14,7 @@ use weir_device::cuda::{
     BlockPool, Context, CudaError, Devices, Event, Owner, Priority, Search, SlotMemory, StagingBuffer, Stream,
 };
 use weir_kernel_graph::PlanError;
-use weir_worker::{TensorFile, TensorLocation};
+use weir_worker::{TensorFile, TensorLocation, write_memory};
 
 /// All data in this process belongs to one tenant.
 const OWNER: Owner = Owner(1);
@@ -180,7 +180,7 @@ impl Runner {
         stream.record(&self.ended)?;
         stream.synchronize()?;
         for (output, place) in outputs.iter().zip(places) {
-            memory.write_all_at(place, offset)?;
+            write_memory(memory, place, offset)?;
             parts.push(TensorLocation {
                 shape: output.shape.clone(),
                 file: TensorFile::Connection,

@@ -2,7 +2,6 @@
 
 use super::message::Answer;
 use super::runner::Runner;
-use rustix::fs::{MemfdFlags, memfd_create};
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use tempfile::NamedTempFile;
 use weir_fake_cuda::{Fake, TEST_KERNELS};
 use weir_types::Shape;
-use weir_worker::{TensorFile, TensorLocation};
+use weir_worker::{TensorFile, TensorLocation, tensor_memory};
 
 const MEMORY_BYTES_MAX: u64 = 8 << 20;
 /// Offset of the outputs, far after the inputs.
@@ -43,7 +42,7 @@ fn graph(kernel: &str) -> NamedTempFile {
 }
 
 fn memory() -> File {
-    File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap())
+    tensor_memory(1 << 20).unwrap()
 }
 
 fn run(runner: &mut Runner, memory: &File, values: &[f32], outputs: &[usize]) -> Answer {

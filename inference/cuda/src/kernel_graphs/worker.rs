@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use weir_inference::{InferenceError, Interrupt};
 use weir_types::TenantId;
-use weir_worker::{MEMORY_BYTES_KEPT, Restarts};
+use weir_worker::{MEMORY_BYTES_KEPT, Restarts, release_memory_beyond};
 
 /// Maximum time for a worker to start and open its device, and to load a graph, which includes the
 /// driver's compilation of PTX.
@@ -28,6 +28,8 @@ pub(crate) struct Worker {
     driver: PathBuf,
     ordinal: u32,
     tenant: TenantId,
+    /// Limit of the bytes of a run's inputs, and of its outputs.
+    tensor_bytes_max: u64,
     /// Counter for unique graph numbers.
     graphs: AtomicU64,
     /// `None` while a caller holds the turn.
@@ -59,11 +61,13 @@ impl Worker {
         driver: PathBuf,
         ordinal: u32,
         tenant: TenantId,
+        tensor_bytes_max: u64,
     ) -> Self {
         let graphs = AtomicU64::new(0);
         let state = Mutex::new(Some(State::default()));
         let returned = Condvar::new();
-        Self { config, driver, ordinal, tenant, graphs, state, returned, unneeded: Mutex::default() }
+        let unneeded = Mutex::default();
+        Self { config, driver, ordinal, tenant, tensor_bytes_max, graphs, state, returned, unneeded }
     }
 
     /// Returns the number for a new graph.
@@ -140,14 +144,14 @@ impl Turn<'_> {
     }
 
     fn start(&mut self) -> Result<(), InferenceError> {
-        let Worker { config, driver, ordinal, tenant, .. } = self.worker;
+        let Worker { config, driver, ordinal, tenant, tensor_bytes_max, .. } = self.worker;
         if let Some(wait) = self.state.restarts.wait(Instant::now()) {
             return Err(unavailable(&format!(
                 "the worker for kernels of {tenant} has ended again and again, and is not started within {} ms",
                 wait.as_millis()
             )));
         }
-        let process = WorkerProcess::start(config.command.as_ref());
+        let process = WorkerProcess::start(config.command.as_ref(), *tensor_bytes_max);
         self.state.process = Some(process.map_err(|error| {
             self.state.restarts.died(Instant::now());
             unavailable(&format!("its worker cannot be started: {error}"))
@@ -218,11 +222,8 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let state = std::mem::take(&mut self.state);
         if let Some(process) = &state.process {
-            // The data of this run is useless to the next run, so a large file is truncated.
-            let is_large = process.memory.metadata().is_ok_and(|memory| memory.len() > MEMORY_BYTES_KEPT);
-            if is_large {
-                let _ = process.memory.set_len(0);
-            }
+            // The data of this run is useless to the next run.
+            release_memory_beyond(&process.memory, MEMORY_BYTES_KEPT);
         }
         *self.worker.state.lock() = Some(state);
         self.worker.returned.notify_one();

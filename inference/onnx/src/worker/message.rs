@@ -38,6 +38,8 @@ pub(super) struct Start {
     pub(super) library: PathBuf,
     /// Folder with the files of the worker's models.
     pub(super) folder: PathBuf,
+    /// Limit of the worker's open files.
+    pub(super) open_files_max: u64,
     /// Limit of the worker's address space.
     pub(super) memory_bytes_max: u64,
     /// Limit of the memory of runs for intermediate tensors.

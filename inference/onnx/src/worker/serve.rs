@@ -6,7 +6,7 @@ use crate::runtime::Runtime;
 use crate::session::CpuModel;
 use crate::store::TensorStore;
 use parking_lot::{Mutex, MutexGuard};
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,6 +29,8 @@ pub const CPU_WORKER_COMMAND: &str = "__run-cpu-models";
 
 /// Maximum time for a cancelled run to end.
 const CANCEL_TIME_MAX: Duration = Duration::from_secs(10);
+/// Maximum number of threads: far more than the sessions of a worker start.
+const THREADS_MAX: u64 = 16_384;
 /// Maximum number of cancelled runs whose end is watched.
 const CANCELLED_MAX: usize = 1_024;
 
@@ -70,8 +72,7 @@ fn serve() -> io::Result<()> {
 /// Confines the process, before it has threads or has read anything from a model.
 fn confine(start: &Start) -> io::Result<()> {
     let mut missing = confine_process();
-    let limit = Some(start.memory_bytes_max);
-    setrlimit(Resource::As, Rlimit { current: limit, maximum: limit })?;
+    limit(start)?;
     // Before the files of the library's dependencies are out of reach. An error is reported when the
     // runtime is opened.
     let _ = Runtime::preload(&start.library);
@@ -83,6 +84,26 @@ fn confine(start: &Start) -> io::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Limits the process's use of what the other layers leave to it.
+fn limit(start: &Start) -> io::Result<()> {
+    let limits = [
+        (Resource::As, start.memory_bytes_max),
+        // The only files that it can write are those of its connections.
+        (Resource::Fsize, start.tensor_bytes_max),
+        (Resource::Nofile, start.open_files_max),
+        // Counted for this user namespace alone, and so without effect on other processes.
+        (Resource::Nproc, THREADS_MAX),
+        (Resource::Memlock, 0),
+        (Resource::Msgqueue, 0),
+    ];
+    for (resource, bound) in limits {
+        // Lower limits of the node stay in force.
+        let bound = getrlimit(resource).maximum.map_or(bound, |maximum| maximum.min(bound));
+        setrlimit(resource, Rlimit { current: Some(bound), maximum: Some(bound) })?;
+    }
+    Ok(())
 }
 
 /// Thread that ends the process if a cancelled run does not end soon. An operator that computes for

@@ -6,12 +6,12 @@ use crate::failure::weights_failure;
 use crate::model::owner;
 use crate::session::misfit;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use weir_device::Arena;
 use weir_device::cuda::{Fetch, Place, Span};
 use weir_inference::InferenceError;
 use weir_types::TenantId;
+use weir_worker::write_memory;
 
 /// Size of a piece in bytes. The staging memory between the device and the connection's memory
 /// holds two pieces.
@@ -23,7 +23,7 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
     let held = Arc::new(stayed.hold(owner(tenant))?);
     let span: Span = match held.place() {
         Place::Host(bytes) => {
-            memory.write_all_at(&bytes, 0).map_err(|error| failed(&error))?;
+            write_memory(memory, &bytes, 0).map_err(|error| failed(&error))?;
             return Ok(bytes.len() as u64);
         }
         Place::Device(span) => span,
@@ -35,7 +35,7 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
         // The run that produced the tensor has ended, so no ordering is needed.
         let fetched = stayed.gpu.transfers.fetch(piece, &pieces, Box::new(held.clone()));
         let bytes = fetched.and_then(Fetch::wait).map_err(|error| weights_failure(&error))?;
-        memory.write_all_at(&bytes, offset).map_err(|error| failed(&error))?;
+        write_memory(memory, &bytes, offset).map_err(|error| failed(&error))?;
         offset += piece.bytes();
     }
     Ok(span.bytes())

@@ -8,8 +8,6 @@ use crate::form::form;
 use crate::model::ModelFiles;
 use crate::worker::message::{Answer, Exported, FILES_MAX, Input, Output, Place, Request};
 use bytes::Bytes;
-use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,7 +16,7 @@ use tempfile::TempDir;
 use weir_fake_cuda::Fake;
 use weir_inference::{InferenceError, ModelKey, ModelSource, Prepared};
 use weir_types::{Batching, ModelId, Name, Precision, Shape, TenantId, Version};
-use weir_worker::{ConnectionFiles, TensorFile, TensorLocation};
+use weir_worker::{ConnectionFiles, TensorFile, TensorLocation, tensor_memory};
 
 /// Number of rows of 4 KiB in every tensor of these tests.
 const ROWS: u32 = 8;
@@ -48,7 +46,7 @@ impl Stage {
         fake.set("devices", 2);
         let service = Service::default();
         let blobs = tempfile::tempdir().unwrap();
-        let file = || File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
+        let file = || tensor_memory(64 << 20).unwrap();
         let files = ConnectionFiles { memory: file(), arena: Some(file()) };
         let stage = Self { service, files, blobs, fake };
         let gpu = GpuConfig {

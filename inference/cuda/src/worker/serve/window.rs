@@ -11,7 +11,7 @@ use weir_device::Buffer;
 use weir_device::cuda::{CudaError, Held, Imported, Owner, Place, Span, Stream};
 use weir_inference::InferenceError;
 use weir_types::{ElementType, Shape};
-use weir_worker::{ConnectionFiles, TensorFile, TensorLocation};
+use weir_worker::{ConnectionFiles, TensorFile, TensorLocation, write_memory};
 
 /// Tensors of one run. Host inputs are read from the connection's files into pinned memory; host
 /// outputs are written from pinned memory.
@@ -174,7 +174,7 @@ impl Exchange for Window<'_> {
         shape: Shape,
         bytes: &[u8],
     ) -> Result<(), InferenceError> {
-        self.files.memory.write_all_at(bytes, self.end).map_err(|error| failed(&error))?;
+        write_memory(&self.files.memory, bytes, self.end).map_err(|error| failed(&error))?;
         let part = TensorLocation {
             shape,
             file: TensorFile::Connection,
