@@ -132,7 +132,7 @@ impl Worker {
             // The argument is only for process listings. The driver's compilation cache needs HOME.
             command.arg(config.device().to_string()).stdin(theirs);
             command.envs(std::env::var_os("HOME").map(|home| ("HOME", home)));
-            Ok((control, arena, Process::start(&mut command)?))
+            Ok((control, arena, Process::start(&mut command, config.device().to_string())?))
         });
         let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
         let (control, arena, process) =

@@ -240,7 +240,8 @@ impl Worker {
             };
             let mut command = command(config.command.as_ref(), CPU_WORKER_COMMAND);
             command.arg(serde_json::to_string(&start)?).stdin(theirs);
-            Ok((control, folder, Process::start(&mut command)?))
+            let process = Process::start(&mut command, format!("models of {tenant}"))?;
+            Ok((control, folder, process))
         });
         let (control, folder, process) = started.map_err(cannot)?;
         let worker = Arc::new(Self {

@@ -4,7 +4,8 @@
 //! Each engine defines the requests and replies of its workers. This crate has the parts that all
 //! engines use:
 //!
-//! - [`Process`] is a running worker, which is killed on drop.
+//! - [`Process`] is a running worker, which is killed on drop. Its standard error becomes lines of the
+//!   node's log.
 //! - [`Control`] is the socket that the main thread of a worker reads: new connections and
 //!   cancellations ([`ControlMessage`]). The worker ends when the socket closes.
 //! - [`Connection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
@@ -15,6 +16,7 @@
 //! - [`ActiveRuns`] are the runs in a worker, and their cancellation.
 //! - [`Restarts`] limits the rate of restarts.
 
+mod output;
 mod process;
 pub use process::{Process, Program, command, end_at_once};
 

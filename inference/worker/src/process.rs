@@ -1,5 +1,6 @@
 //! Start and end of a worker process.
 
+use crate::output;
 use rustix::process::{Signal, getpid, kill_process};
 use std::ffi::OsString;
 use std::io;
@@ -22,7 +23,8 @@ pub type Program = (PathBuf, Vec<OsString>);
 pub struct Process(Option<Child>);
 
 /// Returns the command that starts a worker: `program`, or this executable with a hidden
-/// subcommand. The worker inherits no environment variables. The caller sets its streams.
+/// subcommand. The worker inherits no environment variables. The caller sets its
+/// standard input and output.
 #[must_use]
 pub fn command(program: Option<&Program>, subcommand: &str) -> Command {
     let (program, arguments) = match program {
@@ -42,9 +44,17 @@ pub fn end_at_once() {
 }
 
 impl Process {
-    /// Starts the process.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
-        command.spawn().map(|child| Self(Some(child)))
+    /// Starts the process. Lines that it writes to standard error are logged, within bounds, under
+    /// the name `worker`.
+    pub fn start(command: &mut Command, worker: String) -> io::Result<Self> {
+        let mut child = command.stderr(Stdio::piped()).spawn()?;
+        let errors = child.stderr.take();
+        // From here on, the process ends with `started`.
+        let started = Self(Some(child));
+        if let Some(errors) = errors {
+            output::start(worker, errors)?;
+        }
+        Ok(started)
     }
 
     /// Describes how the process ended, after its socket has closed.

@@ -46,13 +46,13 @@ pub(super) enum CallError {
 
 impl WorkerProcess {
     /// Starts a worker: `program`, or this executable. The tensors of a run may have `tensor_bytes_max`
-    /// bytes.
-    pub(super) fn start(program: Option<&Program>, tensor_bytes_max: u64) -> io::Result<Self> {
+    /// bytes. The log calls the worker `name`.
+    pub(super) fn start(program: Option<&Program>, tensor_bytes_max: u64, name: String) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = tensor_memory(tensor_bytes_max)?;
         let mut command = command(program, WORKER_COMMAND);
         command.env(NO_CACHE.0, NO_CACHE.1).stdin(OwnedFd::from(theirs)).stdout(memory.try_clone()?);
-        let process = Process::start(&mut command)?;
+        let process = Process::start(&mut command, name)?;
         socket.set_read_timeout(Some(LOOK_EVERY))?;
         socket.set_write_timeout(Some(SEND_TIME_MAX))?;
         Ok(Self { process, socket, memory })

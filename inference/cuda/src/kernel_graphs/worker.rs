@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
+use weir_device::Device;
 use weir_inference::{InferenceError, Interrupt};
 use weir_types::TenantId;
 use weir_worker::{MEMORY_BYTES_KEPT, Restarts, release_memory_beyond};
@@ -151,7 +152,8 @@ impl Turn<'_> {
                 wait.as_millis()
             )));
         }
-        let process = WorkerProcess::start(config.command.as_ref(), *tensor_bytes_max);
+        let name = format!("kernel graphs of {tenant} on {}", Device::Cuda { ordinal: *ordinal });
+        let process = WorkerProcess::start(config.command.as_ref(), *tensor_bytes_max, name);
         self.state.process = Some(process.map_err(|error| {
             self.state.restarts.died(Instant::now());
             unavailable(&format!("its worker cannot be started: {error}"))

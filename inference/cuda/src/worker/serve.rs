@@ -25,7 +25,7 @@ pub const DEVICE_WORKER_COMMAND: &str = "__run-models";
 pub fn device_worker_main() -> ExitCode {
     let served = serve();
     if let Err(error) = &served {
-        // Standard error, which goes to the node's log, is the only remaining channel.
+        // Standard error, which the node logs, is the only remaining channel.
         eprintln!("the worker of a device: {error}");
     }
     end_at_once();

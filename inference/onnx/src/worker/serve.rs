@@ -40,7 +40,7 @@ const CANCELLED_MAX: usize = 1_024;
 pub fn cpu_worker_main() -> ExitCode {
     let served = serve();
     if let Err(error) = &served {
-        // Standard error, which goes to the node's log, is the only remaining channel.
+        // Standard error, which the node logs, is the only remaining channel.
         eprintln!("a worker of models: {error}");
     }
     end_at_once();
