@@ -9,16 +9,24 @@ use weir_types::ModelId;
 
 /// Consecutive deaths after which a model is quarantined.
 const DEATHS_MAX: u32 = 2;
-/// The most models with a record. Beyond this, the records of models that are not quarantined are
-/// dropped first.
-const RECORDS_MAX: usize = 4_096;
+/// The most models of a tenant with a record. Beyond this, the tenant's oldest record is dropped, and
+/// those of models that are not quarantined first.
+const RECORDS_PER_TENANT_MAX: usize = 256;
 
 /// Consecutive deaths of workers by model.
 #[derive(Default)]
-pub(super) struct Deaths(Mutex<HashMap<ModelKey, Record>>);
+pub(super) struct Deaths(Mutex<Records>);
 
 #[derive(Default)]
+struct Records {
+    by_model: HashMap<ModelKey, Record>,
+    /// Number of the next record.
+    next: u64,
+}
+
 struct Record {
+    /// Records are numbered in the order of their first death.
+    number: u64,
     in_a_row: u32,
     /// Why the model is quarantined, once it is.
     quarantine: Option<Arc<str>>,
@@ -29,13 +37,7 @@ impl Deaths {
     pub(super) fn died(&self, models: &[ModelKey], how: &str) {
         let mut records = self.0.lock();
         for key in models {
-            if records.len() >= RECORDS_MAX && !records.contains_key(key) {
-                records.retain(|_, record| record.quarantine.is_some());
-            }
-            if records.len() >= RECORDS_MAX && !records.contains_key(key) {
-                records.clear();
-            }
-            let record = records.entry(key.clone()).or_default();
+            let record = records.record(key);
             record.in_a_row += 1;
             if record.in_a_row >= DEATHS_MAX && record.quarantine.is_none() {
                 let ModelId { name, version, .. } = &key.id;
@@ -51,7 +53,7 @@ impl Deaths {
 
     /// Records a successful run.
     pub(super) fn ran(&self, key: &ModelKey) {
-        let mut records = self.0.lock();
+        let records = &mut self.0.lock().by_model;
         // The common case: no model has ever ended a worker.
         if !records.is_empty() && records.get(key).is_some_and(|record| record.quarantine.is_none()) {
             records.remove(key);
@@ -61,17 +63,39 @@ impl Deaths {
     /// Whether the model ran when a worker died, and has not run successfully since. Such a model
     /// gets a worker of its own, so that another death is certainly its doing.
     pub(super) fn is_suspect(&self, key: &ModelKey) -> bool {
-        self.0.lock().contains_key(key)
+        self.0.lock().by_model.contains_key(key)
     }
 
     /// Why a model is quarantined, if it is.
     pub(super) fn quarantine(&self, key: &ModelKey) -> Option<Arc<str>> {
-        self.0.lock().get(key)?.quarantine.clone()
+        self.0.lock().by_model.get(key)?.quarantine.clone()
     }
 
     /// Ends the quarantine of a model. Returns whether the model was quarantined.
     pub(super) fn release(&self, key: &ModelKey) -> bool {
-        self.0.lock().remove(key).is_some_and(|record| record.quarantine.is_some())
+        self.0.lock().by_model.remove(key).is_some_and(|record| record.quarantine.is_some())
+    }
+}
+
+impl Records {
+    /// The record of a model, which is made if there is none.
+    fn record(&mut self, key: &ModelKey) -> &mut Record {
+        if !self.by_model.contains_key(key) {
+            let tenant = &key.id.tenant;
+            let of_tenant = || self.by_model.iter().filter(|(key, _)| key.id.tenant == *tenant);
+            if of_tenant().count() >= RECORDS_PER_TENANT_MAX {
+                let dropped =
+                    of_tenant().min_by_key(|(_, record)| (record.quarantine.is_some(), record.number));
+                if let Some(dropped) = dropped.map(|(key, _)| key.clone()) {
+                    self.by_model.remove(&dropped);
+                }
+            }
+        }
+        let number = self.next;
+        self.by_model.entry(key.clone()).or_insert_with(|| {
+            self.next += 1;
+            Record { number, in_a_row: 0, quarantine: None }
+        })
     }
 }
 
@@ -111,15 +135,40 @@ mod tests {
         assert!(!deaths.is_suspect(&keys[0]) && deaths.is_suspect(&keys[1]));
     }
 
+    fn killed_twice(deaths: &Deaths, key: &ModelKey) {
+        deaths.died(std::slice::from_ref(key), "SIGFPE");
+        deaths.died(std::slice::from_ref(key), "SIGFPE");
+    }
+
     #[test]
     fn records_are_bounded_and_quarantines_stay_longest() {
         let deaths = Deaths::default();
         let bad = key("bad");
-        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
-        deaths.died(std::slice::from_ref(&bad), "SIGFPE");
-        for number in 0..2 * RECORDS_MAX {
+        killed_twice(&deaths, &bad);
+        for number in 0..2 * RECORDS_PER_TENANT_MAX {
             deaths.died(&[key(&format!("m{number}"))], "SIGFPE");
         }
-        assert!(deaths.0.lock().len() <= RECORDS_MAX && deaths.quarantine(&bad).is_some());
+        assert_eq!(deaths.0.lock().by_model.len(), RECORDS_PER_TENANT_MAX);
+        assert!(deaths.quarantine(&bad).is_some());
+        let last = format!("m{}", 2 * RECORDS_PER_TENANT_MAX - 1);
+        assert!(deaths.is_suspect(&key(&last)) && !deaths.is_suspect(&key("m0")), "the oldest are dropped");
+    }
+
+    #[test]
+    fn quarantines_of_a_tenant_do_not_end_those_of_others() {
+        let deaths = Deaths::default();
+        let bad = key("bad");
+        killed_twice(&deaths, &bad);
+        let theirs = |number: usize| {
+            let ModelKey { mut id, generation } = key(&format!("m{number}"));
+            id.tenant = TenantId::new("hostile").unwrap();
+            ModelKey { id, generation }
+        };
+        for number in 0..5_000 {
+            killed_twice(&deaths, &theirs(number));
+        }
+        assert!(deaths.quarantine(&bad).is_some());
+        assert!(deaths.quarantine(&theirs(4_999)).is_some() && deaths.quarantine(&theirs(0)).is_none());
+        assert_eq!(deaths.0.lock().by_model.len(), 1 + RECORDS_PER_TENANT_MAX);
     }
 }
