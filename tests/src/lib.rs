@@ -56,6 +56,9 @@ pub use receiver::{Received, Receiver};
 mod raw;
 pub use raw::{raw, raw_cut_off};
 
+mod private;
+pub use private::write_private;
+
 mod process;
 pub use process::{children, pss_bytes, rss_bytes, signal, threads};
 

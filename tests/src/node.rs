@@ -4,7 +4,7 @@
 //! crash), or the drop of the `Node` (SIGKILL). The folder is removed with the last node that was
 //! started on it. The log is printed if the test fails.
 
-use crate::Client;
+use crate::{Client, write_private};
 use std::ffi::OsString;
 use std::fs::File;
 use std::ops::Deref;
@@ -199,9 +199,7 @@ impl NodeBuilder {
     #[must_use]
     pub fn tokens(self, lines: &[&str]) -> Self {
         let path = self.folder.path().join("tokens");
-        std::fs::write(&path, lines.join("\n")).expect("the token file cannot be written");
-        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-        std::fs::set_permissions(&path, private).expect("the token file cannot be made private");
+        write_private(&path, &lines.join("\n"));
         self.argument("--token-file").argument(path)
     }
 

@@ -6,16 +6,13 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use weir_call::headers;
+use weir_storage::{PrivateFileError, read_private_file};
 use weir_types::{ContentHash, ErrorCode, TenantId};
 
 /// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
-
-/// Permission bits of users who are neither the owner of a file nor in its group.
-const OTHERS: u32 = 0o007;
 
 /// Name of the operator in the tenant column of a token file.
 const OPERATOR: &str = "*";
@@ -62,14 +59,12 @@ impl Identity {
 /// Invalid token file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenFileError {
-    #[error("cannot read it: {0}")]
-    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    File(#[from] PrivateFileError),
     #[error("line {line}: {why}; a line is TOKEN or TOKEN TENANT (* for the operator), # starts a comment")]
     Line { line: usize, why: String },
     #[error("it has no tokens")]
     Empty,
-    #[error("other users of this machine can read it: run `chmod 600 {}`", .0.display())]
-    Public(PathBuf),
 }
 
 impl Tokens {
@@ -89,11 +84,7 @@ impl Tokens {
 
     /// Reads a token file: one `TOKEN [TENANT]` per line, where the tenant `*` is the operator.
     fn read(path: &Path) -> Result<Self, TokenFileError> {
-        let mode = std::fs::metadata(path)?.mode();
-        if mode & OTHERS != 0 {
-            return Err(TokenFileError::Public(path.to_owned()));
-        }
-        Self::parse(&std::fs::read_to_string(path)?)
+        Self::parse(&read_private_file(path)?)
     }
 
     fn parse(text: &str) -> Result<Self, TokenFileError> {

@@ -11,5 +11,8 @@ pub use health::{DiskFull, StorageHealth, is_disk_full};
 mod identity;
 pub use identity::{IdentityError, MarkerPolicy, check_identity, forget_identity, is_used};
 
+mod private;
+pub use private::{PrivateFileError, read_private_file};
+
 mod follow;
 pub use follow::{Follow, Heard, follow};

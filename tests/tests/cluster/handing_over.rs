@@ -1,7 +1,7 @@
 //! Direct transfer of intermediates between the nodes of a workflow's steps.
 
 use super::fake;
-use weir_tests::{Cluster, Etcd, eventually};
+use weir_tests::{Cluster, Etcd, eventually, write_private};
 use weir_types::ErrorCode;
 
 /// Number of rows of four bytes that makes an output large enough to stay on its node.
@@ -129,7 +129,7 @@ async fn clients_cannot_read_intermediates() {
     }
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
-    std::fs::write(&secret, "0123456789abcdef0123\n").unwrap();
+    write_private(&secret, "0123456789abcdef0123\n");
     let cluster = Cluster::builder()
         .set("cluster.secret_file", secret.display())
         .set("models.backend", "fake")

@@ -1,6 +1,6 @@
 //! Authentication between nodes.
 
-use weir_tests::{Cluster, Etcd};
+use weir_tests::{Cluster, Etcd, write_private};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -11,8 +11,8 @@ async fn nodes_with_a_different_secret_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let ours = folder.path().join("ours");
     let theirs = folder.path().join("theirs");
-    std::fs::write(&ours, "0123456789abcdef0123\n").unwrap();
-    std::fs::write(&theirs, "fedcba9876543210fedc\n").unwrap();
+    write_private(&ours, "0123456789abcdef0123\n");
+    write_private(&theirs, "fedcba9876543210fedc\n");
     let cluster = Cluster::builder().set("cluster.secret_file", ours.display()).start(2).await;
     let node = &cluster.nodes[0];
     for (header, value) in [("weir-grant", "{}"), ("weir-cluster-secret", "0123456789abcdef0123")] {

@@ -3,6 +3,7 @@
 use anyhow::{Context, bail};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::path::Path;
+use weir_storage::read_private_file;
 use weir_types::ContentHash;
 
 /// The length of the shortest secret. For comparison: 128 bits in base64 take 22 characters.
@@ -25,8 +26,8 @@ impl Secret {
     /// machine.
     pub fn read(file: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = file else { return Ok(Self::from_header(HeaderValue::from_static(""))) };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the cluster's secret {}", path.display()))?;
+        let text = read_private_file(path)
+            .with_context(|| format!("cannot use the cluster's secret {}", path.display()))?;
         let word = text.split_whitespace().next().unwrap_or_default();
         if word.len() < LEN_MIN {
             bail!("the cluster's secret in {} has fewer than {LEN_MIN} characters", path.display());
@@ -61,12 +62,31 @@ impl Secret {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn set_mode(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn secret_that_other_users_can_read_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "0123456789abcdef\n").unwrap();
+        set_mode(&path, 0o644);
+        let refused = Secret::read(Some(&path)).map(|_| ()).unwrap_err();
+        assert!(format!("{refused:#}").contains("chmod 600"), "{refused:#}");
+        set_mode(&path, 0o640);
+        assert!(Secret::read(Some(&path)).is_ok());
+    }
 
     #[test]
     fn secret_has_a_minimum_length_and_must_match_exactly() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         std::fs::write(&path, "too short\n").unwrap();
+        set_mode(&path, 0o600);
         assert!(Secret::read(Some(&path)).is_err());
         assert!(Secret::read(Some(&folder.path().join("missing"))).is_err());
         std::fs::write(&path, "0123456789abcdef\n").unwrap();
