@@ -158,8 +158,9 @@ impl<W: Work> Runs<W> {
         let number = lane.number;
         let entry = Entry { lane, arrived, deadline, interrupt: interrupt.clone(), fit, job: work };
         let mut state = self.shared.queue.lock();
-        let key = state.jobs.push(priority, entry).map_err(|error| match error {
-            PushError::Full => InferenceError::QueueFull { len_max: self.shared.len_max },
+        let full = || InferenceError::QueueFull { len_max: self.shared.len_max };
+        let (key, displaced) = state.jobs.push(priority, entry).map_err(|error| match error {
+            PushError::Full => full(),
             PushError::Closed => shutting_down(),
         })?;
         let watcher_sleeps_past =
@@ -172,6 +173,9 @@ impl<W: Work> Runs<W> {
         }
         if wake_watcher {
             self.shared.deadline_near.notify_one();
+        }
+        if let Some(displaced) = displaced {
+            displaced.job.refuse(full());
         }
         Ok(Ticket { shared: self.shared.clone(), key, lane: number, interrupt })
     }
@@ -273,11 +277,11 @@ impl<W: Work> Shared<W> {
     fn finish(&self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<W>)>) -> Vec<Entry<W>> {
         let mut state = self.queue.lock();
         if state.jobs.is_closed() {
-            state.jobs.finish(thread, lane, Vec::new());
+            state.jobs.finish(thread, lane, Vec::new(), Instant::now());
             return again.into_iter().map(|(_, entry)| entry).collect();
         }
         let count = again.len();
-        state.jobs.finish(thread, lane, again);
+        state.jobs.finish(thread, lane, again, Instant::now());
         // This thread takes one of them.
         for _ in 1..count {
             let Some(woken) = state.idle.pop().and_then(|thread| self.job_ready.get(thread)) else { break };
@@ -364,6 +368,7 @@ fn guard_against_panic(what: &str, body: impl FnOnce()) {
 mod tests {
     use super::*;
     use std::thread::ThreadId;
+    use weir_types::TenantId;
 
     /// Reports the thread that ran it.
     struct WhoAmI(Sender<ThreadId>);
@@ -404,7 +409,8 @@ mod tests {
         let ran_by: Vec<ThreadId> = (0..20)
             .map(|number| {
                 all_are_idle();
-                let lane = Lane { number, slots: LaneSlots::new(1), batcher: None };
+                let tenant = TenantId::default();
+                let lane = Lane { number, tenant, slots: LaneSlots::new(1), batcher: None };
                 let _ticket = runs.submit(lane, 0, None, WhoAmI(ran.clone())).unwrap();
                 who.recv().unwrap()
             })

@@ -6,8 +6,8 @@
 //! - The batch stays within its limits, and leaves one request for every other free slot.
 //! - No member misses a deadline that it would meet alone; deadlines are compared with the expected
 //!   time of the whole run.
-//! - No request of another model waits for a less urgent request, or misses its deadline because
-//!   others joined.
+//! - No request for another model of the tenant waits for a less urgent request, and no request for
+//!   another model misses its deadline because others joined.
 //!
 //! Of the remaining sizes, the choice is the one after which all waiting requests finish soonest,
 //! assuming that the rest runs at the best size that it can reach. The run has one request if more
@@ -48,7 +48,7 @@ pub(crate) struct Situation<'a> {
     pub(crate) free_slots: usize,
     /// Whether the device is running something.
     pub(crate) is_busy: bool,
-    /// The most urgent priority among requests that wait for other models.
+    /// The most urgent priority among requests that wait for other models of the tenant.
     pub(crate) others_priority: Option<u32>,
     /// The longest time that the next requests for other models can wait, in nanoseconds; infinite
     /// if no other model waits for this slot.

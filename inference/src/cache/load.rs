@@ -78,7 +78,7 @@ fn room(
 fn lane(shared: &Shared, state: &mut State, source: &ModelSource) -> Lane {
     let slots = LaneSlots::new(slots(shared, source));
     let number = state.lane(shared.backend.in_turn(source));
-    Lane { number, slots, batcher: batcher(shared, source) }
+    Lane { number, tenant: source.id().tenant.clone(), slots, batcher: batcher(shared, source) }
 }
 
 impl Shared {

@@ -30,7 +30,8 @@ impl Pin {
             Lane { batcher: None, ..own.clone() }
         } else {
             let number = shared.state.lock().lane(None);
-            Lane { number, slots: LaneSlots::new(shared.config.slots), batcher: None }
+            let slots = LaneSlots::new(shared.config.slots);
+            Lane { number, tenant: own.tenant.clone(), slots, batcher: None }
         };
         Probe { lane, pool: Arc::new(Pool::new(threads)), pin: self.clone() }
     }

@@ -1,8 +1,12 @@
 //! Run queue: chooses which jobs run next. No threads and no clock: the caller locks, waits and
 //! passes the time.
 //!
-//! Models are ordered by the priority of their first job, then by its arrival. A model at its limit
-//! of concurrent runs leaves the line until one of its runs ends.
+//! Tenants take turns, by the run time that they have had ([`Tenants`]). The models of a tenant are
+//! ordered by the priority of their first job, then by its arrival. A model at its limit of concurrent
+//! runs leaves the line until one of its runs ends.
+//!
+//! A full queue rejects a job, unless another tenant has more jobs waiting: then the last of those
+//! makes room.
 //!
 //! ```text
 //! push -> waits in its lane (model) -> take: the first lane in line -> running, one run per thread
@@ -13,14 +17,17 @@
 
 mod entry;
 pub(crate) use entry::{Entry, Lane, LaneSlots, Taken};
+mod tenants;
+use tenants::Tenants;
 
 use crate::batching::{Candidate, Choice, Situation};
 use crate::interrupt::Interrupt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_types::TenantId;
 
-/// Order of a job in the queue: its priority, then its arrival.
+/// Order of a job among those of its tenant: its priority, then its arrival.
 pub(crate) type Key = (u32, u64);
 
 /// Jobs of a lane that are examined for one run, per job that the run could have.
@@ -40,21 +47,32 @@ pub(super) enum Next<T> {
 pub(super) struct Queue<T> {
     len_max: usize,
     lanes: HashMap<u64, LaneState<T>>,
-    /// The first job of every lane that may start a run.
-    heads: BTreeSet<(Key, u64)>,
+    tenants: Tenants,
     /// Waiting jobs with a deadline, the earliest first.
     deadlines: BTreeSet<(Instant, Key, u64)>,
     len: usize,
     arrivals: u64,
-    /// The jobs that each thread runs.
-    running: Vec<Vec<Running>>,
+    /// The run of each thread.
+    running: Vec<ThreadRun>,
     closed: bool,
 }
 
 struct LaneState<T> {
+    tenant: TenantId,
     slots: LaneSlots,
+    /// Time of the lane's last run.
+    run_time: Duration,
     running: usize,
     waiting: BTreeMap<Key, Entry<T>>,
+}
+
+/// The run of a thread; without jobs while the thread is free.
+#[derive(Clone, Default)]
+struct ThreadRun {
+    jobs: Vec<Running>,
+    began: Option<Instant>,
+    /// Run time that the tenant was charged with.
+    charged_ns: u64,
 }
 
 #[derive(Clone)]
@@ -80,53 +98,65 @@ impl<T> Queue<T> {
         Self {
             len_max,
             lanes: HashMap::new(),
-            heads: BTreeSet::new(),
+            tenants: Tenants::default(),
             deadlines: BTreeSet::new(),
             len: 0,
             arrivals: 0,
-            running: vec![Vec::new(); threads],
+            running: vec![ThreadRun::default(); threads],
             closed: false,
         }
     }
 
-    /// Queues a job. A full queue still accepts a job that an idle thread can start immediately.
-    pub(super) fn push(&mut self, priority: u32, entry: Entry<T>) -> Result<Key, PushError> {
+    /// Queues a job. A full queue still accepts a job that an idle thread can start immediately, and a
+    /// job of a tenant with a smaller share of the queue than another. Then it also returns the job
+    /// that had to leave the queue.
+    pub(super) fn push(
+        &mut self,
+        priority: u32,
+        entry: Entry<T>,
+    ) -> Result<(Key, Option<Entry<T>>), PushError> {
         if self.closed {
             return Err(PushError::Closed);
         }
-        let idle = self.running.iter().filter(|running| running.is_empty()).count();
+        let idle = self.running.iter().filter(|running| running.jobs.is_empty()).count();
+        let mut displaced = None;
         if self.len >= self.len_max.saturating_add(idle) {
-            return Err(PushError::Full);
+            let (key, lane) = self.tenants.displaced_by(&entry.lane.tenant).ok_or(PushError::Full)?;
+            displaced = self.remove(key, lane);
         }
         self.arrivals += 1;
         let key = (priority, self.arrivals);
         self.insert(key, entry);
-        Ok(key)
+        Ok((key, displaced))
     }
 
     /// Starts the next run on `thread`.
     pub(super) fn take(&mut self, thread: usize, now: Instant) -> Next<T> {
         let mut wakes_at: Option<Instant> = None;
-        for (place, (_, number)) in self.heads.iter().enumerate() {
-            match self.turn(place, *number, thread, now) {
-                Some(Turn::Run { keys, is_trial }) => return self.start(thread, *number, keys, is_trial),
-                Some(Turn::Wait(until)) => wakes_at = Some(wakes_at.map_or(until, |at| at.min(until))),
-                None => {}
+        let run = self.tenants.lanes().find_map(|(_, _, number)| match self.turn(number, thread, now)? {
+            Turn::Run { keys, is_trial } => Some((number, keys, is_trial)),
+            Turn::Wait(until) => {
+                wakes_at = Some(wakes_at.map_or(until, |at| at.min(until)));
+                None
             }
+        });
+        match run {
+            Some((number, keys, is_trial)) => self.start(thread, number, keys, is_trial, now),
+            None => Next::Wait(wakes_at),
         }
-        Next::Wait(wakes_at)
     }
 
     /// Ends the run on `thread`, and requeues the jobs in `again` to run alone. At most one lane
     /// becomes able to start a run, and `thread` is free to take it, so no other thread needs
     /// waking unless `again` has several jobs.
-    pub(super) fn finish(&mut self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<T>)>) {
-        if let Some(running) = self.running.get_mut(thread) {
-            running.clear();
-        }
+    pub(super) fn finish(&mut self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<T>)>, now: Instant) {
+        let ended = self.running.get_mut(thread).map(std::mem::take).unwrap_or_default();
+        let time = ended.began.map(|began| now.saturating_duration_since(began)).unwrap_or_default();
+        self.tenants.ends(&lane.tenant, ended.charged_ns, time);
         self.unlist(lane.number);
         if let Some(state) = self.lanes.get_mut(&lane.number) {
             state.running = state.running.saturating_sub(1);
+            state.run_time = time;
         }
         self.list(lane.number);
         for (key, entry) in again {
@@ -163,7 +193,8 @@ impl<T> Queue<T> {
             expired.extend(self.remove(key, lane));
         }
         let late = |running: &&mut Running| running.deadline.is_some_and(|deadline| deadline <= now);
-        let overdue = self.running.iter_mut().flatten().filter(late).map(|running| {
+        let running = self.running.iter_mut().flat_map(|run| &mut run.jobs);
+        let overdue = running.filter(late).map(|running| {
             running.deadline = None;
             running.interrupt.clone()
         });
@@ -173,7 +204,7 @@ impl<T> Queue<T> {
     /// The time at which [`Queue::expire`] is next needed.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.deadlines.first().map(|(deadline, ..)| *deadline);
-        self.running.iter().flatten().filter_map(|running| running.deadline).chain(waiting).min()
+        self.running_jobs().filter_map(|running| running.deadline).chain(waiting).min()
     }
 
     /// Stops accepting jobs; returns the waiting jobs and the interrupts of the running ones.
@@ -186,11 +217,15 @@ impl<T> Queue<T> {
     pub(super) fn drain(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
         self.len = 0;
         self.deadlines.clear();
-        self.heads.clear();
+        self.tenants.clear_waiting();
         let lanes = self.lanes.values_mut();
         let waiting = lanes.flat_map(|lane| std::mem::take(&mut lane.waiting).into_values()).collect();
         self.lanes.retain(|_, lane| lane.running > 0);
-        (waiting, self.running.iter().flatten().map(|running| running.interrupt.clone()).collect())
+        (waiting, self.running_jobs().map(|running| running.interrupt.clone()).collect())
+    }
+
+    fn running_jobs(&self) -> impl Iterator<Item = &Running> {
+        self.running.iter().flat_map(|run| &run.jobs)
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -202,8 +237,8 @@ impl<T> Queue<T> {
         self.len
     }
 
-    /// The decision of the lane at `place` in line for `thread`.
-    fn turn(&self, place: usize, number: u64, thread: usize, now: Instant) -> Option<Turn> {
+    /// The decision of a lane in line for `thread`.
+    fn turn(&self, number: u64, thread: usize, now: Instant) -> Option<Turn> {
         let lane = self.lanes.get(&number)?;
         let (first, leader) = lane.waiting.first_key_value()?;
         let alone = || Turn::Run { keys: vec![*first], is_trial: false };
@@ -223,17 +258,17 @@ impl<T> Queue<T> {
         let looked_at = looked_at.filter(|(_, entry)| alike(entry));
         let (keys, candidates): (Vec<Key>, Vec<Candidate>) =
             looked_at.map(|(key, entry)| (*key, entry.candidate(*key, now))).unzip();
-        let free = |(other, running): (usize, &Vec<Running>)| other != thread && running.is_empty();
+        let free = |(other, run): (usize, &ThreadRun)| other != thread && run.jobs.is_empty();
         let others_free = self.running.iter().enumerate().filter(|other| free(*other)).count();
         // Each other lane in line could take one of the free threads.
-        let others_free = others_free.saturating_sub(self.heads.len() - 1);
+        let others_free = others_free.saturating_sub(self.tenants.lanes_len().saturating_sub(1));
         let situation = Situation {
             candidates: &candidates,
             waiting: lane.waiting.len(),
             free_slots: others_free.min(lane.slots.get().saturating_sub(lane.running + 1)),
-            is_busy: self.running.iter().any(|running| !running.is_empty()),
-            others_priority: self.others_priority(place),
-            others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(place, now) },
+            is_busy: self.running_jobs().next().is_some(),
+            others_priority: self.tenants.first_of_others(&lane.tenant, number).map(|(priority, _)| priority),
+            others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(number, now) },
         };
         let positions = match batcher.choose(&fit.class, &situation) {
             Choice::Run(positions) => positions,
@@ -246,44 +281,38 @@ impl<T> Queue<T> {
         Some(if chosen.is_empty() { alone() } else { Turn::Run { keys: chosen, is_trial: false } })
     }
 
-    /// Priority of the first lane in line, except the lane at `place`.
-    fn others_priority(&self, place: usize) -> Option<u32> {
-        let first = self.heads.iter().nth(usize::from(place == 0))?;
-        let ((priority, _), _) = first;
-        Some(*priority)
-    }
-
     /// The longest time that the first jobs of other lanes can wait without being late, if each
     /// then runs alone.
-    fn others_slack_ns(&self, place: usize, now: Instant) -> f64 {
-        let others = self.heads.iter().enumerate().filter(|(other, _)| *other != place).take(OTHERS_MAX);
-        let slack_ns = others.filter_map(|(_, (key, number))| {
-            let entry = self.lanes.get(number)?.waiting.get(key)?;
+    fn others_slack_ns(&self, number: u64, now: Instant) -> f64 {
+        let others = self.tenants.lanes().filter(|(_, _, other)| *other != number).take(OTHERS_MAX);
+        let slack_ns = others.filter_map(|(_, key, number)| {
+            let entry = self.lanes.get(&number)?.waiting.get(&key)?;
             let own_ns = entry.fit.as_ref().zip(entry.lane.batcher.as_ref());
             let own_ns = own_ns.and_then(|(fit, batcher)| batcher.alone_ns(fit)).unwrap_or_default();
-            Some(entry.candidate(*key, now).slack_ns - own_ns)
+            Some(entry.candidate(key, now).slack_ns - own_ns)
         });
         slack_ns.fold(f64::INFINITY, f64::min)
     }
 
-    fn start(&mut self, thread: usize, number: u64, keys: Vec<Key>, is_trial: bool) -> Next<T> {
+    fn start(&mut self, thread: usize, number: u64, keys: Vec<Key>, is_trial: bool, now: Instant) -> Next<T> {
         self.unlist(number);
         let mut jobs = Vec::with_capacity(keys.len());
+        let mut charged_ns = 0;
         if let Some(lane) = self.lanes.get_mut(&number) {
             lane.running += 1;
+            charged_ns = self.tenants.starts(&lane.tenant, lane.run_time);
             jobs.extend(keys.into_iter().filter_map(|key| Some((key, lane.waiting.remove(&key)?))));
         }
         self.list(number);
         for (key, entry) in &jobs {
             self.forget(*key, entry);
         }
-        if let Some(running) = self.running.get_mut(thread) {
-            running.extend(
-                jobs.iter().map(|(_, entry)| Running {
-                    deadline: entry.deadline,
-                    interrupt: entry.interrupt.clone(),
-                }),
-            );
+        if let Some(run) = self.running.get_mut(thread) {
+            let running = |(_, entry): &(Key, Entry<T>)| Running {
+                deadline: entry.deadline,
+                interrupt: entry.interrupt.clone(),
+            };
+            *run = ThreadRun { jobs: jobs.iter().map(running).collect(), began: Some(now), charged_ns };
         }
         let lane = jobs.first().map(|(_, entry)| entry.lane.clone());
         lane.map_or(Next::Wait(None), |lane| Next::Run(Taken { lane, jobs, is_trial }))
@@ -295,8 +324,10 @@ impl<T> Queue<T> {
             self.deadlines.insert((deadline, key, number));
         }
         self.unlist(number);
-        let slots = entry.lane.slots.clone();
-        let fresh = || LaneState { slots, running: 0, waiting: BTreeMap::new() };
+        let Lane { tenant, slots, .. } = entry.lane.clone();
+        self.tenants.waits(&tenant, key, number);
+        let fresh =
+            || LaneState { tenant, slots, run_time: Duration::ZERO, running: 0, waiting: BTreeMap::new() };
         self.lanes.entry(number).or_insert_with(fresh).waiting.insert(key, entry);
         self.list(number);
         self.len += 1;
@@ -304,9 +335,9 @@ impl<T> Queue<T> {
 
     /// Removes a lane from the line, before its waiting jobs change.
     fn unlist(&mut self, number: u64) {
-        let first = self.lanes.get(&number).and_then(|lane| lane.waiting.first_key_value());
-        if let Some((key, _)) = first {
-            self.heads.remove(&(*key, number));
+        let Some(lane) = self.lanes.get(&number) else { return };
+        if let Some((key, _)) = lane.waiting.first_key_value() {
+            self.tenants.unlist(&lane.tenant, *key, number);
         }
     }
 
@@ -314,7 +345,9 @@ impl<T> Queue<T> {
     fn list(&mut self, number: u64) {
         let Some(lane) = self.lanes.get(&number) else { return };
         match lane.waiting.first_key_value() {
-            Some((key, _)) if lane.running < lane.slots.get() => _ = self.heads.insert((*key, number)),
+            Some((key, _)) if lane.running < lane.slots.get() => {
+                self.tenants.list(&lane.tenant, *key, number);
+            }
             Some(_) => {}
             None if lane.running == 0 => _ = self.lanes.remove(&number),
             None => {}
@@ -323,11 +356,15 @@ impl<T> Queue<T> {
 
     fn forget(&mut self, key: Key, entry: &Entry<T>) {
         self.len -= 1;
+        self.tenants.leaves(&entry.lane.tenant, key, entry.lane.number);
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, key, entry.lane.number));
         }
     }
 }
+
+#[cfg(test)]
+mod fairness;
 
 #[cfg(test)]
 mod simulated;

@@ -6,13 +6,16 @@ use crate::interrupt::Interrupt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use weir_types::TenantId;
 
 /// A group of jobs with a common limit on concurrent runs: the jobs of one model, or of several
-/// models that take turns. Identified by a number.
+/// models of a tenant that take turns. Identified by a number.
 #[derive(Clone)]
 pub(crate) struct Lane {
     /// Unique among all lanes that the device has had.
     pub(crate) number: u64,
+    /// The tenant that the jobs count for.
+    pub(crate) tenant: TenantId,
     /// Limit on concurrent runs.
     pub(crate) slots: LaneSlots,
     /// Decides which jobs run together; `None`: each job runs alone.

@@ -6,7 +6,7 @@ use crate::batching::{BatchRules, Batcher, Fit, Ran};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
+use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature, TenantId};
 
 /// Requests of one simulation, and the number of warm-up requests at its start.
 const REQUESTS: usize = 3_000;
@@ -80,7 +80,7 @@ fn lane(slots: usize, mode: BatchingMode) -> Lane {
     let signature = Signature { inputs: vec![port("x")], outputs: vec![port("y")] };
     let rules = BatchRules::for_signature(&signature, &Batching { mode, ..Batching::default() }).unwrap();
     let batcher = rules.map(|rules| Arc::new(Batcher::new(rules, Profile::default())));
-    Lane { number: 0, slots: LaneSlots::new(slots), batcher }
+    Lane { number: 0, tenant: TenantId::default(), slots: LaneSlots::new(slots), batcher }
 }
 
 /// Weir's queue, which initially has no measurements of the curve.
@@ -112,7 +112,7 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
         }
         for (thread, slot) in running.iter_mut().enumerate() {
             if let Some((began, _, members)) = slot.take_if(|(_, end, _)| *end <= now) {
-                queue.finish(thread, &lane, Vec::new());
+                queue.finish(thread, &lane, Vec::new(), instant(now));
                 for member in &members {
                     ended[*member] = Some(now);
                 }

@@ -3,14 +3,19 @@ use crate::batching::{BatchRules, Batcher, Fit};
 use std::sync::LazyLock;
 use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
 
-fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
+pub(super) fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
     let lane = lane.clone();
     let arrived = Instant::now();
     Entry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
 }
 
-static WIDE: LazyLock<Lane> = LazyLock::new(|| Lane { number: 0, slots: LaneSlots::new(64), batcher: None });
-static NARROW: LazyLock<Lane> = LazyLock::new(|| Lane { number: 1, slots: LaneSlots::new(1), batcher: None });
+pub(super) fn lane_of(tenant: &str, number: u64, slots: usize) -> Lane {
+    let tenant = TenantId::new(tenant).unwrap();
+    Lane { number, tenant, slots: LaneSlots::new(slots), batcher: None }
+}
+
+static WIDE: LazyLock<Lane> = LazyLock::new(|| lane_of("default", 0, 64));
+static NARROW: LazyLock<Lane> = LazyLock::new(|| lane_of("default", 1, 1));
 
 fn take(queue: &mut Queue<u32>, thread: usize) -> Option<Entry<u32>> {
     match queue.take(thread, Instant::now()) {
@@ -22,7 +27,7 @@ fn take(queue: &mut Queue<u32>, thread: usize) -> Option<Entry<u32>> {
 fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
     std::iter::from_fn(|| {
         let entry = take(queue, 0)?;
-        queue.finish(0, &entry.lane, Vec::new());
+        queue.finish(0, &entry.lane, Vec::new(), Instant::now());
         Some(entry.job)
     })
     .collect()
@@ -46,12 +51,12 @@ fn busy_lane_does_not_block_others_and_keeps_its_order() {
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(1));
     assert_eq!(take(&mut queue, 1).map(|e| e.job), Some(4));
     assert_eq!(take(&mut queue, 2).map(|e| e.job), None);
-    queue.finish(0, &NARROW, Vec::new());
+    queue.finish(0, &NARROW, Vec::new(), Instant::now());
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(2));
-    queue.finish(0, &NARROW, Vec::new());
+    queue.finish(0, &NARROW, Vec::new(), Instant::now());
     assert_eq!(take(&mut queue, 0).map(|e| e.job), Some(3));
-    queue.finish(0, &NARROW, Vec::new());
-    queue.finish(1, &WIDE, Vec::new());
+    queue.finish(0, &NARROW, Vec::new(), Instant::now());
+    queue.finish(1, &WIDE, Vec::new(), Instant::now());
     assert!(queue.lanes.is_empty(), "lanes without jobs are forgotten");
 }
 
@@ -60,7 +65,7 @@ fn queue_limit_counts_waiting_jobs_and_removal_makes_room() {
     let mut queue = Queue::new(2, 1);
     assert!(queue.push(1, entry(0, &NARROW, None)).is_ok());
     assert!(take(&mut queue, 0).is_some());
-    let ready = queue.push(1, entry(1, &NARROW, None)).ok().unwrap();
+    let (ready, _) = queue.push(1, entry(1, &NARROW, None)).ok().unwrap();
     assert!(queue.push(1, entry(2, &NARROW, None)).is_ok());
     assert!(matches!(queue.push(1, entry(3, &NARROW, None)), Err(PushError::Full)));
     // Jobs of a busy lane count and can be removed as well.
@@ -101,7 +106,7 @@ fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
         let time = profile.run_time_ns.entry(items).or_default();
         (0..2).for_each(|_| time.add(1_000_000));
     }
-    Lane { number, slots: LaneSlots::new(slots), batcher: Some(Arc::new(Batcher::new(rules, profile))) }
+    Lane { batcher: Some(Arc::new(Batcher::new(rules, profile))), ..lane_of("default", number, slots) }
 }
 
 fn fitting(job: u32, lane: &Lane, class: u32) -> Entry<u32> {
@@ -127,7 +132,7 @@ fn same_class_jobs_batch_and_spread_over_free_slots() {
     assert_eq!(jobs(queue.take(0, now)), [0, 1, 2, 3]);
     assert_eq!(jobs(queue.take(1, now)), [4], "of another class, and next in line");
     assert_eq!(queue.len(), 4);
-    queue.finish(0, &lane, Vec::new());
+    queue.finish(0, &lane, Vec::new(), Instant::now());
     assert_eq!(jobs(queue.take(0, now)), [5, 6, 7, 8]);
 }
 
@@ -146,7 +151,7 @@ fn models_run_by_arrival_of_first_job_despite_backlog() {
     let now = Instant::now();
     let mut runs = Vec::new();
     while let Next::Run(taken) = queue.take(0, now) {
-        queue.finish(0, &taken.lane, Vec::new());
+        queue.finish(0, &taken.lane, Vec::new(), Instant::now());
         runs.push(taken.jobs.iter().map(|(_, entry)| entry.job).collect::<Vec<_>>());
     }
     let place = runs.iter().position(|run| run == &[1_000]).unwrap();
@@ -166,10 +171,10 @@ fn jobs_of_failed_batch_are_requeued_to_run_alone() {
     let Next::Run(taken) = queue.take(0, now) else { panic!("nothing was taken") };
     assert_eq!(taken.jobs.len(), 3);
     let keys: Vec<Key> = taken.jobs.iter().map(|(key, _)| *key).collect();
-    queue.finish(0, &lane, taken.jobs);
+    queue.finish(0, &lane, taken.jobs, Instant::now());
     assert_eq!(queue.remove(keys[1], 7).map(|entry| entry.job), Some(1), "it cannot be withdrawn");
     assert_eq!(drain(&mut queue), [0, 2]);
-    assert!(queue.lanes.is_empty() && queue.heads.is_empty());
+    assert!(queue.lanes.is_empty() && queue.tenants.lanes_len() == 0);
 }
 
 #[test]
@@ -184,10 +189,10 @@ fn queue_delay_applies_only_to_its_model_while_device_is_busy() {
     assert!(until > now && until <= now + Duration::from_micros(500), "{:?}", until - now);
     assert!(queue.push(100, entry(2, &NARROW, None)).is_ok());
     assert_eq!(jobs(queue.take(1, now)), [2], "another model was held back with it");
-    queue.finish(1, &NARROW, Vec::new());
+    queue.finish(1, &NARROW, Vec::new(), Instant::now());
     assert_eq!(jobs(queue.take(1, until)), [1], "its time was up");
     assert!(queue.push(100, Entry { arrived: now, ..fitting(3, &lane, 0) }).is_ok());
-    queue.finish(0, &lane, Vec::new());
-    queue.finish(1, &lane, Vec::new());
+    queue.finish(0, &lane, Vec::new(), Instant::now());
+    queue.finish(1, &lane, Vec::new(), Instant::now());
     assert_eq!(jobs(queue.take(0, now)), [3], "the device is idle");
 }
