@@ -17,5 +17,8 @@ pub use objective::{Objective, Outcome};
 mod status;
 pub use status::status;
 
+mod turnstile;
+pub use turnstile::{Turn, Turnstile};
+
 mod until;
 pub use until::until;

@@ -251,6 +251,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
                 error.code()
             }
+            ModelsError::Push(PushError::Turn(fault)) => fault.code,
             ModelsError::Datastore(
                 weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
             )

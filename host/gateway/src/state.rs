@@ -11,6 +11,7 @@ use std::time::Instant;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use weir_asynchronous::Invocations;
+use weir_call::Turnstile;
 use weir_cluster::Cluster;
 use weir_control::models::{Models, ModelsConfig};
 use weir_control::objects::Objects;
@@ -34,8 +35,8 @@ pub struct Permits {
     pub profiling: Arc<Semaphore>,
     /// For uploads.
     pub(crate) uploads: UploadPermits,
-    /// For compiling deployed components: `sandbox.compiles_max` of them.
-    pub compiles: Semaphore,
+    /// For compiling deployed components: `sandbox.compiles_max` at once.
+    pub compiles: Turnstile,
     /// For the memory of answers that clients have not taken yet.
     pub(crate) answers: Arc<AnswerBudget>,
 }
@@ -48,7 +49,11 @@ impl Permits {
             json: Arc::new(Semaphore::new(gateway.threads.max(1))),
             profiling: Arc::new(Semaphore::new(1)),
             uploads: UploadPermits::new(gateway),
-            compiles: Semaphore::new(sandbox.compiles_max.max(1) as usize),
+            compiles: Turnstile::new(
+                "compilations",
+                sandbox.compiles_max as usize,
+                gateway.tenant_uploads_max.max(1) as usize,
+            ),
             answers: Arc::new(AnswerBudget::new(gateway.answers.clone(), metrics.clone())),
         }
     }

@@ -47,7 +47,7 @@ impl Models {
         };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
-            self.store.prepare(upload, push.manifest.precision, preparer).await?
+            self.store.prepare(tenant, upload, push.manifest.precision, preparer).await?
         };
         if let Some(same) = &same {
             fresh.stay_as(&same.source.prepared);

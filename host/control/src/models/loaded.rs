@@ -68,7 +68,7 @@ impl GuestModelFiles {
         });
         let files: std::io::Result<TempDir> = staged.await.map_err(std::io::Error::other).flatten();
         let files = files.map_err(PushError::Io)?;
-        let prepared = models.store.prepare_in(&files, models.devices.preparer()).await?;
+        let prepared = models.store.prepare_in(tenant, &files, models.devices.preparer()).await?;
         let name = Name::new(NAME).map_err(|error| PushError::Io(std::io::Error::other(error)))?;
         let id = ModelId { tenant: tenant.clone(), name, version: VERSION };
         let key = ModelKey { id, generation: models.loads.fetch_add(1, Ordering::Relaxed) };

@@ -6,14 +6,17 @@ use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::{NamedTempFile, TempDir};
-use tokio::sync::Semaphore;
+use weir_call::{Fault, Turnstile};
 use weir_inference::{PrepareError, Prepared, Preparer};
 use weir_storage::blobs::{BlobError, Blobs, Hold, STAGED_PREFIX, Staged, is_intact, persist};
 use weir_storage::is_disk_full;
-use weir_types::{ContentHash, ErrorCode, Platform, Precision};
+use weir_types::{ContentHash, ErrorCode, Platform, Precision, TenantId};
 
 /// The number of files of a model that are fetched concurrently.
 const FETCHES_AT_ONCE: usize = 8;
+
+/// The most models of a tenant that wait for their turn to be checked.
+const TENANT_PREPARING_MAX: usize = 64;
 
 /// The reason why a model was not stored or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +30,9 @@ pub enum PushError {
     /// A blob of the model was not stored or cannot be read.
     #[error(transparent)]
     Blob(#[from] BlobError),
+    /// Too many models of the tenant wait to be checked.
+    #[error(transparent)]
+    Turn(#[from] Fault),
 }
 
 impl From<std::io::Error> for PushError {
@@ -39,7 +45,7 @@ impl From<std::io::Error> for PushError {
 pub(super) struct Store {
     blobs: Blobs,
     /// Preparing takes much memory and all cores, so it runs one model at a time.
-    preparing: Semaphore,
+    preparing: Turnstile,
 }
 
 /// A checked and optimised upload whose files are still temporary: dropping it removes them.
@@ -69,21 +75,22 @@ pub(super) struct Kept {
 
 impl Store {
     pub(super) fn new(blobs: Blobs) -> Self {
-        Self { blobs, preparing: Semaphore::new(1) }
+        Self { blobs, preparing: Turnstile::new("model checks", 1, TENANT_PREPARING_MAX) }
     }
 
     pub(super) fn blobs(&self) -> &Blobs {
         &self.blobs
     }
 
-    /// Checks and optimises `upload`. Dropping the future aborts this.
+    /// Checks and optimises an upload of `tenant`. Dropping the future aborts this.
     pub(super) async fn prepare(
         &self,
+        tenant: &TenantId,
         upload: Staged,
         precision: Precision,
         preparer: &dyn Preparer,
     ) -> Result<Fresh, PushError> {
-        let _turn = self.preparing.acquire().await;
+        let _turn = self.preparing.turn(tenant).await?;
         // The results take about as much room as the upload.
         self.blobs.check_room(upload.bytes).await.map_err(BlobError::from)?;
         let out = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(self.blobs.folder())?;
@@ -99,14 +106,15 @@ impl Store {
         Ok(Fresh { upload, out, prepared })
     }
 
-    /// Checks and optimises the upload in `files`, and writes the results there. Dropping the
+    /// Checks and optimises the upload of `tenant` in `files`, and writes the results there. Dropping the
     /// future aborts this.
     pub(super) async fn prepare_in(
         &self,
+        tenant: &TenantId,
         files: &TempDir,
         preparer: &dyn Preparer,
     ) -> Result<Prepared, PushError> {
-        let _turn = self.preparing.acquire().await;
+        let _turn = self.preparing.turn(tenant).await?;
         Ok(preparer.prepare(&files.path().join("upload"), Precision::default(), files.path()).await?)
     }
 

@@ -18,7 +18,7 @@ use weir_sandbox::instance::Needs;
 use weir_telemetry::Phase;
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{Deployed, FunctionVersion};
-use weir_types::{ErrorCode, FunctionKind, FunctionManifest, Limits};
+use weir_types::{ErrorCode, FunctionKind, FunctionManifest, Limits, TenantId};
 
 use weir_storage::blobs::Staged;
 
@@ -44,7 +44,7 @@ pub(crate) async fn deploy(
             .await?;
     check_caps(&manifest, &node)?;
     let digest = staged.digest;
-    let ready = make_ready(&node, &staged).await?;
+    let ready = make_ready(&node, &caller.tenant, &staged).await?;
     check_needs(ready.needs, &manifest.limits)?;
     let denied = denied_imports(&ready.imports, &manifest);
     if options.strict {
@@ -98,7 +98,7 @@ pub(crate) async fn deploy(
 
 /// Compiles the component, unless a deploy of any function of any tenant has already left a usable
 /// artifact.
-async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError> {
+async fn make_ready(node: &NodeState, tenant: &TenantId, staged: &Staged) -> Result<Ready, ApiError> {
     let digest = staged.digest;
     node.dispatch.recompiler.forgive(digest);
     if let Some(FunctionRecord { kind, imports, .. }) = node.registry.find(digest)
@@ -106,7 +106,7 @@ async fn make_ready(node: &NodeState, staged: &Staged) -> Result<Ready, ApiError
     {
         return Ok(Ready { kind, imports, needs, compile_time_ms: 0 });
     }
-    let turn = node.permits.compiles.acquire().await;
+    let turn = node.permits.compiles.turn(tenant).await?;
     let compiled = node.components.compile(digest, staged.path()).await?;
     drop(turn);
     node.metrics.phase(Phase::Compile, Duration::from_millis(compiled.compile_time_ms));

@@ -1,0 +1,255 @@
+//! Fair turns at work that few can do at once, such as compiling: tenants take turns.
+
+use crate::Fault;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+use weir_types::{ErrorCode, TenantId};
+
+/// Bounded number of turns at a time. The next turn goes to the first waiter of the tenant that is next
+/// in the order of tenants.
+#[derive(Clone)]
+pub struct Turnstile(Arc<Shared>);
+
+/// A turn, until dropped.
+pub struct Turn {
+    /// `None` once the turn has passed to the next in line.
+    shared: Option<Arc<Shared>>,
+}
+
+struct Shared {
+    /// For the text of refusals.
+    what: &'static str,
+    tenant_waiting_max: usize,
+    line: Mutex<Line>,
+}
+
+/// Free turns, and waiters by tenant. While a turn is free, there are no waiters.
+struct Line {
+    free: usize,
+    /// Tenants with an entry in `waiting`, the next one first.
+    order: VecDeque<TenantId>,
+    waiting: HashMap<TenantId, VecDeque<oneshot::Sender<Turn>>>,
+}
+
+impl Turnstile {
+    /// Lets `turns_max` have a turn at once, while at most `tenant_waiting_max` of each tenant wait.
+    /// Refusals call the turns `what`, in the plural.
+    #[must_use]
+    pub fn new(what: &'static str, turns_max: usize, tenant_waiting_max: usize) -> Self {
+        let line = Line { free: turns_max.max(1), order: VecDeque::new(), waiting: HashMap::new() };
+        Self(Arc::new(Shared { what, tenant_waiting_max, line: Mutex::new(line) }))
+    }
+
+    /// Waits for a turn. Dropping the future leaves the line.
+    ///
+    /// # Errors
+    /// Too many of the tenant wait already.
+    pub async fn turn(&self, tenant: &TenantId) -> Result<Turn, Fault> {
+        let turn = {
+            let mut line = self.0.line.lock();
+            if line.free > 0 {
+                line.free -= 1;
+                return Ok(Turn { shared: Some(self.0.clone()) });
+            }
+            line.wait(tenant, self.0.tenant_waiting_max)
+        };
+        let turn = turn.ok_or_else(|| {
+            let Shared { what, tenant_waiting_max, .. } = &*self.0;
+            let text = format!("{tenant_waiting_max} {what} of this tenant wait already; try again later");
+            Fault::new(ErrorCode::QueueFull, text)
+        })?;
+        // A sender is only dropped with its turnstile, which `self` keeps.
+        turn.await.map_err(|_| Fault::new(ErrorCode::Unavailable, "the node is shutting down"))
+    }
+}
+
+impl Line {
+    /// Adds one to the line of a tenant; `None` if too many wait there.
+    fn wait(&mut self, tenant: &TenantId, waiting_max: usize) -> Option<oneshot::Receiver<Turn>> {
+        let waiting = self.waiting.entry(tenant.clone()).or_default();
+        if waiting.is_empty() {
+            self.order.push_back(tenant.clone());
+        }
+        if waiting.len() >= waiting_max {
+            // The entries of cancelled waiters are still there.
+            waiting.retain(|waiter| !waiter.is_closed());
+        }
+        // A tenant that is in the order without anyone who waits is skipped.
+        if waiting.len() >= waiting_max {
+            return None;
+        }
+        let (sender, turn) = oneshot::channel();
+        waiting.push_back(sender);
+        Some(turn)
+    }
+
+    /// Removes the next in line. Its tenant goes to the end of the order.
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        while let Some(tenant) = self.order.pop_front() {
+            let Some(waiting) = self.waiting.get_mut(&tenant) else { continue };
+            // Cancelled waiters do not take the turn of their tenant.
+            let mut next = waiting.pop_front();
+            while next.as_ref().is_some_and(oneshot::Sender::is_closed) {
+                next = waiting.pop_front();
+            }
+            if waiting.is_empty() {
+                self.waiting.remove(&tenant);
+            } else {
+                self.order.push_back(tenant);
+            }
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.take() else { return };
+        loop {
+            let next = {
+                let mut line = shared.line.lock();
+                match line.next() {
+                    Some(next) => next,
+                    None => {
+                        line.free += 1;
+                        return;
+                    }
+                }
+            };
+            match next.send(Turn { shared: Some(shared.clone()) }) {
+                Ok(()) => return,
+                // It has left the line, and so this turn is still to be passed on.
+                Err(mut turn) => turn.shared = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+    use futures::future::BoxFuture;
+    use proptest::prelude::*;
+
+    type Waiting = BoxFuture<'static, Result<Turn, Fault>>;
+
+    fn tenant(name: &str) -> TenantId {
+        TenantId::new(name).unwrap()
+    }
+
+    /// Joins the line; the turn, if there was one.
+    fn join(turnstile: &Turnstile, name: &str) -> (Waiting, Option<Result<Turn, Fault>>) {
+        let turnstile = turnstile.clone();
+        let tenant = tenant(name);
+        let mut waiting = async move { turnstile.turn(&tenant).await }.boxed();
+        let now = (&mut waiting).now_or_never();
+        (waiting, now)
+    }
+
+    fn turn(turnstile: &Turnstile, name: &str) -> Turn {
+        join(turnstile, name).1.unwrap().unwrap()
+    }
+
+    #[test]
+    fn tenants_take_turns() {
+        let turnstile = Turnstile::new("tests", 1, 10);
+        let mut current = turn(&turnstile, "a");
+        let names = ["a", "a", "a", "b", "b", "c"];
+        let mut line: Vec<_> = names.map(|name| (name, join(&turnstile, name).0)).into();
+        let mut order = Vec::new();
+        while !line.is_empty() {
+            drop(current);
+            let ready = |(_, waiting): &mut (_, Waiting)| waiting.now_or_never();
+            let (at, turn) =
+                line.iter_mut().map(ready).enumerate().find_map(|(at, turn)| Some((at, turn?))).unwrap();
+            current = turn.unwrap();
+            order.push(line.remove(at).0);
+        }
+        assert_eq!(order, ["a", "b", "c", "a", "b", "a"]);
+        drop(current);
+        assert_eq!(turnstile.0.line.lock().free, 1);
+    }
+
+    #[test]
+    fn line_of_a_tenant_is_bounded_and_leaving_makes_room() {
+        let turnstile = Turnstile::new("compilations", 1, 2);
+        let current = turn(&turnstile, "a");
+        let (first, _) = join(&turnstile, "a");
+        let (mut second, _) = join(&turnstile, "a");
+        let Some(Err(fault)) = join(&turnstile, "a").1 else { panic!("it was not refused") };
+        assert_eq!(fault.code, ErrorCode::QueueFull);
+        assert!(fault.text.starts_with("2 compilations of this tenant wait"), "{}", fault.text);
+        let (mut other, refused) = join(&turnstile, "b");
+        assert!(refused.is_none());
+        drop(first);
+        let (_third, refused) = join(&turnstile, "a");
+        assert!(refused.is_none(), "one has left the line");
+        drop(current);
+        let next = (&mut second).now_or_never().unwrap().unwrap();
+        assert!((&mut other).now_or_never().is_none());
+        drop(next);
+        assert!((&mut other).now_or_never().is_some());
+    }
+
+    #[test]
+    fn turn_of_one_who_has_left_goes_to_the_next() {
+        let turnstile = Turnstile::new("tests", 1, 10);
+        let current = turn(&turnstile, "a");
+        let (left, _) = join(&turnstile, "b");
+        let (mut stays, _) = join(&turnstile, "c");
+        drop(left);
+        drop(current);
+        let stays = (&mut stays).now_or_never().unwrap();
+        drop(stays);
+        // A turn that was given, but not received.
+        let current = turn(&turnstile, "a");
+        let (given, _) = join(&turnstile, "b");
+        drop(current);
+        drop(given);
+        assert_eq!(turnstile.0.line.lock().free, 1);
+        assert!(turnstile.0.line.lock().waiting.is_empty());
+    }
+
+    proptest! {
+        /// However many wait, a tenant gets a turn after at most one of each other tenant, and no turn
+        /// is lost.
+        #[test]
+        fn every_tenant_in_line_is_served_in_each_round(
+            turns in 1_usize..3,
+            joining in prop::collection::vec(0_usize..4, 1..60),
+            leaving in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
+        ) {
+            let names = ["a", "b", "c", "d"];
+            let turnstile = Turnstile::new("tests", turns, 1_000);
+            let mut held: Vec<_> = (0..turns).map(|_| turn(&turnstile, "z")).collect();
+            let mut line: Vec<_> = joining.iter().map(|at| (*at, join(&turnstile, names[*at]).0)).collect();
+            for index in leaving {
+                if !line.is_empty() {
+                    drop(line.remove(index.index(line.len())));
+                }
+            }
+            let mut since = [0_usize; 4];
+            while !line.is_empty() {
+                held.remove(0);
+                let ready = |(_, waiting): &mut (_, Waiting)| waiting.now_or_never();
+                let next = line.iter_mut().map(ready).enumerate().find_map(|(at, turn)| Some((at, turn?)));
+                let (at, turn) = next.unwrap();
+                held.push(turn.unwrap());
+                let (served, _) = line.remove(at);
+                for (tenant, since) in since.iter_mut().enumerate() {
+                    let waits = line.iter().any(|(other, _)| *other == tenant);
+                    *since = if tenant == served || !waits { 0 } else { *since + 1 };
+                    prop_assert!(*since <= 4, "{tenant} waits for {since} turns");
+                }
+            }
+            drop(held);
+            prop_assert_eq!(turnstile.0.line.lock().free, turns);
+        }
+    }
+}
