@@ -207,6 +207,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         }
         E::VersionConflict => "versions never change: leave --version out to get the next free one",
         E::Conflict => "remove the conflict that the message names, and try again",
+        E::OperatorNotAllowed => {
+            "export the model with standard operators, or have the node's operator add the operator to models.operators_allowed"
+        }
         E::ExternalData => "save the model as one file with its weights inside",
         E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists the stored invocations",
         E::NotEnded => "`weir invocations show ID --wait` waits for its end",

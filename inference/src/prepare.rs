@@ -263,6 +263,16 @@ pub enum Refusal {
         /// The backend's message.
         why: String,
     },
+    /// The node does not allow an operator.
+    #[error(
+        "the model uses the operator {operator:?} of the domain {domain:?}, which this node does not allow; its operator can with models.operators_allowed = [\"{domain}.{operator}\"]"
+    )]
+    OperatorNotAllowed {
+        /// Name of the operator.
+        operator: String,
+        /// Its domain.
+        domain: String,
+    },
     /// An input or output is not a tensor of a type that Weir carries.
     #[error("{port:?} is {what}; only tensors of the Open Inference Protocol's types can go in and out")]
     UnsupportedPort {
@@ -345,6 +355,7 @@ impl PrepareError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Refused(Refusal::ExternalData { .. }) => ErrorCode::ExternalData,
+            Self::Refused(Refusal::OperatorNotAllowed { .. }) => ErrorCode::OperatorNotAllowed,
             Self::Refused(Refusal::OverMemory { .. } | Refusal::OverTime { .. }) => ErrorCode::ModelLimit,
             Self::Refused(Refusal::KernelGraph { .. } | Refusal::Compile { .. }) => {
                 ErrorCode::InvalidKernelGraph

@@ -48,6 +48,8 @@ codes! {
     InvalidModel = "invalid-model";
     /// The model keeps weights outside its file.
     ExternalData = "external-data";
+    /// The model uses an operator that the node does not allow.
+    OperatorNotAllowed = "operator-not-allowed";
     /// Checking the model took too much memory or time.
     ModelLimit = "model-limit";
     /// The workflow cannot be parsed, refers to missing functions or models, or is inconsistent.

@@ -18,6 +18,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::CompileLimit
         | Code::InvalidModel
         | Code::ExternalData
+        | Code::OperatorNotAllowed
         | Code::ModelLimit
         | Code::InvalidWorkflow
         | Code::InvalidKernelGraph

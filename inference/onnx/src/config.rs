@@ -1,5 +1,6 @@
 //! Settings of the engine.
 
+use crate::operators::OperatorPattern;
 use crate::worker::CpuWorkerConfig;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,6 +21,9 @@ pub struct OnnxRuntimeConfig {
     pub prepare_memory_bytes_max: u64,
     /// Limit of the preparing child's processor time.
     pub prepare_cpu_ms_max: u64,
+    /// Operators that models may use beside the standard's and the optimiser's, as
+    /// patterns.
+    pub operators_allowed: Vec<OperatorPattern>,
     /// The worker processes that run models; `None`: models run in this process.
     pub workers: Option<CpuWorkerConfig>,
 }

@@ -24,6 +24,8 @@ pub use child::{PREPARE_COMMAND, prepare_main};
 mod protocol;
 
 mod onnx;
+mod operators;
+pub use operators::{OperatorPattern, OperatorPatternError};
 mod optimise;
 mod preparer;
 mod scan;

@@ -11,6 +11,7 @@
 //! computed after the optimisation, because it changes weights.
 
 use crate::onnx;
+use crate::operators::check_operators;
 use crate::processor::processor;
 use crate::protocol::Task;
 use crate::runtime::Runtime;
@@ -47,6 +48,7 @@ pub(crate) fn prepare(
     let upload = MappedFile::open(file).map_err(|error| PrepareError::io("read", file, error))?;
     let upload = Bytes::from_owner(upload);
     let scanned = scan(upload.clone(), memory_bytes_max)?;
+    check_operators(&scanned, &task.operators_allowed)?;
     if let Some(port) = scanned.graph.iter().flat_map(|graph| &graph.inputs).find(|port| has_no_rank(port)) {
         let what = "a tensor that does not say how many dimensions it has".to_owned();
         return Err(Refusal::UnsupportedPort { port: port.name.clone(), what }.into());

@@ -23,7 +23,13 @@ pub(crate) async fn prepare(
         Some((program, arguments)) => Command::new(program, arguments.clone()),
         None => Command::this_program(PREPARE_COMMAND),
     };
-    let task = Task { library: absolute(library)?, model: absolute(file)?, precision, out: absolute(out)? };
+    let task = Task {
+        library: absolute(library)?,
+        model: absolute(file)?,
+        precision,
+        operators_allowed: config.operators_allowed.clone(),
+        out: absolute(out)?,
+    };
     let limits =
         Limits { memory_bytes_max: config.prepare_memory_bytes_max, cpu_ms_max: config.prepare_cpu_ms_max };
     match command.run(limits, &task).await {

@@ -1,5 +1,6 @@
 //! Messages between the node and the child process that prepares a model.
 
+use crate::operators::OperatorPattern;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use weir_inference::{Prepared, Refusal};
@@ -14,6 +15,8 @@ pub(crate) struct Task {
     pub(crate) model: PathBuf,
     /// Precision of the computation on GPUs.
     pub(crate) precision: Precision,
+    /// Patterns of further operators that the model may use.
+    pub(crate) operators_allowed: Vec<OperatorPattern>,
     /// Output folder.
     pub(crate) out: PathBuf,
 }

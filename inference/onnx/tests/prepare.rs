@@ -11,7 +11,7 @@ mod support;
 
 use std::collections::HashSet;
 use std::path::Path;
-use support::{Cpu, own_model, shared_model};
+use support::{Cpu, onnx, own_model, shared_model};
 use weir_inference::{PrepareError, Preparer, Refusal};
 use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Port, Precision};
 
@@ -78,7 +78,11 @@ async fn each_bad_model_is_refused_with_its_own_reason() {
         ("type_mismatch", |r| matches!(r, Refusal::Invalid { .. }), ErrorCode::InvalidModel),
         ("negative_dimension", |r| matches!(r, Refusal::Invalid { .. }), ErrorCode::InvalidModel),
         ("unsupported_op", |r| matches!(r, Refusal::UnsupportedOperator { .. }), ErrorCode::InvalidModel),
-        ("unknown_domain", |r| matches!(r, Refusal::UnsupportedOperator { .. }), ErrorCode::InvalidModel),
+        (
+            "unknown_domain",
+            |r| matches!(r, Refusal::OperatorNotAllowed { operator, .. } if operator == "Launch"),
+            ErrorCode::OperatorNotAllowed,
+        ),
         (
             "future_opset",
             |r| matches!(r, Refusal::UnsupportedOperator { why } if !why.contains(".h:")),
@@ -103,6 +107,46 @@ async fn each_bad_model_is_refused_with_its_own_reason() {
         untried.remove(*name);
     }
     assert!(untried.is_empty(), "no expectation for {untried:?}");
+}
+
+/// Exports that ONNX Runtime has optimised contain the operators that its optimiser makes.
+#[tokio::test]
+async fn operators_that_the_optimiser_makes_are_allowed() {
+    let cpu = Cpu::new();
+    let digits =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../functions/classify-digits/model/digits.onnx");
+    let mut made = HashSet::new();
+    for model in
+        [digits, own_model("centred.onnx"), own_model("masked_mean.onnx"), shared_model("good/matmul.onnx")]
+    {
+        let prepared = cpu.prepare(&model).await.unwrap();
+        // The form for all processors; others have layouts that no export has.
+        let everywhere = prepared.variants.iter().find(|variant| variant.only_on.is_none()).unwrap();
+        let skeleton = std::fs::read(cpu.blobs().join(everywhere.skeleton.to_string())).unwrap();
+        made.extend(onnx::operators(&skeleton));
+    }
+    assert!(made.iter().any(|(domain, _)| domain == "com.microsoft"), "nothing was fused: {made:?}");
+    for (domain, operator) in made {
+        let file = cpu.blobs().join("one.onnx");
+        std::fs::write(&file, onnx::on_integers_of(&domain, &operator)).unwrap();
+        let refused = cpu.prepare(&file).await.err();
+        let is_allowed = !matches!(refused, Some(PrepareError::Refused(Refusal::OperatorNotAllowed { .. })));
+        assert!(is_allowed, "{domain}.{operator}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn further_operators_are_allowed_by_the_configuration() {
+    let code = async |allowed: &[&str]| {
+        let cpu = Cpu::with_operators(allowed);
+        let file = cpu.blobs().join("one.onnx");
+        std::fs::write(&file, onnx::on_integers_of("com.microsoft", "Tokenizer")).unwrap();
+        cpu.prepare(&file).await.unwrap_err().code()
+    };
+    assert_eq!(code(&["com.microsoft.NhwcConv"]).await, ErrorCode::OperatorNotAllowed);
+    // ONNX Runtime refuses its inputs.
+    assert_eq!(code(&["com.microsoft.Tokenizer"]).await, ErrorCode::InvalidModel);
+    assert_eq!(code(&["com.microsoft.*"]).await, ErrorCode::InvalidModel);
 }
 
 #[tokio::test]

@@ -79,6 +79,7 @@ async fn invalid_models_are_rejected_with_their_code() {
         let allowed: &[ErrorCode] = match path.trim_start_matches("bad/") {
             external if external.starts_with("external") => &[ErrorCode::ExternalData],
             "huge_dimension.onnx" | "memory_hog.onnx" => &[ErrorCode::InvalidModel, ErrorCode::ModelLimit],
+            "unknown_domain.onnx" => &[ErrorCode::OperatorNotAllowed],
             _ => &[ErrorCode::InvalidModel],
         };
         assert!(allowed.contains(&refusal.code) && refusal.status == 422, "{path}: {refusal:?}");

@@ -105,6 +105,7 @@ fn look(given: Option<&Path>) -> Result<String, String> {
         prepare_command: None,
         prepare_memory_bytes_max: RUN_BYTES_MAX,
         prepare_cpu_ms_max: 0,
+        operators_allowed: Vec::new(),
         workers: None,
     };
     // Loads the library and checks its version, as a node does.

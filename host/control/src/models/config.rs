@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_onnx::{CpuWorkerConfig, OnnxRuntimeConfig};
+use weir_onnx::{CpuWorkerConfig, OnnxRuntimeConfig, OperatorPattern};
 use weir_storage::blobs::STAGED_PREFIX;
 
 const MIB: u64 = 1 << 20;
@@ -21,6 +21,9 @@ pub struct ModelsConfig {
     /// Refuses to start a node whose system does not provide every layer of confinement for worker
     /// processes.
     pub require_confinement: bool,
+    /// Operators that models may use in addition to those of `ai.onnx`, of `ai.onnx.ml`, and of
+    /// `com.microsoft` that ONNX Runtime's optimizer makes: `DOMAIN.OPERATOR`, `DOMAIN.*`, or `*`.
+    pub operators_allowed: Vec<OperatorPattern>,
     /// Path of `libonnxruntime.so`, if the library is neither beside the binary nor in the loader's
     /// search path.
     pub onnxruntime: Option<PathBuf>,
@@ -73,6 +76,7 @@ impl Default for ModelsConfig {
             backend: BackendKind::default(),
             isolation: None,
             require_confinement: false,
+            operators_allowed: Vec::new(),
             onnxruntime: None,
             keep_alive_ms: 900_000,
             model_bytes_max: 4096 * MIB,
@@ -94,6 +98,7 @@ impl ModelsConfig {
     pub fn onnx_runtime(&self, workers: Option<CpuWorkerConfig>) -> OnnxRuntimeConfig {
         OnnxRuntimeConfig {
             workers,
+            operators_allowed: self.operators_allowed.clone(),
             library: self.onnxruntime.clone(),
             run_memory_bytes_max: self.run_memory_bytes_max,
             prepare_command: None,

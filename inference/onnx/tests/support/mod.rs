@@ -12,7 +12,7 @@ use weir_device::Arena;
 use weir_inference::{
     CacheConfig, ModelCache, ModelKey, ModelSource, PrepareError, Prepared, Preparer, Profiles, Tensor,
 };
-use weir_onnx::{CPU_WORKER_COMMAND, CpuWorkerConfig, OnnxRuntime, OnnxRuntimeConfig};
+use weir_onnx::{CPU_WORKER_COMMAND, CpuWorkerConfig, OnnxRuntime, OnnxRuntimeConfig, OperatorPattern};
 use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version};
 
 pub const MIB: u64 = 1 << 20;
@@ -35,6 +35,15 @@ impl Cpu {
 
     pub fn with_prepare_limits(prepare_memory_bytes_max: u64, prepare_cpu_ms_max: u64) -> Self {
         Self::with_config(OnnxRuntimeConfig { prepare_memory_bytes_max, prepare_cpu_ms_max, ..config() })
+    }
+
+    /// A backend that allows further operators.
+    pub fn with_operators(allowed: &[&str]) -> Self {
+        let pattern = |text: &&str| OperatorPattern::try_from((*text).to_owned()).unwrap();
+        Self::with_config(OnnxRuntimeConfig {
+            operators_allowed: allowed.iter().map(pattern).collect(),
+            ..config()
+        })
     }
 
     pub fn with_prepare_command(program: &str, arguments: &[&str]) -> Self {
@@ -127,6 +136,7 @@ pub fn config() -> OnnxRuntimeConfig {
         prepare_command: Some((CHILD.into(), Vec::new())),
         prepare_memory_bytes_max: 8 << 30,
         prepare_cpu_ms_max: 60_000,
+        operators_allowed: Vec::new(),
         workers: None,
     }
 }

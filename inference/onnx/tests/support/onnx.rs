@@ -29,8 +29,14 @@ pub(crate) fn chain(size: usize, factors: &[f32]) -> Vec<u8> {
 
 /// `z = operator(x, y)`, of one-dimensional int32 tensors.
 pub(crate) fn on_integers(operator: &str) -> Vec<u8> {
+    on_integers_of("", operator)
+}
+
+/// The same for an operator of a domain.
+pub(crate) fn on_integers_of(domain: &str, operator: &str) -> Vec<u8> {
     let mut node = [bytes(1, b"x"), bytes(1, b"y"), bytes(2, b"z")].concat();
     node.extend(bytes(4, operator.as_bytes()));
+    node.extend(bytes(7, domain.as_bytes()));
     let mut graph = bytes(1, &node);
     graph.extend(bytes(2, b"integers"));
     for (field, name) in [(11, "x"), (11, "y"), (12, "z")] {
@@ -38,7 +44,49 @@ pub(crate) fn on_integers(operator: &str) -> Vec<u8> {
         let tensor = [number(1, INT32), bytes(2, &dimension)].concat();
         graph.extend(bytes(field, &[bytes(1, name.as_bytes()), bytes(2, &bytes(1, &tensor))].concat()));
     }
-    [number(1, 8), bytes(7, &graph), bytes(8, &number(2, 17))].concat()
+    let mut model = [number(1, 8), bytes(7, &graph), bytes(8, &number(2, 17))].concat();
+    if !domain.is_empty() {
+        model.extend(bytes(8, &[bytes(1, domain.as_bytes()), number(2, 1)].concat()));
+    }
+    model
+}
+
+/// Domains and names of the operators in the main graph of a model.
+pub(crate) fn operators(model: &[u8]) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let nodes = fields(model, 7).into_iter().flat_map(|graph| fields(graph, 1));
+    let first =
+        |node: &[u8], field: u64| fields(node, field).first().map(|bytes| text(bytes)).unwrap_or_default();
+    nodes.map(|node| (first(node, 7), first(node, 4))).collect()
+}
+
+/// The contents of a message's fields with this number, which are bytes, text or messages.
+fn fields(mut message: &[u8], number: u64) -> Vec<&[u8]> {
+    fn varint<'a>(message: &mut &'a [u8]) -> u64 {
+        let len = message.iter().position(|byte| *byte < 0x80).unwrap() + 1;
+        let (bytes, rest): (&'a [u8], &'a [u8]) = message.split_at(len);
+        *message = rest;
+        bytes.iter().rev().fold(0, |value, byte| value << 7 | u64::from(byte & 0x7f))
+    }
+    let mut found = Vec::new();
+    while !message.is_empty() {
+        let tag = varint(&mut message);
+        let len = match tag & 7 {
+            0 => {
+                varint(&mut message);
+                continue;
+            }
+            1 => 8,
+            5 => 4,
+            _ => varint(&mut message) as usize,
+        };
+        let (content, rest) = message.split_at(len);
+        message = rest;
+        if tag == number << 3 | 2 {
+            found.push(content);
+        }
+    }
+    found
 }
 
 const FLOAT: u64 = 1;

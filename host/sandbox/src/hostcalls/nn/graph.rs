@@ -58,9 +58,9 @@ fn failure_of(error: LoadModelError) -> Failure {
             Refusal::Malformed { .. } => ErrorCode::InvalidEncoding,
             Refusal::OverMemory { .. } | Refusal::HugeDimension { .. } => ErrorCode::TooLarge,
             Refusal::OverTime { .. } => ErrorCode::Timeout,
-            Refusal::UnsupportedOperator { .. } | Refusal::UnsupportedPort { .. } => {
-                ErrorCode::UnsupportedOperation
-            }
+            Refusal::UnsupportedOperator { .. }
+            | Refusal::OperatorNotAllowed { .. }
+            | Refusal::UnsupportedPort { .. } => ErrorCode::UnsupportedOperation,
             Refusal::Cyclic { .. }
             | Refusal::ExternalData { .. }
             | Refusal::Invalid { .. }
