@@ -228,6 +228,7 @@ impl Record {
             version,
             status: InvocationStatus::Queued,
             attempts: 0,
+            attempts_lost: 0,
             started_at_ms: None,
             due_at_ms: 0,
             ended_at_ms: None,

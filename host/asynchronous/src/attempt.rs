@@ -2,8 +2,8 @@
 
 use super::index::Work;
 use super::message::{HEAD_BYTES_MAX, Headers, Message, RequestHead, ResponseHead, line};
-use super::record::{Part, Response, Step};
-use super::retry::{Failure, Verdict, judge};
+use super::record::{Part, Record, Response, Step};
+use super::retry::{Failure, Loss, Verdict, judge, judge_loss};
 use super::store::{Claim, Seen};
 use super::work::{Stop, Worked};
 use super::{AsyncError, Invocations, now_ms};
@@ -46,8 +46,11 @@ impl Invocations {
         if record.step() != Step::Run {
             return Ok(Worked::Stale);
         }
+        if claim == Claim::Take && record.status == InvocationStatus::Running {
+            return self.lost(&seen, record).await;
+        }
         if record.attempts >= self.config.attempts_max.max(1) {
-            // Only a lost node leaves a record in this state.
+            // Only an outcome that could not be written leaves a record in this state.
             let text = format!("the node was lost in each of {} attempts", record.attempts);
             record.fail(ErrorCode::NodeLost, &text);
             return self.end(&seen, record, InvocationStatus::Dead).await;
@@ -75,6 +78,36 @@ impl Invocations {
             other => other,
         };
         self.settle(&begun, outcome, stop).await
+    }
+
+    /// Records that the last attempt of an invocation ended with its node. The next attempt follows
+    /// after a pause, so that restarts in a row do not use up the attempts.
+    async fn lost(&self, seen: &Seen, mut record: Record) -> Result<Worked, AsyncError> {
+        let loss = Loss {
+            attempts: record.attempts,
+            uncounted: record.attempts_lost.into(),
+            // If this is the restarted node, the attempt ended before the restart. On another node,
+            // the node that was lost may have run the attempt until now.
+            ran_ms_max: record.started_at_ms.and_then(|started| self.began_at_ms.checked_sub(started)),
+        };
+        match judge_loss(loss, &self.config, rand::random()) {
+            Verdict::Dead => {
+                let text = format!("the node was lost in each of {} attempts", record.attempts);
+                record.fail(ErrorCode::NodeLost, &text);
+                self.end(seen, record, InvocationStatus::Dead).await
+            }
+            Verdict::Again { after_ms, is_counted } => {
+                let text = format!("the node was lost in attempt {}", record.attempts);
+                record.fail(ErrorCode::NodeLost, &text);
+                record.status = InvocationStatus::Queued;
+                if !is_counted {
+                    record.attempts = record.attempts.saturating_sub(1);
+                    record.attempts_lost = record.attempts_lost.saturating_add(1);
+                }
+                record.due_at_ms = now_ms().saturating_add(after_ms);
+                self.write(seen, &record, Claim::Leave).await.map(Worked::from)
+            }
+        }
     }
 
     /// Runs the request and stores the response.
@@ -208,7 +241,7 @@ impl Invocations {
     async fn end(
         &self,
         seen: &Seen,
-        mut record: super::record::Record,
+        mut record: Record,
         status: InvocationStatus,
     ) -> Result<Worked, AsyncError> {
         record.end(status, now_ms());

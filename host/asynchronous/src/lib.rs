@@ -64,6 +64,8 @@ pub struct Invocations {
     connector: Arc<Connector>,
     changes: Changes,
     owner: Owner,
+    /// Start of this process's work.
+    began_at_ms: u64,
     keeper: Keeper,
     /// Whether this is the only node.
     is_alone: bool,
@@ -168,6 +170,7 @@ impl Invocations {
             connector,
             changes,
             owner,
+            began_at_ms: now_ms(),
             keeper,
             is_alone,
             heard: Heard::default(),

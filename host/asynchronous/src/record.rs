@@ -19,7 +19,7 @@ use weir_types::api::{
 use weir_types::{AsyncId, ContentHash, ErrorCode, Name, TenantId, Version};
 
 /// Size limit of an error's text in a record, as JSON.
-const ERROR_BYTES_MAX: usize = 160;
+const ERROR_BYTES_MAX: usize = 150;
 /// Size limit of the request id in a record, as JSON. The request's blob has the whole id.
 const REQUEST_ID_BYTES_MAX: usize = 80;
 /// Size limit of a callback's error in a record, as JSON.
@@ -35,6 +35,9 @@ pub(crate) struct Record {
     pub(super) status: InvocationStatus,
     /// Incremented before each attempt, so that an attempt that crashes the node counts too.
     pub(super) attempts: u32,
+    /// Attempts that ended with their node and are not in `attempts`.
+    #[serde(rename = "lost", default, skip_serializing_if = "is_zero")]
+    pub(super) attempts_lost: u8,
     #[serde(rename = "started", default, skip_serializing_if = "Option::is_none")]
     pub(super) started_at_ms: Option<u64>,
     /// Time at which the next step is due.
@@ -179,6 +182,11 @@ impl Record {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &u8) -> bool {
+    *count == 0
+}
+
 /// Clips a request id to its stored length.
 pub(super) fn clip_request_id(id: &str) -> String {
     clip(id, REQUEST_ID_BYTES_MAX)
@@ -260,6 +268,7 @@ mod tests {
             version: Some(Version(u32::MAX)),
             status: InvocationStatus::Cancelled,
             attempts: u32::MAX,
+            attempts_lost: u8::MAX,
             started_at_ms: Some(u64::MAX),
             due_at_ms: u64::MAX,
             ended_at_ms: Some(u64::MAX),
@@ -294,6 +303,7 @@ mod tests {
             version: None,
             status: InvocationStatus::Queued,
             attempts: 0,
+            attempts_lost: 0,
             started_at_ms: None,
             due_at_ms: 5,
             ended_at_ms: None,

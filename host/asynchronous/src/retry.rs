@@ -4,6 +4,12 @@ use crate::AsyncConfig;
 use http::StatusCode;
 use weir_types::ErrorCode;
 
+/// Time after the start of an attempt within which a restart of its node does not count as an attempt.
+const BRIEF_MS: u64 = 1_000;
+/// Attempts of an invocation that do not count although they ended with their node. A call that crashes
+/// its node at once must not do so for ever.
+const UNCOUNTED_MAX: u32 = 3;
+
 /// Decision about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -46,6 +52,28 @@ pub(super) fn judge(failure: Failure, config: &AsyncConfig, chance: f64) -> Verd
         return Verdict::Dead;
     }
     Verdict::Again { after_ms: backoff_ms(attempts, config, chance), is_counted: true }
+}
+
+/// An attempt that ended with its node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss {
+    /// Attempts so far, including this one.
+    pub(super) attempts: u32,
+    /// Earlier attempts that ended with their node and do not count.
+    pub(super) uncounted: u32,
+    /// Longest time that the attempt can have run; `None` if it is unknown.
+    pub(super) ran_ms_max: Option<u64>,
+}
+
+/// Judges the loss of an attempt with its node. A node that restarts soon after the attempt began says
+/// nothing about the invocation, unless this happens again and again.
+pub(super) fn judge_loss(loss: Loss, config: &AsyncConfig, chance: f64) -> Verdict {
+    let Loss { attempts, uncounted, ran_ms_max } = loss;
+    let is_counted = uncounted >= UNCOUNTED_MAX || ran_ms_max.is_none_or(|ran_ms| ran_ms > BRIEF_MS);
+    if is_counted && attempts >= config.attempts_max.max(1) {
+        return Verdict::Dead;
+    }
+    Verdict::Again { after_ms: backoff_ms(attempts.saturating_add(uncounted), config, chance), is_counted }
 }
 
 /// Returns the backoff after this number of attempts.
@@ -103,7 +131,49 @@ mod tests {
         assert_eq!(judged(ErrorCode::QueueFull, 1, 6 * 3_600_000), Verdict::Dead);
     }
 
+    fn lost(attempts: u32, uncounted: u32, ran_ms_max: Option<u64>) -> Verdict {
+        judge_loss(Loss { attempts, uncounted, ran_ms_max }, &AsyncConfig::default(), 0.0)
+    }
+
+    #[test]
+    fn lost_attempts_are_retried_with_backoff() {
+        for ran_ms_max in [None, Some(1_001)] {
+            assert_eq!(lost(1, 0, ran_ms_max), Verdict::Again { after_ms: 1_000, is_counted: true });
+            assert_eq!(lost(2, 0, ran_ms_max), Verdict::Again { after_ms: 2_000, is_counted: true });
+            assert_eq!(lost(3, 0, ran_ms_max), Verdict::Dead);
+        }
+    }
+
+    #[test]
+    fn restarts_within_the_first_second_do_not_count_at_first() {
+        let uncounted = |after_ms| Verdict::Again { after_ms, is_counted: false };
+        assert_eq!(lost(1, 0, Some(300)), uncounted(1_000));
+        assert_eq!(lost(1, 1, Some(300)), uncounted(2_000));
+        assert_eq!(lost(3, 2, Some(1_000)), uncounted(16_000), "the last attempt does not count either");
+        assert_eq!(lost(1, 3, Some(300)), Verdict::Again { after_ms: 8_000, is_counted: true });
+        assert_eq!(lost(3, 3, Some(300)), Verdict::Dead);
+    }
+
     proptest! {
+        /// An invocation that takes its node down each time ends, however soon it does.
+        #[test]
+        fn invocation_that_always_loses_its_node_ends(times in prop::collection::vec(prop::option::of(0_u64..3_000), 20)) {
+            let mut attempts = 0;
+            let mut uncounted = 0;
+            for (count, ran_ms_max) in times.into_iter().enumerate() {
+                attempts += 1;
+                match judge_loss(Loss { attempts, uncounted, ran_ms_max }, &AsyncConfig::default(), 0.5) {
+                    Verdict::Dead => return Ok(()),
+                    Verdict::Again { after_ms, is_counted } => {
+                        prop_assert!(after_ms > 0 && count < 6);
+                        attempts -= u32::from(!is_counted);
+                        uncounted += u32::from(!is_counted);
+                    }
+                }
+            }
+            prop_assert!(false, "it goes on");
+        }
+
         #[test]
         fn backoff_and_attempts_stay_within_limits(
             code in proptest::sample::select(ErrorCode::ALL), attempts: u32, age_ms: u64, chance in 0.0..=1.0,

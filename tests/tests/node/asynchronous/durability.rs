@@ -1,8 +1,9 @@
 //! Durability: accepted invocations run despite restarts and crashes.
 
+use std::time::{Duration, UNIX_EPOCH};
 use weir_tests::{Node, eventually, function};
-use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
+use weir_types::{AsyncId, ErrorCode};
 
 #[tokio::test]
 async fn crash_before_the_run_loses_no_accepted_invocation() {
@@ -23,12 +24,49 @@ async fn crash_before_the_run_loses_no_accepted_invocation() {
     assert_eq!(node.result(accepted[0].id).await.text(), "body 0");
 }
 
+/// Waits until a loss of the node counts as an attempt of the running invocation.
+async fn runs_for_a_second(node: &Node, id: AsyncId, attempt: u32) {
+    eventually("the attempt runs for more than a second", async || {
+        let found = node.invocation(id).await;
+        assert!(found.attempts <= attempt, "{found:?}");
+        let is_running = found.status == InvocationStatus::Running && found.attempts == attempt;
+        let started_at = UNIX_EPOCH + Duration::from_millis(found.started_at_ms?);
+        let is_counted = started_at.elapsed().is_ok_and(|elapsed| elapsed > Duration::from_millis(1_100));
+        (is_running && is_counted).then_some(())
+    })
+    .await;
+}
+
+/// Several restarts in a row kill no accepted invocation.
+#[tokio::test]
+async fn restarts_soon_after_the_start_do_not_count_as_attempts() {
+    let mut node = Node::builder().set("async.attempts_max", 1).set("async.backoff_ms", 10).start().await;
+    node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
+    let later = node.post_later("/fn/f/sleep", "body").await;
+    for _ in 0..3 {
+        node.until(later.id, InvocationStatus::Running).await;
+        let started_at_ms = node.invocation(later.id).await.started_at_ms.unwrap();
+        node = node.kill().await.start().await;
+        let started_at = UNIX_EPOCH + Duration::from_millis(started_at_ms);
+        if started_at.elapsed().is_ok_and(|elapsed| elapsed > Duration::from_secs(1)) {
+            eprintln!("skipped: a restart took more than a second");
+            return;
+        }
+        eventually("the next attempt", async || {
+            let found = node.invocation(later.id).await;
+            assert!(!found.status.is_end() && found.attempts <= 1, "{found:?}");
+            (found.started_at_ms? > started_at_ms).then_some(())
+        })
+        .await;
+    }
+}
+
 #[tokio::test]
 async fn crash_during_a_run_counts_as_an_attempt() {
     let node = Node::start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
-    node.until(later.id, InvocationStatus::Running).await;
+    runs_for_a_second(&node, later.id, 1).await;
     let node = node.kill().await.set("async.running_max", 0).start().await;
     assert_eq!(node.invocation(later.id).await.attempts, 1);
     node.deploy("f", function("echo-http")).await;
@@ -45,12 +83,7 @@ async fn invocation_that_crashes_the_node_is_dead_after_the_attempt_limit() {
     let later = node.post_later("/fn/f/sleep", "").await;
     for attempt in 1..=2 {
         // Until the node takes the invocation over, its state is that before the crash.
-        eventually("the next attempt", async || {
-            let found = node.invocation(later.id).await;
-            assert!(found.attempts <= attempt, "{found:?}");
-            (found.status == InvocationStatus::Running && found.attempts == attempt).then_some(())
-        })
-        .await;
+        runs_for_a_second(&node, later.id, attempt).await;
         node = node.kill().await.start().await;
     }
     let ended = node.ended(later.id).await;
