@@ -91,7 +91,29 @@ pub enum Error {
         /// Cause.
         source: Cause,
     },
+    /// The shared store has reached its quota and refuses all writes, until an operator makes room.
+    #[error(
+        "the database of etcd is full: compact it (`etcdctl compact REVISION`), defragment each server (`etcdctl defrag`), then `etcdctl alarm disarm`, and raise --quota-backend-bytes if it fills up again"
+    )]
+    QuotaExceeded {
+        /// Cause.
+        source: Cause,
+    },
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+}
+
+impl Error {
+    /// Whether the operation can succeed when it is tried again, without anything else having changed.
+    #[must_use]
+    pub fn is_temporary(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Closed | Self::LeaseNotFound(_))
+    }
+
+    /// Whether the store had no space for a write.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::DiskFull { .. } | Self::QuotaExceeded { .. })
+    }
 }

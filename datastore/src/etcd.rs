@@ -16,12 +16,13 @@ pub use address::{EtcdAddress, EtcdAddressError};
 
 use crate::lease::check_time_to_live;
 use crate::{
-    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, Transaction,
-    Watch,
+    Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision, StoreUsage,
+    Transaction, Watch,
 };
 use async_trait::async_trait;
 use client::protocol::{
-    KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest, ResponseHeader,
+    CompactionRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest,
+    ResponseHeader, StatusRequest,
 };
 use client::{Call, Client, ClientError};
 use rand::seq::SliceRandom as _;
@@ -30,6 +31,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::transport::ClientTlsConfig;
+
+/// etcd's message about a compaction to an earlier revision than the last one.
+const ALREADY_COMPACTED: &str = "required revision has been compacted";
 
 /// A [`Datastore`] in etcd.
 pub struct EtcdStore {
@@ -137,6 +141,28 @@ impl Datastore for EtcdStore {
         watch::watch(self, prefix, after).await
     }
 
+    async fn discard_history(&self, before: Revision) -> Result<()> {
+        match self.outcome(&CompactionRequest { revision: number_of(before) }).await? {
+            // Another client was ahead, or etcd's own compaction.
+            Err(ClientError::Failed { source } | ClientError::Refused { source })
+                if source.message().contains(ALREADY_COMPACTED) =>
+            {
+                Ok(())
+            }
+            discarded => Ok(discarded?),
+        }
+    }
+
+    async fn usage(&self) -> Result<Option<StoreUsage>> {
+        let status = self.call(&StatusRequest {}).await?;
+        let bytes = |bytes: i64| u64::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        Ok(bytes(status.db_size).map(|total| StoreUsage {
+            bytes: total,
+            used_bytes: bytes(status.db_size_in_use).unwrap_or(total),
+            quota_bytes: bytes(status.db_size_quota),
+        }))
+    }
+
     async fn close(&self) {
         self.closed.cancel();
         self.tasks.close();
@@ -194,7 +220,10 @@ impl Root {
 
 impl From<ClientError> for Error {
     fn from(error: ClientError) -> Self {
-        Self::Unavailable { source: Arc::new(error) }
+        match error {
+            error @ ClientError::NoSpace(_) => Self::QuotaExceeded { source: Arc::new(error) },
+            error => Self::Unavailable { source: Arc::new(error) },
+        }
     }
 }
 

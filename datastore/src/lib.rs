@@ -27,7 +27,7 @@ mod watch;
 pub use watch::{Change, Event, Watch, WatchEnd};
 
 mod store;
-pub use store::{Datastore, LIST_LIMIT_MAX, StoreHealth};
+pub use store::{Datastore, LIST_LIMIT_MAX, StoreHealth, StoreUsage};
 
 mod error;
 pub use error::{Error, Result};

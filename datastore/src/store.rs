@@ -17,6 +17,17 @@ pub struct StoreHealth {
     pub failure: Option<crate::Error>,
 }
 
+/// Space that a store takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Size of the store's file.
+    pub bytes: u64,
+    /// Size without space that is free for new data.
+    pub used_bytes: u64,
+    /// Size of the file at which the store refuses writes; `None` if it is unknown.
+    pub quota_bytes: Option<u64>,
+}
+
 /// A key-value store with transactions, leases and watches. Used as `Arc<dyn Datastore>`.
 ///
 /// Every call sees all commits that returned before the call began. A backend retries recoverable
@@ -58,6 +69,19 @@ pub trait Datastore: fmt::Debug + Send + Sync {
     /// failures.
     fn health(&self) -> StoreHealth {
         StoreHealth::default()
+    }
+
+    /// Discards the history before a revision, of all users of the store. Watches of discarded
+    /// revisions end with [`WatchEnd::Lagged`](crate::WatchEnd::Lagged). Backends that bound their
+    /// history themselves do nothing.
+    async fn discard_history(&self, before: Revision) -> Result<()> {
+        let _ = before;
+        Ok(())
+    }
+
+    /// The space that the store takes; `None` for backends without a size to report.
+    async fn usage(&self) -> Result<Option<StoreUsage>> {
+        Ok(None)
     }
 
     /// Finishes active operations and releases files and connections. Watches end, and later calls

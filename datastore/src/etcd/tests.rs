@@ -113,6 +113,44 @@ async fn watch_of_compacted_revisions_reports_lag() {
 }
 
 #[tokio::test]
+async fn discarded_history_is_lost_to_watches_and_nothing_else() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let store = connect(&etcd, "weir").await;
+    let first = put(&store, "k", "1").await;
+    let last = put(&store, "k", "2").await;
+    store.discard_history(last).await.unwrap();
+    store.discard_history(first).await.expect("it is discarded already");
+    assert_eq!(value(&store, "k").await.as_deref(), Some("2"));
+    let mut watch = store.watch(&Prefix::all(), Some(Revision(first.0 - 1))).await.unwrap();
+    assert_eq!(watch.next().await, Err(WatchEnd::Lagged));
+    let usage = store.usage().await.unwrap().unwrap();
+    assert!(usage.bytes > 0 && (1..=usage.bytes).contains(&usage.used_bytes), "{usage:?}");
+}
+
+/// etcd refuses writes at its quota, until an operator ends the alarm.
+#[tokio::test]
+async fn full_database_is_reported_as_such() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::start();
+    let store = connect(&etcd, "weir").await;
+    put(&store, "k", "before").await;
+    let alarm = |action: &str| json!({ "action": action, "memberID": "1", "alarm": "NOSPACE" });
+    etcd.call("maintenance/alarm", alarm("ACTIVATE")).await;
+    let refused = store.commit(Transaction::new().put(key("k"), "after")).await;
+    assert!(matches!(refused, Err(Error::QuotaExceeded { .. })), "{refused:?}");
+    let refused = refused.unwrap_err();
+    assert!(refused.is_full() && !refused.is_temporary() && refused.to_string().contains("etcdctl defrag"));
+    assert_eq!(value(&store, "k").await.as_deref(), Some("before"), "reads go on");
+    etcd.call("maintenance/alarm", alarm("DEACTIVATE")).await;
+    put(&store, "k", "after").await;
+}
+
+#[tokio::test]
 async fn session_outlives_its_tokens() {
     if !Etcd::is_installed() {
         return;

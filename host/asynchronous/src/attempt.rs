@@ -194,9 +194,9 @@ impl Invocations {
                         self.heard.wait(now.revision).await;
                     }
                 }
-                Err(AsyncError::Datastore(
-                    weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::DiskFull { .. },
-                )) => {
+                Err(AsyncError::Datastore(error))
+                    if error.is_full() || matches!(error, weir_datastore::Error::Unavailable { .. }) =>
+                {
                     tokio::select! {
                         () = tokio::time::sleep(WRITE_AGAIN_AFTER) => continue,
                         () = stop.give_up.cancelled() => {}

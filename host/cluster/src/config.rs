@@ -26,6 +26,9 @@ pub struct ClusterConfig {
     pub secret_file: Option<PathBuf>,
     /// Address at which other nodes reach this node, as `HOST:PORT`. None: the listen address.
     pub advertise: Option<String>,
+    /// Age at which the dispatcher discards the history of etcd, for all its users. At 0 it discards
+    /// nothing, for an etcd that compacts itself.
+    pub history_ms: u64,
     /// Lease of the node: the time until the cluster drops a node that etcd does not hear from, and
     /// so the longest time that the cluster may be without a dispatcher.
     pub lease_ms: u64,
@@ -44,6 +47,7 @@ impl Default for ClusterConfig {
             blob_grace_ms: 24 * 3_600 * 1_000,
             secret_file: None,
             advertise: None,
+            history_ms: 3_600 * 1_000,
             lease_ms: 3_000,
             heartbeat_ms: 500,
             heartbeat_timeout_ms: 2_000,

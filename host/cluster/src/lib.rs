@@ -18,5 +18,8 @@ pub use placement::{
     UseRecorder,
 };
 
+mod upkeep;
+pub use upkeep::keep_store_small;
+
 mod wire;
 pub use wire::{Grant, Granted, Resident};

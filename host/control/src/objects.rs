@@ -134,13 +134,11 @@ impl ObjectError {
             Self::NotFound(_) => ErrorCode::ObjectNotFound,
             Self::TooLarge { .. } => ErrorCode::BodyTooLarge,
             Self::Full(_) => ErrorCode::ObjectsFull,
-            Self::Blob(BlobError::DiskFull(_))
-            | Self::Put(PutError::DiskFull(_))
-            | Self::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
+            Self::Blob(BlobError::DiskFull(_)) | Self::Put(PutError::DiskFull(_)) => ErrorCode::DiskFull,
+            Self::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
+            Self::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
             Self::Ttl { .. } => ErrorCode::InvalidRequest,
-            Self::OutOfMemory(_)
-            | Self::Datastore(weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed)
-            | Self::Blob(BlobError::OutOfReach(_)) => ErrorCode::Unavailable,
+            Self::OutOfMemory(_) | Self::Blob(BlobError::OutOfReach(_)) => ErrorCode::Unavailable,
             _ => ErrorCode::Internal,
         }
     }

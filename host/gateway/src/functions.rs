@@ -151,10 +151,8 @@ impl From<RegistryError> for ApiError {
             RegistryError::IsActive { .. }
             | RegistryError::TooManyVersions(..)
             | RegistryError::Conflict(..) => ErrorCode::Conflict,
-            RegistryError::Datastore(
-                weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
-            ) => ErrorCode::Unavailable,
-            RegistryError::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
+            RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
+            RegistryError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
             RegistryError::Damaged { .. } | RegistryError::Datastore(_) | RegistryError::CutOff(_) => {
                 return Self::internal(&error);
             }

@@ -188,13 +188,31 @@ impl From<AsyncError> for ApiError {
             AsyncError::Refused { code, text } => Self::new(code, text),
             AsyncError::Blob(error) => error.into(),
             AsyncError::Put(PutError::DiskFull(full)) => full.into(),
-            AsyncError::Datastore(error @ weir_datastore::Error::DiskFull { .. }) => {
+            AsyncError::Datastore(error) if error.is_full() => {
                 Self::new(ErrorCode::DiskFull, error.to_string())
             }
-            AsyncError::Datastore(
-                error @ (weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed),
-            ) => Self::new(ErrorCode::Unavailable, format!("{error}; try again")),
+            // A node whose lease has ended gets a new one within a third of its time.
+            AsyncError::Datastore(error) if error.is_temporary() => {
+                Self::new(ErrorCode::Unavailable, format!("{error}; try again"))
+            }
             other => Self::internal(&other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_datastore::{Error, LeaseId};
+
+    #[test]
+    fn failures_of_the_datastore_are_temporary_full_or_internal() {
+        let cause = || Arc::new(std::io::Error::other("why"));
+        let code = |error: Error| ApiError::from(AsyncError::Datastore(error)).code;
+        assert_eq!(code(Error::LeaseNotFound(LeaseId(7))), ErrorCode::Unavailable);
+        assert_eq!(code(Error::Unavailable { source: cause() }), ErrorCode::Unavailable);
+        assert_eq!(code(Error::QuotaExceeded { source: cause() }), ErrorCode::DiskFull);
+        let damaged = Error::Corrupted { path: "registry".into(), source: cause() };
+        assert_eq!(code(damaged), ErrorCode::Internal);
     }
 }

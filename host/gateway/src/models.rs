@@ -252,12 +252,10 @@ impl From<ModelsError> for ApiError {
                 error.code()
             }
             ModelsError::Push(PushError::Turn(fault)) => fault.code,
-            ModelsError::Datastore(
-                weir_datastore::Error::Unavailable { .. } | weir_datastore::Error::Closed,
-            )
-            | ModelsError::Damaged { .. } => ErrorCode::Unavailable,
+            ModelsError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
+            ModelsError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
+            ModelsError::Damaged { .. } => ErrorCode::Unavailable,
             ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
-            ModelsError::Datastore(weir_datastore::Error::DiskFull { .. }) => ErrorCode::DiskFull,
             ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);
             }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_asynchronous::Stop;
 use weir_call::until;
-use weir_cluster::Placements;
+use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
 use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go};
 use weir_control::registry::Prepare;
@@ -44,7 +44,7 @@ pub(super) struct Background {
 
 impl Background {
     pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, config: &NodeConfig, begin: Begin) -> Self {
-        let Begin { functions, models, workflows, invocations, objects, prepare } = begin;
+        let Begin { datastore, functions, models, workflows, invocations, objects, prepare } = begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
         let stop = Stop { begin_nothing: state.shutdown.stopping.clone(), give_up: give_up.clone() };
@@ -69,6 +69,8 @@ impl Background {
             let grace = Duration::from_millis(cluster.blob_grace_ms);
             spawn(boxed(garbage::collect(Arc::downgrade(state), grace)));
             spawn(boxed(state.dispatch.connector.clone().follow_stores()));
+            let history = Duration::from_millis(cluster.history_ms);
+            spawn(boxed(keep_store_small(datastore, state.metrics.clone(), history, leads(state))));
         }
         if let Some(health) = state.blobs.health() {
             spawn(boxed(probe_storage(health.clone())));

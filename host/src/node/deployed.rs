@@ -12,7 +12,7 @@ use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
 use weir_control::registry::{Functions, Prepare, Registry};
 use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
-use weir_datastore::Revision;
+use weir_datastore::{Datastore, Revision};
 use weir_device::Arena;
 use weir_outbound::Connector;
 use weir_sandbox::component::{Components, Recompiler};
@@ -33,8 +33,9 @@ pub(super) struct Deployed {
     pub(super) begin: Begin,
 }
 
-/// The revisions from which the background tasks follow the datastore, and events collected since.
+/// The datastore, the revisions from which the background tasks follow it, and events collected since.
 pub(super) struct Begin {
+    pub(super) datastore: Arc<dyn Datastore>,
     pub(super) functions: Revision,
     pub(super) models: Revision,
     pub(super) workflows: Revision,
@@ -97,6 +98,7 @@ impl Deployed {
         .await
         .context("cannot read the objects")?;
         let begin = Begin {
+            datastore: datastore.clone(),
             functions: functions_as_of,
             models: models_as_of,
             workflows: workflows_as_of,

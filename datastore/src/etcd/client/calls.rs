@@ -3,9 +3,11 @@
 
 use super::protocol::kv_client::KvClient;
 use super::protocol::lease_client::LeaseClient;
+use super::protocol::maintenance_client::MaintenanceClient;
 use super::protocol::{
-    LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest,
-    RangeRequest, RangeResponse, TxnRequest, TxnResponse, WatchCreateRequest,
+    CompactionRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
+    TxnResponse, WatchCreateRequest,
 };
 use super::session::Connection;
 use super::{ClientError, Result, WatchStream};
@@ -105,6 +107,27 @@ impl Call for LeaseTimeToLiveRequest {
     async fn send(self, connection: Connection) -> Result<bool> {
         let answer = LeaseClient::new(connection).lease_time_to_live(self).await?;
         Ok(answer.into_inner().ttl >= 0)
+    }
+}
+
+/// Fails if the history before the revision is already discarded.
+impl Call for CompactionRequest {
+    type Answer = ();
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<()> {
+        KvClient::new(connection).compact(self).await?;
+        Ok(())
+    }
+}
+
+/// The status of the server that answers.
+impl Call for StatusRequest {
+    type Answer = StatusResponse;
+    const RESEND: Resend = Resend::Always;
+
+    async fn send(self, connection: Connection) -> Result<StatusResponse> {
+        Ok(MaintenanceClient::new(connection).status(self).await?.into_inner())
     }
 }
 

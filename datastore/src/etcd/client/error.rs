@@ -5,6 +5,8 @@ use tonic::{Code, ConnectError, Status};
 
 /// etcd's message about an unknown lease. The code `NotFound` alone has other causes as well.
 const LEASE_NOT_FOUND: &str = "lease not found";
+/// etcd's message about a full database. The code `ResourceExhausted` has other causes as well.
+const NO_SPACE: &str = "database space exceeded";
 /// etcd's message about a token that was issued before users or roles changed.
 const TOKEN_OUTDATED: &str = "revision of auth store is old";
 /// etcd's message about a watch without permission. etcd 3.4 also sends it for an unknown token.
@@ -33,6 +35,9 @@ pub(in crate::etcd) enum ClientError {
     /// Every server of the cluster would reject the request.
     #[error("etcd refused the request")]
     Refused { source: Status },
+    /// The database has reached its quota: etcd refuses all writes.
+    #[error("etcd refuses writes: {0}")]
+    NoSpace(String),
     /// The token of this session is unknown, expired or outdated, or the user lacks permission for
     /// a watch.
     #[error("etcd refused the user or the permissions of the user: {0}")]
@@ -81,6 +86,7 @@ impl From<Status> for ClientError {
         match status.code() {
             _ if is_connect_error(&status) => Self::Connect { source: status },
             Code::NotFound if message.contains(LEASE_NOT_FOUND) => Self::LeaseNotFound,
+            Code::ResourceExhausted if message.contains(NO_SPACE) => Self::NoSpace(message.to_owned()),
             Code::Unauthenticated => Self::Token(message.to_owned()),
             Code::InvalidArgument if message.contains(TOKEN_OUTDATED) => Self::Token(message.to_owned()),
             Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::DeadlineExceeded => {
@@ -115,6 +121,10 @@ mod tests {
         assert!(matches!(ClientError::from(outdated), ClientError::Token(_)));
         let no_leader = ClientError::from(Status::unavailable("etcdserver: no leader"));
         assert!(no_leader.is_of_server() && !no_leader.is_unsent());
+        let full = Status::resource_exhausted("etcdserver: mvcc: database space exceeded");
+        assert!(matches!(ClientError::from(full), ClientError::NoSpace(_)));
+        let busy = ClientError::from(Status::resource_exhausted("etcdserver: too many requests"));
+        assert!(matches!(busy, ClientError::Refused { .. }));
         let too_large = ClientError::from(Status::invalid_argument("etcdserver: request is too large"));
         assert!(!too_large.is_of_server());
     }

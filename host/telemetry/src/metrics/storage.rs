@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 pub struct StorageMetrics {
     free_bytes: Gauge,
     failed_writes: Counter,
+    datastore_bytes: Gauge,
+    datastore_quota_bytes: Gauge,
 }
 
 impl StorageMetrics {
@@ -21,6 +23,16 @@ impl StorageMetrics {
                 "disk_write_failures",
                 "Writes of the registry and of files in the data folder that failed",
             ),
+            datastore_bytes: gauge(
+                registry,
+                "datastore_bytes",
+                "Size of the database of the etcd server that the node uses",
+            ),
+            datastore_quota_bytes: gauge(
+                registry,
+                "datastore_quota_bytes",
+                "Size at which that server refuses writes; 0 if it does not tell",
+            ),
         }
     }
 
@@ -28,5 +40,12 @@ impl StorageMetrics {
     pub fn set(&self, free_bytes: u64, failed_writes: u64) {
         self.free_bytes.set(i64::try_from(free_bytes).unwrap_or(i64::MAX));
         self.failed_writes.inner().fetch_max(failed_writes, Ordering::Relaxed);
+    }
+
+    /// Sets the size of the shared store and, if it is known, its quota.
+    pub fn set_datastore(&self, bytes: u64, quota_bytes: Option<u64>) {
+        let number = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+        self.datastore_bytes.set(number(bytes));
+        self.datastore_quota_bytes.set(number(quota_bytes.unwrap_or_default()));
     }
 }
