@@ -9,8 +9,7 @@ use weir_types::ErrorCode;
 const BYTES_MAX: usize = 32 << 10;
 
 /// Rejects heads of HTTP/1 without exactly one host, which servers and proxies may understand
-/// differently. hyper has judged the length of the body: it rejects unequal lengths, and a request
-/// with a length and chunks ends with its chunks and is the last of its connection.
+/// differently. Ambiguous lines and lengths of bodies were refused before (`server/framing.rs`).
 pub(crate) fn check_host<B>(request: &Request<B>) -> Result<(), ApiError> {
     let wrong = |text: &str| Err(ApiError::new(ErrorCode::InvalidRequest, text));
     if request.version() > Version::HTTP_11 {

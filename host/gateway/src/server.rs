@@ -4,6 +4,8 @@ mod activity;
 mod addresses;
 mod answer;
 mod connection;
+mod framing;
+mod guard;
 mod linger;
 mod progress;
 mod streams;
@@ -18,6 +20,7 @@ use answer::{Answer, AnswerBody};
 use axum::body::{Body, HttpBody};
 use connection::{Connection, Timeouts};
 use futures::FutureExt;
+use guard::FramingGuard;
 use http::Version;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -186,7 +189,7 @@ impl Server {
         place.runtime().spawn(async move {
             let _held = (permits, placed);
             let stream = match TcpStream::from_std(stream) {
-                Ok(stream) => TokioIo::new(Linger::new(stream, connection.clone())),
+                Ok(stream) => TokioIo::new(FramingGuard::new(Linger::new(stream, connection.clone()))),
                 Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),
             };
             let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());

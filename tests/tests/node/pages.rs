@@ -97,10 +97,9 @@ async fn ambiguous_heads_are_rejected() {
     }
 }
 
-/// hyper lets chunks decide and removes the length, as RFC 9112 permits. The connection closes after
-/// the response, so that bytes which a proxy takes for another request are not served.
+/// A proxy that looks at the length alone takes the bytes behind it for another request.
 #[tokio::test]
-async fn request_with_length_and_chunks_is_the_last_of_its_connection() {
+async fn request_with_length_and_chunks_is_rejected() {
     let node = Node::start().await;
     node.deploy("echo", function("echo-http")).await;
     let length = "content-length: 3\r\n";
@@ -110,24 +109,33 @@ async fn request_with_length_and_chunks_is_the_last_of_its_connection() {
             format!("POST /fn/echo HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n3\r\nabc\r\n0\r\n\r\n");
         let smuggled = "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\n\r\n";
         let answer = raw(&node, format!("{request}{smuggled}")).await;
-        assert_eq!(answer.0, 200, "{headers}: {}", answer.1);
-        assert!(answer.1.contains("connection: close") && answer.1.ends_with("\r\n\r\nabc"), "{}", answer.1);
+        assert_eq!(answer.0, 400, "{headers}: {}", answer.1);
+        assert_eq!(answer.1.matches("HTTP/1.1").count(), 1, "the connection ends: {}", answer.1);
     }
+    // Both kinds of bodies are fine on their own, one after the other.
+    let host = "host: localhost\r\n";
+    let one = format!("POST /fn/echo HTTP/1.1\r\n{host}{length}\r\nabc");
+    let two = format!("POST /fn/echo HTTP/1.1\r\n{host}{chunks}\r\n2\r\nde\r\n1;x=y\r\n\n\r\n0\r\n\r\n");
+    let last = format!("GET /v1/functions HTTP/1.1\r\n{host}connection: close\r\n\r\n");
+    let answers = raw(&node, format!("{one}{two}{last}")).await.1;
+    assert!(answers.matches("HTTP/1.1 200").count() == 3 && answers.contains("de\n"), "{answers}");
 }
 
-/// RFC 9112 permits a lone line feed at the end of a line, and hyper accepts it. Inside of a value,
-/// it would smuggle a header.
+/// RFC 9112 permits a lone line feed at the end of a line. Inside of a value, it smuggles a header past
+/// a proxy that does not accept it.
 #[tokio::test]
-async fn bare_line_feeds_end_lines_and_are_no_part_of_values() {
+async fn bare_line_feeds_and_carriage_returns_are_rejected() {
     let node = Node::start().await;
-    let answer = raw(&node, "GET /v1/functions HTTP/1.1\nhost: localhost\nconnection: close\n\n").await;
-    assert_eq!(answer.0, 200, "{}", answer.1);
-    let smuggled =
-        "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\na: b\nhost: evil\r\nconnection: close\r\n\r\n";
-    let answer = raw(&node, smuggled).await;
-    assert_eq!(answer.0, 400, "the line feed ends the value: {}", answer.1);
-    let carriage = "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\na: b\rc\r\nconnection: close\r\n\r\n";
-    assert_eq!(raw(&node, carriage).await.0, 400);
+    for request in [
+        "GET /v1/functions HTTP/1.1\nhost: localhost\nconnection: close\n\n",
+        "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\nconnection: close\n\r\n",
+        "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\n",
+        "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\na: b\nc: d\r\nconnection: close\r\n\r\n",
+        "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\na: b\rc\r\nconnection: close\r\n\r\n",
+    ] {
+        let answer = raw(&node, request).await;
+        assert_eq!(answer.0, 400, "{request:?}: {}", answer.1);
+    }
 }
 
 #[tokio::test]
