@@ -113,7 +113,9 @@ fn kubernetes(repo: &Repo) -> Result<()> {
     for version in ["1.34", "1.37"] {
         let mut validate = Command::new(program.join("kubernetes-validate"));
         validate.args(["--strict", "--quiet", "--kubernetes-version", version]);
-        validate.args(["etcd", "nodes", "settings"].map(|name| folder.join(format!("base/{name}.yaml"))));
+        validate.args(
+            ["etcd", "network", "nodes", "settings"].map(|name| folder.join(format!("base/{name}.yaml"))),
+        );
         process::run(validate.arg(folder.join("gpu/gpu.yaml")))?;
     }
     Ok(())
