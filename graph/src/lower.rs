@@ -34,7 +34,7 @@ use crate::reference::Tensor;
 use crate::{GraphError, Model, TensorType, onnx};
 use call::Call;
 use emit::CONSTANT_BYTES_MAX;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use weir_types::Shape;
 
 /// Result of an operator's function: a value for each of the call's outputs; `None` for an
@@ -42,12 +42,22 @@ use weir_types::Shape;
 type Made = Result<Vec<Option<ValueId>>, GraphError>;
 
 impl Model {
-    /// Nodes with operators that are not supported for any shape, each as the error that
-    /// [`Model::specialise`] would return.
+    /// Nodes that are not supported for any shape, each as the error that [`Model::specialise`]
+    /// would return: the operator is unknown, or it does not make an output that the model uses.
     #[must_use]
     pub fn unsupported(&self) -> Vec<GraphError> {
         let nodes = self.graph.nodes.iter();
-        nodes.filter(|node| operators::find(node).is_none()).map(operators::unknown).collect()
+        let read = nodes.clone().flat_map(|node| &node.inputs).map(String::as_str);
+        let given = self.signature().outputs.iter().map(|port| port.name.as_str());
+        let used: HashSet<&str> = read.chain(given).filter(|name| !name.is_empty()).collect();
+        let fault = |node: &onnx::Node| {
+            let Some(operator) = operators::find(node) else { return Some(operators::unknown(node)) };
+            let mut outputs = node.outputs.iter().enumerate();
+            let (place, _) =
+                outputs.find(|(place, name)| used.contains(name.as_str()) && !operator.makes(*place))?;
+            Some(not_made(node, place))
+        };
+        nodes.filter_map(fault).collect()
     }
 
     /// Names of the operators that the model uses, without duplicates.
@@ -155,10 +165,10 @@ impl<'m> Lowering<'m> {
         let operator = operators::find(node).ok_or_else(|| operators::unknown(node))?;
         let inputs = node.inputs.iter().map(|name| self.names.get(name).copied()).collect();
         let call = Call { node, inputs, opset: self.model.opset() };
-        // Nodes are ordered, so every input has a maker; a missing value is an unsupported output.
-        let lost = node.inputs.iter().find(|name| !name.is_empty() && !self.names.contains_key(*name));
-        if let Some(name) = lost {
-            return Err(call.unsupported(format!("its input {name:?}, an output that is not made here, is")));
+        if let Some(name) =
+            node.inputs.iter().find(|name| !name.is_empty() && !self.names.contains_key(*name))
+        {
+            return Err(self.missing(name));
         }
         call.check_opset(&operator)?;
         let mut made = (operator.lower)(self, &call)?.into_iter();
@@ -179,12 +189,20 @@ impl<'m> Lowering<'m> {
         Ok(())
     }
 
+    /// The error for a value that no operation has made. Nodes are ordered, so it is an output that
+    /// the operator of its node does not make.
+    fn missing(&self, name: &str) -> GraphError {
+        let place = |node: &onnx::Node| node.outputs.iter().position(|output| output == name);
+        let mut nodes = self.model.graph.nodes.iter();
+        match nodes.find_map(|node| Some((node, place(node)?))) {
+            Some((node, place)) => not_made(node, place),
+            None => GraphError::malformed(format!("no node makes the value {name:?}")),
+        }
+    }
+
     fn finish(mut self) -> Result<Graph, GraphError> {
         for port in &self.model.signature().outputs {
-            let id = *self
-                .names
-                .get(&port.name)
-                .ok_or_else(|| GraphError::malformed(format!("nothing makes its output {:?}", port.name)))?;
+            let id = *self.names.get(&port.name).ok_or_else(|| self.missing(&port.name))?;
             let made = self.graph.value(id).tensor.element_type();
             if made != port.datatype {
                 let why = format!("its output {:?} is declared {}, but is {made}", port.name, port.datatype);
@@ -195,6 +213,16 @@ impl<'m> Lowering<'m> {
         self.graph.tidy();
         self.graph.check()?;
         Ok(self.graph)
+    }
+}
+
+/// The error for an output that the operator of `node` does not make, and that the model uses.
+fn not_made(node: &onnx::Node, place: usize) -> GraphError {
+    let name = node.outputs.get(place).map(String::as_str).unwrap_or_default();
+    GraphError::Unsupported {
+        node: node.title().to_owned(),
+        operator: operators::full_name(node),
+        what: format!("output {place}, {name:?}, is"),
     }
 }
 
@@ -231,6 +259,84 @@ mod tests {
             [(["n", "n"], false), (["n", "m"], true), (["?", "?"], true), (["-1", "-1"], true)]
         {
             assert!(takes(names, [2, 2]) && takes(names, [2, 3]) == is_taken, "{names:?}");
+        }
+    }
+
+    /// A model of one node with float inputs `i0`, `i1`... and the outputs `o0`, `o1`..., of which
+    /// the last is the model's, or the input of a `Neg` whose output is the model's.
+    fn model_of_output(operator: &str, inputs: usize, place: usize, is_read: bool) -> Model {
+        let port = |name: String| onnx::ValueInfo {
+            name,
+            value_type: Some(onnx::ValueType {
+                tensor: Some(onnx::DenseType {
+                    element_type: 1,
+                    shape: Some(onnx::Shape { dims: vec![onnx::Dim { size: Some(4), symbol: None }; 1] }),
+                }),
+            }),
+        };
+        let (domain, operator) = operator.rsplit_once(':').unwrap_or(("", operator));
+        let names = |letter: &str, count: usize| (0..count).map(|at| format!("{letter}{at}")).collect();
+        let last = format!("o{place}");
+        let node = onnx::Node {
+            inputs: names("i", inputs),
+            outputs: names("o", place + 1),
+            operator: operator.to_owned(),
+            domain: domain.to_owned(),
+            ..Default::default()
+        };
+        let reader = onnx::Node {
+            inputs: vec![last.clone()],
+            outputs: vec!["y".to_owned()],
+            operator: "Neg".to_owned(),
+            ..Default::default()
+        };
+        let graph = onnx::Graph {
+            nodes: if is_read { vec![node, reader] } else { vec![node] },
+            inputs: (0..inputs).map(|at| port(format!("i{at}"))).collect(),
+            outputs: vec![port(if is_read { "y".to_owned() } else { last })],
+            ..Default::default()
+        };
+        let opset = |domain: &str, version| onnx::OperatorSet { domain: domain.to_owned(), version };
+        let opset_imports = vec![opset("", 17), opset("com.microsoft", 1)];
+        let model = onnx::Model { graph: Some(graph), opset_imports, ..Default::default() };
+        Model::read(model.encode_to_vec().into()).unwrap()
+    }
+
+    #[test]
+    fn outputs_that_an_operator_does_not_make_are_unsupported_for_any_shape() {
+        let not_made = [
+            ("LayerNormalization", 2, 1),
+            ("LayerNormalization", 2, 2),
+            ("MaxPool", 1, 1),
+            ("com.microsoft:SkipLayerNormalization", 3, 1),
+            ("com.microsoft:SkipLayerNormalization", 3, 2),
+        ];
+        for (operator, inputs, place) in not_made {
+            for is_read in [false, true] {
+                let unsupported = model_of_output(operator, inputs, place, is_read).unsupported();
+                let [error @ GraphError::Unsupported { .. }] = unsupported.as_slice() else {
+                    panic!("{operator} {place} {is_read}: {unsupported:?}");
+                };
+                assert!(
+                    error.to_string().contains(&format!("output {place}, \"o{place}\", is not")),
+                    "{error}"
+                );
+            }
+        }
+        for (operator, inputs, place) in
+            [("LayerNormalization", 2, 0), ("TopK", 2, 1), ("com.microsoft:SkipLayerNormalization", 3, 3)]
+        {
+            assert_eq!(model_of_output(operator, inputs, place, false).unsupported(), [], "{operator}");
+        }
+    }
+
+    #[test]
+    fn specialising_refuses_outputs_that_are_not_made() {
+        for is_read in [false, true] {
+            let model = model_of_output("LayerNormalization", 2, 1, is_read);
+            let shape = Shape::new(&[4]).unwrap();
+            let error = model.specialise(&[shape.clone(), shape]).unwrap_err();
+            assert_eq!([error], model.unsupported().as_slice());
         }
     }
 

@@ -15,8 +15,17 @@ pub struct Operator {
     pub since: i64,
     /// Unsupported features of the operator; empty if all are supported.
     pub without: &'static str,
+    /// Places of the outputs that are made; `None` for all.
+    makes: Option<&'static [usize]>,
     /// Function that lowers a call of the operator.
     pub(super) lower: fn(&mut Lowering<'_>, &Call<'_>) -> Made,
+}
+
+impl Operator {
+    /// Whether the output at `place` is made.
+    pub(super) fn makes(&self, place: usize) -> bool {
+        self.makes.is_none_or(|places| places.contains(&place))
+    }
 }
 
 /// All supported operators, sorted by name.
@@ -50,14 +59,24 @@ pub(super) fn full_name(node: &onnx::Node) -> String {
 }
 
 macro_rules! operators {
-    ($($name:literal $since:literal $lower:path $(, $without:literal)?;)*) => {
+    ($($name:literal $since:literal $lower:path $(=> $places:tt)? $(, $without:literal)?;)*) => {
         const OPERATORS: &[Operator] = &[$(
-            Operator { name: $name, since: $since, without: concat!("" $(, $without)?), lower: $lower },
+            Operator {
+                name: $name,
+                since: $since,
+                without: concat!("" $(, $without)?),
+                makes: operators!(@makes $($places)?),
+                lower: $lower,
+            },
         )*];
     };
+    (@makes) => { Some(&[0]) };
+    (@makes all) => { None };
+    (@makes $places:tt) => { Some(&$places) };
 }
 
-// Sorted by name, for binary search.
+// Sorted by name, for binary search. An operator makes its first output, unless `=>` lists the
+// places of the outputs that it makes.
 operators! {
     "Abs" 1 arithmetic::unary;
     "Add" 1 arithmetic::binary;
@@ -154,7 +173,7 @@ operators! {
     "Softplus" 1 arithmetic::unary;
     "Softsign" 1 arithmetic::unary;
     "SpaceToDepth" 1 moves::space_to_depth;
-    "Split" 2 slice::split;
+    "Split" 2 slice::split => all;
     "Sqrt" 1 arithmetic::unary;
     "Squeeze" 1 moves::squeeze;
     "Sub" 1 arithmetic::binary;
@@ -162,7 +181,7 @@ operators! {
     "Tanh" 1 arithmetic::unary;
     "ThresholdedRelu" 10 arithmetic::unary;
     "Tile" 6 moves::tile;
-    "TopK" 1 rows::top_k;
+    "TopK" 1 rows::top_k => [0, 1];
     "Transpose" 1 moves::transpose;
     "Trilu" 14 index::trilu;
     "Unsqueeze" 1 moves::unsqueeze;
@@ -177,7 +196,7 @@ operators! {
     "com.microsoft:Gelu" 1 arithmetic::unary;
     "com.microsoft:MultiHeadAttention" 1 attention::multi_head, "past states, packed inputs, biases, padding masks, and heads over 128 elements";
     "com.microsoft:QuickGelu" 1 arithmetic::unary;
-    "com.microsoft:SkipLayerNormalization" 1 norm::skip_layer, "the outputs mean and deviation";
+    "com.microsoft:SkipLayerNormalization" 1 norm::skip_layer => [0, 3], "the outputs mean and deviation";
 }
 
 #[cfg(test)]

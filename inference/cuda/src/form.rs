@@ -78,9 +78,10 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
         model.signature().inputs.iter().map(|port| nominal(&port.shape)).collect();
     let Ok(shapes) = shapes else { return Ok(model) };
     match Program::compile(&model, &shapes, precision, &Target::H200, ProductTier::Own) {
-        Err(error @ (CompileError::Kernel { .. } | CompileError::Graph(GraphError::Unsupported { .. }))) => {
-            Err(error.to_string())
-        }
+        Err(
+            error @ (CompileError::Kernel { .. }
+            | CompileError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
+        ) => Err(error.to_string()),
         _ => Ok(model),
     }
 }

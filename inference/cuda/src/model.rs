@@ -180,7 +180,11 @@ impl Shared {
             CompileError::Graph(
                 error @ (weir_graph::GraphError::Inputs(_) | weir_graph::GraphError::Invalid { .. }),
             ) => InferenceError::Refused(error.to_string().into()),
-            error => InferenceError::Run(format!("model {}: {error}", self.id).into()),
+            // A bug of the compiler.
+            CompileError::Graph(error @ weir_graph::GraphError::Unsound(_)) => {
+                InferenceError::Run(format!("model {}: {error}", self.id).into())
+            }
+            error => InferenceError::Unsupported(error.to_string().into()),
         }
     }
 }

@@ -25,6 +25,8 @@ pub enum WireError {
     Unavailable(String),
     /// A tensor that was left on the device no longer exists.
     Gone(String),
+    /// The device cannot run the model, or not with inputs of these shapes.
+    Unsupported(String),
     /// The run failed for another reason.
     Failed(String),
     /// The context is lost, and the worker must be replaced.
@@ -43,6 +45,7 @@ impl WireError {
             InferenceError::Unavailable(why) => Self::Unavailable(why.to_string()),
             InferenceError::TensorLost(why) => Self::Gone(why.to_string()),
             InferenceError::DeviceLost(why) => Self::Lost(why.to_string()),
+            InferenceError::Unsupported(why) => Self::Unsupported(why.to_string()),
             InferenceError::Run(why) => Self::Failed(why.to_string()),
             error => Self::Failed(error.to_string()),
         }
@@ -59,6 +62,7 @@ impl WireError {
             Self::Unavailable(why) => InferenceError::Unavailable(why.into()),
             Self::Gone(why) => InferenceError::TensorLost(why.into()),
             Self::Lost(why) => InferenceError::DeviceLost(why.into()),
+            Self::Unsupported(why) => InferenceError::Unsupported(why.into()),
             Self::Failed(why) => InferenceError::Run(why.into()),
         }
     }
@@ -81,6 +85,7 @@ mod tests {
             InferenceError::Unavailable("d".into()),
             InferenceError::TensorLost("t".into()),
             InferenceError::DeviceLost("e".into()),
+            InferenceError::Unsupported("u".into()),
             InferenceError::Run("f".into()),
         ] {
             let mut sent = Vec::new();

@@ -9,7 +9,7 @@ use weir_inference::{Completion, InferenceError, Meter, Pin, RunRequest};
 use weir_sandbox::OpenError;
 use weir_telemetry::Trace;
 use weir_types::Ordinal;
-use weir_types::Signature;
+use weir_types::{Platform, Signature};
 
 /// Keeps a model in a device's memory until dropped, and runs it. Cheap to clone.
 #[derive(Clone)]
@@ -43,6 +43,8 @@ struct Around {
 pub(super) struct Beside {
     pub(super) entry: Arc<ModelEntry>,
     pub(super) cpu: Ordinal,
+    /// The platform of the device for which the CPU is the fallback.
+    pub(super) instead_of: Platform,
     pub(super) placement: LocalPlacement,
     pub(super) trace: Trace,
 }
@@ -98,9 +100,13 @@ impl ModelPin {
                 // Before the caller can try again.
                 around.models.note_health(around.ordinal, &around.placements);
             }
+            if let (Ok(_), Some(beside)) = (&ended, &around.beside) {
+                beside.entry.refusals.note_completed(beside.instead_of);
+            }
             if let (Err(InferenceError::Unsupported(why)), Some(beside), Some(request)) =
                 (&ended, &around.beside, again)
             {
+                beside.entry.note_unsupported(beside.instead_of, why);
                 return around.run_beside(beside, request, &ran_on, why).await;
             }
             ended.map(|completion| (completion, ran_on))
@@ -111,7 +117,7 @@ impl ModelPin {
 impl Around {
     async fn run_beside(
         &self,
-        Beside { entry, cpu, placement, trace }: &Beside,
+        Beside { entry, cpu, placement, trace, .. }: &Beside,
         request: RunRequest,
         ran_on: &RanOn,
         why: &str,

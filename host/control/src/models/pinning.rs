@@ -107,6 +107,7 @@ impl Models {
         entry.runs_on().contains(Platform::Cpu).then(|| Beside {
             entry: entry.clone(),
             cpu: cpu.ordinal,
+            instead_of: device.platform,
             placement,
             trace: trace.clone(),
         })

@@ -14,9 +14,17 @@ use weir_types::Ordinal;
 use weir_types::api::{ModelOnDevice, ModelRuns};
 use weir_types::{ModelId, Platform, Platforms};
 
-/// The platforms that failed to load a model, with the reasons.
+/// Unsupported runs on a platform, without any completed run there, after which the platform
+/// refuses a model with variable dimensions. With fixed dimensions, one run decides.
+const UNSUPPORTED_RUNS_MAX: u32 = 3;
+
+/// The platforms that failed to load a model, or support none of its runs, with the reasons.
 #[derive(Default)]
-pub struct Refusals(Mutex<BTreeMap<Platform, Arc<str>>>);
+pub struct Refusals {
+    refused: Mutex<BTreeMap<Platform, Arc<str>>>,
+    /// Runs that were not supported, by platform; `None` once a run completed there.
+    unsupported_runs: Mutex<BTreeMap<Platform, Option<u32>>>,
+}
 
 /// The device for a model that was placed on a device.
 pub(super) struct Choice<'a> {
@@ -29,11 +37,29 @@ impl Refusals {
     /// Records that devices of this platform cannot load the model. Returns false if this is
     /// already known.
     pub(super) fn note(&self, platform: Platform, why: Arc<str>) -> bool {
-        self.0.lock().insert(platform, why).is_none()
+        self.refused.lock().insert(platform, why).is_none()
+    }
+
+    /// Records that a run completed on devices of this platform.
+    pub(super) fn note_completed(&self, platform: Platform) {
+        self.unsupported_runs.lock().insert(platform, None);
+    }
+
+    /// Records that devices of this platform did not support a run of the model. Returns whether
+    /// they refuse the model from now on.
+    fn note_unsupported(&self, platform: Platform, runs_max: u32, why: &Arc<str>) -> bool {
+        let refuses = match self.unsupported_runs.lock().entry(platform).or_insert(Some(0)) {
+            Some(runs) => {
+                *runs = runs.saturating_add(1);
+                *runs >= runs_max
+            }
+            None => false,
+        };
+        refuses && self.note(platform, why.clone())
     }
 
     fn platforms(&self) -> Platforms {
-        self.0.lock().keys().copied().collect()
+        self.refused.lock().keys().copied().collect()
     }
 }
 
@@ -53,7 +79,7 @@ impl ModelEntry {
         if !choice.platforms().contains(platform) {
             return Some(format!("its manifest says device = \"{choice}\"").into());
         }
-        if let Some(why) = self.refusals.0.lock().get(&platform) {
+        if let Some(why) = self.refusals.refused.lock().get(&platform) {
             return Some(why.clone());
         }
         let why = self.source.prepared.why_not(platform);
@@ -64,6 +90,17 @@ impl ModelEntry {
             },
             Into::into,
         ))
+    }
+
+    /// Records that devices of this platform did not support a run of the model. A platform that
+    /// has completed no run, and cannot be expected to, refuses the model until the node restarts.
+    pub(super) fn note_unsupported(&self, platform: Platform, why: &Arc<str>) {
+        let mut dims = self.source.prepared.signature.inputs.iter().flat_map(|port| &port.shape);
+        let runs_max = if dims.all(Option::is_some) { 1 } else { UNSUPPORTED_RUNS_MAX };
+        if self.refusals.note_unsupported(platform, runs_max, why) {
+            let model = self.source.id();
+            tracing::warn!(%model, %platform, why = &**why, "a platform supports no run of a model that was prepared for it");
+        }
     }
 
     /// The model's demand, as the scheduler counts it.

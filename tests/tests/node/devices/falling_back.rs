@@ -74,6 +74,22 @@ async fn model_that_fails_to_load_is_not_placed_on_that_device_again() {
 }
 
 #[tokio::test]
+async fn model_without_a_supported_run_is_not_placed_on_that_device_again() {
+    let node = node("cpu,fake:x", 5_000).start().await;
+    push(&node, "m", "", json!({"run_time_ms": {"1": 20}, "on": {"x": {"batch_max": 1}}})).await.ok();
+    for call in 1..=3 {
+        let answer = infer(&node, "m", 2).await.ok();
+        let why = answer.header("weir-fallback").unwrap_or_default();
+        assert_eq!(answer.header("weir-device"), Some("cpu"), "{call}");
+        assert!(why.contains("a batch of 2 is too large"), "{call}: {why}");
+    }
+    let answer = infer(&node, "m", 2).await.ok();
+    assert_eq!((answer.header("weir-device"), answer.header("weir-fallback")), (Some("cpu"), None));
+    let model: ModelVersion = node.get("/v1/models/m/versions/1").await.ok().json();
+    assert_eq!(model.devices[1].why_not.as_deref(), Some("a batch of 2 is too large"));
+}
+
+#[tokio::test]
 async fn model_larger_than_every_device_is_stored_but_not_ready() {
     let node = node("cpu,fake:x", 999).start().await;
     let pushed: ModelVersion = push(&node, "m", "", json!({})).await.ok().json();
