@@ -340,6 +340,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn dropout_whose_training_mode_is_an_input_is_unsupported() {
+        let shape = Shape::new(&[4]).unwrap();
+        for inputs in [1, 2] {
+            let model = model_of_output("Dropout", inputs, 1, false);
+            let made = model.specialise(&vec![shape.clone(); inputs]);
+            assert!(matches!(made, Err(GraphError::Malformed(_))), "the mask is declared FP32: {made:?}");
+        }
+        let made = model_of_output("Dropout", 3, 0, false).specialise(&vec![shape; 3]);
+        assert!(matches!(made, Err(GraphError::Unsupported { .. })), "{made:?}");
+    }
+
     /// A file of few bytes can request many large constants.
     #[test]
     fn total_size_of_constants_is_limited() {

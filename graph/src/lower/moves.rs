@@ -5,12 +5,34 @@ use super::dims::{broadcast, broadcast_strides, collapse, signed};
 use super::views::part;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Copy, Op, ValueId};
+use crate::ir::{Copy, Lane, Op, Scalar, ValueId};
 use crate::tensor_type::row_major;
+use weir_types::ElementType;
 
 pub(super) fn identity(_: &mut Lowering<'_>, call: &Call<'_>) -> Made {
-    // Dropout has no effect outside training; its mask is unused then.
     Ok(vec![Some(call.input(0)?)])
+}
+
+/// Lower a dropout that keeps all elements: outside training, or with the ratio 0.
+pub(super) fn dropout(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+    let x = call.input(0)?;
+    let mut is_zero = |place| {
+        let scalar = call.optional(place).map(|id| lowering.scalar(id));
+        scalar.map(|known| known.is_some_and(|scalar| scalar.in_lane(Lane::Float) == Scalar::Float(0.0)))
+    };
+    // Both inputs exist from opset 12 on; by default there is no training, and the ratio is not 0.
+    let is_training = is_zero(2) == Some(false);
+    if is_training && is_zero(1) != Some(true) {
+        return Err(call.unsupported("training with a ratio that is not known to be 0 is"));
+    }
+    let mut mask = None;
+    if call.wants(1) && call.opset >= 10 {
+        let tensor = call.tensor(ElementType::Bool, lowering.dims(x))?;
+        // Before opset 12, the standard leaves the mask open, and ONNX Runtime's is all false.
+        let kept = i64::from(call.opset >= 12);
+        mask = Some(lowering.emit(Op::Fill(Scalar::Integer(kept)), vec![], tensor));
+    }
+    Ok(vec![Some(x), mask])
 }
 
 pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {

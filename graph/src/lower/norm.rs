@@ -216,7 +216,7 @@ pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.of_channels(call, y, scale, shift)?)])
 }
 
-/// Divide by a norm along an axis.
+/// Divide by a norm along an axis; rows of zeroes stay.
 pub(super) fn lp(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let x = call.input(0)?;
     let axis = call.axis(call.int("axis").unwrap_or(-1), lowering.dims(x).len())?;
@@ -227,13 +227,10 @@ pub(super) fn lp(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     };
     let element_type = lowering.element_type(x);
     let norm = lowering.reduced(call, x, kind, &[axis], true)?;
-    Ok(vec![Some(lowering.elementwise(
-        call,
-        Lane::Float,
-        vec![load(0), load(1), DIV],
-        &[x, norm],
-        element_type,
-    )?)])
+    // The divisor of a row of zeroes is 1.
+    let is_zero = [load(1), number(0.0), Instruction::Binary(Binary::Equal)];
+    let code = [&[load(0), load(1)], &is_zero[..], &[ADD, DIV]].concat();
+    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[x, norm], element_type)?)])
 }
 
 pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {

@@ -97,7 +97,7 @@ operators! {
     "CumSum" 11 rows::cum_sum;
     "DepthToSpace" 1 moves::depth_to_space;
     "Div" 1 arithmetic::binary;
-    "Dropout" 1 moves::identity, "training, and the mask";
+    "Dropout" 1 moves::dropout => [0, 1], "training, unless the ratio is 0; the mask before opset 10";
     "Einsum" 12 matmul::einsum, "all but products of two operands without repeated letters or `...`";
     "Elu" 1 arithmetic::unary;
     "Equal" 1 arithmetic::binary;

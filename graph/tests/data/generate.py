@@ -137,6 +137,10 @@ def elementwise():
     case("Identity", "Identity", [[3, 4]])
     case("Dropout", "Dropout", [[3, 4]])
     case("Dropout 7", "Dropout", [[3, 4]], opset=7, ratio=0.5)
+    case("Dropout mask", "Dropout", [[3, 4]], outputs=2)
+    case("Dropout mask 10", "Dropout", [[3, 4]], opset=10, outputs=2)
+    case("Dropout without training", "Dropout", [[3, 4], scalar(0.75), np.array(False)], outputs=2)
+    case("Dropout training ratio 0", "Dropout", [[3, 4], scalar(0), np.array(True)], outputs=2)
     microsoft = {"domain": "com.microsoft"}
     case("QuickGelu", "QuickGelu", [[9]], **microsoft)
     case("FastGelu", "FastGelu", [[2, 4], [4]], **microsoft)
@@ -179,6 +183,9 @@ def pictures():
     case("RMSNormalization", "RMSNormalization", [[2, 3, 4], [4]], opset=23)
     case("LpNormalization", "LpNormalization", [[2, 3, 4]], axis=1)
     case("LpNormalization 1", "LpNormalization", [[2, 3, 4]], p=1)
+    zeroes = np.array([[0, 0, 0], [3, 0, -4]], dtype=np.float32)
+    case("LpNormalization zeroes", "LpNormalization", [zeroes])
+    case("LpNormalization 1 zeroes", "LpNormalization", [zeroes], p=1)
     case("SkipLayerNormalization", "SkipLayerNormalization", [[2, 3, 4], [2, 3, 4], [4], [4], [4]], domain="com.microsoft", epsilon=0.01)
     sizes = [("up", [1.0, 1.0, 2.0, 2.0]), ("uneven", [1.0, 1.0, 1.7, 2.3]), ("down", [1.0, 1.0, 0.6, 0.5])]
     for how, scales in sizes:
