@@ -22,6 +22,8 @@ mod profiles;
 mod record;
 mod sharing;
 mod store;
+#[cfg(test)]
+mod tests;
 
 pub use autosize::autosize;
 pub use config::{BackendKind, Isolation, ModelsConfig};
@@ -245,12 +247,21 @@ impl Models {
                     self.let_go(&before);
                 }
             }
+            // Deletion removes the files, and may be faster than this.
+            Err(_) if self.is_superseded(entry).await => {}
             Err(Unreadable { why, may_heal }) => {
                 tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");
                 let damaged = Damaged { revision: entry.modified_at, why, may_heal };
                 self.write().damaged.insert(id.clone(), damaged);
             }
         }
+    }
+
+    /// Whether a record was deleted or replaced since it was read. False if the datastore does not
+    /// answer.
+    async fn is_superseded(&self, entry: &Entry) -> bool {
+        let current = self.datastore.get(&entry.key).await;
+        current.is_ok_and(|current| current.is_none_or(|current| current.modified_at != entry.modified_at))
     }
 
     /// Handles the deletion of a version at `revision`.
