@@ -5,7 +5,7 @@ mod bundle;
 use crate::client::Upload;
 use crate::commands::Context;
 use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
-use crate::commands::models::{on_device, signature};
+use crate::commands::models::{on_device, restored, signature};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -98,9 +98,7 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
             })
         }
         Action::Show(args) => graphs.show(&args, with_versions, details),
-        Action::Rollback(args) => graphs.roll_back(&args, |now: &ModelVersion| {
-            format!("{}:{} restores the earlier version", now.name, now.version)
-        }),
+        Action::Rollback(args) => graphs.roll_back(&args, restored),
         Action::Rm(args) => graphs.remove(&args),
     }
 }

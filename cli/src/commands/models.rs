@@ -4,7 +4,7 @@ mod profile;
 
 use crate::client::Upload;
 use crate::commands::Context;
-use crate::commands::collection::{Collection, RemoveArgs, ShowArgs};
+use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
@@ -23,6 +23,7 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precisio
 ///   weir models show digits                  # inputs, outputs and measured times
 ///   weir models profile digits               # measure threads, batch sizes and concurrency
 ///   weir models capacity digits --rate 200 --slo-ms 10
+///   weir models rollback digits              # push the version before the newest again
 ///   weir models release digits --version 1    # end a quarantine
 ///   weir models rm digits --version 1
 #[derive(Debug, clap::Args)]
@@ -110,6 +111,14 @@ enum Action {
     /// Choose from the measurements the instances that serve a rate within a latency with the least
     /// memory
     Capacity(profile::CapacityArgs),
+    /// Push an earlier version again, as the newest
+    Rollback {
+        /// Name of the model
+        name: Name,
+        /// Version to restore [default: the version before the newest]
+        #[arg(long, value_name = "VERSION")]
+        to: Option<u32>,
+    },
     /// End the quarantine of a version that ended its worker process again and again
     Release(ReleaseArgs),
     /// Remove a model with all its versions, or one version
@@ -187,9 +196,15 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
         Action::Show(args) => models.show(&args, with_versions, details),
         Action::Profile(args) => profile::profile(args, &models.client, context),
         Action::Capacity(args) => profile::capacity(&args, &models.client, context),
+        Action::Rollback { name, to } => models.roll_back(&RollbackArgs { name, version: to }, restored),
         Action::Release(args) => release(&models, &args),
         Action::Rm(args) => models.remove(&args),
     }
+}
+
+/// The result of a rollback.
+pub(crate) fn restored(now: &ModelVersion) -> String {
+    format!("{}:{} restores the earlier version", now.name, now.version)
 }
 
 fn with_versions(model: &Model) -> String {

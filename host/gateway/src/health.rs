@@ -26,7 +26,7 @@ Weir runs WebAssembly functions with shared models.
   *      /fn/NAME/PATH                        call it
   PUT    /v1/models/NAME/versions/N           push an ONNX model (or PUT /v1/models/NAME for the next version)
   GET    /v1/models                           list models
-  GET    /v1/models/NAME                      show one (also /versions/N)
+  GET    /v1/models/NAME                      show one (also /versions/N; POST /rollback as for functions)
   DELETE /v1/models/NAME                      remove it (also /versions/N)
   POST   /v1/models/NAME/profile              measure it: {} (see docs/guides/capacity.md)
   GET    /v1/models/NAME/capacity             settings that meet a rate and an SLO at the least memory (see docs/guides/capacity.md)

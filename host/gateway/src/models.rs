@@ -17,7 +17,7 @@ use crate::NodeState;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use axum::{Extension, Json};
 use std::sync::Arc;
 use weir_control::models::{ModelsError, PushError};
@@ -43,6 +43,7 @@ pub(super) fn routes(collection: &str, content: Content) -> Routes {
             &format!("{all}/{{name}}/versions/{{version}}"),
             put(push).get(show_version).delete(remove_version),
         )
+        .route(&format!("{all}/{{name}}/rollback"), post(roll_back))
         .with(|router| router.route_layer(Extension(content)))
 }
 
@@ -163,16 +164,17 @@ async fn show_version(
     Ok(Json(node.models.describe(&entry)))
 }
 
-/// `POST /v1/kernel-graphs/{name}/rollback`: pushes an earlier version again, as the newest.
-pub(super) async fn roll_back(
+/// `POST /v1/models/{name}/rollback`: pushes an earlier version again, as the newest.
+async fn roll_back(
     State(node): Node,
+    Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Body,
 ) -> Result<Json<ModelVersion>, ApiError> {
     let name = parse_name(&name)?;
     let version = read_rollback(body).await?;
-    node.models.get_of(Content::KernelGraph, &caller.tenant, &name, None)?;
+    node.models.get_of(content, &caller.tenant, &name, None)?;
     let entry = node.models.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "rolled back");
     Ok(Json(node.models.describe(&entry)))

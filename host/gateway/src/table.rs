@@ -31,7 +31,6 @@ pub(super) fn routes() -> Routes {
         .merge(of_functions())
         .merge(models::routes("models", Content::Network))
         .merge(models::routes("kernel-graphs", Content::KernelGraph))
-        .route("/v1/kernel-graphs/{name}/rollback", post(models::roll_back))
         .route("/v1/models/{name}/versions/{version}/release", post(models::release))
         .route("/v1/models/{name}/profile", post(models::profile))
         .route("/v1/models/{name}/capacity", get(models::capacity))

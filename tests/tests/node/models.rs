@@ -54,6 +54,26 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
 }
 
 #[tokio::test]
+async fn rollback_of_a_model_pushes_an_earlier_version_again() {
+    let node = Node::start().await;
+    let old = node.push_model("m", 1, model("good/matmul.onnx")).await;
+    assert_eq!(node.post("/v1/models/m/rollback", "{}").await.code(), ErrorCode::Conflict);
+    node.push_model("m", 2, model("good/matmul_v2.onnx")).await;
+    let back: weir_types::api::ModelVersion = node.post("/v1/models/m/rollback", "{}").await.ok().json();
+    assert_eq!((back.version, back.digest, back.signature), (Version(3), old.digest, old.signature));
+    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    assert_eq!(shown.newest.version, Version(3));
+    assert_eq!(
+        node.weir(&["models", "rollback", "m", "--to", "2"]).await.unwrap(),
+        "m:4 restores the earlier version\n"
+    );
+    let refused = node.post("/v1/models/m/rollback", r#"{"version": 9}"#).await;
+    assert_eq!(refused.code(), ErrorCode::VersionNotFound);
+    assert_eq!(node.post("/v1/models/other/rollback", "{}").await.code(), ErrorCode::ModelNotFound);
+    assert_eq!(node.post("/v1/kernel-graphs/m/rollback", "{}").await.code(), ErrorCode::ModelNotFound);
+}
+
+#[tokio::test]
 async fn valid_models_are_accepted_and_survive_a_restart() {
     let node = Node::start().await;
     for (at, path) in models("good").iter().enumerate() {

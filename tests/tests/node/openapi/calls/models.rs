@@ -28,6 +28,9 @@ pub(in super::super) async fn call(checker: &mut Checker<'_>) {
     checker.call(("deleteModelVersion", 409), "/v1/models/n/versions/7").await;
     checker.call(("deleteWorkflow", 204), "/v1/workflows/w-of-n").await;
     checker.call(("deleteModelVersion", 204), "/v1/models/n/versions/7").await;
+    checker.put(("rollBackModel", 409), "/v1/models/n/rollback", "{}").await;
+    checker.put(("rollBackModel", 200), "/v1/models/n/rollback", r#"{"version": 1}"#).await;
+    checker.put(("rollBackModel", 400), "/v1/models/n/rollback", "{]").await;
     checker.call(("deleteModel", 204), "/v1/models/n").await;
 }
 
