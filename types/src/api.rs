@@ -98,8 +98,11 @@ pub struct FunctionVersion {
     pub component_bytes: u64,
     /// Time of deployment.
     pub deployed_at_ms: u64,
-    /// Grants and limits.
+    /// Grants and limits, without the environment variables: their values may be secrets.
     pub manifest: FunctionManifest,
+    /// Names of the environment variables.
+    #[serde(default)]
+    pub env_names: Vec<String>,
 }
 
 /// A function and its versions. Response of `GET /v1/functions/{name}`; `GET /v1/functions` returns

@@ -16,6 +16,7 @@ pub struct FunctionManifest {
     /// Models that the function may open.
     pub models: Vec<ModelRef>,
     /// Environment variables of the guest. The node's environment is never visible to a guest.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Hosts that the guest may send HTTP requests to, as `host` or `host:port`; `*` allows all.
     pub outbound_hosts: Vec<String>,

@@ -114,7 +114,7 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
         ("sha-256", function.digest.to_string()),
         ("deployed", format!("{} ({})", time(function.deployed_at_ms), age(function.deployed_at_ms))),
         ("models", list(manifest.models.iter().map(ToString::to_string).collect())),
-        ("env", list(manifest.env.iter().map(|(key, value)| format!("{key}={value}")).collect())),
+        ("env", list(function.env_names.clone())),
         ("outbound", list(manifest.outbound_hosts.clone())),
         ("idempotent", manifest.idempotent.to_string()),
         ("cache", cache(manifest.cache_ttl_ms)),

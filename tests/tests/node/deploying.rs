@@ -88,9 +88,12 @@ async fn manifest_is_accepted_as_query_header_or_form() {
     let form = node.request(Method::PUT, "/v1/functions/by-form").multipart(form);
     assert_eq!(form.send().await.unwrap().status(), StatusCode::OK);
 
-    let expected: FunctionManifest = serde_json::from_value(manifest).unwrap();
+    let mut expected: FunctionManifest = serde_json::from_value(manifest).unwrap();
+    let env_names: Vec<String> = std::mem::take(&mut expected.env).into_keys().collect();
     for name in ["by-query", "by-header", "by-form"] {
-        assert_eq!(node.function(name).await.unwrap().active.manifest, expected, "{name}");
+        let shown = node.function(name).await.unwrap().active;
+        assert_eq!(shown.manifest, expected, "{name}");
+        assert_eq!(shown.env_names, env_names, "{name}");
         assert_eq!(node.get(&format!("/fn/{name}")).await.text(), "hello\n");
     }
 }
@@ -161,7 +164,11 @@ async fn concurrent_deploys_are_all_kept() {
         let client = node.client().clone();
         let component = function("hello");
         // Two deploys per name, with different manifests.
-        async move { client.deploy_with(&format!("f{}", i / 2), &format!("env.N={i}"), component).await }
+        async move {
+            client
+                .deploy_with(&format!("f{}", i / 2), &format!("outbound_hosts=n{i}.example"), component)
+                .await
+        }
     });
     let deployed = futures::future::join_all(deploys).await;
     assert!(deployed.iter().all(|deployed| deployed.created));

@@ -7,7 +7,8 @@ use weir_types::{ErrorCode, Version};
 async fn three_versions() -> Node {
     let node = Node::start().await;
     for n in 1..=3 {
-        let deployed = node.deploy_with("f", &format!("env.N={n}"), function("hello")).await;
+        let deployed =
+            node.deploy_with("f", &format!("outbound_hosts=n{n}.example"), function("hello")).await;
         assert_eq!(deployed.function.version, Version(n));
     }
     node
@@ -15,32 +16,32 @@ async fn three_versions() -> Node {
 
 async fn active(node: &Node) -> (Version, String) {
     let active = node.function("f").await.unwrap().active;
-    (active.version, active.manifest.env["N"].clone())
+    (active.version, active.manifest.outbound_hosts.concat())
 }
 
 #[tokio::test]
 async fn rollback_changes_the_active_version() {
     let node = three_versions().await;
-    assert_eq!(active(&node).await, (Version(3), "3".into()));
+    assert_eq!(active(&node).await, (Version(3), "n3.example".into()));
     assert!(node.roll_back("f", None).await.is_ok());
-    assert_eq!(active(&node).await, (Version(2), "2".into()));
+    assert_eq!(active(&node).await, (Version(2), "n2.example".into()));
     assert!(node.roll_back("f", Some(1)).await.is_ok());
-    assert_eq!(active(&node).await, (Version(1), "1".into()));
+    assert_eq!(active(&node).await, (Version(1), "n1.example".into()));
     assert_eq!(node.roll_back("f", None).await.code(), ErrorCode::VersionNotFound);
     assert!(node.roll_back("f", Some(3)).await.is_ok());
-    assert_eq!(active(&node).await, (Version(3), "3".into()));
+    assert_eq!(active(&node).await, (Version(3), "n3.example".into()));
     // An empty body is equal to `{}`.
     assert!(node.post("/v1/functions/f/rollback", "").await.is_ok());
-    assert_eq!(active(&node).await, (Version(2), "2".into()));
+    assert_eq!(active(&node).await, (Version(2), "n2.example".into()));
 }
 
 #[tokio::test]
 async fn deploy_after_a_rollback_creates_a_new_version() {
     let node = three_versions().await;
     node.roll_back("f", Some(1)).await.ok();
-    let deployed = node.deploy_with("f", "env.N=4", function("hello")).await;
+    let deployed = node.deploy_with("f", "outbound_hosts=n4.example", function("hello")).await;
     assert_eq!(deployed.function.version, Version(4));
-    assert_eq!(active(&node).await, (Version(4), "4".into()));
+    assert_eq!(active(&node).await, (Version(4), "n4.example".into()));
 }
 
 #[tokio::test]
@@ -66,10 +67,13 @@ async fn inactive_versions_can_be_listed_and_removed() {
     assert_eq!(node.function("f").await.unwrap().versions, [Version(1), Version(3)]);
     assert_eq!(node.roll_back("f", Some(2)).await.code(), ErrorCode::VersionNotFound);
     node.roll_back("f", None).await.ok();
-    assert_eq!(active(&node).await, (Version(1), "1".into()));
+    assert_eq!(active(&node).await, (Version(1), "n1.example".into()));
     // Version numbers are never reused.
     node.delete("/v1/functions/f/versions/3").await.ok();
-    assert_eq!(node.deploy_with("f", "env.N=9", function("hello")).await.function.version, Version(4));
+    assert_eq!(
+        node.deploy_with("f", "outbound_hosts=n9.example", function("hello")).await.function.version,
+        Version(4)
+    );
 }
 
 #[tokio::test]
@@ -82,4 +86,23 @@ async fn invalid_versions_are_rejected() {
     assert_eq!(node.get("/v1/functions/f/versions/4").await.code(), ErrorCode::VersionNotFound);
     assert_eq!(node.post("/v1/functions/f/rollback", "{\"to\":1}").await.code(), ErrorCode::InvalidRequest);
     assert_eq!(node.roll_back("nobody", None).await.code(), ErrorCode::FunctionNotFound);
+}
+
+#[tokio::test]
+async fn values_of_environment_variables_are_never_returned() {
+    let node = Node::start().await;
+    let deployed = node.put("/v1/functions/f?env.TOKEN=s3cret&env.MODE=s3cret", function("hello")).await.ok();
+    let paths =
+        ["/v1/functions", "/v1/functions/f", "/v1/functions/f/versions", "/v1/functions/f/versions/1"];
+    let mut texts = vec![deployed.text().to_owned()];
+    for path in paths {
+        texts.push(node.get(path).await.ok().text().to_owned());
+    }
+    texts.push(node.weir(&["functions", "show", "f"]).await.unwrap());
+    texts.push(node.weir(&["--json", "functions", "show", "f"]).await.unwrap());
+    for text in texts {
+        assert!(text.contains("TOKEN") && !text.contains("s3cret"), "{text}");
+    }
+    assert_eq!(node.function("f").await.unwrap().active.env_names, ["MODE", "TOKEN"]);
+    assert!(node.weir(&["functions", "show", "f"]).await.unwrap().contains("env          MODE, TOKEN\n"));
 }

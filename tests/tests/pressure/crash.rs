@@ -29,12 +29,12 @@ async fn acknowledged_deploys_survive_fifty_kills() {
     let mut cut_off = 0;
     let mut survived_cut = 0;
     for kill in 0..KILLS {
-        let mark = format!("kill-{kill}");
+        let mark = format!("kill-{kill}.example");
         // Every second component is new and has to be compiled.
         let unseen = with_custom_section(&component, if kill % 2 == 0 { &mark } else { "same" });
         let digest = ContentHash::from_content(&unseen);
         let client = node.client().clone();
-        let query = format!("env.MARK={mark}");
+        let query = format!("outbound_hosts={mark}");
         let deploy = tokio::spawn(async move {
             let request =
                 client.request(reqwest::Method::PUT, &format!("/v1/functions/f?{query}")).body(unseen);
@@ -77,7 +77,11 @@ async fn acknowledged_deploys_survive_fifty_kills() {
         }
         for (version, (digest, mark)) in &answered {
             let version = node.function_version("f", *version).await;
-            assert_eq!((version.digest, &version.manifest.env["MARK"]), (*digest, mark), "kill {kill}");
+            assert_eq!(
+                (version.digest, &version.manifest.outbound_hosts),
+                (*digest, &vec![mark.clone()]),
+                "kill {kill}"
+            );
         }
         assert_eq!(shown.active.version, *answered.keys().next_back().unwrap(), "kill {kill}");
         assert_eq!(node.get("/fn/f/x").await.ok().text(), "hello, x\n", "kill {kill}");

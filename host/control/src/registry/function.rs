@@ -211,6 +211,8 @@ impl FunctionEntry {
     /// Describes `deployment` as the API returns it.
     pub fn describe(&self, deployment: &Deployment) -> FunctionVersion {
         let record = &deployment.record;
+        let mut manifest = record.manifest.clone();
+        let env = std::mem::take(&mut manifest.env);
         FunctionVersion {
             tenant: deployment.id.tenant.clone(),
             name: deployment.id.name.clone(),
@@ -220,7 +222,8 @@ impl FunctionEntry {
             digest: record.digest,
             component_bytes: record.component_bytes,
             deployed_at_ms: record.deployed_at_ms,
-            manifest: record.manifest.clone(),
+            manifest,
+            env_names: env.into_keys().collect(),
         }
     }
 }
