@@ -28,6 +28,7 @@ impl Guest for Misanswer {
             "/half" => half(out),
             "/late" => late(out),
             "/empty" => empty(out),
+            "/status" => status(out, query.parse().unwrap_or(500)),
             "/header" => header(out, query.parse().unwrap_or(1 << 20)),
             "/headers" => headers(out),
             "/pose" => pose(out),
@@ -54,6 +55,13 @@ fn text(out: ResponseOutparam, text: &str) {
 /// Reports an error instead of a response.
 fn error(out: ResponseOutparam) {
     ResponseOutparam::set(out, Err(ErrorCode::InternalError(Some("on purpose".into()))));
+}
+
+/// Responds with this status.
+fn status(out: ResponseOutparam, status: u16) {
+    let response = OutgoingResponse::new(Fields::new());
+    let _ = response.set_status_code(status);
+    ResponseOutparam::set(out, Ok(response));
 }
 
 /// Responds with an informational status.

@@ -87,6 +87,7 @@ pub(super) async fn http(node: &NodeState, scope: &Arc<Scope>, call: HttpCall) -
         }
         Some(Given::Hit(Answer::Http(answer), age)) => {
             account.hit();
+            account.answered(answer.status);
             let mut response = Response::new(Body::from(answer.body.clone()));
             *response.status_mut() = answer.status;
             response.headers_mut().clone_from(&answer.headers);

@@ -216,6 +216,7 @@ fn shown_to(tenant: &TenantId, text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::StatusCode;
     use weir_types::ErrorCode;
 
     fn tenant(name: &str) -> TenantId {
@@ -227,7 +228,12 @@ mod tests {
         let metrics = Metrics::new();
         let _kept = ["acme", "acme2", "tenant"].map(|owner| {
             let function = metrics.function(&tenant(owner), &Name::new("secret").unwrap());
-            function.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+            function.ended(
+                Some(ErrorCode::GuestTrap),
+                StatusCode::BAD_GATEWAY,
+                Duration::ZERO,
+                Duration::ZERO,
+            );
             function
         });
         let whole = metrics.encode(None).unwrap();
@@ -237,7 +243,7 @@ mod tests {
             assert!(whole.contains(&label) && !shown.contains(&label), "{owner}");
         }
         for line in [
-            "weir_invocations_total{tenant=\"acme\",function=\"secret\",code=\"guest-trap\"} 1",
+            "weir_invocations_total{tenant=\"acme\",function=\"secret\",code=\"guest-trap\",status=\"502\"} 1",
             "weir_connections 0",
             "# EOF",
         ] {
@@ -269,16 +275,35 @@ mod tests {
         let deployed = metrics.function(&tenant, &name);
         let running = metrics.function(&tenant, &name);
         drop(deployed);
-        running.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        running.ended(Some(ErrorCode::GuestTrap), StatusCode::BAD_GATEWAY, Duration::ZERO, Duration::ZERO);
         let again = metrics.function(&tenant, &name);
         drop(running);
-        again.ended(Some(ErrorCode::GuestTrap), Duration::ZERO, Duration::ZERO);
+        again.ended(Some(ErrorCode::GuestTrap), StatusCode::BAD_GATEWAY, Duration::ZERO, Duration::ZERO);
         let text = metrics.encode(None).unwrap();
-        assert!(text.contains("code=\"guest-trap\"} 2"), "{text}");
+        assert!(text.contains("code=\"guest-trap\",status=\"502\"} 2"), "{text}");
         drop(again);
         assert_eq!(count(), 0);
         let anew = metrics.function(&tenant, &name);
-        anew.ended(None, Duration::ZERO, Duration::ZERO);
-        assert!(metrics.encode(None).unwrap().contains("code=\"ok\"} 1"));
+        anew.ended(None, StatusCode::OK, Duration::ZERO, Duration::ZERO);
+        assert!(metrics.encode(None).unwrap().contains("code=\"ok\",status=\"200\"} 1"));
+    }
+
+    #[test]
+    fn unregistered_statuses_of_a_function_share_a_series_per_class() {
+        let metrics = Metrics::new();
+        let function = metrics.function(&tenant("acme"), &Name::new("f").unwrap());
+        for status in [200, 500, 599, 600, 999, 404, 418, 499, 431] {
+            let status = StatusCode::from_u16(status).unwrap();
+            function.ended(None, status, Duration::ZERO, Duration::ZERO);
+        }
+        let text = metrics.encode(None).unwrap();
+        for (status, count) in
+            [("200", 1), ("500", 1), ("5xx", 3), ("404", 1), ("418", 1), ("431", 1), ("4xx", 1)]
+        {
+            let sample = format!("function=\"f\",code=\"ok\",status=\"{status}\"}} {count}\n");
+            assert!(text.contains(&sample), "{sample} is not in\n{text}");
+        }
+        drop(function);
+        assert_eq!(metrics.encode(None).unwrap().matches("function=").count(), 0);
     }
 }

@@ -22,6 +22,32 @@ async fn invalid_responses_have_error_codes() {
 }
 
 #[tokio::test]
+async fn server_errors_of_a_function_are_counted_and_logged() {
+    let node = Node::start().await;
+    node.deploy("f", function("misanswer")).await;
+    for status in [200, 404, 500, 503, 569] {
+        assert_eq!(node.get(&format!("/fn/f/status?{status}")).await.status, status);
+    }
+    assert_eq!(node.get("/fn/f/silent").await.code(), ErrorCode::NoResponse);
+    for outcome in [
+        "code=\"ok\",status=\"200\"",
+        "code=\"ok\",status=\"404\"",
+        "code=\"ok\",status=\"500\"",
+        "code=\"ok\",status=\"503\"",
+        "code=\"ok\",status=\"5xx\"",
+        "code=\"no-response\",status=\"502\"",
+    ] {
+        let counted = async || (node.metric("weir_invocations_total", outcome).await == 1.0).then_some(());
+        eventually(outcome, counted).await;
+    }
+    let log = node.get("/v1/functions/f/logs").await.ok();
+    for (status, count) in [("200", 0), ("404", 0), ("500", 1), ("503", 1), ("569", 1)] {
+        let line = format!("the function answered with status {status}");
+        assert_eq!(log.text().matches(&line).count(), count, "{line}: {}", log.text());
+    }
+}
+
+#[tokio::test]
 async fn function_cannot_set_the_nodes_error_header() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;

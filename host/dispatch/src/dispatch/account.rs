@@ -2,6 +2,7 @@
 //! response are done.
 
 use super::CallCtx;
+use http::StatusCode;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
+use weir_call::status as status_of;
 use weir_control::registry::Deployment;
 use weir_sandbox::instance::{Report, Usage};
 use weir_telemetry::{Metrics, Phase, Trace};
@@ -28,6 +30,8 @@ pub struct Account {
 #[derive(Default)]
 struct State {
     failed: Option<ErrorCode>,
+    /// The status of the response, once its head is complete.
+    status: Option<StatusCode>,
     ended: Option<CallEnd>,
     /// Another node accounts for the invocation.
     is_forwarded: bool,
@@ -86,6 +90,11 @@ impl Account {
         self.state.lock().is_forwarded = true;
     }
 
+    /// Records the status of the response.
+    pub fn answered(&self, status: StatusCode) {
+        self.state.lock().status = Some(status);
+    }
+
     /// Records that the invocation was served from the response cache: it succeeded at no cost.
     pub fn hit(&self) {
         self.state.lock().is_hit = true;
@@ -106,7 +115,7 @@ impl BodyObserver for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, ended, is_forwarded, is_hit } = std::mem::take(self.state.get_mut());
+        let State { failed, status, ended, is_forwarded, is_hit } = std::mem::take(self.state.get_mut());
         if is_forwarded {
             return;
         }
@@ -121,7 +130,8 @@ impl Drop for Account {
         // A guest that neither ended nor failed was dropped because its client disconnected.
         let failed = failed.or_else(|| (ended.is_none() && !is_hit).then_some(ErrorCode::Cancelled));
         let time = self.arrived.elapsed();
-        self.deployment.metrics.ended(failed, time, self.usage.cpu_time());
+        let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
+        self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
         if let Some(outcome) = self.objective.outcome(failed, time) {
             self.deployment.metrics.objective(outcome);
         }

@@ -102,12 +102,14 @@ impl Dispatch {
         let request = Box::new(head.map(|()| cell.stream()));
         let sandbox = self.sandbox(call, function, placement, entry, cell.clone());
         let guest_call = Call::Http { request, cell: cell.clone(), answer };
+        let log = sandbox.ctx.sink.clone();
         // Boxed before it is handed on: the futures around it stay small, cheap to move and
         // cache-friendly.
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account.clone()));
         let outgoing = Outgoing {
             guests: &self.guests,
             account,
+            log,
             bytes_max: deployment.manifest.limits.response_body_bytes,
             is_bodiless,
         };

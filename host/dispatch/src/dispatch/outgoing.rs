@@ -13,13 +13,14 @@ use weir_call::Fault;
 use weir_call::body::{Guarded, Overrun};
 use weir_call::headers::ERROR_CODE;
 use weir_cluster::REFUSED;
-use weir_sandbox::instance::Report;
+use weir_sandbox::instance::{OutputSink, Report};
 use weir_types::ErrorCode;
 
 /// The terms under which a response is sent.
 pub(super) struct Outgoing<'a> {
     pub(super) guests: &'a Handle,
     pub(super) account: &'a Arc<Account>,
+    pub(super) log: Arc<OutputSink>,
     pub(super) bytes_max: u64,
     /// Whether the response must not have a body, regardless of the guest (for example, to a HEAD
     /// request).
@@ -36,7 +37,24 @@ fn is_trailers_only(headers: &HeaderMap) -> bool {
 
 impl Outgoing<'_> {
     /// Sends `response`. `rest` is the guest, if it has not ended yet.
+    ///
+    /// Records its status, and logs a server error, which clients get without the node's own text.
     pub(super) async fn send(
+        self,
+        response: Response,
+        rest: Option<AbortOnDropHandle<Report>>,
+    ) -> Result<Response, Fault> {
+        let account = self.account.clone();
+        let log = self.log.clone();
+        let response = self.checked(response, rest).await?;
+        account.answered(response.status());
+        if response.status().is_server_error() {
+            log.note(format!("the function answered with status {}", response.status()));
+        }
+        Ok(response)
+    }
+
+    async fn checked(
         self,
         response: Response,
         rest: Option<AbortOnDropHandle<Report>>,

@@ -4,13 +4,15 @@
 //! function was deleted and its invocations have ended. Deleted functions leave no series behind.
 
 use super::time_buckets;
+use http::StatusCode;
 use parking_lot::Mutex;
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -37,6 +39,34 @@ struct Outcome {
     tenant: String,
     function: String,
     code: &'static str,
+    status: StatusLabel,
+}
+
+/// An HTTP status as a label. Functions choose their statuses, so only registered ones have series
+/// of their own; the others share one per class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum StatusLabel {
+    Registered(u16),
+    /// The first digit of the status. Clients treat invalid statuses, above 599, as server errors.
+    Class(u16),
+}
+
+impl StatusLabel {
+    fn new(status: StatusCode) -> Self {
+        match status.canonical_reason() {
+            Some(_) => Self::Registered(status.as_u16()),
+            None => Self::Class((status.as_u16() / 100).clamp(1, 5)),
+        }
+    }
+}
+
+impl EncodeLabelValue for StatusLabel {
+    fn encode(&self, encoder: &mut LabelValueEncoder) -> std::fmt::Result {
+        match self {
+            Self::Registered(status) => write!(encoder, "{status}"),
+            Self::Class(class) => write!(encoder, "{class}xx"),
+        }
+    }
 }
 
 /// Reason for retiring an instance that could have been reused.
@@ -118,9 +148,9 @@ impl Owner {
         SloLabels { tenant, function, outcome: outcome.as_str() }
     }
 
-    fn outcome(&self, code: &'static str) -> Outcome {
+    fn outcome(&self, code: &'static str, status: StatusLabel) -> Outcome {
         let Self { tenant, function } = self.clone();
-        Outcome { tenant, function, code }
+        Outcome { tenant, function, code, status }
     }
 
     fn use_of(&self, instance: &'static str) -> Use {
@@ -198,7 +228,8 @@ impl Functions {
             return FunctionMetrics(series);
         }
         let series = Arc::new(Series {
-            ok: self.invocations.get_or_create_owned(&owner.outcome(OK)),
+            ok: self.invocations.get_or_create_owned(&owner.outcome(OK, StatusLabel::new(StatusCode::OK))),
+            outcomes: Mutex::default(),
             seconds: self.seconds.get_or_create_owned(&owner),
             cpu_seconds: self.cpu_seconds.get_or_create_owned(&owner),
             log_dropped_bytes: self.log_dropped_bytes.get_or_create_owned(&owner),
@@ -218,7 +249,10 @@ pub struct FunctionMetrics(Arc<Series>);
 
 struct Series {
     owner: Owner,
+    /// Invocations that were answered with 200.
     ok: Counter,
+    /// The other outcomes so far.
+    outcomes: Mutex<HashSet<(&'static str, StatusLabel)>>,
     seconds: Histogram,
     cpu_seconds: Seconds,
     log_dropped_bytes: Counter,
@@ -228,15 +262,19 @@ struct Series {
 }
 
 impl FunctionMetrics {
-    /// Records the end of an invocation.
-    pub fn ended(&self, failed: Option<ErrorCode>, time: Duration, cpu_time: Duration) {
-        let Series { owner, ok, seconds, cpu_seconds, functions, .. } = &*self.0;
+    /// Records the end of an invocation, with the status of its response.
+    pub fn ended(&self, failed: Option<ErrorCode>, status: StatusCode, time: Duration, cpu_time: Duration) {
+        let Series { owner, ok, outcomes, seconds, cpu_seconds, functions, .. } = &*self.0;
         seconds.observe(time.as_secs_f64());
         cpu_seconds.inc_by(cpu_time.as_secs_f64());
-        match failed {
-            None => ok.inc(),
-            Some(code) => functions.invocations.get_or_create(&owner.outcome(code.as_str())).inc(),
-        };
+        if failed.is_none() && status == StatusCode::OK {
+            ok.inc();
+            return;
+        }
+        let code = failed.map_or(OK, |code| code.as_str());
+        let status = StatusLabel::new(status);
+        outcomes.lock().insert((code, status));
+        functions.invocations.get_or_create(&owner.outcome(code, status)).inc();
     }
 
     /// Counts an instance given to an invocation.
@@ -279,6 +317,7 @@ impl FunctionMetrics {
 
 impl Drop for Series {
     fn drop(&mut self) {
+        let outcomes = std::mem::take(self.outcomes.get_mut());
         let Functions {
             invocations,
             slo_invocations,
@@ -297,8 +336,8 @@ impl Drop for Series {
             return;
         }
         live.remove(owner);
-        for code in ErrorCode::ALL.iter().map(|code| code.as_str()).chain([OK]) {
-            invocations.remove(&owner.outcome(code));
+        for (code, status) in outcomes.into_iter().chain([(OK, StatusLabel::new(StatusCode::OK))]) {
+            invocations.remove(&owner.outcome(code, status));
         }
         for outcome in Kept::ALL {
             slo_invocations.remove(&owner.kept(outcome));
