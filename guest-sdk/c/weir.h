@@ -42,7 +42,7 @@ typedef enum {
 /* Reason of a failure. */
 typedef enum {
     /* An argument is invalid: a shape that does not match the data, an unknown input name.
-     * Status 400. */
+     * Status 400, or 500 if it is an argument of a model run. */
     WEIR_INVALID_ARGUMENT,
     /* No model of that name, or no such version of it, is deployed. Status 500. */
     WEIR_NOT_FOUND,

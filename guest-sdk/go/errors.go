@@ -11,7 +11,7 @@ type Code uint8
 
 const (
 	// InvalidArgument: an argument is invalid, such as a shape that does not match the data. Status
-	// 400.
+	// 400, or 500 if it is an argument of a model run.
 	InvalidArgument Code = iota
 	// NotFound: no model of that name, or no such version of it, is deployed. Status 500.
 	NotFound
@@ -65,6 +65,14 @@ type Error struct {
 func Errorf(code Code, format string, arguments ...any) error {
 	wrapping := fmt.Errorf(format, arguments...)
 	return &Error{code, codes[min(code, Internal)].status, wrapping.Error(), errors.Unwrap(wrapping)}
+}
+
+// ofRun marks invalid arguments of a model run as a failure of the function, which chose them.
+func ofRun(err error) error {
+	if known := new(Error); errors.As(err, &known) && known.Code == InvalidArgument {
+		return &Error{InvalidArgument, codes[Internal].status, err.Error(), err}
+	}
+	return err
 }
 
 // StatusErrorf creates an error response with an HTTP status of 400 or higher and a text for the

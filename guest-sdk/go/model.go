@@ -44,9 +44,10 @@ func (m *Model) Describe() Description { return m.on.describe() }
 func (m *Model) Infer(inputs Tensors, options ...Option) (Tensors, error) {
 	chosen, err := choose(inputs, options)
 	if err != nil {
-		return nil, err
+		return nil, ofRun(err)
 	}
-	return m.on.infer(inputs, chosen)
+	outputs, err := m.on.infer(inputs, chosen)
+	return outputs, ofRun(err)
 }
 
 // Submit starts a run and returns without waiting for it, so that several runs can proceed
@@ -54,11 +55,11 @@ func (m *Model) Infer(inputs Tensors, options ...Option) (Tensors, error) {
 func (m *Model) Submit(inputs Tensors, options ...Option) (*Pending, error) {
 	chosen, err := choose(inputs, options)
 	if err != nil {
-		return nil, err
+		return nil, ofRun(err)
 	}
 	on, err := m.on.submit(inputs, chosen)
 	if err != nil {
-		return nil, err
+		return nil, ofRun(err)
 	}
 	return &Pending{on}, nil
 }
@@ -74,7 +75,10 @@ type Pending struct{ on nodePending }
 
 // Wait waits for the run and returns its outputs. A second call fails. All goroutines wait
 // meanwhile.
-func (p *Pending) Wait() (Tensors, error) { return p.on.wait() }
+func (p *Pending) Wait() (Tensors, error) {
+	outputs, err := p.on.wait()
+	return outputs, ofRun(err)
+}
 
 // Cancel cancels the run if it has not finished; Wait then fails with Cancelled.
 func (p *Pending) Cancel() { p.on.cancel() }

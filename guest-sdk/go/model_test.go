@@ -45,8 +45,12 @@ func TestModelRuns(t *testing.T) {
 			t.Error("nothing was refused")
 		}
 	}
+	var known *Error
 	if _, err := model.Infer(Tensors{"x": nil}); !errors.Is(err, InvalidArgument) {
 		t.Error(err)
+	}
+	if _, err := model.Infer(Tensors{"x": x}, Outputs("z")); !errors.As(err, &known) || known.Status != 500 {
+		t.Error(err, known)
 	}
 }
 

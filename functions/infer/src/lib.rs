@@ -9,7 +9,8 @@ use weir::{Error, Model, Request, Response, Result};
 fn handle(request: Request) -> Result<Response> {
     infer(&request).map_err(|error| {
         let status = match error {
-            // The client chose the model, so it may see these errors.
+            // The client chose the model and the shape, so it may see these errors.
+            Error::InvalidRun(_) => 400,
             Error::NotFound(_) => 404,
             Error::NotGranted(_) => 403,
             _ => error.status(),

@@ -207,6 +207,16 @@ bool weir_failed(const weir_inference_tensors_error_t *error) {
     return weir_refuse(code, "%s", weir_text(text->ptr, text->len));
 }
 
+bool weir_blame_function(void) {
+    if (failure.code == WEIR_INVALID_ARGUMENT) failure.status = 500;
+    return false;
+}
+
+bool weir_run_failed(const weir_inference_tensors_error_t *error) {
+    weir_failed(error);
+    return weir_blame_function();
+}
+
 /* The generated code references the object file with the world's type. `weir build` embeds the
  * type instead. */
 void __component_type_object_force_link_weir_abi(void) {}

@@ -43,6 +43,13 @@ bool weir_is_text(const uint8_t *bytes, size_t size);
 /* Records a failure returned by the node. Always returns false. */
 bool weir_failed(const weir_inference_tensors_error_t *error);
 
+/* Makes invalid arguments in the latest failure, of a model run, a failure of the function, which
+ * chose them. Always returns false. */
+bool weir_blame_function(void);
+
+/* Records a failure of a model run returned by the node. Always returns false. */
+bool weir_run_failed(const weir_inference_tensors_error_t *error);
+
 /* Records a failure detected by the SDK. Always returns false. */
 bool weir_refuse(weir_code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

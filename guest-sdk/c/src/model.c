@@ -107,10 +107,10 @@ bool weir_model_infer(weir_model model, const weir_tensors *inputs, weir_tensors
 
 bool weir_model_infer_with(weir_model model, const weir_tensors *inputs, const weir_options *options, weir_tensors *outputs) {
     prepared run;
-    if (!prepare(model, inputs, options, &run)) return false;
+    if (!prepare(model, inputs, options, &run)) return weir_blame_function();
     weir_inference_models_list_tuple2_string_own_tensor_t got;
     weir_inference_models_error_t error;
-    if (!weir_inference_models_method_model_infer(run.model, &run.inputs, &run.options, &got, &error)) return weir_failed(&error);
+    if (!weir_inference_models_method_model_infer(run.model, &run.inputs, &run.options, &got, &error)) return weir_run_failed(&error);
     *outputs = received(&got);
     return true;
 }
@@ -121,10 +121,10 @@ bool weir_model_submit(weir_model model, const weir_tensors *inputs, weir_pendin
 
 bool weir_model_submit_with(weir_model model, const weir_tensors *inputs, const weir_options *options, weir_pending *started) {
     prepared run;
-    if (!prepare(model, inputs, options, &run)) return false;
+    if (!prepare(model, inputs, options, &run)) return weir_blame_function();
     weir_inference_models_own_pending_t own;
     weir_inference_models_error_t error;
-    if (!weir_inference_models_method_model_submit(run.model, &run.inputs, &run.options, &own, &error)) return weir_failed(&error);
+    if (!weir_inference_models_method_model_submit(run.model, &run.inputs, &run.options, &own, &error)) return weir_run_failed(&error);
     weir_keep(own.__handle, give_back_pending);
     *started = (weir_pending){own.__handle};
     return true;
@@ -137,7 +137,7 @@ bool weir_pending_wait(weir_pending run, weir_tensors *outputs) {
     weir_inference_models_borrow_pending_t self = {run.handle};
     weir_inference_models_list_tuple2_string_own_tensor_t got;
     weir_inference_models_error_t error;
-    if (!weir_inference_models_method_pending_wait(self, &got, &error)) return weir_failed(&error);
+    if (!weir_inference_models_method_pending_wait(self, &got, &error)) return weir_run_failed(&error);
     *outputs = received(&got);
     return true;
 }

@@ -13,7 +13,9 @@ static result answer;
 
 static void refuse(const weir_failure *failure) {
     answer.is_err = true;
-    answer.val.err.tag = (uint8_t)failure->code;
+    /* Invalid arguments of a model run are not the caller's. */
+    bool is_own = failure->code == WEIR_INVALID_ARGUMENT && failure->status >= 500;
+    answer.val.err.tag = (uint8_t)(is_own ? WEIR_INTERNAL : failure->code);
     answer.val.err.val.internal = weir_abi_text(failure->message);
 }
 

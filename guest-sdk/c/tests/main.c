@@ -77,6 +77,7 @@ static void dropped_tensor_is_rejected(void) {
     weir_pending run;
     weir_put(&inputs, "x", copy);
     CHECK(!weir_model_infer(twice(), &inputs, &outputs) && SAYS(WEIR_INVALID_ARGUMENT, "the input x is no tensor"));
+    CHECK(weir_error()->status == 500);
     CHECK(!weir_model_submit(twice(), &inputs, &run));
 }
 
@@ -94,6 +95,9 @@ static void models_and_runs_are_released(void) {
     weir_put(&inputs, "x", numbers());
     CHECK(weir_model_submit(model, &inputs, &run) && weir_pending_wait(run, &outputs) && outputs.count == 2);
     CHECK(!weir_pending_wait(run, &outputs) && SAYS(WEIR_INVALID_ARGUMENT, "handed over"));
+    weir_tensors none_given = {0}, unread;
+    CHECK(!weir_model_infer(model, &none_given, &unread) && SAYS(WEIR_INVALID_ARGUMENT, "one input"));
+    CHECK(weir_error()->status == 500);
     weir_tensors_drop(&outputs);
     weir_tensors_drop(&outputs);
     CHECK(outputs.count == 0 && node_held() == 3);
@@ -271,6 +275,12 @@ static bool say_no(const weir_tensors *inputs, weir_tensors *outputs) {
     return weir_fail(500, "on %s", "purpose");
 }
 
+static bool run_wrongly(const weir_tensors *inputs, weir_tensors *outputs) {
+    (void)inputs;
+    weir_tensors none = {0};
+    return weir_model_infer(twice(), &none, outputs);
+}
+
 static bool say_nothing(const weir_tensors *inputs, weir_tensors *outputs) {
     (void)inputs, (void)outputs;
     return false;
@@ -285,6 +295,7 @@ static void tensor_function_is_called(void) {
     CHECK(refused(call(give_dropped), "the output y is no tensor: it is empty, or was dropped"));
     CHECK(refused(call(give_twice), "the outputs y and z are one tensor"));
     CHECK(refused(call(give_two_of_a_name), "there are two outputs y"));
+    CHECK(refused(call(run_wrongly), "there is one input"));
     ran = call(say_no);
     CHECK(refused(ran, "on purpose"));
     weir_stage_ran(ran);

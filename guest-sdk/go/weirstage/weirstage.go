@@ -64,6 +64,10 @@ func run(stage weir.Stage, inputs weir.Tensors) (weir.Tensors, error) {
 // complete.
 func shown(err error) (code weir.Code, message string, all bool) {
 	if known := new(weir.Error); errors.As(err, &known) {
+		if known.Code == weir.InvalidArgument && known.Status >= 500 {
+			// Invalid arguments of a model run are not the caller's.
+			return weir.Internal, err.Error(), true
+		}
 		return known.Code, err.Error(), true
 	}
 	return weir.Internal, "the function failed; its log says why", false

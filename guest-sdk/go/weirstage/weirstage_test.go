@@ -16,6 +16,10 @@ func TestCallerSeesOnlyWeirErrors(t *testing.T) {
 	if code != weir.InvalidArgument || message != "x: too long" || !all {
 		t.Error(code, message, all)
 	}
+	code, message, all = shown(&weir.Error{Code: weir.InvalidArgument, Status: 500, Message: "no input z"})
+	if code != weir.Internal || message != "no input z" || !all {
+		t.Error(code, message, all)
+	}
 	code, message, all = shown(io.EOF)
 	if code != weir.Internal || message == "EOF" || all {
 		t.Error(code, message, all)

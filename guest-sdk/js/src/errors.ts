@@ -16,7 +16,15 @@ export class WeirError extends Error {
 
 /** An argument is invalid: a shape that does not match the data, an unknown input name. */
 export class InvalidArgument extends WeirError {
-  override readonly status = 400;
+  override readonly status: number = 400;
+}
+
+/**
+ * The arguments of a model run are invalid. The function chose them, so the client sees a failure
+ * of the function.
+ */
+export class InvalidRun extends InvalidArgument {
+  override readonly status = 500;
 }
 
 /** No model of that name, or no such version of it, is deployed. */
@@ -88,6 +96,15 @@ export function asked<T>(ask: () => T): T {
     return ask();
   } catch (error) {
     throw fromNode(error);
+  }
+}
+
+/** Like {@link asked}, for model runs. */
+export function askedRun<T>(ask: () => T): T {
+  try {
+    return asked(ask);
+  } catch (error) {
+    throw error instanceof InvalidArgument ? new InvalidRun(error.message) : error;
   }
 }
 

@@ -40,6 +40,7 @@ export {
   DeadlineExceeded,
   InternalError,
   InvalidArgument,
+  InvalidRun,
   NotFound,
   NotGranted,
   ResourceExhausted,

@@ -2,7 +2,7 @@
 
 import { type Options, Model as RawModel, type Pending as RawPending } from "weir:inference/models@0.1.0";
 import type { ElementType } from "./elements.ts";
-import { asked } from "./errors.ts";
+import { asked, askedRun } from "./errors.ts";
 import { noJson } from "./kinds.ts";
 import { fromPairs, type NamedTensors, type Tensors, toPairs } from "./tensor.ts";
 
@@ -62,7 +62,7 @@ export class Model {
 
   /** Runs the model and waits for its outputs. */
   infer(inputs: NamedTensors, options?: RunOptions): Tensors {
-    return fromPairs(asked(() => this.raw.infer(toPairs(inputs), raw(options))));
+    return fromPairs(askedRun(() => this.raw.infer(toPairs(inputs), raw(options))));
   }
 
   /**
@@ -70,7 +70,7 @@ export class Model {
    * once.
    */
   submit(inputs: NamedTensors, options?: RunOptions): Pending {
-    return new Pending(asked(() => this.raw.submit(toPairs(inputs), raw(options))));
+    return new Pending(askedRun(() => this.raw.submit(toPairs(inputs), raw(options))));
   }
 
   /** Releases the model, so that the node may evict it from device memory. */
@@ -97,7 +97,7 @@ export class Pending implements PromiseLike<Tensors> {
 
   /** Waits for the outputs. A second call fails. */
   wait(): Tensors {
-    return fromPairs(asked(() => this.raw.wait()));
+    return fromPairs(askedRun(() => this.raw.wait()));
   }
 
   /** Cancels the run, unless it is finished; waiting for it then fails with {@link Cancelled}. */

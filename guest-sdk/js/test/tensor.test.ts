@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { Cancelled, InvalidArgument, Model, NotFound, objects, StatusError, Tensor, Tensors, tensorFunction } from "../src/index.ts";
+import { Cancelled, InvalidArgument, InvalidRun, Model, NotFound, objects, StatusError, Tensor, Tensors, tensorFunction } from "../src/index.ts";
 import type { ElementType } from "../src/elements.ts";
 import type { RawError } from "../src/errors.ts";
 import { model } from "../src/testing.ts";
@@ -69,7 +69,10 @@ test("a provided model runs and is awaited", async () => {
   const pending = swap.submit(inputs);
   pending.cancel();
   await assert.rejects(async () => await pending, Cancelled);
-  assert.throws(() => swap.infer({ a: Tensor.from([1]) }), InvalidArgument);
+  assert.throws(
+    () => swap.infer({ a: Tensor.from([1]) }),
+    (error) => error instanceof InvalidArgument && error instanceof InvalidRun && error.status === 500,
+  );
   assert.throws(() => swap.infer({ a: [1] } as never), TypeError);
   provided[Symbol.dispose]();
   assert.throws(() => Model.open("swap"), NotFound);

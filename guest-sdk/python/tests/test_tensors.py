@@ -7,10 +7,11 @@ import sys
 import unittest
 from array import array
 
-from weir import Cancelled, ElementType, Error, InvalidArgument, Model, NotFound, StatusError, Tensor, Tensors, testing
+from weir import Cancelled, ElementType, Error, InvalidArgument, InvalidRun, Model, NotFound, StatusError, Tensor, Tensors, testing
 from weir import elements, gather, objects, tensor_function
 from weir._wit import Err, tensors
 from weir.coroutines import finish
+from weir.errors import to_node
 
 NUMBERS = [kind for kind in ElementType if kind not in (ElementType.BYTES, ElementType.BOOL)]
 
@@ -153,8 +154,11 @@ class ModelTests(unittest.TestCase):
             pending.cancel()
             with self.assertRaises(Cancelled):
                 pending.result()
-            with self.assertRaises(InvalidArgument):
+            with self.assertRaises(InvalidArgument) as wrong:
                 model.infer({"a": Tensor([1])})
+            self.assertIsInstance(wrong.exception, InvalidRun)
+            self.assertEqual(wrong.exception.status, 500)
+            self.assertIsInstance(to_node(wrong.exception).value, tensors.Error_Internal)
             with self.assertRaises(TypeError):
                 model.infer({"a": [1]})
         with self.assertRaises(NotFound):

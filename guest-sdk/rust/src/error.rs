@@ -14,6 +14,9 @@ pub enum Error {
     /// An argument is invalid: a shape that does not match the data, an unknown input name, a wrong
     /// element type.
     InvalidArgument(String),
+    /// The arguments of a model run are invalid: an unknown input name, a wrong element type or
+    /// shape. The function chose them, so the client sees a failure of the function.
+    InvalidRun(String),
     /// No model of that name, or no such version of it, is deployed.
     NotFound(String),
     /// The model exists, but the function's manifest does not grant access to it.
@@ -62,7 +65,15 @@ impl Error {
             Self::InvalidArgument(_) => 400,
             Self::ResourceExhausted(_) | Self::Unavailable(_) | Self::Cancelled => 503,
             Self::DeadlineExceeded => 504,
-            Self::NotFound(_) | Self::NotGranted(_) | Self::Internal(_) => 500,
+            Self::InvalidRun(_) | Self::NotFound(_) | Self::NotGranted(_) | Self::Internal(_) => 500,
+        }
+    }
+
+    /// The error of a model run.
+    pub(crate) fn of_run(raw: Raw) -> Self {
+        match raw.into() {
+            Self::InvalidArgument(text) => Self::InvalidRun(text),
+            other => other,
         }
     }
 
@@ -78,6 +89,7 @@ impl fmt::Display for Error {
             Self::DeadlineExceeded => return f.write_str("the deadline passed"),
             Self::Cancelled => return f.write_str("the run was cancelled"),
             Self::InvalidArgument(text) => ("invalid argument", text),
+            Self::InvalidRun(text) => ("invalid run", text),
             Self::NotFound(text) => ("not found", text),
             Self::NotGranted(text) => ("not granted", text),
             Self::ResourceExhausted(text) => ("resource exhausted", text),
@@ -136,7 +148,7 @@ impl From<Error> for Raw {
             Error::DeadlineExceeded => Self::DeadlineExceeded,
             Error::Cancelled => Self::Cancelled,
             Error::Unavailable(text) => Self::Unavailable(text),
-            Error::Internal(text) => Self::Internal(text),
+            Error::InvalidRun(text) | Error::Internal(text) => Self::Internal(text),
             Error::Status { status: 400..=499, message } => Self::InvalidArgument(message),
             Error::Status { message, .. } => Self::Internal(message),
         }
@@ -163,6 +175,14 @@ mod tests {
             assert_eq!(Error::from(Raw::from(error.clone())), error);
             assert!(error.status() >= 400);
         }
+    }
+
+    #[test]
+    fn invalid_arguments_of_a_run_are_the_functions_fault() {
+        let error = Error::of_run(Raw::InvalidArgument("x".to_owned()));
+        assert_eq!((&error, error.status()), (&Error::InvalidRun("x".to_owned()), 500));
+        assert!(matches!(Raw::from(error), Raw::Internal(text) if text == "x"));
+        assert_eq!(Error::of_run(Raw::DeadlineExceeded), Error::DeadlineExceeded);
     }
 
     #[test]

@@ -103,12 +103,12 @@ impl Run<'_> {
 
     /// Starts the run and waits for its outputs.
     pub fn infer(self) -> Result<Tensors> {
-        Ok(wrap(self.model.0.infer(&self.inputs, Some(&self.options))?))
+        self.model.0.infer(&self.inputs, Some(&self.options)).map(wrap).map_err(crate::Error::of_run)
     }
 
     /// Starts the run without waiting for its outputs. The inputs may be dropped at once.
     pub fn submit(self) -> Result<Pending> {
-        Ok(Pending(self.model.0.submit(&self.inputs, Some(&self.options))?))
+        self.model.0.submit(&self.inputs, Some(&self.options)).map(Pending).map_err(crate::Error::of_run)
     }
 }
 
@@ -119,7 +119,7 @@ pub struct Pending(raw::Pending);
 impl Pending {
     /// Waits for the outputs.
     pub fn wait(self) -> Result<Tensors> {
-        Ok(wrap(self.0.wait()?))
+        self.0.wait().map(wrap).map_err(crate::Error::of_run)
     }
 
     /// Cancels the run, unless it is finished; [`Self::wait`] then fails with

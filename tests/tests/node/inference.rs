@@ -56,20 +56,25 @@ async fn invalid_inputs_are_errors_for_the_function() {
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.push_model("add", 1, model("good/add.onnx")).await;
     node.push_model("longs", 1, model("good/slow.onnx")).await;
-    for (what, path, input) in [
-        ("a wrong dimension", "m?shape=1,5", vec![0.0; 5]),
-        ("too few dimensions", "m?shape=4", vec![0.0; 4]),
-        ("too many dimensions", "m?shape=1,1,4", vec![0.0; 4]),
-        ("a body shorter than the shape", "m?shape=2,4", vec![0.0; 4]),
-        ("a body longer than the shape", "m?shape=1,4", vec![0.0; 8]),
-        ("a huge shape", "m?shape=4294967294,4294967294", vec![0.0; 4]),
-        ("a missing input", "add?shape=2,3", vec![0.0; 6]),
-        ("a wrong type", "longs?shape=1", vec![0.0; 1]),
+    for (what, path, input, case) in [
+        ("a wrong dimension", "m?shape=1,5", vec![0.0; 5], "InvalidRun"),
+        ("too few dimensions", "m?shape=4", vec![0.0; 4], "InvalidRun"),
+        ("too many dimensions", "m?shape=1,1,4", vec![0.0; 4], "InvalidRun"),
+        ("a body shorter than the shape", "m?shape=2,4", vec![0.0; 4], "InvalidArgument"),
+        ("a body longer than the shape", "m?shape=1,4", vec![0.0; 8], "InvalidArgument"),
+        ("a huge shape", "m?shape=4294967294,4294967294", vec![0.0; 4], "InvalidArgument"),
+        ("a missing input", "add?shape=2,3", vec![0.0; 6], "InvalidRun"),
+        ("a wrong type", "longs?shape=1", vec![0.0; 1], "InvalidRun"),
     ] {
         let answer = infer(&node, path, &input).await;
         assert_eq!(answer.status, 400, "{what}: {}", answer.text());
-        assert!(answer.text().contains("InvalidArgument"), "{what}: {}", answer.text());
+        assert!(answer.text().contains(case), "{what}: {}", answer.text());
     }
+    let log = node.logs("infer").await;
+    let logged =
+        |text: &str| log.iter().filter(|line| line.stream == "weir" && line.text.starts_with(text)).count();
+    assert_eq!(logged("a run of m:1 failed: input x: FP32[?, 4] is given in shape [1, 5]"), 1, "{log:?}");
+    assert_eq!(logged("a run of "), 5, "{log:?}");
     infer(&node, "m?shape=1,4", &[0.0; 4]).await.ok();
 }
 

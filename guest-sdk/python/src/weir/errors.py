@@ -30,6 +30,14 @@ class InvalidArgument(Error, ValueError):
     status = 400
 
 
+class InvalidRun(InvalidArgument):
+    """The arguments of a model run are invalid. The function chose them, so the client sees a
+    failure of the function.
+    """
+
+    status = 500
+
+
 class NotFound(Error, LookupError):
     """No model of that name, or no such version of it, is deployed."""
 
@@ -99,6 +107,16 @@ def from_node() -> Iterator[None]:
         kind = _BY_CASE.get(type(case), InternalError)
         text = getattr(case, "value", None)
         raise (kind(text) if text is not None else kind()) from None
+
+
+@contextmanager
+def from_run() -> Iterator[None]:
+    """Like :func:`from_node`, for model runs."""
+    try:
+        with from_node():
+            yield
+    except InvalidArgument as error:
+        raise InvalidRun(*error.args) from None
 
 
 def to_node(error: Error) -> Err:

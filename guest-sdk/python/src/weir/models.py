@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from weir._handles import Handle
 from weir._wit import models
 from weir.elements import ElementType
-from weir.errors import from_node
+from weir.errors import from_node, from_run
 from weir.tensors import Tensor, Tensors, from_pairs, to_pairs
 
 
@@ -76,7 +76,7 @@ class Model(Handle):
         ``timeout`` is in seconds, counted in whole milliseconds; the invocation's deadline still
         applies. ``priority`` 1 is the most urgent, 0 uses the invocation's priority.
         """
-        with from_node():
+        with from_run():
             return from_pairs(self._raw.infer(to_pairs(inputs), _options(outputs, timeout, priority)))
 
     def submit(
@@ -90,7 +90,7 @@ class Model(Handle):
         """Starts a run and returns without waiting for its outputs. The inputs may be dropped at
         once.
         """
-        with from_node():
+        with from_run():
             return Pending(self._raw.submit(to_pairs(inputs), _options(outputs, timeout, priority)))
 
 
@@ -106,7 +106,7 @@ class Pending(Handle):
 
     def result(self) -> Tensors:
         """Waits for the outputs. A second call fails."""
-        with from_node():
+        with from_run():
             return from_pairs(self._raw.wait())
 
     def cancel(self) -> None:

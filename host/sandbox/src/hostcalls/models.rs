@@ -34,6 +34,10 @@ impl OpenModel {
         self.in_use = None;
     }
 
+    pub(super) fn id(&self) -> &ModelId {
+        &self.id
+    }
+
     /// Starts a run on its device thread and returns a future of its outputs.
     pub(super) async fn run(
         &mut self,
@@ -79,6 +83,7 @@ impl From<OpenedModel> for OpenModel {
 
 /// A run that a guest has started.
 pub struct PendingRun {
+    model: ModelId,
     /// The run, finished or not. Shared, so that waiting for readiness does not consume the
     /// outputs.
     pub(super) run: Shared<BoxFuture<'static, RunResult>>,
@@ -151,7 +156,10 @@ impl HostModel for InferenceView<'_> {
         inputs: Inputs,
         options: Option<Options>,
     ) -> Result<Outputs, CallError> {
-        let outputs = self.start(&model, inputs, options).await?.await?;
+        let run = self.start(&model, inputs, options).await?;
+        let ended = run.await;
+        let id = self.table.get(&model)?.id();
+        let outputs = ended.inspect_err(|error| self.sink.run_failed(id, error))?;
         self.hand_over(outputs)
     }
 
@@ -162,7 +170,8 @@ impl HostModel for InferenceView<'_> {
         options: Option<Options>,
     ) -> Result<Resource<PendingRun>, CallError> {
         let run = self.start(&model, inputs, options).await?;
-        Ok(self.table.push(PendingRun { run: run.shared(), taken: false })?)
+        let model = self.table.get(&model)?.id().clone();
+        Ok(self.table.push(PendingRun { model, run: run.shared(), taken: false })?)
     }
 
     fn drop(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<()> {
@@ -177,7 +186,9 @@ impl HostPending for InferenceView<'_> {
         if std::mem::replace(&mut entry.taken, true) {
             return Err(CallError::invalid("the outputs of this run were handed over before"));
         }
-        let outputs = entry.run.clone().await?;
+        let model = entry.model.clone();
+        let run = entry.run.clone();
+        let outputs = run.await.inspect_err(|error| self.sink.run_failed(&model, error))?;
         self.hand_over(outputs)
     }
 

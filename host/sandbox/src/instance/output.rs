@@ -10,13 +10,15 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi_io::poll::Pollable;
 use wasmtime_wasi_io::streams::{OutputStream, StreamResult};
+use weir_inference::InferenceError;
 use weir_telemetry::logs::{FunctionLog, LINE_BYTES_MAX, now_ms};
 use weir_types::api::LogLine;
-use weir_types::{ErrorCode, Version};
+use weir_types::{ErrorCode, ModelId, Version};
 
-/// The limit of log lines about missing grants per invocation: a guest that retries would otherwise
-/// flood its function's log.
+/// The limits of log lines per invocation about missing grants, and about failed model runs: a guest
+/// that retries would otherwise flood its function's log.
 const REFUSALS_MAX: u32 = 16;
+const FAILED_RUNS_MAX: u32 = 16;
 
 /// The number of bytes that a guest may write at once.
 const WRITE_BYTES_MAX: usize = 64 << 10;
@@ -34,6 +36,7 @@ struct SinkState {
     bytes_dropped: u64,
     partial: [Vec<u8>; 2],
     refusals_left: u32,
+    failed_runs_left: u32,
 }
 
 /// One of the guest's two streams.
@@ -60,6 +63,7 @@ impl OutputSink {
             bytes_dropped: 0,
             partial: Default::default(),
             refusals_left: REFUSALS_MAX,
+            failed_runs_left: FAILED_RUNS_MAX,
         };
         Arc::new(Self { log, version, request_id, state: Mutex::new(state) })
     }
@@ -75,6 +79,15 @@ impl OutputSink {
         if let Some(left) = state.refusals_left.checked_sub(1) {
             state.refusals_left = left;
             self.note(format!("{}: {what}", ErrorCode::NotGranted));
+        }
+    }
+
+    /// Logs that a run of a model failed.
+    fn run_failed(&self, model: &ModelId, error: &InferenceError) {
+        let mut state = self.state.lock();
+        if let Some(left) = state.failed_runs_left.checked_sub(1) {
+            state.failed_runs_left = left;
+            self.note(format!("a run of {}:{} failed: {error}", model.name, model.version));
         }
     }
 
@@ -150,6 +163,15 @@ impl CurrentSink {
     pub fn refused(&self, what: &str) {
         if let Some(sink) = self.get() {
             sink.refused(what);
+        }
+    }
+
+    /// Logs that a run of a model failed, unless the guest cancelled it.
+    pub fn run_failed(&self, model: &ModelId, error: &InferenceError) {
+        if let Some(sink) = self.get()
+            && !matches!(error, InferenceError::Cancelled)
+        {
+            sink.run_failed(model, error);
         }
     }
 
@@ -272,6 +294,21 @@ mod tests {
         let lines = lines_of(&log);
         assert_eq!(lines.len(), REFUSALS_MAX as usize);
         assert_eq!(lines[0], ("weir".to_owned(), "not-granted: model m0 is not granted".to_owned()));
+    }
+
+    #[test]
+    fn failed_runs_in_the_log_are_limited() {
+        let log = log();
+        let current = CurrentSink::default();
+        current.set(Some(OutputSink::new(log.clone(), Version(1), "r".into(), 0)));
+        let name = weir_types::Name::new("m").unwrap();
+        let model = ModelId { tenant: weir_types::TenantId::default(), name, version: Version(2) };
+        current.run_failed(&model, &InferenceError::Cancelled);
+        (0..100).for_each(|_| current.run_failed(&model, &InferenceError::NoOutputs));
+        let lines = lines_of(&log);
+        assert_eq!(lines.len(), FAILED_RUNS_MAX as usize);
+        let text = format!("a run of m:2 failed: {}", InferenceError::NoOutputs);
+        assert_eq!(lines[0], ("weir".to_owned(), text));
     }
 
     #[test]

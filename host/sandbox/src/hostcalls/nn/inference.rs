@@ -36,8 +36,9 @@ impl InferenceView<'_> {
         let priority = self.ctx.priority;
         let request = RunRequest { inputs: named, deadline, priority, ..RunRequest::default() };
         let run = model.run(request, self.ctx).await?;
+        let ended = run.await.inspect_err(|error| self.sink.run_failed(model.id(), error));
         let outputs: Vec<(String, Tensor)> =
-            run.await.map_err(|error| Failure::from(crate::hostcalls::CallError::from(error)))?;
+            ended.map_err(|error| Failure::from(crate::hostcalls::CallError::from(error)))?;
         let mut handles = Vec::with_capacity(outputs.len());
         for (name, tensor) in outputs {
             let tensor = NnTensor::from_tensor(tensor, self.ctx)?;
