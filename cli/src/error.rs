@@ -206,6 +206,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
             "lower the limit with --limit or in [function.limits], or raise [node.sandbox.limit_caps] in the node's weir.toml"
         }
         E::VersionConflict => "versions never change: leave --version out to get the next free one",
+        E::SignatureChanged => {
+            "push under another name, or with --allow-signature-change and then adapt what uses the model"
+        }
         E::Conflict => "remove the conflict that the message names, and try again",
         E::OperatorNotAllowed => {
             "export the model with standard operators, or have the node's operator add the operator to models.operators_allowed"

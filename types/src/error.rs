@@ -58,6 +58,8 @@ codes! {
     InvalidKernelGraph = "invalid-kernel-graph";
     /// The version exists already with other contents.
     VersionConflict = "version-conflict";
+    /// The pushed model has other inputs or outputs than the newest version.
+    SignatureChanged = "signature-changed";
     /// The model has no profile, or no measured configuration meets the request.
     NoConfiguration = "no-configuration";
     /// The operation conflicts with the current state or with a concurrent change.

@@ -5,7 +5,7 @@ mod bundle;
 use crate::client::Upload;
 use crate::commands::Context;
 use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
-use crate::commands::models::{on_device, restored, signature};
+use crate::commands::models::{on_device, query, restored, signature};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -57,6 +57,9 @@ enum Action {
         /// Latency objective of a direct run, in milliseconds
         #[arg(long, value_name = "MS")]
         slo_ms: Option<u64>,
+        /// Push the kernel graph even if it has other inputs or outputs than the newest version
+        #[arg(long)]
+        allow_signature_change: bool,
     },
     /// Show a kernel graph's inputs and outputs
     Show(ShowArgs),
@@ -77,7 +80,7 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
     let graphs = Collection::open("kernel-graphs", &args.client, context)?;
     match action {
         Action::List | Action::Check { .. } => graphs.list(list),
-        Action::Push { name, folder, version, slo_ms } => {
+        Action::Push { name, folder, version, slo_ms, allow_signature_change } => {
             let file = bundle::pack(&folder)?;
             for source in bundle::left_out(&folder) {
                 output.note(format!(
@@ -85,7 +88,10 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
                 ));
             }
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
-            let query = slo_ms.map_or_else(String::new, |slo_ms| format!("?slo_ms={slo_ms}"));
+            let query = query(&[
+                ("allow_signature_change", allow_signature_change.then(|| "true".to_owned())),
+                ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
+            ]);
             let mut upload =
                 Upload::open(file.path(), output, &format!("sending {name}"), "compiling and checking it")?;
             let path = format!("{}{version}{query}", graphs.path(&name));

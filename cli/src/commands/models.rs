@@ -102,6 +102,9 @@ enum Action {
         /// model stays until room is needed]
         #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(..=KEEP_ALIVE_MS_MAX))]
         keep_alive_ms: Option<u64>,
+        /// Push the model even if it has other inputs or outputs than the newest version
+        #[arg(long)]
+        allow_signature_change: bool,
     },
     /// Show a model's inputs, outputs and measured times
     Show(ShowArgs),
@@ -159,10 +162,12 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
             autosize_keep_alive_ms,
             cache_ttl_ms,
             keep_alive_ms,
+            allow_signature_change,
         } => {
             let version = version.map_or_else(String::new, |version| format!("/versions/{version}"));
             let sizes: Vec<String> = preferred_batch_sizes.iter().map(ToString::to_string).collect();
             let query = query(&[
+                ("allow_signature_change", allow_signature_change.then(|| "true".to_owned())),
                 ("slots", slots.map(|slots| slots.to_string())),
                 ("device", device),
                 ("precision", precision.map(|precision| precision.to_string())),
@@ -223,7 +228,7 @@ fn release(models: &Collection, ReleaseArgs { name, version }: &ReleaseArgs) -> 
 }
 
 /// Builds a query from the values that are set; empty if there are none.
-fn query(given: &[(&str, Option<String>)]) -> String {
+pub(crate) fn query(given: &[(&str, Option<String>)]) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (name, value) in given {
         if let Some(value) = value {

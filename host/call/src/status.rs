@@ -24,7 +24,9 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::InvalidKernelGraph
         | Code::NoConfiguration
         | Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::VersionConflict | Code::Conflict | Code::NotEnded => StatusCode::CONFLICT,
+        Code::VersionConflict | Code::SignatureChanged | Code::Conflict | Code::NotEnded => {
+            StatusCode::CONFLICT
+        }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
         Code::NotGranted | Code::CrossSite => StatusCode::FORBIDDEN,
         Code::ForeignHost => StatusCode::MISDIRECTED_REQUEST,

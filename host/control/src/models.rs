@@ -10,6 +10,7 @@
 
 mod autosize;
 mod change;
+mod compatibility;
 mod config;
 mod follow;
 mod idle;
@@ -26,6 +27,7 @@ mod store;
 mod tests;
 
 pub use autosize::autosize;
+pub use change::PushRequest;
 pub use config::{BackendKind, Isolation, ModelsConfig};
 pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadError, LoadedModel};
@@ -93,6 +95,16 @@ pub enum ModelsError {
         id: ModelId,
         /// The reason why the version cannot be read.
         why: String,
+    },
+    /// The push changes inputs or outputs of the newest version.
+    #[error("the push changes inputs or outputs of {name}:{newest}: {changes}")]
+    SignatureChanged {
+        /// The model's name.
+        name: Name,
+        /// The newest version.
+        newest: Version,
+        /// The differences.
+        changes: String,
     },
     /// The name has reached the limit of versions.
     #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]

@@ -31,6 +31,8 @@ pub(super) type Upload = BoxStream<'static, Result<Bytes, axum::Error>>;
 pub(super) struct Options {
     /// Rejects a component with imports that the manifest does not grant.
     pub(super) strict: bool,
+    /// Permits a model whose inputs and outputs do not fit users of the version before it.
+    pub(super) allow_signature_change: bool,
 }
 
 /// Reads the manifest of an upload, and returns its file as a stream. An upload whose declared size
@@ -84,7 +86,8 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
     let mut options = Options::default();
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         match &*key {
-            "strict" => options.strict = value.is_empty() || &*value == "true" || &*value == "1",
+            "strict" => options.strict = is_set(&value),
+            "allow_signature_change" => options.allow_signature_change = is_set(&value),
             "manifest" => merge(&mut manifest, parse(value.as_bytes())?),
             "models" | "outbound_hosts" | "objects.read" | "objects.write" => {
                 let items = value.split(',').filter(|item| !item.is_empty()).map(Value::from).collect();
@@ -109,6 +112,11 @@ fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
             .for_each(|value| *value = Value::from(value.to_string()));
     }
     Ok((manifest, options))
+}
+
+/// Whether the value of an option means that it is set.
+fn is_set(value: &str) -> bool {
+    matches!(value, "" | "true" | "1")
 }
 
 /// Returns an object with `value` at `path`.

@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Extension, Json};
 use std::sync::Arc;
-use weir_control::models::{ModelsError, PushError};
+use weir_control::models::{ModelsError, PushError, PushRequest};
 use weir_inference::Content;
 use weir_types::api::{Model, ModelVersion};
 use weir_types::{Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelManifest, Name, Version};
@@ -85,7 +85,7 @@ async fn keep(
         Content::KernelGraph => KERNEL_GRAPH_BYTES_MAX.min(node.config.models.model_bytes_max),
     };
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
-    let Received { mut manifest, staged, place: _place, .. }: Received<ModelManifest> = received;
+    let Received { mut manifest, staged, options, place: _place }: Received<ModelManifest> = received;
     super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(
@@ -106,11 +106,32 @@ async fn keep(
     if content == Content::KernelGraph {
         run_alone(&mut manifest)?;
     }
-    let (entry, created) = node.models.push(&caller.tenant, name, version, staged, manifest, content).await?;
+    let request = PushRequest {
+        tenant: caller.tenant.clone(),
+        name: name.clone(),
+        version,
+        manifest,
+        content,
+        may_change_signature: options.allow_signature_change,
+    };
+    let pushed = node.models.push(request, staged).await;
+    let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
     }
     Ok(Json(node.models.describe(&entry)))
+}
+
+/// Adds the users of a model to the error of a push that they could not use.
+fn push_error(node: &NodeState, caller: &Caller, name: &Name, error: ModelsError) -> ApiError {
+    let ModelsError::SignatureChanged { .. } = error else { return error.into() };
+    let users = node.dispatch.catalog.users_of_newest(&caller.tenant, name);
+    let users = match users.as_slice() {
+        [] => "no function or workflow".to_owned(),
+        users => users.join(", "),
+    };
+    let text = format!("{error}. In use by: {users}. allow_signature_change=true pushes it nevertheless");
+    ApiError::new(ErrorCode::SignatureChanged, text)
 }
 
 /// Disables batching and concurrency for a kernel graph: the items of a kernel may affect each
@@ -244,6 +265,7 @@ impl From<ModelsError> for ApiError {
             ModelsError::KernelGraphsOff => ErrorCode::NotSupported,
             ModelsError::NoVersion { .. } => ErrorCode::VersionNotFound,
             ModelsError::Exists { .. } => ErrorCode::VersionConflict,
+            ModelsError::SignatureChanged { .. } => ErrorCode::SignatureChanged,
             ModelsError::Batching(_) | ModelsError::Autosize(_) => ErrorCode::InvalidManifest,
             ModelsError::NotThere(..) => ErrorCode::InvalidModel,
             ModelsError::TooManyVersions(_)

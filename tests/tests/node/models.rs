@@ -1,6 +1,7 @@
 //! Tests for `/v1/models`: pushing, describing and deleting models.
 
-use weir_tests::{Node, model, models};
+use serde_json::json;
+use weir_tests::{Node, function, model, models};
 use weir_types::{ContentHash, ElementType, ErrorCode, Version};
 
 #[tokio::test]
@@ -39,7 +40,7 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
     assert_eq!((other.status, other.code), (409, ErrorCode::VersionConflict));
     node.push_model("m", 5, model("good/matmul_v2.onnx")).await;
     let next: weir_types::api::ModelVersion =
-        node.put("/v1/models/m", model("good/add.onnx")).await.ok().json();
+        node.put("/v1/models/m?allow_signature_change=true", model("good/add.onnx")).await.ok().json();
     assert_eq!(next.version, Version(6));
     let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
     assert_eq!(
@@ -51,6 +52,35 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
     assert_eq!(node.delete("/v1/models/m").await.status, 204);
     assert_eq!(node.get("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
     assert_eq!(node.delete("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+}
+
+#[tokio::test]
+async fn push_with_another_signature_is_rejected_with_its_users() {
+    let node = Node::start().await;
+    node.push_model("m", 1, model("good/matmul.onnx")).await;
+    node.deploy_with("newest", "models=m", function("infer")).await;
+    node.deploy_with("pinned", "models=m:1", function("infer")).await;
+    let pipe = json!({"inputs": {"x": "FP32[n, 4]"}, "outputs": {"y": "a.y"},
+                      "steps": {"a": {"run": "m", "inputs": {"x": "x"}}}});
+    node.put("/v1/workflows/pipe", pipe.to_string()).await.ok();
+
+    let refused = node.put("/v1/models/m", model("good/add.onnx")).await.refusal();
+    assert_eq!((refused.status, refused.code), (409, ErrorCode::SignatureChanged));
+    for part in ["inputs or outputs of m:1: input ", "In use by: function newest, workflow pipe."] {
+        assert!(refused.text.contains(part), "{refused:?}");
+    }
+    assert!(!refused.text.contains("pinned"), "{refused:?}");
+    let refused = node.put("/v1/models/m/versions/9", model("good/add.onnx")).await;
+    assert_eq!(refused.code(), ErrorCode::SignatureChanged);
+    assert_eq!(node.models().await[0].versions, [Version(1)]);
+
+    // The same inputs and outputs, and other weights.
+    node.put("/v1/models/m/versions/5", model("good/matmul_v2.onnx")).await.ok();
+    // A version that does not become the newest.
+    node.put("/v1/models/m/versions/2", model("good/add.onnx")).await.ok();
+    node.put("/v1/models/m?allow_signature_change=true", model("good/add.onnx")).await.ok();
+    node.post("/v1/models/m/rollback", r#"{"version": 1}"#).await.ok();
+    assert_eq!(node.models().await[0].versions, [1, 2, 5, 6, 7].map(Version));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Pushes and deletes models: one transaction each, completed once started.
 
+use super::compatibility::breaking_changes;
 use super::record::{ModelRecord, model_key};
 use super::store::Kept;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
@@ -20,16 +21,13 @@ impl Models {
     /// files.
     pub async fn push(
         self: &Arc<Self>,
-        tenant: &TenantId,
-        name: &Name,
-        version: Option<Version>,
+        request: PushRequest,
         upload: Staged,
-        manifest: ModelManifest,
-        content: Content,
     ) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        self.refuse_other_kind(tenant, name, content)?;
+        let PushRequest { tenant, name, version, manifest, content, may_change_signature } = request;
+        self.refuse_other_kind(&tenant, &name, content)?;
         let same = match version {
-            Some(version) => self.same(tenant, name, version, upload.digest, &manifest)?,
+            Some(version) => self.same(&tenant, &name, version, upload.digest, &manifest)?,
             None => None,
         };
         if let Some(same) = &same
@@ -37,23 +35,20 @@ impl Models {
         {
             return Ok((same.clone(), false));
         }
-        let push = Push {
-            tenant: tenant.clone(),
-            name: name.clone(),
-            version,
-            digest: upload.digest,
-            model_bytes: upload.bytes,
-            manifest,
-        };
+        let digest = upload.digest;
+        let model_bytes = upload.bytes;
+        let push = Push { tenant, name, version, digest, model_bytes, manifest, may_change_signature };
         let mut fresh = {
             let preparer = self.devices.preparer_of(content).ok_or(ModelsError::KernelGraphsOff)?;
-            self.store.prepare(tenant, upload, push.manifest.precision, preparer).await?
+            self.store.prepare(&push.tenant, upload, push.manifest.precision, preparer).await?
         };
         if let Some(same) = &same {
             fresh.stay_as(&same.source.prepared);
         }
         BatchRules::for_signature(&fresh.prepared.signature, &push.manifest.batching)?;
         may_run_somewhere(&fresh.prepared, push.manifest.device)?;
+        // Again with the lock; here, before the files are stored.
+        self.check_signature(&push, push.version, &fresh.prepared)?;
         let models = self.clone();
         let change = async move {
             // Before the lock: replicating the files to other nodes may take long, and other
@@ -83,8 +78,16 @@ impl Models {
         let to = to.or_else(before_newest).ok_or_else(|| ModelsError::NothingBefore(name.clone()))?;
         let entry = self.get(tenant, name, Some(to))?;
         let ModelRecord { digest, model_bytes, manifest, prepared: hash, .. } = entry.record.clone();
-        let push =
-            Push { tenant: tenant.clone(), name: name.clone(), version: None, digest, model_bytes, manifest };
+        let push = Push {
+            tenant: tenant.clone(),
+            name: name.clone(),
+            version: None,
+            digest,
+            model_bytes,
+            manifest,
+            // The owner names the version.
+            may_change_signature: true,
+        };
         let turn = self.turn(name).await?;
         let models = self.clone();
         let change = async move {
@@ -130,10 +133,11 @@ impl Models {
     }
 
     async fn add(&self, push: Push, kept: Kept) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
-        let Push { tenant, name, version, digest, model_bytes, manifest } = push;
-        self.refuse_other_kind(&tenant, &name, kept.prepared.content())?;
-        let have = self.all_versions(&tenant, &name);
-        let version = version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
+        self.refuse_other_kind(&push.tenant, &push.name, kept.prepared.content())?;
+        let have = self.all_versions(&push.tenant, &push.name);
+        let version = push.version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
+        self.check_signature(&push, Some(version), &kept.prepared)?;
+        let Push { tenant, name, digest, model_bytes, manifest, .. } = push;
         let same = self.same(&tenant, &name, version, digest, &manifest)?;
         if same.is_none() && have.len() >= VERSIONS_MAX {
             return Err(ModelsError::TooManyVersions(name));
@@ -162,6 +166,28 @@ impl Models {
                 Ok((entry, same.is_none()))
             }
             Commit::Conflict => Err(ModelsError::Conflict(id.name)),
+        }
+    }
+
+    /// Refuses a version, `None` for the next, that would become the newest with inputs or outputs
+    /// that users of the newest one cannot use.
+    fn check_signature(
+        &self,
+        push: &Push,
+        version: Option<Version>,
+        prepared: &Prepared,
+    ) -> Result<(), ModelsError> {
+        let Ok(newest) = self.get(&push.tenant, &push.name, None) else { return Ok(()) };
+        let newest_version = newest.record.version;
+        if push.may_change_signature || version.is_some_and(|version| version <= newest_version) {
+            return Ok(());
+        }
+        match breaking_changes(&newest.source.prepared.signature, &prepared.signature) {
+            None => Ok(()),
+            Some(changes) => {
+                let name = push.name.clone();
+                Err(ModelsError::SignatureChanged { name, newest: newest_version, changes })
+            }
         }
     }
 
@@ -248,6 +274,22 @@ fn may_run_somewhere(prepared: &Prepared, choice: DeviceChoice) -> Result<(), Mo
     Err(ModelsError::NotThere(choice, why))
 }
 
+/// A requested push.
+pub struct PushRequest {
+    /// The owner.
+    pub tenant: TenantId,
+    /// The model's name.
+    pub name: Name,
+    /// The version; `None` for the next.
+    pub version: Option<Version>,
+    /// The settings.
+    pub manifest: ModelManifest,
+    /// The kind of the upload.
+    pub content: Content,
+    /// Whether users of the newest version may be unable to use the pushed one.
+    pub may_change_signature: bool,
+}
+
 /// The contents of a push.
 struct Push {
     tenant: TenantId,
@@ -257,4 +299,5 @@ struct Push {
     digest: ContentHash,
     model_bytes: u64,
     manifest: ModelManifest,
+    may_change_signature: bool,
 }

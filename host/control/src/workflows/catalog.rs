@@ -9,6 +9,9 @@ use weir_scheduler::ModelDemand;
 use weir_types::{FunctionId, FunctionKind, ModelId, ModelRef, Name, TenantId, Version};
 use weir_workflow::{Pinned, TargetKind};
 
+/// The number of a model's users that a message lists.
+const USERS_LISTED_MAX: usize = 16;
+
 /// Everything that can be run by name. Cheap to clone.
 #[derive(Clone)]
 pub struct Catalog {
@@ -172,6 +175,34 @@ impl Catalog {
             None => entry.active().cloned(),
             Some(version) => entry.versions.get(&version).cloned(),
         }
+    }
+
+    /// The active functions and workflows of `tenant` that use the model `name` in its newest
+    /// version, as text. Workflows keep their versions until their next deploy.
+    pub fn users_of_newest(&self, tenant: &TenantId, name: &Name) -> Vec<String> {
+        let grants = |deployment: &Arc<Deployment>| {
+            let mut grants = deployment.manifest.models.iter();
+            grants.any(|grant| grant.name == *name && grant.version.is_none())
+        };
+        let functions = self.functions.list(tenant);
+        let functions = functions.iter().filter_map(|entry| entry.active());
+        let functions = functions.filter(|deployment| grants(deployment));
+        let newest = self.models.versions(tenant, name).last().copied();
+        let runs_it = |pinned: &Pinned| {
+            pinned.kind == TargetKind::Model && pinned.name == *name && Some(pinned.version) == newest
+        };
+        let workflows = self.workflows.list(tenant);
+        let workflows = workflows.iter().filter_map(|entry| entry.active());
+        let workflows = workflows.filter(|workflow| workflow.record.pinned.values().any(runs_it));
+        let functions = functions.map(|deployment| format!("function {}", deployment.id.name));
+        let mut users: Vec<String> =
+            functions.chain(workflows.map(|workflow| format!("workflow {}", workflow.id.name))).collect();
+        let others = users.len().saturating_sub(USERS_LISTED_MAX);
+        users.truncate(USERS_LISTED_MAX);
+        if others > 0 {
+            users.push(format!("{others} others"));
+        }
+        users
     }
 
     /// A version of a workflow that uses the target `name`, in this version or in any version.

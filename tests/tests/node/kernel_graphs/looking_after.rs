@@ -119,7 +119,10 @@ async fn kernel_graphs_are_managed_from_the_command_line() {
     let pushed = weir(&["push", "jacobi", path]).await.unwrap();
     assert!(pushed.starts_with("pushed jacobi:1\ninputs       guess: FP32[?, ?]\n"), "{pushed}");
     assert!(weir(&["show", "jacobi"]).await.unwrap().contains("versions     1\n"));
-    weir(&["push", "jacobi", example("sgemm-chain").to_str().unwrap()]).await.unwrap();
+    let other = example("sgemm-chain");
+    let push = ["push", "jacobi", other.to_str().unwrap(), "--allow-signature-change"];
+    assert!(weir(&push[..3]).await.unwrap_err().contains("input guess: FP32[?, ?] is gone"));
+    weir(&push).await.unwrap();
     assert_eq!(weir(&["rollback", "jacobi"]).await.unwrap(), "jacobi:3 restores the earlier version\n");
     assert!(weir(&[]).await.unwrap().contains("jacobi"));
     assert_eq!(weir(&["rm", "jacobi", "--version", "1"]).await.unwrap(), "removed jacobi:1\n");

@@ -4,6 +4,7 @@ use super::{Linked, Stage, arrival};
 use crate::placement::Step;
 use crate::wire::{DispatcherCommand, Granted, NodeEvent};
 use weir_scheduler::{DeviceUse, Event, Setup};
+use weir_telemetry::TextFormat;
 use weir_types::{InvocationId, NodeId};
 
 const TWO: NodeId = NodeId(2);
@@ -55,7 +56,7 @@ async fn node_that_ran_a_call_compares_the_estimate_of_its_placement() {
         let (_, call) = other.placements.granted(&granted, arrival(1));
         call.ended(has_succeeded);
         drop(call);
-        let text = other.metrics.encode(None).unwrap();
+        let text = other.metrics.encode(None, TextFormat::OpenMetrics).unwrap();
         let line = format!("weir_placement_estimate_ratio_count{{kind=\"cpu\"}} {count}");
         assert_eq!(text.contains(&line), has_succeeded, "{text}");
     }

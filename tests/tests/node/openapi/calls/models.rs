@@ -56,7 +56,13 @@ pub(in super::super) async fn call_kernel_graphs(checker: &mut Checker<'_>) {
     let other = packed("jacobi").to_string();
     checker.put(("pushNextKernelGraph", 200), "/v1/kernel-graphs/g", graph.clone()).await;
     checker.put(("rollBackKernelGraph", 409), "/v1/kernel-graphs/g/rollback", "{}").await;
-    checker.put(("pushKernelGraph", 200), "/v1/kernel-graphs/g/versions/2?slo_ms=60000", other.clone()).await;
+    checker
+        .put(
+            ("pushKernelGraph", 200),
+            "/v1/kernel-graphs/g/versions/2?slo_ms=60000&allow_signature_change=true",
+            other.clone(),
+        )
+        .await;
     checker.put(("pushKernelGraph", 409), "/v1/kernel-graphs/g/versions/2", graph.clone()).await;
     checker.put(("pushKernelGraph", 422), "/v1/kernel-graphs/g/versions/3", "{}").await;
     checker.put(("pushNextKernelGraph", 422), "/v1/kernel-graphs/g", "{}").await;
