@@ -4,6 +4,9 @@
 mod codec;
 pub use codec::{BoundedCodec, DESCRIPTION_BYTES_MAX, ITEMS_MAX};
 
+mod health;
+pub use health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
+
 mod generated {
     #![allow(
         missing_docs,

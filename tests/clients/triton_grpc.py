@@ -182,6 +182,25 @@ class Sync(unittest.TestCase):
             narrow = service_pb2.InferTensorContents(uint_contents=[256])
             refused(bad, inputs=[given(name="x", datatype="UINT8", shape=[1], contents=narrow)])
 
+    def test_health_protocol_and_shared_memory(self):
+        with grpc.insecure_channel(URL) as channel:
+            check, watch = (
+                channel.unary_unary(f"/grpc.health.v1.Health/{method}", lambda raw: raw, lambda raw: raw)
+                for method in ["Check", "Watch"]
+            )
+            self.assertEqual(check(b""), b"\x08\x01")
+            self.assertEqual(check(b"\x0a\x1einference.GRPCInferenceService"), b"\x08\x01")
+            for call, message, code in [
+                (check, b"\x0a\x05other", grpc.StatusCode.NOT_FOUND),
+                (watch, b"", grpc.StatusCode.UNIMPLEMENTED),
+            ]:
+                with self.assertRaises(grpc.RpcError) as error:
+                    call(message)
+                self.assertEqual(error.exception.code(), code)
+        for ask in [self.client.get_cuda_shared_memory_status, self.client.get_system_shared_memory_status]:
+            with self.assertRaisesRegex(InferenceServerException, "SharedMemoryStatus is not supported here"):
+                ask()
+
 
 class Aio(unittest.IsolatedAsyncioTestCase):
     async def test_calls_go_on_side_by_side(self):

@@ -27,7 +27,7 @@ impl Dialect {
     pub fn for_path(path: &str) -> Self {
         match path {
             embeddings::PATH => Self::OpenAi,
-            path if grpc::is_call(path) => Self::Grpc,
+            path if grpc::is_grpc(path) => Self::Grpc,
             _ => Self::Weir,
         }
     }

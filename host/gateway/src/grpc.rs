@@ -6,6 +6,7 @@
 
 mod counted;
 mod describe;
+pub(super) mod health;
 mod message;
 
 use super::Caller;
@@ -39,9 +40,24 @@ use weir_types::ErrorCode;
 /// Path prefix of the service's methods.
 const PATH: &str = "/inference.GRPCInferenceService/";
 
+/// Methods of the protocol that register shared memory, which clients on other hosts do not have.
+const SHARED_MEMORY: [&str; 6] = [
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+];
+
 /// Whether a path names a method of the service.
 pub(super) fn is_call(path: &str) -> bool {
     path.starts_with(PATH)
+}
+
+/// Whether clients of a path read errors as gRPC statuses.
+pub(super) fn is_grpc(path: &str) -> bool {
+    is_call(path) || health::method(path).is_some()
 }
 
 /// Whether a path names the method that takes a stream of messages.
@@ -51,6 +67,10 @@ pub(super) fn is_stream(path: &str) -> bool {
 
 /// Serves a call; the request's extensions name the caller.
 pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Response {
+    let method = request.uri().path().strip_prefix(PATH);
+    if let Some(method) = method.filter(|method| SHARED_MEMORY.contains(method)) {
+        return refuse(&v2::not_supported(method));
+    }
     let reserved = Arc::new(Reserved::new(&node.arena));
     request.extensions_mut().insert(reserved.clone());
     let request = request.map(|body| Counted::new(body, reserved));

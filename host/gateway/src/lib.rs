@@ -142,6 +142,10 @@ impl Gateway {
         if let Some(check) = monitoring.filter(|route| *route != Monitoring::Metrics) {
             return check.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
         }
+        if let Some(method) = grpc::health::method(request.uri().path()) {
+            let method = method.to_owned();
+            return grpc::health::serve(self.node.why_unready().is_none(), &method, request).await;
+        }
         let is_forwarded = request.headers().contains_key(GRANT);
         if let Some(pages) = &self.node.pages
             && let Err(error) = pages.check(&request, is_forwarded)

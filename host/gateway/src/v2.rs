@@ -91,7 +91,11 @@ pub(super) fn ready(node: &NodeState) -> Response {
 
 /// Rejects features of Triton that Weir does not support.
 async fn unsupported(request: Request) -> ApiError {
-    let path = request.uri().path();
-    let text = format!("{path} is not supported here; see docs/reference/protocols.md for what is");
+    not_supported(request.uri().path())
+}
+
+/// Returns the error for a route or method of Triton that Weir does not support.
+pub(super) fn not_supported(what: &str) -> ApiError {
+    let text = format!("{what} is not supported here; see docs/reference/protocols.md for what is");
     ApiError::new(ErrorCode::NotSupported, text)
 }

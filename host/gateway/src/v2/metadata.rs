@@ -75,7 +75,7 @@ pub(super) async fn config(
         "backend": backend,
         "version_policy": {"specific": {"versions": [target.version()]}},
         "max_batch_size": batching.as_ref().map_or(0, BatchRules::size_max),
-        "input": inputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
+        "input": inputs.iter().map(|port| config_input(port, is_batched)).collect::<Vec<_>>(),
         "output": outputs.iter().map(|port| config_port(port, is_batched)).collect::<Vec<_>>(),
         "instance_group": groups.iter().map(|group| instance_group(&target, group)).collect::<Vec<_>>(),
     });
@@ -137,6 +137,13 @@ pub(crate) fn platform(node: &NodeState, target: &NamedTarget) -> &'static str {
 
 fn port(port: &Port) -> Value {
     json!({"name": port.name, "datatype": port.datatype, "shape": dimensions(port)})
+}
+
+/// An input, with the layout that Triton's clients for images read.
+fn config_input(port: &Port, is_batched: bool) -> Value {
+    let mut config = config_port(port, is_batched);
+    config["format"] = "FORMAT_NONE".into();
+    config
 }
 
 fn config_port(port: &Port, is_batched: bool) -> Value {
