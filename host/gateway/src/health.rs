@@ -2,14 +2,15 @@
 
 use super::Caller;
 use super::error::ApiError;
-use super::v2;
+use super::{scrape, v2};
 use crate::NodeState;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Method};
 use std::sync::Arc;
+use weir_telemetry::TextFormat;
 use weir_types::api::Status;
 use weir_types::{ErrorCode, TenantId};
 
@@ -96,7 +97,7 @@ impl Monitoring {
             Self::Ready => Ok(v2::ready(node)),
             Self::Metrics => {
                 let identity = node.tokens.identify(request.headers_mut())?;
-                metrics(node, identity.reads_only()).await
+                metrics(node, identity.reads_only(), scrape::format(request.headers())).await
             }
         }
     }
@@ -154,9 +155,8 @@ pub(super) async fn status(
     })
 }
 
-/// `GET /metrics`, in the OpenMetrics text format: the metrics of the node, and of the functions of
-/// one tenant or of all tenants.
-async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, ApiError> {
+/// `GET /metrics`: the metrics of the node, and of the functions of one tenant or of all tenants.
+async fn metrics(node: &NodeState, of: Option<&TenantId>, format: TextFormat) -> Result<Response, ApiError> {
     let gauge = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
     node.metrics.process.arena_used_bytes.set(gauge(node.arena.used_bytes()));
     node.metrics.process.arena_pooled_bytes.set(gauge(node.arena.pooled_bytes()));
@@ -182,6 +182,6 @@ async fn metrics(node: &NodeState, of: Option<&TenantId>) -> Result<Response, Ap
     let (answers, bytes) = node.response_cache.size();
     node.metrics.response_cache.answers.set(gauge(answers));
     node.metrics.response_cache.bytes.set(gauge(bytes));
-    let text = node.metrics.encode(of).map_err(|error| ApiError::internal(&error))?;
-    Ok(([(CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response())
+    let text = node.metrics.encode(of, format).map_err(|error| ApiError::internal(&error))?;
+    Ok(([(CONTENT_TYPE, scrape::content_type(format)), (VARY, "accept")], text).into_response())
 }

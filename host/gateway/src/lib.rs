@@ -25,6 +25,7 @@ mod placements;
 mod prefer;
 mod request_id;
 mod routes;
+mod scrape;
 mod server;
 mod state;
 mod table;

@@ -12,7 +12,7 @@ pub mod usage;
 
 pub use metrics::{
     AnswerScope, ColdStart, CutCause, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served,
-    SizeMetrics, Tally, Times,
+    SizeMetrics, Tally, TextFormat, Times,
 };
 pub use spans::SpanLog;
 pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

@@ -16,6 +16,7 @@ mod intermediates;
 mod objects;
 mod outbound;
 mod placements;
+mod plain;
 mod process;
 mod response_cache;
 mod served;
@@ -193,16 +194,27 @@ impl Metrics {
         self.hedges.series(workflow, step)
     }
 
-    /// Encodes all series in the OpenMetrics text format. With a tenant, omits the series of other
-    /// tenants.
-    pub fn encode(&self, of: Option<&TenantId>) -> Result<String, std::fmt::Error> {
+    /// Encodes all series. With a tenant, omits the series of other tenants.
+    pub fn encode(&self, of: Option<&TenantId>, format: TextFormat) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
-        Ok(match of {
-            Some(tenant) => shown_to(tenant, &text),
-            None => text,
+        if let Some(tenant) = of {
+            text = shown_to(tenant, &text);
+        }
+        Ok(match format {
+            TextFormat::Prometheus => plain::from_openmetrics(&text),
+            TextFormat::OpenMetrics => text,
         })
     }
+}
+
+/// A text format of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TextFormat {
+    /// Prometheus' text format, version 0.0.4.
+    Prometheus,
+    /// OpenMetrics, version 1.0.0.
+    OpenMetrics,
 }
 
 /// Removes the samples of tenants other than `tenant`. Names of tenants and functions contain no
@@ -236,8 +248,8 @@ mod tests {
             );
             function
         });
-        let whole = metrics.encode(None).unwrap();
-        let shown = metrics.encode(Some(&tenant("acme"))).unwrap();
+        let whole = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
+        let shown = metrics.encode(Some(&tenant("acme")), TextFormat::OpenMetrics).unwrap();
         for owner in ["acme2", "tenant"] {
             let label = format!("tenant=\"{owner}\"");
             assert!(whole.contains(&label) && !shown.contains(&label), "{owner}");
@@ -249,14 +261,21 @@ mod tests {
         ] {
             assert!(shown.lines().any(|shown| shown == line), "{line} is not in\n{shown}");
         }
-        assert_eq!(metrics.encode(Some(&tenant("other"))).unwrap().matches("tenant=").count(), 0);
+        assert_eq!(
+            metrics
+                .encode(Some(&tenant("other")), TextFormat::OpenMetrics)
+                .unwrap()
+                .matches("tenant=")
+                .count(),
+            0
+        );
     }
 
     #[test]
     fn phase_times_are_one_metric_with_a_phase_label() {
         let metrics = Metrics::new();
         metrics.phase(Phase::ModelRun, Duration::from_secs(2));
-        let text = metrics.encode(None).unwrap();
+        let text = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
         for phase in Phase::ALL {
             let count = u8::from(phase == Phase::ModelRun);
             let line = format!("weir_phase_seconds_count{{phase=\"{}\"}} {count}", phase.as_str());
@@ -271,7 +290,8 @@ mod tests {
         let metrics = Metrics::new();
         let tenant = tenant("acme");
         let name = Name::new("f").unwrap();
-        let count = || metrics.encode(None).unwrap().matches("tenant=\"acme\"").count();
+        let text = || metrics.encode(None, TextFormat::OpenMetrics).unwrap();
+        let count = || text().matches("tenant=\"acme\"").count();
         let deployed = metrics.function(&tenant, &name);
         let running = metrics.function(&tenant, &name);
         drop(deployed);
@@ -279,13 +299,15 @@ mod tests {
         let again = metrics.function(&tenant, &name);
         drop(running);
         again.ended(Some(ErrorCode::GuestTrap), StatusCode::BAD_GATEWAY, Duration::ZERO, Duration::ZERO);
-        let text = metrics.encode(None).unwrap();
+        let text = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
         assert!(text.contains("code=\"guest-trap\",status=\"502\"} 2"), "{text}");
         drop(again);
         assert_eq!(count(), 0);
         let anew = metrics.function(&tenant, &name);
         anew.ended(None, StatusCode::OK, Duration::ZERO, Duration::ZERO);
-        assert!(metrics.encode(None).unwrap().contains("code=\"ok\",status=\"200\"} 1"));
+        assert!(
+            metrics.encode(None, TextFormat::OpenMetrics).unwrap().contains("code=\"ok\",status=\"200\"} 1")
+        );
     }
 
     #[test]
@@ -296,7 +318,7 @@ mod tests {
             let status = StatusCode::from_u16(status).unwrap();
             function.ended(None, status, Duration::ZERO, Duration::ZERO);
         }
-        let text = metrics.encode(None).unwrap();
+        let text = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
         for (status, count) in
             [("200", 1), ("500", 1), ("5xx", 3), ("404", 1), ("418", 1), ("431", 1), ("4xx", 1)]
         {
@@ -304,6 +326,6 @@ mod tests {
             assert!(text.contains(&sample), "{sample} is not in\n{text}");
         }
         drop(function);
-        assert_eq!(metrics.encode(None).unwrap().matches("function=").count(), 0);
+        assert_eq!(metrics.encode(None, TextFormat::OpenMetrics).unwrap().matches("function=").count(), 0);
     }
 }

@@ -45,6 +45,41 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
     assert_eq!(node.metric("weir_functions", "").await, 1.0);
 }
 
+/// Each type in Prometheus' format is that of the samples after it, and OpenMetrics is for clients
+/// that ask for it.
+#[tokio::test]
+async fn metrics_have_the_text_format_that_the_client_accepts() {
+    let node = Node::start().await;
+    node.deploy("hello", function("hello")).await;
+    node.get("/fn/hello").await.ok();
+    let plain = node.get("/metrics").await.ok();
+    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let mut family = "";
+    let mut kind = "";
+    let mut families = BTreeSet::new();
+    for line in plain.text().lines() {
+        if let Some(named) = line.strip_prefix("# TYPE ") {
+            (family, kind) = named.split_once(' ').unwrap();
+            assert!(families.insert(family), "{family} comes twice");
+        } else if let Some(named) = line.strip_prefix("# HELP ") {
+            assert!(named.split_once(' ').is_some_and(|(_, help)| !help.is_empty()), "{line}");
+        } else {
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let name = sample.split('{').next().unwrap();
+            let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+            let is_of_family = suffixes.iter().any(|suffix| name == format!("{family}{suffix}"));
+            assert!(is_of_family && value.parse::<f64>().is_ok(), "{line} of the {kind} {family}");
+            assert!(kind != "counter" || name.ends_with("_total"), "{line}");
+        }
+    }
+    assert!(families.contains("weir_invocations_total") && families.contains("weir_phase_seconds"));
+
+    let request = node.request(Method::GET, "/metrics").header("accept", "application/openmetrics-text");
+    let open = request.send().await.unwrap();
+    assert!(open.headers()["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    assert!(open.text().await.unwrap().ends_with("# EOF\n"));
+}
+
 /// Log lines of invocation spans.
 fn spans(node: &Node) -> Vec<Value> {
     let lines = node.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();

@@ -158,7 +158,7 @@ async fn hosts_without_a_grant_are_refused_and_counted() {
     let sent = connector.send(&TenantId::default(), &granted, request, RequestOptions::default()).await;
     let error = Error::from(sent.err().unwrap());
     assert!(matches!(error, Error::HttpRequestDenied), "{error}");
-    let metrics = connector.metrics.encode(None).unwrap();
+    let metrics = connector.metrics.encode(None, weir_telemetry::TextFormat::OpenMetrics).unwrap();
     let line = "weir_outbound_refused_total{tenant=\"default\",reason=\"not-granted\"} 1";
     assert!(metrics.contains(line), "{metrics}");
 }

@@ -59,8 +59,8 @@ impl Collector for GpuMonitor {
 
 #[cfg(test)]
 mod tests {
-    use crate::Metrics;
     use crate::gpus::GpuSource;
+    use crate::{Metrics, TextFormat};
     use std::sync::Arc;
     use weir_device::GpuFigures;
 
@@ -80,10 +80,10 @@ mod tests {
     #[tokio::test]
     async fn missing_gpu_figures_are_omitted() {
         let metrics = Metrics::new();
-        assert!(!metrics.encode(None).unwrap().contains("nv_gpu"));
+        assert!(!metrics.encode(None, TextFormat::OpenMetrics).unwrap().contains("nv_gpu"));
         metrics.gpus.watch(Arc::new(Two));
         metrics.gpus.refresh().await;
-        let text = metrics.encode(None).unwrap();
+        let text = metrics.encode(None, TextFormat::OpenMetrics).unwrap();
         let shown: Vec<_> =
             text.lines().filter(|line| line.starts_with("nv_gpu") || line.starts_with("nv_energy")).collect();
         let expected = [

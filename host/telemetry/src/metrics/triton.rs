@@ -244,7 +244,7 @@ fn i64_of(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Metrics, Times};
+    use crate::{Metrics, TextFormat, Times};
     use std::time::{Duration, Instant};
     use weir_inference::Execution;
     use weir_types::{ErrorCode, Name, TenantId, Version};
@@ -259,7 +259,7 @@ mod tests {
         served.begin(Instant::now()).done(Times { execution: Some(execution), ..times });
         served.begin(Instant::now()).done(Times { batch: 1, infer: Duration::from_micros(30), ..times });
         served.begin(Instant::now()).failed(ErrorCode::QueueFull);
-        let text = metrics.encode(Some(&tenant)).unwrap();
+        let text = metrics.encode(Some(&tenant), TextFormat::OpenMetrics).unwrap();
         let labels = r#"tenant="acme",model="m",version="2""#;
         for line in [
             format!("nv_inference_request_success{{{labels}}} 2"),
@@ -279,7 +279,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|shown| shown == line), "{line} is not in\n{text}");
         }
-        let other = metrics.encode(Some(&TenantId::new("other").unwrap())).unwrap();
+        let other = metrics.encode(Some(&TenantId::new("other").unwrap()), TextFormat::OpenMetrics).unwrap();
         assert!(!other.contains("acme"), "{other}");
     }
 }

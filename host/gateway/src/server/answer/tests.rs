@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
-use weir_telemetry::Metrics;
+use weir_telemetry::{Metrics, TextFormat};
 use weir_types::TenantId;
 
 /// More than the system buffers of both ends of a connection take.
@@ -112,7 +112,7 @@ impl Server {
 
     fn cuts(&self, cause: &str) -> bool {
         let line = format!("weir_answers_cut_total{{cause=\"{cause}\"}} 1");
-        self.metrics.encode(None).unwrap().lines().any(|shown| shown == line)
+        self.metrics.encode(None, TextFormat::OpenMetrics).unwrap().lines().any(|shown| shown == line)
     }
 }
 
