@@ -29,6 +29,7 @@ impl Guest for Misanswer {
             "/late" => late(out),
             "/empty" => empty(out),
             "/status" => status(out, query.parse().unwrap_or(500)),
+            "/lengths" => lengths(out, query),
             "/header" => header(out, query.parse().unwrap_or(1 << 20)),
             "/headers" => headers(out),
             "/pose" => pose(out),
@@ -62,6 +63,25 @@ fn status(out: ResponseOutparam, status: u16) {
     let response = OutgoingResponse::new(Fields::new());
     let _ = response.set_status_code(status);
     ResponseOutparam::set(out, Ok(response));
+}
+
+/// Responds with each of these lengths as a header, and with the same body for all.
+fn lengths(out: ResponseOutparam, lengths: &str) {
+    let list: Vec<Vec<u8>> = lengths.split(',').map(|length| length.as_bytes().to_vec()).collect();
+    let entries: Vec<_> = list.iter().map(|length| ("Content-Length".to_owned(), length.clone())).collect();
+    let appended = Fields::new();
+    let added = list
+        .iter()
+        .try_for_each(|length| appended.append("content-length", length))
+        .and_then(|()| Fields::new().set("content-length", &list))
+        .and_then(|()| Fields::from_list(&entries).map(drop));
+    if let Err(error) = added {
+        return text(out, &format!("{error}\n"));
+    }
+    let Some((body, stream)) = start(out, appended) else { return };
+    let _ = stream.blocking_write_and_flush(b"hello");
+    drop(stream);
+    let _ = OutgoingBody::finish(body, None);
 }
 
 /// Responds with an informational status.

@@ -6,6 +6,7 @@ mod answer;
 mod fault;
 mod http02;
 mod http03;
+mod lengths;
 mod link;
 mod live;
 mod memory;

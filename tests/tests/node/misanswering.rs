@@ -48,6 +48,21 @@ async fn server_errors_of_a_function_are_counted_and_logged() {
 }
 
 #[tokio::test]
+async fn equal_lengths_of_a_response_are_accepted_and_different_ones_logged() {
+    let node = Node::start().await;
+    node.deploy("f", function("misanswer")).await;
+    for lengths in ["5", "5,5", "5,5,5"] {
+        let answer = node.get(&format!("/fn/f/lengths?{lengths}")).await.ok();
+        assert_eq!((answer.text(), answer.header("content-length")), ("hello", Some("5")), "{lengths}");
+    }
+    let answer = node.get("/fn/f/lengths?5,6").await.ok();
+    assert_eq!(answer.text(), "HeaderError::InvalidSyntax\n");
+    let log = node.logs("f").await;
+    let line = log.iter().find(|line| line.stream == "weir").expect("nothing is logged");
+    assert_eq!(line.text, "two content-length values are different: 5 and 6");
+}
+
+#[tokio::test]
 async fn function_cannot_set_the_nodes_error_header() {
     let node = Node::start().await;
     node.deploy("f", function("misanswer")).await;

@@ -1,7 +1,7 @@
 //! Links everything that a guest can import, once per engine, and provides typed calls of its
 //! exports.
 
-use super::State;
+use super::{State, lengths};
 use crate::engine::Generation;
 use crate::hostcalls;
 use wasmtime::component::{Component, Linker};
@@ -96,5 +96,6 @@ pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Resul
         wasmtime_wasi::p3::add_to_linker(&mut linker)?;
         wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
     }
+    lengths::accept_equal(&mut linker, generation)?;
     Ok(linker)
 }

@@ -15,8 +15,8 @@ use weir_telemetry::logs::{FunctionLog, LINE_BYTES_MAX, now_ms};
 use weir_types::api::LogLine;
 use weir_types::{ErrorCode, ModelId, Version};
 
-/// The limits of log lines per invocation about missing grants, and about failed model runs: a guest
-/// that retries would otherwise flood its function's log.
+/// The limits of log lines per invocation about missing grants and rejected headers, and about failed
+/// model runs: a guest that retries would otherwise flood its function's log.
 const REFUSALS_MAX: u32 = 16;
 const FAILED_RUNS_MAX: u32 = 16;
 
@@ -79,6 +79,15 @@ impl OutputSink {
         if let Some(left) = state.refusals_left.checked_sub(1) {
             state.refusals_left = left;
             self.note(format!("{}: {what}", ErrorCode::NotGranted));
+        }
+    }
+
+    /// Logs that the invocation passed something invalid to the node.
+    fn rejected(&self, what: &str) {
+        let mut state = self.state.lock();
+        if let Some(left) = state.refusals_left.checked_sub(1) {
+            state.refusals_left = left;
+            self.note(what.to_owned());
         }
     }
 
@@ -163,6 +172,13 @@ impl CurrentSink {
     pub fn refused(&self, what: &str) {
         if let Some(sink) = self.get() {
             sink.refused(what);
+        }
+    }
+
+    /// Logs that the invocation passed something invalid to the node.
+    pub(super) fn rejected(&self, what: &str) {
+        if let Some(sink) = self.get() {
+            sink.rejected(what);
         }
     }
 
@@ -301,8 +317,8 @@ mod tests {
         let log = log();
         let current = CurrentSink::default();
         current.set(Some(OutputSink::new(log.clone(), Version(1), "r".into(), 0)));
-        let name = weir_types::Name::new("m").unwrap();
-        let model = ModelId { tenant: weir_types::TenantId::default(), name, version: Version(2) };
+        let name = Name::new("m").unwrap();
+        let model = ModelId { tenant: TenantId::default(), name, version: Version(2) };
         current.run_failed(&model, &InferenceError::Cancelled);
         (0..100).for_each(|_| current.run_failed(&model, &InferenceError::NoOutputs));
         let lines = lines_of(&log);

@@ -83,6 +83,11 @@ impl State {
         self.table.iter_mut().any(|entry| entry.is::<HostOutgoingBody>())
     }
 
+    /// The destination of the guest's output.
+    pub(super) fn sink(&self) -> &CurrentSink {
+        &self.sink
+    }
+
     /// The state that inference calls work on.
     pub fn inference(&mut self) -> InferenceView<'_> {
         InferenceView { ctx: &mut self.inference, table: &mut self.table, sink: &self.sink }
