@@ -145,14 +145,16 @@ impl Recorded {
     fn started(&mut self, number: u64, now_ns: u64) -> bool {
         if let Some(request) = self.requests.iter_mut().find(|request| request.number == number) {
             self.timeline.wait(request.since_ns, now_ns);
-            (request.phase, request.since_ns) = (Phase::Runs, now_ns);
+            request.phase = Phase::Runs;
+            request.since_ns = now_ns;
         }
         !std::mem::replace(&mut self.has_started, true)
     }
 
     fn ended(&mut self, number: u64, run: &ObservedRun, now_ns: u64) {
         if let Some(request) = self.requests.iter_mut().find(|request| request.number == number) {
-            (request.phase, request.since_ns) = (Phase::Ran, now_ns);
+            request.phase = Phase::Ran;
+            request.since_ns = now_ns;
         }
         self.timeline.run(now_ns.saturating_sub(run.run_time_ns), now_ns);
         self.device_time_ns = self.device_time_ns.saturating_add(run.part_ns);
