@@ -100,8 +100,7 @@ impl UseRecorder {
         Arc::new(RequestObserver { recorder: self.clone(), number, is_over: AtomicBool::new(false) })
     }
 
-    /// Keeps the end of the call until its last request is over. Returns false if no request is
-    /// under way.
+    /// Keeps the end of the call until its last request is over. Returns false if no request runs.
     pub(super) fn defer(&self, end: End) -> bool {
         let mut state = self.state.lock();
         let is_deferred = !state.requests.is_empty();
