@@ -186,8 +186,8 @@ fn admitted_requests_meet_their_slo() {
         let schedule = schedule.unwrap_or_else(|violation| {
             panic!("{violation}\n{recipe:?}\n{cluster:?}\n{policy}\nreplay it with: {SEED}={seed} cargo test -p weir-scheduler --test simulation what_is_admitted")
         });
-        met = met + schedule.slos.met;
-        rejected = rejected + schedule.slos.rejected;
+        met += schedule.slos.met;
+        rejected += schedule.slos.rejected;
     }
     assert!(only.is_some() || met > 2_000 && rejected > 2_000, "{met} met, {rejected} rejected");
 }

@@ -72,7 +72,7 @@ fn sections(component: &[u8]) -> impl Iterator<Item = u8> {
             let (byte, more) = after.split_first().unwrap();
             len |= usize::from(byte & 0x7f) << shift;
             after = more;
-            shift = shift + 7;
+            shift += 7;
             if byte & 0x80 == 0 {
                 break;
             }

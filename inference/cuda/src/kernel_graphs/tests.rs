@@ -42,7 +42,7 @@ fn graph(kernel: &str) -> NamedTempFile {
 }
 
 fn memory() -> File {
-    tensor_memory(1 << 20).unwrap()
+    tensor_memory(4 * OUTPUTS_AT).unwrap()
 }
 
 fn run(runner: &mut Runner, memory: &File, values: &[f32], outputs: &[usize]) -> Answer {

@@ -16,6 +16,7 @@ fn main() -> std::process::ExitCode {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `FormMaker` declares it")]
 fn form(upload: Bytes, precision: Precision, out: &Path) -> FormResult {
     if precision != Precision::Fp16 {
         return Ok(Err(format!("{precision} is not supported")));
