@@ -137,7 +137,7 @@ async fn stopped_run_is_charged_for_its_time() {
     assert!(run_time_ns > 0 && u128::from(run_time_ns) <= elapsed_ns, "{run_time_ns} of {elapsed_ns}");
 }
 
-/// Sends what it observes.
+/// Sends every observation.
 #[derive(Debug)]
 struct Sent(Sender<&'static str>);
 

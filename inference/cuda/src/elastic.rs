@@ -16,7 +16,7 @@ pub(crate) const WEIGHTS_NS: u64 = 10_000_000_000;
 /// Time after the last load for which memory stays mapped for the next one.
 pub(crate) const MAPPED_NS: u64 = 60_000_000_000;
 
-/// What the adjustments of a device remember.
+/// State between the adjustments of a device.
 #[derive(Debug, Default)]
 pub(crate) struct Elastic {
     loaded_at_ns: AtomicU64,

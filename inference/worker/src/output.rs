@@ -174,7 +174,7 @@ mod tests {
         for ms in 1..=1_000 {
             during.extend(pushed(&mut lines, &flood, start + Duration::from_millis(ms)));
         }
-        // What was left of the burst, which was too little for a line, counts too.
+        // The rest of the burst, which was too little for a line, counts too.
         assert!(!during.is_empty() && bytes(&during) <= BYTES_PER_S_MAX + 106);
         let dropped: u64 = during.iter().map(|line| line.dropped).sum();
         let all = 1_000 * 1_001;

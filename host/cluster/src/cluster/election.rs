@@ -1,5 +1,5 @@
 //! The first moments of a newly elected dispatcher: it places nothing until the other members have
-//! announced what runs there.
+//! announced their running calls.
 
 use super::Cluster;
 use super::members::{Dispatcher, View};
@@ -22,7 +22,7 @@ pub(super) struct Election {
 
 impl Cluster {
     /// Pauses the placements if this node has just been elected, until all other members have
-    /// announced what runs there.
+    /// announced their running calls.
     pub(super) fn begin_dispatching(&self, placements: &Placements) {
         let others = self.others(&self.view.borrow());
         let Some(elected) = self.view.borrow().dispatcher.filter(|dispatcher| dispatcher.node == self.node)

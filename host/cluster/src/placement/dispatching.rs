@@ -27,7 +27,7 @@ impl Placements {
         Some(link)
     }
 
-    /// Places nothing until those of `nodes` that have no link here have announced what runs there,
+    /// Places nothing until those of `nodes` that have no link here have announced their calls,
     /// or until [`await_only`](Self::await_only) names none of them. Returns false if this node does
     /// not place invocations itself.
     pub fn await_nodes(&self, nodes: &[NodeId]) -> bool {

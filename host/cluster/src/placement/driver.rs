@@ -142,7 +142,7 @@ impl Driver {
     }
 
     /// Adds a node that requests placements. The returned events introduce it to the scheduler,
-    /// which places nothing before it knows what runs there. Returns the invocations, too, whose end
+    /// which places nothing before it knows the calls there. Returns the invocations, too, whose end
     /// this node is to report as after [`forget`](Self::forget).
     pub(super) fn join(
         &mut self,
@@ -206,7 +206,7 @@ impl Driver {
         (withdrawn, here)
     }
 
-    /// Waits for nodes to announce what runs there. Returns the event that pauses the scheduler, if
+    /// Waits for nodes to announce their calls. Returns the event that pauses the scheduler, if
     /// it is not paused yet.
     fn expect(&mut self, nodes: impl IntoIterator<Item = NodeId>) -> Option<Event> {
         let was_empty = self.awaited.is_empty();

@@ -45,7 +45,7 @@ struct Line {
     is_ending: bool,
 }
 
-/// What the headers say about the body.
+/// Length and coding of the body, from the headers.
 #[derive(Debug, Default)]
 struct Head {
     length: Option<u64>,

@@ -86,7 +86,7 @@ fn confine(start: &Start) -> io::Result<()> {
     }
 }
 
-/// Limits the process's use of what the other layers leave to it.
+/// Limits the process's files, threads and memory.
 fn limit(start: &Start) -> io::Result<()> {
     let limits = [
         (Resource::As, start.memory_bytes_max),

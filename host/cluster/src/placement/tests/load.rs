@@ -1,4 +1,4 @@
-//! Placements under load, on a paused clock: what the scheduler learns, and what it makes of it.
+//! Placements under load, on a paused clock: learned times and shares of devices.
 //! The device is simulated: one run at a time, in the order of requests, and a run that has begun
 //! ends on the device whatever becomes of its call.
 

@@ -1,4 +1,4 @@
-//! Schedulers that take over: what they learn before they place anything.
+//! Schedulers that take over learn the running calls before they place others.
 
 use super::{Linked, Stage, arrival, device};
 use crate::placement::clock::now;
