@@ -38,8 +38,8 @@ pub struct Blobs {
     shared: Option<SharedBlobs>,
     /// Health of the folder's file system; `None`: not watched.
     health: Option<StorageHealth>,
-    /// The time of opening, until the first sweep.
-    unswept_since: Arc<Mutex<Option<SystemTime>>>,
+    /// The blobs of earlier starts, until the first sweep.
+    unswept: Arc<Mutex<Option<HashSet<ContentHash>>>>,
     /// The blobs that are being fetched.
     fetching: Arc<Mutex<HashMap<ContentHash, WeakShared<Fetching>>>>,
 }
@@ -144,12 +144,13 @@ impl Blobs {
     pub fn open(folder: PathBuf, shared: Option<SharedBlobs>) -> std::io::Result<Self> {
         create_folder(&folder)?;
         remove_staged(&folder)?;
+        let earlier = blobs_in(&folder)?.collect::<std::io::Result<_>>()?;
         Ok(Self {
             folder,
             in_use: InUse::default(),
             shared,
             health: None,
-            unswept_since: Arc::new(Mutex::new(Some(SystemTime::now()))),
+            unswept: Arc::new(Mutex::new(Some(earlier))),
             fetching: Arc::default(),
         })
     }
@@ -351,20 +352,15 @@ impl Blobs {
     pub async fn sweep(&self, wanted: impl FnOnce() -> HashSet<ContentHash>) -> std::io::Result<()> {
         let folder = self.folder.clone();
         // Copies of the blobs in a shared store can be fetched again.
-        let unswept_since = self.unswept_since.lock().take();
-        let aside_before = unswept_since.filter(|_| !self.is_shared());
+        let earlier = self.unswept.lock().take().filter(|_| !self.is_shared()).unwrap_or_default();
         let sweep = self.in_use.sweep(wanted);
         blocking(move || {
-            for entry in std::fs::read_dir(&folder)? {
-                let entry = entry?;
-                if let Some(digest) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-                    sweep.remove(digest, || match aside_before {
-                        Some(opened) if entry.metadata()?.modified()? <= opened => {
-                            aside::set_aside(&folder, digest)
-                        }
-                        _ => std::fs::remove_file(entry.path()),
-                    })?;
-                }
+            for digest in blobs_in(&folder)? {
+                let digest = digest?;
+                sweep.remove(digest, || match earlier.contains(&digest) {
+                    true => aside::set_aside(&folder, digest),
+                    false => std::fs::remove_file(folder.join(digest.to_string())),
+                })?;
             }
             aside::tidy(&folder, &sweep)
         })
@@ -375,6 +371,12 @@ impl Blobs {
     pub fn is_local(&self, digest: ContentHash) -> std::io::Result<bool> {
         Ok(self.path(digest).is_file() || aside::bring_back(&self.folder, digest)?)
     }
+}
+
+/// The digests of the blobs in `folder`. Blocks.
+fn blobs_in(folder: &Path) -> std::io::Result<impl Iterator<Item = std::io::Result<ContentHash>> + use<>> {
+    let digest = |entry: std::fs::DirEntry| entry.file_name().to_str().and_then(|name| name.parse().ok());
+    Ok(std::fs::read_dir(folder)?.filter_map(move |entry| entry.map(digest).transpose()))
 }
 
 const GATHER_BYTES: u64 = 1 << 20;
