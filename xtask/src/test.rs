@@ -7,10 +7,15 @@ use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
 use anyhow::Result;
+use std::num::NonZeroUsize;
 use std::process::Command;
+use std::thread;
 
 /// Functions with unit tests, which run on the host.
 const FUNCTIONS_TESTED: [&str; 2] = ["classify-digits", "embed-text"];
+
+/// Variable with the number of tests that run at once in a test program.
+const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Install missing tools, build everything, run all tests
 #[derive(Debug, clap::Args)]
@@ -46,6 +51,11 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     if setup::has_etcd() {
         // From here on, a test that does not find etcd fails.
         cargo.env("WEIR_REQUIRE_ETCD", "1");
+    }
+    if std::env::var_os(TEST_THREADS).is_none() {
+        // Half of the time of end-to-end tests is waiting.
+        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        cargo.env(TEST_THREADS, (2 * processors).to_string());
     }
     process::run(cargo.args(tests).args(&args.rest))
 }

@@ -22,6 +22,7 @@ mod response_cache;
 mod served;
 mod sizes;
 mod storage;
+mod system;
 mod triton;
 mod usage;
 
@@ -57,6 +58,7 @@ use sizes::AllSizes;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageMetrics;
+use system::SystemMetrics;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// All metrics of the node. Handles are cheap to clone and to update.
@@ -127,6 +129,7 @@ impl Metrics {
         let served = AllServed::register(&mut all);
         let gpus = GpuMonitor::default();
         all.register_collector(Box::new(gpus.clone()));
+        all.register_collector(Box::new(SystemMetrics::new()));
         let usage = Meters::default();
         all.register_collector(Box::new(usage.clone()));
         let registry = all.sub_registry_with_prefix("weir");

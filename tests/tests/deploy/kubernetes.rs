@@ -1,5 +1,4 @@
 //! The files for Kubernetes: pods without privileges, and networks that only their clients reach.
-#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use serde::Deserialize;
 use std::collections::BTreeSet;
