@@ -99,7 +99,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "pwd; echo $WEIR_SET-$HOME; nice"]).current_dir(folder.path());
         command.env("WEIR_SET", "set").env_remove("HOME");
-        let here: u32 = answer(&mut Command::new("nice")).unwrap().parse().unwrap();
+        let here: i32 = answer(&mut Command::new("nice")).unwrap().parse().unwrap();
         let there = (here + 10).min(19);
         let answer = answer(&mut in_background(&command)).unwrap();
         let folder = folder.path().canonicalize().unwrap();
