@@ -1,10 +1,10 @@
 //! Blocking HTTP client for the node's API.
 
 mod upload;
-pub(crate) use upload::Upload;
+pub(crate) use upload::UploadReader;
 
 use crate::error::{Exit, Problem};
-use crate::settings::Endpoint;
+use crate::settings::NodeEndpoint;
 use anyhow::Result;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -32,12 +32,12 @@ pub(crate) fn ask_first(headers: &mut HeaderMap) {
 /// Client for one node.
 pub(crate) struct Client {
     agent: Agent,
-    endpoint: Endpoint,
+    endpoint: NodeEndpoint,
 }
 
 impl Client {
     /// Creates a client for `endpoint`. The connection opens with the first request.
-    pub(crate) fn new(endpoint: Endpoint) -> Self {
+    pub(crate) fn new(endpoint: NodeEndpoint) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
@@ -89,7 +89,7 @@ impl Client {
         path: &str,
         what: &str,
         headers: &[(&str, String)],
-        upload: &mut Upload,
+        upload: &mut UploadReader,
     ) -> Result<T> {
         let length = upload.length_bytes();
         let mut request = self.request(Method::PUT, path, SendBody::from_reader(upload))?;

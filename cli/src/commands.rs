@@ -28,20 +28,20 @@ pub(crate) mod workflows;
 use crate::args::{Args, Command};
 use crate::client::Client;
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use crate::project::Project;
 use crate::settings::{ClientArgs, ConfigFile};
 use anyhow::Result;
 
 /// Context of a subcommand.
-pub(crate) struct Context {
+pub(crate) struct CommandContext {
     /// Destination of results.
-    pub(crate) output: Output,
+    pub(crate) output: OutputSettings,
     /// The `weir.toml` in effect.
     pub(crate) file: Option<ConfigFile>,
 }
 
-impl Context {
+impl CommandContext {
     /// Creates a client for the node selected by the arguments and `weir.toml`.
     pub(crate) fn client(&self, args: &ClientArgs) -> Result<Client> {
         Ok(Client::new(args.endpoint(self.file.as_ref())?))
@@ -64,13 +64,13 @@ impl Context {
 
 /// Runs the subcommand in `args`.
 pub(crate) fn run(args: Args) -> Result<()> {
-    let output = Output { json: args.global.json, quiet: args.global.quiet };
+    let output = OutputSettings { json: args.global.json, quiet: args.global.quiet };
     if let Command::Completions(args) = &args.command {
         // Shells run this at startup, so it must work with a broken weir.toml.
         return completions::run(args, output);
     }
     let file = ConfigFile::find(args.global.config.as_deref(), &std::env::current_dir()?)?;
-    let context = Context { output, file };
+    let context = CommandContext { output, file };
     match args.command {
         Command::New(args) => new::run(&args, &context),
         Command::Build(args) => build::run(&args, &context),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Output settings of a command.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Output {
+pub(crate) struct OutputSettings {
     /// Print results as JSON.
     pub(crate) json: bool,
     /// Suppress progress and notes.
@@ -21,7 +21,7 @@ pub(crate) struct Output {
 #[error("standard output is closed")]
 pub(crate) struct StdoutClosed;
 
-impl Output {
+impl OutputSettings {
     /// Prints the result of a command: `value` as JSON, or as `text` formats it.
     pub(crate) fn result<T: Serialize>(
         self,

@@ -5,12 +5,12 @@ mod component;
 mod deploy;
 mod snapshot;
 
-pub(crate) use build::Stop;
+pub(crate) use build::BuildStop;
 pub(crate) use component::check_component;
-pub(crate) use deploy::{Deployment, describe, send};
+pub(crate) use deploy::{ComponentUpload, describe, send};
 
 use crate::error::Problem;
-use crate::output::{Output, size};
+use crate::output::{OutputSettings, size};
 use crate::settings::{ConfigFile, FunctionProject};
 use anyhow::Result;
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub(crate) struct Project {
 
 /// Result of a build.
 #[derive(Debug, Serialize)]
-pub(crate) struct Built {
+pub(crate) struct BuildResult {
     /// The component to deploy.
     pub(crate) component: PathBuf,
     /// Length of the component.
@@ -51,7 +51,12 @@ impl Project {
     }
 
     /// Builds the component. Pre-initialises it if the project or the caller asks for that.
-    pub(crate) fn build(&self, snapshot: bool, output: Output, stop: Option<&Stop>) -> Result<Built> {
+    pub(crate) fn build(
+        &self,
+        snapshot: bool,
+        output: OutputSettings,
+        stop: Option<&BuildStop>,
+    ) -> Result<BuildResult> {
         let component = self.folder.join(&self.function.component);
         if let Some(command) = &self.function.build {
             // Some compilers do not create the output folder.
@@ -65,7 +70,7 @@ impl Project {
             }
             None => problem.hint("build it first, or give weir.toml a `build` command"),
         })?;
-        let built = Built { component, bytes, bytes_before_snapshot: None, warnings: Vec::new() };
+        let built = BuildResult { component, bytes, bytes_before_snapshot: None, warnings: Vec::new() };
         if snapshot || self.function.snapshot { self.pre_initialise(&built, output) } else { Ok(built) }
     }
 
@@ -94,7 +99,7 @@ impl Project {
         Ok(component)
     }
 
-    fn pre_initialise(&self, built: &Built, output: Output) -> Result<Built> {
+    fn pre_initialise(&self, built: &BuildResult, output: OutputSettings) -> Result<BuildResult> {
         let spinner = output.spinner("pre-initialising");
         let wasm = std::fs::read(&built.component)?;
         let init = self.function.snapshot_init.as_deref().unwrap_or(snapshot::INIT_DEFAULT);
@@ -103,11 +108,16 @@ impl Project {
         crate::files::write_whole(&component, &snapshot.wasm)?;
         spinner.finish_and_clear();
         let bytes = snapshot.wasm.len() as u64;
-        Ok(Built { component, bytes, bytes_before_snapshot: Some(built.bytes), warnings: snapshot.warnings })
+        Ok(BuildResult {
+            component,
+            bytes,
+            bytes_before_snapshot: Some(built.bytes),
+            warnings: snapshot.warnings,
+        })
     }
 }
 
-impl Built {
+impl BuildResult {
     /// Human-readable form.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("built {} ({}", self.component.display(), size(self.bytes));

@@ -38,7 +38,7 @@ pub(crate) struct ClientArgs {
 
 /// Address and credentials of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub(crate) struct NodeEndpoint {
     /// `http://host:port` without a trailing slash.
     pub(crate) url: String,
     /// Bearer token.
@@ -47,14 +47,14 @@ pub(crate) struct Endpoint {
 
 impl ClientArgs {
     /// Resolves the arguments with `weir.toml` and the defaults.
-    pub(crate) fn endpoint(&self, file: Option<&ConfigFile>) -> Result<Endpoint> {
+    pub(crate) fn endpoint(&self, file: Option<&ConfigFile>) -> Result<NodeEndpoint> {
         let token_from = file.and_then(|file| file.client.token_from.as_deref());
         let token = match (&self.token, self.token_from.as_deref().or(token_from)) {
             (Some(token), _) => Some(token.clone()),
             (None, Some(path)) => Some(first_token(path)?),
             (None, None) => None,
         };
-        Ok(Endpoint { url: self.url(file)?, token })
+        Ok(NodeEndpoint { url: self.url(file)?, token })
     }
 
     /// Resolves the node's URL.
@@ -119,14 +119,14 @@ mod tests {
         let none = ClientArgs::default();
         assert_eq!(
             none.endpoint(None).unwrap(),
-            Endpoint { url: "http://127.0.0.1:9347".into(), token: None }
+            NodeEndpoint { url: "http://127.0.0.1:9347".into(), token: None }
         );
-        let from_file = Endpoint { url: "http://file:1".into(), token: Some("from-file".into()) };
+        let from_file = NodeEndpoint { url: "http://file:1".into(), token: Some("from-file".into()) };
         assert_eq!(none.endpoint(Some(&file)).unwrap(), from_file);
         let args = ClientArgs { url: Some("flag:2".into()), token: Some("flag".into()), token_from: None };
         assert_eq!(
             args.endpoint(Some(&file)).unwrap(),
-            Endpoint { url: "http://flag:2".into(), token: Some("flag".into()) }
+            NodeEndpoint { url: "http://flag:2".into(), token: Some("flag".into()) }
         );
     }
 

@@ -13,8 +13,8 @@ mod storage;
 use crate::config::NodeConfig;
 use anyhow::Context;
 use background::Background;
-use deployed::{Begin, Deployed};
-use joined::Joined;
+use deployed::{DeployedContent, FollowStart};
+use joined::NodePlacements;
 use runtimes::Runtimes;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use weir_cluster::Participation;
 use weir_control::response_cache::ResponseCache;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
-use weir_dispatch::{Dispatch, Slots};
+use weir_dispatch::{Dispatch, InstanceSlots};
 use weir_gateway::{
     Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Shutdown, Tokens,
 };
@@ -37,8 +37,8 @@ use weir_telemetry::Metrics;
 /// had not learned of that yet, including the time to connect.
 const UNDER_WAY: Duration = Duration::from_millis(250);
 
-/// The time for which a node beyond loopback still takes calls when it shuts down: several periods of
-/// readiness probes.
+/// The time for which a node beyond loopback still takes calls when it shuts down: several periods
+/// of readiness probes.
 const LAME_DUCK: Duration = Duration::from_secs(5);
 
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
@@ -96,8 +96,8 @@ impl Node {
         self.local_addr
     }
 
-    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up to
-    /// `gateway.drain_timeout_ms`), and releases all resources.
+    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up
+    /// to `gateway.drain_timeout_ms`), and releases all resources.
     pub async fn shutdown(mut self) {
         self.state.shutdown.draining.cancel();
         tokio::time::sleep(self.lame_duck()).await;
@@ -150,7 +150,7 @@ struct Started {
     state: Arc<NodeState>,
     storage: Storage,
     listener: TcpListener,
-    begin: Begin,
+    begin: FollowStart,
     participation: Option<Participation>,
 }
 
@@ -163,14 +163,15 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let metrics = Metrics::new();
     let arena = Arena::new(config.gateway.arena_bytes_max);
     let connector = outbound::connector(&config, &metrics).await?;
-    let deployed = Deployed::open(&config, &storage, &metrics, &arena, &connector).await?;
+    let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config)?;
     connector.set_listener(listener.local_addr()?);
     let stopping = CancellationToken::new();
     let joined =
-        Joined::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping).await?;
+        NodePlacements::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping)
+            .await?;
     let permits = Permits::new(&config.gateway, &config.sandbox, &metrics);
-    let Joined { placements, cluster, participation } = joined;
+    let NodePlacements { placements, cluster, participation } = joined;
     let dispatch = Dispatch {
         components: deployed.components.clone(),
         models: deployed.models.clone(),
@@ -190,7 +191,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         arena: arena.clone(),
         metrics: metrics.clone(),
         connector,
-        slots: Arc::new(Slots::new(
+        slots: Arc::new(InstanceSlots::new(
             config.sandbox.instances_max as usize,
             config.sandbox.instances_idle_max as usize,
             metrics.clone(),
@@ -198,7 +199,8 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         guests,
         recompiler: deployed.recompiler(&config, &metrics),
     };
-    let Deployed { blobs, components, registry, models, workflows, invocations, objects, begin } = deployed;
+    let DeployedContent { blobs, components, registry, models, workflows, invocations, objects, begin } =
+        deployed;
     let state = NodeState {
         config: RequestConfig {
             gateway: config.gateway.clone(),

@@ -1,12 +1,12 @@
 //! Tests for node failures and malformed responses, against a stub server with a fixed response.
 
 use super::*;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
-const QUIET: Output = Output { json: false, quiet: true };
+const QUIET: OutputSettings = OutputSettings { json: false, quiet: true };
 
 /// Server that answers one request with a fixed response. The thread returns the request head and
 /// the number of bytes that followed it.
@@ -36,7 +36,7 @@ impl Stub {
     }
 
     fn client(&self) -> Client {
-        Client::new(Endpoint { url: self.url.clone(), token: Some("s3cret".into()) })
+        Client::new(NodeEndpoint { url: self.url.clone(), token: Some("s3cret".into()) })
     }
 }
 
@@ -44,7 +44,7 @@ impl Stub {
 fn unreachable_node_error_has_advice() {
     // The listener is dropped, so the port refuses connections.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = Client::new(Endpoint { url: format!("http://{address}"), token: None });
+    let client = Client::new(NodeEndpoint { url: format!("http://{address}"), token: None });
     let error = client.get::<serde_json::Value>("/v1/status", "read").unwrap_err();
     let text = crate::error::text(&error);
     assert!(text.contains(&address.to_string()) && text.contains("weir up"), "{text}");
@@ -76,7 +76,7 @@ fn rejected_upload_sends_no_body() {
     let stub = Stub::answering(answer);
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![7; 4 << 20]).unwrap();
-    let mut upload = Upload::open(file.path(), QUIET, "sending", "waiting").unwrap();
+    let mut upload = UploadReader::open(file.path(), QUIET, "sending", "waiting").unwrap();
     let error =
         stub.client().put::<serde_json::Value>("/v1/models/m", "push m", &[], &mut upload).unwrap_err();
     let text = crate::error::text(&error);

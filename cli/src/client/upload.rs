@@ -1,7 +1,7 @@
 //! File upload with a progress bar.
 
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use anyhow::Result;
 use indicatif::ProgressBar;
 use std::fs::File;
@@ -10,18 +10,18 @@ use std::path::Path;
 
 /// Reader for a file that advances a progress bar. At the end of the file the bar becomes a spinner
 /// with the text `then`.
-pub(crate) struct Upload {
+pub(crate) struct UploadReader {
     file: io::Take<File>,
     length_bytes: u64,
     bar: ProgressBar,
     then: Option<String>,
-    output: Output,
+    output: OutputSettings,
 }
 
-impl Upload {
+impl UploadReader {
     /// Opens `path`. The bar shows `what` during the upload, then `then` until the response
     /// arrives.
-    pub(crate) fn open(path: &Path, output: Output, what: &str, then: &str) -> Result<Self> {
+    pub(crate) fn open(path: &Path, output: OutputSettings, what: &str, then: &str) -> Result<Self> {
         let unreadable = |error| Problem::new(format!("cannot read {}", path.display())).because(error);
         let file = File::open(path).map_err(unreadable)?;
         let meta = file.metadata().map_err(unreadable)?;
@@ -45,7 +45,7 @@ impl Upload {
     }
 }
 
-impl Read for Upload {
+impl Read for UploadReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
         self.bar.inc(count as u64);
@@ -59,7 +59,7 @@ impl Read for Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for UploadReader {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }

@@ -1,7 +1,7 @@
 //! `weir build`.
 
-use crate::commands::Context;
-use crate::project::Built;
+use crate::commands::CommandContext;
+use crate::project::BuildResult;
 use anyhow::Result;
 
 /// Build this project's function
@@ -29,7 +29,7 @@ pub(crate) struct BuildArgs {
     snapshot: bool,
 }
 
-pub(crate) fn run(args: &BuildArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &BuildArgs, context: &CommandContext) -> Result<()> {
     let built = context.project()?.build(args.snapshot, context.output, None)?;
-    context.output.result(&built, Built::text)
+    context.output.result(&built, BuildResult::text)
 }

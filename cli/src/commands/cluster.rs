@@ -2,12 +2,12 @@
 
 mod process;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use anyhow::Result;
 use clap::Subcommand;
-use process::{Etcd, Member};
+use process::{EtcdProcess, NodeProcess};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -23,20 +23,20 @@ use weir_types::api::DEFAULT_PORT;
 #[command(verbatim_doc_comment)]
 pub(crate) struct ClusterArgs {
     #[command(subcommand)]
-    action: Action,
+    action: ClusterAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ClusterAction {
     /// Run nodes that share an etcd and a blob folder, until Ctrl-C
     ///
     /// Each node is a separate process. Kill one to test how the others handle the failure.
     /// Deployments stay in the data folder for the next start.
-    Up(UpArgs),
+    Up(ClusterUpArgs),
 }
 
 #[derive(Debug, clap::Args)]
-struct UpArgs {
+struct ClusterUpArgs {
     /// Number of nodes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: u16,
@@ -54,8 +54,8 @@ struct UpArgs {
     set: Vec<String>,
 }
 
-pub(crate) fn run(args: &ClusterArgs, context: &Context) -> Result<()> {
-    let Action::Up(args) = &args.action;
+pub(crate) fn run(args: &ClusterArgs, context: &CommandContext) -> Result<()> {
+    let ClusterAction::Up(args) = &args.action;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(up(args, context.output))
 }
@@ -67,7 +67,7 @@ struct Running {
     nodes: Vec<String>,
 }
 
-async fn up(args: &UpArgs, output: Output) -> Result<()> {
+async fn up(args: &ClusterUpArgs, output: OutputSettings) -> Result<()> {
     // Handle signals from here on. The nodes have their own process groups and do not receive
     // Ctrl-C.
     let mut signals = super::up::Signals::new()?;
@@ -79,7 +79,7 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
         Some(datastore) => datastore.clone(),
         None => {
             let started = tokio::select! {
-                started = Etcd::start(data.join("etcd"), data.join("etcd.log")) => started?,
+                started = EtcdProcess::start(data.join("etcd"), data.join("etcd.log")) => started?,
                 () = signals.next() => return Ok(()),
             };
             etcd.insert(started).url()
@@ -90,7 +90,7 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
         let port = if args.port == 0 { 0 } else { args.port.saturating_add(number - 1) };
         let arguments = arguments(args, &data, &datastore, port, number);
         tokio::select! {
-            started = Member::start(number, &arguments, &data) => members.push(started?),
+            started = NodeProcess::start(number, &arguments, &data) => members.push(started?),
             () = signals.next() => break,
         }
         if let Some(member) = members.last() {
@@ -108,7 +108,7 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
     output.note("ending the nodes; Ctrl-C again ends them at once");
     let drain = async {
         // Stop all nodes at once: each node waits for the other nodes' calls.
-        futures::future::join_all(members.iter_mut().map(Member::stop)).await;
+        futures::future::join_all(members.iter_mut().map(NodeProcess::stop)).await;
     };
     tokio::select! {
         () = drain => {}
@@ -121,8 +121,8 @@ async fn up(args: &UpArgs, output: Output) -> Result<()> {
 }
 
 /// Waits for a signal, and prints a note for each node that exits before.
-async fn wait(members: &mut [Member], signals: &mut super::up::Signals, output: Output) {
-    let mut ends: futures::stream::FuturesUnordered<_> = members.iter_mut().map(Member::ended).collect();
+async fn wait(members: &mut [NodeProcess], signals: &mut super::up::Signals, output: OutputSettings) {
+    let mut ends: futures::stream::FuturesUnordered<_> = members.iter_mut().map(NodeProcess::ended).collect();
     loop {
         tokio::select! {
             Some(end) = futures::StreamExt::next(&mut ends) => output.note(end),
@@ -132,7 +132,13 @@ async fn wait(members: &mut [Member], signals: &mut super::up::Signals, output: 
 }
 
 /// Command-line arguments of node `number`.
-fn arguments(args: &UpArgs, data: &std::path::Path, datastore: &str, port: u16, number: u16) -> Vec<String> {
+fn arguments(
+    args: &ClusterUpArgs,
+    data: &std::path::Path,
+    datastore: &str,
+    port: u16,
+    number: u16,
+) -> Vec<String> {
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut arguments = vec![
         "node".to_owned(),

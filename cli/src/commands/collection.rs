@@ -1,8 +1,8 @@
 //! Actions that the node's collections share: list, show, roll back and remove.
 
 use crate::client::Client;
-use crate::commands::Context;
-use crate::output::Output;
+use crate::commands::CommandContext;
+use crate::output::OutputSettings;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use serde::Serialize;
@@ -30,7 +30,7 @@ pub(super) struct ShowArgs {
 
 /// A version to return to.
 #[derive(Debug, clap::Args)]
-pub(super) struct RollbackArgs {
+pub(super) struct VersionArgs {
     /// Name of the item
     pub(super) name: Name,
     /// Version to return to [default: the version before the active or newest one]
@@ -50,14 +50,14 @@ pub(super) struct RemoveArgs {
 /// A collection of named items below `/v1` of the node's API.
 pub(super) struct Collection {
     pub(super) client: Client,
-    pub(super) output: Output,
+    pub(super) output: OutputSettings,
     /// Path segment, for example `kernel-graphs`.
     segment: &'static str,
 }
 
 impl Collection {
     /// The collection `/v1/{segment}` of the node that the arguments select.
-    pub(super) fn open(segment: &'static str, args: &ClientArgs, context: &Context) -> Result<Self> {
+    pub(super) fn open(segment: &'static str, args: &ClientArgs, context: &CommandContext) -> Result<Self> {
         Ok(Self { client: context.client(args)?, output: context.output, segment })
     }
 
@@ -122,7 +122,7 @@ impl Collection {
     /// Returns to an earlier version, and prints the result.
     pub(super) fn roll_back<T: DeserializeOwned + Serialize>(
         &self,
-        args: &RollbackArgs,
+        args: &VersionArgs,
         format: impl FnOnce(&T) -> String,
     ) -> Result<()> {
         let body = Rollback { version: args.version.map(Version) };

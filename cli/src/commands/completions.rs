@@ -1,7 +1,7 @@
 //! `weir completions`.
 
 use crate::args::Args;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use anyhow::Result;
 use clap::CommandFactory as _;
 
@@ -17,7 +17,7 @@ pub(crate) struct CompletionsArgs {
     shell: clap_complete::Shell,
 }
 
-pub(crate) fn run(args: &CompletionsArgs, output: Output) -> Result<()> {
+pub(crate) fn run(args: &CompletionsArgs, output: OutputSettings) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Args::command(), "weir", &mut script);
     output.bytes(&script)

@@ -1,6 +1,6 @@
 //! `weir config`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::settings::{ClientArgs, FunctionProject, NodeArgs};
 use anyhow::Result;
 use serde::Serialize;
@@ -32,7 +32,7 @@ pub(crate) struct ConfigArgs {
 /// Effective configuration in the format of `weir.toml`.
 #[derive(Serialize)]
 struct Shown<'a> {
-    client: Node,
+    client: NodeSection,
     node: NodeConfig,
     #[serde(skip_serializing_if = "Option::is_none")]
     function: Option<&'a FunctionProject>,
@@ -40,14 +40,14 @@ struct Shown<'a> {
 
 /// Node that the commands connect to.
 #[derive(Serialize)]
-struct Node {
+struct NodeSection {
     url: String,
 }
 
-pub(crate) fn run(args: &ConfigArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &ConfigArgs, context: &CommandContext) -> Result<()> {
     let file = context.file.as_ref();
     let shown = Shown {
-        client: Node { url: args.client.url(file)? },
+        client: NodeSection { url: args.client.url(file)? },
         node: args.node.config(file)?,
         function: file.and_then(|file| file.function.as_ref()),
     };

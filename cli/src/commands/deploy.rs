@@ -2,9 +2,9 @@
 
 mod grants;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
-use crate::project::{Deployment, check_component, describe, send};
+use crate::project::{ComponentUpload, check_component, describe, send};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use grants::GrantArgs;
@@ -44,7 +44,7 @@ pub(crate) struct DeployArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &DeployArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let (name, component, manifest) = match What::from_args(args.first.as_deref(), args.file.clone())? {
         What::File(name, file) => (name, file, FunctionManifest::default()),
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &DeployArgs, context: &Context) -> Result<()> {
     let manifest = args.grants.add_to(manifest)?;
     check_component(&component)?;
     let deployment =
-        Deployment { name: &name, component: &component, manifest: &manifest, strict: args.strict };
+        ComponentUpload { name: &name, component: &component, manifest: &manifest, strict: args.strict };
     let deployed = send(&deployment, &client, context.output)?;
     context.output.result(&deployed, |deployed| describe(deployed, &client))
 }

@@ -7,9 +7,9 @@ pub(crate) use gpu::{STAGE_COMMAND, stage_main};
 mod machine;
 mod parts;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use crate::settings::{ClientArgs, NodeArgs};
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
@@ -79,7 +79,7 @@ impl Finding {
     }
 }
 
-pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &DoctorArgs, context: &CommandContext) -> Result<()> {
     #[cfg(feature = "cuda")]
     if args.gpu.gpu {
         return gpu::run(&args.gpu, context.output);
@@ -126,7 +126,7 @@ fn line(finding: &Finding) -> String {
 }
 
 /// Returns a callback that prints each installation step to standard error.
-fn steps(output: Output) -> impl FnMut(&str) {
+fn steps(output: OutputSettings) -> impl FnMut(&str) {
     move |step| output.note(format_args!("  {step}"))
 }
 

@@ -1,6 +1,6 @@
 //! `weir functions`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
@@ -20,13 +20,13 @@ use weir_types::{FunctionKind, Version};
 #[command(verbatim_doc_comment)]
 pub(crate) struct FunctionsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<FunctionAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum FunctionAction {
     /// List all functions (the default action)
     #[command(visible_alias = "ls")]
     List,
@@ -39,17 +39,17 @@ enum Action {
     Rm(RemoveArgs),
 }
 
-pub(crate) fn run(args: FunctionsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: FunctionsArgs, context: &CommandContext) -> Result<()> {
     let functions = Collection::open("functions", &args.client, context)?;
-    match args.action.unwrap_or(Action::List) {
-        Action::List => functions.list(list),
-        Action::Show(args) => functions.show(
+    match args.action.unwrap_or(FunctionAction::List) {
+        FunctionAction::List => functions.list(list),
+        FunctionAction::Show(args) => functions.show(
             &args,
             |function: &Function| details(&function.active, Some(&function.versions)),
             |version: &FunctionVersion| details(version, None),
         ),
-        Action::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
-        Action::Rm(args) => functions.remove(&args),
+        FunctionAction::Versions(NameArgs { name }) => functions.list_versions(&name, version_list),
+        FunctionAction::Rm(args) => functions.remove(&args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `weir invocations`.
 
 use crate::client::{Client, refusal};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::commands::invoke::show;
 use crate::error::Problem;
 use crate::output::{age, size, table, time};
@@ -32,13 +32,13 @@ const WAIT_MS: u32 = 30_000;
 #[command(verbatim_doc_comment)]
 pub(crate) struct InvocationsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<InvocationAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum InvocationAction {
     /// List invocations, newest first (the default action)
     #[command(visible_alias = "ls")]
     List(ListArgs),
@@ -92,32 +92,32 @@ struct ListArgs {
     after: Option<AsyncId>,
 }
 
-pub(crate) fn run(args: InvocationsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: InvocationsArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
-    match args.action.unwrap_or(Action::List(ListArgs::default())) {
-        Action::List(args) => {
+    match args.action.unwrap_or(InvocationAction::List(ListArgs::default())) {
+        InvocationAction::List(args) => {
             let page: InvocationPage = client.get(&args.path(), "list the invocations")?;
             context.output.result(&page, list)
         }
-        Action::Show { id, wait } => {
+        InvocationAction::Show { id, wait } => {
             let invocation =
                 if wait { ended(&client, id)? } else { client.get(&path(id), &format!("show {id}"))? };
             context.output.result(&invocation, details)
         }
-        Action::Result { id, include } => result(&client, id, include, context),
-        Action::Cancel { id } => {
+        InvocationAction::Result { id, include } => result(&client, id, include, context),
+        InvocationAction::Cancel { id } => {
             let cancelled: Invocation =
                 client.post(&format!("{}/cancel", path(id)), &format!("cancel {id}"), &json!({}))?;
             context.output.result(&cancelled, |_| format!("cancelled {id}"))
         }
-        Action::Retry { id } => {
+        InvocationAction::Retry { id } => {
             let retried: Invocation =
                 client.post(&format!("{}/retry", path(id)), &format!("retry {id}"), &json!({}))?;
             context.output.result(&retried, |_| {
                 format!("restarted {id}; `weir invocations show {id} --wait` waits for its end")
             })
         }
-        Action::Rm { id } => {
+        InvocationAction::Rm { id } => {
             let invocation: Invocation = client.get(&path(id), &format!("remove {id}"))?;
             if !invocation.status.is_end() {
                 let problem = Problem::new(format!("{id} is {}", invocation.status));
@@ -141,7 +141,7 @@ pub(crate) fn ended(client: &Client, id: AsyncId) -> Result<Invocation> {
 }
 
 /// Prints the response of an invocation, or returns its error.
-pub(crate) fn result(client: &Client, id: AsyncId, include: bool, context: &Context) -> Result<()> {
+pub(crate) fn result(client: &Client, id: AsyncId, include: bool, context: &CommandContext) -> Result<()> {
     let request = client.request(Method::GET, &format!("{}/result", path(id)), SendBody::none())?;
     let answer = client.send(request)?;
     if answer.headers().contains_key(ERROR_CODE_HEADER) {

@@ -4,13 +4,13 @@ mod body;
 mod later;
 
 use crate::client::{Client, ask_first, refusal};
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
-use crate::output::Output;
+use crate::output::OutputSettings;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use base64::Engine as _;
-use body::RequestBody;
+use body::BodySource;
 use later::LaterArgs;
 use std::io::{IsTerminal as _, Read as _};
 use ureq::http::{HeaderName, HeaderValue, Method, Response};
@@ -61,7 +61,7 @@ pub(crate) struct InvokeArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &InvokeArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &InvokeArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let answer = call(args, &client)?;
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
@@ -82,7 +82,7 @@ pub(crate) fn show(
     include: bool,
     who: &str,
     hint: &str,
-    output: Output,
+    output: OutputSettings,
 ) -> Result<()> {
     let status = answer.status();
     if output.json {
@@ -98,12 +98,12 @@ pub(crate) fn show(
 }
 
 fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
-    let body = args.data.as_deref().map(RequestBody::read).transpose()?;
+    let body = args.data.as_deref().map(BodySource::read).transpose()?;
     let method = args.method.clone().unwrap_or(if body.is_some() { Method::POST } else { Method::GET });
     let path = format!("/fn/{}/{}", args.name, args.path.trim_start_matches('/'));
-    let content_type = body.as_ref().map(RequestBody::content_type);
-    let length = body.as_ref().and_then(RequestBody::length_bytes);
-    let send = body.map_or_else(SendBody::none, RequestBody::send);
+    let content_type = body.as_ref().map(BodySource::content_type);
+    let length = body.as_ref().and_then(BodySource::length_bytes);
+    let send = body.map_or_else(SendBody::none, BodySource::send);
     let mut request = client.request(method, &path, send)?;
     let headers = request.headers_mut();
     if let Some(content_type) = content_type {
@@ -126,7 +126,7 @@ fn call(args: &InvokeArgs, client: &Client) -> Result<Response<Body>> {
     client.send(request)
 }
 
-fn pass_on(answer: Response<Body>, with_head: bool, output: Output) -> Result<()> {
+fn pass_on(answer: Response<Body>, with_head: bool, output: OutputSettings) -> Result<()> {
     if with_head {
         output.line(&format!("{:?} {}", answer.version(), answer.status()))?;
         for (name, value) in answer.headers() {
@@ -147,7 +147,7 @@ fn pass_on(answer: Response<Body>, with_head: bool, output: Output) -> Result<()
     if last != b'\n' && std::io::stdout().is_terminal() { output.line(&"") } else { Ok(()) }
 }
 
-fn as_json(answer: Response<Body>, output: Output) -> Result<()> {
+fn as_json(answer: Response<Body>, output: OutputSettings) -> Result<()> {
     let (head, body) = answer.into_parts();
     let mut bytes = Vec::new();
     body.into_reader().read_to_end(&mut bytes).map_err(cut_short)?;

@@ -2,9 +2,9 @@
 
 mod bundle;
 
-use crate::client::Upload;
-use crate::commands::Context;
-use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
+use crate::client::UploadReader;
+use crate::commands::CommandContext;
+use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::models::{on_device, query, restored, signature};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
@@ -30,13 +30,13 @@ use weir_types::api::{Model, ModelOnDevice, ModelVersion};
 #[command(verbatim_doc_comment)]
 pub(crate) struct KernelGraphsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<KernelGraphAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum KernelGraphAction {
     /// List all kernel graphs (the default action)
     #[command(visible_alias = "ls")]
     List,
@@ -64,23 +64,23 @@ enum Action {
     /// Show a kernel graph's inputs and outputs
     Show(ShowArgs),
     /// Push an earlier version again, as the newest
-    Rollback(RollbackArgs),
+    Rollback(VersionArgs),
     /// Remove a kernel graph with all its versions, or one version
     #[command(visible_alias = "delete")]
     Rm(RemoveArgs),
 }
 
-pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: KernelGraphsArgs, context: &CommandContext) -> Result<()> {
     let output = context.output;
-    let action = args.action.unwrap_or(Action::List);
-    if let Action::Check { folder } = &action {
+    let action = args.action.unwrap_or(KernelGraphAction::List);
+    if let KernelGraphAction::Check { folder } = &action {
         let checked = bundle::check(folder)?;
         return output.result(&json!({ "folder": folder, "checked": checked }), |_| checked.clone());
     }
     let graphs = Collection::open("kernel-graphs", &args.client, context)?;
     match action {
-        Action::List | Action::Check { .. } => graphs.list(list),
-        Action::Push { name, folder, version, slo_ms, allow_signature_change } => {
+        KernelGraphAction::List | KernelGraphAction::Check { .. } => graphs.list(list),
+        KernelGraphAction::Push { name, folder, version, slo_ms, allow_signature_change } => {
             let file = bundle::pack(&folder)?;
             for source in bundle::left_out(&folder) {
                 output.note(format!(
@@ -92,8 +92,12 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
                 ("allow_signature_change", allow_signature_change.then(|| "true".to_owned())),
                 ("slo_ms", slo_ms.map(|slo_ms| slo_ms.to_string())),
             ]);
-            let mut upload =
-                Upload::open(file.path(), output, &format!("sending {name}"), "compiling and checking it")?;
+            let mut upload = UploadReader::open(
+                file.path(),
+                output,
+                &format!("sending {name}"),
+                "compiling and checking it",
+            )?;
             let path = format!("{}{version}{query}", graphs.path(&name));
             let pushed: ModelVersion = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
@@ -103,9 +107,9 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &Context) -> Result<()> {
                 format!("pushed {name}:{version}\n{}{}", signature(&pushed.signature), too_small(pushed))
             })
         }
-        Action::Show(args) => graphs.show(&args, with_versions, details),
-        Action::Rollback(args) => graphs.roll_back(&args, restored),
-        Action::Rm(args) => graphs.remove(&args),
+        KernelGraphAction::Show(args) => graphs.show(&args, with_versions, details),
+        KernelGraphAction::Rollback(args) => graphs.roll_back(&args, restored),
+        KernelGraphAction::Rm(args) => graphs.remove(&args),
     }
 }
 

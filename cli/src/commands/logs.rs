@@ -1,8 +1,8 @@
 //! `weir logs`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
-use crate::output::{Output, time};
+use crate::output::{OutputSettings, time};
 use crate::settings::ClientArgs;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
@@ -41,7 +41,7 @@ pub(crate) struct LogsArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &LogsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let path = format!("/v1/functions/{}/logs?lines={}&follow={}", args.name, args.lines, args.follow);
     let stream = client.stream(&path, &format!("read the log of {}", args.name))?;
@@ -72,7 +72,7 @@ fn gone() -> Problem {
         .hint("it may be shutting down; `weir status` shows whether it answers")
 }
 
-fn show(line: &LogLine, raw: &str, output: Output) -> Result<()> {
+fn show(line: &LogLine, raw: &str, output: OutputSettings) -> Result<()> {
     if output.json {
         return output.line(&raw);
     }

@@ -2,9 +2,9 @@
 
 mod profile;
 
-use crate::client::Upload;
-use crate::commands::Context;
-use crate::commands::collection::{Collection, RemoveArgs, RollbackArgs, ShowArgs};
+use crate::client::UploadReader;
+use crate::commands::CommandContext;
+use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
 use crate::settings::ClientArgs;
@@ -30,13 +30,13 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precisio
 #[command(verbatim_doc_comment)]
 pub(crate) struct ModelsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ModelAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ModelAction {
     /// List all models (the default action)
     #[command(visible_alias = "ls")]
     List,
@@ -138,12 +138,12 @@ struct ReleaseArgs {
     version: Option<u32>,
 }
 
-pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
     let models = Collection::open("models", &args.client, context)?;
     let output = context.output;
-    match args.action.unwrap_or(Action::List) {
-        Action::List => models.list(list),
-        Action::Push {
+    match args.action.unwrap_or(ModelAction::List) {
+        ModelAction::List => models.list(list),
+        ModelAction::Push {
             name,
             file,
             version,
@@ -186,7 +186,7 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 ("batching.mask", mask.map(|mask| serde_json::Value::from(mask).to_string())),
             ]);
             let mut upload =
-                Upload::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
+                UploadReader::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
             let path = format!("{}{version}{query}", models.path(&name));
             let pushed: ModelVersion = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
@@ -198,12 +198,12 @@ pub(crate) fn run(args: ModelsArgs, context: &Context) -> Result<()> {
                 format!("pushed {name}:{version}\n{signature}{lacking}")
             })
         }
-        Action::Show(args) => models.show(&args, with_versions, details),
-        Action::Profile(args) => profile::profile(args, &models.client, context),
-        Action::Capacity(args) => profile::capacity(&args, &models.client, context),
-        Action::Rollback { name, to } => models.roll_back(&RollbackArgs { name, version: to }, restored),
-        Action::Release(args) => release(&models, &args),
-        Action::Rm(args) => models.remove(&args),
+        ModelAction::Show(args) => models.show(&args, with_versions, details),
+        ModelAction::Profile(args) => profile::profile(args, &models.client, context),
+        ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
+        ModelAction::Rollback { name, to } => models.roll_back(&VersionArgs { name, version: to }, restored),
+        ModelAction::Release(args) => release(&models, &args),
+        ModelAction::Rm(args) => models.remove(&args),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weir new`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -37,21 +37,21 @@ pub(crate) struct NewArgs {
     template: String,
     /// Kind of the function
     #[arg(long, value_enum, default_value = "http")]
-    kind: Kind,
+    kind: TemplateKind,
     /// Folder to create
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum TemplateKind {
     /// Answers HTTP requests
     Http,
     /// Maps named tensors to named tensors
     Tensor,
 }
 
-pub(crate) fn run(args: &NewArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &NewArgs, context: &CommandContext) -> Result<()> {
     let kind = args.kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let template = template(&args.template, &kind)?;
     let folder = args.dir.clone().unwrap_or_else(|| PathBuf::from(args.name.as_str()));

@@ -1,6 +1,6 @@
 //! `weir node`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::commands::up::{self, InitArgs, LogArgs};
 use crate::error::Problem;
 use crate::settings::NodeArgs;
@@ -33,7 +33,7 @@ pub(crate) struct NodeCommandArgs {
     log: LogArgs,
 }
 
-pub(crate) fn run(args: &NodeCommandArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &NodeCommandArgs, context: &CommandContext) -> Result<()> {
     let config = args.node.config(context.file.as_ref())?;
     if config.cluster.is_none() {
         return Err(Problem::usage("a node of a cluster needs to know where the cluster is")

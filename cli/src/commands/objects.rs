@@ -1,7 +1,7 @@
 //! `weir objects`.
 
-use crate::client::{Upload, refusal};
-use crate::commands::Context;
+use crate::client::{UploadReader, refusal};
+use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, NameArgs, RemoveArgs};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
@@ -29,13 +29,13 @@ use weir_types::{ElementType, Name};
 #[command(verbatim_doc_comment)]
 pub(crate) struct ObjectsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<ObjectAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum ObjectAction {
     /// List all objects (the default action)
     #[command(visible_alias = "ls")]
     List,
@@ -71,13 +71,13 @@ enum Action {
     Rm(NameArgs),
 }
 
-pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: ObjectsArgs, context: &CommandContext) -> Result<()> {
     let objects = Collection::open("objects", &args.client, context)?;
     let client = &objects.client;
     let output = context.output;
-    match args.action.unwrap_or(Action::List) {
-        Action::List => objects.list(list),
-        Action::Put { name, file, datatype, shape, ttl_ms } => {
+    match args.action.unwrap_or(ObjectAction::List) {
+        ObjectAction::List => objects.list(list),
+        ObjectAction::Put { name, file, datatype, shape, ttl_ms } => {
             let shape = shape.map(|sizes| sizes.iter().map(u32::to_string).collect::<Vec<_>>().join(","));
             let options = [
                 datatype.map(|datatype| format!("datatype={datatype}")),
@@ -86,12 +86,12 @@ pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
             ];
             let query: Vec<String> = options.into_iter().flatten().collect();
             let path = format!("/v1/objects/{name}?{}", query.join("&"));
-            let mut upload = Upload::open(&file, output, &format!("sending {name}"), "keeping it")?;
+            let mut upload = UploadReader::open(&file, output, &format!("sending {name}"), "keeping it")?;
             let object: Object = client.put(&path, &format!("put {name}"), &[], &mut upload)?;
             drop(upload);
             output.result(&object, details)
         }
-        Action::Get { name, output: file } => {
+        ObjectAction::Get { name, output: file } => {
             let what = format!("get {name}");
             let path = format!("/v1/objects/{name}/data");
             let answer = client.send(client.request(Method::GET, &path, SendBody::none())?)?;
@@ -111,8 +111,8 @@ pub(crate) fn run(args: ObjectsArgs, context: &Context) -> Result<()> {
                 }
             }
         }
-        Action::Show(NameArgs { name }) => output.result(&objects.get(&name)?, details),
-        Action::Rm(NameArgs { name }) => objects.remove(&RemoveArgs { name, version: None }),
+        ObjectAction::Show(NameArgs { name }) => output.result(&objects.get(&name)?, details),
+        ObjectAction::Rm(NameArgs { name }) => objects.remove(&RemoveArgs { name, version: None }),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `weir rollback`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use weir_types::api::{Function, Rollback};
@@ -24,7 +24,7 @@ pub(crate) struct RollbackArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &RollbackArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &RollbackArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let body = Rollback { version: args.version.map(Version) };
     let path = format!("/v1/functions/{}/rollback", args.name);

@@ -6,7 +6,7 @@ mod reproduce;
 mod slo;
 mod workload;
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;
@@ -176,7 +176,7 @@ impl Serialize for PolicyName {
     }
 }
 
-pub(crate) fn run(args: &SimulateArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
     if let Some(SimulateCommand::Reproduce(args)) = &args.command {
         return reproduce::run(args, context);
     }

@@ -1,6 +1,6 @@
 //! `weir status`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::output::{duration, size, table};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -19,7 +19,7 @@ pub(crate) struct StatusArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &StatusArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &StatusArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let status: Status = client.get("/v1/status", "read the node's status")?;
     context.output.result(&status, |status| text(status, client.url()))

@@ -4,11 +4,11 @@ mod logging;
 mod watch;
 
 use crate::client::Client;
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
-use crate::output::Output;
-use crate::project::{Deployment, Project, Stop, describe, send};
-use crate::settings::{ConfigFile, Endpoint, NodeArgs, first_token};
+use crate::output::OutputSettings;
+use crate::project::{BuildStop, ComponentUpload, Project, describe, send};
+use crate::settings::{ConfigFile, NodeArgs, NodeEndpoint, first_token};
 use anyhow::Result;
 pub(crate) use logging::LogArgs;
 use std::net::SocketAddr;
@@ -59,7 +59,7 @@ pub(crate) struct InitArgs {
     init: bool,
 }
 
-pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &UpArgs, context: &CommandContext) -> Result<()> {
     let config = args.node.config(context.file.as_ref())?;
     let project = match &context.file {
         Some(file) if file.function.is_some() && !args.no_deploy => Some(file.path.clone()),
@@ -67,12 +67,12 @@ pub(crate) fn run(args: &UpArgs, context: &Context) -> Result<()> {
         _ if args.watch => context.project().map(|_| None)?,
         _ => None,
     };
-    let work = Work { project, watch: args.watch };
+    let work = ProjectWork { project, watch: args.watch };
     run_node(config, args.init, &args.log, work, context.output)
 }
 
 /// The work of a node in a project folder.
-struct Work {
+struct ProjectWork {
     /// Project whose function the node deploys.
     project: Option<PathBuf>,
     /// Whether the node deploys it again after every change.
@@ -80,19 +80,30 @@ struct Work {
 }
 
 /// Runs a node without deploying a function.
-pub(crate) fn start(config: NodeConfig, init: InitArgs, log: &LogArgs, context: &Context) -> Result<()> {
-    run_node(config, init, log, Work { project: None, watch: false }, context.output)
+pub(crate) fn start(
+    config: NodeConfig,
+    init: InitArgs,
+    log: &LogArgs,
+    context: &CommandContext,
+) -> Result<()> {
+    run_node(config, init, log, ProjectWork { project: None, watch: false }, context.output)
 }
 
-fn run_node(config: NodeConfig, init: InitArgs, log: &LogArgs, work: Work, output: Output) -> Result<()> {
+fn run_node(
+    config: NodeConfig,
+    init: InitArgs,
+    log: &LogArgs,
+    work: ProjectWork,
+    output: OutputSettings,
+) -> Result<()> {
     logging::start(log)?;
     // The node has its own runtimes; this one waits for signals.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(config, init, work, output))
 }
 
-async fn serve(config: NodeConfig, init: InitArgs, work: Work, output: Output) -> Result<()> {
-    let Work { project, watch } = work;
+async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: OutputSettings) -> Result<()> {
+    let ProjectWork { project, watch } = work;
     // Handle signals from here on, also during the node's start.
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
@@ -119,7 +130,7 @@ async fn serve(config: NodeConfig, init: InitArgs, work: Work, output: Output) -
         None => None,
         Some(file) => {
             let token = token_file.as_deref().map(first_token).transpose()?;
-            let client = Client::new(Endpoint { url: client_url(node.local_addr()), token });
+            let client = Client::new(NodeEndpoint { url: client_url(node.local_addr()), token });
             Some(Watcher::start(Deployer { file, client, output }, watch.then_some(&data))?)
         }
     };
@@ -160,13 +171,13 @@ struct Deployer {
     /// The project's `weir.toml`, read again each time because it may change.
     file: PathBuf,
     client: Client,
-    output: Output,
+    output: OutputSettings,
 }
 
 impl Deployer {
     /// Builds, deploys and reports the result. A failure is only reported: the next change may fix
     /// it.
-    fn deploy(&self, stop: &Stop) {
+    fn deploy(&self, stop: &BuildStop) {
         if let Err(error) = self.try_deploy(stop)
             && !stop.is_stopped()
         {
@@ -174,12 +185,12 @@ impl Deployer {
         }
     }
 
-    fn try_deploy(&self, stop: &Stop) -> Result<()> {
+    fn try_deploy(&self, stop: &BuildStop) -> Result<()> {
         let project = Project::from_config(&ConfigFile::read(&self.file)?)
             .ok_or_else(|| Problem::usage(format!("{} has no [function] any more", self.file.display())))?;
         let built = project.build(false, self.output, Some(stop))?;
         self.output.note(built.text().trim_end());
-        let deployment = Deployment {
+        let deployment = ComponentUpload {
             name: &project.function.name,
             component: &built.component,
             manifest: &project.manifest(),

@@ -1,6 +1,6 @@
 //! `weir usage`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::output::{size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -22,7 +22,7 @@ pub(crate) struct UsageArgs {
     client: ClientArgs,
 }
 
-pub(crate) fn run(args: &UsageArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &UsageArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let usage: Usage = client.get("/v1/usage", "read the usage")?;
     context.output.result(&usage, text)

@@ -1,6 +1,6 @@
 //! `weir why`.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::output::table;
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -37,7 +37,7 @@ struct Explained {
     ratio: Option<EstimateRatio>,
 }
 
-pub(crate) fn run(args: &WhyArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: &WhyArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
     let path = format!("/v1/placements/{}", path_segment(&args.request_id));
     let explained: Explained = client.get(&path, "read the placement")?;

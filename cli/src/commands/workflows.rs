@@ -1,11 +1,11 @@
 //! `weir workflows`.
 
-use crate::client::Upload;
-use crate::commands::Context;
-use crate::commands::collection::{Collection, NameArgs, RemoveArgs, RollbackArgs, ShowArgs};
+use crate::client::UploadReader;
+use crate::commands::CommandContext;
+use crate::commands::collection::{Collection, NameArgs, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::models::signature;
 use crate::error::Problem;
-use crate::output::{Output, age, table, time};
+use crate::output::{OutputSettings, age, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
@@ -29,13 +29,13 @@ use weir_workflow::{Document, Plan};
 #[command(verbatim_doc_comment)]
 pub(crate) struct WorkflowsArgs {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<WorkflowAction>,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum WorkflowAction {
     /// List all workflows (the default action)
     #[command(visible_alias = "ls")]
     List,
@@ -73,25 +73,25 @@ enum Action {
     /// List a workflow's versions
     Versions(NameArgs),
     /// Activate an earlier version of a workflow, or any other version
-    Rollback(RollbackArgs),
+    Rollback(VersionArgs),
     /// Remove a workflow with all its versions, or one inactive version
     #[command(visible_alias = "delete")]
     Rm(RemoveArgs),
 }
 
-pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
+pub(crate) fn run(args: WorkflowsArgs, context: &CommandContext) -> Result<()> {
     let output = context.output;
-    let action = args.action.unwrap_or(Action::List);
-    if let Action::Check { file } = &action {
+    let action = args.action.unwrap_or(WorkflowAction::List);
+    if let WorkflowAction::Check { file } = &action {
         return report_plan(file, output);
     }
     let workflows = Collection::open("workflows", &args.client, context)?;
     match action {
-        Action::List | Action::Check { .. } => workflows.list(list),
-        Action::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
+        WorkflowAction::List | WorkflowAction::Check { .. } => workflows.list(list),
+        WorkflowAction::Deploy { name, file, dry_run, slo_ms, cost_slo } => {
             // Local checks report errors with the file's name, without a request to the node.
             check(&file)?;
-            let mut upload = Upload::open(&file, output, &format!("sending {name}"), "checking it")?;
+            let mut upload = UploadReader::open(&file, output, &format!("sending {name}"), "checking it")?;
             let mut path = format!("/v1/workflows/{name}?dry_run={dry_run}");
             path.extend(slo_ms.map(|slo_ms| format!("&slo_ms={slo_ms}")));
             path.extend(cost_slo.map(|cost_slo| format!("&cost_slo={cost_slo}")));
@@ -108,28 +108,28 @@ pub(crate) fn run(args: WorkflowsArgs, context: &Context) -> Result<()> {
                 format!("{what} {}:{}\n{}", workflow.name, workflow.version, signature(&workflow.signature))
             })
         }
-        Action::Show { shown, document: true } => {
+        WorkflowAction::Show { shown, document: true } => {
             let version: WorkflowVersion = match shown.version {
                 Some(version) => workflows.get_version(&shown.name, version)?,
                 None => workflows.get::<Workflow>(&shown.name)?.active,
             };
             output.bytes(version.document.as_bytes())
         }
-        Action::Show { shown, document: false } => workflows.show(
+        WorkflowAction::Show { shown, document: false } => workflows.show(
             &shown,
             |workflow: &Workflow| details(&workflow.active, Some(&workflow.versions)),
             |version: &WorkflowVersion| details(version, None),
         ),
-        Action::Versions(NameArgs { name }) => workflows.list_versions(&name, version_list),
-        Action::Rollback(args) => workflows.roll_back(&args, |now: &Workflow| {
+        WorkflowAction::Versions(NameArgs { name }) => workflows.list_versions(&name, version_list),
+        WorkflowAction::Rollback(args) => workflows.roll_back(&args, |now: &Workflow| {
             format!("{} is at version {} now", now.active.name, now.active.version)
         }),
-        Action::Rm(args) => workflows.remove(&args),
+        WorkflowAction::Rm(args) => workflows.remove(&args),
     }
 }
 
 /// Checks a workflow without a node, and prints its number of steps.
-fn report_plan(file: &Path, output: Output) -> Result<()> {
+fn report_plan(file: &Path, output: OutputSettings) -> Result<()> {
     let plan = check(file)?;
     let steps = plan.steps().len();
     let hedged = plan.steps().iter().filter(|step| step.is_hedged).count();

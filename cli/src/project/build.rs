@@ -1,7 +1,7 @@
 //! Runs a project's build command.
 
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use anyhow::Result;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -19,15 +19,15 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// Handle to end a running build from another thread, such as the watcher's during a shutdown.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Stop(Arc<Mutex<State>>);
+pub(crate) struct BuildStop(Arc<Mutex<BuildState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct BuildState {
     stopped: bool,
     child: Option<Child>,
 }
 
-impl Stop {
+impl BuildStop {
     /// Ends the running build and prevents further builds.
     pub(crate) fn stop(&self) {
         let mut state = self.state();
@@ -65,7 +65,7 @@ impl Stop {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BuildState> {
         self.0.lock()
     }
 }
@@ -73,7 +73,12 @@ impl Stop {
 /// Runs `command` in `folder` with the toolchains that the project's files require: `Cargo.toml`
 /// for Rust, `toolchain.txt` for PyPI packages, `package.json` for npm packages. The command's
 /// output goes to standard error, because standard output is for results.
-pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&Stop>) -> Result<()> {
+pub(super) fn run(
+    command: &str,
+    folder: &Path,
+    output: OutputSettings,
+    stop: Option<&BuildStop>,
+) -> Result<()> {
     let mut shell = Command::new("sh");
     // weir.toml has the path of the component; a custom target folder would change it.
     shell.args(["-c", command]).current_dir(folder).env_remove("CARGO_TARGET_DIR");
@@ -105,7 +110,7 @@ pub(super) fn run(command: &str, folder: &Path, output: Output, stop: Option<&St
 }
 
 /// Installs the project's packages and returns the folders of their programs.
-fn packages(folder: &Path, output: Output) -> Result<Vec<PathBuf>> {
+fn packages(folder: &Path, output: OutputSettings) -> Result<Vec<PathBuf>> {
     let explained = |error: PackagesError| Problem::new(error.to_string()).hint(error.hint());
     let mut note = |step: &str| output.note(format_args!("  {step}"));
     let mut programs = Vec::new();
@@ -134,7 +139,7 @@ fn before_path(programs: Vec<PathBuf>) -> Result<OsString> {
 mod tests {
     use super::*;
 
-    const QUIET: Output = Output { json: false, quiet: true };
+    const QUIET: OutputSettings = OutputSettings { json: false, quiet: true };
 
     #[test]
     fn failed_build_reports_the_exit_status() {
@@ -156,7 +161,7 @@ mod tests {
     #[test]
     fn stopping_a_build_kills_its_process_group_and_prevents_new_builds() {
         let folder = tempfile::tempdir().unwrap();
-        let stop = Stop::default();
+        let stop = BuildStop::default();
         let started = folder.path().join("started");
         let build = {
             let stop = stop.clone();

@@ -1,7 +1,7 @@
 //! Sends a component to a node.
 
-use crate::client::{Client, Upload};
-use crate::output::{Output, size};
+use crate::client::{Client, UploadReader};
+use crate::output::{OutputSettings, size};
 use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use weir_types::api::{Deployed, MANIFEST_HEADER};
 use weir_types::{FunctionKind, FunctionManifest, Name};
 
 /// Component with its name and manifest.
-pub(crate) struct Deployment<'a> {
+pub(crate) struct ComponentUpload<'a> {
     /// Name of the function.
     pub(crate) name: &'a Name,
     /// Path of the component.
@@ -21,9 +21,13 @@ pub(crate) struct Deployment<'a> {
 }
 
 /// Deploys the component, and returns when it can be called.
-pub(crate) fn send(deployment: &Deployment<'_>, client: &Client, output: Output) -> Result<Deployed> {
-    let Deployment { name, component, manifest, strict } = deployment;
-    let mut upload = Upload::open(component, output, &format!("sending {name}"), "compiling")?;
+pub(crate) fn send(
+    deployment: &ComponentUpload<'_>,
+    client: &Client,
+    output: OutputSettings,
+) -> Result<Deployed> {
+    let ComponentUpload { name, component, manifest, strict } = deployment;
+    let mut upload = UploadReader::open(component, output, &format!("sending {name}"), "compiling")?;
     let path = format!("/v1/functions/{name}{}", if *strict { "?strict=true" } else { "" });
     let manifest = ascii_json(manifest)?;
     client.put(&path, &format!("deploy {name}"), &[(MANIFEST_HEADER, manifest)], &mut upload)

@@ -8,8 +8,8 @@ mod stubs;
 
 use crate::error::Problem;
 use anyhow::Result;
-use host::Host;
-use memory::Memory;
+use host::SnapshotHost;
+use memory::InstrumentedInstance;
 use wasmtime::component::Component;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::error::Context as _;
@@ -27,13 +27,13 @@ pub(super) struct Snapshot {
 }
 
 /// Reason for a failed pre-initialisation.
-enum Failure {
+enum SnapshotFailure {
     /// No valid initialisation export.
     NoStart(&'static str),
     Failed(wasmtime::Error),
 }
 
-impl From<wasmtime::Error> for Failure {
+impl From<wasmtime::Error> for SnapshotFailure {
     fn from(error: wasmtime::Error) -> Self {
         Self::Failed(error)
     }
@@ -46,12 +46,12 @@ pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
     runtime.block_on(run(wasm, init)).map_err(|failure| {
         let problem = Problem::new("cannot pre-initialise the component");
         let problem = match failure {
-            Failure::NoStart(what) => {
+            SnapshotFailure::NoStart(what) => {
                 problem.because(anyhow::anyhow!("the component's `{init}` {what}")).hint(format!(
                     "export `{init}: func();` from the component's world, or name another export as `snapshot_init` in weir.toml"
                 ))
             }
-            Failure::Failed(error) => problem
+            SnapshotFailure::Failed(error) => problem
                 .because(anyhow::anyhow!("{error:#}"))
                 .hint("the start-up code may use clocks, random numbers and standard output, and no model, network or file"),
         };
@@ -59,7 +59,7 @@ pub(super) fn take(wasm: &[u8], init: &str) -> Result<Snapshot> {
     })
 }
 
-async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, Failure> {
+async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, SnapshotFailure> {
     let mut config = Config::new();
     // Results must equal those of an instance on a node.
     config.relaxed_simd_deterministic(true).wasm_component_model_async(true);
@@ -72,20 +72,20 @@ async fn run(wasm: &[u8], init: &str) -> Result<Snapshot, Failure> {
     let (context, instrumented) = wizer.instrument_component(wasm)?;
     let component = Component::new(&engine, &instrumented)?;
     let start = match component.get_export(None, init) {
-        None => return Err(Failure::NoStart("is not there")),
+        None => return Err(SnapshotFailure::NoStart("is not there")),
         Some((ComponentItem::ComponentFunc(function), index))
             if function.params().len() == 0 && function.results().len() == 0 =>
         {
             index
         }
-        Some(_) => return Err(Failure::NoStart("is not a function without parameters and results")),
+        Some(_) => return Err(SnapshotFailure::NoStart("is not a function without parameters and results")),
     };
     stubs::define(&mut linker, &component)?;
-    let mut store = Store::new(&engine, Host::new());
+    let mut store = Store::new(&engine, SnapshotHost::new());
     let instance = linker.instantiate_async(&mut store, &component).await?;
-    let start = instance.get_func(&mut store, start).ok_or(Failure::NoStart("is not there"))?;
+    let start = instance.get_func(&mut store, start).ok_or(SnapshotFailure::NoStart("is not there"))?;
     start.call_async(&mut store, &[], &mut []).await.context("the initialization function trapped")?;
-    let mut memory = Memory::new(&mut store, instance);
+    let mut memory = InstrumentedInstance::new(&mut store, instance);
     let snapshot = wizer.snapshot_component(&context, &mut memory).await?;
     memory.outcome()?;
     let restored = adapter::restore(wasm, &snapshot).map_err(wasmtime::Error::from)?;

@@ -1,9 +1,9 @@
 //! Accepts an invocation: stores the request as a blob, then writes its record, and only then
 //! answers the client.
 
-use super::index::Full;
-use super::message::{HEAD_BYTES_MAX, Headers, RequestHead, line};
-use super::record::{KeyUse, Part, Record};
+use super::index::QueueLimit;
+use super::message::{HEAD_BYTES_MAX, RequestHead, StoredHeaders, line};
+use super::record::{InvocationRecord, KeyUse, StoredMessage};
 use super::store::Seen;
 use super::{AsyncError, Invocations, now_ms};
 use axum::body::Body;
@@ -17,7 +17,7 @@ use weir_types::api::{CallbackState, CallbackStatus, Invocation, InvocationKind,
 use weir_types::{AsyncId, ContentHash, ErrorCode, Hasher, Name, TenantId, Version};
 
 /// Request to accept as an asynchronous invocation.
-pub struct Offer {
+pub struct InvocationRequest {
     /// Tenant that calls, and to which the invocation belongs.
     pub tenant: TenantId,
     /// Kind of target: function, model or workflow.
@@ -57,8 +57,8 @@ struct QueuePlace {
 impl Invocations {
     /// Accepts a request, or returns the invocation that an earlier request with the same
     /// idempotency key created. The invocation is durable on return.
-    pub async fn accept(self: &Arc<Self>, offer: Offer) -> Result<Invocation, AsyncError> {
-        let Offer { tenant, kind, name, version, request, request_id, key, callback, .. } = offer;
+    pub async fn accept(self: &Arc<Self>, offer: InvocationRequest) -> Result<Invocation, AsyncError> {
+        let InvocationRequest { tenant, kind, name, version, request, request_id, key, callback, .. } = offer;
         let id = AsyncId::new(now_ms(), rand::random());
         let key = key.map(|key| key_hash(kind, &name, &key));
         // A repeated request needs no reservation, and is found even when the queue is full.
@@ -86,8 +86,14 @@ impl Invocations {
             None => self.place(&tenant)?,
         };
         self.check_room(&tenant, bytes)?;
-        let record = Record::new(kind, name, version, &request_id, Part { digest: staged.digest, bytes });
-        let record = Record {
+        let record = InvocationRecord::new(
+            kind,
+            name,
+            version,
+            &request_id,
+            StoredMessage { digest: staged.digest, bytes },
+        );
+        let record = InvocationRecord {
             callback: has_callback.then_some(CallbackState {
                 status: CallbackStatus::Pending,
                 attempts: 0,
@@ -151,7 +157,7 @@ impl Invocations {
                 .as_bytes(),
         );
         let head =
-            line(&RequestHead { id, method, uri, headers: Headers::from_map(&head.headers), callback });
+            line(&RequestHead { id, method, uri, headers: StoredHeaders::from_map(&head.headers), callback });
         let head_bytes = head.len() as u64;
         if head_bytes > HEAD_BYTES_MAX {
             let text = format!("the request's headers take more than {HEAD_BYTES_MAX} bytes");
@@ -189,8 +195,8 @@ impl Invocations {
         let tenant_len_max = self.config.tenant_queue_len_max;
         self.index.lock().accept(tenant, len_max as usize, tenant_len_max as usize).map_err(|full| {
             let (whose, len_max, setting) = match full {
-                Full::Node => ("this node", len_max, "async.queue_len_max"),
-                Full::Tenant => ("the tenant", tenant_len_max, "async.tenant_queue_len_max"),
+                QueueLimit::Node => ("this node", len_max, "async.queue_len_max"),
+                QueueLimit::Tenant => ("the tenant", tenant_len_max, "async.tenant_queue_len_max"),
             };
             let text = format!(
                 "{len_max} asynchronous invocations of {whose} have not ended yet ({setting}); try again"
@@ -214,13 +220,13 @@ impl Invocations {
     }
 }
 
-impl Record {
+impl InvocationRecord {
     fn new(
         kind: InvocationKind,
         name: Name,
         version: Option<Version>,
         request_id: &str,
-        request: Part,
+        request: StoredMessage,
     ) -> Self {
         Self {
             kind,

@@ -1,13 +1,13 @@
 //! One attempt: counts it, runs the request like any call, and stores the response.
 
-use super::index::Work;
-use super::message::{HEAD_BYTES_MAX, Headers, Message, RequestHead, ResponseHead, line};
-use super::record::{Part, Record, Response, Step};
-use super::retry::{Failure, Loss, Verdict, judge, judge_loss};
+use super::index::PendingStep;
+use super::message::{HEAD_BYTES_MAX, Message, RequestHead, ResponseHead, StoredHeaders, line};
+use super::record::{InvocationRecord, NextStep, StoredMessage, StoredResponse};
+use super::retry::{FailedAttempt, Loss, RetryDecision, judge, judge_loss};
 use super::store::{Claim, Seen};
-use super::work::{Stop, Worked};
+use super::work::{ShutdownSignals, Worked};
 use super::{AsyncError, Invocations, now_ms};
-use crate::Gateway;
+use crate::RequestRunner;
 use futures::{StreamExt, stream};
 use std::pin::pin;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use weir_types::api::InvocationStatus;
 const WRITE_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Outcome of an attempt.
-enum Outcome {
+enum AttemptOutcome {
     /// The call was answered; `_kept` keeps the response's blob alive.
     Answered {
-        response: Response,
+        response: StoredResponse,
         _kept: Hold,
     },
     Failed(Fault),
@@ -36,14 +36,14 @@ enum Outcome {
 impl Invocations {
     pub(super) async fn attempt(
         &self,
-        gateway: &impl Gateway,
-        work: &Work,
-        stop: &Stop,
+        gateway: &impl RequestRunner,
+        work: &PendingStep,
+        stop: &ShutdownSignals,
     ) -> Result<Worked, AsyncError> {
         let Some(seen) = self.read(&work.tenant, work.id).await? else { return Ok(Worked::Stale) };
         let claim = if work.is_claimed { Claim::Keep } else { Claim::Take };
         let mut record = seen.record.clone();
-        if record.step() != Step::Run {
+        if record.step() != NextStep::Run {
             return Ok(Worked::Stale);
         }
         if claim == Claim::Take && record.status == InvocationStatus::Running {
@@ -66,14 +66,14 @@ impl Invocations {
             biased;
             () = work.cancelled.cancelled() => return Ok(Worked::Stale),
             outcome = self.run(gateway, &begun) => outcome,
-            () = stop.give_up.cancelled() => Outcome::GivenUp,
+            () = stop.give_up.cancelled() => AttemptOutcome::GivenUp,
         };
         let outcome = match outcome {
             // The stopping node rejected the call before it started.
-            Outcome::Failed(Fault { code: ErrorCode::Unavailable, .. })
+            AttemptOutcome::Failed(Fault { code: ErrorCode::Unavailable, .. })
                 if stop.begin_nothing.is_cancelled() =>
             {
-                Outcome::GivenUp
+                AttemptOutcome::GivenUp
             }
             other => other,
         };
@@ -82,7 +82,7 @@ impl Invocations {
 
     /// Records that the last attempt of an invocation ended with its node. The next attempt follows
     /// after a pause, so that restarts in a row do not use up the attempts.
-    async fn lost(&self, seen: &Seen, mut record: Record) -> Result<Worked, AsyncError> {
+    async fn lost(&self, seen: &Seen, mut record: InvocationRecord) -> Result<Worked, AsyncError> {
         let loss = Loss {
             attempts: record.attempts,
             uncounted: record.attempts_lost.into(),
@@ -91,12 +91,12 @@ impl Invocations {
             ran_ms_max: record.started_at_ms.and_then(|started| self.began_at_ms.checked_sub(started)),
         };
         match judge_loss(loss, &self.config, rand::random()) {
-            Verdict::Dead => {
+            RetryDecision::Dead => {
                 let text = format!("the node was lost in each of {} attempts", record.attempts);
                 record.fail(ErrorCode::NodeLost, &text);
                 self.end(seen, record, InvocationStatus::Dead).await
             }
-            Verdict::Again { after_ms, is_counted } => {
+            RetryDecision::Again { after_ms, is_counted } => {
                 let text = format!("the node was lost in attempt {}", record.attempts);
                 record.fail(ErrorCode::NodeLost, &text);
                 record.status = InvocationStatus::Queued;
@@ -111,7 +111,7 @@ impl Invocations {
     }
 
     /// Runs the request and stores the response.
-    async fn run(&self, gateway: &impl Gateway, begun: &Seen) -> Outcome {
+    async fn run(&self, gateway: &impl RequestRunner, begun: &Seen) -> AttemptOutcome {
         let response = async {
             let path = self.blobs.fetch(begun.record.request.digest).await?;
             let request = Message::<RequestHead>::open(&path).await?.request()?;
@@ -127,21 +127,24 @@ impl Invocations {
                 Err(Fault::new(ErrorCode::Internal, format!("the request cannot be read: {error}")))
             }
         };
-        answered.map_or_else(Outcome::Failed, |(response, _kept)| Outcome::Answered { response, _kept })
+        answered.map_or_else(AttemptOutcome::Failed, |(response, _kept)| AttemptOutcome::Answered {
+            response,
+            _kept,
+        })
     }
 
     async fn keep_answer(
         &self,
         begun: &Seen,
         response: axum::response::Response,
-    ) -> Result<(Response, Hold), Fault> {
+    ) -> Result<(StoredResponse, Hold), Fault> {
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
         let line = line(&ResponseHead {
             id: begun.id,
             attempt: begun.record.attempts,
             status,
-            headers: Headers::from_map(&head.headers),
+            headers: StoredHeaders::from_map(&head.headers),
         });
         let head_bytes = line.len() as u64;
         if head_bytes > HEAD_BYTES_MAX {
@@ -159,27 +162,32 @@ impl Invocations {
             }
             other => Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {other}")),
         })?;
-        let part = Part { digest: staged.digest, bytes: staged.bytes - head_bytes };
+        let part = StoredMessage { digest: staged.digest, bytes: staged.bytes - head_bytes };
         let kept = self.blobs.keep(staged).await;
         let hold = kept.map_err(|error| {
             Fault::new(ErrorCode::Internal, format!("the answer cannot be kept: {error}"))
         })?;
-        Ok((Response { status, part }, hold))
+        Ok((StoredResponse { status, part }, hold))
     }
 
-    /// Records the outcome of an attempt. Retries until the datastore is reachable and has space, or
-    /// the node gives up its work.
-    async fn settle(&self, begun: &Seen, outcome: Outcome, stop: &Stop) -> Result<Worked, AsyncError> {
+    /// Records the outcome of an attempt. Retries until the datastore is reachable and has space,
+    /// or the node gives up its work.
+    async fn settle(
+        &self,
+        begun: &Seen,
+        outcome: AttemptOutcome,
+        stop: &ShutdownSignals,
+    ) -> Result<Worked, AsyncError> {
         loop {
             let settled = match &outcome {
-                Outcome::Answered { response, .. } => {
+                AttemptOutcome::Answered { response, .. } => {
                     let mut record = begun.record.clone();
                     record.response = Some(*response);
                     record.error = None;
                     self.end(begun, record, InvocationStatus::Done).await
                 }
-                Outcome::Failed(fault) => self.fail(begun, fault).await,
-                Outcome::GivenUp => {
+                AttemptOutcome::Failed(fault) => self.fail(begun, fault).await,
+                AttemptOutcome::GivenUp => {
                     let mut record = begun.record.clone();
                     record.attempts -= 1;
                     record.status = InvocationStatus::Queued;
@@ -221,15 +229,15 @@ impl Invocations {
         } else {
             record.fail(fault.code, &fault.text);
         }
-        let failure = Failure {
+        let failure = FailedAttempt {
             code: fault.code,
             status: status(fault.code),
             attempts: record.attempts,
             age_ms: now_ms().saturating_sub(id.accepted_at_ms()),
         };
         match judge(failure, &self.config, rand::random()) {
-            Verdict::Dead => self.end(begun, record, InvocationStatus::Dead).await,
-            Verdict::Again { after_ms, is_counted } => {
+            RetryDecision::Dead => self.end(begun, record, InvocationStatus::Dead).await,
+            RetryDecision::Again { after_ms, is_counted } => {
                 record.status = InvocationStatus::Queued;
                 record.attempts -= u32::from(!is_counted);
                 record.due_at_ms = now_ms().saturating_add(after_ms);
@@ -241,7 +249,7 @@ impl Invocations {
     async fn end(
         &self,
         seen: &Seen,
-        mut record: Record,
+        mut record: InvocationRecord,
         status: InvocationStatus,
     ) -> Result<Worked, AsyncError> {
         record.end(status, now_ms());

@@ -1,14 +1,14 @@
 //! Callbacks: posts the result to the address in the request, which must be on an allowed host, by
 //! the connector of guests' requests.
 
-use super::index::Work;
+use super::index::PendingStep;
 use super::message::{Message, RequestHead, ResponseHead};
-use super::record::{Step, encode};
+use super::record::{NextStep, encode};
 use super::retry::backoff_ms;
 use super::store::{Claim, Seen};
-use super::work::{Stop, Worked};
+use super::work::{ShutdownSignals, Worked};
 use super::{AsyncError, Invocations, now_ms};
-use crate::Gateway;
+use crate::RequestRunner;
 use axum::body::Body;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
@@ -54,12 +54,12 @@ impl Invocations {
     /// Tries to deliver a result.
     pub(super) async fn call_back(
         &self,
-        gateway: &impl Gateway,
-        work: &Work,
-        stop: &Stop,
+        gateway: &impl RequestRunner,
+        work: &PendingStep,
+        stop: &ShutdownSignals,
     ) -> Result<Worked, AsyncError> {
         let Some(seen) = self.read(&work.tenant, work.id).await? else { return Ok(Worked::Stale) };
-        if seen.record.step() != Step::CallBack {
+        if seen.record.step() != NextStep::CallBack {
             return Ok(Worked::Stale);
         }
         let time_max = Duration::from_millis(self.config.callback_timeout_ms);
@@ -104,7 +104,7 @@ impl Invocations {
 
     /// Posts the result. A success status completes the delivery; the rest of the response is not
     /// read.
-    async fn send(&self, gateway: &impl Gateway, seen: &Seen) -> Result<(), String> {
+    async fn send(&self, gateway: &impl RequestRunner, seen: &Seen) -> Result<(), String> {
         let told = |error: AsyncError| error.to_string();
         let path = self.blobs.fetch(seen.record.request.digest).await.map_err(|error| error.to_string())?;
         let address = Message::<RequestHead>::open(&path).await.map_err(told)?.head.callback;

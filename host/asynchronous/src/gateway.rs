@@ -7,7 +7,7 @@ use weir_types::api::InvocationKind;
 use weir_types::{Name, TenantId};
 
 /// Runs the requests of asynchronous invocations.
-pub trait Gateway: Clone + Send + Sync + 'static {
+pub trait RequestRunner: Clone + Send + Sync + 'static {
     /// Runs a request that was accepted earlier. Returns the response that a synchronous caller
     /// would have received, or the node's error.
     fn run(&self, tenant: TenantId, request: Request)

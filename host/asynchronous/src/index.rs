@@ -5,17 +5,17 @@
 //! comes first; among equal tenants, the invocation that has been due longest.
 
 mod limits;
-pub(super) use limits::{FORGOTTEN_AT_ONCE, Full, Kept};
+pub(super) use limits::{FORGOTTEN_AT_ONCE, QueueLimit, RetentionLimits};
 
-use super::record::{Entry, Owner, Step};
+use super::record::{ClaimOwner, IndexEntry, NextStep};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use tokio_util::sync::CancellationToken;
 use weir_types::{AsyncId, ContentHash, TenantId};
 
 /// Index of all stored invocations.
 #[derive(Debug)]
-pub(super) struct Index {
-    owner: Owner,
+pub(super) struct InvocationIndex {
+    owner: ClaimOwner,
     items: HashMap<AsyncId, Item>,
     tenants: BTreeMap<TenantId, Tenant>,
     /// Unfinished invocations claimed by this node.
@@ -28,11 +28,11 @@ pub(super) struct Index {
 
 #[derive(Debug, Default)]
 struct Item {
-    entry: Option<Entry>,
-    claim: Option<Owner>,
+    entry: Option<IndexEntry>,
+    claim: Option<ClaimOwner>,
     /// Step in progress. The token is cancelled when the step is obsolete or another node has the
     /// claim.
-    working: Option<(Step, CancellationToken)>,
+    working: Option<(NextStep, CancellationToken)>,
     /// Earliest time at which this node starts the next step.
     not_before_ms: u64,
 }
@@ -52,31 +52,31 @@ struct Tenant {
 
 /// One step of an invocation, for this node to run.
 #[derive(Debug)]
-pub(super) struct Work {
+pub(super) struct PendingStep {
     pub(super) id: AsyncId,
     pub(super) tenant: TenantId,
-    pub(super) step: Step,
+    pub(super) step: NextStep,
     pub(super) is_claimed: bool,
     pub(super) cancelled: CancellationToken,
 }
 
 /// Next action of the work loop.
 #[derive(Debug)]
-pub(super) enum Next {
-    Work(Work),
+pub(super) enum LoopAction {
+    Work(PendingStep),
     /// Call again at this time, in Unix milliseconds.
     WaitUntil(u64),
     /// Call again after a change.
     Wait,
 }
 
-impl Index {
-    pub(super) fn new(owner: Owner) -> Self {
+impl InvocationIndex {
+    pub(super) fn new(owner: ClaimOwner) -> Self {
         Self { owner, items: HashMap::new(), tenants: BTreeMap::new(), own: 0, accepting: 0, working: 0 }
     }
 
     /// Records a new or changed invocation.
-    pub(super) fn put(&mut self, id: AsyncId, entry: Entry) {
+    pub(super) fn put(&mut self, id: AsyncId, entry: IndexEntry) {
         self.update(id, |item| item.entry = Some(entry));
     }
 
@@ -86,7 +86,7 @@ impl Index {
     }
 
     /// Records that a node claimed an invocation.
-    pub(super) fn claim(&mut self, id: AsyncId, owner: Owner) {
+    pub(super) fn claim(&mut self, id: AsyncId, owner: ClaimOwner) {
         self.update(id, |item| item.claim = Some(owner));
     }
 
@@ -105,10 +105,10 @@ impl Index {
     /// Replaces all known invocations and claims. Work in progress on this node stays recorded.
     pub(super) fn load(
         &mut self,
-        entries: impl IntoIterator<Item = (AsyncId, Entry)>,
-        claims: impl IntoIterator<Item = (AsyncId, Owner)>,
+        entries: impl IntoIterator<Item = (AsyncId, IndexEntry)>,
+        claims: impl IntoIterator<Item = (AsyncId, ClaimOwner)>,
     ) {
-        let mut known: HashMap<AsyncId, (Option<Entry>, Option<Owner>)> = HashMap::new();
+        let mut known: HashMap<AsyncId, (Option<IndexEntry>, Option<ClaimOwner>)> = HashMap::new();
         for (id, entry) in entries {
             known.entry(id).or_default().0 = Some(entry);
         }
@@ -126,28 +126,30 @@ impl Index {
 
     /// Selects the work to start at `now_ms`, and counts it as in progress. Selects none above
     /// `working_max` items in progress, or above `tenant_working_max` of one tenant.
-    pub(super) fn next(&mut self, now_ms: u64, working_max: usize, tenant_working_max: usize) -> Next {
+    pub(super) fn next(&mut self, now_ms: u64, working_max: usize, tenant_working_max: usize) -> LoopAction {
         if self.working >= working_max {
-            return Next::Wait;
+            return LoopAction::Wait;
         }
         let first = |tenant: &Tenant| tenant.ready.first().copied();
         let tenants = self.tenants.values().filter(|tenant| tenant.working < tenant_working_max);
         let due = tenants.filter_map(|tenant| Some((tenant.working, first(tenant)?)));
         let turn = due.clone().filter(|(_, (at_ms, _))| *at_ms <= now_ms).min();
         let Some((_, (_, id))) = turn else {
-            return due.map(|(_, (at_ms, _))| at_ms).min().map_or(Next::Wait, Next::WaitUntil);
+            return due.map(|(_, (at_ms, _))| at_ms).min().map_or(LoopAction::Wait, LoopAction::WaitUntil);
         };
         let cancelled = CancellationToken::new();
         let mut work = None;
         let token = cancelled.clone();
         self.update(id, |item| {
-            let Some(Entry { tenant, step, .. }) = &item.entry else { return };
+            let Some(IndexEntry { tenant, step, .. }) = &item.entry else { return };
             work = Some((tenant.clone(), *step, item.claim.is_some()));
             item.working = Some((*step, token));
         });
         match work {
-            Some((tenant, step, is_claimed)) => Next::Work(Work { id, tenant, step, is_claimed, cancelled }),
-            None => Next::Wait,
+            Some((tenant, step, is_claimed)) => {
+                LoopAction::Work(PendingStep { id, tenant, step, is_claimed, cancelled })
+            }
+            None => LoopAction::Wait,
         }
     }
 
@@ -208,7 +210,7 @@ impl Index {
         if item.working.is_some() {
             one(&mut tenant.working);
         }
-        if entry.step == Step::Forget {
+        if entry.step == NextStep::Forget {
             weigh(&mut tenant.ended_bytes);
             list(&mut tenant.ended, entry.at_ms);
             return;

@@ -17,7 +17,7 @@ mod config;
 pub use config::AsyncConfig;
 
 mod gateway;
-pub use gateway::Gateway;
+pub use gateway::RequestRunner;
 
 mod accept;
 mod attempt;
@@ -33,15 +33,15 @@ mod store;
 mod sweep;
 mod work;
 
-pub use accept::Offer;
+pub use accept::InvocationRequest;
 pub use callback::check_callback;
 pub use look::{Filter, Watched};
-pub use work::Stop;
+pub use work::ShutdownSignals;
 
-use index::Index;
+use index::InvocationIndex;
 use lease::Keeper;
 use parking_lot::Mutex;
-use record::Owner;
+use record::ClaimOwner;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -63,13 +63,13 @@ pub struct Invocations {
     metrics: Arc<Metrics>,
     connector: Arc<Connector>,
     changes: Changes,
-    owner: Owner,
+    owner: ClaimOwner,
     /// Start of this process's work.
     began_at_ms: u64,
     keeper: Keeper,
     /// Whether this is the only node.
     is_alone: bool,
-    index: Mutex<Index>,
+    index: Mutex<InvocationIndex>,
     /// Datastore revision that the index reflects.
     heard: Heard,
     /// Notified when there may be work to do.
@@ -128,7 +128,7 @@ impl AsyncError {
 }
 
 /// Dependencies of [`Invocations`].
-pub struct Parts {
+pub struct InvocationDeps {
     /// Limits, retries and retention.
     pub config: AsyncConfig,
     /// Datastore for the records and their claims.
@@ -153,15 +153,15 @@ impl Invocations {
     }
 
     /// Loads all invocations, and returns the datastore revision that they reflect.
-    pub async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), AsyncError> {
-        let Parts { config, datastore, blobs, metrics, connector, changes, is_alone } = parts;
-        let owner = Owner(rand::random());
+    pub async fn open(parts: InvocationDeps) -> Result<(Arc<Self>, Revision), AsyncError> {
+        let InvocationDeps { config, datastore, blobs, metrics, connector, changes, is_alone } = parts;
+        let owner = ClaimOwner(rand::random());
         if is_alone {
             store::drop_claims(&*datastore).await?;
         }
         let keeper = Keeper::start(datastore.clone(), config.lease_ms).await?;
         let invocations = Self {
-            index: Mutex::new(Index::new(owner)),
+            index: Mutex::new(InvocationIndex::new(owner)),
             waiters: Arc::new(Semaphore::new(config.waiters_max as usize)),
             config,
             datastore,

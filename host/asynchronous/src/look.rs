@@ -1,7 +1,7 @@
 //! Client operations on invocations: show, list, wait, cancel, retry and delete.
 
 use super::message::{Message, ResponseHead};
-use super::record::Record;
+use super::record::InvocationRecord;
 use super::store::{Claim, Seen};
 use super::{AsyncError, Invocations, now_ms};
 use axum::response::Response;
@@ -174,7 +174,7 @@ impl Invocations {
         tenant: &TenantId,
         id: AsyncId,
         claim: Claim,
-        change: impl Fn(&mut Record) -> bool,
+        change: impl Fn(&mut InvocationRecord) -> bool,
     ) -> Result<Option<Invocation>, AsyncError> {
         loop {
             let seen = self.find(tenant, id).await?;
@@ -211,7 +211,7 @@ impl Invocations {
 }
 
 impl Filter {
-    fn takes(&self, record: &Record) -> bool {
+    fn takes(&self, record: &InvocationRecord) -> bool {
         self.status.is_none_or(|status| record.status == status)
             && self.name.as_ref().is_none_or(|name| record.name == *name)
     }

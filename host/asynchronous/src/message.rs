@@ -40,7 +40,7 @@ pub(super) struct RequestHead {
     pub(super) id: AsyncId,
     pub(super) method: String,
     pub(super) uri: String,
-    pub(super) headers: Headers,
+    pub(super) headers: StoredHeaders,
     /// Callback address for the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) callback: Option<String>,
@@ -54,23 +54,24 @@ pub(super) struct ResponseHead {
     /// since only one of them is kept.
     pub(super) attempt: u32,
     pub(super) status: u16,
-    pub(super) headers: Headers,
+    pub(super) headers: StoredHeaders,
 }
 
 /// Headers as received. Each byte of a value becomes one character, so that JSON can represent any
 /// value.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Headers(Vec<(String, String)>);
+pub(super) struct StoredHeaders(Vec<(String, String)>);
 
-impl Headers {
+impl StoredHeaders {
     pub(super) fn from_map(headers: &HeaderMap) -> Self {
         let kept = headers.iter().filter(|(name, _)| !OF_CONNECTIONS.contains(name));
         let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
         Self(kept.map(|(name, value)| (name.as_str().to_owned(), text(value))).collect())
     }
 
-    /// Decodes the headers, and skips invalid ones. All headers from [`from_map`](Self::from_map) are valid.
+    /// Decodes the headers, and skips invalid ones. All headers from [`from_map`](Self::from_map)
+    /// are valid.
     fn map(&self) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(self.0.len());
         for (name, text) in &self.0 {
@@ -176,7 +177,7 @@ mod tests {
                 id: AsyncId::new(7, 7),
                 method: "PUT".into(),
                 uri: "/fn/f/a%20b?c=d".into(),
-                headers: Headers::from_map(&headers),
+                headers: StoredHeaders::from_map(&headers),
                 callback: None,
             };
             tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

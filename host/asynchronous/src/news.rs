@@ -1,6 +1,6 @@
 //! Keeps the index in step with the datastore, and wakes waiting clients.
 
-use super::record::{Place, decode, index, place};
+use super::record::{IndexKey, decode, index, place};
 use super::{AsyncError, Invocations, now_ms};
 use rand::Rng;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const SPREAD: u64 = 4;
 impl Invocations {
     /// Applies the changes after `revision`, for the lifetime of the future.
     pub fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
-        follow(self.datastore.clone(), Follower(self.clone()), revision)
+        follow(self.datastore.clone(), InvocationFollower(self.clone()), revision)
     }
 
     /// Reads all invocations, and returns the revision that they reflect.
@@ -26,8 +26,8 @@ impl Invocations {
         let mut claims = Vec::new();
         for found in &all {
             match place(&found.key) {
-                Some(Place::Entry(id)) => entries.extend(told(decode(found)).map(|entry| (id, entry))),
-                Some(Place::Claim(id)) => claims.extend(told(decode(found)).map(|owner| (id, owner))),
+                Some(IndexKey::Entry(id)) => entries.extend(told(decode(found)).map(|entry| (id, entry))),
+                Some(IndexKey::Claim(id)) => claims.extend(told(decode(found)).map(|owner| (id, owner))),
                 None => {}
             }
         }
@@ -46,19 +46,19 @@ impl Invocations {
             let mut index = self.index.lock();
             for event in &change.events {
                 match (place(event.key()), event) {
-                    (Some(Place::Entry(id)), Event::Put(entry)) => {
+                    (Some(IndexKey::Entry(id)), Event::Put(entry)) => {
                         changed.push(id);
                         told(decode(entry)).into_iter().for_each(|entry| index.put(id, entry));
                     }
-                    (Some(Place::Entry(id)), Event::Delete(_)) => {
+                    (Some(IndexKey::Entry(id)), Event::Delete(_)) => {
                         changed.push(id);
                         index.remove(id);
                         self.has_leftovers.store(true, Ordering::Relaxed);
                     }
-                    (Some(Place::Claim(id)), Event::Put(entry)) => {
+                    (Some(IndexKey::Claim(id)), Event::Put(entry)) => {
                         told(decode(entry)).into_iter().for_each(|owner| index.claim(id, owner));
                     }
-                    (Some(Place::Claim(id)), Event::Delete(_)) => {
+                    (Some(IndexKey::Claim(id)), Event::Delete(_)) => {
                         index.unclaim(id, now_ms() + rand::rng().random_range(0..=spread_ms));
                     }
                     (None, _) => {}
@@ -96,9 +96,9 @@ fn told<T>(read: Result<T, AsyncError>) -> Option<T> {
         .ok()
 }
 
-struct Follower(Arc<Invocations>);
+struct InvocationFollower(Arc<Invocations>);
 
-impl Follow for Follower {
+impl Follow for InvocationFollower {
     const WHAT: &'static str = "asynchronous invocations";
 
     fn prefix(&self) -> Option<Prefix> {

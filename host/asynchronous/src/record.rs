@@ -3,9 +3,9 @@
 //!
 //! | key | value | reader |
 //! |---|---|---|
-//! | `invocations/records/{tenant}/{id}` | [`Record`] | clients, and the node that runs it |
-//! | `invocations/index/entries/{id}` | [`Entry`] | every node's [`Index`](super::index::Index) |
-//! | `invocations/index/claims/{id}` | the [`Owner`], under its lease | every node's index |
+//! | `invocations/records/{tenant}/{id}` | [`InvocationRecord`] | clients, and the node that runs it |
+//! | `invocations/index/entries/{id}` | [`IndexEntry`] | every node's `InvocationIndex` |
+//! | `invocations/index/claims/{id}` | the [`ClaimOwner`], under its lease | every node's index |
 //! | `invocations/keys/{tenant}/{hash}` | [`KeyUse`] | repeated requests |
 
 use super::AsyncError;
@@ -27,7 +27,7 @@ const CALLBACK_ERROR_BYTES_MAX: usize = 80;
 
 /// Record of an asynchronous invocation. Short field names keep it small.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Record {
+pub(crate) struct InvocationRecord {
     pub(super) kind: InvocationKind,
     pub(super) name: Name,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,11 +46,11 @@ pub(crate) struct Record {
     #[serde(rename = "ended", default, skip_serializing_if = "Option::is_none")]
     pub(super) ended_at_ms: Option<u64>,
     pub(super) request_id: String,
-    pub(super) request: Part,
+    pub(super) request: StoredMessage,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<InvocationError>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) response: Option<Response>,
+    pub(super) response: Option<StoredResponse>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) callback: Option<CallbackState>,
     /// Hash of the idempotency key.
@@ -60,7 +60,7 @@ pub(crate) struct Record {
 
 /// A request or response, stored as a blob of its head and body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct StoredMessage {
     pub(super) digest: ContentHash,
     /// Size of the body alone.
     pub(super) bytes: u64,
@@ -68,16 +68,16 @@ pub(super) struct Part {
 
 /// Stored response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Response {
+pub(super) struct StoredResponse {
     pub(super) status: u16,
     #[serde(flatten)]
-    pub(super) part: Part,
+    pub(super) part: StoredMessage,
 }
 
 /// Next step of an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Step {
+pub(super) enum NextStep {
     Run,
     CallBack,
     /// Ended, and kept for the retention period.
@@ -86,9 +86,9 @@ pub(super) enum Step {
 
 /// Part of an invocation that every node knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) tenant: TenantId,
-    pub(super) step: Step,
+    pub(super) step: NextStep,
     /// Due time of the step; for an ended invocation, its end.
     pub(super) at_ms: u64,
     /// Size on disk.
@@ -99,7 +99,7 @@ pub(super) struct Entry {
 /// Process that works on invocations. Each start of a node gets a new value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Owner(pub(super) u64);
+pub(super) struct ClaimOwner(pub(super) u64);
 
 /// Earlier use of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,26 +109,26 @@ pub(super) struct KeyUse {
     pub(super) request: ContentHash,
 }
 
-impl Record {
+impl InvocationRecord {
     /// Returns the next step.
-    pub(super) fn step(&self) -> Step {
+    pub(super) fn step(&self) -> NextStep {
         match &self.callback {
-            _ if !self.status.is_end() => Step::Run,
-            Some(callback) if callback.status == CallbackStatus::Pending => Step::CallBack,
-            _ => Step::Forget,
+            _ if !self.status.is_end() => NextStep::Run,
+            Some(callback) if callback.status == CallbackStatus::Pending => NextStep::CallBack,
+            _ => NextStep::Forget,
         }
     }
 
-    pub(super) fn entry(&self, tenant: &TenantId) -> Entry {
+    pub(super) fn entry(&self, tenant: &TenantId) -> IndexEntry {
         let step = self.step();
         let response = self.response.as_ref().map(|response| response.part);
         let parts = [Some(self.request), response].into_iter().flatten();
-        Entry {
+        IndexEntry {
             tenant: tenant.clone(),
             step,
             at_ms: match step {
-                Step::Forget => self.ended_at_ms.unwrap_or(self.due_at_ms),
-                Step::Run | Step::CallBack => self.due_at_ms,
+                NextStep::Forget => self.ended_at_ms.unwrap_or(self.due_at_ms),
+                NextStep::Run | NextStep::CallBack => self.due_at_ms,
             },
             bytes: parts.clone().map(|part| part.bytes).sum(),
             blobs: parts.map(|part| part.digest).collect(),
@@ -176,7 +176,7 @@ impl Record {
             error: self.error.clone(),
             response: self
                 .response
-                .map(|Response { status, part }| InvocationResponse { status, bytes: part.bytes }),
+                .map(|StoredResponse { status, part }| InvocationResponse { status, bytes: part.bytes }),
             callback: self.callback.clone(),
         }
     }
@@ -239,16 +239,16 @@ pub(super) fn key_use_key(tenant: &TenantId, key: ContentHash) -> Result<Key, As
 }
 
 /// Kind of a key below [`index`].
-pub(super) enum Place {
+pub(super) enum IndexKey {
     Entry(AsyncId),
     Claim(AsyncId),
 }
 
-pub(super) fn place(key: &Key) -> Option<Place> {
+pub(super) fn place(key: &Key) -> Option<IndexKey> {
     let rest = key.as_str().strip_prefix("invocations/index/")?;
     match rest.split_once('/')? {
-        ("entries", id) => id.parse().ok().map(Place::Entry),
-        ("claims", id) => id.parse().ok().map(Place::Claim),
+        ("entries", id) => id.parse().ok().map(IndexKey::Entry),
+        ("claims", id) => id.parse().ok().map(IndexKey::Claim),
         _ => None,
     }
 }
@@ -261,8 +261,8 @@ mod tests {
     #[test]
     fn largest_record_is_below_1_kib() {
         let digest = ContentHash::from_content(b"x");
-        let part = Part { digest, bytes: u64::MAX };
-        let mut record = Record {
+        let part = StoredMessage { digest, bytes: u64::MAX };
+        let mut record = InvocationRecord {
             kind: InvocationKind::Inference,
             name: Name::new(&"n".repeat(63)).unwrap(),
             version: Some(Version(u32::MAX)),
@@ -275,7 +275,7 @@ mod tests {
             request_id: clip_request_id(&"\"".repeat(128)),
             request: part,
             error: None,
-            response: Some(Response { status: 599, part }),
+            response: Some(StoredResponse { status: 599, part }),
             callback: Some(CallbackState {
                 status: CallbackStatus::Delivered,
                 attempts: u32::MAX,
@@ -290,14 +290,14 @@ mod tests {
             record.fail_callback(&text);
             let encoded = encode(&record);
             assert!(encoded.len() < 1_024, "{} bytes", encoded.len());
-            assert_eq!(serde_json::from_slice::<Record>(&encoded).unwrap(), record);
+            assert_eq!(serde_json::from_slice::<InvocationRecord>(&encoded).unwrap(), record);
         }
     }
 
     #[test]
     fn next_step_follows_from_status_and_callback() {
         let digest = ContentHash::from_content(b"x");
-        let mut record = Record {
+        let mut record = InvocationRecord {
             kind: InvocationKind::Function,
             name: Name::new("f").unwrap(),
             version: None,
@@ -308,20 +308,20 @@ mod tests {
             due_at_ms: 5,
             ended_at_ms: None,
             request_id: String::new(),
-            request: Part { digest, bytes: 3 },
+            request: StoredMessage { digest, bytes: 3 },
             error: None,
             response: None,
             callback: Some(CallbackState { status: CallbackStatus::Pending, attempts: 0, error: None }),
             key: None,
         };
-        assert_eq!(record.step(), Step::Run);
+        assert_eq!(record.step(), NextStep::Run);
         record.end(InvocationStatus::Done, 9);
-        assert_eq!(record.step(), Step::CallBack);
+        assert_eq!(record.step(), NextStep::CallBack);
         if let Some(callback) = &mut record.callback {
             callback.status = CallbackStatus::Failed;
         }
         record.due_at_ms = 20;
         let entry = record.entry(&TenantId::default());
-        assert_eq!((entry.step, entry.at_ms, entry.bytes), (Step::Forget, 9, 3));
+        assert_eq!((entry.step, entry.at_ms, entry.bytes), (NextStep::Forget, 9, 3));
     }
 }

@@ -4,15 +4,16 @@ use crate::AsyncConfig;
 use http::StatusCode;
 use weir_types::ErrorCode;
 
-/// Time after the start of an attempt within which a restart of its node does not count as an attempt.
+/// Time after the start of an attempt within which a restart of its node does not count as an
+/// attempt.
 const BRIEF_MS: u64 = 1_000;
-/// Attempts of an invocation that do not count although they ended with their node. A call that crashes
-/// its node at once must not do so for ever.
+/// Attempts of an invocation that do not count although they ended with their node. A call that
+/// crashes its node at once must not do so for ever.
 const UNCOUNTED_MAX: u32 = 3;
 
 /// Decision about a failed attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RetryDecision {
     /// No retry: it would not help, or the attempts or the time are used up.
     Dead,
     /// Retry after this time.
@@ -25,7 +26,7 @@ pub(super) enum Verdict {
 
 /// A failed attempt.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Failure {
+pub(super) struct FailedAttempt {
     pub(super) code: ErrorCode,
     /// HTTP status of the code.
     pub(super) status: StatusCode,
@@ -36,22 +37,22 @@ pub(super) struct Failure {
 }
 
 /// Judges a failure. `chance`, from 0 to 1, spreads the retries of attempts that failed together.
-pub(super) fn judge(failure: Failure, config: &AsyncConfig, chance: f64) -> Verdict {
-    let Failure { code, status, attempts, age_ms } = failure;
+pub(super) fn judge(failure: FailedAttempt, config: &AsyncConfig, chance: f64) -> RetryDecision {
+    let FailedAttempt { code, status, attempts, age_ms } = failure;
     let has_not_begun = matches!(code, ErrorCode::QueueFull | ErrorCode::Unavailable);
     if has_not_begun {
         // The pause grows with the age of the invocation.
         let after_ms = (age_ms / 4).clamp(config.backoff_ms, config.backoff_ms_max.max(config.backoff_ms));
         return match age_ms >= config.age_ms_max {
-            true => Verdict::Dead,
-            false => Verdict::Again { after_ms: spread(after_ms, chance), is_counted: false },
+            true => RetryDecision::Dead,
+            false => RetryDecision::Again { after_ms: spread(after_ms, chance), is_counted: false },
         };
     }
     let is_callers = status.is_client_error() && code != ErrorCode::Cancelled;
     if is_callers || code == ErrorCode::NotSupported || attempts >= config.attempts_max {
-        return Verdict::Dead;
+        return RetryDecision::Dead;
     }
-    Verdict::Again { after_ms: backoff_ms(attempts, config, chance), is_counted: true }
+    RetryDecision::Again { after_ms: backoff_ms(attempts, config, chance), is_counted: true }
 }
 
 /// An attempt that ended with its node.
@@ -65,15 +66,18 @@ pub(super) struct Loss {
     pub(super) ran_ms_max: Option<u64>,
 }
 
-/// Judges the loss of an attempt with its node. A node that restarts soon after the attempt began says
-/// nothing about the invocation, unless this happens again and again.
-pub(super) fn judge_loss(loss: Loss, config: &AsyncConfig, chance: f64) -> Verdict {
+/// Judges the loss of an attempt with its node. A node that restarts soon after the attempt began
+/// says nothing about the invocation, unless this happens again and again.
+pub(super) fn judge_loss(loss: Loss, config: &AsyncConfig, chance: f64) -> RetryDecision {
     let Loss { attempts, uncounted, ran_ms_max } = loss;
     let is_counted = uncounted >= UNCOUNTED_MAX || ran_ms_max.is_none_or(|ran_ms| ran_ms > BRIEF_MS);
     if is_counted && attempts >= config.attempts_max.max(1) {
-        return Verdict::Dead;
+        return RetryDecision::Dead;
     }
-    Verdict::Again { after_ms: backoff_ms(attempts.saturating_add(uncounted), config, chance), is_counted }
+    RetryDecision::Again {
+        after_ms: backoff_ms(attempts.saturating_add(uncounted), config, chance),
+        is_counted,
+    }
 }
 
 /// Returns the backoff after this number of attempts.
@@ -99,8 +103,8 @@ mod tests {
     use proptest::prelude::*;
     use weir_call::status;
 
-    fn judged(code: ErrorCode, attempts: u32, age_ms: u64) -> Verdict {
-        judge(Failure { code, status: status(code), attempts, age_ms }, &AsyncConfig::default(), 0.0)
+    fn judged(code: ErrorCode, attempts: u32, age_ms: u64) -> RetryDecision {
+        judge(FailedAttempt { code, status: status(code), attempts, age_ms }, &AsyncConfig::default(), 0.0)
     }
 
     #[test]
@@ -111,47 +115,55 @@ mod tests {
             ErrorCode::BodyTooLarge,
             ErrorCode::NotSupported,
         ] {
-            assert_eq!(judged(code, 1, 0), Verdict::Dead, "{code}");
+            assert_eq!(judged(code, 1, 0), RetryDecision::Dead, "{code}");
         }
         for code in
             [ErrorCode::GuestTrap, ErrorCode::DeadlineExceeded, ErrorCode::NodeLost, ErrorCode::Cancelled]
         {
-            assert_eq!(judged(code, 1, 0), Verdict::Again { after_ms: 1_000, is_counted: true }, "{code}");
-            assert_eq!(judged(code, 2, 0), Verdict::Again { after_ms: 2_000, is_counted: true }, "{code}");
-            assert_eq!(judged(code, 3, 0), Verdict::Dead, "{code}");
+            assert_eq!(
+                judged(code, 1, 0),
+                RetryDecision::Again { after_ms: 1_000, is_counted: true },
+                "{code}"
+            );
+            assert_eq!(
+                judged(code, 2, 0),
+                RetryDecision::Again { after_ms: 2_000, is_counted: true },
+                "{code}"
+            );
+            assert_eq!(judged(code, 3, 0), RetryDecision::Dead, "{code}");
         }
     }
 
     #[test]
     fn rejected_starts_back_off_until_the_age_limit() {
-        let again = |after_ms| Verdict::Again { after_ms, is_counted: false };
+        let again = |after_ms| RetryDecision::Again { after_ms, is_counted: false };
         assert_eq!(judged(ErrorCode::QueueFull, 3, 0), again(1_000));
         assert_eq!(judged(ErrorCode::Unavailable, 9, 40_000), again(10_000));
         assert_eq!(judged(ErrorCode::QueueFull, 1, 3_600_000), again(60_000));
-        assert_eq!(judged(ErrorCode::QueueFull, 1, 6 * 3_600_000), Verdict::Dead);
+        assert_eq!(judged(ErrorCode::QueueFull, 1, 6 * 3_600_000), RetryDecision::Dead);
     }
 
-    fn lost(attempts: u32, uncounted: u32, ran_ms_max: Option<u64>) -> Verdict {
+    fn lost(attempts: u32, uncounted: u32, ran_ms_max: Option<u64>) -> RetryDecision {
         judge_loss(Loss { attempts, uncounted, ran_ms_max }, &AsyncConfig::default(), 0.0)
     }
 
     #[test]
     fn lost_attempts_are_retried_with_backoff() {
         for ran_ms_max in [None, Some(1_001)] {
-            assert_eq!(lost(1, 0, ran_ms_max), Verdict::Again { after_ms: 1_000, is_counted: true });
-            assert_eq!(lost(2, 0, ran_ms_max), Verdict::Again { after_ms: 2_000, is_counted: true });
-            assert_eq!(lost(3, 0, ran_ms_max), Verdict::Dead);
+            assert_eq!(lost(1, 0, ran_ms_max), RetryDecision::Again { after_ms: 1_000, is_counted: true });
+            assert_eq!(lost(2, 0, ran_ms_max), RetryDecision::Again { after_ms: 2_000, is_counted: true });
+            assert_eq!(lost(3, 0, ran_ms_max), RetryDecision::Dead);
         }
     }
 
     #[test]
     fn restarts_within_the_first_second_do_not_count_at_first() {
-        let uncounted = |after_ms| Verdict::Again { after_ms, is_counted: false };
+        let uncounted = |after_ms| RetryDecision::Again { after_ms, is_counted: false };
         assert_eq!(lost(1, 0, Some(300)), uncounted(1_000));
         assert_eq!(lost(1, 1, Some(300)), uncounted(2_000));
         assert_eq!(lost(3, 2, Some(1_000)), uncounted(16_000), "the last attempt does not count either");
-        assert_eq!(lost(1, 3, Some(300)), Verdict::Again { after_ms: 8_000, is_counted: true });
-        assert_eq!(lost(3, 3, Some(300)), Verdict::Dead);
+        assert_eq!(lost(1, 3, Some(300)), RetryDecision::Again { after_ms: 8_000, is_counted: true });
+        assert_eq!(lost(3, 3, Some(300)), RetryDecision::Dead);
     }
 
     proptest! {
@@ -163,8 +175,8 @@ mod tests {
             for (count, ran_ms_max) in times.into_iter().enumerate() {
                 attempts += 1;
                 match judge_loss(Loss { attempts, uncounted, ran_ms_max }, &AsyncConfig::default(), 0.5) {
-                    Verdict::Dead => return Ok(()),
-                    Verdict::Again { after_ms, is_counted } => {
+                    RetryDecision::Dead => return Ok(()),
+                    RetryDecision::Again { after_ms, is_counted } => {
                         prop_assert!(after_ms > 0 && count < 6);
                         attempts -= u32::from(!is_counted);
                         uncounted += u32::from(!is_counted);
@@ -180,8 +192,8 @@ mod tests {
             backoff_ms: u64, backoff_ms_max: u64,
         ) {
             let config = AsyncConfig { backoff_ms, backoff_ms_max, ..AsyncConfig::default() };
-            let failure = Failure { code, status: status(code), attempts, age_ms };
-            if let Verdict::Again { after_ms, is_counted } = judge(failure, &config, chance) {
+            let failure = FailedAttempt { code, status: status(code), attempts, age_ms };
+            if let RetryDecision::Again { after_ms, is_counted } = judge(failure, &config, chance) {
                 prop_assert!(after_ms <= backoff_ms_max.max(backoff_ms));
                 prop_assert!(!is_counted || attempts < config.attempts_max);
                 prop_assert!(is_counted || age_ms < config.age_ms_max);

@@ -2,7 +2,7 @@
 //! change.
 
 use super::record::{
-    KeyUse, Record, Step, claim_key, decode, encode, entry_key, index, key_use_key, record_key,
+    InvocationRecord, KeyUse, NextStep, claim_key, decode, encode, entry_key, index, key_use_key, record_key,
 };
 use super::{AsyncError, Invocations, record};
 use weir_datastore::{Compare, Datastore, LIST_LIMIT_MAX, Prefix, Revision, Transaction};
@@ -16,7 +16,7 @@ const DROPPED_AT_ONCE: usize = 100;
 pub(super) struct Seen {
     pub(super) tenant: TenantId,
     pub(super) id: AsyncId,
-    pub(super) record: Record,
+    pub(super) record: InvocationRecord,
     pub(super) revision: Revision,
 }
 
@@ -55,7 +55,7 @@ impl Invocations {
         &self,
         tenant: &TenantId,
         id: AsyncId,
-        record: &Record,
+        record: &InvocationRecord,
         key_use: Option<(ContentHash, KeyUse)>,
     ) -> Result<Option<Revision>, AsyncError> {
         let place = record_key(tenant, id)?;
@@ -77,7 +77,7 @@ impl Invocations {
     pub(super) async fn write(
         &self,
         seen: &Seen,
-        record: &Record,
+        record: &InvocationRecord,
         claim: Claim,
     ) -> Result<Option<Revision>, AsyncError> {
         let Seen { tenant, id, revision, .. } = seen;
@@ -126,7 +126,7 @@ impl Invocations {
         &self,
         tenant: &TenantId,
         after: Option<AsyncId>,
-    ) -> Result<(Vec<(AsyncId, Record)>, Option<AsyncId>), AsyncError> {
+    ) -> Result<(Vec<(AsyncId, InvocationRecord)>, Option<AsyncId>), AsyncError> {
         let after = after.map(|after| record_key(tenant, after)).transpose()?;
         let below = record::records(tenant)?;
         let listing = self.datastore.list(&below, after.as_ref(), LIST_LIMIT_MAX).await?;
@@ -141,7 +141,7 @@ impl Invocations {
     }
 }
 
-impl Step {
+impl NextStep {
     /// Returns the effect on the claim of a write after which this is the next step.
     pub(super) fn claim_after(self) -> Claim {
         match self {

@@ -1,6 +1,6 @@
 //! Deletes invocations past their retention or above the tenant's limits.
 
-use super::index::{FORGOTTEN_AT_ONCE, Kept};
+use super::index::{FORGOTTEN_AT_ONCE, RetentionLimits};
 use super::{AsyncError, Invocations, now_ms};
 use futures::{TryStreamExt, stream};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl Invocations {
     }
 
     async fn forget_old(&self) -> Result<(), AsyncError> {
-        let kept = Kept {
+        let kept = RetentionLimits {
             retention_ms: self.config.retention_ms,
             tenant_kept_max: self.config.tenant_kept_max as usize,
             tenant_bytes_max: self.config.tenant_bytes_max,

@@ -1,9 +1,9 @@
 //! Work loop: runs due steps, a limited number at a time, until they end.
 
-use super::index::{Next, Work};
-use super::record::Step;
+use super::index::{LoopAction, PendingStep};
+use super::record::NextStep;
 use super::{AsyncError, Invocations, now_ms};
-use crate::Gateway;
+use crate::RequestRunner;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ const DAMAGED_MS: u64 = 60_000;
 
 /// Shutdown signals of the work loop.
 #[derive(Clone)]
-pub struct Stop {
+pub struct ShutdownSignals {
     /// Start no further work.
     pub begin_nothing: CancellationToken,
     /// Give up work in progress, and leave it to other nodes or to the next start.
@@ -44,20 +44,20 @@ impl From<Option<Revision>> for Worked {
 impl Invocations {
     /// Works on due invocations until `stop.begin_nothing`, then waits until the work in progress
     /// has ended or is given up. Ends all claims on return.
-    pub async fn work(self: Arc<Self>, gateway: impl Gateway, stop: Stop) {
+    pub async fn work(self: Arc<Self>, gateway: impl RequestRunner, stop: ShutdownSignals) {
         let mut working = JoinSet::new();
         let working_max = self.config.running_max;
         let tenant_working_max = self.config.tenant_running_max.max(1);
         loop {
             let next = self.index.lock().next(now_ms(), working_max as usize, tenant_working_max as usize);
             let due_at_ms = match next {
-                Next::Work(work) => {
+                LoopAction::Work(work) => {
                     self.count();
                     working.spawn(self.clone().work_on(gateway.clone(), work, stop.clone()));
                     continue;
                 }
-                Next::WaitUntil(at_ms) => Some(at_ms),
-                Next::Wait => None,
+                LoopAction::WaitUntil(at_ms) => Some(at_ms),
+                LoopAction::Wait => None,
             };
             tokio::select! {
                 () = stop.begin_nothing.cancelled() => break,
@@ -70,13 +70,13 @@ impl Invocations {
         self.keeper.end().await;
     }
 
-    async fn work_on(self: Arc<Self>, gateway: impl Gateway, work: Work, stop: Stop) {
+    async fn work_on(self: Arc<Self>, gateway: impl RequestRunner, work: PendingStep, stop: ShutdownSignals) {
         let mut working =
             Working { invocations: self.clone(), id: work.id, not_before_ms: now_ms() + STALE_MS };
         let worked = match work.step {
-            Step::Run => self.attempt(&gateway, &work, &stop).await,
-            Step::CallBack => self.call_back(&gateway, &work, &stop).await,
-            Step::Forget => Ok(Worked::Stale),
+            NextStep::Run => self.attempt(&gateway, &work, &stop).await,
+            NextStep::CallBack => self.call_back(&gateway, &work, &stop).await,
+            NextStep::Forget => Ok(Worked::Stale),
         };
         match worked {
             Ok(Worked::Written(revision)) => {

@@ -119,7 +119,7 @@ pub struct WholeBody;
 /// Response extension: tells the connection that the function that writes the body has exceeded a
 /// limit of time, and that the rest of the body must not wait for the client. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Overrun(Arc<OverrunState>);
+pub struct BodyOverrun(Arc<OverrunState>);
 
 #[derive(Debug, Default)]
 struct OverrunState {
@@ -128,7 +128,7 @@ struct OverrunState {
     connection: AtomicWaker,
 }
 
-impl Overrun {
+impl BodyOverrun {
     /// Records that a limit of time was exceeded.
     pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);

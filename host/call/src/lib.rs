@@ -12,7 +12,7 @@ mod invocation_id;
 pub use invocation_id::next_invocation_id;
 
 mod objective;
-pub use objective::{Objective, Outcome};
+pub use objective::{Objective, ObjectiveOutcome};
 
 mod status;
 pub use status::status;

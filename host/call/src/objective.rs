@@ -17,7 +17,7 @@ pub struct Objective {
 
 /// Outcome of a call with an objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ObjectiveOutcome {
     /// Finished without an error, within the latency limit.
     Kept,
     /// Late, or failed.
@@ -26,7 +26,7 @@ pub enum Outcome {
     Rejected,
 }
 
-impl Outcome {
+impl ObjectiveOutcome {
     /// All outcomes, in the order of their variants.
     pub const ALL: [Self; 3] = [Self::Kept, Self::Missed, Self::Rejected];
 
@@ -65,14 +65,14 @@ impl Objective {
 
     /// Returns the outcome of a call that took `time`. None without an objective, or if the caller
     /// was gone.
-    pub fn outcome(&self, failed: Option<ErrorCode>, time: Duration) -> Option<Outcome> {
+    pub fn outcome(&self, failed: Option<ErrorCode>, time: Duration) -> Option<ObjectiveOutcome> {
         match failed {
             _ if self.is_none() => None,
-            Some(ErrorCode::SloUnattainable) => Some(Outcome::Rejected),
+            Some(ErrorCode::SloUnattainable) => Some(ObjectiveOutcome::Rejected),
             Some(ErrorCode::Cancelled) => None,
-            Some(_) => Some(Outcome::Missed),
-            None if self.latency.is_none_or(|latency| time <= latency) => Some(Outcome::Kept),
-            None => Some(Outcome::Missed),
+            Some(_) => Some(ObjectiveOutcome::Missed),
+            None if self.latency.is_none_or(|latency| time <= latency) => Some(ObjectiveOutcome::Kept),
+            None => Some(ObjectiveOutcome::Missed),
         }
     }
 
@@ -119,10 +119,10 @@ mod tests {
         let one = Objective { latency: Some(Duration::from_millis(10)), cost_max: None };
         let quick = Duration::from_millis(10);
         let slow = Duration::from_millis(11);
-        assert_eq!(one.outcome(None, quick), Some(Outcome::Kept));
-        assert_eq!(one.outcome(None, slow), Some(Outcome::Missed));
-        assert_eq!(one.outcome(Some(ErrorCode::GuestTrap), quick), Some(Outcome::Missed));
-        assert_eq!(one.outcome(Some(ErrorCode::SloUnattainable), quick), Some(Outcome::Rejected));
+        assert_eq!(one.outcome(None, quick), Some(ObjectiveOutcome::Kept));
+        assert_eq!(one.outcome(None, slow), Some(ObjectiveOutcome::Missed));
+        assert_eq!(one.outcome(Some(ErrorCode::GuestTrap), quick), Some(ObjectiveOutcome::Missed));
+        assert_eq!(one.outcome(Some(ErrorCode::SloUnattainable), quick), Some(ObjectiveOutcome::Rejected));
         assert_eq!(one.outcome(Some(ErrorCode::Cancelled), slow), None);
         assert_eq!(Objective::default().outcome(None, slow), None);
     }

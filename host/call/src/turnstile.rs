@@ -7,18 +7,18 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use weir_types::{ErrorCode, TenantId};
 
-/// Bounded number of turns at a time. The next turn goes to the first waiter of the tenant that is next
-/// in the order of tenants.
+/// Bounded number of turns at a time. The next turn goes to the first waiter of the tenant that is
+/// next in the order of tenants.
 #[derive(Clone)]
-pub struct Turnstile(Arc<Shared>);
+pub struct Turnstile(Arc<TurnstileShared>);
 
 /// A turn, until dropped.
 pub struct Turn {
     /// `None` once the turn has passed to the next in line.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<TurnstileShared>>,
 }
 
-struct Shared {
+struct TurnstileShared {
     /// For the text of refusals.
     what: &'static str,
     tenant_waiting_max: usize,
@@ -34,12 +34,12 @@ struct Line {
 }
 
 impl Turnstile {
-    /// Lets `turns_max` have a turn at once, while at most `tenant_waiting_max` of each tenant wait.
-    /// Refusals call the turns `what`, in the plural.
+    /// Lets `turns_max` have a turn at once, while at most `tenant_waiting_max` of each tenant
+    /// wait. Refusals call the turns `what`, in the plural.
     #[must_use]
     pub fn new(what: &'static str, turns_max: usize, tenant_waiting_max: usize) -> Self {
         let line = Line { free: turns_max.max(1), order: VecDeque::new(), waiting: HashMap::new() };
-        Self(Arc::new(Shared { what, tenant_waiting_max, line: Mutex::new(line) }))
+        Self(Arc::new(TurnstileShared { what, tenant_waiting_max, line: Mutex::new(line) }))
     }
 
     /// Waits for a turn. Dropping the future leaves the line.
@@ -56,7 +56,7 @@ impl Turnstile {
             line.wait(tenant, self.0.tenant_waiting_max)
         };
         let turn = turn.ok_or_else(|| {
-            let Shared { what, tenant_waiting_max, .. } = &*self.0;
+            let TurnstileShared { what, tenant_waiting_max, .. } = &*self.0;
             let text = format!("{tenant_waiting_max} {what} of this tenant wait already; try again later");
             Fault::new(ErrorCode::QueueFull, text)
         })?;
@@ -217,8 +217,8 @@ mod tests {
     }
 
     proptest! {
-        /// However many wait, a tenant gets a turn after at most one of each other tenant, and no turn
-        /// is lost.
+        /// However many wait, a tenant gets a turn after at most one of each other tenant, and no
+        /// turn is lost.
         #[test]
         fn every_tenant_in_line_is_served_in_each_round(
             turns in 1_usize..3,

@@ -18,16 +18,16 @@ mod outcomes;
 mod secret;
 
 pub use dispatcher_server::{LINK_PATH, answer_link};
-pub use forward::{Call, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
+pub use forward::{ForwardedCall, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub use joining::join;
-pub use members::Report;
+pub use members::ActivityReport;
 pub use outcomes::{OUTCOMES_PATH, answer_outcome};
 
 use crate::ClusterConfig;
 use crate::placement::Placements;
 use election::Election;
-use forward::Client;
-use members::{Membership, Reports, View};
+use forward::ForwardClient;
+use members::{ClusterView, Membership, Reports};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
 use secret::Secret;
@@ -46,9 +46,9 @@ pub struct Cluster {
     node: NodeId,
     address: String,
     secret: Secret,
-    view: watch::Receiver<View>,
+    view: watch::Receiver<ClusterView>,
     reports: Reports,
-    client: Client,
+    client: ForwardClient,
     heartbeat: Duration,
     heartbeat_timeout: Duration,
     election: Mutex<Election>,
@@ -69,7 +69,7 @@ impl Cluster {
         membership: Membership,
         datastore: Arc<dyn Datastore>,
         placements: &Arc<Placements>,
-        report: impl Fn() -> Report + Send + 'static,
+        report: impl Fn() -> ActivityReport + Send + 'static,
         stop: &CancellationToken,
     ) -> (Arc<Self>, Participation) {
         let node = membership.node;
@@ -80,7 +80,7 @@ impl Cluster {
         let cluster = Arc::new(Self {
             node,
             address,
-            client: Client::new(&secret, heartbeat_timeout),
+            client: ForwardClient::new(&secret, heartbeat_timeout),
             secret,
             view: view.clone(),
             reports,
@@ -115,7 +115,7 @@ impl Cluster {
         let view = self.view.borrow();
         let reports = self.reports.read();
         let member = |(node, member): (&NodeId, &members::Member)| {
-            let Report { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
+            let ActivityReport { running, queued, devices } = reports.get(node).cloned().unwrap_or_default();
             let devices = devices.into_iter().map(|device| device.status(tenant)).collect();
             MemberStatus {
                 node: *node,
@@ -137,7 +137,7 @@ impl Cluster {
     }
 }
 
-impl Report {
+impl ActivityReport {
     /// The current activity of a node with these devices and metrics.
     pub fn new(devices: Vec<DeviceReport>, metrics: &Metrics) -> Self {
         let count = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);

@@ -8,8 +8,8 @@ pub use config::ClusterConfig;
 
 mod cluster;
 pub use cluster::{
-    Call, Cluster, GRACE, GRANT, LINK_PATH, NotForwarded, OUTCOMES_PATH, Participation, REFUSED, Report,
-    answer_link, answer_outcome, join, refused, restore_host,
+    ActivityReport, Cluster, ForwardedCall, GRACE, GRANT, LINK_PATH, NotForwarded, OUTCOMES_PATH,
+    Participation, REFUSED, answer_link, answer_outcome, join, refused, restore_host,
 };
 
 mod placement;
@@ -22,4 +22,4 @@ mod upkeep;
 pub use upkeep::keep_store_small;
 
 mod wire;
-pub use wire::{Grant, Granted, Resident};
+pub use wire::{AnnouncedModel, ForwardGrant, Granted};

@@ -32,18 +32,18 @@ pub use config::SchedulerConfig;
 pub use device_use::UseRecorder;
 pub(crate) use driver::LinkId;
 pub use guard::{LocalPlacement, PlacementGuard};
-pub(crate) use state::Step;
+pub(crate) use state::ForwardStep;
 pub use state::{Placement, RemotePlacement};
 
-use crate::wire::{Granted, Hello, NodeEvent, Resident, Running};
+use crate::wire::{AnnouncedInvocation, AnnouncedModel, Granted, Hello, NodeEvent};
 use clock::now;
 use device_use::RunningCall;
-use driver::Driver;
+use driver::PlacementDriver;
 use moka::sync::Cache;
 use parking_lot::Mutex;
-use record::Record;
+use record::RecordSink;
 use residency::{ReportedModel, ResidencyTable};
-use state::{Elsewhere, Placer, Refusal, State, Waiting};
+use state::{Elsewhere, PlacementRefusal, PlacementState, Placer, WaitingCall};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
@@ -70,11 +70,11 @@ pub struct Placements {
     address: Option<String>,
     devices: Vec<DeviceSpec>,
     scheduler: Setup,
-    state: Mutex<State>,
+    state: Mutex<PlacementState>,
     /// The outcomes of calls that ran here, and whose placement another node keeps.
     outcomes: Cache<InvocationId, Outcome>,
     /// Records the scheduler's events and actions.
-    record: Option<Record>,
+    record: Option<RecordSink>,
     /// The number of running calls without models that were placed here without asking the
     /// scheduler, and its limit.
     unasked: AtomicUsize,
@@ -110,8 +110,8 @@ pub struct PlacementConfig {
 
 /// The result of announcing an invocation to the scheduler.
 enum Placing {
-    Done(Result<Placement, Refusal>),
-    Waits(oneshot::Receiver<Result<Placement, Refusal>>),
+    Done(Result<Placement, PlacementRefusal>),
+    Waits(oneshot::Receiver<Result<Placement, PlacementRefusal>>),
 }
 
 impl Placements {
@@ -119,8 +119,8 @@ impl Placements {
     pub fn start(config: PlacementConfig) -> Arc<Self> {
         let PlacementConfig { node, address, devices, unasked_max, scheduler, record, metrics } = config;
         let residency = ResidencyTable::new(devices.len());
-        let state = State {
-            placer: Placer::Own(Box::new(Driver::new(
+        let state = PlacementState {
+            placer: Placer::Own(Box::new(PlacementDriver::new(
                 0,
                 hello(node, &address, &devices, &residency),
                 &scheduler,
@@ -141,7 +141,7 @@ impl Placements {
             scheduler,
             state: Mutex::new(state),
             outcomes: Cache::new(KEPT_OUTCOMES_MAX),
-            record: record.map(Record::new),
+            record: record.map(RecordSink::new),
             unasked: AtomicUsize::new(0),
             unasked_max,
             freed: Notify::new(),
@@ -225,8 +225,8 @@ impl Placements {
                         };
                         state.start(id, elsewhere, granted, Some(tenant.clone()), kept.take())
                     }
-                    Action::Reject { why, estimate, .. } => Err(Refusal::Rejected(why, estimate)),
-                    Action::WakeAt(_) => Err(Refusal::NoAnswer),
+                    Action::Reject { why, estimate, .. } => Err(PlacementRefusal::Rejected(why, estimate)),
+                    Action::WakeAt(_) => Err(PlacementRefusal::NoAnswer),
                 });
             }
             other => self.carry_out(state, other),
@@ -236,7 +236,7 @@ impl Placements {
         }
         let (start, started) = oneshot::channel();
         let models = own.unwrap_or_default();
-        state.waiting.insert(id, Waiting { tenant, models, arrival: kept, start });
+        state.waiting.insert(id, WaitingCall { tenant, models, arrival: kept, start });
         Placing::Waits(started)
     }
 
@@ -273,7 +273,7 @@ impl Placements {
 
     /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
     /// memory, each with its load time.
-    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(Resident, Duration)>) {
+    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(AnnouncedModel, Duration)>) {
         let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let (now, load_times): (Vec<_>, Vec<_>) = now()
@@ -287,7 +287,7 @@ impl Placements {
         for model in gone {
             self.tell(&mut state, NodeEvent::Evicted { device, model });
         }
-        for ReportedModel { resident: Resident { model, bytes, parts, .. }, is_new } in come {
+        for ReportedModel { resident: AnnouncedModel { model, bytes, parts, .. }, is_new } in come {
             let load_time = load_times.iter().find(|(loaded, _)| is_new && *loaded == model);
             let load_time_ns = load_time.map(|(_, time)| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
             self.tell(&mut state, NodeEvent::Loaded { device, model, bytes, load_time_ns, parts });
@@ -326,7 +326,12 @@ impl Placements {
         }
     }
 
-    fn announce(&self, state: &mut State, arrival: Arrival, carry_out: impl FnMut(&mut State, Action)) {
+    fn announce(
+        &self,
+        state: &mut PlacementState,
+        arrival: Arrival,
+        carry_out: impl FnMut(&mut PlacementState, Action),
+    ) {
         match &mut state.placer {
             Placer::Own(driver) => {
                 if let Some(earlier) = driver.arrived(arrival.invocation, self.node) {
@@ -346,14 +351,19 @@ impl Placements {
     }
 
     /// Reports an event on this node to the current placer.
-    fn tell(&self, state: &mut State, event: NodeEvent) {
+    fn tell(&self, state: &mut PlacementState, event: NodeEvent) {
         match &mut state.placer {
             Placer::Own(_) => self.feed(state, self.node, event),
             Placer::Dispatcher(link) => link.send(event),
         }
     }
 
-    fn decide(&self, state: &mut State, event: Event, carry_out: impl FnMut(&mut State, Action)) {
+    fn decide(
+        &self,
+        state: &mut PlacementState,
+        event: Event,
+        carry_out: impl FnMut(&mut PlacementState, Action),
+    ) {
         let Placer::Own(driver) = &mut state.placer else { return };
         let actions = driver.handle(self.time_ns(now()), event);
         self.carry_out_all(state, actions, carry_out);
@@ -361,9 +371,9 @@ impl Placements {
 
     fn carry_out_all(
         &self,
-        state: &mut State,
+        state: &mut PlacementState,
         mut actions: Vec<Action>,
-        mut carry_out: impl FnMut(&mut State, Action),
+        mut carry_out: impl FnMut(&mut PlacementState, Action),
     ) {
         for action in actions.drain(..) {
             carry_out(state, action);
@@ -377,7 +387,7 @@ impl Placements {
         }
     }
 
-    fn carry_out(&self, state: &mut State, action: Action) {
+    fn carry_out(&self, state: &mut PlacementState, action: Action) {
         state.explain(&action);
         match action {
             Action::Start { invocation, node, device, evict, why } => {
@@ -394,7 +404,7 @@ impl Placements {
         }
     }
 
-    fn may_evict(&self, state: &mut State, device: Ordinal, evict: Vec<ModelId>) {
+    fn may_evict(&self, state: &mut PlacementState, device: Ordinal, evict: Vec<ModelId>) {
         if !evict.is_empty() {
             state.residency.allow(device, evict);
             self.freed.notify_waiters();
@@ -402,18 +412,18 @@ impl Placements {
     }
 
     /// The address of `node`, if it is another node.
-    fn elsewhere(&self, state: &State, node: NodeId) -> Option<Elsewhere> {
+    fn elsewhere(&self, state: &PlacementState, node: NodeId) -> Option<Elsewhere> {
         let Placer::Own(driver) = &state.placer else { return None };
         (node != self.node).then(|| Elsewhere(driver.address(node).map(str::to_owned)))
     }
 
     /// This node's introduction to a scheduler.
-    fn hello(&self, state: &State) -> Hello {
+    fn hello(&self, state: &PlacementState) -> Hello {
         let now_ns = self.time_ns(now());
         let running = state.running.values().filter_map(|RunningCall { arrival, device, origin, .. }| {
             let arrival = arrival.clone()?;
             let deadline_in_ns = arrival.deadline_at_ns.saturating_sub(now_ns);
-            Some(Running { arrival, deadline_in_ns, device: *device, origin: *origin })
+            Some(AnnouncedInvocation { arrival, deadline_in_ns, device: *device, origin: *origin })
         });
         let running = running.collect();
         // The caller splits the list where a message has to be short.

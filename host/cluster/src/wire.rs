@@ -18,7 +18,7 @@ pub enum NodeEvent {
     Hello(Hello),
     /// More invocations that run on this node, after a [`Hello`] that has not named all of them.
     Running {
-        running: Vec<Running>,
+        running: Vec<AnnouncedInvocation>,
         is_last: bool,
     },
     /// An invocation requests a placement. Clocks differ between nodes, so its deadline and its due
@@ -99,13 +99,13 @@ pub struct Hello {
     pub address: String,
     pub devices: Vec<DeviceSpec>,
     /// The models in the memory of its devices, with their sizes.
-    pub resident: Vec<Resident>,
+    pub resident: Vec<AnnouncedModel>,
     /// The devices that accept no work for now.
     #[serde(default)]
     pub down: Vec<Ordinal>,
     /// The invocations that run here, placed by another scheduler, whichever node received them.
     #[serde(default)]
-    pub running: Vec<Running>,
+    pub running: Vec<AnnouncedInvocation>,
     /// Whether [`NodeEvent::Running`] follows, with further invocations.
     #[serde(default)]
     pub has_more: bool,
@@ -116,7 +116,7 @@ pub(crate) const RUNNING_PER_MESSAGE: usize = 100;
 
 /// An invocation that runs on the node that announces it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Running {
+pub struct AnnouncedInvocation {
     /// The invocation as it arrived. Its deadline is relative, as in [`NodeEvent::Arrived`].
     pub arrival: Arrival,
     /// The time until its deadline.
@@ -130,7 +130,7 @@ pub struct Running {
 
 /// A model in the memory of one of a node's devices.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Resident {
+pub struct AnnouncedModel {
     /// The device that holds the model.
     pub device: Ordinal,
     /// The resident model.
@@ -183,7 +183,7 @@ pub enum DispatcherCommand {
 
 /// The terms of a forwarded call.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Grant {
+pub struct ForwardGrant {
     /// The id of the invocation that runs the call.
     pub invocation: InvocationId,
     /// The tenant that the call runs for.
@@ -203,7 +203,7 @@ pub struct Grant {
     pub granted: Granted,
 }
 
-impl Grant {
+impl ForwardGrant {
     /// The objective of a call that arrived with `grant`; `own` is the objective in the manifest.
     pub fn objective(grant: Option<&Self>, own: impl Into<Objective>) -> Objective {
         match grant {

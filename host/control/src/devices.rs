@@ -1,7 +1,7 @@
 //! A node's devices by ordinal, and the models in their memory.
 //!
-//! A model is checked once, when it is pushed ([`Devices::preparer`]), and gets a variant for every
-//! platform that can run it. Each device has a separate cache; profiles are kept per kind of
+//! A model is checked once, when it is pushed ([`NodeDevices::preparer`]), and gets a variant for
+//! every platform that can run it. Each device has a separate cache; profiles are kept per kind of
 //! device.
 
 use std::collections::BTreeMap;
@@ -12,16 +12,16 @@ use weir_telemetry::DeviceReport;
 use weir_types::{Ordinal, Platform};
 
 /// All devices of a node; there is at least one.
-pub struct Devices {
+pub struct NodeDevices {
     first: NodeDevice,
     others: Vec<NodeDevice>,
     preparer: Arc<dyn Preparer>,
     /// `None` if kernel graphs are disabled.
-    kernel_graphs: Option<KernelGraphs>,
+    kernel_graphs: Option<KernelGraphSupport>,
 }
 
 /// The support for kernel graphs.
-pub struct KernelGraphs {
+pub struct KernelGraphSupport {
     /// Checks pushed kernel graphs.
     pub preparer: Arc<dyn Preparer>,
     /// The device memory of a tenant's worker process, shared by all of the tenant's graphs on the
@@ -42,13 +42,13 @@ pub struct NodeDevice {
     pub cache: ModelCache,
 }
 
-impl Devices {
+impl NodeDevices {
     /// Creates devices with these caches, in the order of their ordinals; `None` if there are no
     /// caches. `preparer` checks pushed models.
     pub fn new(
         caches: Vec<ModelCache>,
         preparer: Arc<dyn Preparer>,
-        kernel_graphs: Option<KernelGraphs>,
+        kernel_graphs: Option<KernelGraphSupport>,
     ) -> Option<Self> {
         let mut devices = (0..).zip(caches).map(|(ordinal, cache)| {
             let backend = cache.backend();

@@ -30,23 +30,23 @@ pub use autosize::autosize;
 pub use change::PushRequest;
 pub use config::{BackendKind, Isolation, ModelsConfig};
 pub use idle::{KeepAlive, let_idle_go};
-pub use loaded::{LoadError, LoadedModel};
+pub use loaded::{LoadedModel, ModelLoadError};
 pub use pinned::{ModelPin, RanOn};
 pub use profiles::keep_profiles;
-pub use store::PushError;
+pub use store::ModelPushError;
 
-use crate::devices::{Devices, NodeDevice};
+use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
 use futures::StreamExt;
-use known::{Damaged, Known};
+use known::{DamagedModel, KnownModels};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
 use record::{ModelRecord, id_of};
-use sharing::Shared;
+use sharing::SharedModelParts;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
-use store::Store;
+use store::ModelStore;
 use tokio::sync::Semaphore;
 use weir_datastore::{Datastore, Entry, Revision};
 use weir_inference::{BatchRules, Content, ModelKey, ModelSource, Prepared};
@@ -131,7 +131,7 @@ pub enum ModelsError {
     NotThere(DeviceChoice, String),
     /// The model was not prepared, stored or read.
     #[error(transparent)]
-    Push(#[from] PushError),
+    Push(#[from] ModelPushError),
     /// The autosize settings in the manifest are invalid.
     #[error(transparent)]
     Autosize(#[from] weir_types::AutosizeError),
@@ -159,7 +159,7 @@ pub struct ModelEntry {
     /// The platforms that failed to load the model.
     pub refusals: Refusals,
     /// The weights that the model shares with other models of its tenant.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedModelParts>,
     /// The device memory of the tenant's worker process, if the model runs in one. All models of
     /// the tenant in that worker share this memory.
     pub worker_bytes: u64,
@@ -191,10 +191,10 @@ struct Unreadable {
 /// The models of all tenants.
 pub struct Models {
     datastore: Arc<dyn Datastore>,
-    store: Store,
-    devices: Devices,
+    store: ModelStore,
+    devices: NodeDevices,
     metrics: Arc<Metrics>,
-    known: RwLock<Known>,
+    known: RwLock<KnownModels>,
     /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
     changes: Changes,
@@ -208,13 +208,13 @@ impl Models {
     pub async fn open(
         datastore: Arc<dyn Datastore>,
         blobs: Blobs,
-        devices: Devices,
+        devices: NodeDevices,
         metrics: Arc<Metrics>,
         changes: Changes,
     ) -> Result<(Arc<Self>, Revision), ModelsError> {
         let models = Self {
             datastore,
-            store: Store::new(blobs),
+            store: ModelStore::new(blobs),
             devices,
             metrics,
             known: RwLock::default(),
@@ -263,7 +263,7 @@ impl Models {
             Err(_) if self.is_superseded(entry).await => {}
             Err(Unreadable { why, may_heal }) => {
                 tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");
-                let damaged = Damaged { revision: entry.modified_at, why, may_heal };
+                let damaged = DamagedModel { revision: entry.modified_at, why, may_heal };
                 self.write().damaged.insert(id.clone(), damaged);
             }
         }
@@ -354,7 +354,7 @@ impl Models {
     }
 
     /// The devices that models run on.
-    pub fn devices(&self) -> &Devices {
+    pub fn devices(&self) -> &NodeDevices {
         &self.devices
     }
 
@@ -372,7 +372,7 @@ impl Models {
     pub fn damaged_versions(&self, tenant: &TenantId) -> Vec<(ModelId, String)> {
         let known = self.read_known();
         let own = known.damaged.iter().filter(|(id, _)| id.tenant == *tenant);
-        own.map(|(id, Damaged { why, .. })| (id.clone(), why.clone())).collect()
+        own.map(|(id, DamagedModel { why, .. })| (id.clone(), why.clone())).collect()
     }
 
     /// The devices that can run a model, by ordinal.
@@ -490,7 +490,7 @@ impl Models {
         Some(entry.source.key.clone())
     }
 
-    fn count(&self, known: &Known) {
+    fn count(&self, known: &KnownModels) {
         self.metrics.deployed.models.set(known.tenants.values().map(|models| models.len() as i64).sum());
     }
 
@@ -501,7 +501,7 @@ impl Models {
             tracing::warn!("unused model files are kept, because an unreadable model may refer to them");
             return Ok(());
         }
-        Ok(self.store.blobs().sweep(|| self.files()).await.map_err(PushError::Io)?)
+        Ok(self.store.blobs().sweep(|| self.files()).await.map_err(ModelPushError::Io)?)
     }
 
     /// Every file that some version refers to.
@@ -528,11 +528,11 @@ impl Models {
         Ok(Some(files))
     }
 
-    fn read_known(&self) -> RwLockReadGuard<'_, Known> {
+    fn read_known(&self) -> RwLockReadGuard<'_, KnownModels> {
         self.known.read()
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Known> {
+    fn write(&self) -> RwLockWriteGuard<'_, KnownModels> {
         self.known.write()
     }
 }

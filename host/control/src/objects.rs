@@ -16,10 +16,10 @@ mod sweep;
 use bytes::Bytes;
 pub use config::ObjectsConfig;
 use futures::stream;
-use known::{Full, Known};
-use memory::Memory;
+use known::{KnownObjects, ObjectLimitReached};
+use memory::ByteCache;
 use parking_lot::{RwLock, RwLockReadGuard};
-use record::{Record, object_key};
+use record::{ObjectRecord, object_key};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,16 +42,16 @@ pub struct Objects {
     changes: Changes,
     metrics: Arc<Metrics>,
     /// Changed only by events of the datastore.
-    known: RwLock<Known>,
+    known: RwLock<KnownObjects>,
     /// The revision of the datastore that `known` reflects.
     heard: Heard,
-    memory: Memory,
+    memory: ByteCache,
     /// Whether blobs have lost their records since the last sweep.
     has_leftovers: AtomicBool,
 }
 
 /// The dependencies of a node's objects.
-pub struct Parts {
+pub struct ObjectDeps {
     /// Sizes, quotas and lifetimes.
     pub config: ObjectsConfig,
     /// Stores the records.
@@ -82,7 +82,7 @@ pub enum ObjectError {
     },
     /// The tenant has reached its limit of objects or bytes.
     #[error(transparent)]
-    Full(#[from] Full),
+    Full(#[from] ObjectLimitReached),
     /// The requested time to live is 0 or above the limit.
     #[error("an object is kept for 1 to {ttl_ms_max} ms (objects.ttl_ms_max), not for {ttl_ms}")]
     Ttl {
@@ -146,10 +146,10 @@ impl ObjectError {
 
 impl Objects {
     /// Reads all objects. Also returns the revision that was read.
-    pub async fn open(parts: Parts) -> Result<(Arc<Self>, Revision), ObjectError> {
-        let Parts { config, datastore, blobs, changes, metrics, arena } = parts;
+    pub async fn open(parts: ObjectDeps) -> Result<(Arc<Self>, Revision), ObjectError> {
+        let ObjectDeps { config, datastore, blobs, changes, metrics, arena } = parts;
         let objects = Self {
-            memory: Memory::new(arena, config.free_percent_max),
+            memory: ByteCache::new(arena, config.free_percent_max),
             config,
             datastore,
             blobs,
@@ -193,7 +193,7 @@ impl Objects {
         let source = stream::iter([Ok::<_, Infallible>(Bytes::from(data.clone()))]);
         let staged = self.blobs.stage(source, bytes).await?;
         let put_at_ms = now_ms();
-        let record = Record {
+        let record = ObjectRecord {
             datatype: tensor.element_type(),
             shape: tensor.shape().clone(),
             bytes,
@@ -224,7 +224,7 @@ impl Objects {
     /// Returns the description and the tensor of the object `name`.
     pub async fn get(&self, tenant: &TenantId, name: &Name) -> Result<(Object, Tensor), ObjectError> {
         let record = self.record(tenant, name).await?;
-        let Record { digest, bytes, .. } = record;
+        let ObjectRecord { digest, bytes, .. } = record;
         // Protects the blob from sweeps: on a node that has not received the record yet, no record
         // refers to it.
         let _hold = self.blobs.in_use().hold([digest]);
@@ -249,7 +249,7 @@ impl Objects {
     pub async fn remove(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), ObjectError> {
         let key = object_key(tenant, name)?;
         let there = self.datastore.get(&key).await?.ok_or_else(|| ObjectError::NotFound(name.clone()))?;
-        let is_over = Record::decode(&there).is_ok_and(|record| record.is_over(now_ms()));
+        let is_over = ObjectRecord::decode(&there).is_ok_and(|record| record.is_over(now_ms()));
         let objects = self.clone();
         let removing = async move {
             if let Some(revision) = objects.datastore.commit(Transaction::new().delete(key)).await?.done() {
@@ -262,24 +262,29 @@ impl Objects {
     }
 
     /// The record of an object; read from the datastore if another node has only just written it.
-    async fn record(&self, tenant: &TenantId, name: &Name) -> Result<Record, ObjectError> {
+    async fn record(&self, tenant: &TenantId, name: &Name) -> Result<ObjectRecord, ObjectError> {
         let known = self.read_known().get(tenant, name).cloned();
         let record = match known {
             Some(record) => Some(record),
             None => {
                 let found = self.datastore.get(&object_key(tenant, name)?).await?;
-                found.as_ref().map(Record::decode).transpose()?
+                found.as_ref().map(ObjectRecord::decode).transpose()?
             }
         };
         record.filter(|record| !record.is_over(now_ms())).ok_or_else(|| ObjectError::NotFound(name.clone()))
     }
 
     /// Reserves room for an object that is about to be stored.
-    fn reserve(self: &Arc<Self>, tenant: &TenantId, name: &Name, bytes: u64) -> Result<Room, ObjectError> {
+    fn reserve(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        bytes: u64,
+    ) -> Result<ReservedRoom, ObjectError> {
         let ObjectsConfig { tenant_len_max, tenant_bytes_max, .. } = self.config;
         let mut known = self.known.write();
         known.reserve(tenant, name, bytes, tenant_len_max, tenant_bytes_max)?;
-        Ok(Room { objects: self.clone(), tenant: tenant.clone(), bytes })
+        Ok(ReservedRoom { objects: self.clone(), tenant: tenant.clone(), bytes })
     }
 
     /// Removes an expired object, unless it was stored again since.
@@ -291,7 +296,7 @@ impl Objects {
         Ok(())
     }
 
-    fn read_known(&self) -> RwLockReadGuard<'_, Known> {
+    fn read_known(&self) -> RwLockReadGuard<'_, KnownObjects> {
         self.known.read()
     }
 
@@ -301,13 +306,13 @@ impl Objects {
 }
 
 /// Room reserved for an object that is being stored, until its record counts.
-struct Room {
+struct ReservedRoom {
     objects: Arc<Objects>,
     tenant: TenantId,
     bytes: u64,
 }
 
-impl Drop for Room {
+impl Drop for ReservedRoom {
     fn drop(&mut self) {
         let mut known = self.objects.known.write();
         known.release(&self.tenant, self.bytes);

@@ -7,7 +7,7 @@
 //! revision, and becomes visible in memory only once it is durable. Calls never access the
 //! datastore. An unreadable record is skipped and reported; the node serves the others. In a
 //! cluster, every node follows the changes of the other nodes. The differences between functions
-//! and workflows are in their [`Kind`].
+//! and workflows are in their [`DeploymentKind`].
 
 mod change;
 mod entry;
@@ -17,12 +17,12 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry as RegistryEntry, Kind, Noun};
-pub use function::{Deployment, FunctionEntry, FunctionRecord, Functions, Prepare};
+pub use entry::{DeploymentKind, Noun, RegistryEntry};
+pub use function::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
-pub use record::Record;
-use record::{Head, Parsed, Value, parse};
+pub use record::VersionRecord;
+use record::{ActiveVersion, EntryContents, Parsed, parse};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -91,12 +91,12 @@ pub enum RegistryError {
 type Tenants<K> = HashMap<TenantId, BTreeMap<Name, Arc<RegistryEntry<K>>>>;
 
 /// The deployments of one kind, for all tenants.
-pub struct Registry<K: Kind = Functions> {
+pub struct Registry<K: DeploymentKind = FunctionParts> {
     datastore: Arc<dyn Datastore>,
     kind: K,
     tenants: RwLock<Tenants<K>>,
     /// Records that could not be read.
-    damaged: Mutex<Vec<Damaged>>,
+    damaged: Mutex<Vec<DamagedRecord>>,
     /// Deleted names with the revisions of their deletions, kept until no older events can arrive.
     deleted: Mutex<HashMap<(TenantId, Name), Revision>>,
     changes: Changes,
@@ -106,32 +106,32 @@ pub struct Registry<K: Kind = Functions> {
 
 /// A record that could not be read.
 #[derive(Debug, Clone)]
-struct Damaged {
+struct DamagedRecord {
     key: Key,
     why: String,
 }
 
 /// The datastore's records of one name.
-struct Stored<R> {
+struct StoredName<R> {
     /// The head, if it can be read.
-    head: Option<Head>,
+    head: Option<ActiveVersion>,
     head_revision: Option<Revision>,
     records: BTreeMap<Version, R>,
 }
 
-impl<R> Default for Stored<R> {
+impl<R> Default for StoredName<R> {
     fn default() -> Self {
         Self { head: None, head_revision: None, records: BTreeMap::new() }
     }
 }
 
 /// The datastore's records by name.
-type AllStored<R> = BTreeMap<(TenantId, Name), Stored<R>>;
+type AllStored<R> = BTreeMap<(TenantId, Name), StoredName<R>>;
 
 /// The state of a name after a change; `None` if the change removes the name.
-type After<R> = Option<(Head, BTreeMap<Version, R>)>;
+type After<R> = Option<(ActiveVersion, BTreeMap<Version, R>)>;
 
-impl<K: Kind> Registry<K> {
+impl<K: DeploymentKind> Registry<K> {
     /// Reads all deployments.
     pub async fn open(
         datastore: Arc<dyn Datastore>,
@@ -159,7 +159,7 @@ impl<K: Kind> Registry<K> {
         for entry in entries {
             if let Err(RegistryError::Damaged { key, why }) = take_in(&mut all, &entry) {
                 tracing::error!(%key, why, "unreadable record ignored");
-                damaged.push(Damaged { key, why });
+                damaged.push(DamagedRecord { key, why });
             }
         }
         *self.lock_damaged() = damaged;
@@ -189,13 +189,13 @@ impl<K: Kind> Registry<K> {
         Ok(())
     }
 
-    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: Stored<K::Record>) {
-        let Stored { head, head_revision, records } = stored;
+    fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: StoredName<K::Record>) {
+        let StoredName { head, head_revision, records } = stored;
         // Head and versions change in one transaction, so versions without a head cannot occur.
         let Some(revision) = head_revision else { return };
         let newest = records.keys().next_back().map_or(0, |newest| newest.0);
         // Replaces a damaged head: the next change rewrites it.
-        let head = head.unwrap_or(Head { active: Version(newest), next: Version(newest + 1) });
+        let head = head.unwrap_or(ActiveVersion { active: Version(newest), next: Version(newest + 1) });
         self.publish(tenant, name, revision, Some((head, records)));
     }
 
@@ -236,7 +236,7 @@ impl<K: Kind> Registry<K> {
     /// The entry that a deployment of `record` under a name would create, without publishing it.
     pub fn try_out(&self, tenant: &TenantId, name: &Name, record: K::Record) -> RegistryEntry<K> {
         let version = record.version();
-        let head = Head { active: version, next: version };
+        let head = ActiveVersion { active: version, next: version };
         RegistryEntry::new(
             &self.kind,
             (tenant, name),
@@ -251,7 +251,7 @@ impl<K: Kind> Registry<K> {
         let own = format!("{}/{tenant}/", K::ROOT);
         let damaged = self.lock_damaged();
         let own = damaged.iter().filter(|damaged| damaged.key.as_str().starts_with(&own));
-        own.map(|Damaged { key, why }| format!("{key}: {why}")).collect()
+        own.map(|DamagedRecord { key, why }| format!("{key}: {why}")).collect()
     }
 
     /// Publishes the state of a name as of `revision`, unless a newer state is already visible:
@@ -294,20 +294,20 @@ impl<K: Kind> Registry<K> {
         after
     }
 
-    fn lock_damaged(&self) -> MutexGuard<'_, Vec<Damaged>> {
+    fn lock_damaged(&self) -> MutexGuard<'_, Vec<DamagedRecord>> {
         self.damaged.lock()
     }
 }
 
-fn take_in<R: Record>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
+fn take_in<R: VersionRecord>(all: &mut AllStored<R>, entry: &Entry) -> Result<(), RegistryError> {
     let Parsed { tenant, name, value } = parse(entry)?;
     let stored = all.entry((tenant, name)).or_default();
     match value {
-        Value::Head(head) => {
+        EntryContents::Head(head) => {
             stored.head_revision = Some(entry.modified_at);
             stored.head = Some(head?);
         }
-        Value::Version(record) => {
+        EntryContents::Version(record) => {
             let record: Box<R> = record?;
             stored.records.insert(record.version(), *record);
         }

@@ -10,7 +10,7 @@
 mod flights;
 
 use bytes::Bytes;
-use flights::{Flights, Landed, Turn};
+use flights::{FlightRole, Flights, Landed};
 use http::{HeaderMap, StatusCode};
 use moka::Expiry;
 use moka::notification::RemovalCause;
@@ -31,7 +31,7 @@ const OVERHEAD_BYTES: u64 = 512;
 
 /// Response cache of all tenants.
 pub struct ResponseCache {
-    answers: Cache<Key, StoredResponse>,
+    answers: Cache<CacheKey, StoredResponse>,
     flights: Flights,
     /// Size limit of a cached response.
     answer_bytes_max: u64,
@@ -49,14 +49,14 @@ pub struct Scope {
 
 /// Cache key of a call. The scope stands for the tenant, name and version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct CacheKey {
     scope: u64,
     input: ContentHash,
 }
 
 /// Response for more than one caller. Cheap to clone.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub enum SharedResponse {
     /// The response of an HTTP function.
     Http(Arc<HttpAnswer>),
     /// The named outputs of a tensor function or model.
@@ -77,7 +77,7 @@ pub struct HttpAnswer {
 /// A cached response.
 #[derive(Debug, Clone)]
 struct StoredResponse {
-    answer: Answer,
+    answer: SharedResponse,
     made_at: Instant,
     ttl: Duration,
     bytes: u64,
@@ -94,16 +94,16 @@ pub struct Wish {
 #[derive(Debug)]
 pub struct Keep {
     /// The response to cache.
-    pub answer: Answer,
+    pub answer: SharedResponse,
     /// Longest time to live that the producer of the response allows, if set.
     pub ttl_max: Option<Duration>,
 }
 
 /// Result for a caller.
 #[derive(Debug)]
-pub enum Given<T> {
+pub enum CachedResult<T> {
     /// Response made for another call, and its age.
-    Hit(Answer, Duration),
+    Hit(SharedResponse, Duration),
     /// Result of the caller's own run.
     Ran(T),
 }
@@ -114,7 +114,7 @@ impl ResponseCache {
         let removed = metrics.clone();
         let answers = Cache::builder()
             .max_capacity(bytes_max)
-            .weigher(|_: &Key, kept: &StoredResponse| u32::try_from(kept.bytes).unwrap_or(u32::MAX))
+            .weigher(|_: &CacheKey, kept: &StoredResponse| u32::try_from(kept.bytes).unwrap_or(u32::MAX))
             .expire_after(EachItsOwn)
             .eviction_listener(move |_, _, cause| match cause {
                 RemovalCause::Size => _ = removed.response_cache.evicted.inc(),
@@ -149,7 +149,7 @@ impl ResponseCache {
         (self.answers.entry_count(), self.answers.weighted_size())
     }
 
-    fn keep(&self, key: Key, ttl: Duration, keep: Keep) -> Option<StoredResponse> {
+    fn keep(&self, key: CacheKey, ttl: Duration, keep: Keep) -> Option<StoredResponse> {
         let bytes = keep.answer.bytes().saturating_add(OVERHEAD_BYTES);
         let ttl = keep.ttl_max.map_or(ttl, |max| max.min(ttl));
         if bytes > self.answer_bytes_max || ttl.is_zero() {
@@ -177,9 +177,9 @@ impl Scope {
         wish: Wish,
         deadline: Instant,
         run: impl AsyncFnOnce() -> Result<(T, Option<Keep>), E>,
-    ) -> Result<Option<Given<T>>, E> {
+    ) -> Result<Option<CachedResult<T>>, E> {
         let cache = &self.cache;
-        let key = Key { scope: self.id, input };
+        let key = CacheKey { scope: self.id, input };
         let mut lead = None;
         loop {
             if let Some(hit) = self.find(key, wish) {
@@ -190,12 +190,12 @@ impl Scope {
                 break;
             }
             let mut landing = match cache.flights.join(key) {
-                Turn::Lead(turn) => {
+                FlightRole::Lead(turn) => {
                     // Look again: a response may have been cached since the last look.
                     lead = Some(turn);
                     continue;
                 }
-                Turn::Follow(landing) => landing,
+                FlightRole::Follow(landing) => landing,
             };
             match until(deadline, landing.landed()).await {
                 None => return Ok(None),
@@ -209,7 +209,7 @@ impl Scope {
         let ran = run().await;
         let (given, kept) = match ran {
             Ok((own, keep)) => {
-                (Ok(Some(Given::Ran(own))), keep.and_then(|keep| cache.keep(key, self.ttl, keep)))
+                (Ok(Some(CachedResult::Ran(own))), keep.and_then(|keep| cache.keep(key, self.ttl, keep)))
             }
             Err(error) => (Err(error), None),
         };
@@ -219,16 +219,16 @@ impl Scope {
         given
     }
 
-    fn find<T>(&self, key: Key, wish: Wish) -> Option<Given<T>> {
+    fn find<T>(&self, key: CacheKey, wish: Wish) -> Option<CachedResult<T>> {
         let kept = self.cache.answers.get(&key)?;
         let is_young =
             wish.age_max.is_none_or(|age_max| kept.made_at.elapsed() <= age_max && !age_max.is_zero());
         is_young.then(|| self.hit(kept))
     }
 
-    fn hit<T>(&self, kept: StoredResponse) -> Given<T> {
+    fn hit<T>(&self, kept: StoredResponse) -> CachedResult<T> {
         self.cache.metrics.response_cache.hits.inc();
-        Given::Hit(kept.answer, kept.made_at.elapsed())
+        CachedResult::Hit(kept.answer, kept.made_at.elapsed())
     }
 }
 
@@ -240,7 +240,7 @@ impl Drop for Scope {
     }
 }
 
-impl Answer {
+impl SharedResponse {
     fn bytes(&self) -> u64 {
         let bytes: usize = match self {
             Self::Http(answer) => {
@@ -258,14 +258,14 @@ impl Answer {
 /// Expiry policy with a separate time to live for each response.
 struct EachItsOwn;
 
-impl Expiry<Key, StoredResponse> for EachItsOwn {
-    fn expire_after_create(&self, _: &Key, kept: &StoredResponse, _: Instant) -> Option<Duration> {
+impl Expiry<CacheKey, StoredResponse> for EachItsOwn {
+    fn expire_after_create(&self, _: &CacheKey, kept: &StoredResponse, _: Instant) -> Option<Duration> {
         Some(kept.ttl)
     }
 
     fn expire_after_update(
         &self,
-        _: &Key,
+        _: &CacheKey,
         kept: &StoredResponse,
         _: Instant,
         _: Option<Duration>,

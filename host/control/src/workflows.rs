@@ -11,12 +11,12 @@ mod expected;
 mod hedging;
 mod record;
 
-pub use catalog::{Catalog, Found};
+pub use catalog::{Catalog, StepTarget};
 pub use expected::ExpectedRun;
 pub use hedging::Hedge;
 pub use record::WorkflowRecord;
 
-use crate::registry::{Kind, Noun, Registry, RegistryEntry};
+use crate::registry::{DeploymentKind, Noun, Registry, RegistryEntry};
 use std::sync::{Arc, OnceLock};
 use weir_telemetry::{Metrics, Served};
 use weir_types::api::{StepHedge, WorkflowStep, WorkflowVersion};
@@ -35,7 +35,7 @@ pub struct Workflows {
 }
 
 /// One version of a workflow. Can be run if all of its targets exist.
-pub struct Workflow {
+pub struct DeployedWorkflow {
     /// The tenant, name and version.
     pub id: WorkflowId,
     /// The datastore's record of the version.
@@ -50,7 +50,7 @@ pub struct Workflow {
     metrics: Arc<Metrics>,
 }
 
-impl Workflow {
+impl DeployedWorkflow {
     /// The plan, made on first use. Fails if the record cannot be planned, for example because a
     /// later version of Weir has deployed it.
     pub fn plan(&self) -> Result<&Arc<Plan>, &str> {
@@ -88,18 +88,24 @@ impl Workflows {
     }
 }
 
-impl Kind for Workflows {
+impl DeploymentKind for Workflows {
     const NOUN: Noun = Noun::Workflow;
     const ROOT: &'static str = "workflows";
 
     type Record = WorkflowRecord;
-    type Deployment = Workflow;
+    type Deployment = DeployedWorkflow;
     type Shared = ();
 
     fn share(&self, _: &TenantId, _: &Name) {}
 
-    fn deployment(&self, tenant: &TenantId, name: &Name, record: WorkflowRecord, (): &()) -> Workflow {
-        Workflow {
+    fn deployment(
+        &self,
+        tenant: &TenantId,
+        name: &Name,
+        record: WorkflowRecord,
+        (): &(),
+    ) -> DeployedWorkflow {
+        DeployedWorkflow {
             id: WorkflowId { tenant: tenant.clone(), name: name.clone(), version: record.version },
             served: self.metrics.served(tenant, name, record.version),
             plan: OnceLock::new(),
@@ -110,7 +116,7 @@ impl Kind for Workflows {
         }
     }
 
-    fn record(deployment: &Workflow) -> &WorkflowRecord {
+    fn record(deployment: &DeployedWorkflow) -> &WorkflowRecord {
         &deployment.record
     }
 
@@ -122,8 +128,8 @@ impl Kind for Workflows {
 impl WorkflowEntry {
     /// Describes `workflow` as the API returns it. `unready` is the reason why it cannot be run
     /// now, if any.
-    pub fn describe(&self, workflow: &Workflow, unready: Option<String>) -> WorkflowVersion {
-        let Workflow { id, record, .. } = workflow;
+    pub fn describe(&self, workflow: &DeployedWorkflow, unready: Option<String>) -> WorkflowVersion {
+        let DeployedWorkflow { id, record, .. } = workflow;
         let plan = workflow.plan().ok();
         let steps = plan.into_iter().flat_map(|plan| {
             let steps = plan.steps().iter().enumerate();

@@ -27,10 +27,10 @@ pub use account::Account;
 pub use call::CallCtx;
 pub use function::HttpRequest;
 pub use inference::ReadyModel;
-pub use job::Job;
-pub use remote::{Read, Written, refusal, write_device};
-pub use run::Ran;
-pub use slots::Slots;
+pub use job::InferenceJob;
+pub use remote::{EncodedInference, Read, refusal, write_device};
+pub use run::RunResult;
+pub use slots::InstanceSlots;
 pub use target::{FunctionTarget, ModelTarget, Target};
 pub use workflow::Steps;
 
@@ -42,7 +42,7 @@ use tokio::sync::Semaphore;
 use weir_cluster::{Cluster, Placements};
 use weir_control::models::Models;
 use weir_control::objects::Objects;
-use weir_control::registry::Deployment;
+use weir_control::registry::DeployedFunction;
 use weir_control::workflows::Catalog;
 use weir_device::Arena;
 use weir_outbound::Connector;
@@ -72,7 +72,7 @@ pub struct Dispatch {
     /// The connector for requests of functions.
     pub connector: Arc<Connector>,
     /// Instance slots, shared by all functions.
-    pub slots: Arc<Slots>,
+    pub slots: Arc<InstanceSlots>,
     /// The guest threads.
     pub guests: Handle,
     /// Recompiles components whose artefact this node cannot use.
@@ -85,7 +85,7 @@ pub struct Dispatch {
 
 impl Dispatch {
     /// The serving statistics of a tensor function.
-    pub fn served(&self, deployment: &Deployment) -> Served {
+    pub fn served(&self, deployment: &DeployedFunction) -> Served {
         let id = &deployment.id;
         deployment.served.get_or_init(|| self.metrics.served(&id.tenant, &id.name, id.version)).clone()
     }

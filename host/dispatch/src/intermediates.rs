@@ -31,8 +31,8 @@ pub use serve::{PATH, answer};
 
 pub use config::IntermediatesConfig;
 
-use kept::Kept;
-use let_go::LetGo;
+use kept::IntermediateBytes;
+use let_go::ReleaseNotifier;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -57,8 +57,8 @@ pub struct Intermediates {
     arena: Arena,
     config: IntermediatesConfig,
     metrics: Arc<Metrics>,
-    kept: Mutex<Kept>,
-    let_go: LetGo,
+    kept: Mutex<IntermediateBytes>,
+    let_go: ReleaseNotifier,
 }
 
 impl Intermediates {
@@ -70,7 +70,7 @@ impl Intermediates {
         config: IntermediatesConfig,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let let_go = LetGo::start(cluster.clone());
+        let let_go = ReleaseNotifier::start(cluster.clone());
         Self { node, cluster, arena, config, metrics, kept: Mutex::default(), let_go }
     }
 

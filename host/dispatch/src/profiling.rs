@@ -9,8 +9,8 @@ mod inputs;
 mod measure;
 mod plan;
 
-pub use inputs::{Inputs, InputsError};
-pub use plan::{Configuration, Plan, PlanError, Room};
+pub use inputs::{GeneratedInputs, InputsError};
+pub use plan::{Configuration, ProfilingPlan, ProfilingPlanError, ProfilingResources};
 
 use crate::dispatch::ReadyModel;
 use measure::measure;
@@ -36,9 +36,9 @@ pub struct Profiling {
     /// The memory for the inputs.
     pub arena: Arena,
     /// The configurations to measure.
-    pub plan: Plan,
+    pub plan: ProfilingPlan,
     /// The inputs of the measured runs.
-    pub inputs: Arc<Inputs>,
+    pub inputs: Arc<GeneratedInputs>,
     /// The pinned model, with its placement.
     pub ready: ReadyModel,
     /// The time at which profiling ends at the latest.

@@ -23,12 +23,12 @@ use weir_cluster::{GRANT, LINK_PATH};
 use weir_types::ErrorCode;
 
 /// Whether the body of a request has stopped arriving.
-pub(super) struct Arrival {
+pub(super) struct BodyArrival {
     has_stalled: Option<Arc<AtomicBool>>,
     stall_ms: u64,
 }
 
-impl Arrival {
+impl BodyArrival {
     /// Watches the body of `request`, unless it may be silent.
     pub(super) fn watch(request: Request, config: &ArrivalConfig) -> (Request, Self) {
         let stall_ms = config.stall_ms;
@@ -148,7 +148,7 @@ mod tests {
     }
 
     async fn receive(path: &str, pieces: &[(u64, usize)]) -> Result<usize, ErrorCode> {
-        let (request, arrival) = Arrival::watch(request(path, pieces), &CONFIG);
+        let (request, arrival) = BodyArrival::watch(request(path, pieces), &CONFIG);
         let received = request.into_body().collect().await;
         match arrival.error() {
             Some(error) => Err(error.code),
@@ -170,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slow_reader_is_not_the_clients_fault() {
-        let (request, arrival) = Arrival::watch(request("/v1/models/m", &[(1, 10); 50]), &CONFIG);
+        let (request, arrival) = BodyArrival::watch(request("/v1/models/m", &[(1, 10); 50]), &CONFIG);
         let mut body = request.into_body();
         while let Some(frame) = body.frame().await {
             frame.unwrap();

@@ -7,7 +7,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 use weir_call::body::{BodyLimit, receive_with_trailers};
 use weir_device::Arena;
-use weir_sandbox::instance::RequestBody;
+use weir_sandbox::instance::GuestRequestBody;
 use weir_types::ErrorCode;
 
 /// Size up to which a request body is received before its function gets an instance, so that a slow
@@ -21,18 +21,18 @@ pub(crate) async fn receive(
     length: Option<u64>,
     arena: &Arena,
     limit: BodyLimit,
-) -> Result<RequestBody, ApiError> {
+) -> Result<GuestRequestBody, ApiError> {
     if body.is_end_stream() || length.is_some_and(|length| length <= WHOLE_BYTES_MAX) {
         return Ok(match receive_with_trailers(body, length, arena, limit).await? {
-            (whole, None) => RequestBody::Whole(whole),
-            (whole, Some(trailers)) => RequestBody::WholeWithTrailers(whole, trailers),
+            (whole, None) => GuestRequestBody::Whole(whole),
+            (whole, Some(trailers)) => GuestRequestBody::WholeWithTrailers(whole, trailers),
         });
     }
     if length.is_some_and(|length| length > limit.bytes_max) {
         return Err(limit.too_large().into());
     }
     let bytes_max = usize::try_from(limit.bytes_max).unwrap_or(usize::MAX);
-    Ok(RequestBody::Stream(Body::new(Limited::new(body, bytes_max))))
+    Ok(GuestRequestBody::Stream(Body::new(Limited::new(body, bytes_max))))
 }
 
 /// Collects the body of a request with small JSON.
@@ -63,7 +63,9 @@ mod tests {
         let body = Full::new(Bytes::from_static(b"abc"));
         let body = Body::new(body.with_trailers(std::future::ready(Some(Ok(trailers.clone())))));
         let received = receive(body, Some(3), &Arena::new(1 << 20), limit).await.unwrap();
-        let RequestBody::WholeWithTrailers(whole, kept) = received else { panic!("the trailers are lost") };
+        let GuestRequestBody::WholeWithTrailers(whole, kept) = received else {
+            panic!("the trailers are lost")
+        };
         assert_eq!((&whole[..], kept), (&b"abc"[..], trailers));
     }
 }

@@ -22,15 +22,15 @@ use rules::KEY_HEADERS;
 use std::sync::Arc;
 use std::time::Duration;
 use weir_call::headers;
-use weir_control::response_cache::{Answer, Given, HttpAnswer, Keep, Scope};
-use weir_sandbox::instance::RequestBody;
+use weir_control::response_cache::{CachedResult, HttpAnswer, Keep, Scope, SharedResponse};
+use weir_sandbox::instance::GuestRequestBody;
 use weir_types::{CACHE_TTL_MS_MAX, ContentHash, ErrorCode, Hasher};
 
 pub(super) use rules::wish;
 
 /// Role of the cache in a response.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Verdict {
+pub(super) enum CacheRole {
     /// The response was made for an equal call, and has this age.
     Hit(Duration),
     /// The cache had no response.
@@ -39,7 +39,7 @@ pub(super) enum Verdict {
     Bypass,
 }
 
-impl Verdict {
+impl CacheRole {
     /// Reports the verdict in the response headers.
     pub(super) fn tell(self, headers: &mut HeaderMap) {
         let text = match self {
@@ -68,9 +68,9 @@ pub(super) fn check_ttl(ttl_ms: Option<u64>) -> Result<(), ApiError> {
 /// Answers a call of an HTTP function from the cache, or runs the call.
 pub(super) async fn http(node: &NodeState, scope: &Arc<Scope>, call: HttpCall) -> Result<Response, ApiError> {
     let wish = wish(&call.request.head.headers).filter(|_| rules::may_be_kept(&call.request.head));
-    let (Some(wish), RequestBody::Whole(body)) = (wish, &call.request.body) else {
+    let (Some(wish), GuestRequestBody::Whole(body)) = (wish, &call.request.body) else {
         let mut response = call.run(node).await?;
-        Verdict::Bypass.tell(response.headers_mut());
+        CacheRole::Bypass.tell(response.headers_mut());
         return Ok(response);
     };
     let head = input_head(&call);
@@ -81,20 +81,20 @@ pub(super) async fn http(node: &NodeState, scope: &Arc<Scope>, call: HttpCall) -
     let deadline_ms = call.function.deployment().manifest.limits.deadline_ms;
     let run = async || Ok::<_, ApiError>(collected(call.run(node).await?, scope.answer_bytes_max()).await);
     match scope.answer(input, wish, deadline, run).await? {
-        Some(Given::Ran(mut response)) => {
-            Verdict::Miss.tell(response.headers_mut());
+        Some(CachedResult::Ran(mut response)) => {
+            CacheRole::Miss.tell(response.headers_mut());
             Ok(response)
         }
-        Some(Given::Hit(Answer::Http(answer), age)) => {
+        Some(CachedResult::Hit(SharedResponse::Http(answer), age)) => {
             account.hit();
             account.answered(answer.status);
             let mut response = Response::new(Body::from(answer.body.clone()));
             *response.status_mut() = answer.status;
             response.headers_mut().clone_from(&answer.headers);
-            Verdict::Hit(age).tell(response.headers_mut());
+            CacheRole::Hit(age).tell(response.headers_mut());
             Ok(response)
         }
-        Some(Given::Hit(Answer::Tensors(_), _)) => {
+        Some(CachedResult::Hit(SharedResponse::Tensors(_), _)) => {
             Err(ApiError::internal(&"tensors were kept for an HTTP function"))
         }
         None => Err(waited_too_long(&format!("{deadline_ms} ms (limits.deadline_ms)"))),
@@ -159,7 +159,7 @@ async fn collected(response: Response, bytes_max: u64) -> (Response, Option<Keep
         None => {
             let status = head.status;
             let headers = head.headers.clone();
-            let answer = Answer::Http(Arc::new(HttpAnswer { status, headers, body: whole.clone() }));
+            let answer = SharedResponse::Http(Arc::new(HttpAnswer { status, headers, body: whole.clone() }));
             (Response::from_parts(head, Body::from(whole)), Some(Keep { answer, ttl_max }))
         }
         Some(next) => {

@@ -12,6 +12,7 @@ use super::body::small;
 use super::error::ApiError;
 use super::workflows::refuse_if_used;
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Response};
@@ -25,16 +26,17 @@ use weir_workflow::TargetKind;
 /// Size limit of the JSON body of a management request.
 const JSON_BYTES_MAX: usize = 64 << 10;
 
-type Node = State<Arc<NodeState>>;
-
 /// `GET /v1/functions`.
-pub(super) async fn list(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Vec<Function>> {
+pub(super) async fn list(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<Function>> {
     Json(node.registry.list(&caller.tenant).iter().filter_map(|entry| summary(entry)).collect())
 }
 
 /// `GET /v1/functions/{name}`.
 pub(super) async fn show(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Function>, ApiError> {
@@ -46,7 +48,7 @@ pub(super) async fn show(
 
 /// `GET /v1/functions/{name}/versions`, oldest first.
 pub(super) async fn versions(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Vec<FunctionVersion>>, ApiError> {
@@ -56,7 +58,7 @@ pub(super) async fn versions(
 
 /// `GET /v1/functions/{name}/versions/{version}`.
 pub(super) async fn show_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Json<FunctionVersion>, ApiError> {
@@ -66,7 +68,7 @@ pub(super) async fn show_version(
 
 /// `POST /v1/functions/{name}/rollback`.
 pub(super) async fn roll_back(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Body,
@@ -81,7 +83,7 @@ pub(super) async fn roll_back(
 
 /// `DELETE /v1/functions/{name}`.
 pub(super) async fn remove(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
@@ -96,7 +98,7 @@ pub(super) async fn remove(
 
 /// `DELETE /v1/functions/{name}/versions/{version}`.
 pub(super) async fn remove_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {

@@ -12,12 +12,12 @@ mod message;
 use super::Caller;
 use super::error::ApiError;
 use super::request_id::RequestId;
-use super::v2::{self, At, Call, EXTENSIONS, SERVER};
+use super::v2::{self, At, EXTENSIONS, InferenceCall, SERVER};
 use crate::NodeState;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use counted::{Counted, Reserved};
+use counted::{CountedBody, ReservedBytes};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderMap, StatusCode};
@@ -71,9 +71,9 @@ pub(super) async fn serve(node: &Arc<NodeState>, mut request: Request) -> Respon
     if let Some(method) = method.filter(|method| SHARED_MEMORY.contains(method)) {
         return refuse(&v2::not_supported(method));
     }
-    let reserved = Arc::new(Reserved::new(&node.arena));
+    let reserved = Arc::new(ReservedBytes::new(&node.arena));
     request.extensions_mut().insert(reserved.clone());
-    let request = request.map(|body| Counted::new(body, reserved));
+    let request = request.map(|body| CountedBody::new(body, reserved));
     let caps = &node.config.sandbox.limit_caps;
     let message_bytes = node.config.gateway.infer_body_bytes_max.max(caps.request_body_bytes);
     let message_bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
@@ -94,14 +94,14 @@ struct Service {
     node: Arc<NodeState>,
 }
 
-type Answer<T> = Result<tonic::Response<T>, Status>;
+type GrpcResult<T> = Result<tonic::Response<T>, Status>;
 
 /// Caller of a method, as the gateway identified it.
 struct Asker {
     caller: Caller,
     id: RequestId,
     headers: HeaderMap,
-    reserved: Arc<Reserved>,
+    reserved: Arc<ReservedBytes>,
     arrived: Instant,
 }
 
@@ -110,7 +110,7 @@ impl Asker {
         let extensions = request.extensions();
         let found = extensions.get::<Caller>().zip(extensions.get::<RequestId>());
         let (caller, id) = found.ok_or_else(|| Status::internal("the call has no caller"))?;
-        let reserved = extensions.get::<Arc<Reserved>>().cloned();
+        let reserved = extensions.get::<Arc<ReservedBytes>>().cloned();
         Ok(Self {
             caller: caller.clone(),
             id: id.clone(),
@@ -123,25 +123,28 @@ impl Asker {
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
-    async fn server_live(&self, _: tonic::Request<ServerLiveRequest>) -> Answer<ServerLiveResponse> {
+    async fn server_live(&self, _: tonic::Request<ServerLiveRequest>) -> GrpcResult<ServerLiveResponse> {
         Ok(ServerLiveResponse { live: true }.into())
     }
 
-    async fn server_ready(&self, _: tonic::Request<ServerReadyRequest>) -> Answer<ServerReadyResponse> {
+    async fn server_ready(&self, _: tonic::Request<ServerReadyRequest>) -> GrpcResult<ServerReadyResponse> {
         Ok(ServerReadyResponse { ready: self.node.why_unready().is_none() }.into())
     }
 
     async fn server_metadata(
         &self,
         _: tonic::Request<ServerMetadataRequest>,
-    ) -> Answer<ServerMetadataResponse> {
+    ) -> GrpcResult<ServerMetadataResponse> {
         let name = SERVER.to_owned();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let extensions = EXTENSIONS.iter().map(|&name| name.to_owned()).collect();
         Ok(ServerMetadataResponse { name, version, extensions }.into())
     }
 
-    async fn model_ready(&self, request: tonic::Request<ModelReadyRequest>) -> Answer<ModelReadyResponse> {
+    async fn model_ready(
+        &self,
+        request: tonic::Request<ModelReadyRequest>,
+    ) -> GrpcResult<ModelReadyResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelReadyRequest { name, version } = request.into_inner();
         let found = At::new(name, version).find(&self.node, &caller.tenant);
@@ -160,14 +163,17 @@ impl GrpcInferenceService for Service {
     async fn model_metadata(
         &self,
         request: tonic::Request<ModelMetadataRequest>,
-    ) -> Answer<ModelMetadataResponse> {
+    ) -> GrpcResult<ModelMetadataResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
         let described = describe::metadata(&self.node, &caller.tenant, &At::new(name, version));
         described.map(Into::into).map_err(|error| status_of(&error))
     }
 
-    async fn model_config(&self, request: tonic::Request<ModelConfigRequest>) -> Answer<ModelConfigResponse> {
+    async fn model_config(
+        &self,
+        request: tonic::Request<ModelConfigRequest>,
+    ) -> GrpcResult<ModelConfigResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
         let described = describe::config(&self.node, &caller.tenant, &At::new(name, version));
@@ -178,7 +184,7 @@ impl GrpcInferenceService for Service {
     async fn model_statistics(
         &self,
         request: tonic::Request<ModelStatisticsRequest>,
-    ) -> Answer<ModelStatisticsResponse> {
+    ) -> GrpcResult<ModelStatisticsResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
         let model_stats = describe::statistics(&self.node, &caller.tenant, name, version);
@@ -189,7 +195,7 @@ impl GrpcInferenceService for Service {
     async fn repository_index(
         &self,
         request: tonic::Request<RepositoryIndexRequest>,
-    ) -> Answer<RepositoryIndexResponse> {
+    ) -> GrpcResult<RepositoryIndexResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ready = request.into_inner().ready;
         Ok(RepositoryIndexResponse { models: describe::index(&self.node, &caller.tenant, ready) }.into())
@@ -198,7 +204,7 @@ impl GrpcInferenceService for Service {
     async fn repository_model_load(
         &self,
         request: tonic::Request<RepositoryModelLoadRequest>,
-    ) -> Answer<RepositoryModelLoadResponse> {
+    ) -> GrpcResult<RepositoryModelLoadResponse> {
         let Asker { caller, id, headers, .. } = Asker::from_request(&request)?;
         let RepositoryModelLoadRequest { model_name, parameters, .. } = request.into_inner();
         let at = At::new(model_name, String::new());
@@ -210,14 +216,17 @@ impl GrpcInferenceService for Service {
     async fn repository_model_unload(
         &self,
         request: tonic::Request<RepositoryModelUnloadRequest>,
-    ) -> Answer<RepositoryModelUnloadResponse> {
+    ) -> GrpcResult<RepositoryModelUnloadResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let at = At::new(request.into_inner().model_name, String::new());
         let unloaded = v2::unload(&self.node, &caller, &at);
         unloaded.map(|()| RepositoryModelUnloadResponse {}.into()).map_err(|error| status_of(&error))
     }
 
-    async fn model_infer(&self, request: tonic::Request<ModelInferRequest>) -> Answer<ModelInferResponse> {
+    async fn model_infer(
+        &self,
+        request: tonic::Request<ModelInferRequest>,
+    ) -> GrpcResult<ModelInferResponse> {
         let asker = Asker::from_request(&request)?;
         infer(&self.node, &asker, asker.arrived, request.into_inner()).await.map(Into::into)
     }
@@ -229,7 +238,7 @@ impl GrpcInferenceService for Service {
     async fn model_stream_infer(
         &self,
         request: tonic::Request<Streaming<ModelInferRequest>>,
-    ) -> Answer<Self::ModelStreamInferStream> {
+    ) -> GrpcResult<Self::ModelStreamInferStream> {
         let asker = Asker::from_request(&request)?;
         let node = self.node.clone();
         let state = (node, asker, request.into_inner());
@@ -265,12 +274,12 @@ async fn infer(
     let at = At::new(message.model_name.clone(), message.model_version.clone());
     let answered = async {
         let target = at.find(node, &asker.caller.tenant)?;
-        let mut call = Call::new(node, target, None, &asker.headers, &asker.id, arrived)?;
+        let mut call = InferenceCall::new(node, target, None, &asker.headers, &asker.id, arrived)?;
         if let Some(timeout) = timeout(&asker.headers) {
             call.end_by(arrived + timeout);
         }
         let limits = call.limits(node);
-        let read = async |_: &Call| message::read(node, message, limits.request).await;
+        let read = async |_: &InferenceCall| message::read(node, message, limits.request).await;
         call.answer(node, read, async |answered| message::write(answered, &limits)).await
     };
     answered.await.map_err(|error: ApiError| status_of(&error))

@@ -5,7 +5,7 @@ pub(super) use accept::{Later, accept};
 
 use super::error::ApiError;
 use super::{AsItWas, Caller};
-use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -15,7 +15,6 @@ use futures::{Stream, stream};
 use http::StatusCode;
 use serde::Deserialize;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use weir_asynchronous::{AsyncError, Filter, Watched};
@@ -26,8 +25,6 @@ use weir_types::{AsyncId, ErrorCode, Name};
 /// Invocations per page: by default, and at most.
 const PAGE_LEN: usize = 100;
 const PAGE_LEN_MAX: usize = 1_000;
-
-type Node = State<Arc<NodeState>>;
 
 /// Query of `GET /v1/invocations`.
 #[derive(Debug, Default, Deserialize)]
@@ -41,7 +38,7 @@ pub(super) struct ListQuery {
 
 /// `GET /v1/invocations`, newest first.
 pub(super) async fn list(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<InvocationPage>, ApiError> {
@@ -67,7 +64,7 @@ pub(super) struct ShowQuery {
 
 /// `GET /v1/invocations/{id}`: answers at once, or when the invocation has ended.
 pub(super) async fn show(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     query: Result<Query<ShowQuery>, QueryRejection>,
@@ -87,7 +84,7 @@ pub(super) async fn show(
 
 /// `GET /v1/invocations/{id}/result`.
 pub(super) async fn result(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
@@ -98,7 +95,7 @@ pub(super) async fn result(
 
 /// `DELETE /v1/invocations/{id}`: cancels an unfinished invocation, or deletes an ended one.
 pub(super) async fn remove(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
@@ -113,7 +110,7 @@ pub(super) async fn remove(
 /// `POST /v1/invocations/{id}/cancel`: cancels an unfinished invocation. Unlike `DELETE`, it never
 /// deletes a result that has just arrived.
 pub(super) async fn cancel(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Invocation>, ApiError> {
@@ -125,7 +122,7 @@ pub(super) async fn cancel(
 
 /// `POST /v1/invocations/{id}/retry`.
 pub(super) async fn retry(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Invocation>, ApiError> {
@@ -135,7 +132,7 @@ pub(super) async fn retry(
 /// `GET /v1/invocations/{id}/events`: sends the state now and after each change, until the
 /// invocation has ended.
 pub(super) async fn events(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {

@@ -20,9 +20,9 @@ use std::time::Instant;
 use weir_call::body::BodyLimit;
 use weir_call::headers;
 use weir_call::until;
-use weir_cluster::Grant;
+use weir_cluster::ForwardGrant;
 use weir_cluster::refused;
-use weir_control::registry::Deployment;
+use weir_control::registry::DeployedFunction;
 use weir_dispatch::{CallCtx, FunctionTarget, HttpRequest, deadline};
 use weir_telemetry::{Trace, TraceParent};
 use weir_types::api::InvocationKind;
@@ -60,7 +60,7 @@ pub(super) async fn invoke(
 /// Runs a call that another node of the cluster forwarded to this node.
 pub(super) async fn invoke_granted(
     node: &NodeState,
-    grant: Grant,
+    grant: ForwardGrant,
     name_len: usize,
     request: Request,
     id: &RequestId,
@@ -75,8 +75,8 @@ pub(super) async fn invoke_granted(
 
 async fn run(
     node: &NodeState,
-    deployment: Arc<Deployment>,
-    grant: Option<Grant>,
+    deployment: Arc<DeployedFunction>,
+    grant: Option<ForwardGrant>,
     name_len: usize,
     request: Request,
     id: &RequestId,
@@ -103,7 +103,7 @@ async fn run(
 pub(super) fn call_ctx(
     node: &NodeState,
     target: &NamedTarget,
-    grant: Option<Grant>,
+    grant: Option<ForwardGrant>,
     headers: &HeaderMap,
     id: &RequestId,
     arrived: Instant,
@@ -113,7 +113,7 @@ pub(super) fn call_ctx(
     Ok(CallCtx {
         id: grant.as_ref().map_or(id.invocation, |grant| grant.invocation),
         request_id: id.shared(),
-        objective: Grant::objective(grant.as_ref(), target.objective()),
+        objective: ForwardGrant::objective(grant.as_ref(), target.objective()),
         trace: trace(node, target, headers, id),
         arrived,
         deadline: deadline(arrived, limit_ms),
@@ -148,7 +148,7 @@ async fn http(
     prepare(&mut head.headers, id);
     let guest_uri = guest_uri(&head.uri, name_len);
     let call = HttpCall { ctx, function, request: HttpRequest { head, guest_uri, body } };
-    let Deployment { manifest, answers, .. } = &**call.function.deployment();
+    let DeployedFunction { manifest, answers, .. } = &**call.function.deployment();
     // The response to a forwarded call is cached by the node that forwarded it.
     if manifest.cache_ttl_ms.is_some()
         && call.ctx.granted.is_none()
@@ -183,7 +183,7 @@ fn check_method(method: &Method) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorCode::MethodNotAllowed, text))
 }
 
-pub(super) fn request_limit(deployment: &Deployment) -> BodyLimit {
+pub(super) fn request_limit(deployment: &DeployedFunction) -> BodyLimit {
     let bytes_max = deployment.manifest.limits.request_body_bytes;
     BodyLimit { bytes_max, setting: "limits.request_body_bytes" }
 }
@@ -191,7 +191,7 @@ pub(super) fn request_limit(deployment: &Deployment) -> BodyLimit {
 /// Receives the body of a call of `deployment`, unless the call's deadline passes first.
 pub(super) async fn received<T>(
     ctx: &CallCtx,
-    deployment: &Deployment,
+    deployment: &DeployedFunction,
     receiving: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
     until(ctx.deadline, receiving).await.unwrap_or_else(|| {

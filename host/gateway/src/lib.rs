@@ -44,7 +44,7 @@ pub use state::{NodeState, Permits, RequestConfig, Shutdown};
 pub use table::documented_paths;
 
 use answers::{AnswerOwner, CountedBytes, Scopes};
-use arriving::Arrival;
+use arriving::BodyArrival;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
@@ -60,7 +60,7 @@ use tower::ServiceExt;
 use unread::Unread;
 use weir_call::Fault;
 use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
-use weir_cluster::Grant;
+use weir_cluster::ForwardGrant;
 use weir_cluster::{GRANT, LINK_PATH, OUTCOMES_PATH, answer_link, answer_outcome, refused, restore_host};
 use weir_dispatch::{intermediates, refusal};
 use weir_types::api::InvocationKind;
@@ -91,13 +91,13 @@ impl Gateway {
         Self { node, router }
     }
 
-    /// Serves one request of a connection, whose answers take `answer_bytes`. Dropping the future, as
-    /// the server does when the client disconnects, cancels the work that the request started.
+    /// Serves one request of a connection, whose answers take `answer_bytes`. Dropping the future,
+    /// as the server does when the client disconnects, cancels the work that the request started.
     pub(crate) async fn serve(&self, request: Request, answer_bytes: &Gauge) -> Admitted {
         let id = RequestId::from_headers(request.headers());
         let dialect = Dialect::for_path(request.uri().path());
         let is_h1 = request.version() <= Version::HTTP_11;
-        let (request, arrival) = Arrival::watch(request, &self.node.config.gateway.arrival);
+        let (request, arrival) = BodyArrival::watch(request, &self.node.config.gateway.arrival);
         let (request, unread) = Unread::watch(request);
         let mut owner = None;
         let mut response = self.route(request, &id, answer_bytes, &mut owner).await;
@@ -228,7 +228,7 @@ impl Gateway {
     }
 }
 
-impl weir_asynchronous::Gateway for Gateway {
+impl weir_asynchronous::RequestRunner for Gateway {
     async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
         let id = RequestId::from_headers(request.headers());
         // Boxed: a future of this size would otherwise be part of every enclosing future.
@@ -276,7 +276,7 @@ impl Gateway {
             let placements = &self.node.dispatch.placements;
             return Ok(answer_link(cluster, placements, request.into_body(), &self.node.shutdown.stopping));
         };
-        let grant: Grant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
+        let grant: ForwardGrant = serde_json::from_slice(grant.as_bytes()).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the grant of a call cannot be read: {error}"))
         })?;
         if !self.node.takes_calls() {

@@ -24,11 +24,11 @@ const MANIFEST_BYTES_MAX: usize = 256 << 10;
 const FORM_BYTES_MAX: u64 = 512 << 10;
 
 /// File of an upload, still arriving.
-pub(super) type Upload = BoxStream<'static, Result<Bytes, axum::Error>>;
+pub(super) type UploadStream = BoxStream<'static, Result<Bytes, axum::Error>>;
 
 /// Options of an upload in the query, besides the manifest.
 #[derive(Debug, Default)]
-pub(super) struct Options {
+pub(super) struct UploadOptions {
     /// Rejects a component with imports that the manifest does not grant.
     pub(super) strict: bool,
     /// Permits a model whose inputs and outputs do not fit users of the version before it.
@@ -40,7 +40,7 @@ pub(super) struct Options {
 pub(super) async fn read<M: DeserializeOwned>(
     request: Request,
     bytes_max: u64,
-) -> Result<(M, Options, Upload), ApiError> {
+) -> Result<(M, UploadOptions, UploadStream), ApiError> {
     let form_bytes = if is_multipart(request.headers()) { FORM_BYTES_MAX } else { 0 };
     let declared = request.body().size_hint().lower();
     if declared > bytes_max.saturating_add(form_bytes) {
@@ -71,7 +71,7 @@ pub(super) fn check_slo(slo_ms: Option<u64>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn whole_body(request: Request) -> Upload {
+fn whole_body(request: Request) -> UploadStream {
     request.into_body().into_data_stream().boxed()
 }
 
@@ -81,9 +81,9 @@ fn invalid(error: &dyn std::fmt::Display) -> ApiError {
 
 /// Reads the manifest and options in a query. `a.b=c` sets `{"a": {"b": c}}`, and manifests are not
 /// nested deeper; a value is JSON if it parses as JSON, else text. Lists are separated by commas.
-fn from_query(uri: &Uri) -> Result<(Map<String, Value>, Options), ApiError> {
+fn from_query(uri: &Uri) -> Result<(Map<String, Value>, UploadOptions), ApiError> {
     let mut manifest = Map::new();
-    let mut options = Options::default();
+    let mut options = UploadOptions::default();
     for (key, value) in form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()) {
         match &*key {
             "strict" => options.strict = is_set(&value),
@@ -144,7 +144,7 @@ fn is_multipart(headers: &HeaderMap) -> bool {
 }
 
 /// Reads a form. Its fields arrive in order: the manifest, if any, comes before the file.
-async fn from_form(request: Request) -> Result<(Map<String, Value>, Upload), ApiError> {
+async fn from_form(request: Request) -> Result<(Map<String, Value>, UploadStream), ApiError> {
     let content_type =
         request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(content_type).map_err(|error| broken(&error))?;
@@ -185,7 +185,7 @@ async fn read_small(mut field: Field<'static>) -> Result<Vec<u8>, ApiError> {
 
 /// Streams the last field of a form. Another field after it is an error, since its value would be
 /// lost.
-fn file(form: Multipart<'static>, field: Field<'static>) -> Upload {
+fn file(form: Multipart<'static>, field: Field<'static>) -> UploadStream {
     stream::try_unfold((form, Some(field)), async |(mut form, field)| {
         let Some(mut field) = field else { return Ok(None) };
         if let Some(piece) = field.chunk().await.map_err(axum::Error::new)? {
@@ -220,7 +220,7 @@ mod tests {
     use axum::body::Body;
     use weir_types::{FunctionManifest, ModelManifest};
 
-    async fn read_all(request: Request) -> Result<(FunctionManifest, Options, Vec<u8>), ApiError> {
+    async fn read_all(request: Request) -> Result<(FunctionManifest, UploadOptions, Vec<u8>), ApiError> {
         let (manifest, options, mut upload) = read(request, u64::MAX).await?;
         let mut bytes = Vec::new();
         while let Some(piece) = upload.next().await {

@@ -11,22 +11,21 @@ use super::cached;
 use super::error::ApiError;
 use super::functions::{parse_name, parse_version, read_rollback};
 use super::routes::Routes;
-use super::uploads::{self, Received};
+use super::uploads::{self, ReceivedUpload};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Extension, Json};
 use std::sync::Arc;
-use weir_control::models::{ModelsError, PushError, PushRequest};
+use weir_control::models::{ModelPushError, ModelsError, PushRequest};
 use weir_inference::Content;
 use weir_types::api::{Model, ModelVersion};
 use weir_types::{Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelManifest, Name, Version};
 use weir_workflow::TargetKind;
-
-type Node = State<Arc<NodeState>>;
 
 /// Maximum number of run slots that a manifest may request.
 const SLOTS_MAX: u32 = 256;
@@ -49,7 +48,7 @@ pub(super) fn routes(collection: &str, content: Content) -> Routes {
 
 /// `PUT /v1/models/{name}/versions/{version}`.
 async fn push(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
@@ -60,7 +59,7 @@ async fn push(
 
 /// `PUT /v1/models/{name}`: pushes the next version.
 async fn push_next(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
@@ -85,7 +84,8 @@ async fn keep(
         Content::KernelGraph => KERNEL_GRAPH_BYTES_MAX.min(node.config.models.model_bytes_max),
     };
     let received = uploads::receive(node, caller, request, node.models.blobs(), bytes_max).await?;
-    let Received { mut manifest, staged, options, place: _place }: Received<ModelManifest> = received;
+    let ReceivedUpload { mut manifest, staged, options, place: _place }: ReceivedUpload<ModelManifest> =
+        received;
     super::manifest::check_slo(manifest.slo_ms)?;
     if let Some(slots) = manifest.slots.filter(|slots| !(1..=SLOTS_MAX).contains(slots)) {
         return Err(ApiError::new(
@@ -148,7 +148,7 @@ fn run_alone(manifest: &mut ModelManifest) -> Result<(), ApiError> {
 
 /// `GET /v1/models`.
 async fn list(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
 ) -> Json<Vec<Model>> {
@@ -163,7 +163,7 @@ async fn list(
 
 /// `GET /v1/models/{name}`.
 async fn show(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
@@ -175,7 +175,7 @@ async fn show(
 
 /// `GET /v1/models/{name}/versions/{version}`.
 async fn show_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
@@ -187,7 +187,7 @@ async fn show_version(
 
 /// `POST /v1/models/{name}/rollback`: pushes an earlier version again, as the newest.
 async fn roll_back(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
@@ -204,7 +204,7 @@ async fn roll_back(
 /// `POST /v1/models/{name}/versions/{version}/release`: ends the quarantine of a version on this
 /// node.
 pub(super) async fn release(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Json<ModelVersion>, ApiError> {
@@ -221,7 +221,7 @@ pub(super) async fn release(
 
 /// `DELETE /v1/models/{name}`.
 async fn remove(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
@@ -231,7 +231,7 @@ async fn remove(
 
 /// `DELETE /v1/models/{name}/versions/{version}`.
 async fn remove_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
@@ -272,14 +272,14 @@ impl From<ModelsError> for ApiError {
             | ModelsError::Conflict(_)
             | ModelsError::OtherKind(..)
             | ModelsError::NothingBefore(_) => ErrorCode::Conflict,
-            ModelsError::Push(PushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
+            ModelsError::Push(ModelPushError::Prepare(error)) if error.code() != ErrorCode::Internal => {
                 error.code()
             }
-            ModelsError::Push(PushError::Turn(fault)) => fault.code,
+            ModelsError::Push(ModelPushError::Turn(fault)) => fault.code,
             ModelsError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
             ModelsError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
             ModelsError::Damaged { .. } => ErrorCode::Unavailable,
-            ModelsError::Push(PushError::Blob(error)) => return error.clone().into(),
+            ModelsError::Push(ModelPushError::Blob(error)) => return error.clone().into(),
             ModelsError::Push(_) | ModelsError::Datastore(_) | ModelsError::CutOff(_) => {
                 return Self::internal(&error);
             }

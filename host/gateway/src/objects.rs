@@ -4,7 +4,7 @@ use super::Caller;
 use super::error::ApiError;
 use super::functions::parse_name;
 use super::routes::Routes;
-use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -14,15 +14,12 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 use http::{HeaderValue, StatusCode};
 use http_body::Body as _;
 use serde::Deserialize;
-use std::sync::Arc;
 use std::time::Duration;
 use weir_call::body::{BodyLimit, WholeBody, receive_whole};
 use weir_control::objects::ObjectError;
 use weir_inference::Tensor;
 use weir_types::api::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 use weir_types::{ElementType, ErrorCode, Shape};
-
-type Node = State<Arc<NodeState>>;
 
 pub(super) fn routes() -> Routes {
     Routes::default()
@@ -44,7 +41,7 @@ struct PutQuery {
 
 /// `PUT /v1/objects/{name}`: the body is the data.
 async fn keep(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     query: Result<Query<PutQuery>, QueryRejection>,
@@ -77,13 +74,13 @@ async fn keep(
 }
 
 /// `GET /v1/objects`, sorted by name.
-async fn list(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Vec<Object>> {
+async fn list(State(node): NodeExtractor, Extension(caller): Extension<Caller>) -> Json<Vec<Object>> {
     Json(node.objects.list(&caller.tenant))
 }
 
 /// `GET /v1/objects/{name}`.
 async fn show(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Object>, ApiError> {
@@ -92,7 +89,7 @@ async fn show(
 
 /// `GET /v1/objects/{name}/data`: the data, described in headers.
 async fn data(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
@@ -115,7 +112,7 @@ async fn data(
 
 /// `DELETE /v1/objects/{name}`.
 async fn remove(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<StatusCode, ApiError> {

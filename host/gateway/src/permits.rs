@@ -8,31 +8,31 @@ use weir_call::Fault;
 use weir_types::{ErrorCode, TenantId};
 
 /// Permits for uploads, with a share for each tenant.
-pub(crate) struct UploadPermits(Arc<Shared>);
+pub(crate) struct UploadPermits(Arc<PermitsShared>);
 
-struct Shared {
+struct PermitsShared {
     all_max: u32,
     tenant_max: u32,
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<UploadsInProgress>,
 }
 
 /// Uploads in progress, in total and by tenant.
 #[derive(Default)]
-struct UnderWay {
+struct UploadsInProgress {
     all: u32,
     tenants: HashMap<TenantId, u32>,
 }
 
 /// Permit for one upload, until dropped.
 pub(super) struct UploadPermit {
-    shared: Arc<Shared>,
+    shared: Arc<PermitsShared>,
     tenant: TenantId,
 }
 
 impl UploadPermits {
     /// Creates the permits that the configuration allows.
     pub(crate) fn new(config: &GatewayConfig) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(PermitsShared {
             all_max: config.uploads_max.max(1),
             tenant_max: config.tenant_uploads_max.max(1),
             under_way: Mutex::default(),
@@ -41,7 +41,7 @@ impl UploadPermits {
 
     /// Takes a permit for an upload of `tenant`.
     pub(super) fn take(&self, tenant: &TenantId) -> Result<UploadPermit, Fault> {
-        let Shared { all_max, tenant_max, .. } = *self.0;
+        let PermitsShared { all_max, tenant_max, .. } = *self.0;
         let mut under_way = self.0.under_way.lock();
         let of_tenant = under_way.tenants.get(tenant).copied().unwrap_or(0);
         let (whose, count, setting) = if of_tenant >= tenant_max {

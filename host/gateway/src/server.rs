@@ -14,11 +14,11 @@ pub use threads::Threads;
 
 use super::Gateway;
 use crate::{Admitted, GatewayConfig};
-use activity::UnderWay;
-use addresses::{AddressPermit, Addresses};
-use answer::{Answer, AnswerBody};
+use activity::RequestInProgress;
+use addresses::{AddressPermit, RemoteAddresses};
+use answer::{AnswerBody, ResponseTracker};
 use axum::body::{Body, HttpBody};
-use connection::{Connection, Timeouts};
+use connection::{ConnectionState, Timeouts};
 use futures::FutureExt;
 use guard::FramingGuard;
 use http::Version;
@@ -33,12 +33,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use streams::Streams;
-use threads::Places;
+use threads::ConnectionRuntimes;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
-use weir_call::body::Overrun;
+use weir_call::body::BodyOverrun;
 
 /// Concurrent requests of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 1_000;
@@ -46,7 +46,8 @@ const H2_STREAMS_MAX: u32 = 1_000;
 /// that no function reads do not block the other requests.
 const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
-/// Head of an HTTP/2 request. Between nodes, heads have a grant, which is larger than clients' heads.
+/// Head of an HTTP/2 request. Between nodes, heads have a grant, which is larger than clients'
+/// heads.
 const H2_HEAD_BYTES_MAX: u32 = 256 << 10;
 /// Read buffer of an HTTP/1 connection, and so the size limit of a request head. The buffer grows
 /// up to this size for large bodies, since each read costs a turn of the connection's task.
@@ -58,11 +59,11 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 pub struct Server {
     gateway: Gateway,
     connections: Arc<Semaphore>,
-    addresses: Addresses,
+    addresses: RemoteAddresses,
     timeouts: Timeouts,
     drain_timeout: Duration,
     builder: auto::Builder<Streams>,
-    places: Places,
+    places: ConnectionRuntimes,
 }
 
 impl Server {
@@ -87,7 +88,7 @@ impl Server {
         Self {
             gateway,
             connections: Arc::new(Semaphore::new(config.connections_max)),
-            addresses: Addresses::new(config.connections_per_address_max),
+            addresses: RemoteAddresses::new(config.connections_per_address_max),
             timeouts: Timeouts {
                 first: Duration::from_millis(config.header_timeout_ms),
                 later: Duration::from_millis(config.idle_timeout_ms),
@@ -169,7 +170,7 @@ impl Server {
         let gateway = self.gateway.clone();
         let node = gateway.node.clone();
         let timeouts = self.timeouts;
-        let connection = Connection::new();
+        let connection = ConnectionState::new();
         let requests = connection.clone();
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let gateway = gateway.clone();
@@ -202,16 +203,16 @@ impl Server {
 
 /// Wraps the answer to a request, so that its bytes count until the client has taken them.
 fn answer_of(
-    connection: Connection,
-    under_way: UnderWay,
+    connection: ConnectionState,
+    under_way: RequestInProgress,
     Admitted { mut response, scopes, whole }: Admitted,
     is_h2: bool,
 ) -> http::Response<AnswerBody> {
-    let overrun = response.extensions_mut().remove::<Overrun>();
+    let overrun = response.extensions_mut().remove::<BodyOverrun>();
     if !is_h2 {
         connection.set_overrun(overrun.clone());
     }
-    let answer = Answer::new(connection, under_way, scopes, whole, overrun);
+    let answer = ResponseTracker::new(connection, under_way, scopes, whole, overrun);
     if is_h2 {
         Streams::observe(&answer);
     }

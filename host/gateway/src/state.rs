@@ -6,6 +6,7 @@ use crate::auth::Tokens;
 use crate::pages::PageGuard;
 use crate::permits::UploadPermits;
 use crate::placements::GivenIds;
+use axum::extract::State;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -73,11 +74,15 @@ pub struct RequestConfig {
 /// The stages of a node's shutdown.
 #[derive(Debug, Default)]
 pub struct Shutdown {
-    /// Cancelled when the node starts to shut down: it is not ready any more, and still takes calls.
+    /// Cancelled when the node starts to shut down: it is not ready any more, and still takes
+    /// calls.
     pub draining: CancellationToken,
     /// Cancelled when the node takes no more calls.
     pub stopping: CancellationToken,
 }
+
+/// Extracts the node's state in a request handler.
+pub(crate) type NodeExtractor = State<Arc<NodeState>>;
 
 /// The state that request handlers share.
 pub struct NodeState {

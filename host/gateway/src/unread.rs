@@ -25,9 +25,9 @@ const BYTES_MAX: usize = 256 << 10;
 const TIME_MAX: Duration = Duration::from_millis(20);
 
 /// Body of a request that may be rejected before the body is read.
-pub(super) struct Unread(Option<Shared>);
+pub(super) struct Unread(Option<SharedBody>);
 
-type Shared = Arc<Mutex<Option<Body>>>;
+type SharedBody = Arc<Mutex<Option<Body>>>;
 
 impl Unread {
     /// Watches the body of `request`.
@@ -39,7 +39,7 @@ impl Unread {
             return (request, Self(None));
         }
         let (head, body) = request.into_parts();
-        let shared = Shared::new(Mutex::new(Some(body)));
+        let shared = SharedBody::new(Mutex::new(Some(body)));
         (Request::from_parts(head, Body::new(Watched(shared.clone()))), Self(Some(shared)))
     }
 
@@ -61,7 +61,7 @@ impl Unread {
     }
 }
 
-struct Watched(Shared);
+struct Watched(SharedBody);
 
 impl HttpBody for Watched {
     type Data = Bytes;
@@ -89,7 +89,7 @@ impl HttpBody for Watched {
     }
 }
 
-fn lock(shared: &Shared) -> MutexGuard<'_, Option<Body>> {
+fn lock(shared: &SharedBody) -> MutexGuard<'_, Option<Body>> {
     shared.lock()
 }
 

@@ -2,7 +2,7 @@
 
 use super::Caller;
 use super::error::ApiError;
-use super::manifest::{self, Options};
+use super::manifest::{self, UploadOptions};
 use super::permits::UploadPermit;
 use crate::NodeState;
 use axum::extract::Request;
@@ -12,9 +12,9 @@ use weir_storage::blobs::{Blobs, PutError, Staged};
 use weir_types::ErrorCode;
 
 /// A completely received upload.
-pub(super) struct Received<Manifest> {
+pub(super) struct ReceivedUpload<Manifest> {
     pub(super) manifest: Manifest,
-    pub(super) options: Options,
+    pub(super) options: UploadOptions,
     pub(super) staged: Staged,
     /// Permit to hold until the upload is processed.
     pub(super) place: UploadPermit,
@@ -28,14 +28,14 @@ pub(super) async fn receive<Manifest: DeserializeOwned>(
     request: Request,
     blobs: &Blobs,
     bytes_max: u64,
-) -> Result<Received<Manifest>, ApiError> {
+) -> Result<ReceivedUpload<Manifest>, ApiError> {
     let place = node.permits.uploads.take(&caller.tenant)?;
     // Before the upload arrives, which takes longer.
     blobs.check_room(announced_bytes(&request).min(bytes_max)).await?;
     let receiving = async {
         let (manifest, options, upload) = manifest::read(request, bytes_max).await?;
         let staged = blobs.stage(upload, bytes_max).await.map_err(refusal)?;
-        Ok(Received { manifest, options, staged, place })
+        Ok(ReceivedUpload { manifest, options, staged, place })
     };
     let time_ms_max = node.config.gateway.upload_timeout_ms;
     tokio::time::timeout(Duration::from_millis(time_ms_max), receiving).await.unwrap_or_else(|_| {

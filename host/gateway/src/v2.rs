@@ -17,11 +17,11 @@ mod stats;
 mod target;
 
 pub(super) use answer::classify;
-pub(super) use call::{Answered, Call, CallLimits};
+pub(super) use call::{Answered, CallLimits, InferenceCall};
 pub(super) use infer::function;
 pub(super) use metadata::{Group, instances, platform};
-pub(super) use read::{Asked, Unresolved};
-pub(super) use regions::Input;
+pub(super) use read::{InferenceContent, Unresolved};
+pub(super) use regions::RequestInput;
 pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
 pub(super) use target::{At, NamedTarget};
 

@@ -5,6 +5,7 @@ use super::body::small;
 use super::error::ApiError;
 use super::functions::{parse_name, parse_version, read_rollback};
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
 use axum::response::{IntoResponse, Response};
@@ -13,20 +14,18 @@ use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use weir_control::registry::{Noun, RegistryError};
-use weir_control::workflows::{Catalog, Workflow, WorkflowEntry, WorkflowRecord};
+use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, WorkflowRecord};
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
 use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
 use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
-
-type Node = State<Arc<NodeState>>;
 
 /// Size limit of a record in the datastore.
 const RECORD_BYTES_MAX: usize = 512 << 10;
 
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Options {
+pub(super) struct WorkflowOptions {
     /// Checks the workflow without deploying it.
     dry_run: bool,
     /// Objectives of the calls, which override the objectives in the document.
@@ -36,10 +35,10 @@ pub(super) struct Options {
 
 /// `PUT /v1/workflows/{name}`: a document in TOML or JSON.
 pub(super) async fn deploy(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-    Query(options): Query<Options>,
+    Query(options): Query<WorkflowOptions>,
     request: Request,
 ) -> Result<Json<WorkflowDeployed>, ApiError> {
     let name = parse_name(&name)?;
@@ -168,7 +167,7 @@ pub(super) fn refuse_if_used(
 
 /// `GET /v1/workflows`.
 pub(super) async fn list(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
 ) -> Json<Vec<api::Workflow>> {
     let entries = node.workflows.list(&caller.tenant);
@@ -177,7 +176,7 @@ pub(super) async fn list(
 
 /// `GET /v1/workflows/{name}`.
 pub(super) async fn show(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<api::Workflow>, ApiError> {
@@ -187,7 +186,7 @@ pub(super) async fn show(
 
 /// `GET /v1/workflows/{name}/versions`, oldest first.
 pub(super) async fn versions(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Json<Vec<WorkflowVersion>>, ApiError> {
@@ -197,7 +196,7 @@ pub(super) async fn versions(
 
 /// `GET /v1/workflows/{name}/versions/{version}`.
 pub(super) async fn show_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Json<WorkflowVersion>, ApiError> {
@@ -207,7 +206,7 @@ pub(super) async fn show_version(
 
 /// `POST /v1/workflows/{name}/rollback`.
 pub(super) async fn roll_back(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     body: Body,
@@ -221,7 +220,7 @@ pub(super) async fn roll_back(
 
 /// `DELETE /v1/workflows/{name}`.
 pub(super) async fn remove(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
 ) -> Result<Response, ApiError> {
@@ -234,7 +233,7 @@ pub(super) async fn remove(
 
 /// `DELETE /v1/workflows/{name}/versions/{version}`.
 pub(super) async fn remove_version(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
 ) -> Result<Response, ApiError> {
@@ -250,7 +249,7 @@ fn summary(node: &NodeState, entry: &WorkflowEntry) -> Option<api::Workflow> {
     Some(api::Workflow { active, versions: entry.versions.keys().copied().collect() })
 }
 
-fn describe(node: &NodeState, entry: &WorkflowEntry, workflow: &Workflow) -> WorkflowVersion {
+fn describe(node: &NodeState, entry: &WorkflowEntry, workflow: &DeployedWorkflow) -> WorkflowVersion {
     entry.describe(workflow, node.dispatch.catalog.unready(workflow))
 }
 

@@ -1,11 +1,11 @@
 //! The connector: every connection to another host on behalf of a tenant is made here.
 
 use crate::endpoints::NodeEndpoints;
-use crate::exchange::{Exchange, PHASE_TIME_MAX, Stream, exchange};
-use crate::policy::{Destination, Policy};
+use crate::exchange::{ByteStream, Exchange, PHASE_TIME_MAX, exchange};
+use crate::policy::{Destination, OutboundPolicy};
 use crate::resolve::{Resolve, SystemResolver, literal};
 use crate::rule::normal_host;
-use crate::{Endpoint, OutboundConfig, Reason, Refusal, SendError, is_granted};
+use crate::{OutboundConfig, OutboundRefusal, RefusalReason, SendError, StoreEndpoint, is_granted};
 use http::{Request, Uri};
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
@@ -29,7 +29,7 @@ const ENDPOINT_LOOKUP: Duration = Duration::from_secs(30);
 
 /// Sends requests of tenants to the hosts that they may reach.
 pub struct Connector {
-    policy: Policy,
+    policy: OutboundPolicy,
     resolver: Box<dyn Resolve>,
     resolve_time_max: Duration,
     tenant_resolves_max: usize,
@@ -46,7 +46,7 @@ impl Connector {
     #[must_use]
     pub fn new(
         config: OutboundConfig,
-        stores: Vec<Endpoint>,
+        stores: Vec<StoreEndpoint>,
         is_loopback_open: bool,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -58,7 +58,7 @@ impl Connector {
             resolving: Mutex::default(),
             tls: tls(roots),
             metrics,
-            policy: Policy { config, endpoints: NodeEndpoints::new(stores), is_loopback_open },
+            policy: OutboundPolicy { config, endpoints: NodeEndpoints::new(stores), is_loopback_open },
         }
     }
 
@@ -120,7 +120,7 @@ impl Connector {
     }
 
     /// Connects to the host of `uri`: to exactly an address that was checked.
-    async fn connect(&self, tenant: &TenantId, uri: &Uri) -> Result<Box<dyn Stream>, SendError> {
+    async fn connect(&self, tenant: &TenantId, uri: &Uri) -> Result<Box<dyn ByteStream>, SendError> {
         let is_tls = uri.scheme() == Some(&http::uri::Scheme::HTTPS);
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(Error::HttpRequestUriInvalid)?;
         let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -191,14 +191,14 @@ async fn connect_to(addresses: &[IpAddr], port: u16) -> Result<TcpStream, Error>
     Err(failed)
 }
 
-fn check_grant(granted: &[String], uri: &Uri) -> Result<(), Refusal> {
+fn check_grant(granted: &[String], uri: &Uri) -> Result<(), OutboundRefusal> {
     let authority = uri.authority();
     if authority.is_some_and(|to| is_granted(granted, to)) {
         return Ok(());
     }
     let to = authority.map_or("an unnamed host", http::uri::Authority::as_str);
     let text = format!("{to}; add it to outbound_hosts in the manifest");
-    Err(Refusal { reason: Reason::NotGranted, text })
+    Err(OutboundRefusal { reason: RefusalReason::NotGranted, text })
 }
 
 fn tls(roots: rustls::RootCertStore) -> TlsConnector {

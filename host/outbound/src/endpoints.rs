@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 
 /// Host and port of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct StoreEndpoint {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-impl Endpoint {
+impl StoreEndpoint {
     /// Reads the endpoint of a URL with the scheme `http` or `https`.
     #[must_use]
     pub fn from_url(url: &str) -> Option<Self> {
@@ -38,13 +38,13 @@ pub(crate) struct NodeEndpoints {
 }
 
 struct Store {
-    endpoint: Endpoint,
+    endpoint: StoreEndpoint,
     /// The result of the last successful lookup.
     addresses: RwLock<Vec<IpAddr>>,
 }
 
 impl NodeEndpoints {
-    pub(crate) fn new(stores: Vec<Endpoint>) -> Self {
+    pub(crate) fn new(stores: Vec<StoreEndpoint>) -> Self {
         let stores = stores.into_iter().map(|endpoint| {
             let addresses = literal(&endpoint.host).into_iter().map(unmapped).collect();
             Store { endpoint, addresses: RwLock::new(addresses) }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn node(listener: &str, stores: &[&str]) -> NodeEndpoints {
-        let stores = stores.iter().map(|url| Endpoint::from_url(url).unwrap()).collect();
+        let stores = stores.iter().map(|url| StoreEndpoint::from_url(url).unwrap()).collect();
         let endpoints = NodeEndpoints::new(stores);
         endpoints.set_listener(listener.parse().unwrap());
         endpoints

@@ -17,23 +17,23 @@ use wasmtime_wasi_http::{Error, RequestOptions, WasiBody};
 pub(crate) const PHASE_TIME_MAX: Duration = Duration::from_secs(600);
 
 /// The rest of a connection: it has to be polled for the response's body to arrive.
-pub type Connection = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+pub type ConnectionDriver = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
 /// A response, and the connection that its body arrives on.
 pub struct Exchange {
     /// The response. Redirects are responses like all others: nothing here follows them.
     pub response: Response<WasiBody>,
     /// Drives the response's body, and the rest of the request's.
-    pub connection: Connection,
+    pub connection: ConnectionDriver,
 }
 
 /// A stream of bytes: TCP, or TLS over it.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Stream for T {}
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> ByteStream for T {}
 
 /// Sends `request` and waits for the head of the response.
 pub(crate) async fn exchange(
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     mut request: Request<WasiBody>,
     options: &RequestOptions,
 ) -> Result<Exchange, Error> {
@@ -41,7 +41,7 @@ pub(crate) async fn exchange(
     let opened = hyper::client::conn::http1::handshake::<_, WasiBody>(TokioIo::new(stream)).await;
     let opened = opened.map_err(Error::from)?;
     let mut sender = opened.0;
-    let mut connection: Connection = Box::pin(run(opened.1));
+    let mut connection: ConnectionDriver = Box::pin(run(opened.1));
     let first_byte = options.first_byte_timeout.unwrap_or(PHASE_TIME_MAX);
     let mut answered = pin!(timeout(first_byte, sender.send_request(request)));
     let response = tokio::select! {

@@ -11,7 +11,7 @@ mod grant;
 pub use grant::is_granted;
 
 mod refusal;
-pub use refusal::{Reason, Refusal, SendError};
+pub use refusal::{OutboundRefusal, RefusalReason, SendError};
 
 mod class;
 
@@ -22,7 +22,7 @@ mod config;
 pub use config::{OutboundConfig, TenantOutbound};
 
 mod endpoints;
-pub use endpoints::Endpoint;
+pub use endpoints::StoreEndpoint;
 
 mod policy;
 
@@ -30,7 +30,7 @@ mod resolve;
 pub use resolve::{Resolve, Resolved};
 
 mod exchange;
-pub use exchange::{Connection, Exchange};
+pub use exchange::{ConnectionDriver, Exchange};
 
 mod connector;
 pub use connector::{Connector, TenantConnector};

@@ -6,7 +6,7 @@
 
 use crate::class::{AddressClass, classify, embedded, unmapped};
 use crate::endpoints::NodeEndpoints;
-use crate::{OutboundConfig, Reason, Refusal, Rule};
+use crate::{OutboundConfig, OutboundRefusal, RefusalReason, Rule};
 use std::net::IpAddr;
 use weir_types::TenantId;
 
@@ -20,16 +20,16 @@ pub(crate) struct Destination<'a> {
 }
 
 /// The rules of a node.
-pub(crate) struct Policy {
+pub(crate) struct OutboundPolicy {
     pub(crate) config: OutboundConfig,
     pub(crate) endpoints: NodeEndpoints,
     /// Whether loopback addresses are open by default.
     pub(crate) is_loopback_open: bool,
 }
 
-impl Policy {
+impl OutboundPolicy {
     /// Refuses a destination that its name alone excludes, so that it is not looked up.
-    pub(crate) fn check_name(&self, to: Destination<'_>) -> Result<(), Refusal> {
+    pub(crate) fn check_name(&self, to: Destination<'_>) -> Result<(), OutboundRefusal> {
         let Destination { tenant, host, port } = to;
         if self.endpoints.names_one(host, port) {
             return Err(to.is_of_the_node());
@@ -49,7 +49,7 @@ impl Policy {
     }
 
     /// Decides about one address of a destination whose name was [checked](Self::check_name).
-    pub(crate) fn check_address(&self, to: Destination<'_>, ip: IpAddr) -> Result<(), Refusal> {
+    pub(crate) fn check_address(&self, to: Destination<'_>, ip: IpAddr) -> Result<(), OutboundRefusal> {
         let Destination { tenant, host, port } = to;
         let ip = unmapped(ip);
         if self.endpoints.contain(ip, port) {
@@ -97,31 +97,31 @@ impl Destination<'_> {
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 
-    fn is_of_the_node(&self) -> Refusal {
+    fn is_of_the_node(&self) -> OutboundRefusal {
         let text =
             format!("{} is an endpoint of the node or of its cluster; no setting allows it", self.rule());
-        Refusal { reason: Reason::NodeEndpoint, text }
+        OutboundRefusal { reason: RefusalReason::NodeEndpoint, text }
     }
 
-    fn is_denied(&self, rule: &Rule, key: &str) -> Refusal {
+    fn is_denied(&self, rule: &Rule, key: &str) -> OutboundRefusal {
         let text = format!(
             "{} is refused by the rule {:?} in {key} of the node's settings; removing that rule allows it",
             self.rule(),
             rule.to_string()
         );
-        Refusal { reason: Reason::DenyRule, text }
+        OutboundRefusal { reason: RefusalReason::DenyRule, text }
     }
 
-    fn is_above_the_ceiling(&self, key: &str) -> Refusal {
+    fn is_above_the_ceiling(&self, key: &str) -> OutboundRefusal {
         let to = self.rule();
         let text = format!(
             "{to} is not among the destinations of tenant {}; adding {to:?} to {key} of the node's settings allows it",
             self.tenant
         );
-        Refusal { reason: Reason::TenantCeiling, text }
+        OutboundRefusal { reason: RefusalReason::TenantCeiling, text }
     }
 
-    fn is_closed(&self, class: AddressClass) -> Refusal {
+    fn is_closed(&self, class: AddressClass) -> OutboundRefusal {
         let to = self.rule();
         let remedy = if class.may_be_allowed() {
             format!("adding {to:?} to outbound.allow of the node's settings allows it")
@@ -129,24 +129,30 @@ impl Destination<'_> {
             "no setting allows it".to_owned()
         };
         let text = format!("{to} is refused, because its address is {}; {remedy}", class.as_str());
-        Refusal { reason: Reason::class(class), text }
+        OutboundRefusal { reason: RefusalReason::class(class), text }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Endpoint;
+    use crate::StoreEndpoint;
 
-    fn policy(settings: &str) -> Policy {
+    fn policy(settings: &str) -> OutboundPolicy {
         let config = toml::from_str(settings).unwrap_or_else(|error| panic!("{settings}: {error}"));
-        let endpoints = NodeEndpoints::new(vec![Endpoint::from_url("http://10.0.0.9:2379").unwrap()]);
+        let endpoints = NodeEndpoints::new(vec![StoreEndpoint::from_url("http://10.0.0.9:2379").unwrap()]);
         endpoints.set_listener("127.0.0.1:9347".parse().unwrap());
-        Policy { config, endpoints, is_loopback_open: false }
+        OutboundPolicy { config, endpoints, is_loopback_open: false }
     }
 
     /// The label of the refusal of a destination with one address; `None` if it is permitted.
-    fn decide(policy: &Policy, tenant: &str, host: &str, port: u16, ip: &str) -> Option<&'static str> {
+    fn decide(
+        policy: &OutboundPolicy,
+        tenant: &str,
+        host: &str,
+        port: u16,
+        ip: &str,
+    ) -> Option<&'static str> {
         let tenant = TenantId::new(tenant).unwrap();
         let to = Destination { tenant: &tenant, host, port };
         let decided = policy.check_name(to).and_then(|()| policy.check_address(to, ip.parse().unwrap()));
@@ -243,7 +249,7 @@ mod tests {
 
     #[test]
     fn laptop_node_opens_loopback_only() {
-        let policy = Policy { is_loopback_open: true, ..policy(r#"deny = ["127.0.0.1:5432"]"#) };
+        let policy = OutboundPolicy { is_loopback_open: true, ..policy(r#"deny = ["127.0.0.1:5432"]"#) };
         let decide = |port, ip| decide(&policy, "default", "a", port, ip);
         assert_eq!(decide(80, "127.0.0.1"), None);
         assert_eq!(decide(80, "::1"), None);

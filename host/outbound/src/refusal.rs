@@ -6,17 +6,17 @@ use wasmtime_wasi_http::Error;
 /// A destination that a tenant may not reach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
-pub struct Refusal {
+pub struct OutboundRefusal {
     /// The kind of rule that refused.
-    pub reason: Reason,
-    /// Explanation: the refused destination, the rule, and the setting that permits the destination.
-    /// Addresses that a lookup returned are left out.
+    pub reason: RefusalReason,
+    /// Explanation: the refused destination, the rule, and the setting that permits the
+    /// destination. Addresses that a lookup returned are left out.
     pub text: String,
 }
 
 /// Kind of rule that refused a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum RefusalReason {
     /// The manifest, or `async.callback_hosts`, does not grant the host.
     NotGranted,
     /// A listener of the node, or a store of its cluster.
@@ -29,7 +29,7 @@ pub enum Reason {
     Address(&'static str),
 }
 
-impl Reason {
+impl RefusalReason {
     pub(crate) fn class(class: AddressClass) -> Self {
         Self::Address(class.as_str())
     }
@@ -52,7 +52,7 @@ impl Reason {
 pub enum SendError {
     /// The tenant may not reach the destination.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] OutboundRefusal),
     /// The lookup, the connection or the exchange failed.
     #[error(transparent)]
     Failed(#[from] Error),
@@ -62,7 +62,9 @@ pub enum SendError {
 impl From<SendError> for Error {
     fn from(error: SendError) -> Self {
         match error {
-            SendError::Refused(Refusal { reason: Reason::NotGranted, .. }) => Self::HttpRequestDenied,
+            SendError::Refused(OutboundRefusal { reason: RefusalReason::NotGranted, .. }) => {
+                Self::HttpRequestDenied
+            }
             SendError::Refused(_) => Self::DestinationIpProhibited,
             SendError::Failed(error) => error,
         }

@@ -11,7 +11,7 @@ pub use recompile::Recompiler;
 
 use crate::engine::{Engines, Generation};
 use artefacts::Artefacts;
-use compile::{CompileError, Compiled};
+use compile::{CompileError, CompiledComponent};
 use moka::sync::Cache;
 use std::collections::HashSet;
 use std::hash::Hash as _;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use wasmtime::component::{Component, Linker};
 use weir_types::{ContentHash, FunctionKind, Hasher};
 
-use crate::instance::{Entry, Needs, State, linker};
+use crate::instance::{InstanceState, LinkedComponent, Needs, linker};
 use weir_storage::blobs::{InUse, Sweep};
 
 /// The limit of mapped machine code, over all components. The mappings are file-backed, so the
@@ -29,7 +29,7 @@ const LOADED_BYTES_MAX: u64 = 4 << 30;
 
 /// The reason why a deployed component cannot be started.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum ComponentLoadError {
     /// There is no artefact for this build of Weir: the component has to be recompiled.
     #[error("the component has not been compiled for this build of Weir")]
     Missing,
@@ -38,7 +38,7 @@ pub enum LoadError {
     Broken(#[source] Arc<wasmtime::Error>),
 }
 
-impl LoadError {
+impl ComponentLoadError {
     /// The error of a load whose task panicked.
     pub fn panicked(panic: &tokio::task::JoinError) -> Self {
         Self::Broken(Arc::new(wasmtime::Error::msg(panic.to_string())))
@@ -48,9 +48,9 @@ impl LoadError {
 /// The artefacts of one data folder, and the loaded components.
 pub struct Components {
     engines: Arc<Engines>,
-    linkers: [Linker<State>; 2],
+    linkers: [Linker<InstanceState>; 2],
     artefacts: [Arc<Artefacts>; 2],
-    loaded: Cache<ContentHash, Arc<Entry>>,
+    loaded: Cache<ContentHash, Arc<LinkedComponent>>,
     in_use: InUse,
     limits: weir_child::Limits,
 }
@@ -71,7 +71,9 @@ impl Components {
         });
         let loaded = Cache::builder()
             .max_capacity(LOADED_BYTES_MAX >> 10)
-            .weigher(|_, entry: &Arc<Entry>| u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX))
+            .weigher(|_, entry: &Arc<LinkedComponent>| {
+                u32::try_from(entry.image_bytes() >> 10).unwrap_or(u32::MAX)
+            })
             .build();
         let linkers = [p2.0?, p3.0?];
         let artefacts = [Arc::new(Artefacts::open(p2.1)?), Arc::new(Artefacts::open(p3.1)?)];
@@ -86,11 +88,11 @@ impl Components {
     /// Compiles the component in the file `blob` and stores the artefact. Durable on return;
     /// dropping the future kills the compiler. The caller bounds the number of concurrent
     /// compilations.
-    pub async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<Compiled, CompileError> {
+    pub async fn compile(&self, digest: ContentHash, blob: &Path) -> Result<CompiledComponent, CompileError> {
         let internal = |error: std::io::Error| CompileError::io("cannot keep the artefact", &error);
         // Both folders are on one file system, so the temporary file may be in either one.
         let staged = self.artefacts[0].stage().map_err(internal)?;
-        let task = compile::Task { component: blob.to_owned(), artefact: staged.path().to_owned() };
+        let task = compile::CompileTask { component: blob.to_owned(), artefact: staged.path().to_owned() };
         let compiled = compile::compile(&task, self.limits).await?;
         let artefacts = self.artefacts_of(compiled.kind).clone();
         tokio::task::spawn_blocking(move || artefacts.keep(digest, staged))
@@ -101,17 +103,21 @@ impl Components {
     }
 
     /// The component, if it is loaded: the fast path of nearly every call.
-    pub fn loaded(&self, digest: ContentHash) -> Option<Arc<Entry>> {
+    pub fn loaded(&self, digest: ContentHash) -> Option<Arc<LinkedComponent>> {
         self.loaded.get(&digest)
     }
 
     /// Loads the component from its artefact. Blocks on the disk; concurrent calls for one
     /// component load it once.
-    pub fn load(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+    pub fn load(
+        &self,
+        digest: ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Arc<LinkedComponent>, ComponentLoadError> {
         self.loaded.try_get_with(digest, || self.load_artefact(digest, kind)).map_err(
-            |error: Arc<LoadError>| match error.as_ref() {
-                LoadError::Missing => LoadError::Missing,
-                LoadError::Broken(error) => LoadError::Broken(error.clone()),
+            |error: Arc<ComponentLoadError>| match error.as_ref() {
+                ComponentLoadError::Missing => ComponentLoadError::Missing,
+                ComponentLoadError::Broken(error) => ComponentLoadError::Broken(error.clone()),
             },
         )
     }
@@ -122,22 +128,27 @@ impl Components {
         self: &Arc<Self>,
         digest: ContentHash,
         kind: FunctionKind,
-    ) -> Result<Needs, LoadError> {
+    ) -> Result<Needs, ComponentLoadError> {
         let components = self.clone();
         let tried = tokio::task::spawn_blocking(move || Ok(components.load_artefact(digest, kind)?.needs()));
-        tried.await.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))
+        tried.await.unwrap_or_else(|panic| Err(ComponentLoadError::panicked(&panic)))
     }
 
-    fn load_artefact(&self, digest: ContentHash, kind: FunctionKind) -> Result<Arc<Entry>, LoadError> {
+    fn load_artefact(
+        &self,
+        digest: ContentHash,
+        kind: FunctionKind,
+    ) -> Result<Arc<LinkedComponent>, ComponentLoadError> {
         let verified = self.artefacts_of(kind).verified_path(digest);
-        let path = verified.map_err(|error| LoadError::Broken(Arc::new(error.into())))?;
-        let path = path.ok_or(LoadError::Missing)?;
+        let path = verified.map_err(|error| ComponentLoadError::Broken(Arc::new(error.into())))?;
+        let path = path.ok_or(ComponentLoadError::Missing)?;
         let generation = Generation::for_kind(kind);
         let component = deserialize(self.engines.get(generation), &path);
         let entry = component.and_then(|component| {
-            Entry::link(&self.linkers[generation as usize], &component, kind).map_err(wasmtime::Error::from)
+            LinkedComponent::link(&self.linkers[generation as usize], &component, kind)
+                .map_err(wasmtime::Error::from)
         });
-        entry.map(Arc::new).map_err(|error| LoadError::Broken(Arc::new(error)))
+        entry.map(Arc::new).map_err(|error| ComponentLoadError::Broken(Arc::new(error)))
     }
 
     /// Removes artefacts and unloads components that are neither in use nor `wanted`.
@@ -161,7 +172,7 @@ impl Components {
 }
 
 /// Removes the artefacts of a folder that the sweep does not spare. Blocks.
-fn sweep_folder(artefacts: &Artefacts, sweep: &Sweep, loaded: &Cache<ContentHash, Arc<Entry>>) {
+fn sweep_folder(artefacts: &Artefacts, sweep: &Sweep, loaded: &Cache<ContentHash, Arc<LinkedComponent>>) {
     for entry in std::fs::read_dir(artefacts.folder()).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(digest) = name.to_str().and_then(Artefacts::component_of) else { continue };

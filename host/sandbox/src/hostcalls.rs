@@ -15,7 +15,7 @@ pub use models::OpenModel;
 pub use nn::{ExecutionContext, NnError, NnTensor, VERSION as NN_VERSION};
 
 use crate::Resources;
-use crate::instance::{CurrentSink, RequestCell, State};
+use crate::instance::{CurrentSink, InstanceState, RequestCell};
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use weir_device::Arena;
@@ -142,13 +142,13 @@ impl HasData for Inference {
 }
 
 /// Links `weir:inference`, `wasi:nn` and the error interface. To be called after WASI is linked.
-pub fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub fn add_to_linker(linker: &mut Linker<InstanceState>) -> wasmtime::Result<()> {
     use bindings::weir::inference;
-    inference::tensors::add_to_linker::<_, Inference>(linker, State::inference)?;
-    inference::models::add_to_linker::<_, Inference>(linker, State::inference)?;
-    inference::objects::add_to_linker::<_, Inference>(linker, State::inference)?;
-    inference::readiness::add_to_linker::<_, Inference>(linker, State::inference)?;
-    inference::request::add_to_linker::<_, Inference>(linker, State::inference)?;
+    inference::tensors::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    inference::models::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    inference::objects::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    inference::readiness::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    inference::request::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     nn::add_to_linker(linker)?;
     io_error::add_to_linker(linker)
 }

@@ -19,25 +19,25 @@ mod tensor;
 mod usage;
 
 use answer::AbortFlag;
-pub use answer::{Answer, AnswerReceiver};
+pub use answer::{AnswerReceiver, ResponseSender};
 pub(crate) use link::linker;
-pub use link::{Entry, LinkError, Needs};
+pub use link::{LinkError, LinkedComponent, Needs};
 pub use live::Instance;
 pub use output::{CurrentSink, OutputSink};
-pub use request::{RequestBody, RequestCell, SharedBody};
-pub use state::State;
+pub use request::{GuestRequestBody, RequestCell, SharedBody};
+pub use state::InstanceState;
 pub use tensor::TensorAnswer;
-pub use usage::Usage;
+pub use usage::SandboxUsage;
 
 use crate::engine::Engines;
 use crate::hostcalls::InferenceCtx;
-use meter::Metered;
+use meter::MeteredGuest;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use weir_call::Fault;
-use weir_call::body::Overrun;
+use weir_call::body::BodyOverrun;
 use weir_inference::Tensor;
 use weir_outbound::TenantConnector;
 use weir_telemetry::{FunctionMetrics, Phase, Trace};
@@ -46,7 +46,7 @@ use weir_types::FunctionManifest;
 /// The context of one invocation, without its input.
 pub struct Sandbox {
     /// The function's component, linked.
-    pub entry: Arc<Entry>,
+    pub entry: Arc<LinkedComponent>,
     /// The engines, whose epoch ticks interrupt the guest.
     pub engines: Arc<Engines>,
     /// The manifest of the function's version.
@@ -68,13 +68,13 @@ pub struct InvocationCtx {
     /// The context of the inference calls.
     pub inference: InferenceCtx,
     /// The counters of CPU time and memory.
-    pub usage: Arc<Usage>,
+    pub usage: Arc<SandboxUsage>,
     /// The connector of the function's tenant.
     pub connector: TenantConnector,
 }
 
 /// The guest's input, and the channel for its response.
-pub enum Call {
+pub enum GuestCall {
     /// An HTTP function.
     Http {
         /// The request with its body as a stream.
@@ -82,7 +82,7 @@ pub enum Call {
         /// The body and the response, shared with the guest's tensor calls.
         cell: RequestCell,
         /// The channel for the response.
-        answer: Answer,
+        answer: ResponseSender,
     },
     /// A tensor function.
     Tensor {
@@ -93,12 +93,12 @@ pub enum Call {
     },
 }
 
-impl Call {
+impl GuestCall {
     /// The signal to send if the guest exceeds a limit of time.
-    fn overrun(&self) -> Overrun {
+    fn overrun(&self) -> BodyOverrun {
         match self {
             Self::Http { answer, .. } => answer.overrun(),
-            Self::Tensor { .. } => Overrun::default(),
+            Self::Tensor { .. } => BodyOverrun::default(),
         }
     }
 
@@ -114,7 +114,7 @@ impl Call {
 
 /// The outcome of an invocation.
 #[derive(Debug)]
-pub struct Report {
+pub struct InvocationReport {
     /// The reason why there is no response, or only part of one.
     pub fault: Option<Fault>,
     /// The time from the creation of the sandbox to the end of the guest.
@@ -126,7 +126,7 @@ pub struct Report {
 impl Sandbox {
     /// Runs the guest to its end, within its limits. Uses `idle` if set: an instance that has run
     /// invocations of the same version. Dropping the future stops the guest at once.
-    pub async fn run(self, idle: Option<Box<Instance>>, call: Call) -> Report {
+    pub async fn run(self, idle: Option<Box<Instance>>, call: GuestCall) -> InvocationReport {
         let limits = self.manifest.limits.clone();
         let engines = self.engines.clone();
         let deadline = self.deadline;
@@ -137,7 +137,7 @@ impl Sandbox {
         let abort_flag = call.abort_flag();
         let signal = call.overrun();
         let guest = pin!(self.guest(idle, call, started));
-        let ended = Metered::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
+        let ended = MeteredGuest::new(guest, engines, usage.clone(), cpu_time_max, deadline).await;
         sink.finish();
         let ended = ended.unwrap_or_else(|overrun| {
             // The guest is dropped on return. A guest that has already finished its response, which
@@ -155,14 +155,14 @@ impl Sandbox {
             Ok(left) => (None, left),
             Err(fault) => (Some(fault), None),
         };
-        Report { fault, guest_time, left }
+        InvocationReport { fault, guest_time, left }
     }
 
     /// Runs the guest. Returns its instance if the next invocation may use it.
     async fn guest(
         self,
         idle: Option<Box<Instance>>,
-        call: Call,
+        call: GuestCall,
         started: Instant,
     ) -> Result<Option<Box<Instance>>, Fault> {
         let Self { entry, manifest, trace, ctx, counted, .. } = self;

@@ -1,6 +1,6 @@
 //! A node's background tasks, which end with the node.
 
-use super::deployed::Begin;
+use super::deployed::FollowStart;
 use super::garbage;
 use crate::config::NodeConfig;
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use weir_asynchronous::Stop;
+use weir_asynchronous::ShutdownSignals;
 use weir_call::until;
 use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
@@ -43,11 +43,17 @@ pub(super) struct Background {
 }
 
 impl Background {
-    pub(super) fn start(runtime: &Handle, state: &Arc<NodeState>, config: &NodeConfig, begin: Begin) -> Self {
-        let Begin { datastore, functions, models, workflows, invocations, objects, prepare } = begin;
+    pub(super) fn start(
+        runtime: &Handle,
+        state: &Arc<NodeState>,
+        config: &NodeConfig,
+        begin: FollowStart,
+    ) -> Self {
+        let FollowStart { datastore, functions, models, workflows, invocations, objects, prepare } = begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
-        let stop = Stop { begin_nothing: state.shutdown.stopping.clone(), give_up: give_up.clone() };
+        let stop =
+            ShutdownSignals { begin_nothing: state.shutdown.stopping.clone(), give_up: give_up.clone() };
         let working = boxed(state.invocations.clone().work(Gateway::new(state.clone()), stop));
         let working = AbortOnDropHandle::new(runtime.spawn(working));
         let mut others = Vec::new();
@@ -108,9 +114,9 @@ impl Background {
     }
 }
 
-type Task = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+type BackgroundTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
-fn boxed(task: impl Future<Output = ()> + Send + 'static) -> Task {
+fn boxed(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
     Box::pin(task)
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use weir_asynchronous::Invocations;
 use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
-use weir_control::registry::{Functions, Prepare, Registry};
+use weir_control::registry::{FunctionParts, Prepare, Registry};
 use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
 use weir_datastore::{Datastore, Revision};
 use weir_device::Arena;
@@ -21,7 +21,7 @@ use weir_telemetry::Metrics;
 use weir_telemetry::logs::Logs;
 
 /// Deployed content of a node.
-pub(super) struct Deployed {
+pub(super) struct DeployedContent {
     /// The components.
     pub(super) blobs: Blobs,
     pub(super) components: Arc<Components>,
@@ -30,11 +30,12 @@ pub(super) struct Deployed {
     pub(super) workflows: Arc<WorkflowRegistry>,
     pub(super) invocations: Arc<Invocations>,
     pub(super) objects: Arc<Objects>,
-    pub(super) begin: Begin,
+    pub(super) begin: FollowStart,
 }
 
-/// The datastore, the revisions from which the background tasks follow it, and events collected since.
-pub(super) struct Begin {
+/// The datastore, the revisions from which the background tasks follow it, and events collected
+/// since.
+pub(super) struct FollowStart {
     pub(super) datastore: Arc<dyn Datastore>,
     pub(super) functions: Revision,
     pub(super) models: Revision,
@@ -45,7 +46,7 @@ pub(super) struct Begin {
     pub(super) prepare: mpsc::Receiver<Prepare>,
 }
 
-impl Deployed {
+impl DeployedContent {
     /// Reads the state of the datastore and starts the node's devices.
     pub(super) async fn open(
         config: &NodeConfig,
@@ -58,7 +59,7 @@ impl Deployed {
         let changes = &storage.changes;
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
-        let (functions, prepare) = Functions::new(metrics.clone(), Logs::new(config.logs));
+        let (functions, prepare) = FunctionParts::new(metrics.clone(), Logs::new(config.logs));
         let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
             .await
             .context("cannot read the registry")?;
@@ -76,7 +77,7 @@ impl Deployed {
             Registry::open(datastore.clone(), Workflows::new(metrics.clone()), changes.clone())
                 .await
                 .context("cannot read the workflows")?;
-        let (invocations, invocations_as_of) = Invocations::open(weir_asynchronous::Parts {
+        let (invocations, invocations_as_of) = Invocations::open(weir_asynchronous::InvocationDeps {
             config: config.asynchronous.clone(),
             datastore: datastore.clone(),
             blobs: storage.blobs("invocations")?,
@@ -87,7 +88,7 @@ impl Deployed {
         })
         .await
         .context("cannot read the asynchronous invocations")?;
-        let (objects, objects_as_of) = Objects::open(objects::Parts {
+        let (objects, objects_as_of) = Objects::open(objects::ObjectDeps {
             config: config.objects.clone(),
             datastore: datastore.clone(),
             blobs: storage.blobs("objects")?,
@@ -97,7 +98,7 @@ impl Deployed {
         })
         .await
         .context("cannot read the objects")?;
-        let begin = Begin {
+        let begin = FollowStart {
             datastore: datastore.clone(),
             functions: functions_as_of,
             models: models_as_of,

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use gpus::Gpus;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use weir_control::devices::{Devices, KernelGraphs};
+use weir_control::devices::{KernelGraphSupport, NodeDevices};
 use weir_control::models::{BackendKind, Isolation};
 use weir_device::Arena;
 use weir_inference::{Backend, CacheConfig, FakeBackend, ModelCache, Preparer, Profiles};
@@ -24,7 +24,7 @@ use weir_telemetry::gpus::GpuMonitor;
 
 /// Starts the threads of every device, with empty memory. Outputs live in `arena`; statistics of
 /// GPUs go to `monitor`.
-pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<Devices> {
+pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) -> anyhow::Result<NodeDevices> {
     check_confinement(config)?;
     let (cpu, preparer) = processor(config, arena);
     // Discovering GPUs takes file descriptors, and using GPUs takes more.
@@ -56,8 +56,9 @@ pub(super) fn start(config: &NodeConfig, arena: &Arena, monitor: &GpuMonitor) ->
     }
     let worker_bytes =
         config.kernel_graphs.context_bytes.saturating_add(config.kernel_graphs.memory_bytes_max);
-    let kernel_graphs = gpus::kernel_graphs(config)?.map(|preparer| KernelGraphs { preparer, worker_bytes });
-    Devices::new(caches, preparer, kernel_graphs).context("a node needs a device (devices)")
+    let kernel_graphs =
+        gpus::kernel_graphs(config)?.map(|preparer| KernelGraphSupport { preparer, worker_bytes });
+    NodeDevices::new(caches, preparer, kernel_graphs).context("a node needs a device (devices)")
 }
 
 /// The configured devices, with `auto` and `cuda` expanded.

@@ -5,7 +5,7 @@ use crate::config::NodeConfig;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use weir_cluster::{Cluster, Participation, PlacementConfig, Placements, Report};
+use weir_cluster::{ActivityReport, Cluster, Participation, PlacementConfig, Placements};
 use weir_control::models::Models;
 use weir_scheduler::Setup;
 use weir_telemetry::Metrics;
@@ -15,13 +15,13 @@ use weir_types::NodeId;
 const ALONE: NodeId = NodeId(0);
 
 /// A node's placements, and its cluster if it has one.
-pub(super) struct Joined {
+pub(super) struct NodePlacements {
     pub(super) placements: Arc<Placements>,
     pub(super) cluster: Option<Arc<Cluster>>,
     pub(super) participation: Option<Participation>,
 }
 
-impl Joined {
+impl NodePlacements {
     /// Joins the configured cluster, if any, and starts to place calls.
     pub(super) async fn start(
         config: &NodeConfig,
@@ -58,7 +58,7 @@ impl Joined {
         };
         let reported = models.clone();
         let metrics = metrics.clone();
-        let report = move || Report::new(reported.devices().reports(), &metrics);
+        let report = move || ActivityReport::new(reported.devices().reports(), &metrics);
         let (cluster, participation) =
             Cluster::start(config, secret, membership, datastore(), &placements, report, stopping);
         Ok(Self { placements, cluster: Some(cluster), participation: Some(participation) })

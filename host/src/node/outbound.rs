@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use std::sync::Arc;
 use weir_cluster::ClusterConfig;
 use weir_datastore::EtcdAddress;
-use weir_outbound::{Connector, Endpoint};
+use weir_outbound::{Connector, StoreEndpoint};
 use weir_storage::blobs::SharedBlobs;
 use weir_telemetry::Metrics;
 
@@ -23,7 +23,7 @@ pub(super) async fn connector(config: &NodeConfig, metrics: &Arc<Metrics>) -> an
 }
 
 /// The endpoints of the cluster's etcd and, if the environment names one, of its blob store.
-fn stores(cluster: &ClusterConfig) -> anyhow::Result<Vec<Endpoint>> {
+fn stores(cluster: &ClusterConfig) -> anyhow::Result<Vec<StoreEndpoint>> {
     let etcd: EtcdAddress = cluster
         .datastore
         .parse()
@@ -31,7 +31,7 @@ fn stores(cluster: &ClusterConfig) -> anyhow::Result<Vec<Endpoint>> {
     let blobs = SharedBlobs::endpoint(&cluster.blobs);
     let mut stores = Vec::new();
     for url in etcd.endpoints().iter().chain(&blobs) {
-        match Endpoint::from_url(url) {
+        match StoreEndpoint::from_url(url) {
             Some(endpoint) => stores.push(endpoint),
             None => bail!("{url:?} is not the URL of a store: write it like http://HOST:PORT"),
         }
@@ -49,7 +49,7 @@ mod tests {
         let cluster =
             ClusterConfig { datastore, blobs: "file:///srv/weir".to_owned(), ..ClusterConfig::default() };
         let expected =
-            ["http://etcd-0:2379", "http://[::1]:4000"].map(|url| Endpoint::from_url(url).unwrap());
+            ["http://etcd-0:2379", "http://[::1]:4000"].map(|url| StoreEndpoint::from_url(url).unwrap());
         assert_eq!(stores(&cluster).unwrap(), expected);
         let bad = ClusterConfig { datastore: "etcd://a:b".to_owned(), ..cluster };
         assert!(stores(&bad).is_err());

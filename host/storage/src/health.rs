@@ -23,10 +23,10 @@ const PROBE_BYTES: usize = 64 << 10;
 
 /// Health of the file system of the data folder. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct StorageHealth(Arc<Shared>);
+pub struct StorageHealth(Arc<HealthShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct HealthShared {
     folder: PathBuf,
     datastore: Arc<dyn Datastore>,
     free_bytes_min: u64,
@@ -77,7 +77,7 @@ pub fn is_disk_full(error: &io::Error) -> bool {
 impl StorageHealth {
     /// Watches `datastore` and the file system of `folder`. Blocks.
     pub fn open(folder: PathBuf, free_bytes_min: u64, datastore: Arc<dyn Datastore>) -> Self {
-        let health = Self(Arc::new(Shared {
+        let health = Self(Arc::new(HealthShared {
             folder,
             datastore,
             free_bytes_min,

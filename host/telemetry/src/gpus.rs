@@ -26,9 +26,9 @@ pub trait GpuSource: Send + Sync + 'static {
 
 /// The GPU figures of the last read. Cheap to clone.
 #[derive(Clone)]
-pub struct GpuMonitor(Arc<Shared>);
+pub struct GpuMonitor(Arc<GpusShared>);
 
-struct Shared {
+struct GpusShared {
     /// None on a node without GPUs.
     source: OnceLock<Arc<dyn GpuSource>>,
     latest: Mutex<Option<(Instant, Vec<GpuFigures>)>>,
@@ -39,7 +39,7 @@ struct Shared {
 impl Default for GpuMonitor {
     fn default() -> Self {
         let turn = Arc::new(Semaphore::new(1));
-        Self(Arc::new(Shared { source: OnceLock::new(), latest: Mutex::default(), turn }))
+        Self(Arc::new(GpusShared { source: OnceLock::new(), latest: Mutex::default(), turn }))
     }
 }
 

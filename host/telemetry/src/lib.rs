@@ -11,7 +11,7 @@ mod trace;
 pub mod usage;
 
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, Demand, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served,
     SizeMetrics, Tally, TextFormat, Times,
 };
 pub use spans::SpanLog;

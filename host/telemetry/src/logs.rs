@@ -83,7 +83,7 @@ impl Logs {
 
 /// Log of one function, over all its versions.
 pub struct FunctionLog {
-    state: Mutex<State>,
+    state: Mutex<LogState>,
     /// Size of `state`; changes only under its lock.
     bytes: AtomicU64,
     logs: Arc<Logs>,
@@ -91,7 +91,7 @@ pub struct FunctionLog {
 }
 
 #[derive(Default)]
-struct State {
+struct LogState {
     lines: VecDeque<LogLine>,
     /// Present while the log has followers.
     follow: Option<broadcast::Sender<LogLine>>,
@@ -142,7 +142,7 @@ impl FunctionLog {
     }
 
     /// Drops the oldest lines until the log is within these limits.
-    fn trim(&self, state: &mut State, lines_max: usize, bytes_max: u64) {
+    fn trim(&self, state: &mut LogState, lines_max: usize, bytes_max: u64) {
         while state.lines.len() > lines_max || self.bytes() > bytes_max {
             let Some(oldest) = state.lines.pop_front() else { return };
             let bytes = bytes_of(&oldest);
@@ -155,7 +155,7 @@ impl FunctionLog {
     }
 }
 
-impl State {
+impl LogState {
     fn tail(&self, count: usize) -> Vec<LogLine> {
         self.lines.iter().skip(self.lines.len().saturating_sub(count)).cloned().collect()
     }

@@ -35,7 +35,7 @@ pub use hedges::HedgeMetrics;
 use objects::ObjectMetrics;
 use outbound::OutboundMetrics;
 use placements::PlacementMetrics;
-pub use served::{Demand, Served, Tally, Times};
+pub use served::{DemandTotals, Served, Tally, Times};
 pub use sizes::SizeMetrics;
 
 use super::gpus::GpuMonitor;
@@ -44,7 +44,7 @@ use super::usage::Meters;
 use calls::CallMetrics;
 use deployed::DeployedMetrics;
 use devices::DeviceMetrics;
-use functions::Functions;
+use functions::FunctionFamilies;
 use hedges::AllHedges;
 use intermediates::IntermediateMetrics;
 use process::ProcessMetrics;
@@ -64,7 +64,7 @@ use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 /// All metrics of the node. Handles are cheap to clone and to update.
 pub struct Metrics {
     registry: Registry,
-    functions_counted: Functions,
+    functions_counted: FunctionFamilies,
     served: AllServed,
     sizes: AllSizes,
     hedges: AllHedges,
@@ -134,7 +134,7 @@ impl Metrics {
         all.register_collector(Box::new(usage.clone()));
         let registry = all.sub_registry_with_prefix("weir");
         Arc::new(Self {
-            functions_counted: Functions::register(registry),
+            functions_counted: FunctionFamilies::register(registry),
             response_cache: ResponseCacheMetrics::register(registry),
             placements: PlacementMetrics::register(registry),
             sizes: AllSizes::register(registry),

@@ -18,12 +18,12 @@ const READY_TIME_MAX: Duration = Duration::from_secs(60);
 const READY_ASKED_EVERY: Duration = Duration::from_millis(50);
 
 /// Single-server etcd for the nodes of this machine.
-pub(super) struct Etcd {
+pub(super) struct EtcdProcess {
     child: Child,
     port: u16,
 }
 
-impl Etcd {
+impl EtcdProcess {
     /// Starts etcd and waits until it accepts connections.
     pub(super) async fn start(data: PathBuf, log: PathBuf) -> Result<Self> {
         let port = free_port()?;
@@ -70,14 +70,14 @@ impl Etcd {
 }
 
 /// Node process.
-pub(super) struct Member {
+pub(super) struct NodeProcess {
     number: u16,
     child: Child,
     pub(super) url: String,
     pub(super) log: PathBuf,
 }
 
-impl Member {
+impl NodeProcess {
     /// Starts the node and waits until it prints its address.
     pub(super) async fn start(number: u16, arguments: &[String], data: &Path) -> Result<Self> {
         let log = data.join(format!("node-{number}.log"));

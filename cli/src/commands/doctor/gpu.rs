@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   gpu.rs ── for each stage ──► supervise: StageChild ──order──► stage process, holds the device
-//!             Record, Kept ◄── events: cases, launches, checks ──┘    (stage_process.rs)
+//!       StageRecorder, ResultsFile ◄── events: cases, launches, checks ──┘    (stage_process.rs)
 //! ```
 //!
 //! This process never opens the driver, so it can record any failure of a stage process.
@@ -19,11 +19,11 @@ mod supervise;
 pub(crate) use stage_process::{STAGE_COMMAND, main as stage_main};
 
 use crate::error::Problem;
-use crate::output::Output;
+use crate::output::OutputSettings;
 use anyhow::Result;
-use kept::Kept;
+use kept::ResultsFile;
 use limits::{CASE_TIME_S, StageLimits};
-use record::Record;
+use record::StageRecorder;
 use serde::Serialize;
 use std::path::PathBuf;
 use weir_device::cuda::Search;
@@ -87,7 +87,7 @@ fn stages() -> String {
     format!("Only these: {} [default: all]", Stage::ALL.map(Stage::as_str).join(", "))
 }
 
-pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
+pub(super) fn run(args: &GpuArgs, output: OutputSettings) -> Result<()> {
     let needs_models = |stage: &&Stage| matches!(stage, Stage::Networks | Stage::Functions);
     if let Some(stage) = args.stage.iter().find(needs_models).filter(|_| args.model.is_empty()) {
         let hint = "give one or more with --model FILE";
@@ -101,7 +101,7 @@ pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
         return output.result(&listed.collect::<Vec<_>>(), |cases| list(cases));
     }
     let stages = args.selected_stages(&config)?;
-    let mut kept = Kept::open(args.out.as_deref(), &config)?;
+    let mut kept = ResultsFile::open(args.out.as_deref(), &config)?;
     if let Some(running) = kept.cut_off_in() {
         output.note(format_args!("an earlier run was cut off in {}: {}", running.stage, running.case));
     }
@@ -113,7 +113,7 @@ pub(super) fn run(args: &GpuArgs, output: Output) -> Result<()> {
         let limits = StageLimits::new(stage, args.model.len(), args.stage_time_s, args.case_time_s);
         let mut config = config.clone();
         config.selection.skip = kept.begin(stage, &config.selection);
-        supervise::run(stage, &config, limits, &mut Record::new(&mut kept, output))?;
+        supervise::run(stage, &config, limits, &mut StageRecorder::new(&mut kept, output))?;
     }
     let checks = &kept.checks;
     output.result(checks, |checks| table::text(checks))?;

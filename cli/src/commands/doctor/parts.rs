@@ -3,7 +3,7 @@
 use super::{Finding, steps};
 use crate::client::Client;
 use crate::error::{Exit, exit_of};
-use crate::output::{Output, size};
+use crate::output::{OutputSettings, size};
 use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
 use weir_device::Arena;
@@ -25,7 +25,7 @@ pub(super) fn configuration(file: Option<&ConfigFile>) -> Finding {
 }
 
 /// Checks ONNX Runtime, and fetches it with `fix`.
-pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: Output) -> Finding {
+pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: OutputSettings) -> Finding {
     const CHECK: &str = "onnxruntime";
     let why = match look(given) {
         Ok(found) => return Finding::ok(CHECK, found),
@@ -147,7 +147,7 @@ pub(super) fn data_folder(folder: &Path) -> Finding {
 }
 
 /// Checks the Rust toolchain for functions.
-pub(super) fn toolchain(fix: bool, output: Output) -> Finding {
+pub(super) fn toolchain(fix: bool, output: OutputSettings) -> Finding {
     const CHECK: &str = "Rust for wasm";
     let folder = Path::new(".");
     let found = match Toolchain::find(folder) {

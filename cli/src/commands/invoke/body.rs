@@ -7,7 +7,7 @@ use std::io::{Cursor, Read as _, Stdin};
 use ureq::SendBody;
 
 /// Source of a request body.
-pub(super) enum RequestBody {
+pub(super) enum BodySource {
     /// Text from the command line.
     Text(Cursor<Vec<u8>>),
     /// A file, with its length at opening.
@@ -16,7 +16,7 @@ pub(super) enum RequestBody {
     Stdin(Stdin),
 }
 
-impl RequestBody {
+impl BodySource {
     /// Parses the argument of `-d`.
     pub(super) fn read(data: &str) -> Result<Self> {
         let Some(path) = data.strip_prefix('@') else { return Ok(Self::Text(Cursor::new(data.into()))) };
@@ -69,13 +69,13 @@ mod tests {
 
     #[test]
     fn content_type_follows_the_data() {
-        let kind = |data: &str| RequestBody::read(data).unwrap().content_type();
+        let kind = |data: &str| BodySource::read(data).unwrap().content_type();
         assert_eq!(kind("{\"a\": 1}"), "application/json");
         assert_eq!(kind("hello"), "text/plain; charset=utf-8");
         assert_eq!(kind("@-"), "application/octet-stream");
         let file = tempfile::NamedTempFile::new().unwrap();
-        let body = RequestBody::read(&format!("@{}", file.path().display())).unwrap();
+        let body = BodySource::read(&format!("@{}", file.path().display())).unwrap();
         assert_eq!((body.content_type(), body.length_bytes()), ("application/octet-stream", Some(0)));
-        assert!(RequestBody::read("@/no/such/file").is_err());
+        assert!(BodySource::read("@/no/such/file").is_err());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::InvokeArgs;
 use crate::client::Client;
-use crate::commands::{Context, invocations};
+use crate::commands::{CommandContext, invocations};
 use crate::error::{Exit, Problem};
 use anyhow::Result;
 use ureq::Body;
@@ -54,7 +54,7 @@ pub(super) fn run(
     args: &InvokeArgs,
     mut answer: Response<Body>,
     client: &Client,
-    context: &Context,
+    context: &CommandContext,
 ) -> Result<()> {
     let read = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_json();
     let accepted: Invocation = read.map_err(|error| {

@@ -1,9 +1,9 @@
 //! `weir models profile` and `weir models capacity`.
 
 use crate::client::Client;
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
-use crate::output::{Output, size as bytes, table};
+use crate::output::{OutputSettings, size as bytes, table};
 use anyhow::Result;
 use indicatif::ProgressBar;
 use serde::Serialize;
@@ -77,7 +77,7 @@ struct Skipped {
     why: String,
 }
 
-pub(super) fn profile(args: ProfileArgs, client: &Client, context: &Context) -> Result<()> {
+pub(super) fn profile(args: ProfileArgs, client: &Client, context: &CommandContext) -> Result<()> {
     let ProfileArgs { name, version, slo_ms, threads, batch, concurrency, duration, dims } = args;
     let dims: BTreeMap<_, _> = dims.into_iter().collect();
     let version = version.map(Version);
@@ -126,7 +126,7 @@ pub(super) fn profile(args: ProfileArgs, client: &Client, context: &Context) -> 
     Err(gone().into())
 }
 
-pub(super) fn capacity(args: &CapacityArgs, client: &Client, context: &Context) -> Result<()> {
+pub(super) fn capacity(args: &CapacityArgs, client: &Client, context: &CommandContext) -> Result<()> {
     let CapacityArgs { name, version, rate, slo_ms } = args;
     let version = version.map_or_else(String::new, |version| format!("&version={version}"));
     let path = format!("/v1/models/{name}/capacity?rate={rate}&slo_ms={slo_ms}{version}");
@@ -239,13 +239,13 @@ fn dims(text: &str) -> Result<(String, Vec<u32>), String> {
 
 /// Progress bar on standard error.
 struct Progress {
-    output: Output,
+    output: OutputSettings,
     what: String,
     bar: ProgressBar,
 }
 
 impl Progress {
-    fn new(output: Output, name: &Name) -> Self {
+    fn new(output: OutputSettings, name: &Name) -> Self {
         let what = format!("profiling {name}");
         Self { output, bar: output.spinner(&what), what }
     }

@@ -1,6 +1,6 @@
 //! `weir simulate --replay`: replays the recording of a running scheduler.
 
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
 use anyhow::Result;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::io::BufReader;
 use std::path::Path;
 use weir_scheduler::{ReplayError, replay};
 
-pub(super) fn run(path: &Path, context: &Context) -> Result<()> {
+pub(super) fn run(path: &Path, context: &CommandContext) -> Result<()> {
     let file = File::open(path)
         .map_err(|error| Problem::new(format!("cannot use {}", path.display())).because(error))?;
     let replayed = replay(BufReader::new(file)).map_err(|error| {

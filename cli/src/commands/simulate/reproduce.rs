@@ -1,7 +1,7 @@
 //! `weir simulate reproduce`.
 
 use super::plot;
-use crate::commands::Context;
+use crate::commands::CommandContext;
 use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub(super) struct ReproduceArgs {
     plots: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &ReproduceArgs, context: &Context) -> Result<()> {
+pub(super) fn run(args: &ReproduceArgs, context: &CommandContext) -> Result<()> {
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
     let all = reproduce(&seeds).map_err(failed)?;
     if let Some(folder) = &args.plots {

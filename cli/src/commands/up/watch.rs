@@ -1,7 +1,7 @@
 //! Deploys the project once, or on every file change, beside a running node.
 
 use super::Deployer;
-use crate::project::Stop;
+use crate::project::BuildStop;
 use anyhow::{Context as _, Result};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const NOT_WATCHED: [&str; 7] =
 
 /// Build and deploy thread. It ends when stopped or dropped, and ends its running build.
 pub(super) struct Watcher {
-    stop: Stop,
+    stop: BuildStop,
     wake: SyncSender<()>,
     thread: Option<JoinHandle<()>>,
 }
@@ -30,7 +30,7 @@ impl Watcher {
     /// Deploys now and, if `data` is given, after every change of the project's files. The node's
     /// data folder `data` is ignored.
     pub(super) fn start(deployer: Deployer, data: Option<&Path>) -> Result<Self> {
-        let stop = Stop::default();
+        let stop = BuildStop::default();
         // One pending change is enough to trigger a deployment.
         let (wake, changes) = sync_channel(1);
         let folder = deployer.file.parent().unwrap_or(Path::new("."));
@@ -62,7 +62,7 @@ impl Drop for Watcher {
     }
 }
 
-fn work(deployer: &Deployer, files: Option<Files>, changes: &Receiver<()>, stop: &Stop) {
+fn work(deployer: &Deployer, files: Option<Files>, changes: &Receiver<()>, stop: &BuildStop) {
     deployer.deploy(stop);
     let Some(mut files) = files else { return };
     deployer.output.note(format_args!("watching {}", files.folder.display()));
@@ -76,7 +76,7 @@ fn work(deployer: &Deployer, files: Option<Files>, changes: &Receiver<()>, stop:
 }
 
 /// Waits until the changes pause.
-fn settle(changes: &Receiver<()>, stop: &Stop) {
+fn settle(changes: &Receiver<()>, stop: &BuildStop) {
     let until = Instant::now() + PATIENCE;
     while !stop.is_stopped() && Instant::now() < until {
         if let Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) = changes.recv_timeout(QUIET) {
@@ -202,7 +202,7 @@ mod tests {
         std::fs::write(top.join("src/lib.rs"), "1").unwrap();
         changes.recv_timeout(wait).unwrap();
         std::fs::create_dir(top.join("wit")).unwrap();
-        settle(&changes, &Stop::default());
+        settle(&changes, &BuildStop::default());
         files.refresh();
         while changes.try_recv().is_ok() {}
         std::fs::write(top.join("target/x"), "1").unwrap();

@@ -16,7 +16,7 @@ use wasmtime_wasi_io::poll::DynPollable;
 use wasmtime_wasi_io::streams::{DynInputStream, DynOutputStream};
 
 /// WASI state of the initialisation, and a record of its calls.
-pub(super) struct Host {
+pub(super) struct SnapshotHost {
     ctx: WasiCtx,
     table: ResourceTable,
     used: Used,
@@ -29,7 +29,7 @@ struct Used {
     environment: bool,
 }
 
-impl Host {
+impl SnapshotHost {
     pub(super) fn new() -> Self {
         // Show standard error to the author.
         let ctx = WasiCtx::builder().inherit_stderr().build();
@@ -69,13 +69,13 @@ fn kind_of(handle: &dyn Any) -> &'static str {
     }
 }
 
-impl WasiView for Host {
+impl WasiView for SnapshotHost {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.ctx, table: &mut self.table }
     }
 }
 
-impl IoView for Host {
+impl IoView for SnapshotHost {
     fn table(&mut self) -> &mut ResourceTable {
         &mut self.table
     }
@@ -83,60 +83,60 @@ impl IoView for Host {
 
 /// Linker with the WASI 0.2 and 0.3 functions that initialisation code may call. Calls whose
 /// results the snapshot freezes are recorded.
-pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<Host>> {
+pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<SnapshotHost>> {
     let mut linker = Linker::new(engine);
     let l = &mut linker;
     wasmtime_wasi_io::add_to_linker_async(l)?;
-    p2::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
+    p2::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, SnapshotHost::clocks)?;
     p2::clocks::wall_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
     p2::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
     p2::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
     p2::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-    p2::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, Host::filesystem)?;
+    p2::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, SnapshotHost::filesystem)?;
     p2::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
-    p2::cli::exit::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::terminal_input::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::terminal_output::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p2::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p2::cli::exit::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::stdin::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::stdout::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::stderr::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::terminal_input::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::terminal_output::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p2::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
 
-    p3::clocks::types::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
-    p3::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, Host::clocks)?;
+    p3::clocks::types::add_to_linker::<_, WasiClocks>(l, SnapshotHost::clocks)?;
+    p3::clocks::monotonic_clock::add_to_linker::<_, WasiClocks>(l, SnapshotHost::clocks)?;
     p3::clocks::system_clock::add_to_linker::<_, WasiClocks>(l, clocks)?;
     p3::random::random::add_to_linker::<_, WasiRandom>(l, random)?;
     p3::random::insecure::add_to_linker::<_, WasiRandom>(l, random)?;
     p3::random::insecure_seed::add_to_linker::<_, WasiRandom>(l, random)?;
-    p3::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, Host::filesystem)?;
+    p3::filesystem::preopens::add_to_linker::<_, WasiFilesystem>(l, SnapshotHost::filesystem)?;
     p3::cli::environment::add_to_linker::<_, WasiCli>(l, cli)?;
-    p3::cli::exit::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::terminal_input::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::terminal_output::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, Host::cli)?;
-    p3::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, Host::cli)?;
+    p3::cli::exit::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::stdin::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::stdout::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::stderr::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::terminal_input::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::terminal_output::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::terminal_stdin::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::terminal_stdout::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
+    p3::cli::terminal_stderr::add_to_linker::<_, WasiCli>(l, SnapshotHost::cli)?;
     Ok(linker)
 }
 
 // Each function runs once per guest call, and records it.
 
-fn random(host: &mut Host) -> <WasiRandom as HasData>::Data<'_> {
+fn random(host: &mut SnapshotHost) -> <WasiRandom as HasData>::Data<'_> {
     host.used.random = true;
     host.ctx.random()
 }
 
-fn clocks(host: &mut Host) -> <WasiClocks as HasData>::Data<'_> {
+fn clocks(host: &mut SnapshotHost) -> <WasiClocks as HasData>::Data<'_> {
     host.used.clock = true;
     host.clocks()
 }
 
-fn cli(host: &mut Host) -> <WasiCli as HasData>::Data<'_> {
+fn cli(host: &mut SnapshotHost) -> <WasiCli as HasData>::Data<'_> {
     host.used.environment = true;
     host.cli()
 }

@@ -1,20 +1,20 @@
 //! Reads memories and globals of an instance through the exports that the instrumentation added.
 
-use super::host::Host;
+use super::host::SnapshotHost;
 use wasmtime::component::{Instance, Lift, WasmList};
 use wasmtime::{Result, Store, format_err};
 use wasmtime_wizer::ComponentInstanceState;
 
 /// Instance of an instrumented component.
-pub(super) struct Memory<'a> {
-    store: &'a mut Store<Host>,
+pub(super) struct InstrumentedInstance<'a> {
+    store: &'a mut Store<SnapshotHost>,
     instance: Instance,
     /// First error. The trait's methods cannot return errors.
     outcome: Result<()>,
 }
 
-impl<'a> Memory<'a> {
-    pub(super) fn new(store: &'a mut Store<Host>, instance: Instance) -> Self {
+impl<'a> InstrumentedInstance<'a> {
+    pub(super) fn new(store: &'a mut Store<SnapshotHost>, instance: Instance) -> Self {
         Self { store, instance, outcome: Ok(()) }
     }
 
@@ -46,7 +46,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-impl ComponentInstanceState for Memory<'_> {
+impl ComponentInstanceState for InstrumentedInstance<'_> {
     async fn call_func_ret_list_u8(
         &mut self,
         interface: &str,

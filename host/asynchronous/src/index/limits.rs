@@ -1,6 +1,6 @@
 //! Queue limits of new invocations, and retention of ended ones.
 
-use super::{Index, Tenant};
+use super::{InvocationIndex, Tenant};
 use weir_types::{AsyncId, TenantId};
 
 /// Maximum number of invocations deleted per round.
@@ -8,33 +8,33 @@ pub(in super::super) const FORGOTTEN_AT_ONCE: usize = 1_000;
 
 /// Exceeded queue limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Full {
+pub(in super::super) enum QueueLimit {
     Node,
     Tenant,
 }
 
 /// Retention limits.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Kept {
+pub(in super::super) struct RetentionLimits {
     pub(in super::super) retention_ms: u64,
     pub(in super::super) tenant_kept_max: usize,
     pub(in super::super) tenant_bytes_max: u64,
 }
 
-impl Index {
+impl InvocationIndex {
     /// Reserves a place for a new invocation of `tenant`.
     pub(in super::super) fn accept(
         &mut self,
         tenant: &TenantId,
         len_max: usize,
         tenant_len_max: usize,
-    ) -> Result<(), Full> {
+    ) -> Result<(), QueueLimit> {
         if self.own + self.accepting >= len_max {
-            return Err(Full::Node);
+            return Err(QueueLimit::Node);
         }
         let known = self.tenants.get(tenant);
         if known.map_or(0, |known| known.live + known.accepting) >= tenant_len_max {
-            return Err(Full::Tenant);
+            return Err(QueueLimit::Tenant);
         }
         self.tenants.entry(tenant.clone()).or_default().accepting += 1;
         self.accepting += 1;
@@ -57,7 +57,11 @@ impl Index {
 
     /// Selects invocations to delete at `now_ms`: those past the retention, and the oldest of each
     /// tenant above its limits.
-    pub(in super::super) fn to_forget(&self, now_ms: u64, kept: &Kept) -> Vec<(TenantId, AsyncId)> {
+    pub(in super::super) fn to_forget(
+        &self,
+        now_ms: u64,
+        kept: &RetentionLimits,
+    ) -> Vec<(TenantId, AsyncId)> {
         let mut all = Vec::new();
         for (tenant, Tenant { ended, live_bytes, ended_bytes, .. }) in &self.tenants {
             let mut count = ended.len();

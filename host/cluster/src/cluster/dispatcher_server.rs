@@ -73,7 +73,9 @@ async fn hear(
     let mut events = std::pin::pin!(lines::<NodeEvent>(events));
     let Ok(Some(Ok(NodeEvent::Hello(hello)))) = timeout(silence_max, events.next()).await else { return };
     let broken = CancellationToken::new();
-    let Some(mut linked) = Linked::join(placements, hello, commands, broken.clone(), stop) else { return };
+    let Some(mut linked) = LinkedNode::join(placements, hello, commands, broken.clone(), stop) else {
+        return;
+    };
     loop {
         let heard = tokio::select! {
             heard = timeout(silence_max, events.next()) => heard,
@@ -102,7 +104,7 @@ async fn hear(
 }
 
 /// A linked node; dropping this ends its link.
-struct Linked {
+struct LinkedNode {
     placements: Arc<Placements>,
     node: NodeId,
     link: LinkId,
@@ -111,7 +113,7 @@ struct Linked {
     stop: CancellationToken,
 }
 
-impl Linked {
+impl LinkedNode {
     fn join(
         placements: Arc<Placements>,
         hello: Hello,
@@ -126,7 +128,7 @@ impl Linked {
     }
 }
 
-impl Drop for Linked {
+impl Drop for LinkedNode {
     fn drop(&mut self) {
         let is_orderly = self.is_orderly || self.stop.is_cancelled();
         self.placements.leave(self.node, self.link, is_orderly);

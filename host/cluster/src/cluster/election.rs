@@ -2,7 +2,7 @@
 //! announced their running calls.
 
 use super::Cluster;
-use super::members::{Dispatcher, View};
+use super::members::{ClusterView, Dispatcher};
 use crate::placement::Placements;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -50,7 +50,7 @@ impl Cluster {
         placements.await_only(&[]);
     }
 
-    fn others(&self, view: &View) -> Vec<NodeId> {
+    fn others(&self, view: &ClusterView) -> Vec<NodeId> {
         view.nodes.keys().copied().filter(|node| *node != self.node).collect()
     }
 }

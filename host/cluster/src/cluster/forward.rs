@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use super::secret::{SECRET, Secret};
-use crate::placement::{RemotePlacement, Step};
-use crate::wire::Grant;
+use crate::placement::{ForwardStep, RemotePlacement};
+use crate::wire::ForwardGrant;
 use axum::body::{Body, HttpBody};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -57,13 +57,13 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// An HTTP/2 client for the other nodes, with one connection to each.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(super) struct ForwardClient {
     http: legacy::Client<HttpConnector, Body>,
     secret: Secret,
 }
 
 /// A call as received, without its body.
-pub struct Call<'a> {
+pub struct ForwardedCall<'a> {
     /// The HTTP method.
     pub method: &'a Method,
     /// The request target, as received.
@@ -83,7 +83,7 @@ pub enum NotForwarded {
     Lost(String),
 }
 
-impl Client {
+impl ForwardClient {
     /// Creates a client with separate connections.
     pub(super) fn new(secret: &Secret, silence_max: Duration) -> Self {
         let mut connector = HttpConnector::new();
@@ -128,8 +128,8 @@ impl Cluster {
     pub async fn forward<Held: Send + 'static>(
         &self,
         remote: &RemotePlacement,
-        grant: &Grant,
-        call: &Call<'_>,
+        grant: &ForwardGrant,
+        call: &ForwardedCall<'_>,
         body: Body,
         held: Held,
         latest: Instant,
@@ -150,23 +150,23 @@ impl Cluster {
         let json = HeaderValue::from_str(&json).map_err(|error| NotForwarded::Refused(error.to_string()))?;
         headers.insert(GRANT, json);
         let target = call.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        remote.progress.set(Step::Sent);
+        remote.progress.set(ForwardStep::Sent);
         let answer = unless_lost(remote, self.client.send(&remote.address, target, request)).await?;
         let answer = answer.map_err(|error| {
             let text = causes(&error).map(ToString::to_string).collect::<Vec<_>>().join(": ");
             match error.is_connect() || has_not_begun(&error) {
                 true => {
-                    remote.progress.set(Step::Unsent);
+                    remote.progress.set(ForwardStep::Unsent);
                     NotForwarded::Refused(text)
                 }
                 false => NotForwarded::Lost(text),
             }
         })?;
         if answer.headers().contains_key(REFUSED) {
-            remote.progress.set(Step::Unsent);
+            remote.progress.set(ForwardStep::Unsent);
             return Err(NotForwarded::Refused(format!("it answered {}", answer.status())));
         }
-        remote.progress.set(Step::Answered);
+        remote.progress.set(ForwardStep::Answered);
         let (mut head, body) = answer.into_parts();
         head.version = http::Version::HTTP_11;
         if body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BYTES_MAX) {

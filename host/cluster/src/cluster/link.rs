@@ -2,8 +2,8 @@
 
 use super::Cluster;
 use super::dispatcher_server::LINK_PATH;
-use super::forward::Client;
-use super::members::View;
+use super::forward::ForwardClient;
+use super::members::ClusterView;
 use crate::placement::{Link, Placements};
 use crate::wire::{DispatcherCommand, NodeEvent};
 use axum::body::Body;
@@ -66,7 +66,7 @@ pub(super) async fn run(cluster: Arc<Cluster>, placements: Arc<Placements>, stop
         let mut changes = cluster.view.clone();
         let over = async {
             // An unknown dispatcher counts as the same one: the link shows whether it is alive.
-            let is_another = |view: &View| view.dispatcher.is_some_and(|now| now != dispatcher);
+            let is_another = |view: &ClusterView| view.dispatcher.is_some_and(|now| now != dispatcher);
             tokio::select! {
                 _ = changes.wait_for(is_another) => {}
                 () = stop.cancelled() => {}
@@ -94,7 +94,7 @@ async fn hold(
     let (events, outbox) = mpsc::channel(MESSAGES_MAX);
     let mut over = std::pin::pin!(over);
     // A separate connection: calls with large or unread bodies cannot delay the nodes' messages.
-    let client = Client::new(&cluster.secret, cluster.heartbeat_timeout);
+    let client = ForwardClient::new(&cluster.secret, cluster.heartbeat_timeout);
     let opened = tokio::select! {
         opened = timeout(cluster.heartbeat_timeout, open(&client, address, outbox)) => opened,
         () = &mut over => return None,
@@ -142,7 +142,7 @@ async fn hold(
 }
 
 async fn open(
-    client: &Client,
+    client: &ForwardClient,
     address: &str,
     outbox: mpsc::Receiver<NodeEvent>,
 ) -> Result<impl Stream<Item = Result<DispatcherCommand, std::io::Error>>, LinkEnd> {

@@ -48,14 +48,14 @@ pub struct Member {
 
 /// A node's activity at the time of the report.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ActivityReport {
     pub(crate) running: u64,
     pub(crate) queued: u64,
     pub(crate) devices: Vec<DeviceReport>,
 }
 
 /// The latest reports of all nodes. Cheap to clone.
-pub(super) type Reports = Arc<RwLock<BTreeMap<NodeId, Report>>>;
+pub(super) type Reports = Arc<RwLock<BTreeMap<NodeId, ActivityReport>>>;
 
 /// The node that places invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub struct Dispatcher {
 
 /// The cluster's members and dispatcher, as the datastore has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct View {
+pub struct ClusterView {
     pub nodes: BTreeMap<NodeId, Member>,
     pub dispatcher: Option<Dispatcher>,
 }
@@ -103,7 +103,7 @@ pub struct Membership {
     pub node: NodeId,
     pub address: String,
     /// The cluster at the time of joining.
-    pub seen: (View, Revision),
+    pub seen: (ClusterView, Revision),
     pub reports: Reports,
     datastore: Arc<dyn Datastore>,
     keys: Keys,
@@ -111,7 +111,7 @@ pub struct Membership {
     lease_time: Duration,
     secret: ContentHash,
     /// The last report, with its time.
-    reported: Option<(Instant, Report)>,
+    reported: Option<(Instant, ActivityReport)>,
 }
 
 impl Keys {
@@ -173,8 +173,8 @@ impl Membership {
     /// datastore is unreachable nothing changes: no other node can be elected then either.
     pub async fn keep(
         mut self,
-        mut view: watch::Receiver<View>,
-        report: impl Fn() -> Report + Send + 'static,
+        mut view: watch::Receiver<ClusterView>,
+        report: impl Fn() -> ActivityReport + Send + 'static,
         stop: CancellationToken,
     ) {
         let mut ticks = tokio::time::interval(self.lease_time / KEPT_PER_LEASE);
@@ -238,7 +238,7 @@ impl Membership {
     }
 
     /// Publishes `report` if it has changed.
-    async fn report(&mut self, report: Report) -> Result<(), Error> {
+    async fn report(&mut self, report: ActivityReport) -> Result<(), Error> {
         if self.reported.as_ref().is_none_or(|(_, before)| *before != report) {
             let key = self.keys.report(self.node).map_err(impossible)?;
             let writes = Transaction::new().put_leased(key, encode(&report), self.lease.id);
@@ -288,27 +288,27 @@ async fn number(datastore: &dyn Datastore, keys: &Keys) -> anyhow::Result<NodeId
 /// Follows changes of the members and the dispatcher, from the state in `seen`.
 pub(super) fn follow(
     datastore: Arc<dyn Datastore>,
-    (view, revision): (View, Revision),
+    (view, revision): (ClusterView, Revision),
     reports: Reports,
-) -> (impl Future<Output = ()> + Send + 'static, watch::Receiver<View>) {
+) -> (impl Future<Output = ()> + Send + 'static, watch::Receiver<ClusterView>) {
     let (sender, receiver) = watch::channel(view);
     let following = async move {
         if let Ok(keys) = Keys::new() {
-            let follower = Follower { datastore: datastore.clone(), keys, view: sender, reports };
+            let follower = MembershipFollower { datastore: datastore.clone(), keys, view: sender, reports };
             follow_prefix(datastore, follower, revision).await;
         }
     };
     (following, receiver)
 }
 
-struct Follower {
+struct MembershipFollower {
     datastore: Arc<dyn Datastore>,
     keys: Keys,
-    view: watch::Sender<View>,
+    view: watch::Sender<ClusterView>,
     reports: Reports,
 }
 
-impl Follow for Follower {
+impl Follow for MembershipFollower {
     const WHAT: &'static str = "members of the cluster";
 
     fn prefix(&self) -> Option<Prefix> {
@@ -345,7 +345,7 @@ impl Follow for Follower {
     }
 }
 
-impl View {
+impl ClusterView {
     /// Checks that all members use this node's protocol and secret.
     fn takes(&self, secret: ContentHash) -> Result<(), Stranger> {
         for (node, member) in &self.nodes {
@@ -393,9 +393,13 @@ fn note_report(reports: &Reports, keys: &Keys, entry: &Entry) {
     }
 }
 
-async fn read(datastore: &dyn Datastore, keys: &Keys, reports: &Reports) -> Result<(View, Revision), Error> {
+async fn read(
+    datastore: &dyn Datastore,
+    keys: &Keys,
+    reports: &Reports,
+) -> Result<(ClusterView, Revision), Error> {
     let (entries, revision) = datastore.read_all(&keys.all).await?;
-    let mut view = View::default();
+    let mut view = ClusterView::default();
     for entry in &entries {
         view.put(keys, entry);
         note_report(reports, keys, entry);

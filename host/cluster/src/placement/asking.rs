@@ -2,8 +2,8 @@
 
 use super::Placements;
 use super::clock::now;
-use super::driver::Driver;
-use super::state::{Elsewhere, Placer, State};
+use super::driver::PlacementDriver;
+use super::state::{Elsewhere, PlacementState, Placer};
 use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,7 @@ impl Placements {
         }
         let hello = self.hello(&state);
         let now_ns = self.time_ns(now());
-        let driver = Driver::new(now_ns, hello, &self.scheduler, self.record.is_some());
+        let driver = PlacementDriver::new(now_ns, hello, &self.scheduler, self.record.is_some());
         self.replace(&mut state, Placer::Own(Box::new(driver)));
         self.announce_waiting(&mut state);
     }
@@ -81,7 +81,7 @@ impl Placements {
         }
     }
 
-    fn replace(&self, state: &mut State, placer: Placer) {
+    fn replace(&self, state: &mut PlacementState, placer: Placer) {
         if let (Placer::Own(driver), Some(record)) =
             (&mut std::mem::replace(&mut state.placer, placer), &self.record)
         {
@@ -89,7 +89,7 @@ impl Placements {
         }
     }
 
-    fn announce_waiting(&self, state: &mut State) {
+    fn announce_waiting(&self, state: &mut PlacementState) {
         let arrivals: Vec<_> = state.waiting.values().filter_map(|waiting| waiting.arrival.clone()).collect();
         for arrival in arrivals {
             self.announce(state, arrival, |state, action| self.carry_out(state, action));

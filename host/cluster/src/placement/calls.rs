@@ -6,11 +6,11 @@ use weir_types::{InvocationId, NodeId};
 
 /// The calls that involve other nodes, until they end. At most as many as the scheduler knows.
 #[derive(Debug, Default)]
-pub(super) struct Calls(HashMap<InvocationId, Call>);
+pub(super) struct RemoteCalls(HashMap<InvocationId, RemoteCall>);
 
 /// A call that involves another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct RemoteCall {
     /// The node that received the call.
     pub(super) origin: NodeId,
     /// The node on which the call was placed; `None` while it waits.
@@ -19,12 +19,12 @@ pub(super) struct Call {
     pub(super) is_abandoned: bool,
 }
 
-impl Calls {
+impl RemoteCalls {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(super) fn get(&self, invocation: InvocationId) -> Option<&Call> {
+    pub(super) fn get(&self, invocation: InvocationId) -> Option<&RemoteCall> {
         self.0.get(&invocation)
     }
 
@@ -34,14 +34,15 @@ impl Calls {
         let before = self.0.get(&invocation).copied();
         let is_again = before.is_some_and(|before| before.is_abandoned);
         if before.is_none() || is_again {
-            self.0.insert(invocation, Call { origin, runs_on: None, is_abandoned: false });
+            self.0.insert(invocation, RemoteCall { origin, runs_on: None, is_abandoned: false });
         }
         is_again
     }
 
     /// Adds a call that runs on a node, or records where a known one runs.
     pub(super) fn runs(&mut self, invocation: InvocationId, origin: NodeId, node: NodeId) {
-        let call = self.0.entry(invocation).or_insert(Call { origin, runs_on: None, is_abandoned: false });
+        let call =
+            self.0.entry(invocation).or_insert(RemoteCall { origin, runs_on: None, is_abandoned: false });
         call.runs_on = Some(node);
     }
 
@@ -59,7 +60,7 @@ impl Calls {
 
     /// Removes the calls of a node that wait or run there, and returns them.
     pub(super) fn take_from(&mut self, origin: NodeId) -> Vec<InvocationId> {
-        let is_there = |call: &Call| call.runs_on.is_none_or(|node| node == origin);
+        let is_there = |call: &RemoteCall| call.runs_on.is_none_or(|node| node == origin);
         let taken = self.0.extract_if(|_, call| call.origin == origin && is_there(call));
         taken.map(|(invocation, _)| invocation).collect()
     }
@@ -93,13 +94,16 @@ mod tests {
 
     #[test]
     fn only_nodes_that_take_part_may_end_a_call() {
-        let mut calls = Calls::default();
+        let mut calls = RemoteCalls::default();
         assert!(calls.may_end(CALL, THREE), "an unknown call is left to the scheduler");
         assert!(!calls.arrived(CALL, ONE) && calls.may_end(CALL, ONE) && !calls.may_end(CALL, TWO));
         calls.runs(CALL, ONE, TWO);
         assert!(calls.may_end(CALL, ONE) && calls.may_end(CALL, TWO) && !calls.may_end(CALL, THREE));
         assert!(!calls.arrived(CALL, THREE), "a call has one origin");
-        assert_eq!(calls.get(CALL), Some(&Call { origin: ONE, runs_on: Some(TWO), is_abandoned: false }));
+        assert_eq!(
+            calls.get(CALL),
+            Some(&RemoteCall { origin: ONE, runs_on: Some(TWO), is_abandoned: false })
+        );
         assert_eq!(calls.abandoned(CALL), Some(TWO));
         assert!(calls.arrived(CALL, ONE), "the call is placed again");
         assert!(!calls.may_end(CALL, TWO), "the earlier run does not end the later one");

@@ -3,7 +3,7 @@
 
 use super::Placements;
 use super::clock::now;
-use super::guard::End;
+use super::guard::CallEnd;
 use super::timeline::Timeline;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,16 +31,16 @@ struct Recorded {
     has_started: bool,
     /// The requests that wait for the device or run there; at most as many as the device's queue
     /// and run slots hold.
-    requests: Vec<Request>,
+    requests: Vec<DeviceRequest>,
     /// The number of the next request.
     next: u64,
     /// How the call has ended, while requests that it left behind are still on the device.
-    end: Option<End>,
+    end: Option<CallEnd>,
 }
 
 /// A request that waits for the device or runs there.
 #[derive(Debug)]
-struct Request {
+struct DeviceRequest {
     number: u64,
     phase: Phase,
     /// The start of the phase, since the placement.
@@ -96,12 +96,12 @@ impl UseRecorder {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        state.requests.push(Request { number, phase: Phase::Waits, since_ns: self.now_ns() });
+        state.requests.push(DeviceRequest { number, phase: Phase::Waits, since_ns: self.now_ns() });
         Arc::new(RequestObserver { recorder: self.clone(), number, is_over: AtomicBool::new(false) })
     }
 
     /// Keeps the end of the call until its last request is over. Returns false if no request runs.
-    pub(super) fn defer(&self, end: End) -> bool {
+    pub(super) fn defer(&self, end: CallEnd) -> bool {
         let mut state = self.state.lock();
         let is_deferred = !state.requests.is_empty();
         state.end = is_deferred.then_some(end);
@@ -109,7 +109,7 @@ impl UseRecorder {
     }
 
     /// The end of the call, if it waits for requests. These are given up: their device is lost.
-    pub(super) fn take_end(&self) -> Option<End> {
+    pub(super) fn take_end(&self) -> Option<CallEnd> {
         self.state.lock().end.take()
     }
 
@@ -161,7 +161,7 @@ impl Recorded {
     }
 
     /// Removes a request. Returns the end of the call if it has waited for this request.
-    fn over(&mut self, number: u64, now_ns: u64) -> Option<End> {
+    fn over(&mut self, number: u64, now_ns: u64) -> Option<CallEnd> {
         for request in self.requests.extract_if(.., |request| request.number == number) {
             if request.phase == Phase::Waits {
                 self.timeline.wait(request.since_ns, now_ns);
@@ -229,7 +229,7 @@ mod tests {
 
     impl Recorded {
         fn request(&mut self, number: u64, since_ns: u64) {
-            self.requests.push(Request { number, phase: Phase::Waits, since_ns });
+            self.requests.push(DeviceRequest { number, phase: Phase::Waits, since_ns });
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Placements;
 use super::clock::now;
 use super::driver::LinkId;
-use super::state::{Placer, State};
+use super::state::{PlacementState, Placer};
 use crate::wire::{DispatcherCommand, Hello, NodeEvent};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -28,8 +28,8 @@ impl Placements {
     }
 
     /// Places nothing until those of `nodes` that have no link here have announced their calls,
-    /// or until [`await_only`](Self::await_only) names none of them. Returns false if this node does
-    /// not place invocations itself.
+    /// or until [`await_only`](Self::await_only) names none of them. Returns false if this node
+    /// does not place invocations itself.
     pub fn await_nodes(&self, nodes: &[NodeId]) -> bool {
         let mut state = self.state.lock();
         let Placer::Own(driver) = &mut state.placer else { return false };
@@ -57,7 +57,7 @@ impl Placements {
     }
 
     /// Feeds an event of a node to this node's scheduler.
-    pub(super) fn feed(&self, state: &mut State, node: NodeId, event: NodeEvent) {
+    pub(super) fn feed(&self, state: &mut PlacementState, node: NodeId, event: NodeEvent) {
         let Placer::Own(driver) = &mut state.placer else { return };
         let mut earlier = None;
         match &event {
@@ -80,7 +80,7 @@ impl Placements {
         self.decide_all(state, earlier.into_iter().chain(event).collect());
     }
 
-    fn adopt(&self, state: &mut State, node: NodeId, event: NodeEvent) {
+    fn adopt(&self, state: &mut PlacementState, node: NodeId, event: NodeEvent) {
         let now_ns = self.time_ns(now());
         if let (Placer::Own(driver), NodeEvent::Running { running, is_last }) = (&mut state.placer, event) {
             let events = driver.adopt(node, running, is_last, now_ns);
@@ -90,14 +90,14 @@ impl Placements {
 
     /// Reports the ends of calls that were placed here and abandoned, unless they run here: the
     /// calls have not arrived.
-    fn end_all_unknown(&self, state: &mut State, invocations: Vec<InvocationId>) {
+    fn end_all_unknown(&self, state: &mut PlacementState, invocations: Vec<InvocationId>) {
         for invocation in invocations {
             self.end_unknown(state, invocation);
         }
     }
 
     /// Like [`end_all_unknown`](Self::end_all_unknown), for one call.
-    pub(super) fn end_unknown(&self, state: &mut State, invocation: InvocationId) {
+    pub(super) fn end_unknown(&self, state: &mut PlacementState, invocation: InvocationId) {
         if !state.running.contains_key(&invocation) {
             self.tell(state, NodeEvent::Cancelled { invocation, used: Some(DeviceUse::default()) });
         }
@@ -137,7 +137,7 @@ impl Placements {
         matches!(self.state.lock().placer, Placer::Dispatcher(_))
     }
 
-    pub(super) fn decide_all(&self, state: &mut State, events: Vec<Event>) {
+    pub(super) fn decide_all(&self, state: &mut PlacementState, events: Vec<Event>) {
         for event in events {
             self.decide(state, event, |state, action| self.carry_out(state, action));
         }

@@ -1,7 +1,7 @@
 //! Drives a scheduler: a node's own, or the cluster's on the dispatcher.
 
-use super::calls::Calls;
-use crate::wire::{DispatcherCommand, Hello, Resident, Running};
+use super::calls::RemoteCalls;
+use crate::wire::{AnnouncedInvocation, AnnouncedModel, DispatcherCommand, Hello};
 use std::collections::{HashMap, HashSet};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -13,13 +13,13 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId};
 const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// A scheduler, and the other nodes that request placements from it.
-pub(super) struct Driver {
+pub(super) struct PlacementDriver {
     /// The node on which the scheduler runs, and its address.
     own: (NodeId, String),
     scheduler: Scheduler,
     recorder: Option<Recorder>,
-    nodes: HashMap<NodeId, Linked>,
-    calls: Calls,
+    nodes: HashMap<NodeId, RequestingNode>,
+    calls: RemoteCalls,
     /// The nodes whose running invocations are not known yet. While there are any, the scheduler is
     /// paused.
     awaited: HashSet<NodeId>,
@@ -31,7 +31,7 @@ pub(super) struct Driver {
 }
 
 /// A node that requests placements over a link.
-struct Linked {
+struct RequestingNode {
     link: LinkId,
     address: String,
     commands: mpsc::Sender<DispatcherCommand>,
@@ -39,7 +39,7 @@ struct Linked {
     broken: CancellationToken,
 }
 
-impl Linked {
+impl RequestingNode {
     fn send(&self, command: DispatcherCommand) {
         // A node that misses a command requests its placements again, over a new link.
         if self.commands.try_send(command).is_err() {
@@ -52,7 +52,7 @@ impl Linked {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkId(u64);
 
-impl Driver {
+impl PlacementDriver {
     /// Creates a scheduler that knows only its own node.
     pub(super) fn new(now_ns: u64, own: Hello, setup: &Setup, is_recorded: bool) -> Self {
         let (nodes, calls, awaited, actions) = Default::default();
@@ -142,8 +142,8 @@ impl Driver {
     }
 
     /// Adds a node that requests placements. The returned events introduce it to the scheduler,
-    /// which places nothing before it knows the calls there. Returns the invocations, too, whose end
-    /// this node is to report as after [`forget`](Self::forget).
+    /// which places nothing before it knows the calls there. Returns the invocations, too, whose
+    /// end this node is to report as after [`forget`](Self::forget).
     pub(super) fn join(
         &mut self,
         hello: Hello,
@@ -159,7 +159,7 @@ impl Driver {
         // The previous link, if any, is over: the node requests its placements again.
         let (withdrawn, here) = self.forget(node);
         events.extend(withdrawn);
-        self.nodes.insert(node, Linked { link, address, commands, broken });
+        self.nodes.insert(node, RequestingNode { link, address, commands, broken });
         let has_more = hello.has_more;
         self.follow(node, &hello.running);
         events.extend(up(hello, now_ns));
@@ -172,7 +172,7 @@ impl Driver {
     pub(super) fn adopt(
         &mut self,
         node: NodeId,
-        running: Vec<Running>,
+        running: Vec<AnnouncedInvocation>,
         is_last: bool,
         now_ns: u64,
     ) -> Vec<Event> {
@@ -181,8 +181,8 @@ impl Driver {
         running.chain(is_last.then(|| self.expect_no_more(node)).flatten()).collect()
     }
 
-    fn follow(&mut self, node: NodeId, running: &[Running]) {
-        for Running { arrival, origin, .. } in running {
+    fn follow(&mut self, node: NodeId, running: &[AnnouncedInvocation]) {
+        for AnnouncedInvocation { arrival, origin, .. } in running {
             self.calls.runs(arrival.invocation, origin.unwrap_or(node), node);
         }
     }
@@ -214,8 +214,8 @@ impl Driver {
         (was_empty && !self.awaited.is_empty()).then_some(Event::Paused)
     }
 
-    /// Stops waiting for other nodes than these. Returns the event that resumes the scheduler, if it
-    /// waits for none.
+    /// Stops waiting for other nodes than these. Returns the event that resumes the scheduler, if
+    /// it waits for none.
     pub(super) fn expect_only(&mut self, nodes: &[NodeId]) -> Option<Event> {
         let was_empty = self.awaited.is_empty();
         self.awaited.retain(|node| nodes.contains(node));
@@ -337,7 +337,7 @@ fn up(
     now_ns: u64,
 ) -> impl Iterator<Item = Event> {
     let device = move |ordinal| DeviceId { node, ordinal };
-    let loaded = move |Resident { device: at, model, bytes, parts }| Event::Loaded {
+    let loaded = move |AnnouncedModel { device: at, model, bytes, parts }| Event::Loaded {
         device: device(at),
         model,
         bytes,
@@ -352,7 +352,11 @@ fn up(
 }
 
 /// The event for an invocation that runs on `node`.
-fn adopted(node: NodeId, Running { mut arrival, deadline_in_ns, device, .. }: Running, now_ns: u64) -> Event {
+fn adopted(
+    node: NodeId,
+    AnnouncedInvocation { mut arrival, deadline_in_ns, device, .. }: AnnouncedInvocation,
+    now_ns: u64,
+) -> Event {
     arrival.deadline_at_ns = now_ns.saturating_add(deadline_in_ns);
     // Admitted by another scheduler already.
     arrival.slo = None;

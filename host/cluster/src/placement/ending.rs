@@ -3,8 +3,8 @@
 
 use super::Placements;
 use super::device_use::{RunningCall, UseRecorder};
-use super::guard::End;
-use super::state::{State, Step};
+use super::guard::CallEnd;
+use super::state::{ForwardStep, PlacementState};
 use crate::wire::NodeEvent;
 use std::sync::Arc;
 use weir_scheduler::DeviceUse;
@@ -19,7 +19,7 @@ impl Placements {
 
     /// Reports the end of an invocation: at once, or when the last request that it left on the
     /// device has ended, so that the report has the device time of all its runs.
-    pub(super) fn over(&self, invocation: InvocationId, end: End) {
+    pub(super) fn over(&self, invocation: InvocationId, end: CallEnd) {
         let mut state = self.state.lock();
         let running = state.running.get(&invocation);
         if !running.is_some_and(|running| running.recorder.defer(end)) {
@@ -28,7 +28,7 @@ impl Placements {
     }
 
     /// Reports the end of an invocation whose last request has ended after it.
-    pub(super) fn requests_over(&self, recorder: &Arc<UseRecorder>, invocation: InvocationId, end: End) {
+    pub(super) fn requests_over(&self, recorder: &Arc<UseRecorder>, invocation: InvocationId, end: CallEnd) {
         let mut state = self.state.lock();
         let running = state.running.get(&invocation);
         if running.is_some_and(|running| Arc::ptr_eq(&running.recorder, recorder)) {
@@ -37,7 +37,7 @@ impl Placements {
     }
 
     /// Reports the ends that wait for requests on a device that is lost.
-    pub(super) fn report_ends_on(&self, state: &mut State, device: Ordinal) {
+    pub(super) fn report_ends_on(&self, state: &mut PlacementState, device: Ordinal) {
         let on_device = state.running.iter().filter(|(_, running)| running.device == Some(device));
         let ended = on_device
             .filter_map(|(invocation, running)| running.recorder.take_end().map(|end| (*invocation, end)));
@@ -46,18 +46,18 @@ impl Placements {
         }
     }
 
-    fn report_end(&self, state: &mut State, invocation: InvocationId, end: End) {
+    fn report_end(&self, state: &mut PlacementState, invocation: InvocationId, end: CallEnd) {
         let is_waiting = state.waiting.remove(&invocation).is_some();
         let remote = state.away.remove(&invocation);
         let running = self.release(state, invocation, end);
         let used = running.map(|running| running.recorder.used());
         let event = match (remote.map(|remote| remote.progress.step()), used) {
-            (Some(Step::Answered), _) => NodeEvent::Answered { invocation },
-            (Some(Step::Sent), _) => NodeEvent::Abandoned { invocation },
+            (Some(ForwardStep::Answered), _) => NodeEvent::Answered { invocation },
+            (Some(ForwardStep::Sent), _) => NodeEvent::Abandoned { invocation },
             (None, Some(used)) if !is_waiting => match end {
-                End::Succeeded => NodeEvent::Finished { invocation, used },
-                End::Failed => NodeEvent::Failed { invocation, used },
-                End::Cancelled => NodeEvent::Cancelled { invocation, used: Some(used) },
+                CallEnd::Succeeded => NodeEvent::Finished { invocation, used },
+                CallEnd::Failed => NodeEvent::Failed { invocation, used },
+                CallEnd::Cancelled => NodeEvent::Cancelled { invocation, used: Some(used) },
             },
             // It did not run.
             _ => NodeEvent::Cancelled { invocation, used: Some(DeviceUse::default()) },
@@ -69,13 +69,18 @@ impl Placements {
     /// Ends an invocation that no scheduler knows.
     pub(super) fn over_unreported(&self, invocation: InvocationId) {
         let mut state = self.state.lock();
-        self.release(&mut state, invocation, End::Cancelled);
+        self.release(&mut state, invocation, CallEnd::Cancelled);
         self.freed.notify_waiters();
     }
 
     /// Ends the grant of an invocation on this node, and keeps its outcome. Only successful
     /// invocations count in the metric of estimates.
-    fn release(&self, state: &mut State, invocation: InvocationId, end: End) -> Option<RunningCall> {
+    fn release(
+        &self,
+        state: &mut PlacementState,
+        invocation: InvocationId,
+        end: CallEnd,
+    ) -> Option<RunningCall> {
         state.residency.finish(invocation);
         let running = state.running.remove(&invocation)?;
         let outcome = running.recorder.outcome();
@@ -86,7 +91,7 @@ impl Placements {
                 running.estimate_ns.and_then(|estimate_ns| outcome.estimated(estimate_ns))
             }
         };
-        if let (Some(ratio), Some(device), End::Succeeded) = (ratio, running.device, end) {
+        if let (Some(ratio), Some(device), CallEnd::Succeeded) = (ratio, running.device, end) {
             self.metrics.placements.ended(self.kind(device), ratio);
         }
         Some(running)

@@ -17,7 +17,7 @@ pub struct PlacementGuard {
 
 /// How a call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum CallEnd {
     /// Dropped before it had an outcome.
     Cancelled,
     Succeeded,
@@ -28,13 +28,16 @@ impl PlacementGuard {
     /// Records the outcome of the call, which is reported when the guard drops. A call without an
     /// outcome counts as cancelled.
     pub fn ended(&self, has_succeeded: bool) {
-        let end = if has_succeeded { End::Succeeded } else { End::Failed };
+        let end = if has_succeeded { CallEnd::Succeeded } else { CallEnd::Failed };
         self.end.store(end as u8, Ordering::Relaxed);
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> CallEnd {
         let end = self.end.load(Ordering::Relaxed);
-        [End::Succeeded, End::Failed].into_iter().find(|known| *known as u8 == end).unwrap_or(End::Cancelled)
+        [CallEnd::Succeeded, CallEnd::Failed]
+            .into_iter()
+            .find(|known| *known as u8 == end)
+            .unwrap_or(CallEnd::Cancelled)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Announces a call to the scheduler and waits for its placement.
 
 use super::guard::{LocalPlacement, PlacementOrigin};
-use super::state::Refusal;
+use super::state::PlacementRefusal;
 use super::{Placement, PlacementGuard, Placements, Placing};
 use crate::wire::Granted;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ impl Placements {
         let guard = self.guard(arrival.invocation, PlacementOrigin::Scheduler);
         let answer = match self.arrive(arrival, models) {
             Placing::Done(answer) => answer,
-            Placing::Waits(started) => started.await.unwrap_or(Err(Refusal::NoAnswer)),
+            Placing::Waits(started) => started.await.unwrap_or(Err(PlacementRefusal::NoAnswer)),
         };
         let place = answer.map_err(|refusal| match refusal {
             // The objective could be met: the caller allows less time than the objective.
-            Refusal::Rejected(Rejection::Slo, estimate)
+            PlacementRefusal::Rejected(Rejection::Slo, estimate)
                 if is_due_later && objective.cost_max.is_none_or(|cost_max| estimate.cost <= cost_max) =>
             {
                 let left_ns = deadline_at_ns.saturating_sub(self.time_ns(arrived));
@@ -42,7 +42,7 @@ impl Placements {
                 );
                 Fault::new(ErrorCode::DeadlineExceeded, text)
             }
-            Refusal::Rejected(Rejection::Slo, estimate) => objective.refuse(&estimate, arrived.elapsed()),
+            PlacementRefusal::Rejected(Rejection::Slo, estimate) => objective.refuse(&estimate, arrived.elapsed()),
             refusal => refusal.into(),
         })?;
         Ok((place, guard))

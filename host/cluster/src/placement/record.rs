@@ -11,7 +11,7 @@ use std::time::Duration;
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// The destination of records.
-pub(super) struct Record {
+pub(super) struct RecordSink {
     path: PathBuf,
     unwritten: Mutex<Unwritten>,
 }
@@ -24,7 +24,7 @@ struct Unwritten {
     last: Vec<(u32, Vec<u8>)>,
 }
 
-impl Record {
+impl RecordSink {
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, unwritten: Mutex::default() }
     }

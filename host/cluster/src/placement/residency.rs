@@ -1,6 +1,6 @@
 //! Per-device residency of this node: loaded, evictable and pinned models.
 
-use crate::wire::{Granted, Resident};
+use crate::wire::{AnnouncedModel, Granted};
 use std::collections::BTreeMap;
 use weir_scheduler::{DeviceSpec, Evictable};
 use weir_types::Ordinal;
@@ -13,7 +13,7 @@ pub(super) struct ResidencyTable(Vec<DeviceResidency>);
 struct DeviceResidency {
     evictable: Evictable,
     /// The resident models, as reported to the placer.
-    resident: BTreeMap<ModelId, Resident>,
+    resident: BTreeMap<ModelId, AnnouncedModel>,
     is_down: bool,
     /// The memory for models, once it differs from the initial capacity.
     capacity_bytes: Option<u64>,
@@ -21,7 +21,7 @@ struct DeviceResidency {
 
 /// A resident model to report.
 pub(super) struct ReportedModel {
-    pub(super) resident: Resident,
+    pub(super) resident: AnnouncedModel,
     /// The model was not resident before.
     pub(super) is_new: bool,
 }
@@ -91,7 +91,7 @@ impl ResidencyTable {
     }
 
     /// The models in the memory of all devices.
-    pub(super) fn all_resident(&self) -> Vec<Resident> {
+    pub(super) fn all_resident(&self) -> Vec<AnnouncedModel> {
         self.0.iter().flat_map(|device_residency| device_residency.resident.values()).cloned().collect()
     }
 
@@ -100,7 +100,7 @@ impl ResidencyTable {
     pub(super) fn reconcile(
         &mut self,
         device: Ordinal,
-        now: Vec<Resident>,
+        now: Vec<AnnouncedModel>,
     ) -> (Vec<ModelId>, Vec<ReportedModel>) {
         let Some(device_residency) = self.get_mut(device) else { return Default::default() };
         let now: BTreeMap<_, _> =
@@ -110,7 +110,7 @@ impl ResidencyTable {
         for model in &gone {
             device_residency.evictable.evicted(model);
         }
-        let changed = |resident: Resident| match before.get(&resident.model) {
+        let changed = |resident: AnnouncedModel| match before.get(&resident.model) {
             None => Some(ReportedModel { resident, is_new: true }),
             Some(before) if before.parts != resident.parts => Some(ReportedModel { resident, is_new: false }),
             Some(_) => None,
@@ -179,8 +179,8 @@ mod tests {
         ModelId { tenant: TenantId::default(), name: Name::new(name).unwrap(), version: Version(1) }
     }
 
-    fn resident(name: &str) -> Resident {
-        Resident { device: 0, model: model(name), bytes: 1, parts: Vec::new() }
+    fn resident(name: &str) -> AnnouncedModel {
+        AnnouncedModel { device: 0, model: model(name), bytes: 1, parts: Vec::new() }
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
     fn changed_shared_parts_are_reported_once() {
         let mut residency = ResidencyTable::new(1);
         residency.reconcile(0, vec![resident("a"), resident("b")]);
-        let shared = || Resident { parts: vec![Part { id: PartId(1), bytes: 1 }], ..resident("a") };
+        let shared = || AnnouncedModel { parts: vec![Part { id: PartId(1), bytes: 1 }], ..resident("a") };
         for changed in [1, 0] {
             let (gone, come) = residency.reconcile(0, vec![shared(), resident("b")]);
             assert_eq!((gone, come.len()), (vec![], changed));

@@ -3,7 +3,7 @@
 use super::Placements;
 use super::asking::Link;
 use super::device_use::{RunningCall, UseRecorder};
-use super::driver::Driver;
+use super::driver::PlacementDriver;
 use super::guard::LocalPlacement;
 use super::residency::ResidencyTable;
 use crate::wire::Granted;
@@ -18,9 +18,9 @@ use weir_types::Ordinal;
 use weir_types::{ErrorCode, InvocationId, ModelId, TenantId};
 
 /// The state behind the placements' lock.
-pub(super) struct State {
+pub(super) struct PlacementState {
     pub(super) placer: Placer,
-    pub(super) waiting: HashMap<InvocationId, Waiting>,
+    pub(super) waiting: HashMap<InvocationId, WaitingCall>,
     /// Invocations of this node that run on other nodes.
     pub(super) away: HashMap<InvocationId, Forwarded>,
     /// Invocations that run on this node with a placement.
@@ -34,17 +34,17 @@ pub(super) struct State {
 
 /// The scheduler that places this node's invocations.
 pub(super) enum Placer {
-    Own(Box<Driver>),
+    Own(Box<PlacementDriver>),
     Dispatcher(Link),
 }
 
 /// An invocation that has no placement yet.
-pub(super) struct Waiting {
+pub(super) struct WaitingCall {
     pub(super) tenant: TenantId,
     pub(super) models: Vec<ModelId>,
     /// Announced again to the next placer; `None` where there can be no other placer.
     pub(super) arrival: Option<Arrival>,
-    pub(super) start: oneshot::Sender<Result<Placement, Refusal>>,
+    pub(super) start: oneshot::Sender<Result<Placement, PlacementRefusal>>,
 }
 
 /// An invocation of this node that runs on another node.
@@ -52,16 +52,16 @@ pub(super) struct Forwarded {
     /// Cancelled when that node is lost.
     lost: CancellationToken,
     /// Decides which node reports the end.
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<ForwardProgress>,
 }
 
 /// The progress of a forwarded call, as seen by the node that received it.
 #[derive(Debug, Default)]
-pub struct Progress(AtomicU8);
+pub struct ForwardProgress(AtomicU8);
 
 /// A step of a forwarded call's progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ForwardStep {
     /// The other node does not have the call: it was not sent, or was refused.
     Unsent,
     /// The other node may have the call.
@@ -70,14 +70,17 @@ pub(crate) enum Step {
     Answered,
 }
 
-impl Progress {
-    pub(crate) fn set(&self, step: Step) {
+impl ForwardProgress {
+    pub(crate) fn set(&self, step: ForwardStep) {
         self.0.store(step as u8, Ordering::Release);
     }
 
-    pub(super) fn step(&self) -> Step {
+    pub(super) fn step(&self) -> ForwardStep {
         let step = self.0.load(Ordering::Acquire);
-        [Step::Sent, Step::Answered].into_iter().find(|known| *known as u8 == step).unwrap_or(Step::Unsent)
+        [ForwardStep::Sent, ForwardStep::Answered]
+            .into_iter()
+            .find(|known| *known as u8 == step)
+            .unwrap_or(ForwardStep::Unsent)
     }
 }
 
@@ -99,12 +102,12 @@ pub struct RemotePlacement {
     /// Cancelled when that node is lost.
     pub lost: CancellationToken,
     /// The progress of the call.
-    pub progress: Arc<Progress>,
+    pub progress: Arc<ForwardProgress>,
 }
 
 /// The reason why an invocation has no placement.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Refusal {
+pub(super) enum PlacementRefusal {
     /// The scheduler's rejection, with its estimate.
     Rejected(Rejection, Estimate),
     /// The chosen node has left.
@@ -116,7 +119,7 @@ pub(super) enum Refusal {
 /// The address of another node; `None` if it has left.
 pub(super) struct Elsewhere(pub(super) Option<String>);
 
-impl State {
+impl PlacementState {
     /// Sends a waiting invocation its placement.
     pub(super) fn started(
         &mut self,
@@ -155,17 +158,17 @@ impl State {
         granted: Granted,
         tenant: Option<TenantId>,
         arrival: Option<Arrival>,
-    ) -> Result<Placement, Refusal> {
+    ) -> Result<Placement, PlacementRefusal> {
         let Some(Elsewhere(address)) = elsewhere else {
             let device = granted.device;
             self.begin(invocation, granted, tenant, arrival);
             return Ok(Placement::Local(LocalPlacement { invocation, device }));
         };
         let Some(address) = address else {
-            return Err(Refusal::HasLeft);
+            return Err(PlacementRefusal::HasLeft);
         };
         let lost = CancellationToken::new();
-        let progress = Arc::<Progress>::default();
+        let progress = Arc::<ForwardProgress>::default();
         let record = tenant.and_then(|tenant| self.history.get(&tenant, invocation));
         let estimate_ns = record.map(|record| record.why.estimate.finish_after_ns());
         let granted = Granted { estimate_ns, ..granted };
@@ -201,35 +204,39 @@ impl State {
 
     pub(super) fn rejected(&mut self, invocation: InvocationId, why: Rejection, estimate: Estimate) {
         if let Some(waiting) = self.waiting.remove(&invocation) {
-            let _ = waiting.start.send(Err(Refusal::Rejected(why, estimate)));
+            let _ = waiting.start.send(Err(PlacementRefusal::Rejected(why, estimate)));
         } else if let Some(remote) = self.away.get(&invocation) {
             remote.lost.cancel();
         }
     }
 }
 
-impl From<Refusal> for Fault {
-    fn from(refusal: Refusal) -> Self {
+impl From<PlacementRefusal> for Fault {
+    fn from(refusal: PlacementRefusal) -> Self {
         use ErrorCode as Code;
         let (code, text) = match refusal {
-            Refusal::Rejected(Rejection::QueueFull, _) => {
+            PlacementRefusal::Rejected(Rejection::QueueFull, _) => {
                 (Code::QueueFull, "too many invocations wait for a device")
             }
-            Refusal::Rejected(Rejection::NoCapacity, _) => (
+            PlacementRefusal::Rejected(Rejection::NoCapacity, _) => (
                 Code::NoCapacity,
                 "no device can run the call's models together within its memory (models.memory_bytes_max; `weir models show` lists the devices of a model), or the models exceed the tenant's memory (tenants.NAME.resident_bytes_max)",
             ),
-            Refusal::Rejected(Rejection::Deadline, _) => (
+            PlacementRefusal::Rejected(Rejection::Deadline, _) => (
                 Code::DeadlineExceeded,
                 "the deadline passed before the call could start: the deadline is too short, no device had room, or the tenant had no turn",
             ),
             // The caller's objective gives a better message; see `Objective::refuse`.
-            Refusal::Rejected(Rejection::Slo, _) => {
+            PlacementRefusal::Rejected(Rejection::Slo, _) => {
                 (Code::SloUnattainable, "the call would miss its service level objective (slo_ms, cost_slo)")
             }
-            Refusal::Rejected(Rejection::NodeLost, _) => (Code::Unavailable, "the node was lost; try again"),
-            Refusal::HasLeft => (Code::Unavailable, "the chosen node has left the cluster; try again"),
-            Refusal::NoAnswer => (Code::Unavailable, "the scheduler did not answer; try again"),
+            PlacementRefusal::Rejected(Rejection::NodeLost, _) => {
+                (Code::Unavailable, "the node was lost; try again")
+            }
+            PlacementRefusal::HasLeft => {
+                (Code::Unavailable, "the chosen node has left the cluster; try again")
+            }
+            PlacementRefusal::NoAnswer => (Code::Unavailable, "the scheduler did not answer; try again"),
         };
         Self::new(code, text)
     }

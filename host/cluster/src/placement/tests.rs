@@ -10,7 +10,7 @@ use super::clock::now;
 use super::driver::LinkId;
 use super::state::{Placement, Placer, RemotePlacement};
 use super::{PlacementConfig, PlacementGuard, Placements};
-use crate::wire::{DispatcherCommand, Hello, Running};
+use crate::wire::{AnnouncedInvocation, DispatcherCommand, Hello};
 use std::sync::Arc;
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
@@ -24,13 +24,13 @@ use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Plat
 const NODE: NodeId = NodeId(1);
 
 /// The placements of a node whose scheduler's events are recorded.
-struct Stage {
+struct Fixture {
     placements: Arc<Placements>,
     metrics: Arc<Metrics>,
     _folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     /// A node with one device of one run slot.
     fn new(setup: Setup) -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -73,22 +73,27 @@ impl Stage {
     }
 
     /// Adds a node with one device, where `running` runs.
-    fn join(&self, node: NodeId, running: Vec<Running>) -> Linked {
+    fn join(&self, node: NodeId, running: Vec<AnnouncedInvocation>) -> TestRequester {
         self.join_with(node, vec![device()], running)
     }
 
     /// Adds a node that only receives calls.
-    fn join_without_device(&self, node: NodeId) -> Linked {
+    fn join_without_device(&self, node: NodeId) -> TestRequester {
         self.join_with(node, Vec::new(), Vec::new())
     }
 
-    fn join_with(&self, node: NodeId, devices: Vec<DeviceSpec>, running: Vec<Running>) -> Linked {
+    fn join_with(
+        &self,
+        node: NodeId,
+        devices: Vec<DeviceSpec>,
+        running: Vec<AnnouncedInvocation>,
+    ) -> TestRequester {
         let (commands, received) = mpsc::channel(100);
         let (resident, down) = Default::default();
         let address = format!("node:{}", node.0);
         let hello = Hello { node, address, devices, resident, down, running, has_more: false };
         let link = self.placements.join(hello, commands, CancellationToken::new()).unwrap();
-        Linked { node, link, received }
+        TestRequester { node, link, received }
     }
 
     /// Begins a request of a call on its device.
@@ -118,13 +123,13 @@ impl Stage {
 }
 
 /// A node that requests placements from the stage.
-struct Linked {
+struct TestRequester {
     node: NodeId,
     link: LinkId,
     received: mpsc::Receiver<DispatcherCommand>,
 }
 
-impl Linked {
+impl TestRequester {
     /// The commands received since the last call.
     fn commands(&mut self) -> Vec<DispatcherCommand> {
         std::iter::from_fn(|| self.received.try_recv().ok()).collect()

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_inference::{ModelKey, RunSetting};
 use weir_scheduler::{Autosizer, CapacityError, Chosen, Configuration, Room};
-use weir_telemetry::{Demand, SizeMetrics};
+use weir_telemetry::{DemandTotals, SizeMetrics};
 use weir_types::Ordinal;
 use weir_types::{Autosize, BatchingMode};
 
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The sizing state of one model, kept between intervals.
 struct Sizer {
     looked_at: Instant,
-    demand: Demand,
+    demand: DemandTotals,
     /// From the last interval in which requests ended.
     items_per_request: f64,
     /// The devices that have the model in memory.
@@ -112,7 +112,7 @@ impl Sizer {
     }
 
     /// The items requested per second since the last sizing.
-    fn rate_per_s(&mut self, demand: Demand) -> f64 {
+    fn rate_per_s(&mut self, demand: DemandTotals) -> f64 {
         let elapsed = self.looked_at.elapsed();
         let before = self.demand;
         self.looked_at = Instant::now();
@@ -220,7 +220,7 @@ mod tests {
 
     fn sizer() -> Sizer {
         let looked_at = Instant::now();
-        let demand = Demand::default();
+        let demand = DemandTotals::default();
         Sizer { looked_at, demand, items_per_request: 1.0, on: BTreeMap::new() }
     }
 
@@ -235,18 +235,18 @@ mod tests {
     async fn rate_counts_requests_that_have_not_ended() {
         let mut sizer = sizer();
         tokio::time::advance(Duration::from_secs(2)).await;
-        let demand = Demand { asked: 10, ended: 4, items: 12 };
+        let demand = DemandTotals { asked: 10, ended: 4, items: 12 };
         assert!(
             (sizer.rate_per_s(demand) - 15.0).abs() < 1e-9,
             "three items each, ten of them in two seconds"
         );
         tokio::time::advance(Duration::from_secs(1)).await;
-        let demand = Demand { asked: 20, ..demand };
+        let demand = DemandTotals { asked: 20, ..demand };
         assert!((sizer.rate_per_s(demand) - 30.0).abs() < 1e-9, "none has ended: as many items as before");
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(sizer.rate_per_s(demand).abs() < 1e-9);
         // The model's counters were reset.
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(sizer.rate_per_s(Demand::default()).abs() < 1e-9);
+        assert!(sizer.rate_per_s(DemandTotals::default()).abs() < 1e-9);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::compatibility::breaking_changes;
 use super::record::{ModelRecord, model_key};
-use super::store::Kept;
+use super::store::DurableFiles;
 use super::{ModelEntry, Models, ModelsError, VERSIONS_MAX};
 use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
@@ -94,7 +94,8 @@ impl Models {
             let _turn = turn;
             let hold = || models.store.blobs().in_use().hold(entry.files());
             let prepared = Prepared::clone(&entry.source.prepared);
-            let (entry, _) = models.add(push, Kept { prepared, hash, holds: [hold(), hold()] }).await?;
+            let (entry, _) =
+                models.add(push, DurableFiles { prepared, hash, holds: [hold(), hold()] }).await?;
             Ok(entry)
         };
         self.changes.carry_through(change).await?
@@ -132,7 +133,7 @@ impl Models {
         self.turn.clone().acquire_owned().await.map_err(|_| ModelsError::Conflict(name.clone()))
     }
 
-    async fn add(&self, push: Push, kept: Kept) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
+    async fn add(&self, push: Push, kept: DurableFiles) -> Result<(Arc<ModelEntry>, bool), ModelsError> {
         self.refuse_other_kind(&push.tenant, &push.name, kept.prepared.content())?;
         let have = self.all_versions(&push.tenant, &push.name);
         let version = push.version.unwrap_or_else(|| Version(have.last().map_or(0, |newest| newest.0) + 1));
@@ -153,7 +154,7 @@ impl Models {
             Some(revision) => Compare::ModifiedAt(key.clone(), revision),
             None => Compare::Absent(key.clone()),
         };
-        let Kept { prepared, hash, holds: _holds } = kept;
+        let DurableFiles { prepared, hash, holds: _holds } = kept;
         let record =
             ModelRecord { version, digest, model_bytes, pushed_at_ms: now_ms(), manifest, prepared: hash };
         let writes = Transaction::new().when(fence).put(key, record.encode());

@@ -14,7 +14,7 @@ const HEAL_EVERY: Duration = Duration::from_secs(5);
 impl Models {
     /// Follows changes after `revision`, until the future is dropped.
     pub fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
-        let following = follow(self.datastore.clone(), Follower(self.clone()), revision);
+        let following = follow(self.datastore.clone(), ModelFollower(self.clone()), revision);
         let healing = heal(self.clone());
         async move {
             tokio::select! {
@@ -44,9 +44,9 @@ async fn heal(models: Arc<Models>) {
     }
 }
 
-struct Follower(Arc<Models>);
+struct ModelFollower(Arc<Models>);
 
-impl Follow for Follower {
+impl Follow for ModelFollower {
     const WHAT: &'static str = "models";
 
     fn prefix(&self) -> Option<Prefix> {

@@ -11,22 +11,22 @@ pub(super) type Versions = BTreeMap<Version, Arc<ModelEntry>>;
 
 /// The models of all tenants as known to this node.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownModels {
     pub(super) tenants: HashMap<TenantId, BTreeMap<Name, Versions>>,
     /// Models that could not be read.
-    pub(super) damaged: BTreeMap<ModelId, Damaged>,
+    pub(super) damaged: BTreeMap<ModelId, DamagedModel>,
     pub(super) sharing: Sharing,
 }
 
 /// A model that could not be read.
-pub(super) struct Damaged {
+pub(super) struct DamagedModel {
     pub(super) revision: Revision,
     pub(super) why: String,
     /// Whether a retry may help: the blob store may provide the files later.
     pub(super) may_heal: bool,
 }
 
-impl Known {
+impl KnownModels {
     /// The requested version; without one, the newest. An error if the version is missing or
     /// damaged.
     pub(super) fn get(

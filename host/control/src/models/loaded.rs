@@ -2,7 +2,7 @@
 //! while the guest holds them.
 
 use super::pinned::{ModelPin, RanOn};
-use super::{Models, PushError};
+use super::{ModelPushError, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,10 +19,10 @@ const VERSION: Version = Version(0);
 
 /// The reason why a guest's model was not loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum ModelLoadError {
     /// The model was not prepared, or its files were not written.
     #[error(transparent)]
-    Prepare(#[from] PushError),
+    Prepare(#[from] ModelPushError),
     /// Loading the prepared model into device memory failed.
     #[error(transparent)]
     Model(#[from] InferenceError),
@@ -59,7 +59,7 @@ impl GuestModelFiles {
         tenant: &TenantId,
         meter: &Meter,
         onnx: Vec<u8>,
-    ) -> Result<(Arc<ModelSource>, Self), LoadError> {
+    ) -> Result<(Arc<ModelSource>, Self), ModelLoadError> {
         let folder = models.blobs().folder().to_owned();
         let staged = tokio::task::spawn_blocking(move || {
             let files = tempfile::Builder::new().prefix(STAGED_PREFIX).tempdir_in(folder)?;
@@ -67,9 +67,9 @@ impl GuestModelFiles {
             Ok(files)
         });
         let files: std::io::Result<TempDir> = staged.await.map_err(std::io::Error::other).flatten();
-        let files = files.map_err(PushError::Io)?;
+        let files = files.map_err(ModelPushError::Io)?;
         let prepared = models.store.prepare_in(tenant, &files, models.devices.preparer()).await?;
-        let name = Name::new(NAME).map_err(|error| PushError::Io(std::io::Error::other(error)))?;
+        let name = Name::new(NAME).map_err(|error| ModelPushError::Io(std::io::Error::other(error)))?;
         let id = ModelId { tenant: tenant.clone(), name, version: VERSION };
         let key = ModelKey { id, generation: models.loads.fetch_add(1, Ordering::Relaxed) };
         let source = ModelSource {
@@ -96,7 +96,7 @@ impl Models {
         meter: &Meter,
         placements: &Arc<Placements>,
         trace: &Trace,
-    ) -> Result<LoadedModel, LoadError> {
+    ) -> Result<LoadedModel, ModelLoadError> {
         if !self.devices.iter().any(|device| on.contains(device.platform)) {
             let why = "this node has no device of the requested kind";
             return Err(InferenceError::Unsupported(why.into()).into());

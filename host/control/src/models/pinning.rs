@@ -1,7 +1,7 @@
 //! Pins models in device memory, and loads them first if necessary.
 
 use super::pinned::{Beside, ModelPin, RanOn};
-use super::placing::Choice;
+use super::placing::DevicePick;
 use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Models {
     ) -> Result<ModelPin, OpenError> {
         let mut refused: Option<Arc<str>> = None;
         loop {
-            let Some(Choice { device, instead }) = self.choose(entry, placement.device) else {
+            let Some(DevicePick { device, instead }) = self.choose(entry, placement.device) else {
                 let why = refused.unwrap_or_else(|| "no device of the node can run the model".into());
                 return Err(InferenceError::Unsupported(why).into());
             };

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use weir_cluster::AnnouncedModel;
 use weir_cluster::Placements;
-use weir_cluster::Resident;
 use weir_inference::{ResidentModel, RunSetting};
 use weir_scheduler::ModelDemand;
 use weir_types::Ordinal;
@@ -27,7 +27,7 @@ pub struct Refusals {
 }
 
 /// The device for a model that was placed on a device.
-pub(super) struct Choice<'a> {
+pub(super) struct DevicePick<'a> {
     pub(super) device: &'a NodeDevice,
     /// Why it is not the device of the placement; `None` if it is.
     pub(super) instead: Option<Arc<str>>,
@@ -141,12 +141,12 @@ fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
 
 impl Models {
     /// The contents of a device's memory for the scheduler, with the load time of each model.
-    pub fn residents(&self, device: &NodeDevice) -> Vec<(Resident, Duration)> {
+    pub fn residents(&self, device: &NodeDevice) -> Vec<(AnnouncedModel, Duration)> {
         let resident = |ResidentModel { id, bytes, load_time, .. }: ResidentModel| {
             let load_time = load_time?;
             let entry = self.get(&id.tenant, &id.name, Some(id.version)).ok();
             let parts = entry.map(|entry| entry.shared.get().to_vec()).unwrap_or_default();
-            Some((Resident { device: device.ordinal, model: id, bytes, parts }, load_time))
+            Some((AnnouncedModel { device: device.ordinal, model: id, bytes, parts }, load_time))
         };
         device.cache.resident().into_iter().filter_map(resident).collect()
     }
@@ -159,20 +159,20 @@ impl Models {
 
     /// The device on which a model of a call with this placement runs: the placed one, or else the
     /// CPU, or else any that can run it.
-    pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<Choice<'_>> {
+    pub(super) fn choose(&self, entry: &ModelEntry, placed: Option<Ordinal>) -> Option<DevicePick<'_>> {
         let runs = |device: &&NodeDevice| {
             entry.runs_on().contains(device.platform) && device.runs(&entry.source.prepared)
         };
         let placed = placed.and_then(|ordinal| self.devices.get(ordinal));
         if let Some(device) = placed.filter(runs) {
-            return Some(Choice { device, instead: None });
+            return Some(DevicePick { device, instead: None });
         }
         let device = self.devices.cpu().filter(runs).or_else(|| self.devices.iter().find(runs))?;
         let instead = placed.and_then(|placed| {
             let why = entry.why_not(placed.platform)?;
             Some(self.instead(entry, &placed.name, &why))
         });
-        Some(Choice { device, instead })
+        Some(DevicePick { device, instead })
     }
 
     /// The best device of this node for a call with these models when the scheduler has not chosen:

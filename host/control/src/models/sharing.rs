@@ -22,7 +22,7 @@ const PARTS_MAX: usize = 8;
 
 /// A model's current parts.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedModelParts {
     tenant: TenantId,
     weights: Vec<Shareable>,
     holdings: Arc<Holdings>,
@@ -40,7 +40,7 @@ struct PartsSnapshot {
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     tenants: HashMap<TenantId, Arc<Holdings>>,
-    models: HashMap<ModelId, (Holder, Arc<Shared>)>,
+    models: HashMap<ModelId, (Holder, Arc<SharedModelParts>)>,
 }
 
 /// The weights of one tenant's models.
@@ -80,7 +80,7 @@ struct Holders {
     sizes: BTreeMap<u64, usize>,
 }
 
-impl Shared {
+impl SharedModelParts {
     pub fn get(&self) -> Arc<[Part]> {
         let known = self.known.read();
         if known.change == self.holdings.changes.load(Ordering::Acquire) {
@@ -96,7 +96,12 @@ impl Shared {
 impl Sharing {
     /// Adds or replaces a model. `worker_bytes` is the memory of its tenant's worker process, if it
     /// runs in one. Returns the handle for reading its parts.
-    pub(super) fn add(&mut self, id: &ModelId, prepared: &Prepared, worker_bytes: u64) -> Arc<Shared> {
+    pub(super) fn add(
+        &mut self,
+        id: &ModelId,
+        prepared: &Prepared,
+        worker_bytes: u64,
+    ) -> Arc<SharedModelParts> {
         self.remove(id);
         let mut weights = weights_of(prepared);
         if worker_bytes > 0 {
@@ -107,8 +112,12 @@ impl Sharing {
         let holder = Holder { lot: rand::random(), bytes: sum(weights.iter().map(|weight| weight.bytes)) };
         let holdings = self.tenants.entry(id.tenant.clone()).or_default().clone();
         holdings.add(holder, &weights);
-        let shared =
-            Arc::new(Shared { tenant: id.tenant.clone(), weights, holdings, known: RwLock::default() });
+        let shared = Arc::new(SharedModelParts {
+            tenant: id.tenant.clone(),
+            weights,
+            holdings,
+            known: RwLock::default(),
+        });
         self.models.insert(id.clone(), (holder, shared.clone()));
         shared
     }
@@ -259,7 +268,7 @@ mod tests {
         }
     }
 
-    fn bytes(shared: &Shared) -> Vec<u64> {
+    fn bytes(shared: &SharedModelParts) -> Vec<u64> {
         shared.get().iter().map(|part| part.bytes / MIB).collect()
     }
 

@@ -20,7 +20,7 @@ const TENANT_PREPARING_MAX: usize = 64;
 
 /// The reason why a model was not stored or cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum PushError {
+pub enum ModelPushError {
     /// Checking or optimising the upload failed.
     #[error(transparent)]
     Prepare(#[from] PrepareError),
@@ -35,14 +35,14 @@ pub enum PushError {
     Turn(#[from] Fault),
 }
 
-impl From<std::io::Error> for PushError {
+impl From<std::io::Error> for ModelPushError {
     fn from(error: std::io::Error) -> Self {
         if is_disk_full(&error) { BlobError::from(error).into() } else { Self::Io(error) }
     }
 }
 
 /// The folder of model files.
-pub(super) struct Store {
+pub(super) struct ModelStore {
     blobs: Blobs,
     /// Preparing takes much memory and all cores, so it runs one model at a time.
     preparing: Turnstile,
@@ -66,14 +66,14 @@ impl Fresh {
 }
 
 /// Durable files, held until a record refers to them.
-pub(super) struct Kept {
+pub(super) struct DurableFiles {
     pub(super) prepared: Prepared,
     /// The file with the preparation result.
     pub(super) hash: ContentHash,
     pub(super) holds: [Hold; 2],
 }
 
-impl Store {
+impl ModelStore {
     pub(super) fn new(blobs: Blobs) -> Self {
         Self { blobs, preparing: Turnstile::new("model checks", 1, TENANT_PREPARING_MAX) }
     }
@@ -89,7 +89,7 @@ impl Store {
         upload: Staged,
         precision: Precision,
         preparer: &dyn Preparer,
-    ) -> Result<Fresh, PushError> {
+    ) -> Result<Fresh, ModelPushError> {
         let _turn = self.preparing.turn(tenant).await?;
         // The results take about as much room as the upload.
         self.blobs.check_room(upload.bytes).await.map_err(BlobError::from)?;
@@ -106,30 +106,30 @@ impl Store {
         Ok(Fresh { upload, out, prepared })
     }
 
-    /// Checks and optimises the upload of `tenant` in `files`, and writes the results there. Dropping the
-    /// future aborts this.
+    /// Checks and optimises the upload of `tenant` in `files`, and writes the results there.
+    /// Dropping the future aborts this.
     pub(super) async fn prepare_in(
         &self,
         tenant: &TenantId,
         files: &TempDir,
         preparer: &dyn Preparer,
-    ) -> Result<Prepared, PushError> {
+    ) -> Result<Prepared, ModelPushError> {
         let _turn = self.preparing.turn(tenant).await?;
         Ok(preparer.prepare(&files.path().join("upload"), Precision::default(), files.path()).await?)
     }
 
     /// Makes the upload and its preparation results durable.
-    pub(super) async fn keep(&self, fresh: Fresh) -> Result<Kept, PushError> {
+    pub(super) async fn keep(&self, fresh: Fresh) -> Result<DurableFiles, ModelPushError> {
         let Fresh { upload, out, prepared } = fresh;
         let upload = self.blobs.keep(upload).await?;
         let blobs = self.blobs.clone();
-        let kept: std::io::Result<Kept> = tokio::task::spawn_blocking(move || {
+        let kept: std::io::Result<DurableFiles> = tokio::task::spawn_blocking(move || {
             let json = serde_json::to_vec(&prepared).map_err(std::io::Error::other)?;
             let hash = ContentHash::from_content(&json);
             let files = blobs.in_use().hold(prepared.blobs().chain([hash]));
             keep_all(&prepared, out.path(), blobs.folder())?;
             write(&json, &blobs.path(hash))?;
-            Ok(Kept { prepared, hash, holds: [upload, files] })
+            Ok(DurableFiles { prepared, hash, holds: [upload, files] })
         })
         .await
         .map_err(std::io::Error::other)?;
@@ -140,7 +140,7 @@ impl Store {
 
     /// Reads a preparation result. Without a shared store, the files that it names must exist on
     /// this node.
-    pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, PushError> {
+    pub(super) async fn read_prepared(&self, hash: ContentHash) -> Result<Prepared, ModelPushError> {
         let path = self.blobs.fetch(hash).await?;
         let blobs = self.blobs.clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Whether all files of a model have the expected contents. Reads them.
-    pub(super) async fn is_intact(&self, files: Vec<ContentHash>) -> Result<bool, PushError> {
+    pub(super) async fn is_intact(&self, files: Vec<ContentHash>) -> Result<bool, ModelPushError> {
         let blobs = self.blobs.clone();
         let read = tokio::task::spawn_blocking(move || {
             files.into_iter().try_fold(true, |intact, hash| Ok(intact && is_intact(&blobs.path(hash), hash)?))

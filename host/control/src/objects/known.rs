@@ -1,21 +1,21 @@
 //! The in-memory index of all objects: plain data, without clock or I/O.
 
-use super::record::Record;
+use super::record::ObjectRecord;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use weir_datastore::Revision;
 use weir_types::{ContentHash, Name, TenantId};
 
 /// All objects, and the room reserved for objects that are being stored.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    tenants: BTreeMap<TenantId, Tenant>,
+pub(super) struct KnownObjects {
+    tenants: BTreeMap<TenantId, TenantObjects>,
     /// All objects, sorted by expiry.
     expiries: BTreeSet<(u64, TenantId, Name)>,
 }
 
 #[derive(Debug, Default)]
-struct Tenant {
-    objects: BTreeMap<Name, (Record, Revision)>,
+struct TenantObjects {
+    objects: BTreeMap<Name, (ObjectRecord, Revision)>,
     bytes: u64,
     /// The number of objects that are being stored.
     coming_len: usize,
@@ -24,7 +24,7 @@ struct Tenant {
 
 /// A tenant has reached its limit of objects or bytes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Full {
+pub enum ObjectLimitReached {
     #[error(
         "the tenant has {len_max} objects already (objects.tenant_len_max); delete some, or have them expire sooner"
     )]
@@ -35,9 +35,15 @@ pub enum Full {
     Bytes { bytes_max: u64 },
 }
 
-impl Known {
+impl KnownObjects {
     /// Adds or replaces an object. Returns whether one existed before.
-    pub(super) fn put(&mut self, tenant: TenantId, name: Name, record: Record, revision: Revision) -> bool {
+    pub(super) fn put(
+        &mut self,
+        tenant: TenantId,
+        name: Name,
+        record: ObjectRecord,
+        revision: Revision,
+    ) -> bool {
         let was_there = self.remove(&tenant, &name);
         self.expiries.insert((record.expires_at_ms, tenant.clone(), name.clone()));
         let of = self.tenants.entry(tenant).or_default();
@@ -57,7 +63,7 @@ impl Known {
     }
 
     /// Replaces all objects by `all`. Reservations are kept.
-    pub(super) fn load(&mut self, all: impl IntoIterator<Item = (TenantId, Name, Record, Revision)>) {
+    pub(super) fn load(&mut self, all: impl IntoIterator<Item = (TenantId, Name, ObjectRecord, Revision)>) {
         self.expiries.clear();
         for of in self.tenants.values_mut() {
             of.objects = BTreeMap::new();
@@ -69,12 +75,16 @@ impl Known {
         }
     }
 
-    pub(super) fn get(&self, tenant: &TenantId, name: &Name) -> Option<&Record> {
+    pub(super) fn get(&self, tenant: &TenantId, name: &Name) -> Option<&ObjectRecord> {
         self.tenants.get(tenant)?.objects.get(name).map(|(record, _)| record)
     }
 
     /// The unexpired objects of `tenant`, sorted by name.
-    pub(super) fn list(&self, tenant: &TenantId, now_ms: u64) -> impl Iterator<Item = (&Name, &Record)> {
+    pub(super) fn list(
+        &self,
+        tenant: &TenantId,
+        now_ms: u64,
+    ) -> impl Iterator<Item = (&Name, &ObjectRecord)> {
         let objects = self.tenants.get(tenant).into_iter().flat_map(|of| &of.objects);
         objects.map(|(name, (record, _))| (name, record)).filter(move |(_, record)| !record.is_over(now_ms))
     }
@@ -99,15 +109,15 @@ impl Known {
         bytes: u64,
         len_max: usize,
         bytes_max: u64,
-    ) -> Result<(), Full> {
+    ) -> Result<(), ObjectLimitReached> {
         let of = self.tenants.entry(tenant.clone()).or_default();
         let replaced = of.objects.get(name).map(|(record, _)| record.bytes);
         let len = of.objects.len() + of.coming_len - usize::from(replaced.is_some());
         let held_bytes = of.bytes + of.coming_bytes - replaced.unwrap_or(0);
         let full = if len >= len_max {
-            Some(Full::Len { len_max })
+            Some(ObjectLimitReached::Len { len_max })
         } else if held_bytes.saturating_add(bytes) > bytes_max {
-            Some(Full::Bytes { bytes_max })
+            Some(ObjectLimitReached::Bytes { bytes_max })
         } else {
             of.coming_len += 1;
             of.coming_bytes += bytes;
@@ -138,7 +148,7 @@ impl Known {
 
     /// Removes the entry of a tenant without objects and reservations.
     fn tidy(&mut self, tenant: &TenantId) {
-        let is_empty = |of: &Tenant| of.objects.is_empty() && of.coming_len == 0;
+        let is_empty = |of: &TenantObjects| of.objects.is_empty() && of.coming_len == 0;
         if self.tenants.get(tenant).is_some_and(is_empty) {
             self.tenants.remove(tenant);
         }
@@ -151,8 +161,8 @@ mod tests {
     use proptest::prelude::*;
     use weir_types::{ElementType, Shape};
 
-    fn record(bytes: u64, expires_at_ms: u64) -> Record {
-        Record {
+    fn record(bytes: u64, expires_at_ms: u64) -> ObjectRecord {
+        ObjectRecord {
             datatype: ElementType::Uint8,
             shape: Shape::new(&[u32::try_from(bytes).unwrap()]).unwrap(),
             bytes,
@@ -175,7 +185,7 @@ mod tests {
         ) {
             let len_max = 3;
             let bytes_max = 9;
-            let mut known = Known::default();
+            let mut known = KnownObjects::default();
             let mut coming = Vec::new();
             for (revision, (step, tenant, name, bytes, time_ms)) in (1..).zip(steps) {
                 let (tenant, name) = id(tenant, name);
@@ -208,7 +218,7 @@ mod tests {
 
     #[test]
     fn full_tenant_may_replace_an_object() {
-        let mut known = Known::default();
+        let mut known = KnownObjects::default();
         let (tenant, name) = id(0, 0);
         known.put(tenant.clone(), name.clone(), record(8, 10), Revision(1));
         let mut reserve = |name: &Name, bytes, len_max, bytes_max| {
@@ -217,9 +227,9 @@ mod tests {
                 .inspect(|()| known.release(&tenant, bytes))
         };
         let other = id(0, 1).1;
-        assert_eq!(reserve(&other, 1, 1, 100), Err(Full::Len { len_max: 1 }));
-        assert_eq!(reserve(&other, 2, 9, 9), Err(Full::Bytes { bytes_max: 9 }));
+        assert_eq!(reserve(&other, 1, 1, 100), Err(ObjectLimitReached::Len { len_max: 1 }));
+        assert_eq!(reserve(&other, 2, 9, 9), Err(ObjectLimitReached::Bytes { bytes_max: 9 }));
         assert_eq!(reserve(&name, 9, 1, 9), Ok(()));
-        assert_eq!(reserve(&name, 10, 1, 9), Err(Full::Bytes { bytes_max: 9 }));
+        assert_eq!(reserve(&name, 10, 1, 9), Err(ObjectLimitReached::Bytes { bytes_max: 9 }));
     }
 }

@@ -19,23 +19,23 @@ use weir_types::{ContentHash, Hasher};
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// Cached bytes by their hash.
-pub(super) struct Memory {
+pub(super) struct ByteCache {
     arena: Arena,
     free_percent_max: u64,
-    state: Mutex<State>,
+    state: Mutex<ByteCacheState>,
     /// Notified when bytes are added.
     filled: Notify,
 }
 
 /// A caller that reads bytes, or waits for another caller's read.
 struct Reading<'a> {
-    memory: &'a Memory,
+    memory: &'a ByteCache,
     digest: ContentHash,
     cell: Arc<OnceCell<Buffer>>,
 }
 
 #[derive(Default)]
-struct State {
+struct ByteCacheState {
     kept: HashMap<ContentHash, CachedObject>,
     bytes: u64,
     /// Counts uses: the most recent use has the highest number.
@@ -49,7 +49,7 @@ struct CachedObject {
     used: u64,
 }
 
-impl Memory {
+impl ByteCache {
     /// Creates an empty cache in `arena`, limited to `free_percent_max` per cent of the arena's
     /// free memory.
     pub(super) fn new(arena: Arena, free_percent_max: u64) -> Self {
@@ -135,7 +135,7 @@ impl Memory {
     }
 
     /// The current size limit.
-    fn share(&self, state: &State) -> u64 {
+    fn share(&self, state: &ByteCacheState) -> u64 {
         let arena = &self.arena;
         share_of_free_bytes(arena.bytes_max(), arena.used_bytes(), state.bytes, self.free_percent_max)
     }
@@ -152,7 +152,7 @@ impl Drop for Reading<'_> {
     }
 }
 
-impl State {
+impl ByteCacheState {
     fn find(&mut self, digest: ContentHash) -> Option<Buffer> {
         self.uses += 1;
         let kept = self.kept.get_mut(&digest)?;
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn cache_keeps_to_its_share_of_free_memory() {
         let arena = Arena::new(1 << 20);
-        let memory = Memory::new(arena.clone(), 50);
+        let memory = ByteCache::new(arena.clone(), 50);
         let buffer = |kib: u64| arena.buffer((kib * KIB) as usize).unwrap().freeze();
         let is_here = |of: u8| memory.state.lock().kept.contains_key(&digest(of));
         for of in 0..3 {

@@ -1,6 +1,6 @@
 //! Keeps the index of objects in step with the datastore.
 
-use super::record::{Record, object_of, objects};
+use super::record::{ObjectRecord, object_of, objects};
 use super::{ObjectError, Objects};
 use std::sync::Arc;
 use weir_datastore::{Change, Entry, Event, Prefix, Revision};
@@ -9,7 +9,7 @@ use weir_storage::{Follow, follow};
 impl Objects {
     /// Follows changes after `revision`, until the future is dropped.
     pub fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + 'static {
-        follow(self.datastore.clone(), Follower(self.clone()), revision)
+        follow(self.datastore.clone(), ObjectFollower(self.clone()), revision)
     }
 
     /// Reads all records. Returns the revision that was read.
@@ -56,15 +56,15 @@ impl Objects {
 }
 
 /// Decodes a record. Logs and skips a damaged one.
-fn told(entry: &Entry) -> Option<Record> {
-    Record::decode(entry)
+fn told(entry: &Entry) -> Option<ObjectRecord> {
+    ObjectRecord::decode(entry)
         .inspect_err(|error| tracing::error!(%error, "invalid record of an object ignored"))
         .ok()
 }
 
-struct Follower(Arc<Objects>);
+struct ObjectFollower(Arc<Objects>);
 
-impl Follow for Follower {
+impl Follow for ObjectFollower {
     const WHAT: &'static str = "objects";
 
     fn prefix(&self) -> Option<Prefix> {

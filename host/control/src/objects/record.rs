@@ -8,7 +8,7 @@ use weir_types::{ContentHash, ElementType, Name, Shape, TenantId};
 
 /// An object, without its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(super) struct ObjectRecord {
     pub(super) datatype: ElementType,
     pub(super) shape: Shape,
     pub(super) bytes: u64,
@@ -17,7 +17,7 @@ pub(super) struct Record {
     pub(super) expires_at_ms: u64,
 }
 
-impl Record {
+impl ObjectRecord {
     pub(super) fn encode(&self) -> Vec<u8> {
         // A struct of strings and numbers: serialising it cannot fail.
         serde_json::to_vec(self).unwrap_or_default()

@@ -1,6 +1,6 @@
 //! Removes expired objects, and shrinks the object cache.
 
-use super::record::{Record, object_key, objects};
+use super::record::{ObjectRecord, object_key, objects};
 use super::{ObjectError, Objects};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Objects {
     /// read.
     pub async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ObjectError> {
         let (all, _) = self.datastore.read_all(&objects()?).await?;
-        let digest = |entry| Record::decode(entry).map(|record| record.digest);
+        let digest = |entry| ObjectRecord::decode(entry).map(|record| record.digest);
         Ok(all.iter().map(digest).collect::<Result<_, _>>().ok())
     }
 }

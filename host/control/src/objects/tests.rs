@@ -18,7 +18,7 @@ async fn node(folder: &Path, name: &str, datastore: &Arc<dyn Datastore>, config:
     std::fs::create_dir_all(folder.join("shared")).unwrap();
     let shared = SharedBlobs::open(&format!("file://{}", folder.join("shared").display()), 1 << 20).unwrap();
     let arena = Arena::new(1 << 20);
-    let parts = Parts {
+    let parts = ObjectDeps {
         config,
         datastore: datastore.clone(),
         blobs: Blobs::open(folder.join(name), Some(shared.folder("objects"))).unwrap(),

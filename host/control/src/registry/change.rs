@@ -1,7 +1,7 @@
 //! Changes of deployments: one transaction each, completed once started.
 
-use super::record::{Head, encode, head_key, version_key};
-use super::{After, Kind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
+use super::record::{ActiveVersion, encode, head_key, version_key};
+use super::{After, DeploymentKind, Registry, RegistryEntry, RegistryError, VERSIONS_MAX};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use weir_datastore::{Commit, Compare, Key, Transaction};
@@ -13,7 +13,7 @@ const REMOVED_AT_ONCE: usize = 100;
 /// The number of retries of a change that conflicts with another node's change.
 const CONFLICTS_MAX: usize = 5;
 
-impl<K: Kind> Registry<K> {
+impl<K: DeploymentKind> Registry<K> {
     /// Adds a version and makes it active. Durable on return. `make` creates the record from the
     /// version number. `held` protects the files that the version refers to until its record
     /// exists.
@@ -95,13 +95,13 @@ impl<K: Kind> Registry<K> {
 }
 
 /// One change of one name, under the lock.
-struct Change<K: Kind> {
+struct Change<K: DeploymentKind> {
     registry: Arc<Registry<K>>,
     tenant: TenantId,
     name: Name,
 }
 
-impl<K: Kind> Change<K> {
+impl<K: DeploymentKind> Change<K> {
     async fn deploy(
         self,
         make: &(impl Fn(Version) -> K::Record + ?Sized),
@@ -112,7 +112,7 @@ impl<K: Kind> Change<K> {
             return Err(RegistryError::TooManyVersions(K::NOUN, self.name));
         }
         let record = make(next);
-        let head = Head { active: next, next: Version(next.0 + 1) };
+        let head = ActiveVersion { active: next, next: Version(next.0 + 1) };
         let mut records = records_of(current.as_deref());
         let writes = Transaction::new()
             .put(self.head_key()?, head.encode())
@@ -136,7 +136,7 @@ impl<K: Kind> Change<K> {
                 *earlier.ok_or_else(|| RegistryError::NothingEarlier(K::NOUN, self.name.clone()))?.0
             }
         };
-        let head = Head { active: target, next: entry.head.next };
+        let head = ActiveVersion { active: target, next: entry.head.next };
         let writes = Transaction::new().put(self.head_key()?, head.encode());
         let changed = self.commit(Some(&entry), writes, Some((head, records_of(Some(&entry))))).await?;
         changed.ok_or(RegistryError::NotThere(K::NOUN, self.name))
@@ -232,7 +232,9 @@ impl<K: Kind> Change<K> {
     }
 }
 
-pub(super) fn records_of<K: Kind>(entry: Option<&RegistryEntry<K>>) -> BTreeMap<Version, K::Record> {
+pub(super) fn records_of<K: DeploymentKind>(
+    entry: Option<&RegistryEntry<K>>,
+) -> BTreeMap<Version, K::Record> {
     let versions = entry.into_iter().flat_map(|entry| &entry.versions);
     versions.map(|(version, deployment)| (*version, K::record(deployment).clone())).collect()
 }

@@ -2,7 +2,7 @@
 //! workflows.
 
 use super::RegistryError;
-use super::record::{Head, Record};
+use super::record::{ActiveVersion, VersionRecord};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use weir_datastore::Revision;
 use weir_types::{Name, TenantId, Version};
 
 /// A kind of versioned deployment.
-pub trait Kind: Send + Sync + Sized + 'static {
+pub trait DeploymentKind: Send + Sync + Sized + 'static {
     /// The noun for error messages.
     const NOUN: Noun;
     /// The first segment of its keys.
     const ROOT: &'static str;
 
     /// The datastore's record of a version.
-    type Record: Record;
+    type Record: VersionRecord;
     /// A version in memory.
     type Deployment: Send + Sync + 'static;
     /// The state that all versions of a name share, kept across changes.
@@ -65,10 +65,10 @@ impl fmt::Display for Noun {
 
 /// The state of a name at one revision of the registry. A change creates a new entry; running calls
 /// keep theirs.
-pub struct Entry<K: Kind> {
+pub struct RegistryEntry<K: DeploymentKind> {
     pub(crate) name: Name,
     /// The active version, and the number of the next version.
-    pub head: Head,
+    pub head: ActiveVersion,
     pub(crate) revision: Revision,
     /// All versions, by number.
     pub versions: BTreeMap<Version, Arc<K::Deployment>>,
@@ -76,11 +76,11 @@ pub struct Entry<K: Kind> {
     pub shared: K::Shared,
 }
 
-impl<K: Kind> Entry<K> {
+impl<K: DeploymentKind> RegistryEntry<K> {
     pub(super) fn new(
         kind: &K,
         (tenant, name): (&TenantId, &Name),
-        (head, revision): (Head, Revision),
+        (head, revision): (ActiveVersion, Revision),
         records: BTreeMap<Version, K::Record>,
         before: Option<&Self>,
     ) -> Self {

@@ -1,8 +1,8 @@
 //! Follows the changes of other nodes.
 
 use super::change::records_of;
-use super::record::{self, Of, Place, Record, Value, parse, place};
-use super::{Damaged, Kind, Registry, RegistryError};
+use super::record::{self, EntryContents, Of, RecordKey, VersionRecord, parse, place};
+use super::{DamagedRecord, DeploymentKind, Registry, RegistryError};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use weir_datastore::{Change, Event, Revision};
 use weir_storage::{Follow, follow};
 use weir_types::{Name, TenantId};
 
-impl<K: Kind> Registry<K> {
+impl<K: DeploymentKind> Registry<K> {
     /// Follows changes after `revision`, until the future is dropped.
     pub fn follow(self: &Arc<Self>, revision: Revision) -> impl Future<Output = ()> + Send + use<K> {
-        follow(self.datastore.clone(), Follower(self.clone()), revision)
+        follow(self.datastore.clone(), RegistryFollower(self.clone()), revision)
     }
 
     /// Whether an event at `revision` happened after the name's deletion.
@@ -31,7 +31,7 @@ impl<K: Kind> Registry<K> {
         let mut names: BTreeMap<(TenantId, Name), Vec<(Of, &Event)>> = BTreeMap::new();
         for event in &change.events {
             match place(event.key()) {
-                Ok(Place { tenant, name, of }) => {
+                Ok(RecordKey { tenant, name, of }) => {
                     names.entry((tenant, name)).or_default().push((of, event));
                 }
                 Err(error) => self.note_damaged(event, &error),
@@ -48,12 +48,13 @@ impl<K: Kind> Registry<K> {
             for (of, event) in events {
                 match (of, event) {
                     (_, Event::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value) {
-                        Ok(Value::Head(Ok(changed))) => head = Some(changed),
-                        Ok(Value::Version(Ok(record))) => {
+                        Ok(EntryContents::Head(Ok(changed))) => head = Some(changed),
+                        Ok(EntryContents::Version(Ok(record))) => {
                             new.push(record.version());
                             records.insert(record.version(), *record);
                         }
-                        Ok(Value::Head(Err(error)) | Value::Version(Err(error))) | Err(error) => {
+                        Ok(EntryContents::Head(Err(error)) | EntryContents::Version(Err(error)))
+                        | Err(error) => {
                             self.note_damaged(event, &error);
                         }
                     },
@@ -80,13 +81,13 @@ impl<K: Kind> Registry<K> {
         tracing::error!(%key, %error, "unreadable record ignored");
         let mut damaged = self.lock_damaged();
         damaged.retain(|damaged| damaged.key != key);
-        damaged.push(Damaged { key, why: error.to_string() });
+        damaged.push(DamagedRecord { key, why: error.to_string() });
     }
 }
 
-struct Follower<K: Kind>(Arc<Registry<K>>);
+struct RegistryFollower<K: DeploymentKind>(Arc<Registry<K>>);
 
-impl<K: Kind> Follow for Follower<K> {
+impl<K: DeploymentKind> Follow for RegistryFollower<K> {
     const WHAT: &'static str = K::ROOT;
 
     fn prefix(&self) -> Option<weir_datastore::Prefix> {

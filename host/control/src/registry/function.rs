@@ -1,7 +1,7 @@
 //! Functions: their records, and deployed versions in memory.
 
-use super::entry::{Entry, Kind, Noun};
-use super::record::{Record, Value, parse, prefix};
+use super::entry::{DeploymentKind, Noun, RegistryEntry};
+use super::record::{EntryContents, VersionRecord, parse, prefix};
 use super::{Registry, RegistryError};
 use crate::response_cache::Scope;
 use serde::{Deserialize, Serialize};
@@ -26,16 +26,16 @@ const PREPARED_MAX: usize = 64;
 pub type Prepare = (ContentHash, FunctionKind);
 
 /// All versions of a function.
-pub type FunctionEntry = Entry<Functions>;
+pub type FunctionEntry = RegistryEntry<FunctionParts>;
 
 /// The parts that functions have and workflows lack: logs, and components to compile ahead.
-pub struct Functions {
+pub struct FunctionParts {
     metrics: Arc<Metrics>,
     logs: Arc<Logs>,
     deployed: mpsc::Sender<Prepare>,
 }
 
-impl Functions {
+impl FunctionParts {
     /// Creates the kind, and the channel of components that other nodes have deployed.
     pub fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<Prepare>) {
         let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
@@ -70,14 +70,14 @@ pub struct FunctionRecord {
     pub manifest: FunctionManifest,
 }
 
-impl Record for FunctionRecord {
+impl VersionRecord for FunctionRecord {
     fn version(&self) -> Version {
         self.version
     }
 }
 
 /// One version of a function, ready to be called.
-pub struct Deployment {
+pub struct DeployedFunction {
     /// The tenant, name and version.
     pub id: FunctionId,
     /// The datastore's record of the version.
@@ -101,12 +101,12 @@ pub struct Deployment {
     pub is_brief: AtomicBool,
 }
 
-impl Kind for Functions {
+impl DeploymentKind for FunctionParts {
     const NOUN: Noun = Noun::Function;
     const ROOT: &'static str = "functions";
 
     type Record = FunctionRecord;
-    type Deployment = Deployment;
+    type Deployment = DeployedFunction;
     type Shared = FunctionShared;
 
     fn share(&self, tenant: &TenantId, name: &Name) -> FunctionShared {
@@ -121,9 +121,9 @@ impl Kind for Functions {
         name: &Name,
         record: FunctionRecord,
         shared: &FunctionShared,
-    ) -> Deployment {
+    ) -> DeployedFunction {
         let limits = &record.manifest.limits;
-        Deployment {
+        DeployedFunction {
             id: FunctionId { tenant: tenant.clone(), name: name.clone(), version: record.version },
             manifest: Arc::new(record.manifest.clone()),
             gate: Gate::new(limits.concurrency_max, limits.queue_len_max),
@@ -137,7 +137,7 @@ impl Kind for Functions {
         }
     }
 
-    fn record(deployment: &Deployment) -> &FunctionRecord {
+    fn record(deployment: &DeployedFunction) -> &FunctionRecord {
         &deployment.record
     }
 
@@ -153,7 +153,7 @@ impl Kind for Functions {
 
 impl Registry {
     /// Whether `deployment` is the active version of its function.
-    pub fn is_active(&self, deployment: &Arc<Deployment>) -> bool {
+    pub fn is_active(&self, deployment: &Arc<DeployedFunction>) -> bool {
         let FunctionId { tenant, name, .. } = &deployment.id;
         let entry = self.get(tenant, name.as_str());
         entry.is_some_and(|entry| entry.active().is_some_and(|active| Arc::ptr_eq(active, deployment)))
@@ -194,13 +194,13 @@ impl Registry {
     /// The components that the datastore's current records refer to; `None` if some record cannot
     /// be read.
     pub async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, RegistryError> {
-        let (entries, _) = self.datastore.read_all(&prefix::<Functions>()?).await?;
+        let (entries, _) = self.datastore.read_all(&prefix::<FunctionParts>()?).await?;
         let mut digests = HashSet::new();
         for entry in entries {
             match parse::<FunctionRecord>(&entry).map(|parsed| parsed.value) {
-                Ok(Value::Version(Ok(record))) => _ = digests.insert(record.digest),
-                Ok(Value::Head(_)) => {}
-                Ok(Value::Version(Err(_))) | Err(_) => return Ok(None),
+                Ok(EntryContents::Version(Ok(record))) => _ = digests.insert(record.digest),
+                Ok(EntryContents::Head(_)) => {}
+                Ok(EntryContents::Version(Err(_))) | Err(_) => return Ok(None),
             }
         }
         Ok(Some(digests))
@@ -209,7 +209,7 @@ impl Registry {
 
 impl FunctionEntry {
     /// Describes `deployment` as the API returns it.
-    pub fn describe(&self, deployment: &Deployment) -> FunctionVersion {
+    pub fn describe(&self, deployment: &DeployedFunction) -> FunctionVersion {
         let record = &deployment.record;
         let mut manifest = record.manifest.clone();
         let env = std::mem::take(&mut manifest.env);

@@ -1,6 +1,6 @@
 //! The datastore's records about deployments.
 
-use super::{Kind, RegistryError};
+use super::{DeploymentKind, RegistryError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_datastore::{Entry, Key, KeyError, Prefix};
@@ -8,14 +8,14 @@ use weir_types::{Name, TenantId, Version};
 
 /// The active version of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct ActiveVersion {
     pub active: Version,
     /// The number of the next version: numbers are never reused.
     pub next: Version,
 }
 
 /// The record of one version.
-pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
+pub trait VersionRecord: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
     /// The number of the version.
     fn version(&self) -> Version;
 }
@@ -24,16 +24,16 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
 pub(super) struct Parsed<R> {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
-    pub(super) value: Value<R>,
+    pub(super) value: EntryContents<R>,
 }
 
 /// The contents of an entry, if they can be read.
-pub(super) enum Value<R> {
-    Head(Result<Head, RegistryError>),
+pub(super) enum EntryContents<R> {
+    Head(Result<ActiveVersion, RegistryError>),
     Version(Result<Box<R>, RegistryError>),
 }
 
-impl Head {
+impl ActiveVersion {
     pub(super) fn encode(&self) -> Vec<u8> {
         encode(self)
     }
@@ -44,20 +44,20 @@ pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-pub(super) fn prefix<K: Kind>() -> Result<Prefix, RegistryError> {
+pub(super) fn prefix<K: DeploymentKind>() -> Result<Prefix, RegistryError> {
     Prefix::new(&format!("{}/", K::ROOT)).map_err(impossible)
 }
 
 /// The prefix of all keys of one name.
-pub(super) fn named<K: Kind>(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
+pub(super) fn named<K: DeploymentKind>(tenant: &TenantId, name: &Name) -> Result<Prefix, RegistryError> {
     Prefix::new(&format!("{}/{tenant}/{name}/", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn head_key<K: Kind>(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
+pub(super) fn head_key<K: DeploymentKind>(tenant: &TenantId, name: &Name) -> Result<Key, RegistryError> {
     Key::new(&format!("{}/{tenant}/{name}/head", K::ROOT)).map_err(impossible)
 }
 
-pub(super) fn version_key<K: Kind>(
+pub(super) fn version_key<K: DeploymentKind>(
     tenant: &TenantId,
     name: &Name,
     version: Version,
@@ -70,17 +70,17 @@ fn impossible(error: KeyError) -> RegistryError {
     RegistryError::Datastore(weir_datastore::Error::Unavailable { source: std::sync::Arc::new(error) })
 }
 
-pub(super) fn parse<R: Record>(entry: &Entry) -> Result<Parsed<R>, RegistryError> {
-    let Place { tenant, name, of } = place(&entry.key)?;
+pub(super) fn parse<R: VersionRecord>(entry: &Entry) -> Result<Parsed<R>, RegistryError> {
+    let RecordKey { tenant, name, of } = place(&entry.key)?;
     let value = match of {
-        Of::Head => Value::Head(decode(entry)),
-        Of::Version(_) => Value::Version(decode(entry).map(Box::new)),
+        Of::Head => EntryContents::Head(decode(entry)),
+        Of::Version(_) => EntryContents::Version(decode(entry).map(Box::new)),
     };
     Ok(Parsed { tenant, name, value })
 }
 
 /// The meaning of a key below [`prefix`].
-pub(super) struct Place {
+pub(super) struct RecordKey {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
     pub(super) of: Of,
@@ -92,7 +92,7 @@ pub(super) enum Of {
     Version(Option<Version>),
 }
 
-pub(super) fn place(key: &Key) -> Result<Place, RegistryError> {
+pub(super) fn place(key: &Key) -> Result<RecordKey, RegistryError> {
     let damaged = |why: String| RegistryError::Damaged { key: key.clone(), why };
     let mut path = key.as_str().split('/').skip(1);
     let mut segment = || path.next().ok_or_else(|| damaged("its key is too short".to_owned()));
@@ -103,7 +103,7 @@ pub(super) fn place(key: &Key) -> Result<Place, RegistryError> {
         "versions" => Of::Version(path.next().and_then(|version| version.parse().ok()).map(Version)),
         other => return Err(damaged(format!("its key has {other:?} instead of head or versions"))),
     };
-    Ok(Place { tenant, name, of })
+    Ok(RecordKey { tenant, name, of })
 }
 
 fn decode<T: DeserializeOwned>(entry: &Entry) -> Result<T, RegistryError> {

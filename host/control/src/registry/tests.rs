@@ -11,7 +11,7 @@ use weir_telemetry::logs::Logs;
 use weir_telemetry::logs::LogsConfig;
 use weir_types::{ContentHash, FunctionKind, FunctionManifest};
 
-type Stored<T> = Result<T, Error>;
+type StoreResult<T> = Result<T, Error>;
 
 /// A store whose commits become durable at once, but return only after `open` is notified.
 #[derive(Debug, Default)]
@@ -23,28 +23,28 @@ struct SlowToTell {
 
 #[async_trait]
 impl Datastore for SlowToTell {
-    async fn get(&self, key: &Key) -> Stored<Option<Entry>> {
+    async fn get(&self, key: &Key) -> StoreResult<Option<Entry>> {
         self.store.get(key).await
     }
-    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> Stored<Listing> {
+    async fn list(&self, prefix: &Prefix, after: Option<&Key>, limit: usize) -> StoreResult<Listing> {
         self.store.list(prefix, after, limit).await
     }
-    async fn commit(&self, transaction: Transaction) -> Stored<Commit> {
+    async fn commit(&self, transaction: Transaction) -> StoreResult<Commit> {
         let commit = self.store.commit(transaction).await;
         self.committed.notify_one();
         self.open.notified().await;
         commit
     }
-    async fn grant_lease(&self, time_to_live: Duration) -> Stored<Lease> {
+    async fn grant_lease(&self, time_to_live: Duration) -> StoreResult<Lease> {
         self.store.grant_lease(time_to_live).await
     }
-    async fn keep_alive(&self, lease: LeaseId) -> Stored<Duration> {
+    async fn keep_alive(&self, lease: LeaseId) -> StoreResult<Duration> {
         self.store.keep_alive(lease).await
     }
-    async fn revoke_lease(&self, lease: LeaseId) -> Stored<()> {
+    async fn revoke_lease(&self, lease: LeaseId) -> StoreResult<()> {
         self.store.revoke_lease(lease).await
     }
-    async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Stored<Watch> {
+    async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> StoreResult<Watch> {
         self.store.watch(prefix, after).await
     }
     async fn close(&self) {
@@ -63,7 +63,7 @@ async fn open_and_hear(
 ) -> (Arc<Registry>, mpsc::Receiver<Prepare>) {
     let logs =
         Logs::new(LogsConfig { function_lines_max: 10, function_bytes_max: 1 << 20, bytes_max: 1 << 20 });
-    let (functions, prepare) = Functions::new(Metrics::new(), logs);
+    let (functions, prepare) = FunctionParts::new(Metrics::new(), logs);
     (Registry::open(datastore, functions, changes.clone()).await.unwrap().0, prepare)
 }
 

@@ -3,18 +3,18 @@
 //! moka can coalesce calls too, but panics on a key whose callers keep disconnecting, which clients
 //! can cause.
 
-use super::{Key, StoredResponse};
+use super::{CacheKey, StoredResponse};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-type Table = HashMap<Key, watch::Receiver<Option<Landed>>>;
+type FlightTable = HashMap<CacheKey, watch::Receiver<Option<Landed>>>;
 
 /// Calls that others may wait for; the number of calls bounds it. Cheap to clone.
 #[derive(Default, Clone)]
-pub(super) struct Flights(Arc<Mutex<Table>>);
+pub(super) struct Flights(Arc<Mutex<FlightTable>>);
 
 /// Outcome of a call that others wait for.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub(super) enum Landed {
 }
 
 /// Role of a call among equal calls.
-pub(super) enum Turn {
+pub(super) enum FlightRole {
     /// This call runs, and others wait for it.
     Lead(Lead),
     /// Another call runs.
@@ -35,7 +35,7 @@ pub(super) enum Turn {
 
 /// The running call. Dropped before `land`, it passes its turn to one of the waiting calls.
 pub(super) struct Lead {
-    key: Key,
+    key: CacheKey,
     flights: Flights,
     landed: watch::Sender<Option<Landed>>,
 }
@@ -44,13 +44,13 @@ pub(super) struct Lead {
 pub(super) struct Landing(watch::Receiver<Option<Landed>>);
 
 impl Flights {
-    pub(super) fn join(&self, key: Key) -> Turn {
+    pub(super) fn join(&self, key: CacheKey) -> FlightRole {
         match self.0.lock().entry(key) {
-            Entry::Occupied(under_way) => Turn::Follow(Landing(under_way.get().clone())),
+            Entry::Occupied(under_way) => FlightRole::Follow(Landing(under_way.get().clone())),
             Entry::Vacant(place) => {
                 let (landed, landing) = watch::channel(None);
                 place.insert(landing);
-                Turn::Lead(Lead { key, flights: self.clone(), landed })
+                FlightRole::Lead(Lead { key, flights: self.clone(), landed })
             }
         }
     }

@@ -26,13 +26,13 @@ fn answer(bytes: usize) -> Keep {
     let status = StatusCode::OK;
     let headers = HeaderMap::new();
     let body = vec![7; bytes].into();
-    Keep { answer: Answer::Http(Arc::new(HttpAnswer { status, headers, body })), ttl_max: None }
+    Keep { answer: SharedResponse::Http(Arc::new(HttpAnswer { status, headers, body })), ttl_max: None }
 }
 
 /// Makes a call, and returns whether the call ran.
 async fn call(scope: &Scope, number: u64, wish: Wish, keep: Option<Keep>) -> bool {
     let run = async || Ok::<_, Infallible>(((), keep));
-    matches!(scope.answer(input(number), wish, soon(), run).await, Ok(Some(Given::Ran(()))))
+    matches!(scope.answer(input(number), wish, soon(), run).await, Ok(Some(CachedResult::Ran(()))))
 }
 
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn zero_age_limit_refreshes_the_cached_response() {
     assert!(!call(&scope, 1, Wish { age_max: Some(MINUTE) }, None).await);
     let run = async || Ok::<((), _), Infallible>(((), None));
     let given = scope.answer(input(1), Wish::default(), soon(), run).await.unwrap();
-    let Some(Given::Hit(Answer::Http(answer), _)) = given else { panic!("{given:?}") };
+    let Some(CachedResult::Hit(SharedResponse::Http(answer), _)) = given else { panic!("{given:?}") };
     assert_eq!(answer.body.len(), 20);
 }
 
@@ -110,7 +110,7 @@ async fn concurrent_equal_calls_run_once_and_survive_a_dropped_leader() {
     go.send(()).unwrap();
     let given = futures::future::join_all(others).await;
     assert_eq!(runs.get(), 2);
-    assert_eq!(given.iter().filter(|given| matches!(given, Ok(Some(Given::Hit(..))))).count(), 8);
+    assert_eq!(given.iter().filter(|given| matches!(given, Ok(Some(CachedResult::Hit(..))))).count(), 8);
 }
 
 #[tokio::test]
@@ -131,6 +131,6 @@ async fn followers_run_after_the_leader_fails_and_respect_deadlines() {
     assert!(matches!(late, Ok(None)));
     go.send(()).unwrap();
     assert_eq!(first.await.unwrap_err(), "it failed");
-    assert!(matches!(second.await, Ok(Some(Given::Ran(())))));
+    assert!(matches!(second.await, Ok(Some(CachedResult::Ran(())))));
     assert!(cache.flights.is_empty());
 }

@@ -1,8 +1,8 @@
 //! The targets that a tenant's workflow steps can run, and the workflows that use each target.
 
-use super::{Workflow, WorkflowRegistry};
+use super::{DeployedWorkflow, WorkflowRegistry};
 use crate::models::{ModelEntry, Models};
-use crate::registry::{Deployment, Registry};
+use crate::registry::{DeployedFunction, Registry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_scheduler::ModelDemand;
@@ -24,13 +24,13 @@ pub struct Catalog {
 }
 
 /// The target of a step, as found.
-pub enum Found {
+pub enum StepTarget {
     /// A version of a model.
     Model(Arc<ModelEntry>),
     /// A version of a tensor function.
-    Function(Arc<Deployment>),
+    Function(Arc<DeployedFunction>),
     /// A version of a workflow.
-    Workflow(Arc<Workflow>),
+    Workflow(Arc<DeployedWorkflow>),
 }
 
 impl Catalog {
@@ -50,7 +50,7 @@ impl Catalog {
             if deployment.record.kind != FunctionKind::Tensor {
                 return Err(format!("{wanted} is an HTTP function, which takes no tensors"));
             }
-            return Ok(pinned(TargetKind::Function, &Found::Function(deployment.clone())));
+            return Ok(pinned(TargetKind::Function, &StepTarget::Function(deployment.clone())));
         }
         if let Some(entry) = self.workflows.get(tenant, name.as_str()) {
             let workflow = match version {
@@ -60,10 +60,10 @@ impl Catalog {
             if let Some(why) = self.unready(workflow) {
                 return Err(format!("workflow {wanted} cannot be run: {why}"));
             }
-            return Ok(pinned(TargetKind::Workflow, &Found::Workflow(workflow.clone())));
+            return Ok(pinned(TargetKind::Workflow, &StepTarget::Workflow(workflow.clone())));
         }
         match self.models.get(tenant, name, *version) {
-            Ok(entry) => Ok(pinned(TargetKind::Model, &Found::Model(entry))),
+            Ok(entry) => Ok(pinned(TargetKind::Model, &StepTarget::Model(entry))),
             Err(_) if self.models.versions(tenant, name).is_empty() => {
                 Err(format!("there is no model, tensor function or workflow {name}"))
             }
@@ -72,17 +72,17 @@ impl Catalog {
     }
 
     /// Finds a pinned target. Fails if it is missing or has changed.
-    pub fn find(&self, tenant: &TenantId, wanted: &Pinned) -> Result<Found, String> {
+    pub fn find(&self, tenant: &TenantId, wanted: &Pinned) -> Result<StepTarget, String> {
         let Pinned { kind, name, version, .. } = wanted;
         let found = match kind {
-            TargetKind::Model => self.models.get(tenant, name, Some(*version)).ok().map(Found::Model),
+            TargetKind::Model => self.models.get(tenant, name, Some(*version)).ok().map(StepTarget::Model),
             TargetKind::Function => {
                 let entry = self.functions.get(tenant, name.as_str());
-                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Function)
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(StepTarget::Function)
             }
             TargetKind::Workflow => {
                 let entry = self.workflows.get(tenant, name.as_str());
-                entry.and_then(|entry| entry.versions.get(version).cloned()).map(Found::Workflow)
+                entry.and_then(|entry| entry.versions.get(version).cloned()).map(StepTarget::Workflow)
             }
         };
         let noun = noun(*kind);
@@ -94,14 +94,14 @@ impl Catalog {
     }
 
     /// The reason why a workflow cannot be run now, if any.
-    pub fn unready(&self, workflow: &Workflow) -> Option<String> {
+    pub fn unready(&self, workflow: &DeployedWorkflow) -> Option<String> {
         let plan = match workflow.plan() {
             Ok(plan) => plan,
             Err(why) => return Some(why.to_owned()),
         };
         plan.pinned().find_map(|(step, pinned)| {
             let why = match self.find(&workflow.id.tenant, pinned) {
-                Ok(Found::Workflow(inner)) => self.unready(&inner)?,
+                Ok(StepTarget::Workflow(inner)) => self.unready(&inner)?,
                 Ok(_) => return None,
                 Err(why) => why,
             };
@@ -110,7 +110,7 @@ impl Catalog {
     }
 
     /// Whether a second run does no harm: all of its functions are declared idempotent.
-    pub fn may_run_twice(&self, workflow: &Workflow) -> bool {
+    pub fn may_run_twice(&self, workflow: &DeployedWorkflow) -> bool {
         let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
         pinned.all(|(_, pinned)| self.harmful_twice(&workflow.id.tenant, pinned).is_none())
     }
@@ -118,32 +118,32 @@ impl Catalog {
     /// A function among the targets of `pinned` that is not declared idempotent.
     pub fn harmful_twice(&self, tenant: &TenantId, pinned: &Pinned) -> Option<FunctionId> {
         match self.find(tenant, pinned) {
-            Ok(Found::Function(deployment)) => {
+            Ok(StepTarget::Function(deployment)) => {
                 (!deployment.manifest.idempotent).then(|| deployment.id.clone())
             }
-            Ok(Found::Workflow(inner)) => {
+            Ok(StepTarget::Workflow(inner)) => {
                 let mut pinned = inner.plan().into_iter().flat_map(|plan| plan.pinned());
                 pinned.find_map(|(_, pinned)| self.harmful_twice(tenant, pinned))
             }
-            Ok(Found::Model(_)) | Err(_) => None,
+            Ok(StepTarget::Model(_)) | Err(_) => None,
         }
     }
 
     /// The models that a run of the workflow may need, including those of its functions and inner
     /// workflows, without duplicates.
-    pub fn demands(&self, workflow: &Workflow) -> Vec<ModelDemand> {
+    pub fn demands(&self, workflow: &DeployedWorkflow) -> Vec<ModelDemand> {
         let mut demands = BTreeMap::new();
         self.collect(workflow, &mut demands);
         demands.into_values().collect()
     }
 
-    fn collect(&self, workflow: &Workflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
+    fn collect(&self, workflow: &DeployedWorkflow, demands: &mut BTreeMap<ModelId, ModelDemand>) {
         let pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());
         for found in pinned.filter_map(|(_, pinned)| self.find(&workflow.id.tenant, pinned).ok()) {
             let own = match found {
-                Found::Model(entry) => vec![entry.demand()],
-                Found::Function(deployment) => self.granted(&deployment),
-                Found::Workflow(inner) => {
+                StepTarget::Model(entry) => vec![entry.demand()],
+                StepTarget::Function(deployment) => self.granted(&deployment),
+                StepTarget::Workflow(inner) => {
                     self.collect(&inner, demands);
                     continue;
                 }
@@ -154,7 +154,7 @@ impl Catalog {
 
     /// The models that a call of `deployment` may open, as the scheduler counts them, including
     /// those of workflows. A missing model demands nothing: opening it fails.
-    pub fn granted(&self, deployment: &Deployment) -> Vec<ModelDemand> {
+    pub fn granted(&self, deployment: &DeployedFunction) -> Vec<ModelDemand> {
         let tenant = &deployment.id.tenant;
         let mut demands = BTreeMap::new();
         for grant in &deployment.manifest.models {
@@ -169,7 +169,7 @@ impl Catalog {
     }
 
     /// The workflow that `wanted` names, if it names one.
-    pub fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<Workflow>> {
+    pub fn workflow(&self, tenant: &TenantId, wanted: &ModelRef) -> Option<Arc<DeployedWorkflow>> {
         let entry = self.workflows.get(tenant, wanted.name.as_str())?;
         match wanted.version {
             None => entry.active().cloned(),
@@ -180,7 +180,7 @@ impl Catalog {
     /// The active functions and workflows of `tenant` that use the model `name` in its newest
     /// version, as text. Workflows keep their versions until their next deploy.
     pub fn users_of_newest(&self, tenant: &TenantId, name: &Name) -> Vec<String> {
-        let grants = |deployment: &Arc<Deployment>| {
+        let grants = |deployment: &Arc<DeployedFunction>| {
             let mut grants = deployment.manifest.models.iter();
             grants.any(|grant| grant.name == *name && grant.version.is_none())
         };
@@ -225,7 +225,7 @@ impl Catalog {
     }
 }
 
-impl Found {
+impl StepTarget {
     fn digest(&self) -> weir_types::ContentHash {
         match self {
             Self::Model(entry) => entry.record.digest,
@@ -235,14 +235,14 @@ impl Found {
     }
 }
 
-fn pinned(kind: TargetKind, found: &Found) -> Pinned {
+fn pinned(kind: TargetKind, found: &StepTarget) -> Pinned {
     let (name, version, signature, depth, runs) = match found {
-        Found::Model(entry) => {
+        StepTarget::Model(entry) => {
             let id = entry.source.id();
             (id.name.clone(), id.version, Some(entry.source.prepared.signature.clone()), 0, 0)
         }
-        Found::Function(deployment) => (deployment.id.name.clone(), deployment.id.version, None, 0, 0),
-        Found::Workflow(workflow) => {
+        StepTarget::Function(deployment) => (deployment.id.name.clone(), deployment.id.version, None, 0, 0),
+        StepTarget::Workflow(workflow) => {
             let plan = workflow.plan().ok();
             let signature = plan.map(|plan| plan.signature().clone());
             let (depth, runs) = plan.map_or((0, 0), |plan| (plan.depth(), plan.runs()));

@@ -1,10 +1,10 @@
 //! The expected run time of a workflow before its first run, computed from the measurements of its
 //! steps' targets.
 
-use super::{Catalog, Found, Workflow};
+use super::{Catalog, DeployedWorkflow, StepTarget};
 use crate::devices::NodeDevice;
 use crate::models::{Expected, ModelEntry};
-use crate::registry::Deployment;
+use crate::registry::DeployedFunction;
 use std::collections::{HashMap, HashSet};
 use weir_scheduler::{DeviceKind, ModelDemand};
 use weir_telemetry::Served;
@@ -30,7 +30,7 @@ struct On<'a> {
 
 impl Catalog {
     /// The expectations of a run with `batch` rows. Every step is assumed to process as many rows.
-    pub fn expected(&self, workflow: &Workflow, batch: u32) -> ExpectedRun {
+    pub fn expected(&self, workflow: &DeployedWorkflow, batch: u32) -> ExpectedRun {
         let mut demands = self.demands(workflow);
         let mut known = HashMap::new();
         for demand in &mut demands {
@@ -53,7 +53,7 @@ impl Catalog {
 
     /// The longest chain of steps, or more if there are too few slots to run all independent steps
     /// concurrently. Steps that were never measured count as zero.
-    fn run_time_ns(&self, workflow: &Workflow, on: &On<'_>) -> u64 {
+    fn run_time_ns(&self, workflow: &DeployedWorkflow, on: &On<'_>) -> u64 {
         let Ok(plan) = workflow.plan() else { return 0 };
         plan.estimate(|step| self.step_time_ns(step, on)).with_slots_ns(on.device.slots())
     }
@@ -61,9 +61,9 @@ impl Catalog {
     fn step_time_ns(&self, step: &PlannedStep, on: &On<'_>) -> u64 {
         let Action::Run(Some(pinned)) = &step.action else { return 0 };
         match self.find(on.tenant, pinned) {
-            Ok(Found::Model(entry)) => on.model_time_ns(&entry),
-            Ok(Found::Function(deployment)) => function_time_ns(&deployment),
-            Ok(Found::Workflow(inner)) => self.run_time_ns(&inner, on),
+            Ok(StepTarget::Model(entry)) => on.model_time_ns(&entry),
+            Ok(StepTarget::Function(deployment)) => function_time_ns(&deployment),
+            Ok(StepTarget::Workflow(inner)) => self.run_time_ns(&inner, on),
             Err(_) => 0,
         }
     }
@@ -82,7 +82,7 @@ impl On<'_> {
 }
 
 /// The mean over all calls as a tensor function.
-fn function_time_ns(deployment: &Deployment) -> u64 {
+fn function_time_ns(deployment: &DeployedFunction) -> u64 {
     let [_, _, _, _, infer, _] = deployment.served.get().map(Served::tallies).unwrap_or_default();
     infer.time_ns.checked_div(infer.count).unwrap_or(0)
 }

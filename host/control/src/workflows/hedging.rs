@@ -24,12 +24,12 @@ const SAVED_MAX: u32 = 4;
 /// The hedging state of one step of one version of a workflow, on this node.
 #[derive(Debug)]
 pub struct Hedge {
-    state: Mutex<State>,
+    state: Mutex<HedgeState>,
     metrics: HedgeMetrics,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HedgeState {
     /// The times of the latest runs, oldest first.
     times: VecDeque<Duration>,
     /// Runs that are not spent yet; a second copy costs [`RUNS_PER_HEDGE`] of them.
@@ -86,7 +86,7 @@ impl Hedge {
     }
 }
 
-impl State {
+impl HedgeState {
     /// The 95th percentile of the run times; `None` while too few runs were measured.
     fn due_after(&self) -> Option<Duration> {
         if self.times.len() < SAMPLES_MIN {

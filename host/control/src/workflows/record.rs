@@ -1,6 +1,6 @@
 //! The datastore's record of a version of a workflow.
 
-use crate::registry::Record;
+use crate::registry::VersionRecord;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_call::Objective;
@@ -26,7 +26,7 @@ pub struct WorkflowRecord {
     pub pinned: BTreeMap<String, Pinned>,
 }
 
-impl Record for WorkflowRecord {
+impl VersionRecord for WorkflowRecord {
     fn version(&self) -> Version {
         self.version
     }

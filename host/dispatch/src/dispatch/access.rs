@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
 use weir_cluster::LocalPlacement;
-use weir_control::models::{LoadError, LoadedModel, ModelPin, ModelsError, PushError};
+use weir_control::models::{LoadedModel, ModelLoadError, ModelPin, ModelPushError, ModelsError};
 use weir_control::objects::ObjectError;
-use weir_control::registry::Deployment;
-use weir_control::workflows::Workflow;
+use weir_control::registry::DeployedFunction;
+use weir_control::workflows::DeployedWorkflow;
 use weir_inference::{Completion, ErrorKind, Execution, InferenceError, Meter, RunRequest, Tensor};
 use weir_sandbox::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};
 use weir_telemetry::Trace;
@@ -20,7 +20,7 @@ use weir_types::{ErrorCode, ModelId, ModelRef, Name, NamePattern, Platforms, Wor
 /// The models, workflows and named objects of one invocation.
 pub(super) struct FunctionAccess {
     dispatch: Arc<Dispatch>,
-    deployment: Arc<Deployment>,
+    deployment: Arc<DeployedFunction>,
     placement: LocalPlacement,
     request_id: Arc<str>,
     depth: u32,
@@ -30,7 +30,7 @@ impl FunctionAccess {
     pub(super) fn new(
         dispatch: Arc<Dispatch>,
         call: &CallCtx,
-        deployment: Arc<Deployment>,
+        deployment: Arc<DeployedFunction>,
         placement: LocalPlacement,
     ) -> Self {
         Self { dispatch, deployment, placement, request_id: call.request_id.clone(), depth: call.depth }
@@ -65,7 +65,11 @@ impl FunctionAccess {
         })
     }
 
-    fn open_workflow(&self, workflow: Arc<Workflow>, trace: &Trace) -> Result<OpenedModel, OpenError> {
+    fn open_workflow(
+        &self,
+        workflow: Arc<DeployedWorkflow>,
+        trace: &Trace,
+    ) -> Result<OpenedModel, OpenError> {
         let WorkflowId { tenant, name, version } = workflow.id.clone();
         if let Some(why) = self.dispatch.catalog.unready(&workflow) {
             let text = format!("workflow {name}:{version} cannot be run: {why}");
@@ -124,7 +128,7 @@ impl Resources for FunctionAccess {
     }
 
     fn get_object<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<Tensor, ObjectAccessError>> {
-        let Deployment { id, manifest, .. } = &*self.deployment;
+        let DeployedFunction { id, manifest, .. } = &*self.deployment;
         let got = async move {
             check(&manifest.objects.read, name, "read")?;
             let (_, tensor) = self.dispatch.objects.get(&id.tenant, name).await.map_err(inaccessible)?;
@@ -139,7 +143,7 @@ impl Resources for FunctionAccess {
         tensor: &'a Tensor,
         ttl_ms: Option<u64>,
     ) -> BoxFuture<'a, Result<(), ObjectAccessError>> {
-        let Deployment { id, manifest, .. } = &*self.deployment;
+        let DeployedFunction { id, manifest, .. } = &*self.deployment;
         let put = async move {
             check(&manifest.objects.write, name, "write")?;
             self.dispatch.objects.put(&id.tenant, name, tensor, ttl_ms).await.map_err(inaccessible)?;
@@ -149,7 +153,7 @@ impl Resources for FunctionAccess {
     }
 
     fn remove_object<'a>(&'a self, name: &'a Name) -> BoxFuture<'a, Result<(), ObjectAccessError>> {
-        let Deployment { id, manifest, .. } = &*self.deployment;
+        let DeployedFunction { id, manifest, .. } = &*self.deployment;
         let removed = async move {
             check(&manifest.objects.write, name, "write")?;
             self.dispatch.objects.remove(&id.tenant, name).await.map_err(inaccessible)
@@ -168,11 +172,11 @@ fn inaccessible(error: ObjectError) -> ObjectAccessError {
     ObjectAccessError::Object { code: error.code(), text: error.to_string() }
 }
 
-fn not_loaded(error: LoadError) -> LoadModelError {
+fn not_loaded(error: ModelLoadError) -> LoadModelError {
     match error {
-        LoadError::Prepare(PushError::Prepare(error)) => LoadModelError::Prepare(error),
-        LoadError::Prepare(error) => LoadModelError::Files(error.to_string()),
-        LoadError::Model(error) => LoadModelError::Model(error),
+        ModelLoadError::Prepare(ModelPushError::Prepare(error)) => LoadModelError::Prepare(error),
+        ModelLoadError::Prepare(error) => LoadModelError::Files(error.to_string()),
+        ModelLoadError::Model(error) => LoadModelError::Model(error),
     }
 }
 
@@ -213,7 +217,7 @@ fn run_model(
 struct WorkflowRunner {
     /// The caller; each run sets the deadline and the priority.
     steps: Steps,
-    workflow: Arc<Workflow>,
+    workflow: Arc<DeployedWorkflow>,
 }
 
 impl Runner for WorkflowRunner {

@@ -11,24 +11,24 @@ use std::time::{Duration, Instant};
 use weir_call::Objective;
 use weir_call::body::BodyObserver;
 use weir_call::status as status_of;
-use weir_control::registry::Deployment;
-use weir_sandbox::instance::{Report, Usage};
+use weir_control::registry::DeployedFunction;
+use weir_sandbox::instance::{InvocationReport, SandboxUsage};
 use weir_telemetry::{Metrics, Phase, Trace};
 use weir_types::ErrorCode;
 
 /// Shared by the guest's run and the response body; dropping the last reference closes the account.
 pub struct Account {
-    deployment: Arc<Deployment>,
+    deployment: Arc<DeployedFunction>,
     metrics: Arc<Metrics>,
     arrived: Instant,
     objective: Objective,
     trace: Trace,
-    usage: Arc<Usage>,
-    state: Mutex<State>,
+    usage: Arc<SandboxUsage>,
+    state: Mutex<AccountState>,
 }
 
 #[derive(Default)]
-struct State {
+struct AccountState {
     failed: Option<ErrorCode>,
     /// The status of the response, once its head is complete.
     status: Option<StatusCode>,
@@ -48,7 +48,11 @@ struct CallEnd {
 
 impl Account {
     /// Opens the account of a call of `deployment`.
-    pub(super) fn open(call: &CallCtx, deployment: Arc<Deployment>, metrics: &Arc<Metrics>) -> Arc<Self> {
+    pub(super) fn open(
+        call: &CallCtx,
+        deployment: Arc<DeployedFunction>,
+        metrics: &Arc<Metrics>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             deployment,
             metrics: metrics.clone(),
@@ -61,17 +65,17 @@ impl Account {
     }
 
     /// The deployment that was called.
-    pub(super) fn deployment(&self) -> &Arc<Deployment> {
+    pub(super) fn deployment(&self) -> &Arc<DeployedFunction> {
         &self.deployment
     }
 
     /// The counters that the sandbox updates.
-    pub(super) fn usage(&self) -> Arc<Usage> {
+    pub(super) fn usage(&self) -> Arc<SandboxUsage> {
         self.usage.clone()
     }
 
     /// Records that the guest has ended.
-    pub(super) fn report(&self, report: &Report) {
+    pub(super) fn report(&self, report: &InvocationReport) {
         self.deployment.is_brief.store(self.usage.cpu_time() < super::slice::LENGTH, Ordering::Relaxed);
         let mut state = self.state.lock();
         state.failed = state.failed.or(report.fault.as_ref().map(|fault| fault.code));
@@ -102,8 +106,8 @@ impl Account {
     }
 
     /// Counts the invocation as running until the result is dropped.
-    pub fn running(&self) -> Counted {
-        Counted::new(&self.metrics.calls.running)
+    pub fn running(&self) -> GaugeGuard {
+        GaugeGuard::new(&self.metrics.calls.running)
     }
 }
 
@@ -115,7 +119,8 @@ impl BodyObserver for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        let State { failed, status, ended, is_forwarded, is_hit } = std::mem::take(self.state.get_mut());
+        let AccountState { failed, status, ended, is_forwarded, is_hit } =
+            std::mem::take(self.state.get_mut());
         if is_forwarded {
             return;
         }
@@ -139,16 +144,16 @@ impl Drop for Account {
 }
 
 /// Adds one to a gauge until dropped.
-pub struct Counted(Gauge);
+pub struct GaugeGuard(Gauge);
 
-impl Counted {
+impl GaugeGuard {
     pub fn new(gauge: &Gauge) -> Self {
         gauge.inc();
         Self(gauge.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.dec();
     }

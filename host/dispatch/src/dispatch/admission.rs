@@ -1,6 +1,6 @@
 //! Admission: the gate of a function, and the placement of the call.
 
-use super::account::Counted;
+use super::account::GaugeGuard;
 use super::workflow::unready;
 use super::{CallCtx, Dispatch, Target};
 use std::time::{Duration, Instant};
@@ -51,12 +51,12 @@ impl ForwardPermits {
 pub(super) struct Queueing {
     pub(super) since: Instant,
     span: Span,
-    _waiting: Counted,
+    _waiting: GaugeGuard,
 }
 
 impl Queueing {
     fn start(metrics: &Metrics, trace: &Trace) -> Self {
-        let _waiting = Counted::new(&metrics.calls.queued);
+        let _waiting = GaugeGuard::new(&metrics.calls.queued);
         Self { since: Instant::now(), span: trace.phase(Phase::Queue), _waiting }
     }
 

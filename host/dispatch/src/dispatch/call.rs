@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_call::Objective;
 use weir_cluster::Granted;
-use weir_control::registry::Deployment;
+use weir_control::registry::DeployedFunction;
 use weir_scheduler::InputsOn;
 use weir_telemetry::Trace;
 use weir_types::InvocationId;
@@ -37,7 +37,7 @@ pub struct CallCtx {
 
 impl CallCtx {
     /// Limits the deadline to the time that the function may take.
-    pub(super) fn shorten_deadline(&mut self, deployment: &Deployment) {
+    pub(super) fn shorten_deadline(&mut self, deployment: &DeployedFunction) {
         let limit_ms = deployment.manifest.limits.deadline_ms;
         self.deadline = self.deadline.min(super::deadline(self.arrived, limit_ms));
     }

@@ -2,8 +2,8 @@
 //! refuses runs here; a call whose node is lost is placed again, once.
 
 use super::admission::RemoteAdmission;
-use super::job::Job;
-use super::remote::Written;
+use super::job::InferenceJob;
+use super::remote::EncodedInference;
 use super::{CallCtx, Dispatch, Target};
 use axum::body::Body;
 use axum::response::Response;
@@ -11,8 +11,8 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use weir_call::Fault;
 use weir_call::until;
-use weir_cluster::{Call, GRACE, Grant, Granted, NotForwarded};
-use weir_sandbox::instance::RequestBody;
+use weir_cluster::{ForwardGrant, ForwardedCall, GRACE, Granted, NotForwarded};
+use weir_sandbox::instance::GuestRequestBody;
 use weir_types::{ErrorCode, ModelId};
 
 /// The pause before a call whose node was lost is placed again: the dispatcher is about to learn of
@@ -30,9 +30,9 @@ pub(super) struct Forwarder<'a> {
 /// The request to forward.
 pub(super) enum ForwardRequest<'a> {
     /// A client's request, as received. The body stays in place where it can be sent again.
-    Http { call: Call<'a>, body: &'a mut Option<RequestBody> },
+    Http { call: ForwardedCall<'a>, body: &'a mut Option<GuestRequestBody> },
     /// An inference, encoded when it is forwarded for the first time.
-    Inference { job: &'a mut Job, encoded: Option<Box<Written>> },
+    Inference { job: &'a mut InferenceJob, encoded: Option<Box<EncodedInference>> },
 }
 
 impl<'a> Forwarder<'a> {
@@ -122,10 +122,10 @@ impl ForwardRequest<'_> {
         dispatch: &Dispatch,
         call: &CallCtx,
         target: &Target,
-    ) -> Result<(Call<'_>, Body), Fault> {
+    ) -> Result<(ForwardedCall<'_>, Body), Fault> {
         match self {
-            Self::Http { call: Call { method, uri, headers }, body } => {
-                Ok((Call { method, uri, headers }, body_to_send(body)))
+            Self::Http { call: ForwardedCall { method, uri, headers }, body } => {
+                Ok((ForwardedCall { method, uri, headers }, body_to_send(body)))
             }
             Self::Inference { job, encoded } => {
                 let written = match encoded {
@@ -153,22 +153,22 @@ impl ForwardRequest<'_> {
 }
 
 /// The body to send. A whole body stays in place, to be sent again; a streamed body is consumed.
-fn body_to_send(body: &mut Option<RequestBody>) -> Body {
+fn body_to_send(body: &mut Option<GuestRequestBody>) -> Body {
     match body {
-        Some(RequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
-        Some(RequestBody::WholeWithTrailers(whole, trailers)) => {
-            RequestBody::WholeWithTrailers(whole.clone(), trailers.clone()).into_body()
+        Some(GuestRequestBody::Whole(whole)) => Body::from(Bytes::from(whole.clone())),
+        Some(GuestRequestBody::WholeWithTrailers(whole, trailers)) => {
+            GuestRequestBody::WholeWithTrailers(whole.clone(), trailers.clone()).into_body()
         }
-        _ => body.take().map_or_else(Body::empty, RequestBody::into_body),
+        _ => body.take().map_or_else(Body::empty, GuestRequestBody::into_body),
     }
 }
 
 /// The terms of a call for the node that runs it.
-fn grant(call: &CallCtx, target: &Target, granted: Granted, step_ends_at: Option<Instant>) -> Grant {
+fn grant(call: &CallCtx, target: &Target, granted: Granted, step_ends_at: Option<Instant>) -> ForwardGrant {
     let now = Instant::now();
     let in_ms =
         |until: Instant| u64::try_from(until.saturating_duration_since(now).as_millis()).unwrap_or(u64::MAX);
-    Grant {
+    ForwardGrant {
         invocation: call.id,
         tenant: target.tenant().clone(),
         version: target.version(),
@@ -184,12 +184,12 @@ async fn encode(
     dispatch: &Dispatch,
     call: &CallCtx,
     target: &Target,
-    job: &mut Job,
-) -> Result<Written, Fault> {
+    job: &mut InferenceJob,
+) -> Result<EncodedInference, Fault> {
     job.inputs = dispatch.intermediates.off_devices(std::mem::take(&mut job.inputs)).await?;
     let what = (target.name(), target.version());
     let outputs = (job.wanted.as_deref(), job.handed_on());
-    Written::new(&dispatch.arena, what, call.priority, &job.inputs, outputs)
+    EncodedInference::new(&dispatch.arena, what, call.priority, &job.inputs, outputs)
 }
 
 impl Dispatch {
@@ -210,17 +210,17 @@ mod tests {
         body.collect().await.unwrap().to_bytes()
     }
 
-    fn is_spent(body: &mut Option<RequestBody>) -> bool {
+    fn is_spent(body: &mut Option<GuestRequestBody>) -> bool {
         let method = Method::POST;
         let uri = Uri::from_static("/fn/f/");
         let headers = HeaderMap::new();
-        let call = Call { method: &method, uri: &uri, headers: &headers };
+        let call = ForwardedCall { method: &method, uri: &uri, headers: &headers };
         ForwardRequest::Http { call, body }.is_spent()
     }
 
     #[tokio::test]
     async fn whole_body_can_be_sent_again() {
-        let mut body = Some(RequestBody::Whole(Bytes::from_static(b"abc").into()));
+        let mut body = Some(GuestRequestBody::Whole(Bytes::from_static(b"abc").into()));
         for _ in 0..2 {
             assert_eq!(text(body_to_send(&mut body)).await, "abc");
             assert!(!is_spent(&mut body));
@@ -229,7 +229,7 @@ mod tests {
 
     #[tokio::test]
     async fn streamed_body_is_spent_once_sent() {
-        let mut body = Some(RequestBody::Stream(Body::from("abc")));
+        let mut body = Some(GuestRequestBody::Stream(Body::from("abc")));
         assert!(!is_spent(&mut body));
         assert_eq!(text(body_to_send(&mut body)).await, "abc");
         assert!(is_spent(&mut body));

@@ -6,13 +6,13 @@
 //! slice moves to the guest threads, so that gateway threads stay free.
 
 use super::access::FunctionAccess;
-use super::account::Counted;
+use super::account::GaugeGuard;
 use super::admission::{Admission, ForwardPermits};
 use super::forwarder::ForwardRequest;
 use super::outgoing::Outgoing;
 use super::slice::{First, Slice};
-use super::slots::Slot;
-use super::{Account, CallCtx, Dispatch, FunctionTarget, Slots, Target};
+use super::slots::InstanceSlot;
+use super::{Account, CallCtx, Dispatch, FunctionTarget, InstanceSlots, Target};
 use axum::response::Response;
 use http::Uri;
 use std::pin::Pin;
@@ -23,14 +23,15 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use weir_call::{Fault, until};
-use weir_cluster::{Call as ForwardedCall, LocalPlacement, Placement};
-use weir_control::registry::{Deployment, FunctionRecord};
+use weir_cluster::{ForwardedCall, LocalPlacement, Placement};
+use weir_control::registry::{DeployedFunction, FunctionRecord};
 use weir_inference::{Completion, Execution, Tensor};
 use weir_outbound::TenantConnector;
-use weir_sandbox::component::LoadError;
+use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::hostcalls::InferenceCtx;
 use weir_sandbox::instance::{
-    Answer, AnswerReceiver, Call, Entry, InvocationCtx, OutputSink, Report, RequestBody, RequestCell, Sandbox,
+    AnswerReceiver, GuestCall, GuestRequestBody, InvocationCtx, InvocationReport, LinkedComponent,
+    OutputSink, RequestCell, ResponseSender, Sandbox,
 };
 use weir_telemetry::{ColdStart, Phase};
 use weir_types::{ErrorCode, FunctionKind};
@@ -42,12 +43,12 @@ pub struct HttpRequest {
     /// The request target as the function sees it.
     pub guest_uri: Uri,
     /// The body, received whole or as a stream.
-    pub body: RequestBody,
+    pub body: GuestRequestBody,
 }
 
 /// A function call that has everything that it needs to run on this node.
 pub(super) struct ReadyFunction {
-    entry: Arc<Entry>,
+    entry: Arc<LinkedComponent>,
     permits: ExecutionPermits,
     placement: LocalPlacement,
     /// The time from arrival in the queue until all resources were acquired.
@@ -57,7 +58,7 @@ pub(super) struct ReadyFunction {
 /// The permits that a function call holds while it runs here.
 struct ExecutionPermits {
     forward: ForwardPermits,
-    slot: Slot,
+    slot: InstanceSlot,
 }
 
 impl Dispatch {
@@ -83,7 +84,7 @@ impl Dispatch {
         let ready = self.ready_function(&call, &function, admission).await?;
         head.uri = guest_uri;
         let request = http::Request::from_parts(head, ());
-        self.run_http(&call, &function, ready, request, body.unwrap_or_else(RequestBody::none)).await
+        self.run_http(&call, &function, ready, request, body.unwrap_or_else(GuestRequestBody::none)).await
     }
 
     async fn run_http(
@@ -92,16 +93,16 @@ impl Dispatch {
         function: &FunctionTarget,
         ReadyFunction { entry, permits, placement, .. }: ReadyFunction,
         head: http::Request<()>,
-        body: RequestBody,
+        body: GuestRequestBody,
     ) -> Result<Response, Fault> {
         let FunctionTarget { account } = function;
         let deployment = function.deployment();
         let is_bodiless = head.method() == http::Method::HEAD;
         let cell = RequestCell::new(body);
-        let (answer, receiver) = Answer::channel();
+        let (answer, receiver) = ResponseSender::channel();
         let request = Box::new(head.map(|()| cell.stream()));
         let sandbox = self.sandbox(call, function, placement, entry, cell.clone());
-        let guest_call = Call::Http { request, cell: cell.clone(), answer };
+        let guest_call = GuestCall::Http { request, cell: cell.clone(), answer };
         let log = sandbox.ctx.sink.clone();
         // Boxed before it is handed on: the futures around it stay small, cheap to move and
         // cache-friendly.
@@ -129,7 +130,7 @@ impl Dispatch {
         let sandbox = self.sandbox(call, function, placement, entry, RequestCell::default());
         let (answer, receiver) = oneshot::channel();
         let execution = Some(Execution::alone(&inputs));
-        let guest_call = Call::Tensor { inputs, answer };
+        let guest_call = GuestCall::Tensor { inputs, answer };
         let account = function.account.clone();
         let run = Box::pin(finish(sandbox, guest_call, permits, self.slots.clone(), account));
         // Tensor functions compute, so they start on a guest thread.
@@ -179,7 +180,7 @@ impl Dispatch {
     ) -> Result<ReadyFunction, Fault> {
         let ready = until(call.deadline, async {
             let queued = Instant::now();
-            let _waiting = Counted::new(&self.metrics.calls.queued);
+            let _waiting = GaugeGuard::new(&self.metrics.calls.queued);
             let gate = function.deployment().gate.enter().await?;
             let may_wait = call.depth <= 1;
             let slot = self.slots.take(function.deployment(), may_wait).await?;
@@ -193,7 +194,7 @@ impl Dispatch {
 
     /// The loaded component. Loads it from its artefact if needed, and recompiles it first if this
     /// node cannot use the artefact.
-    async fn load(&self, call: &CallCtx, function: &FunctionTarget) -> Result<Arc<Entry>, Fault> {
+    async fn load(&self, call: &CallCtx, function: &FunctionTarget) -> Result<Arc<LinkedComponent>, Fault> {
         let FunctionRecord { digest, kind, .. } = function.deployment().record;
         if let Some(entry) = self.components.loaded(digest) {
             return Ok(entry);
@@ -215,12 +216,12 @@ impl Dispatch {
         &self,
         digest: weir_types::ContentHash,
         kind: FunctionKind,
-    ) -> Result<Arc<Entry>, LoadError> {
+    ) -> Result<Arc<LinkedComponent>, ComponentLoadError> {
         let components = self.components.clone();
         let metrics = self.metrics.clone();
         let started = Instant::now();
         let loaded = tokio::task::spawn_blocking(move || components.load(digest, kind)).await;
-        let entry = loaded.unwrap_or_else(|panic| Err(LoadError::panicked(&panic)))?;
+        let entry = loaded.unwrap_or_else(|panic| Err(ComponentLoadError::panicked(&panic)))?;
         metrics.cold_start(ColdStart::Component);
         metrics.phase(Phase::Fetch, started.elapsed());
         Ok(entry)
@@ -231,12 +232,12 @@ impl Dispatch {
         call: &CallCtx,
         function: &FunctionTarget,
         placement: LocalPlacement,
-        entry: Arc<Entry>,
+        entry: Arc<LinkedComponent>,
         request: RequestCell,
     ) -> Sandbox {
         let FunctionTarget { account } = function;
         let deployment = function.deployment();
-        let Deployment { id, manifest, log, .. } = &**deployment;
+        let DeployedFunction { id, manifest, log, .. } = &**deployment;
         let limits = &manifest.limits;
         Sandbox {
             entry,
@@ -274,8 +275,8 @@ impl Dispatch {
 
     async fn drive(
         &self,
-        deployment: &Deployment,
-        mut run: Pin<Box<impl Future<Output = Report> + Send + 'static>>,
+        deployment: &DeployedFunction,
+        mut run: Pin<Box<impl Future<Output = InvocationReport> + Send + 'static>>,
         mut receiver: AnswerReceiver,
         outgoing: Outgoing<'_>,
     ) -> Result<Response, Fault> {
@@ -303,10 +304,10 @@ impl Dispatch {
         match (receiver.try_recv(), report) {
             (Ok(response), report) => outgoing.send(response, None).await.map_err(|torn| match report {
                 // The guest's own fault explains best why a response is incomplete.
-                Ok(Report { fault: Some(fault), .. }) | Err(fault) => fault,
+                Ok(InvocationReport { fault: Some(fault), .. }) | Err(fault) => fault,
                 Ok(_) => torn,
             }),
-            (Err(_), Ok(Report { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
+            (Err(_), Ok(InvocationReport { fault: Some(fault), .. }) | Err(fault)) => Err(fault),
             (Err(_), Ok(_)) => {
                 Err(Fault::new(ErrorCode::NoResponse, "the function returned without sending a response"))
             }
@@ -318,11 +319,11 @@ impl Dispatch {
 /// next call.
 async fn finish(
     sandbox: Sandbox,
-    call: Call,
-    ExecutionPermits { forward, slot: Slot { idle, permit } }: ExecutionPermits,
-    slots: Arc<Slots>,
+    call: GuestCall,
+    ExecutionPermits { forward, slot: InstanceSlot { idle, permit } }: ExecutionPermits,
+    slots: Arc<InstanceSlots>,
     account: Arc<Account>,
-) -> Report {
+) -> InvocationReport {
     let _running = account.running();
     let mut report = sandbox.run(idle, call).await;
     account.report(&report);

@@ -1,6 +1,6 @@
 //! Stand-alone inferences of models on this node, without function or sandbox.
 
-use super::account::Counted;
+use super::account::GaugeGuard;
 use super::admission::{Admission, ForwardPermits};
 use super::{CallCtx, Dispatch, ModelTarget, Target};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Dispatch {
         ready: ReadyModel,
         request: RunRequest,
     ) -> Result<(Completion, RanOn), Fault> {
-        let _running = Counted::new(&self.metrics.calls.running);
+        let _running = GaugeGuard::new(&self.metrics.calls.running);
         let started = Instant::now();
         let run = ready.pin.run(request).instrument(call.trace.phase(Phase::ModelRun));
         let ran = run.await.map_err(|error| fault_of(&error));

@@ -8,7 +8,7 @@ use weir_scheduler::InputsOn;
 use weir_types::NodeId;
 
 /// The inputs of a run and the outputs that it has to return.
-pub struct Job {
+pub struct InferenceJob {
     /// The inputs by name.
     pub inputs: Vec<(String, Handle)>,
     /// The requested outputs; `None`: all.
@@ -28,7 +28,7 @@ pub struct StepJob {
     pub until: Instant,
 }
 
-impl Job {
+impl InferenceJob {
     /// A job for a client's request.
     pub fn of_client(inputs: Vec<(String, Tensor)>, wanted: Option<Vec<String>>) -> Self {
         let inputs = inputs.into_iter().map(|(name, tensor)| (name, Handle::Here(tensor))).collect();

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Fault;
-use weir_call::body::{Guarded, Overrun};
+use weir_call::body::{BodyOverrun, Guarded};
 use weir_call::headers::ERROR_CODE;
 use weir_cluster::REFUSED;
-use weir_sandbox::instance::{OutputSink, Report};
+use weir_sandbox::instance::{InvocationReport, OutputSink};
 use weir_types::ErrorCode;
 
 /// The terms under which a response is sent.
@@ -42,7 +42,7 @@ impl Outgoing<'_> {
     pub(super) async fn send(
         self,
         response: Response,
-        rest: Option<AbortOnDropHandle<Report>>,
+        rest: Option<AbortOnDropHandle<InvocationReport>>,
     ) -> Result<Response, Fault> {
         let account = self.account.clone();
         let log = self.log.clone();
@@ -57,7 +57,7 @@ impl Outgoing<'_> {
     async fn checked(
         self,
         response: Response,
-        rest: Option<AbortOnDropHandle<Report>>,
+        rest: Option<AbortOnDropHandle<InvocationReport>>,
     ) -> Result<Response, Fault> {
         let (mut head, body) = response.into_parts();
         // The node's own headers, which clients and other nodes trust; a guest must not set them.
@@ -86,7 +86,7 @@ impl Outgoing<'_> {
                 Fault::new(ErrorCode::GuestError, format!("the function broke off its answer: {error}"))
             })?;
             let whole = whole.to_bytes();
-            head.extensions.remove::<Overrun>();
+            head.extensions.remove::<BodyOverrun>();
             if whole.len() as u64 > self.bytes_max {
                 return Err(self.too_large());
             }
@@ -102,7 +102,7 @@ impl Outgoing<'_> {
 
     /// Reads an unwanted body, so that the guest can finish: to the guest, a dropped body looks
     /// like a disconnected client. The guest's own limits bound this.
-    fn discard(&self, mut body: Body, rest: AbortOnDropHandle<Report>) {
+    fn discard(&self, mut body: Body, rest: AbortOnDropHandle<InvocationReport>) {
         self.guests.spawn(async move {
             while let Some(Ok(_)) = body.frame().await {}
             // The account already has the guest's outcome.

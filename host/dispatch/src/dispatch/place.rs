@@ -4,7 +4,7 @@ use super::{CallCtx, Dispatch, ModelTarget, Target};
 use weir_call::Fault;
 use weir_cluster::{Placement, PlacementGuard};
 use weir_control::models::Expected;
-use weir_control::workflows::{ExpectedRun, Workflow};
+use weir_control::workflows::{DeployedWorkflow, ExpectedRun};
 use weir_scheduler::{Arrival, DeviceKind, ModelDemand};
 use weir_types::{ErrorCode, FunctionId, ModelId, Version, WorkflowId};
 
@@ -101,7 +101,7 @@ impl Dispatch {
         }
     }
 
-    fn demand_of_workflow(&self, call: &CallCtx, workflow: &Workflow, batch: u32) -> Demand {
+    fn demand_of_workflow(&self, call: &CallCtx, workflow: &DeployedWorkflow, batch: u32) -> Demand {
         // As for a model: looked up only if the objective can reject the call.
         let ExpectedRun { models, run_times_ns } = if call.objective.is_none() {
             ExpectedRun { models: self.catalog.demands(workflow), run_times_ns: Vec::new() }

@@ -5,4 +5,4 @@ mod device;
 mod inference;
 
 pub use device::write_device;
-pub use inference::{Read, Written, refusal};
+pub use inference::{EncodedInference, Read, refusal};

@@ -2,8 +2,8 @@
 
 use super::admission::Admission;
 use super::forwarder::{ForwardRequest, Forwarder};
-use super::job::Job;
-use super::remote::{Read, Written};
+use super::job::InferenceJob;
+use super::remote::{EncodedInference, Read};
 use super::{CallCtx, Dispatch, ModelTarget, Target};
 use crate::intermediates::{Handle, stay};
 use axum::response::Response;
@@ -14,7 +14,7 @@ use weir_control::models::RanOn;
 use weir_inference::{Completion, RunRequest};
 
 /// The result of a run.
-pub struct Ran {
+pub struct RunResult {
     /// The outputs, and the times of the run.
     pub completion: Completion,
     /// Handles of the outputs that stayed on the device that computed them or on the node that ran
@@ -26,7 +26,7 @@ pub struct Ran {
     pub ran_on: Option<RanOn>,
 }
 
-impl Ran {
+impl RunResult {
     /// The result of a run on this node, with all outputs in host memory.
     pub fn here(completion: Completion) -> Self {
         Self { completion, left: Vec::new(), is_elsewhere: false, ran_on: None }
@@ -40,8 +40,8 @@ impl Dispatch {
         self: &Arc<Self>,
         call: &mut CallCtx,
         target: &Target,
-        mut job: Job,
-    ) -> Result<Ran, Fault> {
+        mut job: InferenceJob,
+    ) -> Result<RunResult, Fault> {
         let batch = job.batch();
         let request = ForwardRequest::Inference { job: &mut job, encoded: None };
         match self.route(call, target, batch, request).await? {
@@ -76,19 +76,19 @@ impl Dispatch {
         call: &CallCtx,
         target: &Target,
         admission: Admission,
-        job: Job,
-    ) -> Result<Ran, Fault> {
+        job: InferenceJob,
+    ) -> Result<RunResult, Fault> {
         match target {
             // Returns all outputs, also if only some are requested.
             Target::Function(function) => {
                 let ready = self.ready_function(call, function, admission).await?;
                 let inputs = self.intermediates.here(job.inputs).await?;
-                Ok(Ran::here(self.tensor(call, function, ready, inputs).await?))
+                Ok(RunResult::here(self.tensor(call, function, ready, inputs).await?))
             }
             Target::Model(model) => self.run_model(call, model, admission, job).await,
             Target::Workflow(workflow) => {
                 let completion = self.run_workflow(call, workflow, admission, job).await?;
-                Ok(Ran::here(completion))
+                Ok(RunResult::here(completion))
             }
         }
     }
@@ -98,10 +98,10 @@ impl Dispatch {
         call: &CallCtx,
         model: &ModelTarget,
         admission: Admission,
-        job: Job,
-    ) -> Result<Ran, Fault> {
+        job: InferenceJob,
+    ) -> Result<RunResult, Fault> {
         let ready = self.ready_model(call, &model.entry, admission).await?;
-        let Job { inputs, wanted: outputs, step } = job;
+        let InferenceJob { inputs, wanted: outputs, step } = job;
         let mut request = RunRequest {
             outputs,
             may_stay: step.map(|step| step.for_models).unwrap_or_default(),
@@ -113,19 +113,19 @@ impl Dispatch {
         request.give(self.intermediates.on_node(inputs).await?);
         let (mut completion, ran_on) = self.infer(call, ready, request).await?;
         let left = stay(std::mem::take(&mut completion.stayed)).collect();
-        Ok(Ran { left, ran_on: Some(ran_on), ..Ran::here(completion) })
+        Ok(RunResult { left, ran_on: Some(ran_on), ..RunResult::here(completion) })
     }
 
     /// Decodes the response of the node that ran the call.
-    async fn read_remote(&self, target: &Target, response: Response) -> Result<Ran, Fault> {
+    async fn read_remote(&self, target: &Target, response: Response) -> Result<RunResult, Fault> {
         let answer_bytes_max = match target {
             Target::Function(function) => function.deployment().manifest.limits.response_body_bytes,
             Target::Model(_) | Target::Workflow(_) => self.answer_bytes_max,
         };
-        let read = Written::read(&self.intermediates, target.tenant(), response, answer_bytes_max);
+        let read = EncodedInference::read(&self.intermediates, target.tenant(), response, answer_bytes_max);
         let Read { completion, left, ran_on } = read.await?;
         let bytes = completion.outputs.iter().map(|(_, tensor)| tensor.data().len() as u64).sum();
         self.metrics.intermediates.received_bytes.inc_by(bytes);
-        Ok(Ran { completion, left, is_elsewhere: true, ran_on })
+        Ok(RunResult { completion, left, is_elsewhere: true, ran_on })
     }
 }

@@ -4,7 +4,7 @@ use axum::response::Response;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_sandbox::instance::{AnswerReceiver, Report, Usage};
+use weir_sandbox::instance::{AnswerReceiver, InvocationReport, SandboxUsage};
 
 /// The longest time that a guest may compute on a gateway thread. Less than an epoch tick, so that
 /// a guest that spins is moved at its first yield.
@@ -13,7 +13,7 @@ pub(super) const LENGTH: Duration = Duration::from_micros(500);
 /// How the slice ended.
 pub(super) enum First {
     /// The guest ended.
-    Ended(Report),
+    Ended(InvocationReport),
     /// The guest sent the head of its response and still runs.
     Answered(Response),
     /// Neither: the guest continues on a guest thread.
@@ -25,16 +25,20 @@ pub(super) enum First {
 pub(super) struct Slice<'a, Run> {
     run: Pin<&'a mut Run>,
     answer: &'a mut AnswerReceiver,
-    usage: &'a Usage,
+    usage: &'a SandboxUsage,
 }
 
-impl<'a, Run: Future<Output = Report>> Slice<'a, Run> {
-    pub(super) fn new(run: &'a mut Pin<Box<Run>>, answer: &'a mut AnswerReceiver, usage: &'a Usage) -> Self {
+impl<'a, Run: Future<Output = InvocationReport>> Slice<'a, Run> {
+    pub(super) fn new(
+        run: &'a mut Pin<Box<Run>>,
+        answer: &'a mut AnswerReceiver,
+        usage: &'a SandboxUsage,
+    ) -> Self {
         Self { run: run.as_mut(), answer, usage }
     }
 }
 
-impl<Run: Future<Output = Report>> Future for Slice<'_, Run> {
+impl<Run: Future<Output = InvocationReport>> Future for Slice<'_, Run> {
     type Output = First;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<First> {

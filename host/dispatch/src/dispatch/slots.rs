@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use weir_call::Fault;
-use weir_control::registry::Deployment;
+use weir_control::registry::DeployedFunction;
 use weir_sandbox::instance::Instance;
 use weir_telemetry::{Metrics, Retired};
 use weir_types::ErrorCode;
 
 /// The instance slots of a node.
-pub struct Slots {
+pub struct InstanceSlots {
     free: Arc<Semaphore>,
     idle: Mutex<Idle>,
     /// The limit of idle instances, over all functions.
@@ -29,7 +29,7 @@ pub struct Slots {
 #[derive(Default)]
 struct Idle {
     /// Idle instances, the longest waiting first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingForSlot>,
     /// The number of invocations that wait for a slot. While it is not zero, no instance becomes
     /// idle.
     wanted: usize,
@@ -37,21 +37,21 @@ struct Idle {
 }
 
 /// An idle instance in its slot.
-struct Waiting {
+struct WaitingForSlot {
     since: Instant,
-    deployment: Arc<Deployment>,
+    deployment: Arc<DeployedFunction>,
     instance: Box<Instance>,
     permit: OwnedSemaphorePermit,
 }
 
 /// A slot for an invocation, with the instance in it, if any.
-pub struct Slot {
+pub struct InstanceSlot {
     /// An instance to reuse; `None`: create a new one.
     pub idle: Option<Box<Instance>>,
     pub permit: OwnedSemaphorePermit,
 }
 
-impl Slots {
+impl InstanceSlots {
     /// Creates `slots` free slots, of which idle instances may hold `idle_max`.
     pub fn new(slots: usize, idle_max: usize, metrics: Arc<Metrics>) -> Self {
         Self { free: Arc::new(Semaphore::new(slots)), idle: Mutex::default(), idle_max, metrics }
@@ -59,12 +59,16 @@ impl Slots {
 
     /// Takes a slot for an invocation. The caller bounds the wait by its deadline. With `may_wait`
     /// unset, fails if no slot is free.
-    pub async fn take(&self, deployment: &Arc<Deployment>, may_wait: bool) -> Result<Slot, Fault> {
+    pub async fn take(
+        &self,
+        deployment: &Arc<DeployedFunction>,
+        may_wait: bool,
+    ) -> Result<InstanceSlot, Fault> {
         if deployment.manifest.reuse.is_some()
-            && let Some(Waiting { instance, permit, .. }) = self.take_idle(deployment)
+            && let Some(WaitingForSlot { instance, permit, .. }) = self.take_idle(deployment)
         {
             deployment.metrics.instance(false);
-            return Ok(Slot { idle: Some(instance), permit });
+            return Ok(InstanceSlot { idle: Some(instance), permit });
         }
         let permit = match self.free.clone().try_acquire_owned() {
             Ok(permit) => permit,
@@ -75,18 +79,23 @@ impl Slots {
             Err(_) => self.wait().await?,
         };
         deployment.metrics.instance(true);
-        Ok(Slot { idle: None, permit })
+        Ok(InstanceSlot { idle: None, permit })
     }
 
     /// Keeps `instance` in its slot for the next invocation.
-    pub fn keep(&self, deployment: &Arc<Deployment>, instance: Box<Instance>, permit: OwnedSemaphorePermit) {
+    pub fn keep(
+        &self,
+        deployment: &Arc<DeployedFunction>,
+        instance: Box<Instance>,
+        permit: OwnedSemaphorePermit,
+    ) {
         let function_max = deployment.manifest.reuse.as_ref().map_or(0, |reuse| reuse.idle_max as usize);
-        let kept = Waiting { since: Instant::now(), deployment: deployment.clone(), instance, permit };
+        let kept = WaitingForSlot { since: Instant::now(), deployment: deployment.clone(), instance, permit };
         self.retire(|idle| {
             let Idle { waiting, wanted, is_closed } = idle;
             let node_max = if *wanted > 0 || *is_closed { 0 } else { self.idle_max };
             waiting.push_back(kept);
-            let of_function = |one: &Waiting| Arc::ptr_eq(&one.deployment, deployment);
+            let of_function = |one: &WaitingForSlot| Arc::ptr_eq(&one.deployment, deployment);
             let over = if node_max == 0 {
                 waiting.pop_back()
             } else if waiting.iter().filter(|one| of_function(one)).count() > function_max {
@@ -101,7 +110,7 @@ impl Slots {
     }
 
     /// Retires instances that have waited too long or belong to a version that is not current.
-    pub fn sweep(&self, is_current: impl Fn(&Arc<Deployment>) -> bool) {
+    pub fn sweep(&self, is_current: impl Fn(&Arc<DeployedFunction>) -> bool) {
         let now = Instant::now();
         self.retire(|idle| {
             let mut over = Vec::new();
@@ -136,7 +145,7 @@ impl Slots {
     }
 
     /// Takes the instance of exactly this version that has waited least: its memory is the warmest.
-    fn take_idle(&self, deployment: &Arc<Deployment>) -> Option<Waiting> {
+    fn take_idle(&self, deployment: &Arc<DeployedFunction>) -> Option<WaitingForSlot> {
         let now = Instant::now();
         let mut taken = None;
         self.retire(|idle| {
@@ -159,7 +168,7 @@ impl Slots {
 
     /// Applies `change` to the idle instances and retires the ones that it returns. Drops them
     /// outside the lock, since dropping clears their memory.
-    fn retire(&self, change: impl FnOnce(&mut Idle) -> Vec<(Waiting, Retired)>) {
+    fn retire(&self, change: impl FnOnce(&mut Idle) -> Vec<(WaitingForSlot, Retired)>) {
         let mut idle = self.idle.lock();
         let over = change(&mut idle);
         self.metrics.process.instances_idle.set(i64::try_from(idle.waiting.len()).unwrap_or(i64::MAX));
@@ -168,7 +177,7 @@ impl Slots {
     }
 }
 
-impl Waiting {
+impl WaitingForSlot {
     /// The reason why it may not be used at `now`, if any.
     fn end(&self, now: Instant) -> Option<Retired> {
         let reuse = self.deployment.manifest.reuse.as_ref()?;
@@ -182,7 +191,7 @@ impl Waiting {
 }
 
 /// An invocation that waits for a slot, until it has one or gives up.
-struct Wanted<'a>(&'a Slots);
+struct Wanted<'a>(&'a InstanceSlots);
 
 impl Drop for Wanted<'_> {
     fn drop(&mut self) {

@@ -4,8 +4,8 @@ use super::{Account, CallCtx, Dispatch};
 use std::sync::Arc;
 use weir_call::Fault;
 use weir_control::models::ModelEntry;
-use weir_control::registry::Deployment;
-use weir_control::workflows::Workflow;
+use weir_control::registry::DeployedFunction;
+use weir_control::workflows::DeployedWorkflow;
 use weir_inference::Meter;
 use weir_types::{ErrorCode, Name, TenantId, Version};
 
@@ -17,7 +17,7 @@ pub enum Target {
     /// A model, without a function around it.
     Model(ModelTarget),
     /// A workflow.
-    Workflow(Arc<Workflow>),
+    Workflow(Arc<DeployedWorkflow>),
 }
 
 /// A version of a function, with the account of the call.
@@ -42,7 +42,7 @@ pub struct ModelTarget {
 impl Dispatch {
     /// The target of a call of a function, with a new account. A caller that sees the call fail
     /// closes the account.
-    pub fn function_target(&self, call: &CallCtx, deployment: Arc<Deployment>) -> FunctionTarget {
+    pub fn function_target(&self, call: &CallCtx, deployment: Arc<DeployedFunction>) -> FunctionTarget {
         FunctionTarget { account: Account::open(call, deployment, &self.metrics) }
     }
 }
@@ -99,7 +99,7 @@ impl Target {
 
 impl FunctionTarget {
     /// The version to call.
-    pub fn deployment(&self) -> &Arc<Deployment> {
+    pub fn deployment(&self) -> &Arc<DeployedFunction> {
         self.account.deployment()
     }
 

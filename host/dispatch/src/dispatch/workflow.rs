@@ -15,15 +15,15 @@ mod steps;
 
 pub use steps::Steps;
 
-use super::account::Counted;
+use super::account::GaugeGuard;
 use super::admission::Admission;
-use super::job::Job;
+use super::job::InferenceJob;
 use super::{CallCtx, Dispatch};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_call::Fault;
 use weir_cluster::LocalPlacement;
-use weir_control::workflows::Workflow;
+use weir_control::workflows::DeployedWorkflow;
 use weir_inference::{Completion, Execution};
 use weir_types::ErrorCode;
 use weir_workflow::Plan;
@@ -33,9 +33,9 @@ impl Dispatch {
     pub(super) async fn run_workflow(
         self: &Arc<Self>,
         call: &CallCtx,
-        workflow: &Workflow,
+        workflow: &DeployedWorkflow,
         Admission { placement, is_apart, permits, queueing }: Admission,
-        job: Job,
+        job: InferenceJob,
     ) -> Result<Completion, Fault> {
         let queue_time = queueing.end(&self.metrics);
         let inputs = self.intermediates.here(job.inputs).await?;
@@ -44,7 +44,7 @@ impl Dispatch {
         if is_apart {
             return steps.run_apart(workflow, inputs, wanted).await;
         }
-        let _running = Counted::new(&self.metrics.calls.running);
+        let _running = GaugeGuard::new(&self.metrics.calls.running);
         let started = Instant::now();
         let execution = Some(Execution::alone(&inputs));
         let outputs = steps.run(workflow, inputs, wanted).await;
@@ -58,7 +58,7 @@ impl Dispatch {
     fn steps(
         self: &Arc<Self>,
         call: &CallCtx,
-        workflow: &Workflow,
+        workflow: &DeployedWorkflow,
         placement: LocalPlacement,
         is_apart: bool,
     ) -> Steps {
@@ -78,11 +78,11 @@ impl Dispatch {
 }
 
 /// The plan of a runnable workflow.
-fn plan(workflow: &Workflow) -> Result<&Arc<Plan>, Fault> {
+fn plan(workflow: &DeployedWorkflow) -> Result<&Arc<Plan>, Fault> {
     workflow.plan().map_err(|why| unready(workflow, why))
 }
 
-pub(super) fn unready(workflow: &Workflow, why: &str) -> Fault {
+pub(super) fn unready(workflow: &DeployedWorkflow, why: &str) -> Fault {
     let text = format!("workflow {}:{} cannot be run: {why}", workflow.id.name, workflow.id.version);
     Fault::new(ErrorCode::Unavailable, text)
 }

@@ -1,6 +1,6 @@
 //! Handles of tensors that steps pass on.
 
-use super::{Index, Intermediates, let_go::LetGo};
+use super::{Index, Intermediates, let_go::ReleaseNotifier};
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 use weir_call::Fault;
@@ -28,7 +28,7 @@ pub struct Intermediate {
     pub shape: Shape,
     pub bytes: u64,
     pub(super) tenant: TenantId,
-    pub(super) let_go: LetGo,
+    pub(super) let_go: ReleaseNotifier,
     /// The tensor, once it was fetched to this node.
     taken: OnceCell<Tensor>,
 }

@@ -7,7 +7,7 @@ use weir_types::TenantId;
 
 /// The bytes of intermediates, by number.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct IntermediateBytes {
     entries: HashMap<u64, IntermediateEntry>,
     /// The expiry times, with the numbers.
     expiries: BTreeSet<(Instant, u64)>,
@@ -21,7 +21,7 @@ struct IntermediateEntry {
     until: Instant,
 }
 
-impl Kept {
+impl IntermediateBytes {
     /// Adds `data` of `tenant` until `until`, under a new number.
     pub(super) fn add(&mut self, tenant: &TenantId, data: &Buffer, until: Instant) -> u64 {
         let number = self.next_number;

@@ -17,7 +17,7 @@ const TIME_MAX: Duration = Duration::from_secs(1);
 
 /// The sender of notifications. Cheap to clone; the task behind it ends with the last clone.
 #[derive(Debug, Clone)]
-pub(super) struct LetGo(Option<Arc<Telling>>);
+pub(super) struct ReleaseNotifier(Option<Arc<Telling>>);
 
 #[derive(Debug)]
 struct Telling {
@@ -25,7 +25,7 @@ struct Telling {
     _task: AbortOnDropHandle<()>,
 }
 
-impl LetGo {
+impl ReleaseNotifier {
     /// Starts the task that notifies the nodes of `cluster`.
     pub(super) fn start(cluster: Option<Arc<Cluster>>) -> Self {
         Self(cluster.map(|cluster| {

@@ -54,7 +54,7 @@ pub enum InputsError {
 }
 
 /// The inputs to generate, checked against the model's signature.
-pub struct Inputs {
+pub struct GeneratedInputs {
     ports: Vec<Port>,
     /// Whether the first dimension of each input is the number of items.
     takes_batches: bool,
@@ -63,7 +63,7 @@ pub struct Inputs {
     dims: BTreeMap<String, Vec<u32>>,
 }
 
-impl Inputs {
+impl GeneratedInputs {
     /// Plans inputs with variable dimensions of the sizes in `dims`, for batches up to `batch_max`.
     pub fn new(
         signature: &Signature,
@@ -178,7 +178,7 @@ mod tests {
         dims: &[(&str, &[u32])],
     ) -> Result<Vec<(String, Tensor)>, String> {
         let dims = dims.iter().map(|(name, sizes)| ((*name).to_owned(), sizes.to_vec())).collect();
-        let inputs = Inputs::new(signature, None, dims, batch).map_err(|error| error.to_string())?;
+        let inputs = GeneratedInputs::new(signature, None, dims, batch).map_err(|error| error.to_string())?;
         inputs.make(batch, &Arena::new(256 << 20)).map_err(|error| error.to_string())
     }
 

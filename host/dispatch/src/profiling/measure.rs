@@ -9,13 +9,13 @@ use weir_types::Measured;
 /// The limit of runs measured per concurrent stream.
 const RUNS_MAX: usize = 100_000;
 
-type Inputs = Vec<(String, Tensor)>;
+type NamedInputs = Vec<(String, Tensor)>;
 
 /// Keeps as many runs in flight as the configuration says, for `time`. Each concurrent stream makes
 /// at least one run. Gives up at `latest`.
 pub(super) async fn measure(
     pin: &Pin,
-    inputs: Inputs,
+    inputs: NamedInputs,
     configuration: &Configuration,
     time: Duration,
     latest: Instant,

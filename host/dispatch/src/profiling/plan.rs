@@ -29,7 +29,7 @@ pub struct Configuration {
 
 /// The resources for the measured runs.
 #[derive(Debug, Clone, Copy)]
-pub struct Room {
+pub struct ProfilingResources {
     /// The maximum number of threads for one run.
     pub threads_max: u32,
     /// The number of concurrent runs on the device.
@@ -41,7 +41,7 @@ pub struct Room {
 /// The configurations to measure, in this order: for equal threads and concurrency, the batch size
 /// increases.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct ProfilingPlan {
     /// The configurations, at least one.
     pub configurations: Vec<Configuration>,
     /// The number of requested combinations that need more cores than the device has.
@@ -54,7 +54,7 @@ pub struct Plan {
 
 /// The reason why a request cannot be measured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
+pub enum ProfilingPlanError {
     /// A parameter of the request is out of bounds.
     #[error("{what} = {value} is not within 1 to {max}: {why}")]
     Bounds {
@@ -96,9 +96,12 @@ impl Configuration {
     }
 }
 
-impl Plan {
+impl ProfilingPlan {
     /// Plans the configurations that a client requests, within `room`.
-    pub fn for_request(request: &ProfileRequest, room: &Room) -> Result<Self, PlanError> {
+    pub fn for_request(
+        request: &ProfileRequest,
+        room: &ProfilingResources,
+    ) -> Result<Self, ProfilingPlanError> {
         let batch_max = if room.takes_batches { Batching::SIZE_MAX_CAP } else { 1 };
         let threads = list("threads", &request.threads, room.threads_max, "the device's processors", || {
             doubling(room.threads_max.min(THREADS_UNASKED_MAX))
@@ -129,13 +132,13 @@ impl Plan {
             })
             .collect();
         if configurations.is_empty() {
-            return Err(PlanError::NoRoom(processors));
+            return Err(ProfilingPlanError::NoRoom(processors));
         }
         if configurations.len() > CONFIGURATIONS_MAX {
-            return Err(PlanError::TooMany(configurations.len()));
+            return Err(ProfilingPlanError::TooMany(configurations.len()));
         }
         if duration_ms * configurations.len() as u64 > ALL_DURATIONS_MS_MAX {
-            return Err(PlanError::TooLong { configurations: configurations.len(), duration_ms });
+            return Err(ProfilingPlanError::TooLong { configurations: configurations.len(), duration_ms });
         }
         Ok(Self {
             left_out: asked - configurations.len(),
@@ -160,7 +163,7 @@ fn list(
     max: u32,
     why: &'static str,
     default: impl FnOnce() -> Vec<u32>,
-) -> Result<Vec<u32>, PlanError> {
+) -> Result<Vec<u32>, ProfilingPlanError> {
     if asked.is_empty() {
         return Ok(default());
     }
@@ -172,8 +175,12 @@ fn list(
     Ok(list)
 }
 
-fn bounds(what: &'static str, value: u64, max: u64, why: &'static str) -> Result<(), PlanError> {
-    if (1..=max).contains(&value) { Ok(()) } else { Err(PlanError::Bounds { what, value, max, why }) }
+fn bounds(what: &'static str, value: u64, max: u64, why: &'static str) -> Result<(), ProfilingPlanError> {
+    if (1..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(ProfilingPlanError::Bounds { what, value, max, why })
+    }
 }
 
 /// The powers of two below `max`, and `max`.
@@ -189,13 +196,13 @@ fn doubling(max: u32) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    const ROOM: Room = Room { threads_max: 4, slots: 4, takes_batches: true };
+    const ROOM: ProfilingResources = ProfilingResources { threads_max: 4, slots: 4, takes_batches: true };
 
-    fn plan(json: &str, room: &Room) -> Result<Plan, PlanError> {
-        Plan::for_request(&serde_json::from_str(json).unwrap(), room)
+    fn plan(json: &str, room: &ProfilingResources) -> Result<ProfilingPlan, ProfilingPlanError> {
+        ProfilingPlan::for_request(&serde_json::from_str(json).unwrap(), room)
     }
 
-    fn triples(plan: &Plan) -> Vec<(u32, u32, u32)> {
+    fn triples(plan: &ProfilingPlan) -> Vec<(u32, u32, u32)> {
         plan.configurations.iter().map(|one| (one.threads, one.batch, one.concurrency)).collect()
     }
 
@@ -206,11 +213,12 @@ mod tests {
         let expected = [(1, 1), (1, 4), (2, 1), (4, 1)];
         assert_eq!(pairs, expected.iter().flat_map(|pair| [*pair; 4]).collect::<Vec<_>>());
         assert_eq!((all.left_out, all.duration), (8, Duration::from_secs(1)));
-        let small = plan("{}", &Room { threads_max: 1, slots: 1, takes_batches: false }).unwrap();
+        let small =
+            plan("{}", &ProfilingResources { threads_max: 1, slots: 1, takes_batches: false }).unwrap();
         assert_eq!(triples(&small), [(1, 1, 1)]);
         // For any realistic number of cores, the default plan stays within all limits.
         for processors in 1..512 {
-            let room = Room { threads_max: processors, slots: processors, takes_batches: true };
+            let room = ProfilingResources { threads_max: processors, slots: processors, takes_batches: true };
             assert!(plan("{}", &room).is_ok(), "{processors}");
         }
     }
@@ -244,8 +252,8 @@ mod tests {
         let batches: Vec<String> = (1..=65).map(|batch| batch.to_string()).collect();
         let many =
             format!(r#"{{"threads":[1],"concurrency":[1],"duration_ms":1,"batch":[{}]}}"#, batches.join(","));
-        assert_eq!(plan(&many, &ROOM), Err(PlanError::TooMany(65)));
-        let alone = Room { takes_batches: false, ..ROOM };
+        assert_eq!(plan(&many, &ROOM), Err(ProfilingPlanError::TooMany(65)));
+        let alone = ProfilingResources { takes_batches: false, ..ROOM };
         assert!(plan(r#"{"batch":[2]}"#, &alone).unwrap_err().to_string().contains("no batch dimension"));
     }
 

@@ -1,7 +1,7 @@
 //! Advice for the owner of a deployed function: denied imports, and possible improvements.
 
 use crate::NodeState;
-use weir_sandbox::component::policy::{self, Verdict};
+use weir_sandbox::component::policy::{self, ImportVerdict};
 use weir_types::FunctionManifest;
 use weir_types::api::FunctionVersion;
 
@@ -10,7 +10,7 @@ const LARGE_COMPONENT_BYTES: u64 = 8 << 20;
 
 /// Returns the imports that are linked to denying implementations.
 pub(super) fn denied_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
-    imports.iter().filter(|name| policy::verdict(name, manifest) == Verdict::Denied).cloned().collect()
+    imports.iter().filter(|name| policy::verdict(name, manifest) == ImportVerdict::Denied).cloned().collect()
 }
 
 /// Returns the imports for which the manifest grants nothing: denied imports, and models and
@@ -19,7 +19,7 @@ pub(super) fn ungranted_imports(imports: &[String], manifest: &FunctionManifest)
     let grants_nothing = |name: &String| match name.split('@').next() {
         Some("weir:inference/models") => manifest.models.is_empty(),
         Some("weir:inference/objects") => manifest.objects.is_empty(),
-        _ => policy::verdict(name, manifest) == Verdict::Denied,
+        _ => policy::verdict(name, manifest) == ImportVerdict::Denied,
     };
     imports.iter().filter(|name| grants_nothing(name)).cloned().collect()
 }

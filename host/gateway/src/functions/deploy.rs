@@ -4,7 +4,7 @@ use super::advice::{advice, denied_imports, ungranted_imports};
 use super::{Node, find, parse_name};
 use crate::cached;
 use crate::error::ApiError;
-use crate::uploads::{self, Received};
+use crate::uploads::{self, ReceivedUpload};
 use crate::workflows::refuse_name_of_workflow;
 use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
@@ -12,7 +12,7 @@ use axum::{Extension, Json};
 use std::time::Duration;
 use weir_control::registry::FunctionRecord;
 use weir_sandbox::SandboxConfig;
-use weir_sandbox::component::LoadError;
+use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
 use weir_sandbox::instance::Needs;
 use weir_telemetry::Phase;
@@ -32,14 +32,14 @@ struct Ready {
 
 /// `PUT /v1/functions/{name}`.
 pub(crate) async fn deploy(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Deployed>, ApiError> {
     let name = parse_name(&name)?;
     refuse_name_of_workflow(&node, &caller.tenant, &name)?;
-    let Received { manifest, options, staged, place: _place } =
+    let ReceivedUpload { manifest, options, staged, place: _place } =
         uploads::receive(&node, &caller, request, &node.blobs, node.config.sandbox.component_bytes_max)
             .await?;
     check_caps(&manifest, &node)?;
@@ -111,8 +111,8 @@ async fn make_ready(node: &NodeState, tenant: &TenantId, staged: &Staged) -> Res
     drop(turn);
     node.metrics.phase(Phase::Compile, Duration::from_millis(compiled.compile_time_ms));
     let needs = node.components.try_out(digest, compiled.kind).await.map_err(|error| match error {
-        LoadError::Broken(_) => CompileError::unfit(&error).into(),
-        LoadError::Missing => ApiError::internal(&error),
+        ComponentLoadError::Broken(_) => CompileError::unfit(&error).into(),
+        ComponentLoadError::Missing => ApiError::internal(&error),
     })?;
     Ok(Ready {
         kind: compiled.kind,

@@ -39,7 +39,7 @@ impl Default for LogQuery {
 
 /// `GET /v1/functions/{name}/logs`, as newline-delimited JSON; readers skip empty lines.
 pub(crate) async fn logs(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     query: Result<Query<LogQuery>, QueryRejection>,

@@ -11,12 +11,12 @@ use tonic::Status;
 use weir_device::Arena;
 
 /// Bytes that one call has received, reserved in the arena until the call ends.
-pub(super) struct Reserved {
+pub(super) struct ReservedBytes {
     arena: Arena,
     bytes: AtomicU64,
 }
 
-impl Reserved {
+impl ReservedBytes {
     pub(super) fn new(arena: &Arena) -> Self {
         Self { arena: arena.clone(), bytes: AtomicU64::new(0) }
     }
@@ -33,25 +33,25 @@ impl Reserved {
     }
 }
 
-impl Drop for Reserved {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
 /// Request body that counts the bytes that it yields.
-pub(super) struct Counted {
+pub(super) struct CountedBody {
     body: Body,
-    reserved: Arc<Reserved>,
+    reserved: Arc<ReservedBytes>,
 }
 
-impl Counted {
-    pub(super) fn new(body: Body, reserved: Arc<Reserved>) -> Self {
+impl CountedBody {
+    pub(super) fn new(body: Body, reserved: Arc<ReservedBytes>) -> Self {
         Self { body, reserved }
     }
 }
 
-impl HttpBody for Counted {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -85,11 +85,11 @@ mod tests {
     #[tokio::test]
     async fn received_bytes_count_until_the_call_ends() {
         let arena = Arena::new(1_000);
-        let reserved = Arc::new(Reserved::new(&arena));
-        let body = Counted::new(Body::from(vec![0; 600]), reserved.clone());
+        let reserved = Arc::new(ReservedBytes::new(&arena));
+        let body = CountedBody::new(Body::from(vec![0; 600]), reserved.clone());
         assert_eq!(body.collect().await.unwrap().to_bytes().len(), 600);
         assert_eq!(arena.used_bytes(), 600);
-        let more = Counted::new(Body::from(vec![0; 600]), reserved.clone());
+        let more = CountedBody::new(Body::from(vec![0; 600]), reserved.clone());
         assert_eq!(more.collect().await.unwrap_err().code(), tonic::Code::Unavailable);
         drop(reserved);
         assert_eq!(arena.used_bytes(), 0);

@@ -1,7 +1,7 @@
 //! Conversion of inference requests and responses from and to messages.
 
 use super::super::error::ApiError;
-use super::super::v2::{Answered, Asked, CallLimits, Input, Unresolved, classify};
+use super::super::v2::{Answered, CallLimits, InferenceContent, RequestInput, Unresolved, classify};
 use crate::NodeState;
 use bytes::Bytes;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ fn asked(message: ModelInferRequest) -> Result<Unresolved, ApiError> {
         timeout: number(&parameters, "timeout")?,
     };
     let mut raw = raw_input_contents.into_iter();
-    let mut given: Vec<(String, Input)> = Vec::with_capacity(inputs.len());
+    let mut given: Vec<(String, RequestInput)> = Vec::with_capacity(inputs.len());
     for described in inputs {
         let name = described.name.clone();
         let wrong = |why: String| invalid(format!("input {name:?}: {why}"));
@@ -55,7 +55,7 @@ fn asked(message: ModelInferRequest) -> Result<Unresolved, ApiError> {
         return Err(invalid("there are more raw_input_contents than inputs without contents".to_owned()));
     }
     let outputs = outputs.into_iter().map(output).collect::<Result<Vec<_>, _>>()?;
-    let asked = Asked {
+    let asked = InferenceContent {
         id: Some(id).filter(|id| !id.is_empty()),
         parameters,
         inputs: Vec::new(),
@@ -69,7 +69,7 @@ fn input(
     input: InferInputTensor,
     region: Option<Region>,
     raw: &mut impl Iterator<Item = Bytes>,
-) -> Result<Input, String> {
+) -> Result<RequestInput, String> {
     let known = ElementType::ALL.iter().find(|known| known.as_str() == input.datatype);
     let datatype = *known.ok_or_else(|| format!("there is no datatype {:?}", input.datatype))?;
     let dimension =
@@ -81,12 +81,12 @@ fn input(
         (None, None) => {
             raw.next().ok_or("it has neither contents, raw_input_contents nor a shared_memory_region")?
         }
-        (None, Some(region)) => return Ok(Input::Kept { datatype, shape, region }),
+        (None, Some(region)) => return Ok(RequestInput::Kept { datatype, shape, region }),
         (Some(_), Some(_)) => {
             return Err("it has both contents and a shared_memory_region; leave one out".to_owned());
         }
     };
-    Tensor::new(datatype, shape, data.into()).map(Input::Here).map_err(|error| error.to_string())
+    Tensor::new(datatype, shape, data.into()).map(RequestInput::Here).map_err(|error| error.to_string())
 }
 
 /// Returns the named object that takes the place of data, if any.

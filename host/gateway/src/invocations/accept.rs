@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::LOCATION;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::time::Instant;
-use weir_asynchronous::{Offer, check_callback};
+use weir_asynchronous::{InvocationRequest, check_callback};
 use weir_call::headers::REQUEST_ID;
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, FunctionKind, Name, TenantId, Version};
@@ -47,7 +47,7 @@ pub(crate) async fn accept(
     }
     let mut request = request;
     request.headers_mut().insert(REQUEST_ID, id.header());
-    let offer = Offer {
+    let offer = InvocationRequest {
         tenant: tenant.clone(),
         kind,
         name,

@@ -29,7 +29,7 @@ pub(crate) struct CapacityQuery {
 
 /// `GET /v1/models/{name}/capacity`.
 pub(crate) async fn capacity(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     query: Result<Query<CapacityQuery>, QueryRejection>,

@@ -17,7 +17,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use weir_call::Objective;
-use weir_dispatch::profiling::{Inputs, InputsError, Plan, PlanError, Profiling, Room, TIME_MAX};
+use weir_dispatch::profiling::{
+    GeneratedInputs, InputsError, Profiling, ProfilingPlan, ProfilingPlanError, ProfilingResources, TIME_MAX,
+};
 use weir_dispatch::{CallCtx, ModelTarget};
 use weir_inference::PRIORITY_DEFAULT;
 use weir_telemetry::Trace;
@@ -34,7 +36,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// `POST /v1/models/{name}/profile`, answered with newline-delimited JSON; readers skip empty
 /// lines.
 pub(crate) async fn profile(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Extension(id): Extension<RequestId>,
     Path(name): Path<String>,
@@ -73,11 +75,11 @@ pub(crate) async fn profile(
     let cache = &ready.device().cache;
     let takes_batches = ready.pin().signature().has_batch_dimension();
     let slots = u32::try_from(cache.slots()).unwrap_or(u32::MAX);
-    let room = Room { threads_max: cache.threads_max(), slots, takes_batches };
-    let plan = Plan::for_request(&request, &room)?;
+    let room = ProfilingResources { threads_max: cache.threads_max(), slots, takes_batches };
+    let plan = ProfilingPlan::for_request(&request, &room)?;
     let mask = entry.record.manifest.batching.mask.as_deref();
     let batch_max = plan.configurations.iter().map(|one| one.batch).max().unwrap_or(1);
-    let inputs = Inputs::new(ready.pin().signature(), mask, request.dims, batch_max)?;
+    let inputs = GeneratedInputs::new(ready.pin().signature(), mask, request.dims, batch_max)?;
     let profiling = Profiling {
         models: node.models.clone(),
         arena: node.arena.clone(),
@@ -124,11 +126,11 @@ fn line(event: &ProfileEvent) -> Result<Bytes, std::io::Error> {
     Ok(json.into())
 }
 
-impl From<PlanError> for ApiError {
-    fn from(error: PlanError) -> Self {
+impl From<ProfilingPlanError> for ApiError {
+    fn from(error: ProfilingPlanError) -> Self {
         let code = match &error {
-            PlanError::Bounds { .. } | PlanError::NoRoom(_) => ErrorCode::InvalidRequest,
-            PlanError::TooMany(_) | PlanError::TooLong { .. } => ErrorCode::LimitOverCap,
+            ProfilingPlanError::Bounds { .. } | ProfilingPlanError::NoRoom(_) => ErrorCode::InvalidRequest,
+            ProfilingPlanError::TooMany(_) | ProfilingPlanError::TooLong { .. } => ErrorCode::LimitOverCap,
         };
         Self::new(code, error.to_string())
     }

@@ -8,10 +8,10 @@ use tokio::time::Instant;
 /// Counts the requests in progress on one connection, and records the end of the last request.
 /// Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Activity(Arc<Shared>);
+pub(super) struct Activity(Arc<ActivityShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct ActivityShared {
     opened: Instant,
     under_way: AtomicU32,
     /// End of the last request, in milliseconds after `opened`; zero before the first request has
@@ -21,20 +21,20 @@ struct Shared {
 
 /// One request, from its head until the client has taken the last byte of its response.
 #[derive(Debug)]
-pub(super) struct UnderWay(Activity);
+pub(super) struct RequestInProgress(Activity);
 
 impl Activity {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ActivityShared {
             opened: Instant::now(),
             under_way: AtomicU32::new(0),
             idle_since_ms: AtomicU64::new(0),
         }))
     }
 
-    pub(super) fn begin(&self) -> UnderWay {
+    pub(super) fn begin(&self) -> RequestInProgress {
         self.0.under_way.fetch_add(1, Ordering::Relaxed);
-        UnderWay(self.clone())
+        RequestInProgress(self.clone())
     }
 
     /// Returns once the connection has been idle for `first` after it opened, or for `later` after
@@ -55,7 +55,7 @@ impl Activity {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         let shared = &self.0.0;
         let age_ms = u64::try_from(shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);

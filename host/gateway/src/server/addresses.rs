@@ -7,22 +7,22 @@ use std::sync::Arc;
 
 /// Counts open connections by remote address. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Addresses(Arc<Shared>);
+pub(super) struct RemoteAddresses(Arc<AddressesShared>);
 
-struct Shared {
+struct AddressesShared {
     per_address_max: usize,
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// An open connection of an address.
 pub(super) struct AddressPermit {
-    addresses: Addresses,
+    addresses: RemoteAddresses,
     from: IpAddr,
 }
 
-impl Addresses {
+impl RemoteAddresses {
     pub(super) fn new(per_address_max: usize) -> Self {
-        Self(Arc::new(Shared { per_address_max, open: Mutex::default() }))
+        Self(Arc::new(AddressesShared { per_address_max, open: Mutex::default() }))
     }
 
     /// Counts a connection; `None` if the address has as many as it may.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn connections_of_an_address_are_limited_and_released() {
-        let addresses = Addresses::new(2);
+        let addresses = RemoteAddresses::new(2);
         let open = |ip: &str| addresses.open(ip.parse().unwrap());
         let first = open("192.0.2.1").unwrap();
         let second = open("::ffff:192.0.2.1").unwrap();

@@ -1,8 +1,8 @@
 //! Bodies of answers on a connection: counted while the client takes them.
 
-use super::activity::UnderWay;
-use super::connection::Connection;
-use super::progress::{Progress, StallTimer};
+use super::activity::RequestInProgress;
+use super::connection::ConnectionState;
+use super::progress::{StallTimer, WriteProgress};
 use crate::answers::{CountedBytes, Scopes};
 use axum::body::Body;
 use bytes::{Buf, Bytes};
@@ -13,7 +13,7 @@ use std::io::IoSlice;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use weir_call::body::Overrun;
+use weir_call::body::BodyOverrun;
 use weir_telemetry::CutCause;
 
 /// Bytes that may wait in an HTTP/2 connection after the end of their answer. The stream of a
@@ -22,24 +22,24 @@ const H2_TAIL_BYTES_MAX: u64 = 64 << 10;
 
 /// One answer, from its head until the connection has written or dropped its last byte.
 #[derive(Debug)]
-pub(super) struct Answer {
-    connection: Connection,
+pub(super) struct ResponseTracker {
+    connection: ConnectionState,
     /// Bytes of this answer that wait for the client.
-    progress: Progress,
+    progress: WriteProgress,
     /// Set when the function that writes the answer exceeds its limit of time.
-    overrun: Option<Overrun>,
+    overrun: Option<BodyOverrun>,
     scopes: Arc<Scopes>,
     /// Memory of an answer that was complete from its start.
     whole: Option<CountedBytes>,
     /// Wakes the body when no bytes wait any more.
     drained: AtomicWaker,
-    _under_way: UnderWay,
+    _under_way: RequestInProgress,
 }
 
 /// Body of an answer.
 pub(super) struct AnswerBody {
     body: Body,
-    answer: Arc<Answer>,
+    answer: Arc<ResponseTracker>,
     /// Whether the end waits until few bytes are left.
     is_end_held: bool,
     /// Trailers behind bytes that still wait.
@@ -50,22 +50,22 @@ pub(super) struct AnswerBody {
 /// Piece of an answer's body. Counts until it is written or dropped.
 pub(super) struct Piece {
     bytes: Bytes,
-    answer: Arc<Answer>,
+    answer: Arc<ResponseTracker>,
     _counted: Option<CountedBytes>,
 }
 
-impl Answer {
+impl ResponseTracker {
     /// Creates the record of an answer, whose memory counts in `scopes`.
     pub(super) fn new(
-        connection: Connection,
-        under_way: UnderWay,
+        connection: ConnectionState,
+        under_way: RequestInProgress,
         scopes: Arc<Scopes>,
         whole: Option<CountedBytes>,
-        overrun: Option<Overrun>,
+        overrun: Option<BodyOverrun>,
     ) -> Arc<Self> {
         Arc::new(Self {
             connection,
-            progress: Progress::default(),
+            progress: WriteProgress::default(),
             overrun,
             scopes,
             whole,
@@ -91,8 +91,8 @@ impl Answer {
 /// Is ready with the reason once an answer must be cut off: bytes wait in `progress`, and the
 /// client takes too few, or the function that writes the answer has exceeded its time.
 pub(super) fn poll_cut(
-    progress: &Progress,
-    overrun: Option<&Overrun>,
+    progress: &WriteProgress,
+    overrun: Option<&BodyOverrun>,
     timer: &mut StallTimer,
     cx: &mut Context<'_>,
 ) -> Poll<CutCause> {
@@ -105,7 +105,7 @@ pub(super) fn poll_cut(
 
 impl AnswerBody {
     /// Wraps the body of `answer`. `is_h2`: whether it is sent on a stream of HTTP/2.
-    pub(super) fn new(body: Body, answer: Arc<Answer>, is_h2: bool) -> Self {
+    pub(super) fn new(body: Body, answer: Arc<ResponseTracker>, is_h2: bool) -> Self {
         Self { body, answer, is_end_held: is_h2, trailers: None, has_ended: false }
     }
 

@@ -1,8 +1,8 @@
 //! State of one connection, which its requests share.
 
-use super::activity::{Activity, UnderWay};
+use super::activity::{Activity, RequestInProgress};
 use super::answer::poll_cut;
-use super::progress::{Progress, StallTimer};
+use super::progress::{StallTimer, WriteProgress};
 use crate::answers::AnswerBudget;
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
@@ -12,22 +12,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use weir_call::body::Overrun;
+use weir_call::body::BodyOverrun;
 use weir_telemetry::CutCause;
 
 /// State of one connection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Connection(Arc<Shared>);
+pub(super) struct ConnectionState(Arc<ConnectionShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct ConnectionShared {
     activity: Activity,
     /// Bytes of all answers.
-    progress: Progress,
+    progress: WriteProgress,
     /// Memory of answers that the client has not taken.
     answer_bytes: Gauge,
     /// The limit of time of the function that writes the current answer of HTTP/1.
-    overrun: Mutex<Option<Overrun>>,
+    overrun: Mutex<Option<BodyOverrun>>,
     is_cut: AtomicBool,
 }
 
@@ -40,11 +40,11 @@ pub(super) struct Timeouts {
     pub(super) later: Duration,
 }
 
-impl Connection {
+impl ConnectionState {
     pub(super) fn new() -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ConnectionShared {
             activity: Activity::new(),
-            progress: Progress::default(),
+            progress: WriteProgress::default(),
             answer_bytes: Gauge::default(),
             overrun: Mutex::default(),
             is_cut: AtomicBool::new(false),
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     /// Counts a request in progress until the returned value is dropped.
-    pub(super) fn begin(&self) -> UnderWay {
+    pub(super) fn begin(&self) -> RequestInProgress {
         self.0.activity.begin()
     }
 
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn progress(&self) -> &Progress {
+    pub(super) fn progress(&self) -> &WriteProgress {
         &self.0.progress
     }
 
@@ -87,7 +87,7 @@ impl Connection {
     }
 
     /// Sets the limit of time of the current answer of HTTP/1, which has one at a time.
-    pub(super) fn set_overrun(&self, overrun: Option<Overrun>) {
+    pub(super) fn set_overrun(&self, overrun: Option<BodyOverrun>) {
         *self.0.overrun.lock() = overrun;
     }
 

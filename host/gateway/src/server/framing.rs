@@ -1,10 +1,11 @@
-//! Framing of HTTP/1 requests: where heads, bodies and chunks begin and end. Pure, without buffers for
-//! more than one line.
+//! Framing of HTTP/1 requests: where heads, bodies and chunks begin and end. Pure, without buffers
+//! for more than one line.
 //!
 //! hyper accepts two kinds of heads that other servers and proxies may read differently, so that a
-//! request hides in another: lines that end without a carriage return, and a body with both a length
-//! and chunks. By the time that it hands a request over, neither can be seen. [`Framing`] follows the
-//! bytes on their way to hyper, and accepts less than hyper does: it refuses everything that it does not know.
+//! request hides in another: lines that end without a carriage return, and a body with both a
+//! length and chunks. By the time that it hands a request over, neither can be seen. [`Framing`]
+//! follows the bytes on their way to hyper, and accepts less than hyper does: it refuses everything
+//! that it does not know.
 
 /// Bytes of a line that are looked at. Longer lines are refused if they say how long a body is.
 const LINE_BYTES: usize = 256;
@@ -14,7 +15,7 @@ const HTTP_2: &[u8] = b"PRI * HTTP/2.0";
 /// Place in the stream of a connection.
 #[derive(Debug)]
 pub(super) struct Framing {
-    place: Place,
+    place: FramingState,
     line: Line,
     head: Head,
     /// Whether no request line has been seen.
@@ -22,7 +23,7 @@ pub(super) struct Framing {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FramingState {
     /// Before or in the request line.
     Request,
     Header,
@@ -59,7 +60,7 @@ struct Refused;
 impl Framing {
     pub(super) fn new() -> Self {
         let line = Line { start: [0; LINE_BYTES], len: 0, is_ending: false };
-        Self { place: Place::Request, line, head: Head::default(), is_first: true }
+        Self { place: FramingState::Request, line, head: Head::default(), is_first: true }
     }
 
     /// Follows the next bytes. On an error, returns the offset of the first byte that is refused;
@@ -68,19 +69,23 @@ impl Framing {
         let mut at = 0;
         while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
             match &mut self.place {
-                Place::Other => return Ok(()),
-                Place::Body(left) | Place::Chunk(left) => {
+                FramingState::Other => return Ok(()),
+                FramingState::Body(left) | FramingState::Chunk(left) => {
                     let taken = usize::try_from(*left).unwrap_or(usize::MAX).min(rest.len());
                     *left -= taken as u64;
                     at += taken;
                     if *left == 0 {
                         self.place = match self.place {
-                            Place::Chunk(_) => Place::ChunkEnd,
-                            _ => Place::Request,
+                            FramingState::Chunk(_) => FramingState::ChunkEnd,
+                            _ => FramingState::Request,
                         };
                     }
                 }
-                Place::Request | Place::Header | Place::ChunkSize | Place::ChunkEnd | Place::Trailer => {
+                FramingState::Request
+                | FramingState::Header
+                | FramingState::ChunkSize
+                | FramingState::ChunkEnd
+                | FramingState::Trailer => {
                     for byte in rest {
                         match self.line.push(*byte) {
                             Ok(false) => at += 1,
@@ -104,25 +109,27 @@ impl Framing {
         let line = line.get(..len.min(LINE_BYTES)).unwrap_or_default();
         self.place = match self.place {
             // Empty lines before a request are ignored.
-            Place::Request if len == 0 => Place::Request,
-            Place::Request if self.is_first && line == HTTP_2 => Place::Other,
-            Place::Request => {
+            FramingState::Request if len == 0 => FramingState::Request,
+            FramingState::Request if self.is_first && line == HTTP_2 => FramingState::Other,
+            FramingState::Request => {
                 self.is_first = false;
-                Place::Header
+                FramingState::Header
             }
-            Place::Header if len == 0 => std::mem::take(&mut self.head).body()?,
-            Place::Header => {
+            FramingState::Header if len == 0 => std::mem::take(&mut self.head).body()?,
+            FramingState::Header => {
                 self.head.note(line, len)?;
-                Place::Header
+                FramingState::Header
             }
-            Place::ChunkSize => match chunk_size(line)? {
-                0 => Place::Trailer,
-                size => Place::Chunk(size),
+            FramingState::ChunkSize => match chunk_size(line)? {
+                0 => FramingState::Trailer,
+                size => FramingState::Chunk(size),
             },
-            Place::ChunkEnd if len == 0 => Place::ChunkSize,
-            Place::Trailer if len == 0 => Place::Request,
-            Place::Trailer => Place::Trailer,
-            Place::ChunkEnd | Place::Body(_) | Place::Chunk(_) | Place::Other => return Err(Refused),
+            FramingState::ChunkEnd if len == 0 => FramingState::ChunkSize,
+            FramingState::Trailer if len == 0 => FramingState::Request,
+            FramingState::Trailer => FramingState::Trailer,
+            FramingState::ChunkEnd | FramingState::Body(_) | FramingState::Chunk(_) | FramingState::Other => {
+                return Err(Refused);
+            }
         };
         Ok(())
     }
@@ -178,11 +185,11 @@ impl Head {
     }
 
     /// The place after the head.
-    fn body(self) -> Result<Place, Refused> {
+    fn body(self) -> Result<FramingState, Refused> {
         match (self.length, self.chunks) {
-            (None | Some(0), None) => Ok(Place::Request),
-            (Some(length), None) => Ok(Place::Body(length)),
-            (None, Some(true)) => Ok(Place::ChunkSize),
+            (None | Some(0), None) => Ok(FramingState::Request),
+            (Some(length), None) => Ok(FramingState::Body(length)),
+            (None, Some(true)) => Ok(FramingState::ChunkSize),
             (_, Some(_)) => Err(Refused),
         }
     }
@@ -212,7 +219,7 @@ mod tests {
     fn followed(bytes: &[u8]) -> (Option<usize>, bool) {
         let mut framing = Framing::new();
         let refused = framing.follow(bytes).err();
-        (refused, framing.place == Place::Request && framing.line.len == 0)
+        (refused, framing.place == FramingState::Request && framing.line.len == 0)
     }
 
     #[track_caller]

@@ -1,6 +1,6 @@
 //! Closes a connection so that the client can still read its response.
 
-use super::connection::Connection;
+use super::connection::ConnectionState;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,7 +19,7 @@ const TIME_MAX: Duration = Duration::from_secs(2);
 /// bytes, the client's kernel would discard the response that explains the rejection.
 pub(super) struct Linger {
     stream: TcpStream,
-    connection: Connection,
+    connection: ConnectionState,
     closing: Option<Closing>,
 }
 
@@ -29,7 +29,7 @@ struct Closing {
 }
 
 impl Linger {
-    pub(super) fn new(stream: TcpStream, connection: Connection) -> Self {
+    pub(super) fn new(stream: TcpStream, connection: ConnectionState) -> Self {
         Self { stream, connection, closing: None }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
     async fn client_that_is_still_sending_can_read_the_response() {
         let (mut client, server) = pair().await;
         let serve = async {
-            let mut server = Linger::new(server, Connection::new());
+            let mut server = Linger::new(server, ConnectionState::new());
             server.write_all(b"no").await.unwrap();
             server.shutdown().await.unwrap();
         };
@@ -134,7 +134,7 @@ mod tests {
     async fn lingering_close_times_out() {
         let (client, server) = pair().await;
         let started = tokio::time::Instant::now();
-        Linger::new(server, Connection::new()).shutdown().await.unwrap();
+        Linger::new(server, ConnectionState::new()).shutdown().await.unwrap();
         assert!(started.elapsed() >= TIME_MAX);
         drop(client);
     }

@@ -9,7 +9,7 @@ use tokio::time::{Sleep, sleep};
 
 /// Bytes of one answer, or of all answers of a connection, on their way to the client.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct WriteProgress {
     /// Bytes handed to the connection and not written to its socket.
     waiting_bytes: AtomicU64,
     /// Bytes written to the socket so far.
@@ -18,7 +18,7 @@ pub(super) struct Progress {
     drained: AtomicU64,
 }
 
-impl Progress {
+impl WriteProgress {
     /// Adds bytes that wait for the client.
     pub(super) fn add(&self, bytes: u64) {
         self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl StallTimer {
     }
 
     /// Is ready once bytes have waited throughout a window in which the client took too few.
-    pub(super) fn poll(&mut self, progress: &Progress, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(&mut self, progress: &WriteProgress, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if progress.waiting_bytes() == 0 {
                 self.armed = None;
@@ -107,13 +107,13 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(60);
 
-    async fn stalled(timer: &mut StallTimer, progress: &Progress) {
+    async fn stalled(timer: &mut StallTimer, progress: &WriteProgress) {
         poll_fn(|cx| timer.poll(progress, cx)).await;
     }
 
     #[tokio::test(start_paused = true)]
     async fn client_that_takes_nothing_is_detected_after_one_window() {
-        let progress = Progress::default();
+        let progress = WriteProgress::default();
         progress.add(10);
         let started = Instant::now();
         stalled(&mut StallTimer::new(WINDOW, 100), &progress).await;
@@ -122,7 +122,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn steady_client_is_not_detected_and_a_slower_one_is() {
-        let progress = Progress::default();
+        let progress = WriteProgress::default();
         progress.add(100_000);
         let mut timer = StallTimer::new(WINDOW, 100);
         let started = Instant::now();
@@ -146,7 +146,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn drained_answers_restart_the_window() {
-        let progress = Progress::default();
+        let progress = WriteProgress::default();
         let mut timer = StallTimer::new(WINDOW, 100);
         let started = Instant::now();
         progress.add(10);

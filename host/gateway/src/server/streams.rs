@@ -1,6 +1,6 @@
 //! Tasks of HTTP/2 requests, which end when the client of an answer stalls.
 
-use super::answer::Answer;
+use super::answer::ResponseTracker;
 use super::progress::StallTimer;
 use crate::answers::AnswerBudget;
 use std::future::poll_fn;
@@ -21,7 +21,7 @@ pub(super) struct Streams {
 
 tokio::task_local! {
     /// The answer of the request that the current task serves, once there is one.
-    static ANSWER: Arc<OnceLock<Arc<Answer>>>;
+    static ANSWER: Arc<OnceLock<Arc<ResponseTracker>>>;
 }
 
 impl Streams {
@@ -30,7 +30,7 @@ impl Streams {
     }
 
     /// Lets the task of the current request observe its answer.
-    pub(super) fn observe(answer: &Arc<Answer>) {
+    pub(super) fn observe(answer: &Arc<ResponseTracker>) {
         // Requests of HTTP/1 have no task, and their connection observes their answers.
         let _ = ANSWER.try_with(|current| current.set(answer.clone()));
     }
@@ -41,7 +41,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
         let budget = self.budget.clone();
         // The task ends with its connection.
         drop(self.threads.spawn(async move {
-            let answer = Arc::<OnceLock<Arc<Answer>>>::default();
+            let answer = Arc::<OnceLock<Arc<ResponseTracker>>>::default();
             let mut timer = StallTimer::for_stream(budget.config());
             let mut serving = pin!(ANSWER.scope(answer.clone(), stream));
             let cut = poll_fn(|cx| {
@@ -49,7 +49,7 @@ impl<F: Future<Output: Send> + Send + 'static> hyper::rt::Executor<F> for Stream
                     return Poll::Ready(None);
                 }
                 match answer.get() {
-                    Some(answer) => Answer::poll_cut(answer, &mut timer, cx).map(Some),
+                    Some(answer) => ResponseTracker::poll_cut(answer, &mut timer, cx).map(Some),
                     None => Poll::Pending,
                 }
             });

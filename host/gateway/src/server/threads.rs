@@ -21,26 +21,26 @@ const BLOCKING_THREADS_MAX: usize = 128;
 
 /// Connection threads, which run until they are stopped or dropped.
 pub struct Threads {
-    places: Vec<Place>,
+    places: Vec<ConnectionRuntime>,
     threads: Vec<JoinHandle<()>>,
     stop: CancellationToken,
 }
 
 /// Runtimes that can serve connections.
-pub(super) struct Places {
-    threads: Vec<Place>,
-    shared: Place,
+pub(super) struct ConnectionRuntimes {
+    threads: Vec<ConnectionRuntime>,
+    shared: ConnectionRuntime,
 }
 
 /// Runtime of one thread, or of threads that share work, with the number of its connections.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct ConnectionRuntime {
     runtime: Handle,
     connections: Arc<AtomicUsize>,
 }
 
 /// Connection counted on a runtime until dropped.
-pub(super) struct Placed(Arc<AtomicUsize>);
+pub(super) struct RuntimeGuard(Arc<AtomicUsize>);
 
 impl Threads {
     /// Starts `count` threads. Each ends within `shutdown` after a stop.
@@ -53,7 +53,7 @@ impl Threads {
                 .thread_name("weir-gateway")
                 .build()
                 .context("cannot start a thread for connections")?;
-            let place = Place { runtime: runtime.handle().clone(), connections: Arc::default() };
+            let place = ConnectionRuntime { runtime: runtime.handle().clone(), connections: Arc::default() };
             let stop = started.stop.clone();
             let thread = std::thread::Builder::new().name("weir-gateway".to_owned());
             let thread = thread.spawn(move || run(runtime, &stop, shutdown));
@@ -65,9 +65,9 @@ impl Threads {
 
     /// Returns the runtimes for a server's connections: these threads, and `shared` threads that
     /// share work.
-    pub(super) fn places(&self, shared: Handle) -> Places {
-        let shared = Place { runtime: shared, connections: Arc::default() };
-        Places { threads: self.places.clone(), shared }
+    pub(super) fn places(&self, shared: Handle) -> ConnectionRuntimes {
+        let shared = ConnectionRuntime { runtime: shared, connections: Arc::default() };
+        ConnectionRuntimes { threads: self.places.clone(), shared }
     }
 
     /// Stops the connections and the threads. Blocks.
@@ -92,25 +92,25 @@ fn run(runtime: Runtime, stop: &CancellationToken, shutdown: Duration) {
     runtime.shutdown_timeout(shutdown);
 }
 
-impl Places {
+impl ConnectionRuntimes {
     /// Selects the runtime of the next connection: the thread with the fewest connections, or the
     /// shared runtime if there is no other connection.
-    pub(super) fn next(&self) -> &Place {
+    pub(super) fn next(&self) -> &ConnectionRuntime {
         let least_busy = self.threads.iter().min_by_key(|place| place.connections());
         let is_alone = self.threads.iter().chain([&self.shared]).all(|place| place.connections() == 0);
         least_busy.filter(|_| !is_alone).unwrap_or(&self.shared)
     }
 }
 
-impl Place {
+impl ConnectionRuntime {
     fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// Counts one more connection until the returned value is dropped.
-    pub(super) fn take(&self) -> Placed {
+    pub(super) fn take(&self) -> RuntimeGuard {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        Placed(self.connections.clone())
+        RuntimeGuard(self.connections.clone())
     }
 
     pub(super) fn runtime(&self) -> &Handle {
@@ -118,7 +118,7 @@ impl Place {
     }
 }
 
-impl Drop for Placed {
+impl Drop for RuntimeGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -134,9 +134,9 @@ mod tests {
         let places = threads.places(Handle::current());
         let counts = || {
             let all = places.threads.iter().chain([&places.shared]);
-            all.map(Place::connections).collect::<Vec<_>>()
+            all.map(ConnectionRuntime::connections).collect::<Vec<_>>()
         };
-        let mut open: Vec<Placed> = (0..5).map(|_| places.next().take()).collect();
+        let mut open: Vec<RuntimeGuard> = (0..5).map(|_| places.next().take()).collect();
         assert_eq!(counts(), [2, 2, 1]);
         // Close the first two connections of the threads, which were on different threads.
         open.drain(1..3);

@@ -24,7 +24,7 @@ use weir_types::{ElementType, ErrorCode};
 const COMPRESSED_BYTES_MIN: usize = 1 << 10;
 
 /// Parts of a response.
-pub(super) struct Written {
+pub(super) struct ResponseParts {
     pub(super) model_name: String,
     pub(super) model_version: String,
     pub(super) id: Option<String>,
@@ -39,7 +39,7 @@ pub(super) struct Written {
     pub(super) limit: &'static str,
 }
 
-impl Written {
+impl ResponseParts {
     /// Builds the response, on a blocking thread if that takes long.
     pub(super) async fn respond(self, node: &NodeState) -> Result<Response, ApiError> {
         let work_bytes: usize = (self.outputs.iter().zip(self.forms()))

@@ -7,7 +7,7 @@ use crate::NodeState;
 use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::{Arc, OnceLock};
-use weir_control::response_cache::{Answer, Keep, Scope, Wish};
+use weir_control::response_cache::{Keep, Scope, SharedResponse, Wish};
 use weir_inference::Tensor;
 use weir_types::{ContentHash, Hasher};
 
@@ -76,7 +76,7 @@ pub(super) fn keep(outputs: &[(String, Tensor)], bytes_max: u64) -> Option<Keep>
         Some((name.clone(), tensor))
     };
     let tensors = outputs.iter().map(copy).collect::<Option<Arc<[_]>>>()?;
-    Some(Keep { answer: Answer::Tensors(tensors), ttl_max: None })
+    Some(Keep { answer: SharedResponse::Tensors(tensors), ttl_max: None })
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     fn cached_outputs_are_copies_within_the_limit() {
         let outputs = [tensor("y", ElementType::Uint8, &[4], b"abcd")];
         assert!(keep(&outputs, 3).is_none());
-        let Some(Keep { answer: Answer::Tensors(kept), .. }) = keep(&outputs, 4) else {
+        let Some(Keep { answer: SharedResponse::Tensors(kept), .. }) = keep(&outputs, 4) else {
             panic!("it was not kept")
         };
         assert_eq!(kept[..], outputs[..]);

@@ -2,12 +2,12 @@
 
 mod pick;
 
-use super::super::cached::{Verdict, waited_too_long};
+use super::super::cached::{CacheRole, waited_too_long};
 use super::super::error::ApiError;
 use super::super::invoke::{self, call_ctx, received};
 use super::super::request_id::RequestId;
 use super::cached::{self, Cached};
-use super::read::{Asked, Unresolved};
+use super::read::{InferenceContent, Unresolved};
 use super::regions::{self, Left};
 use super::target::NamedTarget;
 use crate::NodeState;
@@ -16,16 +16,16 @@ use pick::pick;
 use std::time::{Duration, Instant};
 use weir_call::body::BodyLimit;
 use weir_call::until;
-use weir_cluster::Grant;
+use weir_cluster::ForwardGrant;
 use weir_control::models::RanOn;
-use weir_control::response_cache::{Answer, Given};
-use weir_dispatch::{CallCtx, FunctionTarget, Job, Ran, Target};
+use weir_control::response_cache::{CachedResult, SharedResponse};
+use weir_dispatch::{CallCtx, FunctionTarget, InferenceJob, RunResult, Target};
 use weir_inference::{Completion, Tensor};
 use weir_telemetry::{Served, Times};
 use weir_types::{ErrorCode, Port};
 
 /// An inference whose request has not been read yet.
-pub(crate) struct Call {
+pub(crate) struct InferenceCall {
     ctx: CallCtx,
     /// The account of a function is closed if the call fails here.
     target: Target,
@@ -36,7 +36,7 @@ pub(crate) struct Call {
 }
 
 /// Role of the response cache, and the time of the lookup; none if the cache was not consulted.
-type Looked = Option<(Verdict, Duration)>;
+type Looked = Option<(CacheRole, Duration)>;
 
 /// Size limits of a call.
 pub(crate) struct CallLimits {
@@ -50,20 +50,20 @@ pub(crate) struct CallLimits {
 pub(crate) struct Answered {
     pub(crate) model_name: String,
     pub(crate) model_version: String,
-    pub(crate) asked: Asked,
+    pub(crate) asked: InferenceContent,
     pub(crate) completion: Completion,
     /// Role of the response cache; none if the cache was not consulted.
-    pub(crate) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<CacheRole>,
     /// Device that ran a direct model inference.
     pub(crate) ran_on: Option<RanOn>,
 }
 
-impl Call {
+impl InferenceCall {
     /// Prepares a call of `target` with these headers.
     pub(crate) fn new(
         node: &NodeState,
         target: NamedTarget,
-        grant: Option<Grant>,
+        grant: Option<ForwardGrant>,
         headers: &HeaderMap,
         id: &RequestId,
         arrived: Instant,
@@ -73,7 +73,7 @@ impl Call {
         }
         // The response to a forwarded call is cached by the node that forwarded it.
         let cached = if grant.is_none() { target.cached(node, headers) } else { None };
-        let until = |grant: &Grant| arrived.checked_add(Duration::from_millis(grant.left_for_ms));
+        let until = |grant: &ForwardGrant| arrived.checked_add(Duration::from_millis(grant.left_for_ms));
         let left = grant.as_ref().map(|grant| Left { until: until(grant).unwrap_or(arrived) });
         let ctx = call_ctx(node, &target, grant, headers, id, arrived)?;
         let target = target.into_target(node, &ctx);
@@ -160,8 +160,8 @@ impl Call {
             let batch = batch(&asked.inputs);
             let input = asked.time;
             let (ran, cached) = self.run(node, &mut asked).await?;
-            let Ran { completion, is_elsewhere, ran_on, left: _ } = ran;
-            if let Some((Verdict::Miss, look)) = cached {
+            let RunResult { completion, is_elsewhere, ran_on, left: _ } = ran;
+            if let Some((CacheRole::Miss, look)) = cached {
                 serving.missed(look);
             }
             let times = Times::from_completion(batch, &completion);
@@ -181,7 +181,7 @@ impl Call {
             Ok((answer, cached, (!is_elsewhere).then_some(times)))
         };
         match answering.await {
-            Ok((answer, Some((Verdict::Hit(_), look)), _)) => {
+            Ok((answer, Some((CacheRole::Hit(_), look)), _)) => {
                 serving.hit(look);
                 if let Some(account) = self.target.account() {
                     account.hit();
@@ -212,7 +212,11 @@ impl Call {
     }
 
     /// Answers the inference from the cache, or runs it.
-    async fn run(&mut self, node: &NodeState, asked: &mut Asked) -> Result<(Ran, Looked), ApiError> {
+    async fn run(
+        &mut self,
+        node: &NodeState,
+        asked: &mut InferenceContent,
+    ) -> Result<(RunResult, Looked), ApiError> {
         let inputs = std::mem::take(&mut asked.inputs);
         self.ctx.deadline = asked.deadline(self.ctx.arrived, self.ctx.deadline);
         self.ctx.priority = asked.priority(self.ctx.priority);
@@ -242,8 +246,8 @@ impl Call {
         node: &NodeState,
         inputs: Vec<(String, Tensor)>,
         outputs: Option<Vec<String>>,
-    ) -> Result<Ran, ApiError> {
-        let job = Job::of_client(inputs, outputs);
+    ) -> Result<RunResult, ApiError> {
+        let job = InferenceJob::of_client(inputs, outputs);
         Ok(node.dispatch.run(&mut self.ctx, &self.target, job).await?)
     }
 
@@ -254,7 +258,7 @@ impl Call {
         Cached { scope, wish }: Cached,
         inputs: Vec<(String, Tensor)>,
         outputs: Option<Vec<String>>,
-    ) -> Result<(Ran, Looked), ApiError> {
+    ) -> Result<(RunResult, Looked), ApiError> {
         let began = Instant::now();
         let deadline = self.ctx.deadline;
         let input = cached::input(node, &inputs, outputs.as_deref()).await?;
@@ -262,11 +266,11 @@ impl Call {
             let look = began.elapsed();
             let ran = self.run_now(node, inputs, outputs).await?;
             let keep = cached::keep(&ran.completion.outputs, scope.answer_bytes_max());
-            Ok::<_, ApiError>(((ran, Some((Verdict::Miss, look))), keep))
+            Ok::<_, ApiError>(((ran, Some((CacheRole::Miss, look))), keep))
         };
         match scope.answer(input, wish, deadline, run).await? {
-            Some(Given::Ran(ran)) => Ok(ran),
-            Some(Given::Hit(Answer::Tensors(outputs), age)) => {
+            Some(CachedResult::Ran(ran)) => Ok(ran),
+            Some(CachedResult::Hit(SharedResponse::Tensors(outputs), age)) => {
                 let outputs = outputs.to_vec();
                 let none = Duration::ZERO;
                 let completion = Completion {
@@ -276,9 +280,9 @@ impl Call {
                     run_time: none,
                     execution: None,
                 };
-                Ok((Ran::here(completion), Some((Verdict::Hit(age), began.elapsed()))))
+                Ok((RunResult::here(completion), Some((CacheRole::Hit(age), began.elapsed()))))
             }
-            Some(Given::Hit(Answer::Http(_), _)) => {
+            Some(CachedResult::Hit(SharedResponse::Http(_), _)) => {
                 Err(ApiError::internal(&"a response was kept for an inference"))
             }
             None => Err(waited_too_long(

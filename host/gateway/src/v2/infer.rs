@@ -5,8 +5,8 @@ use super::super::error::ApiError;
 use super::super::invocations::{self, Later};
 use super::super::prefer::PreferHeader;
 use super::super::request_id::RequestId;
-use super::answer::Written;
-use super::call::{Answered, Call};
+use super::answer::ResponseParts;
+use super::call::{Answered, InferenceCall};
 use super::encoding::Encoding;
 use super::read::read;
 use super::target::{At, NamedTarget};
@@ -18,7 +18,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use weir_cluster::Grant;
+use weir_cluster::ForwardGrant;
 use weir_cluster::refused;
 use weir_dispatch::{CallCtx, FunctionTarget};
 use weir_types::api::InvocationKind;
@@ -27,7 +27,7 @@ pub(super) async fn infer(
     State(node): State<Arc<NodeState>>,
     Extension(caller): Extension<Caller>,
     Extension(id): Extension<RequestId>,
-    grant: Option<Extension<Grant>>,
+    grant: Option<Extension<ForwardGrant>>,
     Path(at): Path<At>,
     mut request: Request,
 ) -> Result<Response, ApiError> {
@@ -46,7 +46,7 @@ pub(super) async fn infer(
         return invocations::accept(&node, later, prefer, request, &id).await;
     }
     let (head, body) = request.into_parts();
-    let call = Call::new(&node, target, grant, &head.headers, &id, arrived)?;
+    let call = InferenceCall::new(&node, target, grant, &head.headers, &id, arrived)?;
     answer(&node, call, &head.headers, body).await
 }
 
@@ -85,18 +85,23 @@ pub(crate) async fn function(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    answer(node, Call::function(node, call, function, headers), headers, body).await
+    answer(node, InferenceCall::function(node, call, function, headers), headers, body).await
 }
 
-async fn answer(node: &NodeState, call: Call, headers: &HeaderMap, body: Body) -> Result<Response, ApiError> {
+async fn answer(
+    node: &NodeState,
+    call: InferenceCall,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
     let limits = call.limits(node);
-    let asked = async |call: &Call| {
+    let asked = async |call: &InferenceCall| {
         let reading = read(node, headers, body, limits.request, call.ports());
         call.in_time(node, reading).await
     };
     let written = async |answered: Answered| {
         let Answered { model_name, model_version, asked, completion, verdict, ran_on } = answered;
-        let written = Written {
+        let written = ResponseParts {
             model_name,
             model_version,
             is_binary: asked.parameters.binary_data_output,

@@ -5,16 +5,14 @@ use super::super::error::ApiError;
 use super::target::{At, NamedTarget};
 use super::{EXTENSIONS, SERVER};
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use weir_control::devices::NodeDevice;
 use weir_inference::BatchRules;
 use weir_inference::Content;
 use weir_types::{ElementType, ErrorCode, Port};
-
-type Node = State<Arc<NodeState>>;
 
 /// `GET /v2`.
 pub(super) async fn server() -> Json<Value> {
@@ -23,7 +21,7 @@ pub(super) async fn server() -> Json<Value> {
 
 /// `GET /v2/models/{name}`.
 pub(super) async fn model(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
@@ -43,7 +41,7 @@ pub(super) async fn model(
 /// `GET /v2/models/{name}/ready`. A model outside device memory is ready too: the first inference
 /// loads it.
 pub(super) async fn ready(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
@@ -59,7 +57,7 @@ pub(super) async fn ready(
 
 /// `GET /v2/models/{name}/config`, with the fields that Weir has values for.
 pub(super) async fn config(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {

@@ -3,7 +3,7 @@
 
 use super::super::error::ApiError;
 use super::encoding::Encoding;
-use super::regions::Input;
+use super::regions::RequestInput;
 use crate::NodeState;
 use axum::body::Body;
 use http::HeaderMap;
@@ -23,7 +23,7 @@ const ALIGNMENT_BYTES: usize = 64;
 const BINARY_WEIGHT: usize = 16;
 
 /// Content of a request, in the form that models and functions take.
-pub(crate) struct Asked {
+pub(crate) struct InferenceContent {
     pub(crate) id: Option<String>,
     pub(crate) parameters: Parameters,
     pub(crate) inputs: Vec<(String, Tensor)>,
@@ -33,7 +33,7 @@ pub(crate) struct Asked {
     pub(crate) time: Duration,
 }
 
-impl Asked {
+impl InferenceContent {
     /// Returns the names of the requested outputs.
     pub(super) fn wanted(&self) -> Option<Vec<String>> {
         Some(self.outputs.as_ref()?.iter().map(|output| output.name.clone()).collect())
@@ -54,8 +54,8 @@ impl Asked {
 
 /// Content of a request whose inputs may be named objects that are not loaded yet.
 pub(crate) struct Unresolved {
-    pub(crate) asked: Asked,
-    pub(crate) inputs: Vec<(String, Input)>,
+    pub(crate) asked: InferenceContent,
+    pub(crate) inputs: Vec<(String, RequestInput)>,
 }
 
 /// Description of the body in the headers.
@@ -128,7 +128,7 @@ fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Unre
     let inputs = inputs.into_iter().map(read).collect::<Result<_, _>>()?;
     // An empty list requests all outputs.
     let outputs = outputs.filter(|outputs| !outputs.is_empty());
-    let asked = Asked { id, parameters, inputs: Vec::new(), outputs, time: Duration::ZERO };
+    let asked = InferenceContent { id, parameters, inputs: Vec::new(), outputs, time: Duration::ZERO };
     Ok(Unresolved { asked, inputs })
 }
 
@@ -138,9 +138,9 @@ fn input(
     data: Data<'_>,
     body: &Buffer,
     arena: &Arena,
-) -> Result<Input, String> {
+) -> Result<RequestInput, String> {
     let data = match data {
-        Data::Region(region) => return Ok(Input::Kept { datatype, shape, region }),
+        Data::Region(region) => return Ok(RequestInput::Kept { datatype, shape, region }),
         Data::Binary(range) => body.slice(range),
         Data::Json(elements) => {
             let count = usize::try_from(shape.element_count()).unwrap_or(usize::MAX);
@@ -156,7 +156,7 @@ fn input(
             data.freeze()
         }
     };
-    Tensor::new(datatype, shape, data).map(Input::Here).map_err(|error| error.to_string())
+    Tensor::new(datatype, shape, data).map(RequestInput::Here).map_err(|error| error.to_string())
 }
 
 /// Reads a body that is the data of a model's only input, as declared by the model.
@@ -179,8 +179,9 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolve
     let tensor = Tensor::new(datatype, shape, data).map_err(|error| invalid(error.to_string()))?;
     // A client that sends only data gets only data back.
     let parameters = Parameters { binary_data_output: true, ..Parameters::default() };
-    let asked = Asked { id: None, parameters, inputs: Vec::new(), outputs: None, time: Duration::ZERO };
-    Ok(Unresolved { asked, inputs: vec![(name, Input::Here(tensor))] })
+    let asked =
+        InferenceContent { id: None, parameters, inputs: Vec::new(), outputs: None, time: Duration::ZERO };
+    Ok(Unresolved { asked, inputs: vec![(name, RequestInput::Here(tensor))] })
 }
 
 fn invalid(text: String) -> ApiError {
@@ -224,8 +225,8 @@ mod tests {
             let used_bytes = arena.used_bytes();
             let read = parse(&body, wire.json_bytes, &arena).unwrap();
             let starts = read.inputs.iter().map(|(_, input)| match input {
-                Input::Here(tensor) => tensor.data().as_ptr(),
-                Input::Kept { .. } => panic!("it is in the body"),
+                RequestInput::Here(tensor) => tensor.data().as_ptr(),
+                RequestInput::Kept { .. } => panic!("it is in the body"),
             });
             let expected = [body[json.len()..].as_ptr(), body[json.len() + 128..].as_ptr()];
             assert_eq!(starts.collect::<Vec<_>>(), expected, "they were copied");
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn request_timeout_and_priority_override_defaults() {
-        let asked = |timeout, priority| Asked {
+        let asked = |timeout, priority| InferenceContent {
             id: None,
             parameters: Parameters { binary_data_output: false, priority, timeout },
             inputs: Vec::new(),

@@ -4,7 +4,7 @@
 
 use super::super::error::ApiError;
 use super::super::functions::parse_name;
-use super::read::{Asked, Unresolved};
+use super::read::{InferenceContent, Unresolved};
 use crate::NodeState;
 use std::time::Instant;
 use weir_dispatch::intermediates::{LEFT_HERE, Stands, region_of};
@@ -13,7 +13,7 @@ use weir_protocol::{Output, Region};
 use weir_types::{ElementType, ErrorCode, Shape, TenantId};
 
 /// An input of a request.
-pub(crate) enum Input {
+pub(crate) enum RequestInput {
     /// The data itself.
     Here(Tensor),
     /// The name of an object or intermediate with the data.
@@ -35,12 +35,12 @@ impl Unresolved {
         node: &NodeState,
         tenant: &TenantId,
         may_name_left: bool,
-    ) -> Result<Asked, ApiError> {
+    ) -> Result<InferenceContent, ApiError> {
         let Self { asked, inputs } = self;
         let resolving = inputs.into_iter().map(async |(name, input)| {
             let tensor = match input {
-                Input::Here(tensor) => tensor,
-                Input::Kept { datatype, shape, region } => {
+                RequestInput::Here(tensor) => tensor,
+                RequestInput::Kept { datatype, shape, region } => {
                     let found = match region_of(&region.name).filter(|_| may_name_left) {
                         Some(stands) => left(node, tenant, datatype, shape, (stands, region.bytes)).await,
                         None => part(node, tenant, datatype, shape, &region).await,
@@ -51,7 +51,7 @@ impl Unresolved {
             Ok::<_, ApiError>((name, tensor))
         });
         let inputs = futures::future::try_join_all(resolving).await?;
-        Ok(Asked { inputs, ..asked })
+        Ok(InferenceContent { inputs, ..asked })
     }
 }
 

@@ -7,6 +7,7 @@ use super::super::invoke::call_ctx;
 use super::super::request_id::RequestId;
 use super::target::{At, NamedTarget};
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::Extension;
 use axum::Json;
 use axum::extract::{Path, Request, State};
@@ -14,15 +15,12 @@ use http::HeaderMap;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
 use std::time::Instant;
 use weir_dispatch::ModelTarget;
 use weir_types::{ErrorCode, TenantId};
 
 /// Size limit of the request bodies.
 const BODY_BYTES_MAX: usize = 64 << 10;
-
-type Node = State<Arc<NodeState>>;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -47,7 +45,7 @@ pub(crate) struct IndexEntry {
 
 /// `POST /v2/repository/index`.
 pub(super) async fn index(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Vec<IndexEntry>>, ApiError> {
@@ -57,7 +55,7 @@ pub(super) async fn index(
 
 /// `POST /v2/repository/models/{name}/load`.
 pub(super) async fn load(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Extension(id): Extension<RequestId>,
     Path(at): Path<At>,
@@ -72,7 +70,7 @@ pub(super) async fn load(
 
 /// `POST /v2/repository/models/{name}/unload`.
 pub(super) async fn unload(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
     request: Request,

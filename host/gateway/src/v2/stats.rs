@@ -4,18 +4,16 @@ use super::super::Caller;
 use super::super::error::ApiError;
 use super::target::{At, NamedTarget};
 use crate::NodeState;
+use crate::state::NodeExtractor;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use serde_json::{Value, json};
-use std::sync::Arc;
 use weir_control::devices::NodeDevice;
 use weir_telemetry::Tally;
 
-type Node = State<Arc<NodeState>>;
-
 /// `GET /v2/models/stats`: the newest version of each model, and the active version of each
 /// function.
-pub(super) async fn all(State(node): Node, Extension(caller): Extension<Caller>) -> Json<Value> {
+pub(super) async fn all(State(node): NodeExtractor, Extension(caller): Extension<Caller>) -> Json<Value> {
     let all = NamedTarget::list(&node, &caller.tenant);
     let all: Vec<_> = all.iter().map(|target| statistics(&node, target)).collect();
     Json(json!({"model_stats": all}))
@@ -23,7 +21,7 @@ pub(super) async fn all(State(node): Node, Extension(caller): Extension<Caller>)
 
 /// `GET /v2/models/{name}/stats`.
 pub(super) async fn one(
-    State(node): Node,
+    State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {

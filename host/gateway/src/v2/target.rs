@@ -9,8 +9,8 @@ use serde::Deserialize;
 use std::sync::Arc;
 use weir_call::Objective;
 use weir_control::models::{ModelEntry, ModelsError};
-use weir_control::registry::Deployment;
-use weir_control::workflows::Workflow;
+use weir_control::registry::DeployedFunction;
+use weir_control::workflows::DeployedWorkflow;
 use weir_dispatch::{CallCtx, ModelTarget, Target};
 use weir_inference::BatchRules;
 use weir_telemetry::Served;
@@ -26,9 +26,9 @@ pub(crate) struct At {
 
 /// NamedTarget of an inference.
 pub(crate) enum NamedTarget {
-    Function(Arc<Deployment>),
+    Function(Arc<DeployedFunction>),
     Model(Arc<ModelEntry>),
-    Workflow(Arc<Workflow>),
+    Workflow(Arc<DeployedWorkflow>),
 }
 
 impl NamedTarget {

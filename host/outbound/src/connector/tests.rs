@@ -72,7 +72,7 @@ fn serve(listener: TcpListener, text: &'static str) {
     });
 }
 
-async fn respond(mut stream: impl Stream, text: &str) {
+async fn respond(mut stream: impl ByteStream, text: &str) {
     let mut head = [0; 1024];
     let _ = stream.read(&mut head).await;
     let response = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
@@ -178,7 +178,7 @@ async fn slow_lookups_end_and_occupy_their_tenant_only() {
 #[tokio::test]
 async fn stores_are_refused_under_every_name() {
     let config = toml::from_str("allow = [\"0.0.0.0/0\"]").unwrap();
-    let store = Endpoint::from_url("http://etcd-0:2379").unwrap();
+    let store = StoreEndpoint::from_url("http://etcd-0:2379").unwrap();
     let answers = Answers::new(&[&["10.0.0.9"], &["10.0.0.9"]]);
     let connector = Connector {
         resolver: Box::new(answers),

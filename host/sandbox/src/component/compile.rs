@@ -1,11 +1,11 @@
 //! Compiles a component in a child process with resource limits: `weir __compile`. The child writes
 //! the artefact to the requested path.
 
-use super::LoadError;
+use super::ComponentLoadError;
 use super::inspect::outline;
 use super::policy;
 use crate::engine::{Generation, compiling_engine};
-use crate::instance::{Entry, LinkError, linker};
+use crate::instance::{LinkError, LinkedComponent, linker};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub const SUBCOMMAND: &str = "__compile";
 
 /// A compilation request to the child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Task {
+pub struct CompileTask {
     /// The path of the component.
     pub(crate) component: PathBuf,
     /// The path to write the artefact to.
@@ -30,7 +30,7 @@ pub struct Task {
 
 /// The child's result.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Compiled {
+pub struct CompiledComponent {
     /// The kind of function, which determines how it is called.
     pub kind: FunctionKind,
     /// The imported interfaces, such as `wasi:http/types@0.2.4`.
@@ -73,7 +73,7 @@ impl CompileError {
     }
 
     /// The node's engine does not accept the compiled component.
-    pub fn unfit(error: &LoadError) -> Self {
+    pub fn unfit(error: &ComponentLoadError) -> Self {
         let text = format!(
             "the component compiles, but does not fit this node: {error}; make it smaller, or raise the node's sandbox.limit_caps"
         );
@@ -82,7 +82,7 @@ impl CompileError {
 }
 
 /// Compiles in a child process. Dropping the future kills it.
-pub async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
+pub async fn compile(task: &CompileTask, limits: Limits) -> Result<CompiledComponent, CompileError> {
     Command::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
         Failure::OverTime => CompileError::over(limits, "time"),
         Failure::OverMemory => CompileError::over(limits, "memory"),
@@ -98,14 +98,14 @@ pub async fn compile(task: &Task, limits: Limits) -> Result<Compiled, CompileErr
 
 /// The child's side of [`compile`].
 pub fn main() -> ExitCode {
-    let access = |task: &Task| {
-        let Task { component, artefact } = task.clone();
+    let access = |task: &CompileTask| {
+        let CompileTask { component, artefact } = task.clone();
         Some(Confinement { readable: vec![component], writable: vec![artefact] })
     };
-    weir_child::serve(access, |task: Task, limits| do_task(&task, limits))
+    weir_child::serve(access, |task: CompileTask, limits| do_task(&task, limits))
 }
 
-fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
+fn do_task(task: &CompileTask, limits: Limits) -> Result<CompiledComponent, CompileError> {
     let started = Instant::now();
     let bytes = std::fs::read(&task.component).map_err(|error| match error.kind() {
         io::ErrorKind::OutOfMemory => CompileError::over(limits, "memory"),
@@ -117,12 +117,12 @@ fn do_task(task: &Task, limits: Limits) -> Result<Compiled, CompileError> {
     write(&task.artefact, &artefact)
         .map_err(|error| CompileError::io("cannot write the artefact", &error))?;
     let compile_time_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Compiled { kind: outline.kind, imports: outline.imports, compile_time_ms })
+    Ok(CompiledComponent { kind: outline.kind, imports: outline.imports, compile_time_ms })
 }
 
 fn refuse_unknown(imports: &[String]) -> Result<(), CompileError> {
     let none = FunctionManifest::default();
-    let unknown = imports.iter().find(|name| policy::verdict(name, &none) == policy::Verdict::Unknown);
+    let unknown = imports.iter().find(|name| policy::verdict(name, &none) == policy::ImportVerdict::Unknown);
     unknown.map_or(Ok(()), |name| {
         let text = format!("the component imports {name}, which Weir does not have: {}", policy::hint(name));
         Err(CompileError::new(ErrorCode::UnknownImport, text))
@@ -145,7 +145,7 @@ fn build(bytes: &[u8], kind: FunctionKind, limits: Limits) -> Result<Vec<u8>, Co
     })?;
     // Linking here rejects components that the node could not start.
     let linker = linker(&engine, generation).map_err(internal)?;
-    Entry::link(&linker, &component, kind).map_err(|error| {
+    LinkedComponent::link(&linker, &component, kind).map_err(|error| {
         let code = match error {
             LinkError::Import(_) => ErrorCode::UnknownImport,
             LinkError::Export(_) => ErrorCode::NoEntryPoint,

@@ -10,7 +10,7 @@ use weir_types::FunctionManifest;
 
 /// The decision about one import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ImportVerdict {
     /// Usable by every function, or granted by the manifest.
     Granted,
     /// Linked, but calls fail.
@@ -20,30 +20,30 @@ pub enum Verdict {
 }
 
 /// Decides about the import `name`, such as `wasi:http/types@0.2.4`.
-pub fn verdict(name: &str, manifest: &FunctionManifest) -> Verdict {
-    let Some((interface, version)) = name.split_once('@') else { return Verdict::Unknown };
-    let Some((package, _)) = interface.split_once('/') else { return Verdict::Unknown };
+pub fn verdict(name: &str, manifest: &FunctionManifest) -> ImportVerdict {
+    let Some((interface, version)) = name.split_once('@') else { return ImportVerdict::Unknown };
+    let Some((package, _)) = interface.split_once('/') else { return ImportVerdict::Unknown };
     let wasi = version.starts_with("0.2.") || (version.starts_with("0.3.") && !version.contains('-'));
     match (package, wasi) {
-        ("weir:inference", _) if version.starts_with("0.1.") => Verdict::Granted,
-        ("wasi:io" | "wasi:clocks" | "wasi:random" | "wasi:cli", true) => Verdict::Granted,
+        ("weir:inference", _) if version.starts_with("0.1.") => ImportVerdict::Granted,
+        ("wasi:io" | "wasi:clocks" | "wasi:random" | "wasi:cli", true) => ImportVerdict::Granted,
         ("wasi:nn", _) if version == NN_VERSION => {
             if manifest.models.is_empty() && manifest.limits.loaded_model_bytes == 0 {
-                Verdict::Denied
+                ImportVerdict::Denied
             } else {
-                Verdict::Granted
+                ImportVerdict::Granted
             }
         }
-        ("wasi:filesystem" | "wasi:sockets", true) => Verdict::Denied,
+        ("wasi:filesystem" | "wasi:sockets", true) => ImportVerdict::Denied,
         ("wasi:http", true) if matches!(interface, "wasi:http/outgoing-handler" | "wasi:http/client") => {
             if manifest.outbound_hosts.is_empty() {
-                Verdict::Denied
+                ImportVerdict::Denied
             } else {
-                Verdict::Granted
+                ImportVerdict::Granted
             }
         }
-        ("wasi:http", true) => Verdict::Granted,
-        _ => Verdict::Unknown,
+        ("wasi:http", true) => ImportVerdict::Granted,
+        _ => ImportVerdict::Unknown,
     }
 }
 
@@ -71,22 +71,22 @@ mod tests {
     fn ungranted_imports_are_denied_and_unknown_imports_are_rejected() {
         let none = FunctionManifest::default();
         let open = FunctionManifest { outbound_hosts: vec!["*".into()], ..FunctionManifest::default() };
-        assert_eq!(verdict("wasi:clocks/wall-clock@0.2.0", &none), Verdict::Granted);
-        assert_eq!(verdict("wasi:http/types@0.3.0", &none), Verdict::Granted);
-        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &none), Verdict::Denied);
-        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &open), Verdict::Granted);
-        assert_eq!(verdict("wasi:sockets/tcp@0.2.3", &open), Verdict::Denied);
-        assert_eq!(verdict("wasi:http/types@0.3.0-rc-2025-09-16", &none), Verdict::Unknown);
+        assert_eq!(verdict("wasi:clocks/wall-clock@0.2.0", &none), ImportVerdict::Granted);
+        assert_eq!(verdict("wasi:http/types@0.3.0", &none), ImportVerdict::Granted);
+        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &none), ImportVerdict::Denied);
+        assert_eq!(verdict("wasi:http/outgoing-handler@0.2.12", &open), ImportVerdict::Granted);
+        assert_eq!(verdict("wasi:sockets/tcp@0.2.3", &open), ImportVerdict::Denied);
+        assert_eq!(verdict("wasi:http/types@0.3.0-rc-2025-09-16", &none), ImportVerdict::Unknown);
         let graph = "wasi:nn/graph@0.2.0-rc-2024-10-28";
         let models =
             FunctionManifest { models: vec!["digits".parse().unwrap()], ..FunctionManifest::default() };
         let limits = Limits { loaded_model_bytes: 1, ..Limits::default() };
         let loads = FunctionManifest { limits, ..FunctionManifest::default() };
-        assert_eq!(verdict(graph, &none), Verdict::Denied);
-        assert_eq!(verdict(graph, &models), Verdict::Granted);
-        assert_eq!(verdict(graph, &loads), Verdict::Granted);
-        assert_eq!(verdict("wasi:nn/graph@0.2.0-rc-2024-06-25", &models), Verdict::Unknown);
-        assert_eq!(verdict("acme:db/query@1.0.0", &none), Verdict::Unknown);
-        assert_eq!(verdict("env", &none), Verdict::Unknown);
+        assert_eq!(verdict(graph, &none), ImportVerdict::Denied);
+        assert_eq!(verdict(graph, &models), ImportVerdict::Granted);
+        assert_eq!(verdict(graph, &loads), ImportVerdict::Granted);
+        assert_eq!(verdict("wasi:nn/graph@0.2.0-rc-2024-06-25", &models), ImportVerdict::Unknown);
+        assert_eq!(verdict("acme:db/query@1.0.0", &none), ImportVerdict::Unknown);
+        assert_eq!(verdict("env", &none), ImportVerdict::Unknown);
     }
 }

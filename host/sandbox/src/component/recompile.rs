@@ -24,22 +24,22 @@ const FAILURES_MAX: u64 = 10_000;
 
 /// Compiles components on behalf of calls. Dropping this aborts the compilations.
 pub struct Recompiler {
-    shared: Arc<Shared>,
+    shared: Arc<RecompileShared>,
     _stop: DropGuard,
 }
 
-struct Shared {
+struct RecompileShared {
     components: Arc<Components>,
     blobs: Blobs,
     metrics: Arc<Metrics>,
     /// Bounds the number of concurrent compilations.
     turns: Semaphore,
-    under_way: Mutex<HashMap<ContentHash, watch::Receiver<Option<Outcome>>>>,
+    under_way: Mutex<HashMap<ContentHash, watch::Receiver<Option<RecompileResult>>>>,
     failed: Cache<ContentHash, CompileError>,
     stop: CancellationToken,
 }
 
-type Outcome = Result<(), CompileError>;
+type RecompileResult = Result<(), CompileError>;
 
 impl Recompiler {
     /// Creates a recompiler that runs at most `compiles_max` compilations at once.
@@ -50,7 +50,7 @@ impl Recompiler {
         compiles_max: usize,
     ) -> Self {
         let stop = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RecompileShared {
             components,
             blobs,
             metrics,
@@ -64,7 +64,7 @@ impl Recompiler {
 
     /// Compiles a deployed component and waits for the artefact. Dropping the future does not stop
     /// the compilation.
-    pub async fn compile(&self, digest: ContentHash, kind: FunctionKind) -> Outcome {
+    pub async fn compile(&self, digest: ContentHash, kind: FunctionKind) -> RecompileResult {
         let shared = &self.shared;
         let mut end = {
             let mut under_way = shared.under_way.lock();
@@ -95,12 +95,12 @@ impl Recompiler {
 
 /// One compilation, in progress until this is dropped.
 struct Flight {
-    shared: Arc<Shared>,
+    shared: Arc<RecompileShared>,
     digest: ContentHash,
 }
 
 impl Flight {
-    async fn fly(self, kind: FunctionKind) -> Outcome {
+    async fn fly(self, kind: FunctionKind) -> RecompileResult {
         let stopping = || CompileError::new(ErrorCode::Unavailable, "the node is shutting down");
         let outcome = tokio::select! {
             biased;
@@ -114,8 +114,8 @@ impl Flight {
         outcome
     }
 
-    async fn compile(&self, kind: FunctionKind) -> Outcome {
-        let Shared { components, blobs, metrics, turns, .. } = &*self.shared;
+    async fn compile(&self, kind: FunctionKind) -> RecompileResult {
+        let RecompileShared { components, blobs, metrics, turns, .. } = &*self.shared;
         let _turn = turns.acquire().await;
         // An earlier compilation may have made the artefact meanwhile.
         if components.try_out(self.digest, kind).await.is_ok() {

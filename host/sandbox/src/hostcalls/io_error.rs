@@ -2,15 +2,15 @@
 //! implementation includes if `RUST_BACKTRACE` is set.
 
 use super::{Inference, InferenceView};
-use crate::instance::State;
+use crate::instance::InstanceState;
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi_io::bindings::wasi::io::error::{self, Host, HostError};
 use wasmtime_wasi_io::streams::Error;
 
 /// Links this implementation in place of wasmtime's.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<InstanceState>) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
-    error::add_to_linker::<_, Inference>(linker, State::inference)?;
+    error::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     linker.allow_shadowing(false);
     Ok(())
 }

@@ -11,7 +11,7 @@ pub use inference::ExecutionContext;
 pub use tensor::NnTensor;
 
 use super::Inference;
-use crate::instance::State;
+use crate::instance::InstanceState;
 use wasmtime::component::Linker;
 
 /// The imports, generated from `wit/deps/nn.wit`.
@@ -38,11 +38,11 @@ mod bindings {
 pub const VERSION: &str = "0.2.0-rc-2024-10-28";
 
 /// Links all interfaces of `wasi:nn`.
-pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+pub(super) fn add_to_linker(linker: &mut Linker<InstanceState>) -> wasmtime::Result<()> {
     use bindings::wasi::nn;
-    nn::errors::add_to_linker::<_, Inference>(linker, State::inference)?;
-    nn::tensor::add_to_linker::<_, Inference>(linker, State::inference)?;
-    nn::inference::add_to_linker::<_, Inference>(linker, State::inference)?;
-    nn::graph::add_to_linker::<_, Inference>(linker, State::inference)?;
+    nn::errors::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    nn::tensor::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    nn::inference::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
+    nn::graph::add_to_linker::<_, Inference>(linker, InstanceState::inference)?;
     Ok(())
 }

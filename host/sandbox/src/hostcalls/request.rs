@@ -4,7 +4,7 @@ use super::bindings::weir::inference::request::Host;
 use super::bindings::weir::inference::tensors::ElementType as GuestType;
 use super::tensors::push;
 use super::{CallError, InferenceView};
-use crate::instance::{RequestBody, RequestCell};
+use crate::instance::{GuestRequestBody, RequestCell};
 use axum::body::Body;
 use futures::StreamExt;
 use wasmtime::component::Resource;
@@ -23,8 +23,8 @@ impl Host for InferenceView<'_> {
     ) -> Result<Resource<Tensor>, CallError> {
         let element_type = ElementType::from(element_type);
         let data = match self.ctx.request.take_body().map_err(CallError::invalid)? {
-            RequestBody::Whole(buffer) | RequestBody::WholeWithTrailers(buffer, _) => buffer,
-            RequestBody::Stream(body) => {
+            GuestRequestBody::Whole(buffer) | GuestRequestBody::WholeWithTrailers(buffer, _) => buffer,
+            GuestRequestBody::Stream(body) => {
                 let bytes_max = self.ctx.request_body_bytes_max;
                 collect(&self.ctx.arena, body, bytes_max, &self.ctx.request).await?
             }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::sync::oneshot;
-use weir_call::body::{Overrun, WholeBody};
+use weir_call::body::{BodyOverrun, WholeBody};
 use weir_inference::Tensor;
 
 /// The gateway's end of the channel.
@@ -19,10 +19,10 @@ pub type AnswerReceiver = oneshot::Receiver<Response<Body>>;
 
 /// Sends the response once. If dropped unsent, the guest's outcome has the reason: a guest that
 /// responds with an error may still write its log.
-pub struct Answer {
+pub struct ResponseSender {
     sender: oneshot::Sender<Response<Body>>,
     abort_flag: AbortFlag,
-    overrun: Overrun,
+    overrun: BodyOverrun,
 }
 
 /// Flag of a guest that failed before its response was complete. Without this flag, a truncated
@@ -31,12 +31,12 @@ pub struct Answer {
 #[derive(Debug, Clone, Default)]
 pub(super) struct AbortFlag(Arc<AtomicBool>);
 
-impl Answer {
+impl ResponseSender {
     /// Creates the channel for one response.
     pub fn channel() -> (Self, AnswerReceiver) {
         let (sender, receiver) = oneshot::channel();
         let abort_flag = AbortFlag::default();
-        (Self { sender, abort_flag, overrun: Overrun::default() }, receiver)
+        (Self { sender, abort_flag, overrun: BodyOverrun::default() }, receiver)
     }
 
     /// The flag to set if the guest ends before its response is complete.
@@ -45,7 +45,7 @@ impl Answer {
     }
 
     /// The signal to send if the guest exceeds a limit of time.
-    pub(super) fn overrun(&self) -> Overrun {
+    pub(super) fn overrun(&self) -> BodyOverrun {
         self.overrun.clone()
     }
 
@@ -178,7 +178,7 @@ mod tests {
     #[tokio::test]
     async fn body_of_a_failed_guest_ends_with_an_error() {
         for is_torn in [false, true] {
-            let (answer, response) = Answer::channel();
+            let (answer, response) = ResponseSender::channel();
             let abort_flag = answer.abort_flag();
             let (written, pieces) = tokio::sync::mpsc::channel(1);
             let pieces = stream::unfold(pieces, async |mut pieces| Some((pieces.recv().await?, pieces)));

@@ -1,7 +1,7 @@
 //! The faults of guests: classifies what ended a guest, for the caller.
 
 use super::memory::MemoryMeter;
-use super::meter::Overrun;
+use super::meter::TimeOverrun;
 use std::fmt;
 use wasmtime::component::ResourceTableError;
 use wasmtime::{PoolConcurrencyLimitError, Trap};
@@ -15,16 +15,16 @@ pub(super) fn answered(code: &impl fmt::Display) -> Fault {
 }
 
 /// The fault of a guest that exceeded a limit of time.
-pub(super) fn overrun(overrun: Overrun, limits: &Limits) -> Fault {
+pub(super) fn overrun(overrun: TimeOverrun, limits: &Limits) -> Fault {
     match overrun {
-        Overrun::CpuTime => Fault::new(
+        TimeOverrun::CpuTime => Fault::new(
             ErrorCode::CpuTimeLimit,
             format!(
                 "the function used up its {} ms of processor time (limits.cpu_time_ms)",
                 limits.cpu_time_ms
             ),
         ),
-        Overrun::Deadline => Fault::new(
+        TimeOverrun::Deadline => Fault::new(
             ErrorCode::DeadlineExceeded,
             format!("the function did not finish within {} ms (limits.deadline_ms)", limits.deadline_ms),
         ),

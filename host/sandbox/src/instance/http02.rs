@@ -1,9 +1,9 @@
 //! Calls `wasi:http/incoming-handler@0.2`.
 
-use super::answer::{Answer, answer_of, why_no_answer};
+use super::answer::{ResponseSender, answer_of, why_no_answer};
 use super::fault;
 use super::request::{RequestCell, SharedBody};
-use super::state::State;
+use super::state::InstanceState;
 use axum::body::Body;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -19,26 +19,26 @@ use weir_types::ErrorCode;
 /// the call continues until the guest returns.
 pub(super) async fn handle(
     proxy: &Proxy,
-    store: &mut Store<State>,
+    store: &mut Store<InstanceState>,
     request: http::Request<SharedBody>,
     cell: &RequestCell,
-    answer: Answer,
+    answer: ResponseSender,
 ) -> wasmtime::Result<Result<(), Fault>> {
     // Shared, since the guest may return without using its response-outparam.
-    let outcome = Arc::new(Mutex::new(Outcome::Open(answer)));
+    let outcome = Arc::new(Mutex::new(OutparamState::Open(answer)));
     let request = store.data_mut().http().new_incoming_request(Scheme::Http, request)?;
     let outparam = store.data_mut().http().new_response_outparam_from_callback({
         let outcome = outcome.clone();
         let cell = cell.clone();
         move |response| {
             let mut outcome = outcome.lock();
-            *outcome = std::mem::replace(&mut *outcome, Outcome::Sent).settle(response, &cell);
+            *outcome = std::mem::replace(&mut *outcome, OutparamState::Sent).settle(response, &cell);
         }
     })?;
     let ended = proxy.wasi_http_incoming_handler().call_handle(&mut *store, request, outparam).await;
-    let outcome = std::mem::replace(&mut *outcome.lock(), Outcome::Sent);
+    let outcome = std::mem::replace(&mut *outcome.lock(), OutparamState::Sent);
     match (outcome, ended) {
-        (Outcome::Refused(code), ended) => {
+        (OutparamState::Refused(code), ended) => {
             let mut fault = match &code {
                 GuestErrorCode::InternalError(Some(text)) => fault::answered(text),
                 other => fault::answered(other),
@@ -48,8 +48,8 @@ pub(super) async fn handle(
             Ok(Err(fault))
         }
         (_, Err(error)) => Err(error),
-        (Outcome::Sent, Ok(())) => Ok(Ok(())),
-        (Outcome::Open(answer), Ok(())) => Ok(match cell.take_answer() {
+        (OutparamState::Sent, Ok(())) => Ok(Ok(())),
+        (OutparamState::Open(answer), Ok(())) => Ok(match cell.take_answer() {
             Some(tensor) => {
                 answer.send(answer_of(http::Response::new(None), tensor));
                 Ok(())
@@ -62,16 +62,16 @@ pub(super) async fn handle(
 }
 
 /// The state of the guest's response-outparam.
-enum Outcome {
+enum OutparamState {
     /// Unused so far. The guest may still respond with a tensor.
-    Open(Answer),
+    Open(ResponseSender),
     /// The guest sent a response.
     Sent,
     /// The guest responded with an error.
     Refused(GuestErrorCode),
 }
 
-impl Outcome {
+impl OutparamState {
     fn settle(
         self,
         response: Result<http::Response<HyperOutgoingBody>, GuestErrorCode>,

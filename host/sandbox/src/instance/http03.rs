@@ -1,9 +1,9 @@
 //! Calls `wasi:http/handler@0.3`.
 
-use super::answer::{Answer, why_no_answer};
+use super::answer::{ResponseSender, why_no_answer};
 use super::fault;
 use super::request::{RequestCell, SharedBody};
-use super::state::State;
+use super::state::InstanceState;
 use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use std::future::poll_fn;
@@ -19,10 +19,10 @@ use weir_call::Fault;
 /// guest's tasks, which write the response's body, are driven until all have ended.
 pub(super) async fn handle(
     service: &Service,
-    store: &mut Store<State>,
+    store: &mut Store<InstanceState>,
     request: http::Request<SharedBody>,
     cell: &RequestCell,
-    answer: Answer,
+    answer: ResponseSender,
 ) -> wasmtime::Result<Result<(), Fault>> {
     store
         .run_concurrent(async |accessor| {

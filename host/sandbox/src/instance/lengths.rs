@@ -5,7 +5,7 @@
 //! therefore shadowed here: equal values become one. Different values stay an error, with a line in
 //! the function's log.
 
-use super::{CurrentSink, State};
+use super::{CurrentSink, InstanceState};
 use crate::engine::Generation;
 use http::header::CONTENT_LENGTH;
 use wasmtime::StoreContextMut;
@@ -28,7 +28,7 @@ macro_rules! shadow {
         let mut types = $linker.instance($interface)?;
         types.func_wrap(
             "[static]fields.from-list",
-            |mut store: StoreContextMut<'_, State>, (mut entries,): (Vec<(String, Value)>,)| {
+            |mut store: StoreContextMut<'_, InstanceState>, (mut entries,): (Vec<(String, Value)>,)| {
                 let state = store.data_mut();
                 let mut lengths = Lengths { sink: state.sink(), first: None };
                 entries.retain(|(name, value)| !is_length(name) || !lengths.is_repetition(value));
@@ -42,7 +42,7 @@ macro_rules! shadow {
         )?;
         types.func_wrap(
             "[method]fields.set",
-            |mut store: StoreContextMut<'_, State>,
+            |mut store: StoreContextMut<'_, InstanceState>,
              (fields, name, mut values): (Resource<FieldMap>, String, Vec<Value>)| {
                 let state = store.data_mut();
                 if is_length(&name) {
@@ -59,7 +59,7 @@ macro_rules! shadow {
         )?;
         types.func_wrap(
             "[method]fields.append",
-            |mut store: StoreContextMut<'_, State>,
+            |mut store: StoreContextMut<'_, InstanceState>,
              (fields, name, value): (Resource<FieldMap>, String, Value)| {
                 let state = store.data_mut();
                 if is_length(&name) && is_present(state, &fields, &value)? {
@@ -77,7 +77,10 @@ macro_rules! shadow {
 }
 
 /// Accepts equal values of repeated `content-length` headers.
-pub(super) fn accept_equal(linker: &mut Linker<State>, generation: Generation) -> wasmtime::Result<()> {
+pub(super) fn accept_equal(
+    linker: &mut Linker<InstanceState>,
+    generation: Generation,
+) -> wasmtime::Result<()> {
     linker.allow_shadowing(true);
     shadow!(linker, TYPES_02, p2::bindings::http::types);
     if generation == Generation::P3 {
@@ -92,7 +95,11 @@ fn is_length(name: &str) -> bool {
 }
 
 /// Whether the headers have this length already.
-fn is_present(state: &mut State, fields: &Resource<FieldMap>, value: &[u8]) -> wasmtime::Result<bool> {
+fn is_present(
+    state: &mut InstanceState,
+    fields: &Resource<FieldMap>,
+    value: &[u8],
+) -> wasmtime::Result<bool> {
     let present = state.http().table.get(fields)?.get(CONTENT_LENGTH).map(|first| first.as_bytes().to_vec());
     Ok(Lengths { sink: state.sink(), first: present }.is_repetition(value))
 }

@@ -1,7 +1,7 @@
 //! Links everything that a guest can import, once per engine, and provides typed calls of its
 //! exports.
 
-use super::{State, lengths};
+use super::{InstanceState, lengths};
 use crate::engine::Generation;
 use crate::hostcalls;
 use wasmtime::component::{Component, Linker};
@@ -14,13 +14,13 @@ use weir_types::FunctionKind;
 const PAGE_BYTES: u64 = 64 << 10;
 
 /// A linked component, ready to be instantiated.
-pub enum Entry {
+pub enum LinkedComponent {
     /// `wasi:http/incoming-handler@0.2`.
-    Http02(ProxyPre<State>),
+    Http02(ProxyPre<InstanceState>),
     /// `wasi:http/handler@0.3`.
-    Http03(ServicePre<State>),
+    Http03(ServicePre<InstanceState>),
     /// `weir:inference/stage@0.1`.
-    Tensor(hostcalls::StagePre<State>),
+    Tensor(hostcalls::StagePre<InstanceState>),
 }
 
 /// The reason why a component does not fit this node.
@@ -34,10 +34,10 @@ pub enum LinkError {
     Export(wasmtime::Error),
 }
 
-impl Entry {
+impl LinkedComponent {
     /// Links `component`.
     pub fn link(
-        linker: &Linker<State>,
+        linker: &Linker<InstanceState>,
         component: &Component,
         kind: FunctionKind,
     ) -> Result<Self, LinkError> {
@@ -60,7 +60,7 @@ pub struct Needs {
     pub table_elements: u64,
 }
 
-impl Entry {
+impl LinkedComponent {
     /// The size of its mapped machine code and data.
     pub fn image_bytes(&self) -> usize {
         let image = self.component().image_range();
@@ -87,7 +87,7 @@ impl Entry {
 }
 
 /// Links all interfaces that guests of `generation` may import.
-pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Result<Linker<State>> {
+pub(crate) fn linker(engine: &Engine, generation: Generation) -> wasmtime::Result<Linker<InstanceState>> {
     let mut linker = Linker::new(engine);
     wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
     wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;

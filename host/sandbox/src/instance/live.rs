@@ -1,9 +1,9 @@
 //! A sandbox with an instantiated component. Runs one invocation at a time, and several in
 //! succession if reused.
 
-use super::link::Entry;
+use super::link::LinkedComponent;
 use super::memory::MemoryMeter;
-use super::{Call, InvocationCtx, State, Usage, http02, http03, tensor};
+use super::{GuestCall, InstanceState, InvocationCtx, SandboxUsage, http02, http03, tensor};
 use crate::hostcalls::Stage;
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub struct Instance {
     counted: Option<FunctionMetrics>,
     /// The reason to report if it is dropped now.
     end: Retired,
-    store: Store<State>,
+    store: Store<InstanceState>,
     /// `None` until it has been started.
     exports: Option<Exports>,
     made: Instant,
@@ -56,18 +56,18 @@ impl Instance {
     /// Creates a fresh instance for an invocation. `counted` receives its retirement, if it is
     /// reusable.
     pub(super) fn new(
-        entry: &Entry,
+        entry: &LinkedComponent,
         manifest: &Arc<FunctionManifest>,
         ctx: InvocationCtx,
         counted: FunctionMetrics,
     ) -> Self {
         let engine = match entry {
-            Entry::Http02(pre) => pre.engine(),
-            Entry::Http03(pre) => pre.engine(),
-            Entry::Tensor(pre) => pre.engine(),
+            LinkedComponent::Http02(pre) => pre.engine(),
+            LinkedComponent::Http03(pre) => pre.engine(),
+            LinkedComponent::Tensor(pre) => pre.engine(),
         };
         let limits = &manifest.limits;
-        let mut store = Store::new(engine, State::new(manifest, ctx));
+        let mut store = Store::new(engine, InstanceState::new(manifest, ctx));
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);
@@ -96,9 +96,9 @@ impl Instance {
     /// `started`.
     pub(super) async fn start(
         &mut self,
-        entry: &Entry,
+        entry: &LinkedComponent,
         trace: &Trace,
-        usage: &Usage,
+        usage: &SandboxUsage,
         started: Instant,
     ) -> wasmtime::Result<()> {
         if self.exports.is_some() {
@@ -107,9 +107,15 @@ impl Instance {
         let store = &mut self.store;
         let making = trace.phase(Phase::Instantiate);
         let exports = match entry {
-            Entry::Http02(pre) => Exports::Http02(pre.instantiate_async(store).instrument(making).await?),
-            Entry::Http03(pre) => Exports::Http03(pre.instantiate_async(store).instrument(making).await?),
-            Entry::Tensor(pre) => Exports::Tensor(pre.instantiate_async(store).instrument(making).await?),
+            LinkedComponent::Http02(pre) => {
+                Exports::Http02(pre.instantiate_async(store).instrument(making).await?)
+            }
+            LinkedComponent::Http03(pre) => {
+                Exports::Http03(pre.instantiate_async(store).instrument(making).await?)
+            }
+            LinkedComponent::Tensor(pre) => {
+                Exports::Tensor(pre.instantiate_async(store).instrument(making).await?)
+            }
         };
         self.exports = Some(exports);
         if self.counted.is_some() {
@@ -120,17 +126,17 @@ impl Instance {
     }
 
     /// Runs a call.
-    pub(super) async fn call(&mut self, call: Call) -> wasmtime::Result<Result<(), Fault>> {
+    pub(super) async fn call(&mut self, call: GuestCall) -> wasmtime::Result<Result<(), Fault>> {
         self.calls = self.calls.saturating_add(1);
         let store = &mut self.store;
         match (&self.exports, call) {
-            (Some(Exports::Http02(proxy)), Call::Http { request, cell, answer }) => {
+            (Some(Exports::Http02(proxy)), GuestCall::Http { request, cell, answer }) => {
                 http02::handle(proxy, store, *request, &cell, answer).await
             }
-            (Some(Exports::Http03(service)), Call::Http { request, cell, answer }) => {
+            (Some(Exports::Http03(service)), GuestCall::Http { request, cell, answer }) => {
                 http03::handle(service, store, *request, &cell, answer).await
             }
-            (Some(Exports::Tensor(stage)), Call::Tensor { inputs, answer }) => {
+            (Some(Exports::Tensor(stage)), GuestCall::Tensor { inputs, answer }) => {
                 tensor::run(stage, store, inputs, answer).await
             }
             _ => wasmtime::bail!("the invocation does not fit the kind of function"),

@@ -1,6 +1,6 @@
 //! The memory and table limits of one instance, over all its memories and tables.
 
-use super::usage::Usage;
+use super::usage::SandboxUsage;
 use std::sync::Arc;
 use wasmtime::ResourceLimiter;
 use weir_types::{ErrorCode, Limits};
@@ -17,11 +17,11 @@ pub(super) struct MemoryMeter {
     last_memory_growth_bytes: usize,
     last_table_growth: usize,
     refused: Option<ErrorCode>,
-    usage: Arc<Usage>,
+    usage: Arc<SandboxUsage>,
 }
 
 impl MemoryMeter {
-    pub(super) fn new(limits: &Limits, usage: Arc<Usage>) -> Self {
+    pub(super) fn new(limits: &Limits, usage: Arc<SandboxUsage>) -> Self {
         Self {
             memory_bytes: 0,
             memory_bytes_max: usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX),
@@ -36,7 +36,7 @@ impl MemoryMeter {
 
     /// Starts the next invocation with the memory that the instance already has; `usage` receives
     /// its consumption.
-    pub(super) fn begin(&mut self, usage: Arc<Usage>) {
+    pub(super) fn begin(&mut self, usage: Arc<SandboxUsage>) {
         self.refused = None;
         self.usage = usage;
         self.usage.set_memory_bytes(self.memory_bytes);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn memories_share_one_budget() {
-        let usage = Arc::<Usage>::default();
+        let usage = Arc::<SandboxUsage>::default();
         let limits = Limits { memory_bytes: 100, ..Limits::default() };
         let mut meter = MemoryMeter::new(&limits, usage.clone());
         assert!(meter.memory_growing(0, 60, None).unwrap());

@@ -1,6 +1,6 @@
 //! CPU time and wall-clock time of one invocation.
 
-use super::usage::Usage;
+use super::usage::SandboxUsage;
 use crate::engine::Engines;
 use futures::FutureExt;
 use rustix::time::{ClockId, clock_gettime};
@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep};
 
 /// The exceeded time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Overrun {
+pub(super) enum TimeOverrun {
     CpuTime,
     Deadline,
 }
@@ -24,10 +24,10 @@ pub(super) enum Overrun {
 /// A spinning guest yields at every epoch tick, so a poll takes little more than one tick. A guest
 /// that waits in a host call is stopped by the deadline. Dropping the future unwinds the guest:
 /// this is how a disconnected client cancels it.
-pub(super) struct Metered<'a, Guest> {
+pub(super) struct MeteredGuest<'a, Guest> {
     guest: Pin<&'a mut Guest>,
     engines: Arc<Engines>,
-    usage: Arc<Usage>,
+    usage: Arc<SandboxUsage>,
     cpu_time: Duration,
     cpu_time_max: Duration,
     deadline: Instant,
@@ -35,11 +35,11 @@ pub(super) struct Metered<'a, Guest> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl<'a, Guest: Future> Metered<'a, Guest> {
+impl<'a, Guest: Future> MeteredGuest<'a, Guest> {
     pub(super) fn new(
         guest: Pin<&'a mut Guest>,
         engines: Arc<Engines>,
-        usage: Arc<Usage>,
+        usage: Arc<SandboxUsage>,
         cpu_time_max: Duration,
         deadline: Instant,
     ) -> Self {
@@ -47,8 +47,8 @@ impl<'a, Guest: Future> Metered<'a, Guest> {
     }
 }
 
-impl<Guest: Future> Future for Metered<'_, Guest> {
-    type Output = Result<Guest::Output, Overrun>;
+impl<Guest: Future> Future for MeteredGuest<'_, Guest> {
+    type Output = Result<Guest::Output, TimeOverrun>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -63,11 +63,11 @@ impl<Guest: Future> Future for Metered<'_, Guest> {
             return Poll::Ready(Ok(answer));
         }
         if this.cpu_time >= this.cpu_time_max {
-            return Poll::Ready(Err(Overrun::CpuTime));
+            return Poll::Ready(Err(TimeOverrun::CpuTime));
         }
         let deadline = this.deadline;
         let timer = this.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
-        timer.poll_unpin(cx).map(|()| Err(Overrun::Deadline))
+        timer.poll_unpin(cx).map(|()| Err(TimeOverrun::Deadline))
     }
 }
 

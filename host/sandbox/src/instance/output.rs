@@ -15,8 +15,8 @@ use weir_telemetry::logs::{FunctionLog, LINE_BYTES_MAX, now_ms};
 use weir_types::api::LogLine;
 use weir_types::{ErrorCode, ModelId, Version};
 
-/// The limits of log lines per invocation about missing grants and rejected headers, and about failed
-/// model runs: a guest that retries would otherwise flood its function's log.
+/// The limits of log lines per invocation about missing grants and rejected headers, and about
+/// failed model runs: a guest that retries would otherwise flood its function's log.
 const REFUSALS_MAX: u32 = 16;
 const FAILED_RUNS_MAX: u32 = 16;
 
@@ -203,24 +203,24 @@ impl CurrentSink {
 }
 
 /// One of the guest's streams, as a wasmtime stream.
-pub(super) struct Output {
+pub(super) struct GuestStream {
     pub(super) sink: CurrentSink,
     pub(super) channel: Channel,
 }
 
-impl Output {
+impl GuestStream {
     fn again(&self) -> Self {
         Self { sink: self.sink.clone(), channel: self.channel }
     }
 }
 
-impl IsTerminal for Output {
+impl IsTerminal for GuestStream {
     fn is_terminal(&self) -> bool {
         false
     }
 }
 
-impl StdoutStream for Output {
+impl StdoutStream for GuestStream {
     fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
         Box::new(self.again())
     }
@@ -230,7 +230,7 @@ impl StdoutStream for Output {
     }
 }
 
-impl OutputStream for Output {
+impl OutputStream for GuestStream {
     fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
         self.sink.write(self.channel, &bytes);
         Ok(())
@@ -246,11 +246,11 @@ impl OutputStream for Output {
 }
 
 #[wasmtime_wasi::async_trait]
-impl Pollable for Output {
+impl Pollable for GuestStream {
     async fn ready(&mut self) {}
 }
 
-impl AsyncWrite for Output {
+impl AsyncWrite for GuestStream {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         self.sink.write(self.channel, bytes);
         Poll::Ready(Ok(bytes.len()))
@@ -332,7 +332,7 @@ mod tests {
         let log = log();
         let current = CurrentSink::default();
         let channel = Channel::Stdout;
-        let mut kept = Output { sink: current.clone(), channel };
+        let mut kept = GuestStream { sink: current.clone(), channel };
         for request_id in ["one", "two"] {
             current.set(Some(OutputSink::new(log.clone(), Version(1), request_id.into(), 100)));
             OutputStream::write(&mut kept, Bytes::from_static(b"words")).unwrap();

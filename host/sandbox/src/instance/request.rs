@@ -18,7 +18,7 @@ use weir_inference::Tensor;
 use weir_types::ErrorCode;
 
 /// A request body on its way to a guest.
-pub enum RequestBody {
+pub enum GuestRequestBody {
     /// Received in full before the guest starts.
     Whole(Buffer),
     /// Received in full, with trailers, before the guest starts.
@@ -27,7 +27,7 @@ pub enum RequestBody {
     Stream(Body),
 }
 
-impl RequestBody {
+impl GuestRequestBody {
     /// An empty body.
     pub fn none() -> Self {
         Self::Stream(Body::empty())
@@ -74,7 +74,7 @@ enum BodyState {
     /// The invocation is not an HTTP request.
     #[default]
     None,
-    Fresh(RequestBody),
+    Fresh(GuestRequestBody),
     Streaming(Body),
     Gone,
 }
@@ -89,7 +89,7 @@ enum AnswerState {
 
 impl RequestCell {
     /// Creates the cell of a request with this body.
-    pub fn new(body: RequestBody) -> Self {
+    pub fn new(body: GuestRequestBody) -> Self {
         Self(Arc::new(Mutex::new(Cell { body: BodyState::Fresh(body), ..Cell::default() })))
     }
 
@@ -99,7 +99,7 @@ impl RequestCell {
     }
 
     /// Takes the whole body, so that the HTTP library finds it empty.
-    pub fn take_body(&self) -> Result<RequestBody, CellError> {
+    pub fn take_body(&self) -> Result<GuestRequestBody, CellError> {
         let mut cell = self.0.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
             BodyState::Fresh(body) => Ok(body),
@@ -171,8 +171,8 @@ impl HttpBody for SharedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let mut cell = self.0.0.lock();
         match std::mem::replace(&mut cell.body, BodyState::Gone) {
-            BodyState::Fresh(RequestBody::Whole(buffer)) if buffer.is_empty() => Poll::Ready(None),
-            BodyState::Fresh(RequestBody::Whole(buffer)) => {
+            BodyState::Fresh(GuestRequestBody::Whole(buffer)) if buffer.is_empty() => Poll::Ready(None),
+            BodyState::Fresh(GuestRequestBody::Whole(buffer)) => {
                 Poll::Ready(Some(Ok(Frame::data(Bytes::from(buffer)))))
             }
             fresh @ (BodyState::Fresh(_) | BodyState::Streaming(_)) => {
@@ -195,19 +195,21 @@ impl HttpBody for SharedBody {
     fn is_end_stream(&self) -> bool {
         match &self.0.0.lock().body {
             BodyState::None | BodyState::Gone => true,
-            BodyState::Fresh(RequestBody::Whole(buffer)) => buffer.is_empty(),
-            BodyState::Fresh(RequestBody::WholeWithTrailers(..)) => false,
-            BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.is_end_stream(),
+            BodyState::Fresh(GuestRequestBody::Whole(buffer)) => buffer.is_empty(),
+            BodyState::Fresh(GuestRequestBody::WholeWithTrailers(..)) => false,
+            BodyState::Fresh(GuestRequestBody::Stream(body)) | BodyState::Streaming(body) => {
+                body.is_end_stream()
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0.0.lock().body {
             BodyState::None | BodyState::Gone => SizeHint::with_exact(0),
-            BodyState::Fresh(RequestBody::Whole(buffer) | RequestBody::WholeWithTrailers(buffer, _)) => {
-                SizeHint::with_exact(buffer.len() as u64)
-            }
-            BodyState::Fresh(RequestBody::Stream(body)) | BodyState::Streaming(body) => body.size_hint(),
+            BodyState::Fresh(
+                GuestRequestBody::Whole(buffer) | GuestRequestBody::WholeWithTrailers(buffer, _),
+            ) => SizeHint::with_exact(buffer.len() as u64),
+            BodyState::Fresh(GuestRequestBody::Stream(body)) | BodyState::Streaming(body) => body.size_hint(),
         }
     }
 }
@@ -223,7 +225,7 @@ mod tests {
             http::HeaderValue::from_static("7"),
         )]);
         let whole = Buffer::from(Bytes::from_static(b"abc"));
-        let cell = RequestCell::new(RequestBody::WholeWithTrailers(whole, trailers.clone()));
+        let cell = RequestCell::new(GuestRequestBody::WholeWithTrailers(whole, trailers.clone()));
         let mut body = cell.stream();
         assert_eq!((body.is_end_stream(), body.size_hint().exact()), (false, Some(3)));
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");

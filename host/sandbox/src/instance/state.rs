@@ -4,7 +4,7 @@
 use super::InvocationCtx;
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
-use super::output::{Channel, CurrentSink, Output};
+use super::output::{Channel, CurrentSink, GuestStream};
 use crate::hostcalls::{ExecutionContext, InferenceCtx, InferenceView, NnError, NnTensor, OpenModel};
 use std::any::Any;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use weir_inference::Tensor;
 use weir_types::FunctionManifest;
 
 /// The state that host calls work on.
-pub struct State {
+pub struct InstanceState {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
@@ -28,14 +28,14 @@ pub struct State {
     inference: InferenceCtx,
 }
 
-impl State {
+impl InstanceState {
     pub(super) fn new(manifest: &Arc<FunctionManifest>, ctx: InvocationCtx) -> Self {
         let InvocationCtx { sink: output, inference, usage, connector } = ctx;
         let sink = CurrentSink::default();
         sink.set(Some(output));
         let mut wasi = WasiCtx::builder();
-        wasi.stdout(Output { sink: sink.clone(), channel: Channel::Stdout })
-            .stderr(Output { sink: sink.clone(), channel: Channel::Stderr })
+        wasi.stdout(GuestStream { sink: sink.clone(), channel: Channel::Stdout })
+            .stderr(GuestStream { sink: sink.clone(), channel: Channel::Stderr })
             .allow_tcp(false)
             .allow_udp(false);
         for (key, value) in &manifest.env {
@@ -54,7 +54,8 @@ impl State {
         }
     }
 
-    /// Starts the next invocation, of the same function. Tensors that the guest still holds count against its limit.
+    /// Starts the next invocation, of the same function. Tensors that the guest still holds count
+    /// against its limit.
     pub(super) fn begin(&mut self, ctx: InvocationCtx) {
         let InvocationCtx { sink: output, inference, usage, .. } = ctx;
         self.sink.set(Some(output));
@@ -120,13 +121,13 @@ fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
         || entry.is::<DynPollable>()
 }
 
-impl WasiView for State {
+impl WasiView for InstanceState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-impl WasiHttpView for State {
+impl WasiHttpView for InstanceState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.outbound }
     }

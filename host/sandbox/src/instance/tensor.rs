@@ -1,6 +1,6 @@
 //! Calls `weir:inference/stage@0.1`.
 
-use super::state::State;
+use super::state::InstanceState;
 use crate::hostcalls::bindings::weir::inference::tensors::Error as GuestError;
 use crate::hostcalls::{InferenceView, Stage};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ pub type TensorAnswer = oneshot::Sender<Vec<(String, Tensor)>>;
 /// Calls the function with tensors that it then owns.
 pub(super) async fn run(
     stage: &Stage,
-    store: &mut Store<State>,
+    store: &mut Store<InstanceState>,
     inputs: Vec<(String, Tensor)>,
     answer: TensorAnswer,
 ) -> wasmtime::Result<Result<(), Fault>> {

@@ -6,14 +6,14 @@ use std::time::Duration;
 /// Updated by the running sandbox and read when the account is closed: a guest can be dropped at
 /// any point, and its usage still counts.
 #[derive(Debug, Default)]
-pub struct Usage {
+pub struct SandboxUsage {
     cpu_time_ns: AtomicU64,
     /// Zero until the sandbox is created.
     instantiate_time_ns: AtomicU64,
     memory_bytes: AtomicU64,
 }
 
-impl Usage {
+impl SandboxUsage {
     /// The CPU time of the threads that polled the guest.
     pub fn cpu_time(&self) -> Duration {
         Duration::from_nanos(self.cpu_time_ns.load(Ordering::Relaxed))

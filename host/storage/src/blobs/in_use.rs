@@ -13,17 +13,17 @@ use weir_types::ContentHash;
 
 /// The digests in use in one folder, or in several folders with the same digests. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct InUse(Arc<Shared>);
+pub struct InUse(Arc<InUseShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct InUseShared {
+    state: Mutex<InUseState>,
     /// Notified whenever a removal has ended.
     removed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct InUseState {
     /// The number of holders of each digest. During a sweep, digests without holders stay in the
     /// map.
     holders: HashMap<ContentHash, usize>,
@@ -36,12 +36,12 @@ struct State {
 #[must_use = "a sweep may remove what nobody holds"]
 pub struct Hold {
     digests: Vec<ContentHash>,
-    shared: Arc<Shared>,
+    shared: Arc<InUseShared>,
 }
 
 /// A sweep in progress.
 pub struct Sweep {
-    shared: Arc<Shared>,
+    shared: Arc<InUseShared>,
     wanted: HashSet<ContentHash>,
 }
 
@@ -113,7 +113,7 @@ impl Drop for Hold {
 
 /// Ends the removal of a digest when dropped.
 struct Removing<'a> {
-    shared: &'a Shared,
+    shared: &'a InUseShared,
     digest: ContentHash,
 }
 

@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 use weir_types::TenantId;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
+struct AnswerLabels {
     tenant: String,
 }
 
@@ -19,7 +19,7 @@ struct Cut {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct RefusedLabels {
     scope: &'static str,
 }
 
@@ -57,9 +57,9 @@ impl AnswerScope {
 pub struct AnswerMetrics {
     /// Memory of answers that clients have not taken yet.
     pub bytes: Gauge,
-    tenant_bytes: Family<Owner, Gauge>,
+    tenant_bytes: Family<AnswerLabels, Gauge>,
     cut: Family<Cut, Counter>,
-    refused: Family<Refused, Counter>,
+    refused: Family<RefusedLabels, Counter>,
 }
 
 impl AnswerMetrics {
@@ -78,7 +78,7 @@ impl AnswerMetrics {
 
     /// Looks up the gauge of a tenant. Callers keep the handle.
     pub fn tenant_bytes(&self, tenant: &TenantId) -> Gauge {
-        self.tenant_bytes.get_or_create(&Owner { tenant: tenant.to_string() }).clone()
+        self.tenant_bytes.get_or_create(&AnswerLabels { tenant: tenant.to_string() }).clone()
     }
 
     /// Counts an answer that was cut off.
@@ -92,6 +92,6 @@ impl AnswerMetrics {
 
     /// Counts a request that was refused.
     pub fn refused(&self, scope: AnswerScope) {
-        self.refused.get_or_create(&Refused { scope: scope.as_str() }).inc();
+        self.refused.get_or_create(&RefusedLabels { scope: scope.as_str() }).inc();
     }
 }

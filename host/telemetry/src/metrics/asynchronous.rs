@@ -9,7 +9,7 @@ use weir_types::TenantId;
 use weir_types::api::{CallbackStatus, InvocationStatus};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
+struct AsynchronousLabels {
     tenant: String,
 }
 
@@ -21,8 +21,8 @@ struct AttemptLabels {
 
 /// Series of asynchronous invocations. The token file bounds the number of tenants.
 pub struct AsyncMetrics {
-    accepted: Family<Owner, Counter>,
-    attempts: Family<Owner, Counter>,
+    accepted: Family<AsynchronousLabels, Counter>,
+    attempts: Family<AsynchronousLabels, Counter>,
     ended: Family<AttemptLabels, Counter>,
     callbacks: Family<AttemptLabels, Counter>,
     /// Unfinished invocations, on all nodes.
@@ -65,11 +65,11 @@ impl AsyncMetrics {
     }
 
     pub fn accepted(&self, tenant: &TenantId) {
-        self.accepted.get_or_create(&Owner { tenant: tenant.to_string() }).inc();
+        self.accepted.get_or_create(&AsynchronousLabels { tenant: tenant.to_string() }).inc();
     }
 
     pub fn attempt(&self, tenant: &TenantId) {
-        self.attempts.get_or_create(&Owner { tenant: tenant.to_string() }).inc();
+        self.attempts.get_or_create(&AsynchronousLabels { tenant: tenant.to_string() }).inc();
     }
 
     pub fn ended(&self, tenant: &TenantId, status: InvocationStatus) {

@@ -11,26 +11,26 @@ use weir_inference::{ExecutorFigures, HandedOver, PinnedCacheFigures};
 
 /// Metrics of the node's devices.
 pub struct DeviceMetrics {
-    resident_bytes: Family<Labels, Gauge>,
-    capacity_bytes: Family<Labels, Gauge>,
-    outside_bytes: Family<Labels, Gauge>,
-    runs_waiting: Family<Labels, Gauge>,
-    up: Family<Labels, Gauge>,
-    losses: Family<Labels, Counter>,
-    fallbacks: Family<Labels, Counter>,
-    capture_failures: Family<Labels, Counter>,
-    intermediates: Family<Labels, Gauge>,
-    intermediates_bytes: Family<Labels, Gauge>,
+    resident_bytes: Family<DeviceLabels, Gauge>,
+    capacity_bytes: Family<DeviceLabels, Gauge>,
+    outside_bytes: Family<DeviceLabels, Gauge>,
+    runs_waiting: Family<DeviceLabels, Gauge>,
+    up: Family<DeviceLabels, Gauge>,
+    losses: Family<DeviceLabels, Counter>,
+    fallbacks: Family<DeviceLabels, Counter>,
+    capture_failures: Family<DeviceLabels, Counter>,
+    intermediates: Family<DeviceLabels, Gauge>,
+    intermediates_bytes: Family<DeviceLabels, Gauge>,
     handed_over_bytes: Family<WayLabels, Counter>,
     spilled_bytes: Family<TierLabels, Counter>,
-    pinned_cache_bytes: Family<Labels, Gauge>,
-    pinned_cache_capacity_bytes: Family<Labels, Gauge>,
-    pinned_cache_hit_bytes: Family<Labels, Counter>,
-    pinned_cache_miss_bytes: Family<Labels, Counter>,
+    pinned_cache_bytes: Family<DeviceLabels, Gauge>,
+    pinned_cache_capacity_bytes: Family<DeviceLabels, Gauge>,
+    pinned_cache_hit_bytes: Family<DeviceLabels, Counter>,
+    pinned_cache_miss_bytes: Family<DeviceLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct DeviceLabels {
     device: String,
 }
 
@@ -46,7 +46,7 @@ struct TierLabels {
     to: &'static str,
 }
 
-impl Labels {
+impl DeviceLabels {
     fn for_device(device: &str) -> Self {
         Self { device: device.to_owned() }
     }
@@ -55,7 +55,7 @@ impl Labels {
 impl DeviceMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let mut gauge = |name: &str, help: &str| {
-            let family = Family::<Labels, Gauge>::default();
+            let family = Family::<DeviceLabels, Gauge>::default();
             registry.register(name, help, family.clone());
             family
         };
@@ -73,7 +73,7 @@ impl DeviceMetrics {
         let help = "Pinned host memory that caches weights";
         let pinned_cache_capacity_bytes = gauge("device_pinned_cache_capacity_bytes", help);
         let mut counter = |name: &str, help: &str| {
-            let family = Family::<Labels, Counter>::default();
+            let family = Family::<DeviceLabels, Counter>::default();
             registry.register(name, help, family.clone());
             family
         };
@@ -120,7 +120,7 @@ impl DeviceMetrics {
 
     /// Sets the current state of a device.
     pub fn set(&self, device: &DeviceReport) {
-        let labels = Labels::for_device(&device.name);
+        let labels = DeviceLabels::for_device(&device.name);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.resident_bytes.get_or_create(&labels).set(number(device.used_bytes));
         self.capacity_bytes.get_or_create(&labels).set(number(device.capacity_bytes));
@@ -141,7 +141,7 @@ impl DeviceMetrics {
             spilled_to_host_bytes,
             through_host_bytes,
         } = *handed_over;
-        let labels = Labels::for_device(device);
+        let labels = DeviceLabels::for_device(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.intermediates.get_or_create(&labels).set(number(kept));
         self.intermediates_bytes.get_or_create(&labels).set(number(kept_bytes));
@@ -160,7 +160,7 @@ impl DeviceMetrics {
     /// Sets the figures of a GPU's executor.
     pub fn set_executor(&self, device: &str, figures: &ExecutorFigures) {
         let ExecutorFigures { capture_failures, outside_bytes } = *figures;
-        let labels = Labels::for_device(device);
+        let labels = DeviceLabels::for_device(device);
         self.outside_bytes.get_or_create(&labels).set(i64::try_from(outside_bytes).unwrap_or(i64::MAX));
         // The executor counts these failures; copy its total.
         self.capture_failures.get_or_create(&labels).inner().store(capture_failures, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl DeviceMetrics {
     /// Sets the figures of a GPU's pinned cache.
     pub fn set_pinned_cache(&self, device: &str, figures: &PinnedCacheFigures) {
         let PinnedCacheFigures { capacity_bytes, used_bytes, hit_bytes, miss_bytes } = *figures;
-        let labels = Labels::for_device(device);
+        let labels = DeviceLabels::for_device(device);
         let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.pinned_cache_bytes.get_or_create(&labels).set(number(used_bytes));
         self.pinned_cache_capacity_bytes.get_or_create(&labels).set(number(capacity_bytes));
@@ -180,11 +180,11 @@ impl DeviceMetrics {
 
     /// Counts the loss of a device.
     pub fn lost(&self, device: &str) {
-        self.losses.get_or_create(&Labels::for_device(device)).inc();
+        self.losses.get_or_create(&DeviceLabels::for_device(device)).inc();
     }
 
     /// Counts a model that was placed on this device but ran on another.
     pub(super) fn instead(&self, device: &str) {
-        self.fallbacks.get_or_create(&Labels::for_device(device)).inc();
+        self.fallbacks.get_or_create(&DeviceLabels::for_device(device)).inc();
     }
 }

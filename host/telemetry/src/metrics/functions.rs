@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use weir_call::Outcome as Kept;
+use weir_call::ObjectiveOutcome as Kept;
 use weir_types::{ErrorCode, Name, TenantId};
 
 type Seconds = Counter<f64, AtomicU64>;
@@ -29,13 +29,13 @@ const FRESH: &str = "fresh";
 const REUSED: &str = "reused";
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
+struct FunctionLabels {
     tenant: String,
     function: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct OutcomeLabels {
     tenant: String,
     function: String,
     code: &'static str,
@@ -142,15 +142,15 @@ struct SloLabels {
     outcome: &'static str,
 }
 
-impl Owner {
+impl FunctionLabels {
     fn kept(&self, outcome: Kept) -> SloLabels {
         let Self { tenant, function } = self.clone();
         SloLabels { tenant, function, outcome: outcome.as_str() }
     }
 
-    fn outcome(&self, code: &'static str, status: StatusLabel) -> Outcome {
+    fn outcome(&self, code: &'static str, status: StatusLabel) -> OutcomeLabels {
         let Self { tenant, function } = self.clone();
-        Outcome { tenant, function, code, status }
+        OutcomeLabels { tenant, function, code, status }
     }
 
     fn use_of(&self, instance: &'static str) -> Use {
@@ -166,19 +166,19 @@ impl Owner {
 
 /// Series of all functions. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Functions {
-    invocations: Family<Outcome, Counter>,
+pub(super) struct FunctionFamilies {
+    invocations: Family<OutcomeLabels, Counter>,
     slo_invocations: Family<SloLabels, Counter>,
-    seconds: Family<Owner, Histogram>,
-    cpu_seconds: Family<Owner, Seconds>,
-    log_dropped_bytes: Family<Owner, Counter>,
-    hits: Family<Owner, Counter>,
+    seconds: Family<FunctionLabels, Histogram>,
+    cpu_seconds: Family<FunctionLabels, Seconds>,
+    log_dropped_bytes: Family<FunctionLabels, Counter>,
+    hits: Family<FunctionLabels, Counter>,
     instances: Family<Use, Counter>,
     retired: Family<End, Counter>,
-    live: Arc<Mutex<HashMap<Owner, Weak<Series>>>>,
+    live: Arc<Mutex<HashMap<FunctionLabels, Weak<FunctionSeries>>>>,
 }
 
-impl Functions {
+impl FunctionFamilies {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let functions = Self {
             invocations: Family::default(),
@@ -222,12 +222,12 @@ impl Functions {
 
     /// Returns the series of one function. All callers share them while any handle exists.
     pub(super) fn series(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
-        let owner = Owner { tenant: tenant.to_string(), function: name.to_string() };
+        let owner = FunctionLabels { tenant: tenant.to_string(), function: name.to_string() };
         let mut live = self.live.lock();
         if let Some(series) = live.get(&owner).and_then(Weak::upgrade) {
             return FunctionMetrics(series);
         }
-        let series = Arc::new(Series {
+        let series = Arc::new(FunctionSeries {
             ok: self.invocations.get_or_create_owned(&owner.outcome(OK, StatusLabel::new(StatusCode::OK))),
             outcomes: Mutex::default(),
             seconds: self.seconds.get_or_create_owned(&owner),
@@ -245,10 +245,10 @@ impl Functions {
 
 /// Metrics of one function. Cheap to clone and to update.
 #[derive(Clone)]
-pub struct FunctionMetrics(Arc<Series>);
+pub struct FunctionMetrics(Arc<FunctionSeries>);
 
-struct Series {
-    owner: Owner,
+struct FunctionSeries {
+    owner: FunctionLabels,
     /// Invocations that were answered with 200.
     ok: Counter,
     /// The other outcomes so far.
@@ -258,13 +258,13 @@ struct Series {
     log_dropped_bytes: Counter,
     fresh: Counter,
     reused: OnceLock<Counter>,
-    functions: Functions,
+    functions: FunctionFamilies,
 }
 
 impl FunctionMetrics {
     /// Records the end of an invocation, with the status of its response.
     pub fn ended(&self, failed: Option<ErrorCode>, status: StatusCode, time: Duration, cpu_time: Duration) {
-        let Series { owner, ok, outcomes, seconds, cpu_seconds, functions, .. } = &*self.0;
+        let FunctionSeries { owner, ok, outcomes, seconds, cpu_seconds, functions, .. } = &*self.0;
         seconds.observe(time.as_secs_f64());
         cpu_seconds.inc_by(cpu_time.as_secs_f64());
         if failed.is_none() && status == StatusCode::OK {
@@ -279,7 +279,7 @@ impl FunctionMetrics {
 
     /// Counts an instance given to an invocation.
     pub fn instance(&self, is_fresh: bool) {
-        let Series { owner, fresh, reused, functions, .. } = &*self.0;
+        let FunctionSeries { owner, fresh, reused, functions, .. } = &*self.0;
         match is_fresh {
             true => fresh.inc(),
             // Created at the first reuse, since most functions never reuse an instance.
@@ -291,13 +291,13 @@ impl FunctionMetrics {
 
     /// Counts a retired instance.
     pub fn retired(&self, cause: Retired) {
-        let Series { owner, functions, .. } = &*self.0;
+        let FunctionSeries { owner, functions, .. } = &*self.0;
         functions.retired.get_or_create(&owner.end(cause)).inc();
     }
 
     /// Counts the end of an invocation with an objective.
     pub fn objective(&self, outcome: Kept) {
-        let Series { owner, functions, .. } = &*self.0;
+        let FunctionSeries { owner, functions, .. } = &*self.0;
         functions.slo_invocations.get_or_create(&owner.kept(outcome)).inc();
     }
 
@@ -310,15 +310,15 @@ impl FunctionMetrics {
 impl FunctionMetrics {
     /// Counts an invocation that got a response made for another.
     pub fn hit(&self) {
-        let Series { owner, functions, .. } = &*self.0;
+        let FunctionSeries { owner, functions, .. } = &*self.0;
         functions.hits.get_or_create(owner).inc();
     }
 }
 
-impl Drop for Series {
+impl Drop for FunctionSeries {
     fn drop(&mut self) {
         let outcomes = std::mem::take(self.outcomes.get_mut());
-        let Functions {
+        let FunctionFamilies {
             invocations,
             slo_invocations,
             seconds,

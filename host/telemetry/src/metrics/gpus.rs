@@ -7,14 +7,14 @@ use prometheus_client::metrics::MetricType;
 use weir_device::GpuFigures;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct GpuLabels {
     gpu_uuid: String,
 }
 
-type Number = (&'static str, &'static str, MetricType, fn(&GpuFigures) -> Option<f64>);
+type GpuGauge = (&'static str, &'static str, MetricType, fn(&GpuFigures) -> Option<f64>);
 
 #[expect(clippy::cast_precision_loss, reason = "Prometheus gauges are floats")]
-const NUMBERS: [Number; 6] = [
+const NUMBERS: [GpuGauge; 6] = [
     (
         "nv_gpu_utilization",
         "Part of the time for which the GPU ran something, from 0 to 1",
@@ -49,7 +49,7 @@ impl Collector for GpuMonitor {
             }
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for (gpu, value) in told {
-                let labels = Labels { gpu_uuid: gpu.uuid.clone() };
+                let labels = GpuLabels { gpu_uuid: gpu.uuid.clone() };
                 metric.encode_family(&labels)?.encode_gauge(&value)?;
             }
         }

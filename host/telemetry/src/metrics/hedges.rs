@@ -9,12 +9,12 @@ use weir_types::WorkflowId;
 /// Series of all steps. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AllHedges {
-    started: Family<Labels, Counter>,
-    won: Family<Labels, Counter>,
+    started: Family<HedgeLabels, Counter>,
+    won: Family<HedgeLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct HedgeLabels {
     tenant: String,
     workflow: String,
     version: String,
@@ -29,7 +29,7 @@ pub struct HedgeMetrics {
     /// Second copies that responded before the first.
     pub won: Counter,
     all: AllHedges,
-    labels: Labels,
+    labels: HedgeLabels,
 }
 
 impl AllHedges {
@@ -48,13 +48,13 @@ impl AllHedges {
         WorkflowId { tenant, name, version }: &WorkflowId,
         step: &str,
     ) -> HedgeMetrics {
-        let labels = Labels {
+        let labels = HedgeLabels {
             tenant: tenant.to_string(),
             workflow: name.to_string(),
             version: version.to_string(),
             step: step.to_owned(),
         };
-        let of = |family: &Family<Labels, Counter>| family.get_or_create(&labels).clone();
+        let of = |family: &Family<HedgeLabels, Counter>| family.get_or_create(&labels).clone();
         HedgeMetrics { started: of(&self.started), won: of(&self.won), all: self.clone(), labels }
     }
 }

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use weir_types::TenantId;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Owner {
+struct ObjectLabels {
     tenant: String,
 }
 
@@ -21,7 +21,7 @@ struct Read {
 
 /// Series of named objects. The token file bounds the number of tenants.
 pub struct ObjectMetrics {
-    puts: Family<Owner, Counter>,
+    puts: Family<ObjectLabels, Counter>,
     gets: Family<Read, Counter>,
     len: Gauge,
     bytes: Gauge,
@@ -49,7 +49,7 @@ impl ObjectMetrics {
     }
 
     pub fn put(&self, tenant: &TenantId) {
-        self.puts.get_or_create(&Owner { tenant: tenant.to_string() }).inc();
+        self.puts.get_or_create(&ObjectLabels { tenant: tenant.to_string() }).inc();
     }
 
     pub fn got(&self, tenant: &TenantId, was_in_memory: bool) {

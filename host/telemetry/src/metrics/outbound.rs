@@ -7,14 +7,14 @@ use prometheus_client::registry::Registry;
 use weir_types::TenantId;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct OutboundLabels {
     tenant: String,
     reason: &'static str,
 }
 
 /// Series of outbound requests. The token file bounds the number of tenants.
 pub struct OutboundMetrics {
-    refused: Family<Refused, Counter>,
+    refused: Family<OutboundLabels, Counter>,
 }
 
 impl OutboundMetrics {
@@ -27,6 +27,6 @@ impl OutboundMetrics {
 
     /// Counts a refused request.
     pub fn refused(&self, tenant: &TenantId, reason: &'static str) {
-        self.refused.get_or_create(&Refused { tenant: tenant.to_string(), reason }).inc();
+        self.refused.get_or_create(&OutboundLabels { tenant: tenant.to_string(), reason }).inc();
     }
 }

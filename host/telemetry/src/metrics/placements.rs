@@ -10,17 +10,18 @@ const BUCKETS: [f64; 15] = [0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 0.95, 1.05, 1.1
 
 /// Metrics of placements.
 pub struct PlacementMetrics {
-    estimate_ratio: Family<Labels, Histogram>,
+    estimate_ratio: Family<PlacementLabels, Histogram>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct PlacementLabels {
     kind: String,
 }
 
 impl PlacementMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let estimate_ratio = Family::<Labels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
+        let estimate_ratio =
+            Family::<PlacementLabels, Histogram>::new_with_constructor(|| Histogram::new(BUCKETS));
         registry.register(
             "placement_estimate_ratio",
             "Estimated time of placed invocations over the time that they took, by kind of device",
@@ -32,6 +33,6 @@ impl PlacementMetrics {
     /// Counts the end of an invocation on a device of this kind: `ratio` is its estimated time over
     /// the time that it took.
     pub fn ended(&self, kind: &str, ratio: f64) {
-        self.estimate_ratio.get_or_create(&Labels { kind: kind.to_owned() }).observe(ratio);
+        self.estimate_ratio.get_or_create(&PlacementLabels { kind: kind.to_owned() }).observe(ratio);
     }
 }

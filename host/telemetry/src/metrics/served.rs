@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use weir_call::{Objective, Outcome};
+use weir_call::{Objective, ObjectiveOutcome};
 use weir_inference::{Completion, Execution};
 use weir_types::{ErrorCode, Name, TenantId, Version};
 
@@ -22,7 +22,7 @@ const BATCH_SIZES_MAX: usize = 64;
 
 /// Version that the statistics belong to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Owner {
+pub(super) struct ServedVersion {
     pub(super) tenant: TenantId,
     pub(super) name: Name,
     pub(super) version: Version,
@@ -30,7 +30,7 @@ pub(super) struct Owner {
 
 /// Statistics of all versions. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub(super) struct AllServed(Arc<Mutex<HashMap<Owner, Weak<Series>>>>);
+pub(super) struct AllServed(Arc<Mutex<HashMap<ServedVersion, Weak<ServedSeries>>>>);
 
 impl AllServed {
     pub(super) fn register(registry: &mut Registry) -> Self {
@@ -41,12 +41,12 @@ impl AllServed {
 
     /// Returns the statistics of one version. All callers share them while any handle exists.
     pub(super) fn series(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
-        let owner = Owner { tenant: tenant.clone(), name: name.clone(), version };
+        let owner = ServedVersion { tenant: tenant.clone(), name: name.clone(), version };
         let mut all = self.0.lock();
         if let Some(series) = all.get(&owner).and_then(Weak::upgrade) {
             return Served(series);
         }
-        let series = Arc::new(Series::new(owner.clone(), self.clone()));
+        let series = Arc::new(ServedSeries::new(owner.clone(), self.clone()));
         all.insert(owner, Arc::downgrade(&series));
         Served(series)
     }
@@ -61,16 +61,16 @@ impl AllServed {
 
 /// Statistics of one version. Cheap to clone and to update.
 #[derive(Debug, Clone)]
-pub struct Served(Arc<Series>);
+pub struct Served(Arc<ServedSeries>);
 
 #[derive(Debug)]
-pub(super) struct Series {
-    pub(super) owner: Owner,
+pub(super) struct ServedSeries {
+    pub(super) owner: ServedVersion,
     /// Counts by outcome: successes, then one count per error code.
     pub(super) outcomes: Vec<AtomicU64>,
     pub(super) seconds: Histogram,
-    /// Outcomes of objectives, in the order of [`Outcome::ALL`].
-    pub(super) objectives: [AtomicU64; Outcome::ALL.len()],
+    /// Outcomes of objectives, in the order of [`ObjectiveOutcome::ALL`].
+    pub(super) objectives: [AtomicU64; ObjectiveOutcome::ALL.len()],
     pub(super) pending: AtomicU64,
     /// Items; an inference may have several.
     pub(super) items: AtomicU64,
@@ -103,7 +103,7 @@ pub(super) struct RunCounters {
     pub(super) input_bytes: AtomicU64,
     pub(super) padding_bytes: AtomicU64,
     /// Times by batch size, at most [`BATCH_SIZES_MAX`].
-    batches: Mutex<BTreeMap<u32, Batch>>,
+    batches: Mutex<BTreeMap<u32, BatchTimes>>,
 }
 
 /// Lookups in the response cache, with their times.
@@ -131,7 +131,7 @@ pub struct Tally {
 
 /// Times of the runs of one batch size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct BatchTimes {
     pub input: Tally,
     pub infer: Tally,
     pub output: Tally,
@@ -139,7 +139,7 @@ pub struct Batch {
 
 /// Demand for a model so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Demand {
+pub struct DemandTotals {
     /// Inferences, including those in progress and failed ones, but not those that got a response
     /// made for another.
     pub asked: u64,
@@ -174,8 +174,8 @@ impl Times {
     }
 }
 
-impl Series {
-    fn new(owner: Owner, all: AllServed) -> Self {
+impl ServedSeries {
+    fn new(owner: ServedVersion, all: AllServed) -> Self {
         let outcomes = (0..=ErrorCode::ALL.len()).map(|_| AtomicU64::new(0)).collect();
         Self {
             owner,
@@ -249,7 +249,7 @@ impl RunCounters {
         self.padding_bytes.fetch_add(padding_bytes, Ordering::Relaxed);
         let mut batches = self.batches.lock();
         if batches.len() < BATCH_SIZES_MAX || batches.contains_key(&items) {
-            let Batch { input, infer, output } = batches.entry(items).or_default();
+            let BatchTimes { input, infer, output } = batches.entry(items).or_default();
             input.add(times.input);
             infer.add(times.infer);
             output.add(times.output);
@@ -257,7 +257,7 @@ impl RunCounters {
     }
 }
 
-impl Drop for Series {
+impl Drop for ServedSeries {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
         // Keep the entry if the name is in use again.
@@ -301,7 +301,7 @@ impl Served {
         Serving { series: self.0.clone(), began, objective, has_ended: false }
     }
 
-    pub(super) fn series(&self) -> &Series {
+    pub(super) fn series(&self) -> &ServedSeries {
         &self.0
     }
 
@@ -316,11 +316,11 @@ impl Served {
     }
 
     /// Returns the demand so far.
-    pub fn demand(&self) -> Demand {
-        let Series { success, fail, pending, cache, .. } = &*self.0;
+    pub fn demand(&self) -> DemandTotals {
+        let ServedSeries { success, fail, pending, cache, .. } = &*self.0;
         let ended = success.read().count.saturating_sub(cache.hit.read().count);
         let asked = ended + fail.read().count + pending.load(Ordering::Relaxed);
-        Demand { asked, ended, items: self.items() }
+        DemandTotals { asked, ended, items: self.items() }
     }
 
     /// Returns the number of runs; a run may answer several inferences.
@@ -331,7 +331,7 @@ impl Served {
     /// Returns the successful and the failed inferences, and the time of the successful ones by
     /// phase: queue, inputs, runs and outputs.
     pub fn tallies(&self) -> [Tally; 6] {
-        let Series { success, fail, phases, .. } = &*self.0;
+        let ServedSeries { success, fail, phases, .. } = &*self.0;
         let PhaseCounters { queue, input, infer, output } = phases;
         [success, fail, queue, input, infer, output].map(Counter::read)
     }
@@ -342,7 +342,7 @@ impl Served {
     }
 
     /// Returns the times of runs, by batch size.
-    pub fn batches(&self) -> Vec<(u32, Batch)> {
+    pub fn batches(&self) -> Vec<(u32, BatchTimes)> {
         let batches = self.0.runs.batches.lock();
         batches.iter().map(|(size, batch)| (*size, *batch)).collect()
     }
@@ -351,7 +351,7 @@ impl Served {
 /// An inference in progress. A drop before its end counts it as cancelled.
 #[derive(Debug)]
 pub struct Serving {
-    series: Arc<Series>,
+    series: Arc<ServedSeries>,
     began: Instant,
     objective: Objective,
     has_ended: bool,
@@ -415,7 +415,7 @@ mod tests {
         served.begin(began).done(Times { execution: Some(execution), ..times });
         served.begin(began).failed(ErrorCode::QueueFull);
         let pending = served.begin(began);
-        assert_eq!(served.demand(), Demand { asked: 3, ended: 1, items: 3 });
+        assert_eq!(served.demand(), DemandTotals { asked: 3, ended: 1, items: 3 });
         assert_eq!(served.series().pending.load(Ordering::Relaxed), 1);
         drop(pending);
         let [success, fail, _, _, infer, _] = served.tallies();

@@ -12,16 +12,16 @@ use weir_types::ModelId;
 /// Series of all models. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct AllSizes {
-    threads: Family<Labels, Gauge>,
-    sessions_max: Family<Labels, Gauge>,
-    sessions: Family<Labels, Gauge>,
-    rate: Family<Labels, Gauge<f64, AtomicU64>>,
-    is_short: Family<Labels, Gauge>,
-    changes: Family<Labels, Counter>,
+    threads: Family<SizeLabels, Gauge>,
+    sessions_max: Family<SizeLabels, Gauge>,
+    sessions: Family<SizeLabels, Gauge>,
+    rate: Family<SizeLabels, Gauge<f64, AtomicU64>>,
+    is_short: Family<SizeLabels, Gauge>,
+    changes: Family<SizeLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct SizeLabels {
     tenant: String,
     model: String,
     version: String,
@@ -31,13 +31,13 @@ struct Labels {
 /// Series of one model on one device, removed on drop.
 pub struct SizeMetrics {
     all: AllSizes,
-    labels: Labels,
+    labels: SizeLabels,
 }
 
 impl AllSizes {
     pub(super) fn register(registry: &mut Registry) -> Self {
         let all = Self::default();
-        let mut gauge = |name: &str, help: &str, family: &Family<Labels, Gauge>| {
+        let mut gauge = |name: &str, help: &str, family: &Family<SizeLabels, Gauge>| {
             registry.register(name, help, family.clone());
         };
         gauge("model_threads", "Threads of each run of a model that is sized by its rate", &all.threads);
@@ -66,7 +66,7 @@ impl AllSizes {
     }
 
     pub(super) fn series(&self, ModelId { tenant, name, version }: &ModelId, device: &str) -> SizeMetrics {
-        let labels = Labels {
+        let labels = SizeLabels {
             tenant: tenant.to_string(),
             model: name.to_string(),
             version: version.to_string(),

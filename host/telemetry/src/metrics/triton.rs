@@ -1,26 +1,26 @@
 //! Inference statistics for `/metrics`: under Weir's names, and under the names that dashboards for
 //! Triton expect.
 
-use super::served::{AllServed, Counter, Series, Served};
+use super::served::{AllServed, Counter, Served, ServedSeries};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_call::Outcome as Kept;
+use weir_call::ObjectiveOutcome as Kept;
 use weir_types::ErrorCode;
 
 type Encoded = Result<(), std::fmt::Error>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Model {
+struct TritonModelLabels {
     tenant: String,
     model: String,
     version: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
+struct TritonOutcomeLabels {
     tenant: String,
     model: String,
     version: String,
@@ -28,7 +28,7 @@ struct Outcome {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SloLabels {
+struct TritonSloLabels {
     tenant: String,
     model: String,
     version: String,
@@ -36,7 +36,7 @@ struct SloLabels {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Failure {
+struct TritonFailureLabels {
     tenant: String,
     model: String,
     version: String,
@@ -79,8 +79,8 @@ fn outcomes(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
         for (code, count) in codes().zip(&served.series().outcomes) {
             let count = count.load(Ordering::Relaxed);
             if count > 0 || code == "ok" {
-                let Model { tenant, model, version } = model(served);
-                let labels = Outcome { tenant, model, version, code };
+                let TritonModelLabels { tenant, model, version } = model(served);
+                let labels = TritonOutcomeLabels { tenant, model, version, code };
                 metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
             }
         }
@@ -106,8 +106,8 @@ fn objectives(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
             continue;
         }
         for (outcome, count) in counts {
-            let Model { tenant, model, version } = model(served);
-            let labels = SloLabels { tenant, model, version, outcome: outcome.as_str() };
+            let TritonModelLabels { tenant, model, version } = model(served);
+            let labels = TritonSloLabels { tenant, model, version, outcome: outcome.as_str() };
             metric.encode_family(&labels)?.encode_counter::<[(&str, &str); 0], _, u64>(&count, None)?;
         }
     }
@@ -116,7 +116,7 @@ fn objectives(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
 
 /// Encodes the sizes of batches.
 fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
-    type Of<T> = fn(&Series) -> &T;
+    type Of<T> = fn(&ServedSeries) -> &T;
     let histograms: [(&str, &str, Of<Histogram>); 2] = [
         ("weir_run_items", "Items in a run of a model", |series| &series.runs.items),
         ("weir_run_requests", "Inferences that a run of a model answered", |series| &series.runs.requests),
@@ -146,9 +146,9 @@ fn batches(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
     Ok(())
 }
 
-type Number = (&'static str, &'static str, fn(&Series) -> u64);
+type TritonCounter = (&'static str, &'static str, fn(&ServedSeries) -> u64);
 
-const NUMBERS: [Number; 12] = [
+const NUMBERS: [TritonCounter; 12] = [
     ("nv_inference_request_success", "Inferences that ended well", |series| series.success.read().count),
     ("nv_inference_count", "Items inferred: an inference counts as many as its batch has", |series| {
         load(&series.items)
@@ -194,8 +194,8 @@ fn failures(encoder: &mut DescriptorEncoder<'_>, all: &[Served]) -> Encoded {
             let failed = ErrorCode::ALL.iter().zip(served.series().outcomes.iter().skip(1));
             let count =
                 failed.filter(|(code, _)| reason_of(**code) == reason).map(|(_, count)| load(count)).sum();
-            let Model { tenant, model, version } = model(served);
-            let labels = Failure { tenant, model, version, reason };
+            let TritonModelLabels { tenant, model, version } = model(served);
+            let labels = TritonFailureLabels { tenant, model, version, reason };
             metric.encode_family(&labels)?.encode_gauge(&i64_of(count))?;
         }
     }
@@ -221,9 +221,9 @@ fn reason_of(code: ErrorCode) -> &'static str {
     }
 }
 
-fn model(served: &Served) -> Model {
+fn model(served: &Served) -> TritonModelLabels {
     let owner = &served.series().owner;
-    Model {
+    TritonModelLabels {
         tenant: owner.tenant.to_string(),
         model: owner.name.to_string(),
         version: owner.version.to_string(),

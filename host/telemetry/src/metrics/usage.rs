@@ -1,6 +1,6 @@
 //! Device usage of tenants, for `/metrics`.
 
-use crate::usage::{Meters, Row};
+use crate::usage::{Meters, UsageRow};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -8,7 +8,7 @@ use weir_device::Device;
 use weir_inference::Used;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labels {
+struct UsageLabels {
     tenant: String,
     function: String,
     model: String,
@@ -16,9 +16,9 @@ struct Labels {
     device: String,
 }
 
-impl Labels {
+impl UsageLabels {
     /// Creates labels. An empty label stands for none, by Prometheus convention.
-    fn for_row(Row { tenant, function, model }: &Row, device: Device) -> Self {
+    fn for_row(UsageRow { tenant, function, model }: &UsageRow, device: Device) -> Self {
         let (name, version) = model
             .as_ref()
             .map_or_else(Default::default, |(name, version)| (name.to_string(), version.to_string()));
@@ -28,10 +28,10 @@ impl Labels {
 }
 
 /// Name, help, value, and whether only rows that load models have the value.
-type Number = (&'static str, &'static str, fn(&Used) -> f64, bool);
+type UsageCounter = (&'static str, &'static str, fn(&Used) -> f64, bool);
 
 #[expect(clippy::cast_precision_loss, reason = "Prometheus counters are floats")]
-const NUMBERS: [Number; 5] = [
+const NUMBERS: [UsageCounter; 5] = [
     ("weir_device_runs", "Requests that devices worked on", |used| used.runs as f64, false),
     (
         "weir_device_run_seconds",
@@ -64,7 +64,7 @@ impl Collector for Meters {
                     continue;
                 }
                 for (device, used) in used {
-                    let labels = Labels::for_row(row, *device);
+                    let labels = UsageLabels::for_row(row, *device);
                     let mut sample = metric.encode_family(&labels)?;
                     sample.encode_counter::<[(&str, &str); 0], _, u64>(&value(used), None)?;
                 }

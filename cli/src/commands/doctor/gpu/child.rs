@@ -24,7 +24,7 @@ pub(super) struct StageChild {
 }
 
 /// Next event of a stage process.
-pub(super) enum Next {
+pub(super) enum StageProcessEvent {
     Event(StageEvent),
     /// No event before the deadline.
     Silence,
@@ -51,12 +51,12 @@ impl StageChild {
     }
 
     /// Waits for the next event until `deadline`. At the end of the process, returns the reason.
-    pub(super) fn next(&mut self, deadline: Instant) -> Next {
+    pub(super) fn next(&mut self, deadline: Instant) -> StageProcessEvent {
         match self.receive(deadline) {
-            Ok(event) => Next::Event(event),
-            Err(RecvTimeoutError::Timeout) => Next::Silence,
+            Ok(event) => StageProcessEvent::Event(event),
+            Err(RecvTimeoutError::Timeout) => StageProcessEvent::Silence,
             // The socket is closed: the process has ended or is exiting.
-            Err(RecvTimeoutError::Disconnected) => Next::Ended(match self.child.wait() {
+            Err(RecvTimeoutError::Disconnected) => StageProcessEvent::Ended(match self.child.wait() {
                 Ok(status) => how(status),
                 Err(error) => error.to_string(),
             }),

@@ -11,7 +11,7 @@ use weir_gpu_check::{CaseSelection, Check, CheckConfig, LaunchParameters, Stage}
 
 /// Contents of the results file.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Kept {
+pub(super) struct ResultsFile {
     of: Identity,
     /// Stages with all cases run.
     finished: Vec<Stage>,
@@ -61,7 +61,7 @@ impl Identity {
     }
 }
 
-impl Kept {
+impl ResultsFile {
     /// Reads the results file, or starts with empty results.
     pub(super) fn open(path: Option<&Path>, config: &CheckConfig) -> Result<Self> {
         let of = Identity::new(config);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// Runs the cases that are not skipped, with these outcomes, and returns their names.
-    fn run(kept: &mut Kept, stage: Stage, cases: &[(&str, bool)], only: &[&str]) -> Vec<String> {
+    fn run(kept: &mut ResultsFile, stage: Stage, cases: &[(&str, bool)], only: &[&str]) -> Vec<String> {
         let only = only.iter().map(|case| (*case).to_owned()).collect();
         let mut selection = CaseSelection { only, skip: Vec::new() };
         selection.skip = kept.begin(stage, &selection);
@@ -227,7 +227,7 @@ mod tests {
         ran
     }
 
-    fn whats(kept: &Kept) -> Vec<&str> {
+    fn whats(kept: &ResultsFile) -> Vec<&str> {
         kept.checks.iter().map(|check| check.what.as_str()).collect()
     }
 
@@ -235,7 +235,7 @@ mod tests {
     fn finished_stages_and_passed_cases_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
-        let open = || Kept::open(Some(&path), &config(5)).unwrap();
+        let open = || ResultsFile::open(Some(&path), &config(5)).unwrap();
         let mut kept = open();
         run(&mut kept, Stage::Memory, &[("a", true), ("b", false), ("c", true)], &[]);
         kept.end(Stage::Memory, true).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     fn interrupted_stage_resumes_at_its_interrupted_case() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
-        let open = || Kept::open(Some(&path), &config(5)).unwrap();
+        let open = || ResultsFile::open(Some(&path), &config(5)).unwrap();
         // "b" has one check, but the run was interrupted before the case ended.
         run(&mut open(), Stage::Memory, &[("a", true), ("b", true)], &[]);
         let mut kept = open();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn single_case_replaces_only_its_own_checks() {
-        let mut kept = Kept::open(None, &config(5)).unwrap();
+        let mut kept = ResultsFile::open(None, &config(5)).unwrap();
         run(&mut kept, Stage::Memory, &[("a", true), ("b", false)], &[]);
         kept.end(Stage::Memory, true).unwrap();
         assert_eq!(run(&mut kept, Stage::Memory, &[("a", true), ("b", true)], &["b"]), ["b"]);
@@ -281,19 +281,19 @@ mod tests {
     fn results_file_of_other_settings_or_machine_is_rejected_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gpu.json");
-        let mut kept = Kept::open(Some(&path), &config(5)).unwrap();
+        let mut kept = ResultsFile::open(Some(&path), &config(5)).unwrap();
         run(&mut kept, Stage::Environment, &[("driver 12", true)], &[]);
         kept.end(Stage::Environment, true).unwrap();
         let before = std::fs::read(&path).unwrap();
-        let other = Kept::open(Some(&path), &config(6)).unwrap_err().to_string();
+        let other = ResultsFile::open(Some(&path), &config(6)).unwrap_err().to_string();
         assert!(other.contains("other models, options"), "{other}");
-        let mut kept = Kept::open(Some(&path), &config(5)).unwrap();
+        let mut kept = ResultsFile::open(Some(&path), &config(5)).unwrap();
         run(&mut kept, Stage::Environment, &[("driver 13", true)], &[]);
         let other = kept.end(Stage::Environment, true).unwrap_err().to_string();
         assert!(other.contains("another device, driver"), "{other}");
         assert_eq!(std::fs::read(&path).unwrap(), before);
         std::fs::write(&path, "[]").unwrap();
-        let other = Kept::open(Some(&path), &config(5)).unwrap_err().to_string();
+        let other = ResultsFile::open(Some(&path), &config(5)).unwrap_err().to_string();
         assert!(other.contains("is no file of `weir doctor --gpu`"), "{other}");
     }
 }

@@ -1,20 +1,20 @@
 //! Record of a run: prints each finished check to standard error and stores it in OUT.
 
-use super::kept::Kept;
-use crate::output::Output;
+use super::kept::ResultsFile;
+use crate::output::OutputSettings;
 use anyhow::Result;
 use weir_gpu_check::{Check, LaunchParameters, Stage};
 
 /// Recorder for the stages, one at a time.
-pub(super) struct Record<'a> {
-    kept: &'a mut Kept,
-    output: Output,
+pub(super) struct StageRecorder<'a> {
+    kept: &'a mut ResultsFile,
+    output: OutputSettings,
     /// Cases that started since the last start of the stage process.
     started: Vec<String>,
 }
 
-impl<'a> Record<'a> {
-    pub(super) fn new(kept: &'a mut Kept, output: Output) -> Self {
+impl<'a> StageRecorder<'a> {
+    pub(super) fn new(kept: &'a mut ResultsFile, output: OutputSettings) -> Self {
         Self { kept, output, started: Vec::new() }
     }
 

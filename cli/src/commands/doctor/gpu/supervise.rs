@@ -1,9 +1,9 @@
 //! Runs a stage in a child process, and restarts it after a case that ended the process.
 
-use super::child::{Next, StageChild};
+use super::child::{StageChild, StageProcessEvent};
 use super::limits::{RESTARTS_MAX, StageLimits};
 use super::message::{StageEvent, StageOrder};
-use super::record::Record;
+use super::record::StageRecorder;
 use crate::error::Problem;
 use anyhow::{Context as _, Result};
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(super) fn run(
     stage: Stage,
     config: &CheckConfig,
     limits: StageLimits,
-    record: &mut Record<'_>,
+    record: &mut StageRecorder<'_>,
 ) -> Result<()> {
     let deadline = Instant::now() + limits.stage;
     let mut config = config.clone();
@@ -52,21 +52,21 @@ fn run_once(
     order: &StageOrder,
     limits: StageLimits,
     stage_deadline: Instant,
-    record: &mut Record<'_>,
+    record: &mut StageRecorder<'_>,
 ) -> Result<StageEnd> {
     let mut process = StageChild::start(order).context("cannot start a process for the stage")?;
     loop {
         let case_deadline = Instant::now() + limits.case;
         let event = match process.next(stage_deadline.min(case_deadline)) {
-            Next::Event(event) => event,
-            Next::Ended(how) => return Ok(StageEnd::Early(how)),
-            Next::Silence if stage_deadline <= case_deadline => {
+            StageProcessEvent::Event(event) => event,
+            StageProcessEvent::Ended(how) => return Ok(StageEnd::Early(how)),
+            StageProcessEvent::Silence if stage_deadline <= case_deadline => {
                 let time_s = limits.stage.as_secs();
                 return Ok(StageEnd::OverTime(format!(
                     "the stage took longer than {time_s} s (--stage-time-s), and was killed"
                 )));
             }
-            Next::Silence => {
+            StageProcessEvent::Silence => {
                 let time_s = limits.case.as_secs();
                 return Ok(StageEnd::Early(format!(
                     "no progress for {time_s} s (--case-time-s): the process was killed"

@@ -1,6 +1,6 @@
 //! Ends of calls that leave requests on the device.
 
-use super::Stage;
+use super::Fixture;
 use weir_inference::ObservedRun;
 use weir_scheduler::{DeviceUse, Event, Setup};
 use weir_types::InvocationId;
@@ -15,7 +15,7 @@ fn has_run(used: Option<DeviceUse>) -> bool {
 
 #[tokio::test]
 async fn cancelled_call_is_charged_for_the_run_that_it_left_on_the_device() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let call = stage.place(1).await;
     let [running, waiting] = [(); 2].map(|()| stage.request(1));
     running.started();
@@ -33,7 +33,7 @@ async fn cancelled_call_is_charged_for_the_run_that_it_left_on_the_device() {
 
 #[tokio::test]
 async fn answered_call_is_reported_at_once_unless_a_run_goes_on() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     for has_left in [false, true] {
         let call = stage.place(1).await;
         let request = stage.request(1);
@@ -55,7 +55,7 @@ async fn answered_call_is_reported_at_once_unless_a_run_goes_on() {
 
 #[tokio::test]
 async fn lost_device_ends_the_wait_for_its_runs() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let call = stage.place(1).await;
     let request = stage.request(1);
     request.started();

@@ -1,7 +1,7 @@
 //! Ends of calls that were forwarded to another node.
 
-use super::{Linked, Stage, arrival};
-use crate::placement::Step;
+use super::{Fixture, TestRequester, arrival};
+use crate::placement::ForwardStep;
 use crate::wire::{DispatcherCommand, Granted, NodeEvent};
 use weir_scheduler::{DeviceUse, Event, Setup};
 use weir_telemetry::TextFormat;
@@ -17,23 +17,23 @@ fn cancelled(used: DeviceUse) -> NodeEvent {
     NodeEvent::Cancelled { invocation: CALL, used: Some(used) }
 }
 
-impl Stage {
-    fn hear(&self, from: &Linked, event: NodeEvent) {
+impl Fixture {
+    fn hear(&self, from: &TestRequester, event: NodeEvent) {
         self.placements.hear(from.node, from.link, event);
     }
 }
 
-fn is_asked_for_the_end(node: &mut Linked) -> bool {
+fn is_asked_for_the_end(node: &mut TestRequester) -> bool {
     matches!(node.commands()[..], [DispatcherCommand::Abandoned { invocation: CALL }])
 }
 
 #[tokio::test]
 async fn node_that_ran_an_abandoned_call_reports_its_use() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let mut two = stage.join(TWO, Vec::new());
     stage.lose_device();
     let (remote, call) = stage.place_remotely(1).await;
-    remote.progress.set(Step::Sent);
+    remote.progress.set(ForwardStep::Sent);
     drop(call);
     assert_eq!(stage.ends(), [], "it may still run there");
     assert!(is_asked_for_the_end(&mut two));
@@ -43,7 +43,7 @@ async fn node_that_ran_an_abandoned_call_reports_its_use() {
 
 #[tokio::test]
 async fn node_that_ran_a_call_compares_the_estimate_of_its_placement() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let _two = stage.join(TWO, Vec::new());
     stage.lose_device();
     let (remote, call) = stage.place_remotely(1).await;
@@ -51,7 +51,7 @@ async fn node_that_ran_a_call_compares_the_estimate_of_its_placement() {
     assert!(granted.estimate_ns.is_some_and(|estimate_ns| estimate_ns > 0));
     drop(call);
 
-    let other = Stage::new(Setup::default());
+    let other = Fixture::new(Setup::default());
     for (has_succeeded, count) in [(false, 0), (true, 1)] {
         let (_, call) = other.placements.granted(&granted, arrival(1));
         call.ended(has_succeeded);
@@ -64,7 +64,7 @@ async fn node_that_ran_a_call_compares_the_estimate_of_its_placement() {
 
 #[tokio::test]
 async fn call_that_was_not_sent_costs_nothing() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let mut two = stage.join(TWO, Vec::new());
     stage.lose_device();
     let (_, call) = stage.place_remotely(1).await;
@@ -76,7 +76,7 @@ async fn call_that_was_not_sent_costs_nothing() {
 
 #[tokio::test]
 async fn abandoned_call_of_another_node_ends_where_it_runs() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     stage.lose_device();
     let mut two = stage.join(TWO, Vec::new());
     let [mut three, four] = [THREE, FOUR].map(|node| stage.join_without_device(node));
@@ -94,11 +94,11 @@ async fn abandoned_call_of_another_node_ends_where_it_runs() {
 
 #[tokio::test]
 async fn call_that_is_placed_again_is_not_ended_by_its_earlier_node() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let two = stage.join(TWO, Vec::new());
     stage.lose_device();
     let (remote, call) = stage.place_remotely(1).await;
-    remote.progress.set(Step::Sent);
+    remote.progress.set(ForwardStep::Sent);
     drop(call);
     stage.placements.leave(TWO, two.link, false);
     let two = stage.join(TWO, Vec::new());
@@ -108,7 +108,7 @@ async fn call_that_is_placed_again_is_not_ended_by_its_earlier_node() {
     stage.ends();
     stage.hear(other, cancelled(USED));
     assert_eq!(stage.ends(), []);
-    again.progress.set(Step::Answered);
+    again.progress.set(ForwardStep::Answered);
     drop(call);
     stage.hear(runs, cancelled(USED));
     assert_eq!(stage.ends(), [Event::Cancelled { invocation: CALL, used: Some(USED) }]);
@@ -116,7 +116,7 @@ async fn call_that_is_placed_again_is_not_ended_by_its_earlier_node() {
 
 #[tokio::test]
 async fn node_reports_an_abandoned_call_that_it_does_not_have() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let call = stage.place(1).await;
     stage.placements.execute(DispatcherCommand::Abandoned { invocation: CALL });
     assert_eq!(stage.ends(), [], "the call runs here");

@@ -2,7 +2,7 @@
 //! The device is simulated: one run at a time, in the order of requests, and a run that has begun
 //! ends on the device whatever becomes of its call.
 
-use super::{Stage, arrival};
+use super::{Fixture, arrival};
 use crate::placement::clock::now;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use weir_types::{InvocationId, Name, TenantId};
 
 /// A run slot of the device.
 #[derive(Default)]
-struct Slot {
+struct SimulatedSlot {
     is_free: Mutex<()>,
 }
 
@@ -76,7 +76,7 @@ fn arrival_of(tenant: &TenantId, invocation: u64) -> Arrival {
     arrival
 }
 
-impl Stage {
+impl Fixture {
     /// The run time that the scheduler expects of one more call.
     async fn learned_run_ns(&self, tenant: &TenantId, invocation: u64) -> u64 {
         let arrival = arrival_of(tenant, invocation);
@@ -87,7 +87,14 @@ impl Stage {
 }
 
 /// One call, from its arrival to the end of its run.
-async fn call(stage: &Stage, slot: &Arc<Slot>, arrival: Arrival, life: Life, fate: Fate, tally: &Arc<Tally>) {
+async fn call(
+    stage: &Fixture,
+    slot: &Arc<SimulatedSlot>,
+    arrival: Arrival,
+    life: Life,
+    fate: Fate,
+    tally: &Arc<Tally>,
+) {
     let invocation = arrival.invocation;
     // At its deadline, a call that waits is rejected.
     let Ok((_, guard)) = stage.placements.place(arrival, &Objective::default(), now()).await else { return };
@@ -126,8 +133,8 @@ async fn failures_and_disconnects_at_twice_the_load_keep_learned_times_and_share
     let [capped, free] = ["capped", "free"].map(tenant);
     let limits = TenantLimits { device_share_max: SHARE_MAX, ..TenantLimits::default() };
     let settings = Settings { tenants: [(capped.clone(), limits)].into(), ..Settings::default() };
-    let stage = Arc::new(Stage::new(Setup { settings, ..Setup::default() }));
-    let slot = Arc::new(Slot::default());
+    let stage = Arc::new(Fixture::new(Setup { settings, ..Setup::default() }));
+    let slot = Arc::new(SimulatedSlot::default());
     let tallies = [(); 2].map(|()| Arc::<Tally>::default());
     let mut random = Random(7);
     let started = Instant::now();
@@ -170,8 +177,8 @@ async fn failures_and_disconnects_at_twice_the_load_keep_learned_times_and_share
 async fn functions_that_use_the_device_for_a_twentieth_of_their_life_fill_it() {
     const LIFE: Duration = ms(200);
     const RUN: Duration = ms(10);
-    let stage = Arc::new(Stage::new(Setup::default()));
-    let slot = Arc::new(Slot::default());
+    let stage = Arc::new(Fixture::new(Setup::default()));
+    let slot = Arc::new(SimulatedSlot::default());
     let tally = Arc::<Tally>::default();
     let started = Instant::now();
     let warm = started + ms(10_000);

@@ -1,9 +1,9 @@
 //! Schedulers that take over learn the running calls before they place others.
 
-use super::{Linked, Stage, arrival, device};
+use super::{Fixture, TestRequester, arrival, device};
 use crate::placement::clock::now;
 use crate::placement::{Link, PlacementGuard};
-use crate::wire::{DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE, Running};
+use crate::wire::{AnnouncedInvocation, DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
@@ -13,8 +13,8 @@ use weir_types::{InvocationId, NodeId};
 const TWO: NodeId = NodeId(2);
 const THREE: NodeId = NodeId(3);
 
-fn running(invocation: u64, origin: Option<NodeId>) -> Running {
-    Running { arrival: arrival(invocation), deadline_in_ns: u64::MAX, device: Some(0), origin }
+fn running(invocation: u64, origin: Option<NodeId>) -> AnnouncedInvocation {
+    AnnouncedInvocation { arrival: arrival(invocation), deadline_in_ns: u64::MAX, device: Some(0), origin }
 }
 
 fn granted(origin: NodeId, is_fallback: bool) -> Granted {
@@ -22,7 +22,7 @@ fn granted(origin: NodeId, is_fallback: bool) -> Granted {
     Granted { device: Some(0), models, evict, origin: Some(origin), estimate_ns: None, is_fallback }
 }
 
-impl Stage {
+impl Fixture {
     /// Has the node ask a dispatcher, and returns the messages that it sends first.
     fn ask(&self) -> Vec<NodeEvent> {
         let (events, mut sent) = mpsc::channel(1_000);
@@ -30,14 +30,14 @@ impl Stage {
         std::iter::from_fn(|| sent.try_recv().ok()).collect()
     }
 
-    fn leaves(&self, node: &Linked) {
+    fn leaves(&self, node: &TestRequester) {
         self.placements.leave(node.node, node.link, false);
     }
 }
 
 #[tokio::test]
 async fn node_announces_calls_that_it_runs_for_others() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let own = stage.place(1).await;
     let (_, forwarded) = stage.placements.granted(&granted(TWO, false), arrival(2));
     let (_, fallback) = stage.placements.granted(&granted(TWO, true), arrival(3));
@@ -52,7 +52,7 @@ async fn node_announces_calls_that_it_runs_for_others() {
 
 #[tokio::test]
 async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
-    let node = Stage::new(Setup::default());
+    let node = Fixture::new(Setup::default());
     let count = 2 * RUNNING_PER_MESSAGE + 1;
     let grant = |invocation| node.placements.granted(&granted(TWO, false), arrival(invocation)).1;
     let calls: Vec<PlacementGuard> = (100..).take(count).map(grant).collect();
@@ -61,7 +61,7 @@ async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
     let hello = Hello { node: THREE, devices: vec![device()], ..hello };
     assert!(hello.has_more && hello.running.len() == RUNNING_PER_MESSAGE);
 
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let (commands, _received) = mpsc::channel(10);
     let link = stage.placements.join(hello, commands, CancellationToken::new()).unwrap();
     let objective = Objective::default();
@@ -79,7 +79,7 @@ async fn long_announcement_is_split_and_nothing_is_placed_before_its_end() {
 
 #[tokio::test]
 async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_calls() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let objective = Objective::default();
     assert!(stage.placements.await_nodes(&[TWO, THREE]));
     let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
@@ -91,7 +91,7 @@ async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_call
 
     // Nodes that have left are not awaited, and neither is any node for ever.
     for left in [&[TWO][..], &[]] {
-        let stage = Stage::new(Setup::default());
+        let stage = Fixture::new(Setup::default());
         assert!(stage.placements.await_nodes(&[TWO, THREE]));
         let mut placed = std::pin::pin!(stage.placements.place(arrival(1), &objective, now()));
         stage.placements.await_only(left);
@@ -106,7 +106,7 @@ async fn new_dispatcher_places_nothing_until_all_nodes_have_announced_their_call
 
 #[tokio::test]
 async fn forwarded_call_is_lost_with_the_node_that_runs_it() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let mut three = stage.join_without_device(THREE);
     let two = stage.join(TWO, vec![running(1, Some(THREE))]);
     assert!(stage.events().iter().any(|event| matches!(event, Event::Running { node: TWO, .. })));
@@ -118,7 +118,7 @@ async fn forwarded_call_is_lost_with_the_node_that_runs_it() {
 
 #[tokio::test]
 async fn forwarded_call_outlives_the_link_of_the_node_that_received_it() {
-    let stage = Stage::new(Setup::default());
+    let stage = Fixture::new(Setup::default());
     let mut two = stage.join(TWO, Vec::new());
     stage.lose_device();
     let three = stage.join_without_device(THREE);

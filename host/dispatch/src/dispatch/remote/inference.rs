@@ -11,7 +11,7 @@ use std::time::Duration;
 use weir_call::Fault;
 use weir_call::body::{BodyLimit, receive_whole};
 use weir_call::headers::{ERROR_CODE, INFERENCE_HEADER_LENGTH, PRIORITY};
-use weir_cluster::Call;
+use weir_cluster::ForwardedCall;
 use weir_control::models::RanOn;
 use weir_device::{Arena, Buffer};
 use weir_inference::{Completion, Tensor};
@@ -22,7 +22,7 @@ use weir_types::{ElementType, ErrorCode, Name, Shape, TenantId, Version};
 const DESCRIPTION_BYTES_MAX: u64 = 1 << 20;
 
 /// Encoded inference, which can be sent repeatedly.
-pub struct Written {
+pub struct EncodedInference {
     uri: Uri,
     headers: HeaderMap,
     body: Buffer,
@@ -39,7 +39,7 @@ pub struct Read {
     pub(crate) ran_on: Option<RanOn>,
 }
 
-impl Written {
+impl EncodedInference {
     /// Encodes an inference of a version of a model, tensor function or workflow. `wanted` are its
     /// requested outputs, none for all; the outputs in `handed_on` may be left on the node that
     /// makes them.
@@ -81,8 +81,8 @@ impl Written {
     }
 
     /// Returns the request without its body.
-    pub fn call(&self) -> Call<'_> {
-        Call { method: &Method::POST, uri: &self.uri, headers: &self.headers }
+    pub fn call(&self) -> ForwardedCall<'_> {
+        ForwardedCall { method: &Method::POST, uri: &self.uri, headers: &self.headers }
     }
 
     /// Returns the body of the request.
@@ -130,7 +130,7 @@ impl Written {
 fn describe(name: &str, handle: &Handle) -> Value {
     let (datatype, place) = match handle {
         Handle::Here(tensor) => (tensor.element_type(), json!({ "binary_data_size": tensor.data().len() })),
-        // Unreachable: `Written::new` rejects tensors on a device.
+        // Unreachable: `EncodedInference::new` rejects tensors on a device.
         Handle::OnDevice(tensor) => (tensor.element_type(), json!({})),
         Handle::Left(left) => {
             let place =

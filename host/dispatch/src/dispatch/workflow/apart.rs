@@ -4,15 +4,15 @@
 //! `intermediates.rs`. On this node, outputs that only models read stay on the device that computed
 //! them, if a model on a sibling device reads them as well.
 
-use super::super::job::{Job, StepJob};
-use super::super::{CallCtx, Dispatch, ModelTarget, Ran, Target};
-use super::steps::{Handles, Steps, Tensors, handles};
+use super::super::job::{InferenceJob, StepJob};
+use super::super::{CallCtx, Dispatch, ModelTarget, RunResult, Target};
+use super::steps::{Handles, NamedTensors, Steps, handles};
 use crate::intermediates::Handle;
 use futures::future::BoxFuture;
 use std::time::{Duration, Instant};
 use weir_call::Fault;
 use weir_call::next_invocation_id;
-use weir_control::workflows::{Found, Workflow};
+use weir_control::workflows::{DeployedWorkflow, StepTarget};
 use weir_inference::{Completion, Execution};
 use weir_telemetry::Times;
 use weir_types::ErrorCode;
@@ -23,8 +23,8 @@ impl Steps {
     /// all.
     pub(super) async fn run_apart(
         &self,
-        workflow: &Workflow,
-        inputs: Tensors,
+        workflow: &DeployedWorkflow,
+        inputs: NamedTensors,
         wanted: Option<&[String]>,
     ) -> Result<Completion, Fault> {
         let Dispatch { catalog, metrics, .. } = &*self.dispatch;
@@ -60,19 +60,19 @@ impl Steps {
         Box::pin(async move {
             let found = self.found(pinned)?;
             let served = match &found {
-                Found::Model(entry) => entry.served.clone(),
-                Found::Function(deployment) => self.dispatch.served(deployment),
-                Found::Workflow(workflow) => workflow.served.clone(),
+                StepTarget::Model(entry) => entry.served.clone(),
+                StepTarget::Function(deployment) => self.dispatch.served(deployment),
+                StepTarget::Workflow(workflow) => workflow.served.clone(),
             };
             let serving = served.begin(arrived);
             // A function returns all outputs unless some have to stay.
-            let is_whole = matches!(found, Found::Function(_)) && handed_on.is_empty();
+            let is_whole = matches!(found, StepTarget::Function(_)) && handed_on.is_empty();
             let wanted = (!is_whole).then_some(outputs);
             let step = StepJob { handed_on, for_models, until: self.deadline };
-            let job = Job { inputs, wanted, step: Some(step) };
+            let job = InferenceJob { inputs, wanted, step: Some(step) };
             let items = job.batch();
             match self.place_alone(found, arrived, job).await {
-                Ok(Ran { completion, left, is_elsewhere, .. }) => {
+                Ok(RunResult { completion, left, is_elsewhere, .. }) => {
                     // The node that ran the step counts it in its statistics.
                     if is_elsewhere {
                         serving.forwarded();
@@ -91,27 +91,32 @@ impl Steps {
         })
     }
 
-    async fn place_alone(&self, found: Found, arrived: Instant, job: Job) -> Result<Ran, Fault> {
+    async fn place_alone(
+        &self,
+        found: StepTarget,
+        arrived: Instant,
+        job: InferenceJob,
+    ) -> Result<RunResult, Fault> {
         let mut call = CallCtx {
             id: next_invocation_id(),
             inputs: job.inputs_on(self.dispatch.placements.node()),
             ..self.call(arrived)
         };
         let target = match found {
-            Found::Model(entry) => {
+            StepTarget::Model(entry) => {
                 let meter = self.meter(&entry);
                 Target::Model(ModelTarget::new(entry, meter))
             }
-            Found::Function(deployment) => {
+            StepTarget::Function(deployment) => {
                 call.shorten_deadline(&deployment);
                 Target::Function(self.dispatch.function_target(&call, deployment))
             }
-            Found::Workflow(workflow) => Target::Workflow(workflow),
+            StepTarget::Workflow(workflow) => Target::Workflow(workflow),
         };
         let ran = self.dispatch.run(&mut call, &target, job).await;
         if let Some(account) = target.account() {
             match &ran {
-                Ok(Ran { is_elsewhere: true, .. }) => account.forwarded(),
+                Ok(RunResult { is_elsewhere: true, .. }) => account.forwarded(),
                 Ok(_) => {}
                 Err(fault) => account.close(fault.code),
             }

@@ -1,6 +1,7 @@
 //! Built-in steps without model or function: combining several tensors into one, and splitting one
 //! into several.
 
+use super::steps::NamedTensors;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
 use weir_call::Fault;
@@ -13,8 +14,6 @@ use weir_workflow::{Combination, Combiner, View, split};
 /// thread.
 const BRIEF_BYTES: usize = 64 << 10;
 
-type Tensors = Vec<(String, Tensor)>;
-
 fn view(tensor: &Tensor) -> View<'_> {
     View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
 }
@@ -24,7 +23,7 @@ pub(super) async fn combine(
     arena: &Arena,
     turns: &Arc<Semaphore>,
     combiner: Combiner,
-    mut tensors: Tensors,
+    mut tensors: NamedTensors,
 ) -> Result<Tensor, Fault> {
     if combiner.passes_on(tensors.len()) {
         let first = tensors.drain(..).next();
@@ -45,7 +44,7 @@ pub(super) async fn combine(
     work.await.map_err(|_| stopping())?
 }
 
-fn combined(arena: &Arena, combiner: Combiner, tensors: &Tensors) -> Result<Tensor, Fault> {
+fn combined(arena: &Arena, combiner: Combiner, tensors: &NamedTensors) -> Result<Tensor, Fault> {
     let views = tensors.iter().map(|(_, tensor)| view(tensor)).collect();
     let combination = Combination::new(combiner, views).map_err(refused)?;
     let mut buffer = arena
@@ -57,7 +56,7 @@ fn combined(arena: &Arena, combiner: Combiner, tensors: &Tensors) -> Result<Tens
 }
 
 /// Splits a tensor. The parts share its memory.
-pub(super) fn take_apart(tensors: &Tensors, parts: u32) -> Result<Tensors, Fault> {
+pub(super) fn take_apart(tensors: &NamedTensors, parts: u32) -> Result<NamedTensors, Fault> {
     let (_, whole) = tensors.first().ok_or_else(|| refused("no tensor to split"))?;
     let parts = split(view(whole), parts).map_err(refused)?.into_iter().enumerate();
     let part = |(number, part): (usize, weir_workflow::Part)| {

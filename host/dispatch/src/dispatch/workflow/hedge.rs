@@ -6,8 +6,8 @@
 //! loaded models only, and [`Hedge`] bounds the number of copies.
 
 use super::super::Dispatch;
-use super::steps::{Steps, Tensors, handles};
-use crate::dispatch::remote::Written;
+use super::steps::{NamedTensors, Steps, handles};
+use crate::dispatch::remote::EncodedInference;
 use axum::body::Body;
 use bytes::Bytes;
 use futures::future::{Either, select};
@@ -16,10 +16,10 @@ use std::time::Instant;
 use weir_call::Fault;
 use weir_call::next_invocation_id;
 use weir_call::until;
-use weir_cluster::Grant;
+use weir_cluster::ForwardGrant;
 use weir_cluster::{Cluster, GRACE, LocalPlacement, RemotePlacement};
 use weir_control::models::ModelEntry;
-use weir_control::workflows::{Found, Hedge};
+use weir_control::workflows::{Hedge, StepTarget};
 use weir_inference::Health;
 use weir_types::{ErrorCode, ModelId};
 use weir_workflow::Pinned;
@@ -30,12 +30,12 @@ impl Steps {
         &self,
         hedge: &Hedge,
         pinned: &Pinned,
-        inputs: Tensors,
+        inputs: NamedTensors,
         outputs: Vec<String>,
-    ) -> Result<Tensors, Fault> {
+    ) -> Result<NamedTensors, Fault> {
         let began = Instant::now();
         let due_after = hedge.begin();
-        let measured = |given: Result<Tensors, Fault>| {
+        let measured = |given: Result<NamedTensors, Fault>| {
             if given.is_ok() {
                 hedge.ran(began.elapsed());
             }
@@ -75,9 +75,9 @@ impl Steps {
     async fn second_copy(
         &self,
         pinned: &Pinned,
-        inputs: Tensors,
+        inputs: NamedTensors,
         outputs: Vec<String>,
-    ) -> Result<Tensors, Fault> {
+    ) -> Result<NamedTensors, Fault> {
         let found = self.found(pinned)?;
         if let Some(cluster) = &self.dispatch.cluster
             && let Some(remote) = cluster.holder_of(&self.models_of(&found))
@@ -91,21 +91,23 @@ impl Steps {
             }
         }
         match &found {
-            Found::Model(entry) => match self.other_placement(entry) {
+            StepTarget::Model(entry) => match self.other_placement(entry) {
                 Some(placement) => Self { placement, ..self.clone() }.model(entry, inputs, outputs).await,
                 None => self.model(entry, inputs, outputs).await,
             },
-            Found::Function(_) | Found::Workflow(_) => self.run_pinned(pinned, inputs, outputs).await,
+            StepTarget::Function(_) | StepTarget::Workflow(_) => {
+                self.run_pinned(pinned, inputs, outputs).await
+            }
         }
     }
 
     /// The models that must be resident for the copy to run at once.
-    fn models_of(&self, found: &Found) -> Vec<ModelId> {
+    fn models_of(&self, found: &StepTarget) -> Vec<ModelId> {
         let catalog = &self.dispatch.catalog;
         let demands = match found {
-            Found::Model(entry) => return vec![entry.source.id().clone()],
-            Found::Function(deployment) => catalog.granted(deployment),
-            Found::Workflow(workflow) => catalog.demands(workflow),
+            StepTarget::Model(entry) => return vec![entry.source.id().clone()],
+            StepTarget::Function(deployment) => catalog.granted(deployment),
+            StepTarget::Workflow(workflow) => catalog.demands(workflow),
         };
         demands.into_iter().map(|demand| demand.model).collect()
     }
@@ -129,14 +131,19 @@ impl Steps {
         cluster: &Cluster,
         remote: &RemotePlacement,
         pinned: &Pinned,
-        (inputs, outputs): (&Tensors, &[String]),
-    ) -> Result<Tensors, Fault> {
+        (inputs, outputs): (&NamedTensors, &[String]),
+    ) -> Result<NamedTensors, Fault> {
         let Dispatch { arena, intermediates, .. } = &*self.dispatch;
         let what = (&pinned.name, pinned.version);
-        let written =
-            Written::new(arena, what, self.priority, &handles(inputs.clone()), (Some(outputs), &[]))?;
+        let written = EncodedInference::new(
+            arena,
+            what,
+            self.priority,
+            &handles(inputs.clone()),
+            (Some(outputs), &[]),
+        )?;
         let left = self.deadline.saturating_duration_since(Instant::now());
-        let grant = Grant {
+        let grant = ForwardGrant {
             invocation: next_invocation_id(),
             tenant: self.tenant.clone(),
             version: pinned.version,
@@ -154,7 +161,7 @@ impl Steps {
             return Err(Fault::new(ErrorCode::DeadlineExceeded, text));
         };
         let response = forwarded.map_err(|error| Fault::new(ErrorCode::NodeLost, error.to_string()))?;
-        let read = Written::read(intermediates, &self.tenant, response, arena.bytes_max()).await?;
+        let read = EncodedInference::read(intermediates, &self.tenant, response, arena.bytes_max()).await?;
         Ok(read.completion.outputs)
     }
 }

@@ -4,7 +4,7 @@
 //! [`DeviceTensor`]: weir_inference::DeviceTensor
 
 use super::super::inference::{fault_of, not_opened};
-use super::steps::{Handles, Steps, Tensors, handles};
+use super::steps::{Handles, NamedTensors, Steps, handles};
 use crate::intermediates::stay;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,9 +19,9 @@ impl Steps {
     pub(super) async fn model(
         &self,
         entry: &Arc<ModelEntry>,
-        inputs: Tensors,
+        inputs: NamedTensors,
         outputs: Vec<String>,
-    ) -> Result<Tensors, Fault> {
+    ) -> Result<NamedTensors, Fault> {
         let request = RunRequest { inputs, ..self.request(entry, outputs) };
         self.run_model(entry, request).await.map(|completion| completion.outputs)
     }

@@ -16,8 +16,8 @@ use weir_call::Objective;
 use weir_call::until;
 use weir_cluster::LocalPlacement;
 use weir_control::models::ModelPin;
-use weir_control::registry::Deployment;
-use weir_control::workflows::{Found, Hedge, Workflow};
+use weir_control::registry::DeployedFunction;
+use weir_control::workflows::{DeployedWorkflow, Hedge, StepTarget};
 use weir_inference::{Execution, Tensor};
 use weir_telemetry::{Times, Trace};
 use weir_types::{ErrorCode, TenantId};
@@ -26,7 +26,7 @@ use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
 /// The nesting limit of calls of functions and workflows.
 const CALLS_DEPTH_MAX: u32 = 8;
 
-pub(super) type Tensors = Vec<(String, Tensor)>;
+pub(super) type NamedTensors = Vec<(String, Tensor)>;
 pub(super) type Handles = Vec<(String, Handle)>;
 
 /// The context that all steps of a run share. Cheap to clone.
@@ -39,7 +39,7 @@ pub struct Steps {
     /// Whether each step is placed individually.
     pub(crate) is_apart: bool,
     /// The calling function, to which device usage is attributed; `None` for a client's request.
-    pub(crate) caller: Option<Arc<Deployment>>,
+    pub(crate) caller: Option<Arc<DeployedFunction>>,
     pub(crate) request_id: Arc<str>,
     pub(crate) trace: Trace,
     pub(crate) deadline: Instant,
@@ -52,10 +52,10 @@ impl Steps {
     /// Runs `workflow` to its end. `wanted` names the outputs to return; `None`: all.
     pub async fn run(
         &self,
-        workflow: &Workflow,
-        inputs: Tensors,
+        workflow: &DeployedWorkflow,
+        inputs: NamedTensors,
         wanted: Option<&[String]>,
-    ) -> Result<Tensors, Fault> {
+    ) -> Result<NamedTensors, Fault> {
         if self.depth > CALLS_DEPTH_MAX {
             let text = format!("functions and workflows call each other more than {CALLS_DEPTH_MAX} deep");
             return Err(Fault::new(ErrorCode::InvalidRequest, text));
@@ -129,7 +129,7 @@ impl Steps {
         let Dispatch { arena, turns, intermediates, .. } = &*self.dispatch;
         // A hedged step is excluded: its second copy may run on another device.
         if let (Action::Run(Some(pinned)), None) = (action, &hedge)
-            && let Found::Model(entry) = self.found(pinned)?
+            && let StepTarget::Model(entry) = self.found(pinned)?
         {
             return self.model_placed(&entry, inputs, outputs, for_models).await;
         }
@@ -150,7 +150,7 @@ impl Steps {
     }
 
     /// The target of a step, if it still exists.
-    pub(super) fn found(&self, pinned: &Pinned) -> Result<Found, Fault> {
+    pub(super) fn found(&self, pinned: &Pinned) -> Result<StepTarget, Fault> {
         let found = self.dispatch.catalog.find(&self.tenant, pinned);
         found.map_err(|why| Fault::new(ErrorCode::Unavailable, why))
     }
@@ -158,13 +158,13 @@ impl Steps {
     pub(super) async fn run_pinned(
         &self,
         pinned: &Pinned,
-        inputs: Tensors,
+        inputs: NamedTensors,
         outputs: Vec<String>,
-    ) -> Result<Tensors, Fault> {
+    ) -> Result<NamedTensors, Fault> {
         match self.found(pinned)? {
-            Found::Model(entry) => self.model(&entry, inputs, outputs).await,
-            Found::Function(deployment) => self.function(deployment, inputs).await,
-            Found::Workflow(workflow) => {
+            StepTarget::Model(entry) => self.model(&entry, inputs, outputs).await,
+            StepTarget::Function(deployment) => self.function(deployment, inputs).await,
+            StepTarget::Workflow(workflow) => {
                 let serving = workflow.served.begin(Instant::now());
                 let started = Instant::now();
                 let batch = batch(&inputs);
@@ -182,7 +182,11 @@ impl Steps {
         }
     }
 
-    async fn function(&self, deployment: Arc<Deployment>, inputs: Tensors) -> Result<Tensors, Fault> {
+    async fn function(
+        &self,
+        deployment: Arc<DeployedFunction>,
+        inputs: NamedTensors,
+    ) -> Result<NamedTensors, Fault> {
         let arrived = Instant::now();
         let mut call = self.call(arrived);
         call.shorten_deadline(&deployment);
@@ -229,7 +233,7 @@ impl Steps {
         let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
         let models = steps.filter_map(|step| match &step.action {
             Action::Run(Some(pinned)) => match self.dispatch.catalog.find(&self.tenant, pinned) {
-                Ok(Found::Model(entry)) => Some(entry),
+                Ok(StepTarget::Model(entry)) => Some(entry),
                 _ => None,
             },
             _ => None,
@@ -258,12 +262,12 @@ impl Steps {
 }
 
 /// Handles of tensors on this node.
-pub(super) fn handles(tensors: Tensors) -> Handles {
+pub(super) fn handles(tensors: NamedTensors) -> Handles {
     tensors.into_iter().map(|(name, tensor)| (name, Handle::Here(tensor))).collect()
 }
 
 /// The number of items that a run works on: the first dimension of the first input.
-pub(super) fn batch(tensors: &Tensors) -> u32 {
+pub(super) fn batch(tensors: &NamedTensors) -> u32 {
     tensors.iter().find_map(|(_, tensor)| tensor.shape().dimensions().first().copied()).unwrap_or(1)
 }
 

@@ -28,21 +28,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Server whose answers have the number of bytes in the path; `/endless` is a function that has
 /// written some bytes and computes.
-struct Server {
+struct TestServer {
     address: SocketAddr,
     metrics: Arc<Metrics>,
-    overrun: Overrun,
+    overrun: BodyOverrun,
     _serving: AbortOnDropHandle<()>,
 }
 
-async fn server(stall: Duration, idle: Duration) -> Server {
+async fn server(stall: Duration, idle: Duration) -> TestServer {
     let metrics = Metrics::new();
     let stall_ms = stall.as_millis() as u64;
     let config = AnswersConfig { stall_ms, bytes_per_s_min: 1_000, ..AnswersConfig::default() };
     let budget = Arc::new(AnswerBudget::new(config, metrics.clone()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let overrun = Overrun::default();
+    let overrun = BodyOverrun::default();
     let signal = overrun.clone();
     let timeouts = Timeouts { first: idle, later: idle };
     let serving = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -51,11 +51,11 @@ async fn server(stall: Duration, idle: Duration) -> Server {
             tokio::spawn(serve(stream, budget.clone(), timeouts, signal.clone()));
         }
     }));
-    Server { address, metrics, overrun, _serving: serving }
+    TestServer { address, metrics, overrun, _serving: serving }
 }
 
-async fn serve(stream: TcpStream, budget: Arc<AnswerBudget>, timeouts: Timeouts, overrun: Overrun) {
-    let connection = Connection::new();
+async fn serve(stream: TcpStream, budget: Arc<AnswerBudget>, timeouts: Timeouts, overrun: BodyOverrun) {
+    let connection = ConnectionState::new();
     let answering = budget.clone();
     let requests = connection.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
@@ -72,7 +72,7 @@ async fn serve(stream: TcpStream, budget: Arc<AnswerBudget>, timeouts: Timeouts,
             if !is_h2 {
                 connection.set_overrun(overrun.clone());
             }
-            let answer = Answer::new(connection, under_way, scopes, None, overrun);
+            let answer = ResponseTracker::new(connection, under_way, scopes, None, overrun);
             if is_h2 {
                 Streams::observe(&answer);
             }
@@ -86,7 +86,7 @@ async fn serve(stream: TcpStream, budget: Arc<AnswerBudget>, timeouts: Timeouts,
     connection.supervise(&budget, timeouts, serving).await;
 }
 
-impl Server {
+impl TestServer {
     /// Sends a request over HTTP/1.
     async fn get(&self, path: &str) -> TcpStream {
         let mut client = TcpStream::connect(self.address).await.unwrap();

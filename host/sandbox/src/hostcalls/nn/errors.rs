@@ -13,13 +13,13 @@ pub struct NnError {
 }
 
 /// The reason why a call failed: like [`CallError`], with the errors of `wasi:nn`.
-pub(super) enum Failure {
+pub(super) enum NnFailure {
     Guest(NnError),
     Trap(wasmtime::Error),
 }
 
 /// The result of a call that can fail.
-pub(super) type Answer<T> = wasmtime::Result<Result<T, Resource<NnError>>>;
+pub(super) type NnResult<T> = wasmtime::Result<Result<T, Resource<NnError>>>;
 
 impl NnError {
     pub(super) fn new(code: ErrorCode, text: impl Into<String>) -> Self {
@@ -27,19 +27,19 @@ impl NnError {
     }
 }
 
-impl From<NnError> for Failure {
+impl From<NnError> for NnFailure {
     fn from(error: NnError) -> Self {
         Self::Guest(error)
     }
 }
 
-impl From<ResourceTableError> for Failure {
+impl From<ResourceTableError> for NnFailure {
     fn from(error: ResourceTableError) -> Self {
         Self::Trap(error.into())
     }
 }
 
-impl From<CallError> for Failure {
+impl From<CallError> for NnFailure {
     fn from(error: CallError) -> Self {
         let error = match error {
             CallError::Guest(error) => error,
@@ -60,16 +60,16 @@ impl From<CallError> for Failure {
 
 impl InferenceView<'_> {
     /// Converts the result of a call for the guest: a failure becomes a resource.
-    pub(super) fn answer<T>(&mut self, done: Result<T, Failure>) -> Answer<T> {
+    pub(super) fn answer<T>(&mut self, done: Result<T, NnFailure>) -> NnResult<T> {
         match done {
             Ok(value) => Ok(Ok(value)),
-            Err(Failure::Guest(error)) => {
+            Err(NnFailure::Guest(error)) => {
                 if error.code == ErrorCode::Security {
                     self.sink.refused(&error.text);
                 }
                 Ok(Err(self.table.push(error)?))
             }
-            Err(Failure::Trap(error)) => Err(error),
+            Err(NnFailure::Trap(error)) => Err(error),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::graph::{ExecutionTarget, GraphEncoding, Host, HostGraph};
-use super::errors::{Answer, Failure, NnError};
+use super::errors::{NnError, NnFailure, NnResult};
 use super::inference::ExecutionContext;
 use crate::LoadModelError;
 use crate::hostcalls::{CallError, InferenceView, OpenModel};
@@ -17,7 +17,7 @@ impl InferenceView<'_> {
         builders: Vec<Vec<u8>>,
         encoding: GraphEncoding,
         target: ExecutionTarget,
-    ) -> Result<Resource<OpenModel>, Failure> {
+    ) -> Result<Resource<OpenModel>, NnFailure> {
         let on = platforms(encoding, target)?;
         let Ok([onnx]) = <[Vec<u8>; 1]>::try_from(builders) else {
             let text = "an ONNX model is one builder, with its weights in it";
@@ -45,7 +45,7 @@ fn platforms(encoding: GraphEncoding, target: ExecutionTarget) -> Result<Platfor
     }
 }
 
-fn failure_of(error: LoadModelError) -> Failure {
+fn failure_of(error: LoadModelError) -> NnFailure {
     let error = match error {
         LoadModelError::Model(InferenceError::Unsupported(why)) => {
             return NnError::new(ErrorCode::UnsupportedOperation, why.to_string()).into();
@@ -79,19 +79,19 @@ impl Host for InferenceView<'_> {
         builders: Vec<Vec<u8>>,
         encoding: GraphEncoding,
         target: ExecutionTarget,
-    ) -> Answer<Resource<OpenModel>> {
+    ) -> NnResult<Resource<OpenModel>> {
         let loaded = self.load_bytes(builders, encoding, target).await;
         self.answer(loaded)
     }
 
-    async fn load_by_name(&mut self, name: String) -> Answer<Resource<OpenModel>> {
-        let opened = self.open_model(&name).await.map_err(Failure::from);
+    async fn load_by_name(&mut self, name: String) -> NnResult<Resource<OpenModel>> {
+        let opened = self.open_model(&name).await.map_err(NnFailure::from);
         self.answer(opened)
     }
 }
 
 impl HostGraph for InferenceView<'_> {
-    fn init_execution_context(&mut self, graph: Resource<OpenModel>) -> Answer<Resource<ExecutionContext>> {
+    fn init_execution_context(&mut self, graph: Resource<OpenModel>) -> NnResult<Resource<ExecutionContext>> {
         let context = ExecutionContext(self.table.get(&graph)?.clone());
         Ok(Ok(self.table.push(context)?))
     }

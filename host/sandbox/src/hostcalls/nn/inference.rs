@@ -3,7 +3,7 @@
 use super::NnTensor;
 use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::inference::{Host, HostGraphExecutionContext};
-use super::errors::{Answer, Failure, NnError};
+use super::errors::{NnError, NnFailure, NnResult};
 use super::tensor::tensor_type;
 use crate::hostcalls::{InferenceView, OpenModel};
 use wasmtime::component::Resource;
@@ -21,7 +21,7 @@ impl InferenceView<'_> {
         &mut self,
         context: &Resource<ExecutionContext>,
         inputs: Vec<NamedTensor>,
-    ) -> Result<Vec<NamedTensor>, Failure> {
+    ) -> Result<Vec<NamedTensor>, NnFailure> {
         let mut taken = Vec::with_capacity(inputs.len());
         for (name, tensor) in inputs {
             taken.push((name, self.table.delete(tensor)?.take(self.ctx)));
@@ -38,7 +38,7 @@ impl InferenceView<'_> {
         let run = model.run(request, self.ctx).await?;
         let ended = run.await.inspect_err(|error| self.sink.run_failed(model.id(), error));
         let outputs: Vec<(String, Tensor)> =
-            ended.map_err(|error| Failure::from(crate::hostcalls::CallError::from(error)))?;
+            ended.map_err(|error| NnFailure::from(crate::hostcalls::CallError::from(error)))?;
         let mut handles = Vec::with_capacity(outputs.len());
         for (name, tensor) in outputs {
             let tensor = NnTensor::from_tensor(tensor, self.ctx)?;
@@ -75,7 +75,7 @@ impl HostGraphExecutionContext for InferenceView<'_> {
         &mut self,
         context: Resource<ExecutionContext>,
         inputs: Vec<NamedTensor>,
-    ) -> Answer<Vec<NamedTensor>> {
+    ) -> NnResult<Vec<NamedTensor>> {
         let outputs = self.compute_on(&context, inputs).await;
         self.answer(outputs)
     }

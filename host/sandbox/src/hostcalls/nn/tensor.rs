@@ -2,7 +2,7 @@
 
 use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::tensor::{Host, HostTensor, TensorType};
-use super::errors::{Failure, NnError};
+use super::errors::{NnError, NnFailure};
 use crate::hostcalls::{CallError, InferenceCtx, InferenceView};
 use wasmtime::component::Resource;
 use weir_inference::Tensor;
@@ -19,7 +19,7 @@ pub struct NnTensor {
 
 impl NnTensor {
     /// Wraps an output of a model, and charges it against the invocation's tensor bytes.
-    pub(super) fn from_tensor(tensor: Tensor, ctx: &mut InferenceCtx) -> Result<Self, Failure> {
+    pub(super) fn from_tensor(tensor: Tensor, ctx: &mut InferenceCtx) -> Result<Self, NnFailure> {
         let element_type = tensor_type(tensor.element_type()).ok_or_else(|| {
             let text = format!("wasi:nn has no tensors of {}", tensor.element_type());
             NnError::new(ErrorCode::UnsupportedOperation, text)
@@ -42,10 +42,10 @@ impl NnTensor {
         ctx: &mut InferenceCtx,
     ) -> Result<Self, wasmtime::Error> {
         let content = content(&dimensions, element_type, data, ctx);
-        let content = match content.map_err(Failure::from) {
+        let content = match content.map_err(NnFailure::from) {
             Ok(tensor) => Ok(tensor),
-            Err(Failure::Guest(error)) => Err(error),
-            Err(Failure::Trap(error)) => return Err(error),
+            Err(NnFailure::Guest(error)) => Err(error),
+            Err(NnFailure::Trap(error)) => return Err(error),
         };
         Ok(Self { dimensions, element_type, content })
     }
