@@ -13,11 +13,11 @@ mod fit;
 mod join;
 mod trial;
 
-pub(crate) use batcher::{Batcher, Ran};
-pub(crate) use choose::{Candidate, Choice, Situation};
+pub(crate) use batcher::{Batcher, SuccessfulRun};
+pub(crate) use choose::{BatchChoice, Situation, WaitingRequest};
 pub(crate) use fit::Fit;
-pub(crate) use join::{Joined, join};
-pub(crate) use trial::{Verdict, try_out};
+pub(crate) use join::{JoinedJobs, join};
+pub(crate) use trial::{TrialVerdict, try_out};
 
 use std::time::Duration;
 use weir_types::{Batching, BatchingError, BatchingMode, ElementType, Port, Signature};

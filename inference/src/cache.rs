@@ -38,12 +38,12 @@ mod setting;
 pub use loss::Health;
 pub use probe::Probe;
 pub use resident::Pin;
-pub use run::Run;
+pub use run::PendingRun;
 pub use setting::RunSetting;
 
 use crate::backend::{Backend, ModelKey, ModelSource};
 use crate::error::InferenceError;
-use crate::footprint::{Footprint, Together};
+use crate::footprint::{CombinedSize, Footprint};
 use crate::profiles::Profiles;
 use crate::threads::{DeviceThreads, Runs};
 use parking_lot::Mutex;
@@ -72,7 +72,7 @@ pub struct CacheConfig {
 
 /// The models of one device. Dropping the cache ends its threads and all runs.
 pub struct ModelCache {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     threads: DeviceThreads<ModelRun>,
 }
 
@@ -90,7 +90,7 @@ pub struct ResidentModel {
     pub load_time: Option<Duration>,
 }
 
-struct Shared {
+struct CacheShared {
     config: CacheConfig,
     backend: Arc<dyn Backend>,
     arena: Arena,
@@ -103,10 +103,10 @@ struct Shared {
     unpinned: Notify,
     /// Memory that models may take, as last observed.
     capacity: watch::Sender<u64>,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
 }
 
-struct State {
+struct CacheState {
     entries: HashMap<ModelKey, CacheEntry>,
     residency: Residency,
     began: Instant,
@@ -162,8 +162,8 @@ impl ModelCache {
         let health = watch::Sender::new(Health::Up);
         let loads = watch::Sender::new(0);
         let capacity = watch::Sender::new(backend.available_bytes(config.capacity_bytes));
-        let state = State::new(backend.device()).into();
-        let shared = Arc::new(Shared {
+        let state = CacheState::new(backend.device()).into();
+        let shared = Arc::new(CacheShared {
             config,
             backend,
             arena,
@@ -197,7 +197,7 @@ impl ModelCache {
         victims: &[ModelId],
     ) -> Result<Pin, InferenceError> {
         loop {
-            match Shared::find_or_load(&self.shared, source, victims)? {
+            match CacheShared::find_or_load(&self.shared, source, victims)? {
                 CacheLookup::Pinned(pin) => return Ok(pin),
                 CacheLookup::Loading(answer) => {
                     let gone = || Err(InferenceError::Unavailable("the load was given up".into()));
@@ -275,7 +275,7 @@ impl ModelCache {
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let state = self.shared.state.lock();
-        state.entries.values().map(CacheEntry::footprint).collect::<Together>().bytes()
+        state.entries.values().map(CacheEntry::footprint).collect::<CombinedSize>().bytes()
     }
 
     /// Brings the memory meters of the resident models up to date. Otherwise they are updated only
@@ -360,7 +360,7 @@ impl ModelCache {
     }
 }
 
-impl Shared {
+impl CacheShared {
     /// Notifies watchers that a load has ended.
     fn load_is_over(&self) {
         self.note_capacity();
@@ -428,7 +428,7 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl CacheShared {
     /// Unloads this instance of a model, if it is still resident.
     fn retire_resident(self: &Arc<Self>, resident: &Arc<Resident>) -> Option<oneshot::Receiver<()>> {
         let key = &resident.source.key;
@@ -439,7 +439,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CacheState {
     fn new(device: Device) -> Self {
         Self {
             entries: HashMap::new(),

@@ -16,7 +16,7 @@ use crate::backend::{Backend, Model, ModelSource, Preparer, Session};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::interrupt::Interrupt;
-use crate::prepare::{Content, PrepareError, Prepared, Refusal, Unsupported, Variant};
+use crate::prepare::{Content, PrepareError, Prepared, Unsupported, UploadRefusal, Variant};
 use crate::request::Job;
 use crate::tensor::Tensor;
 use parking_lot::Mutex;
@@ -143,7 +143,7 @@ impl Preparer for FakeBackend {
         let file = file.to_owned();
         let out = out.to_owned();
         let prepared = tokio::task::spawn_blocking(move || prepare(&file, &out)).await;
-        prepared.unwrap_or_else(|error| Err(Refusal::Crashed { how: error.to_string() }.into()))
+        prepared.unwrap_or_else(|error| Err(UploadRefusal::Crashed { how: error.to_string() }.into()))
     }
 }
 
@@ -191,7 +191,7 @@ impl Backend for FakeBackend {
 }
 
 fn prepare(file: &Path, out: &Path) -> Result<Prepared, PrepareError> {
-    let malformed = |why: String| Refusal::Malformed { why };
+    let malformed = |why: String| UploadRefusal::Malformed { why };
     let len = std::fs::metadata(file).map_err(|error| PrepareError::io("read", file, error))?.len();
     if len > FILE_BYTES_MAX {
         return Err(malformed(format!(

@@ -8,12 +8,12 @@ use weir_types::ContentHash;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footprint {
     own_bytes: u64,
-    parts: Arc<[(Part, u64)]>,
+    parts: Arc<[(SharedPart, u64)]>,
 }
 
 /// A part that models can share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Part {
+pub struct SharedPart {
     /// Hash of the weights.
     pub hash: ContentHash,
     /// The models that share the packed copy of the weights; `None`: the raw weights, which all
@@ -30,7 +30,7 @@ impl Footprint {
 
     /// A model with `own_bytes` of unshared memory, and with `parts` that other models can share.
     #[must_use]
-    pub fn new(own_bytes: u64, parts: impl IntoIterator<Item = (Part, u64)>) -> Self {
+    pub fn new(own_bytes: u64, parts: impl IntoIterator<Item = (SharedPart, u64)>) -> Self {
         Self { own_bytes, parts: parts.into_iter().collect() }
     }
 
@@ -49,7 +49,7 @@ impl Footprint {
 
     /// Parts that other models can share, with their bytes.
     #[must_use]
-    pub fn parts(&self) -> &[(Part, u64)] {
+    pub fn parts(&self) -> &[(SharedPart, u64)] {
         &self.parts
     }
 
@@ -62,18 +62,18 @@ impl Footprint {
 
 /// Memory that a set of models takes together.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Together {
+pub(crate) struct CombinedSize {
     bytes: u64,
-    parts: HashMap<Part, Shared>,
+    parts: HashMap<SharedPart, PartHolders>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Shared {
+struct PartHolders {
     bytes: u64,
     holders: usize,
 }
 
-impl Together {
+impl CombinedSize {
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -81,11 +81,11 @@ impl Together {
     /// Additional memory that one more model would take.
     pub(crate) fn missing_bytes(&self, footprint: &Footprint) -> u64 {
         let parts = footprint.parts.iter();
-        let missing = |(part, bytes): &(Part, u64)| bytes.saturating_sub(self.held_bytes(part));
+        let missing = |(part, bytes): &(SharedPart, u64)| bytes.saturating_sub(self.held_bytes(part));
         parts.map(missing).fold(footprint.own_bytes, u64::saturating_add)
     }
 
-    fn held_bytes(&self, part: &Part) -> u64 {
+    fn held_bytes(&self, part: &SharedPart) -> u64 {
         self.parts.get(part).map_or(0, |shared| shared.bytes)
     }
 
@@ -114,7 +114,7 @@ impl Together {
     }
 }
 
-impl<'a> FromIterator<&'a Footprint> for Together {
+impl<'a> FromIterator<&'a Footprint> for CombinedSize {
     fn from_iter<All: IntoIterator<Item = &'a Footprint>>(all: All) -> Self {
         let mut together = Self::default();
         all.into_iter().for_each(|footprint| together.add(footprint));
@@ -129,8 +129,8 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     /// Parts have one size each, as weights do.
-    fn part(number: u8) -> (Part, u64) {
-        (Part { hash: ContentHash::from_content(&[number]), family: None }, u64::from(number) * 10)
+    fn part(number: u8) -> (SharedPart, u64) {
+        (SharedPart { hash: ContentHash::from_content(&[number]), family: None }, u64::from(number) * 10)
     }
 
     fn footprints() -> impl Strategy<Value = Vec<Footprint>> {
@@ -142,7 +142,7 @@ mod tests {
 
     /// Reference implementation.
     fn union(all: &[&Footprint]) -> u64 {
-        let parts: BTreeMap<Part, u64> =
+        let parts: BTreeMap<SharedPart, u64> =
             all.iter().flat_map(|footprint| footprint.parts.iter().copied()).collect();
         all.iter().map(|footprint| footprint.own_bytes).sum::<u64>() + parts.values().sum::<u64>()
     }
@@ -150,7 +150,7 @@ mod tests {
     proptest! {
         #[test]
         fn shared_parts_count_once_after_adds_and_removes(all in footprints(), gone in prop::collection::vec(any::<prop::sample::Index>(), 0..12)) {
-            let mut together: Together = all.iter().collect();
+            let mut together: CombinedSize = all.iter().collect();
             prop_assert_eq!(together.bytes(), union(&all.iter().collect::<Vec<_>>()));
             let gone: BTreeSet<_> = gone.iter().map(|index| index.index(all.len())).collect();
             gone.iter().for_each(|place| together.remove(&all[*place]));

@@ -30,13 +30,13 @@ pub struct VerifiedFiles(Arc<Mutex<HashSet<(ContentHash, FileIdentity)>>>);
 /// A running check of files on dedicated threads. If dropped early, the threads finish only the
 /// files that they have begun.
 pub struct IntegrityCheck {
-    queue: Arc<Queue>,
+    queue: Arc<CheckQueue>,
     threads: Mutex<Vec<JoinHandle<Option<ContentHash>>>>,
     found: OnceLock<(Result<(), IntegrityError>, Instant)>,
 }
 
 /// Work queue of a check's threads.
-struct Queue {
+struct CheckQueue {
     files: Vec<(ContentHash, Arc<MappedFile>)>,
     next: AtomicUsize,
     /// Threads that are still running.
@@ -71,7 +71,7 @@ impl VerifiedFiles {
         let count = (cores / 2).clamp(1, THREADS_MAX).min(unknown.len());
         let next = AtomicUsize::new(0);
         let running = AtomicUsize::new(count);
-        let queue = Arc::new(Queue { files: unknown, next, running });
+        let queue = Arc::new(CheckQueue { files: unknown, next, running });
         let spawn = |_| {
             let verified = self.clone();
             let queue = queue.clone();
@@ -88,7 +88,7 @@ impl VerifiedFiles {
     }
 
     /// Hashes files from the queue until none is left. Returns the first damaged file.
-    fn look(&self, queue: &Queue) -> Option<ContentHash> {
+    fn look(&self, queue: &CheckQueue) -> Option<ContentHash> {
         while let Some((hash, file)) = queue.files.get(queue.next.fetch_add(1, Ordering::Relaxed)) {
             if ContentHash::from_content(file.bytes()) != *hash {
                 return Some(*hash);

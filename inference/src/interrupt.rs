@@ -7,13 +7,13 @@ use std::time::Duration;
 /// Stop signal for one run, with the reason. Fires at most once.
 #[derive(Default)]
 pub struct Interrupt {
-    state: Mutex<State>,
+    state: Mutex<InterruptState>,
     fired: Condvar,
 }
 
 /// Why a run is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum StopReason {
     /// Its deadline passed.
     Deadline,
     /// Its caller cancelled it.
@@ -27,15 +27,15 @@ pub enum Reason {
 type Hook = Arc<dyn Fn() + Send + Sync>;
 
 #[derive(Default)]
-struct State {
-    reason: Option<Reason>,
+struct InterruptState {
+    reason: Option<StopReason>,
     hook: Option<Hook>,
 }
 
 impl Interrupt {
     /// Why the run was stopped, if it was.
     #[must_use]
-    pub fn reason(&self) -> Option<Reason> {
+    pub fn reason(&self) -> Option<StopReason> {
         self.state.lock().reason
     }
 
@@ -61,7 +61,7 @@ impl Interrupt {
     }
 
     /// Fires the interrupt. Only the first call has an effect.
-    pub fn fire(&self, reason: Reason) {
+    pub fn fire(&self, reason: StopReason) {
         let mut state = self.state.lock();
         if state.reason.is_some() {
             return;
@@ -101,10 +101,10 @@ mod tests {
         let interrupt = Interrupt::default();
         drop(interrupt.hook(count(&calls)));
         let guard = interrupt.hook(count(&calls));
-        interrupt.fire(Reason::Deadline);
-        interrupt.fire(Reason::Cancelled);
+        interrupt.fire(StopReason::Deadline);
+        interrupt.fire(StopReason::Cancelled);
         drop(guard);
-        assert_eq!((calls.load(Ordering::Relaxed), interrupt.reason()), (1, Some(Reason::Deadline)));
+        assert_eq!((calls.load(Ordering::Relaxed), interrupt.reason()), (1, Some(StopReason::Deadline)));
         drop(interrupt.hook(count(&calls)));
         assert_eq!(calls.load(Ordering::Relaxed), 2, "a hook set after the fact is called at once");
     }
@@ -114,7 +114,7 @@ mod tests {
         let interrupt = Interrupt::default();
         assert!(!interrupt.wait_timeout(Duration::ZERO));
         std::thread::scope(|scope| {
-            scope.spawn(|| interrupt.fire(Reason::Cancelled));
+            scope.spawn(|| interrupt.fire(StopReason::Cancelled));
             assert!(interrupt.wait_timeout(Duration::from_secs(3600)));
         });
     }

@@ -3,14 +3,16 @@
 //!
 //! The steps in the life of a model:
 //! - [`Preparer::prepare`] validates and optimises an upload in a child process with limits. It
-//!   returns a description of the model ([`Prepared`]) or the reason for the refusal ([`Refusal`]).
+//! returns a description of the model ([`Prepared`]) or the reason for the refusal
+//! ([`UploadRefusal`]).
 //! - [`ModelCache::acquire`] loads the model into the device's memory and returns a [`Pin`].
 //! - [`Pin::run`] checks a [`RunRequest`] against the model's signature and queues it for the
 //!   device, which may run it in a batch with other requests ([`BatchRules`]). The returned future
 //!   resolves to a [`Completion`]; dropping the future stops the run.
 //!
 //! The engines implement [`Backend`], [`Model`] and [`Session`] in separate crates: `weir-onnx`
-//! runs models on the CPU, and `weir-cuda` on GPUs. [`FakeBackend`] runs models that only take time.
+//! runs models on the CPU, and `weir-cuda` on GPUs. [`FakeBackend`] runs models that only take
+//! time.
 //!
 //! Inputs and outputs are [`Tensor`]s in memory of a [`weir_device::Arena`]. An output that only
 //! other runs on the same device read can stay in device memory ([`DeviceTensor`]). Every failure
@@ -62,7 +64,8 @@ pub use error::{ErrorKind, InferenceError};
 
 mod prepare;
 pub use prepare::{
-    Content, FormMaker, FormResult, PrepareError, Prepared, Refusal, Shareable, Unsupported, Variant, Weight,
+    Content, FormMaker, FormResult, PrepareError, Prepared, Shareable, Unsupported, UploadRefusal, Variant,
+    Weight,
 };
 
 mod mapping;
@@ -71,7 +74,7 @@ mod integrity;
 pub use integrity::{IntegrityCheck, IntegrityError, VerifiedFiles};
 
 mod footprint;
-pub use footprint::{Footprint, Part};
+pub use footprint::{Footprint, SharedPart};
 
 mod meter;
 pub use meter::{Meter, ObservedRun, RunObserver, Used};
@@ -82,7 +85,7 @@ pub use backend::{
 };
 
 mod cache;
-pub use cache::{CacheConfig, Health, ModelCache, Pin, Probe, ResidentModel, Run, RunSetting};
+pub use cache::{CacheConfig, Health, ModelCache, PendingRun, Pin, Probe, ResidentModel, RunSetting};
 
 mod request;
 pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, PlacedJob, RunRequest};
@@ -93,7 +96,7 @@ pub use batching::BatchRules;
 mod threads;
 
 mod interrupt;
-pub use interrupt::{HookGuard, Interrupt, Reason};
+pub use interrupt::{HookGuard, Interrupt, StopReason};
 
 mod profiles;
 pub use profiles::Profiles;

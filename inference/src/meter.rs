@@ -13,10 +13,10 @@ use weir_device::Device;
 /// The caches do not know the consumer. The creator of a [`ModelSource`](crate::ModelSource) or a
 /// [`RunRequest`](crate::RunRequest) supplies the meter.
 #[derive(Debug, Clone, Default)]
-pub struct Meter(Arc<Inner>);
+pub struct Meter(Arc<MeterInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct MeterInner {
     /// One entry per device used, so a short list.
     used: Mutex<Vec<(Device, Used)>>,
     within: Option<Meter>,
@@ -68,14 +68,14 @@ impl Meter {
     /// A meter for a part of the usage that `whole` counts.
     #[must_use]
     pub fn within(whole: &Self) -> Self {
-        Self(Arc::new(Inner { within: Some(whole.clone()), ..Inner::default() }))
+        Self(Arc::new(MeterInner { within: Some(whole.clone()), ..MeterInner::default() }))
     }
 
     /// Like [`within`](Self::within), with an observer of the runs.
     #[must_use]
     pub fn observed(whole: &Self, observer: Arc<dyn RunObserver>) -> Self {
         let within = Some(whole.clone());
-        Self(Arc::new(Inner { within, observer: Some(observer), ..Inner::default() }))
+        Self(Arc::new(MeterInner { within, observer: Some(observer), ..MeterInner::default() }))
     }
 
     /// The observers of this meter and of the meters that contain it.

@@ -1,6 +1,6 @@
 //! Results of validating and optimising a model at upload.
 
-use crate::footprint::{Footprint, Part};
+use crate::footprint::{Footprint, SharedPart};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -187,9 +187,10 @@ impl Variant {
     #[must_use]
     pub fn footprint(&self, family: u64) -> Footprint {
         let files = self.shareable();
-        let as_they_are = files.iter().map(|file| (Part { hash: file.hash, family: None }, file.bytes));
-        let packed =
-            files.iter().map(|file| (Part { hash: file.hash, family: Some(family) }, file.packed_bytes));
+        let as_they_are = files.iter().map(|file| (SharedPart { hash: file.hash, family: None }, file.bytes));
+        let packed = files
+            .iter()
+            .map(|file| (SharedPart { hash: file.hash, family: Some(family) }, file.packed_bytes));
         let parts: Vec<_> = as_they_are.chain(packed.filter(|(_, bytes)| *bytes > 0)).collect();
         Footprint::new(0, parts).at_least(self.resident_bytes.max(self.weight_bytes))
     }
@@ -219,8 +220,8 @@ impl Variant {
 pub struct FormMaker {
     /// The platform.
     pub platform: Platform,
-    /// Writes the files of the form of an upload to a folder, named by hash, with weights stored for
-    /// the precision.
+    /// Writes the files of the form of an upload to a folder, named by hash, with weights stored
+    /// for the precision.
     pub make: fn(Bytes, Precision, &Path) -> FormResult,
 }
 
@@ -230,7 +231,7 @@ pub type FormResult = Result<Result<Variant, String>, PrepareError>;
 /// Why an upload cannot be served as a model. Every case is the uploader's to fix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "refusal", rename_all = "kebab-case")]
-pub enum Refusal {
+pub enum UploadRefusal {
     /// The bytes are not a model, or end early.
     #[error("the file is not a model: {why}")]
     Malformed {
@@ -326,7 +327,7 @@ pub enum Refusal {
 pub enum PrepareError {
     /// The model is at fault.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] UploadRefusal),
     /// The node has no compiler for the model's kernels.
     #[error("CUDA C cannot be compiled on this node: {0}")]
     Compiler(Arc<str>),
@@ -354,10 +355,12 @@ impl PrepareError {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Refused(Refusal::ExternalData { .. }) => ErrorCode::ExternalData,
-            Self::Refused(Refusal::OperatorNotAllowed { .. }) => ErrorCode::OperatorNotAllowed,
-            Self::Refused(Refusal::OverMemory { .. } | Refusal::OverTime { .. }) => ErrorCode::ModelLimit,
-            Self::Refused(Refusal::KernelGraph { .. } | Refusal::Compile { .. }) => {
+            Self::Refused(UploadRefusal::ExternalData { .. }) => ErrorCode::ExternalData,
+            Self::Refused(UploadRefusal::OperatorNotAllowed { .. }) => ErrorCode::OperatorNotAllowed,
+            Self::Refused(UploadRefusal::OverMemory { .. } | UploadRefusal::OverTime { .. }) => {
+                ErrorCode::ModelLimit
+            }
+            Self::Refused(UploadRefusal::KernelGraph { .. } | UploadRefusal::Compile { .. }) => {
                 ErrorCode::InvalidKernelGraph
             }
             Self::Refused(_) => ErrorCode::InvalidModel,

@@ -13,10 +13,10 @@ const BATCH_EXACT_MAX: u32 = 8;
 
 /// Profiles of all models on one kind of device. Cheap to clone: devices of a kind share one.
 #[derive(Clone, Default)]
-pub struct Profiles(Arc<Mutex<State>>);
+pub struct Profiles(Arc<Mutex<ProfilesState>>);
 
 #[derive(Default)]
-struct State {
+struct ProfilesState {
     profiles: HashMap<ModelKey, Profile>,
     /// Models whose profile changed since the last [`Profiles::take_changed`].
     changed: HashSet<ModelKey>,

@@ -5,13 +5,13 @@
 //! ends all of them: it answers waiting jobs, stops running jobs, and waits for the threads.
 
 mod queue;
-pub(crate) use queue::{Entry, Lane, LaneSlots, Taken};
+pub(crate) use queue::{Lane, LaneSlots, QueueEntry, Taken};
 
 use crate::batching::Fit;
 use crate::error::InferenceError;
-use crate::interrupt::{Interrupt, Reason};
+use crate::interrupt::{Interrupt, StopReason};
 use parking_lot::{Condvar, Mutex};
-use queue::{Key, Next, PushError, Queue};
+use queue::{JobOrder, JobQueue, PushError, ThreadInstruction};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tracing::error;
 
 /// A job for a device thread, with its reply channel.
-pub(crate) trait Work: Sized + Send + 'static {
+pub(crate) trait DeviceWork: Sized + Send + 'static {
     /// Batch class and size of the job; `None` if it runs alone.
     fn fit(&self, lane: &Lane) -> Option<Fit>;
 
@@ -40,31 +40,31 @@ pub(crate) trait Work: Sized + Send + 'static {
 
 /// A task for the loader thread. The number of tasks needs no limit: a model has at most one
 /// pending load or unload.
-pub(crate) type Load = Box<dyn FnOnce() + Send>;
+pub(crate) type LoaderTask = Box<dyn FnOnce() + Send>;
 
 /// Owns the threads of one device.
-pub(crate) struct DeviceThreads<W: Work> {
+pub(crate) struct DeviceThreads<W: DeviceWork> {
     runs: Runs<W>,
     threads: Vec<JoinHandle<()>>,
 }
 
 /// Accepts jobs for the device's threads. Cheap to clone.
-pub(crate) struct Runs<W: Work> {
-    shared: Arc<Shared<W>>,
-    loads: Sender<Option<Load>>,
+pub(crate) struct Runs<W: DeviceWork> {
+    shared: Arc<ThreadsShared<W>>,
+    loads: Sender<Option<LoaderTask>>,
 }
 
 /// An accepted job. Dropping the ticket withdraws the job: a waiting job does not start, and a
 /// running job is stopped.
-pub(crate) struct Ticket<W: Work> {
-    shared: Arc<Shared<W>>,
-    key: Key,
+pub(crate) struct Ticket<W: DeviceWork> {
+    shared: Arc<ThreadsShared<W>>,
+    key: JobOrder,
     lane: u64,
     interrupt: Arc<Interrupt>,
 }
 
-struct Shared<W: Work> {
-    queue: Mutex<State<W>>,
+struct ThreadsShared<W: DeviceWork> {
+    queue: Mutex<ThreadsState<W>>,
     /// One condition variable per device thread, which waits on it for a job.
     job_ready: Box<[Condvar]>,
     /// The watcher waits here for the next deadline.
@@ -74,8 +74,8 @@ struct Shared<W: Work> {
     len_max: usize,
 }
 
-struct State<W: Work> {
-    jobs: Queue<W>,
+struct ThreadsState<W: DeviceWork> {
+    jobs: JobQueue<W>,
     /// Idle device threads; the last to become idle is at the end and is woken first, while its
     /// heap and the processor's caches are still warm.
     idle: Vec<usize>,
@@ -83,13 +83,13 @@ struct State<W: Work> {
     watcher_wakes_at: Option<Instant>,
 }
 
-impl<W: Work> DeviceThreads<W> {
+impl<W: DeviceWork> DeviceThreads<W> {
     /// Starts `slots` threads, whose names begin with `name`, behind a queue of at most
     /// `queue_len_max` jobs.
     pub(crate) fn start(name: &str, slots: usize, queue_len_max: usize) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(State {
-                jobs: Queue::new(queue_len_max, slots),
+        let shared = Arc::new(ThreadsShared {
+            queue: Mutex::new(ThreadsState {
+                jobs: JobQueue::new(queue_len_max, slots),
                 idle: Vec::with_capacity(slots),
                 watcher_wakes_at: None,
             }),
@@ -122,7 +122,7 @@ impl<W: Work> DeviceThreads<W> {
     }
 }
 
-impl<W: Work> Drop for DeviceThreads<W> {
+impl<W: DeviceWork> Drop for DeviceThreads<W> {
     fn drop(&mut self) {
         self.runs.shared.close();
         // The loader finishes the queued loads first; sending a load after this fails.
@@ -134,13 +134,13 @@ impl<W: Work> Drop for DeviceThreads<W> {
     }
 }
 
-impl<W: Work> Clone for Runs<W> {
+impl<W: DeviceWork> Clone for Runs<W> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone(), loads: self.loads.clone() }
     }
 }
 
-impl<W: Work> Runs<W> {
+impl<W: DeviceWork> Runs<W> {
     /// Queues a job. Dropping the ticket withdraws it.
     pub(crate) fn submit(
         &self,
@@ -156,7 +156,7 @@ impl<W: Work> Runs<W> {
         let interrupt = Arc::<Interrupt>::default();
         let fit = work.fit(&lane);
         let number = lane.number;
-        let entry = Entry { lane, arrived, deadline, interrupt: interrupt.clone(), fit, job: work };
+        let entry = QueueEntry { lane, arrived, deadline, interrupt: interrupt.clone(), fit, job: work };
         let mut state = self.shared.queue.lock();
         let full = || InferenceError::QueueFull { len_max: self.shared.len_max };
         let (key, displaced) = state.jobs.push(priority, entry).map_err(|error| match error {
@@ -193,7 +193,7 @@ impl<W: Work> Runs<W> {
     }
 
     /// Queues `load` for the loader thread, behind the loads that wait already.
-    pub(crate) fn load(&self, load: Load) -> Result<(), InferenceError> {
+    pub(crate) fn load(&self, load: LoaderTask) -> Result<(), InferenceError> {
         self.loads.send(Some(load)).map_err(|_| shutting_down())
     }
 
@@ -202,12 +202,12 @@ impl<W: Work> Runs<W> {
     pub(crate) fn lose(&self) {
         let (waiting, running) = self.shared.queue.lock().jobs.drain();
         waiting.into_iter().for_each(|entry| entry.job.refuse(lost()));
-        running.iter().for_each(|interrupt| interrupt.fire(Reason::DeviceLost));
+        running.iter().for_each(|interrupt| interrupt.fire(StopReason::DeviceLost));
     }
 
     /// Waits for `time` or until the device shuts down; returns whether it shuts down.
     pub(crate) fn pause(&self, time: Duration) -> bool {
-        let goes_on = |state: &mut State<W>| !state.jobs.is_closed();
+        let goes_on = |state: &mut ThreadsState<W>| !state.jobs.is_closed();
         let mut state = self.shared.queue.lock();
         self.shared.closing.wait_while_for(&mut state, goes_on, time);
         state.jobs.is_closed()
@@ -219,30 +219,30 @@ impl<W: Work> Runs<W> {
     }
 }
 
-impl<W: Work> Ticket<W> {
+impl<W: DeviceWork> Ticket<W> {
     /// Withdraws the job: a waiting job does not start, and a running job is stopped.
     pub(crate) fn cancel(&self) {
         let waiting = self.shared.queue.lock().jobs.remove(self.key, self.lane);
         match waiting {
             Some(entry) => entry.job.refuse(InferenceError::Cancelled),
-            None => self.interrupt.fire(Reason::Cancelled),
+            None => self.interrupt.fire(StopReason::Cancelled),
         }
     }
 }
 
-impl<W: Work> Drop for Ticket<W> {
+impl<W: DeviceWork> Drop for Ticket<W> {
     fn drop(&mut self) {
         self.cancel();
     }
 }
 
 /// The error of a run that was stopped for this reason.
-pub(crate) fn error_of(reason: Reason) -> InferenceError {
+pub(crate) fn error_of(reason: StopReason) -> InferenceError {
     match reason {
-        Reason::Deadline => InferenceError::DeadlineExceeded,
-        Reason::Cancelled => InferenceError::Cancelled,
-        Reason::ShutDown => shutting_down(),
-        Reason::DeviceLost => lost(),
+        StopReason::Deadline => InferenceError::DeadlineExceeded,
+        StopReason::Cancelled => InferenceError::Cancelled,
+        StopReason::ShutDown => shutting_down(),
+        StopReason::DeviceLost => lost(),
     }
 }
 
@@ -256,7 +256,7 @@ pub(crate) fn shutting_down() -> InferenceError {
     InferenceError::Unavailable("the device is shutting down".into())
 }
 
-impl<W: Work> Shared<W> {
+impl<W: DeviceWork> ThreadsShared<W> {
     fn run_in_turn(&self, thread: usize) {
         while let Some(mut taken) = self.next_run(thread) {
             guard_against_panic("run", || W::run(&mut taken));
@@ -274,7 +274,12 @@ impl<W: Work> Shared<W> {
 
     /// Ends the run of a thread. Returns the jobs of `again` if the queue is closed and they cannot
     /// run any more.
-    fn finish(&self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<W>)>) -> Vec<Entry<W>> {
+    fn finish(
+        &self,
+        thread: usize,
+        lane: &Lane,
+        again: Vec<(JobOrder, QueueEntry<W>)>,
+    ) -> Vec<QueueEntry<W>> {
         let mut state = self.queue.lock();
         if state.jobs.is_closed() {
             state.jobs.finish(thread, lane, Vec::new(), Instant::now());
@@ -301,12 +306,13 @@ impl<W: Work> Shared<W> {
             }
             let now = Instant::now();
             let wakes_at = match state.jobs.take(thread, now) {
-                Next::Run(taken) => return Some(taken),
-                Next::Wait(wakes_at) => wakes_at,
+                ThreadInstruction::Run(taken) => return Some(taken),
+                ThreadInstruction::Wait(wakes_at) => wakes_at,
             };
             state.idle.push(thread);
             let job_ready = self.job_ready.get(thread)?;
-            let is_idle = |state: &mut State<W>| state.idle.contains(&thread) && !state.jobs.is_closed();
+            let is_idle =
+                |state: &mut ThreadsState<W>| state.idle.contains(&thread) && !state.jobs.is_closed();
             match wakes_at {
                 None => job_ready.wait_while(&mut state, is_idle),
                 Some(at) => {
@@ -325,7 +331,7 @@ impl<W: Work> Shared<W> {
             if !expired.is_empty() || !overdue.is_empty() {
                 drop(state);
                 expired.into_iter().for_each(|entry| entry.job.refuse(InferenceError::DeadlineExceeded));
-                overdue.iter().for_each(|interrupt| interrupt.fire(Reason::Deadline));
+                overdue.iter().for_each(|interrupt| interrupt.fire(StopReason::Deadline));
                 state = self.queue.lock();
                 continue;
             }
@@ -342,7 +348,7 @@ impl<W: Work> Shared<W> {
     fn close(&self) {
         let (waiting, running) = self.queue.lock().jobs.close();
         waiting.into_iter().for_each(|entry| entry.job.refuse(shutting_down()));
-        running.iter().for_each(|interrupt| interrupt.fire(Reason::ShutDown));
+        running.iter().for_each(|interrupt| interrupt.fire(StopReason::ShutDown));
         self.job_ready.iter().for_each(|job_ready| {
             job_ready.notify_all();
         });
@@ -351,7 +357,7 @@ impl<W: Work> Shared<W> {
     }
 }
 
-fn load_in_turn(waiting: &Receiver<Option<Load>>) {
+fn load_in_turn(waiting: &Receiver<Option<LoaderTask>>) {
     while let Ok(Some(load)) = waiting.recv() {
         guard_against_panic("load", load);
     }
@@ -373,7 +379,7 @@ mod tests {
     /// Reports the thread that ran it.
     struct WhoAmI(Sender<ThreadId>);
 
-    impl Work for WhoAmI {
+    impl DeviceWork for WhoAmI {
         fn fit(&self, _: &Lane) -> Option<Fit> {
             None
         }

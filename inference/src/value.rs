@@ -32,15 +32,15 @@ pub enum Value {
 /// A tensor in the memory of a device. Cheap to clone; dropping the last clone releases the device
 /// memory.
 #[derive(Clone)]
-pub struct DeviceTensor(Arc<Inner>);
+pub struct DeviceTensor(Arc<ValueInner>);
 
 /// A reference to a tensor that does not keep it alive.
 #[derive(Clone)]
-pub struct WeakDeviceTensor(Weak<Inner>);
+pub struct WeakDeviceTensor(Weak<ValueInner>);
 
 /// Holds a tensor in place: the tensor is not moved until this guard drops.
 pub struct DeviceHandle {
-    tensor: Arc<Inner>,
+    tensor: Arc<ValueInner>,
     memory: Arc<dyn DeviceMemory>,
     number: u64,
 }
@@ -55,7 +55,7 @@ pub trait DeviceMemory: Any + Send + Sync {
     fn let_go(&self, number: u64, bytes: u64);
 }
 
-struct Inner {
+struct ValueInner {
     element_type: ElementType,
     shape: Shape,
     bytes: u64,
@@ -140,7 +140,7 @@ impl DeviceTensor {
         let place = TensorPlace { memory, number, since: Instant::now(), bearer: None, stays: 0 };
         let place = Mutex::new(place);
         let fetched = Mutex::default();
-        Self(Arc::new(Inner { element_type, shape, bytes, place, fetched }))
+        Self(Arc::new(ValueInner { element_type, shape, bytes, place, fetched }))
     }
 
     /// Type of every element.
@@ -164,7 +164,7 @@ impl DeviceTensor {
     /// The tensor in host memory. Copies it once, for any number of callers. Blocks: for device
     /// threads and other threads that may wait.
     pub fn to_host(&self) -> Result<Tensor, InferenceError> {
-        let Inner { element_type, shape, bytes, fetched, .. } = &*self.0;
+        let ValueInner { element_type, shape, bytes, fetched, .. } = &*self.0;
         let mut fetched = fetched.lock();
         if let Some(tensor) = &*fetched {
             return Ok(tensor.clone());
@@ -238,7 +238,7 @@ impl Drop for DeviceHandle {
     }
 }
 
-impl Inner {
+impl ValueInner {
     fn place(&self) -> MutexGuard<'_, TensorPlace> {
         self.place.lock()
     }
@@ -257,13 +257,13 @@ impl TensorPlace {
 
 impl fmt::Debug for DeviceTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { element_type, shape, .. } = &*self.0;
+        let ValueInner { element_type, shape, .. } = &*self.0;
         let number = self.0.place().number;
         write!(f, "DeviceTensor({number}: {element_type}{shape})")
     }
 }
 
-impl Drop for Inner {
+impl Drop for ValueInner {
     fn drop(&mut self) {
         self.place().leave(self.bytes);
     }

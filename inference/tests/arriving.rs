@@ -20,13 +20,13 @@ const LONG: Duration = Duration::from_secs(60);
 /// Time until all weights have arrived, after runs may begin.
 const ARRIVES: Duration = Duration::from_millis(400);
 
-struct Stage {
+struct Fixture {
     cache: ModelCache,
     source: Arc<ModelSource>,
     _folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     /// With a model whose weights arrive after this time, or, below 0, never arrive.
     async fn new(arrive_time_ms: i64) -> Self {
         let arena = Arena::new(MIB);
@@ -69,7 +69,7 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn run_starts_before_load_completes_and_both_are_metered() {
-    let stage = Stage::new(i64::try_from(ARRIVES.as_millis()).unwrap()).await;
+    let stage = Fixture::new(i64::try_from(ARRIVES.as_millis()).unwrap()).await;
     let pin = stage.acquire().await;
     let there = stage.cache.resident();
     assert_eq!((there[0].load_time, stage.cache.used_bytes()), (None, 10), "its memory is taken");
@@ -90,7 +90,7 @@ async fn run_starts_before_load_completes_and_both_are_metered() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failed_arrival_fails_runs_and_next_acquire_reloads() {
-    let stage = Stage::new(-50).await;
+    let stage = Fixture::new(-50).await;
     for _ in 0..2 {
         let pin = stage.acquire().await;
         assert!(pin.load_time().is_some(), "it was loaded anew");

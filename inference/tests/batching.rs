@@ -16,25 +16,25 @@ use support::{MIB, floats, id};
 use tempfile::TempDir;
 use weir_device::Arena;
 use weir_inference::{
-    CacheConfig, Completion, Execution, FakeBackend, InferenceError, ModelCache, ModelKey, ModelSource, Pin,
-    Preparer, Profiles, Run, RunRequest, Tensor,
+    CacheConfig, Completion, Execution, FakeBackend, InferenceError, ModelCache, ModelKey, ModelSource,
+    PendingRun, Pin, Preparer, Profiles, RunRequest, Tensor,
 };
 use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
 
-type Outcome = Result<Completion, InferenceError>;
+type RunOutcome = Result<Completion, InferenceError>;
 
 /// Fake models on a device with one run slot, and a model that keeps it busy.
-struct Stage {
+struct Fixture {
     arena: Arena,
     backend: Arc<dyn Preparer>,
     cache: ModelCache,
     folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn fake(slots: usize) -> Self {
         let arena = Arena::new(64 * MIB);
         let backend = Arc::new(FakeBackend::new(arena.clone()));
@@ -85,7 +85,7 @@ impl Stage {
     }
 
     /// Occupies the slot until it is dropped.
-    async fn blocker(&self) -> Run {
+    async fn blocker(&self) -> PendingRun {
         let endless = [(1, 3_600_000.0)];
         let pin = self.curve("blocker", &endless, off()).await;
         let run = pin.run(request(&[("x", self.row(0.0))]));
@@ -107,9 +107,9 @@ impl Stage {
     }
 
     /// Queues all `requests` before the first of them can run, and waits for their outcomes.
-    async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<Outcome> {
+    async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<RunOutcome> {
         let blocker = self.blocker().await;
-        let runs: Vec<Run> = requests.into_iter().map(|request| pin.run(request)).collect();
+        let runs: Vec<PendingRun> = requests.into_iter().map(|request| pin.run(request)).collect();
         drop(blocker);
         within(join_all(runs)).await
     }
@@ -133,12 +133,12 @@ async fn within<F: Future>(future: F) -> F::Output {
 }
 
 /// The items of each run, in the order of the requests that carry the run.
-fn executions(outcomes: &[Outcome]) -> Vec<u32> {
+fn executions(outcomes: &[RunOutcome]) -> Vec<u32> {
     let completions = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
     completions.filter_map(|completion| completion.execution).map(|Execution { items, .. }| items).collect()
 }
 
-fn output<'a>(outcome: &'a Outcome, name: &str) -> &'a Tensor {
+fn output<'a>(outcome: &'a RunOutcome, name: &str) -> &'a Tensor {
     let outputs = &outcome.as_ref().unwrap().outputs;
     &outputs.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no output {name}")).1
 }
@@ -148,7 +148,7 @@ const FLAT: &[(u32, f64)] = &[(1, 2.0), (2, 2.1), (4, 2.2), (8, 2.4), (32, 4.0)]
 
 #[tokio::test]
 async fn waiting_requests_batch_and_each_gets_its_own_outputs() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     let pin = stage.curve("flat", FLAT, on()).await;
     let sizes = [1_u32, 3, 1, 2, 1];
     let inputs: Vec<Tensor> = sizes
@@ -162,14 +162,14 @@ async fn waiting_requests_batch_and_each_gets_its_own_outputs() {
     for (input, outcome) in inputs.iter().zip(&outcomes) {
         assert_eq!(output(outcome, "y"), input);
     }
-    let address = |outcome: &Outcome| output(outcome, "y").data().as_ptr() as usize;
+    let address = |outcome: &RunOutcome| output(outcome, "y").data().as_ptr() as usize;
     assert_eq!(address(&outcomes[1]) - address(&outcomes[0]), 8, "outputs are not parts of one");
     assert_eq!(stage.cache.profiles().get(pin.key()).run_time_ns[&8].count, 101);
 }
 
 #[tokio::test]
 async fn batching_respects_costs_mode_and_size_settings() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     // Each item costs a fifth more in a batch than alone.
     let dear: Vec<(u32, f64)> = [(1, 5.0), (2, 12.0), (4, 24.0), (8, 48.0), (16, 96.0), (32, 192.0)].to_vec();
     let requests = || (0..8).map(|n| request(&[("x", stage.row(n as f32))])).collect();
@@ -185,7 +185,7 @@ async fn batching_respects_costs_mode_and_size_settings() {
 
 #[tokio::test]
 async fn batch_does_not_delay_urgent_or_differently_shaped_requests() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     let pin = stage.curve("flat", FLAT, on()).await;
     let other = stage.curve("other", FLAT, off()).await;
     let blocker = stage.blocker().await;
@@ -200,13 +200,13 @@ async fn batch_does_not_delay_urgent_or_differently_shaped_requests() {
         [1, 1, 1],
         "one joined who is less urgent than what another model is to run"
     );
-    let waited = |outcome: &Outcome| outcome.as_ref().unwrap().queue_time;
+    let waited = |outcome: &RunOutcome| outcome.as_ref().unwrap().queue_time;
     assert!(waited(&outcomes[2]) < waited(&outcomes[1]));
 }
 
 #[tokio::test]
 async fn batch_size_respects_tightest_deadline() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     let steep = [(1, 20.0), (2, 22.0), (8, 1_500.0), (32, 3_000.0)];
     let pin = stage.curve("steep", &steep, on()).await;
     let deadline = Some(Instant::now() + Duration::from_millis(700));
@@ -219,10 +219,10 @@ async fn batch_size_respects_tightest_deadline() {
 
 #[tokio::test]
 async fn cancelled_or_late_member_is_answered_at_once_without_affecting_others() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     let pin = stage.curve("slow", &[(1, 3_000.0), (2, 3_000.0), (4, 3_000.0), (32, 3_000.0)], on()).await;
     let blocker = stage.blocker().await;
-    let runs: Vec<Run> = (0..4).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
+    let runs: Vec<PendingRun> = (0..4).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
     drop(blocker);
     let mut runs = runs.into_iter();
     let (first, cancelled, dropped, last) =
@@ -246,11 +246,11 @@ async fn cancelled_or_late_member_is_answered_at_once_without_affecting_others()
 
 #[tokio::test]
 async fn batch_without_waiting_callers_is_stopped() {
-    let stage = Stage::fake(1);
+    let stage = Fixture::fake(1);
     let endless = 3_600_000.0;
     let pin = stage.curve("endless", &[(1, endless), (2, endless), (32, endless)], on()).await;
     let blocker = stage.blocker().await;
-    let runs: Vec<Run> = (0..2).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
+    let runs: Vec<PendingRun> = (0..2).map(|n| pin.run(request(&[("x", stage.row(n as f32))]))).collect();
     drop(blocker);
     within(async {
         while stage.cache.queue_len() > 0 {

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use weir_device::{Arena, Buffer, Device};
 use weir_inference::{
     Backend, CacheConfig, Footprint, InferenceError, Interrupt, Job, Model, ModelCache, ModelKey,
-    ModelSource, Part, Pin, Prepared, Profiles, RunRequest, Session, Tensor,
+    ModelSource, Pin, Prepared, Profiles, RunRequest, Session, SharedPart, Tensor,
 };
 use weir_types::{
     Batching, ContentHash, ElementType, ModelId, Name, Port, Shape, Signature, TenantId, Version,
@@ -32,7 +32,7 @@ const LONG: Duration = Duration::from_secs(60);
 const BACKBONE_BYTES: u64 = 20;
 
 /// Outcome of the next load.
-enum Load {
+enum LoadBehaviour {
     Works,
     Fails,
     Panics,
@@ -40,7 +40,7 @@ enum Load {
 
 /// Behaviour of the next run.
 #[derive(Clone, Copy)]
-enum Run {
+enum RunBehaviour {
     Ends,
     WaitsToBeStopped,
     Panics,
@@ -48,8 +48,8 @@ enum Run {
 
 /// Loads on the test's command, and records its calls.
 struct Scripted {
-    loads: Mutex<Receiver<Load>>,
-    run: Arc<Mutex<Run>>,
+    loads: Mutex<Receiver<LoadBehaviour>>,
+    run: Arc<Mutex<RunBehaviour>>,
     /// Models in memory.
     loaded: Arc<AtomicUsize>,
     /// The first output requested by each run, in the order in which the runs began.
@@ -71,7 +71,7 @@ impl Backend for Scripted {
         match source.id().name.as_str().split_once('-') {
             None => Footprint::own(bytes),
             Some((backbone, _)) => {
-                let part = Part { hash: ContentHash::from_content(backbone.as_bytes()), family: None };
+                let part = SharedPart { hash: ContentHash::from_content(backbone.as_bytes()), family: None };
                 Footprint::new(bytes - BACKBONE_BYTES, [(part, BACKBONE_BYTES)])
             }
         }
@@ -80,9 +80,11 @@ impl Backend for Scripted {
     fn load(&self, source: &ModelSource) -> Result<Box<dyn Model>, InferenceError> {
         let load = self.loads.lock().recv().unwrap();
         match load {
-            Load::Fails => Err(InferenceError::Load { model: source.id().clone(), why: "as told".into() }),
-            Load::Panics => panic!("as told"),
-            Load::Works => {
+            LoadBehaviour::Fails => {
+                Err(InferenceError::Load { model: source.id().clone(), why: "as told".into() })
+            }
+            LoadBehaviour::Panics => panic!("as told"),
+            LoadBehaviour::Works => {
                 self.loaded.fetch_add(1, Ordering::SeqCst);
                 Ok(Box::new(ScriptedModel {
                     footprint: self.footprint(source),
@@ -97,7 +99,7 @@ impl Backend for Scripted {
 
 struct ScriptedModel {
     footprint: Footprint,
-    run: Arc<Mutex<Run>>,
+    run: Arc<Mutex<RunBehaviour>>,
     loaded: Arc<AtomicUsize>,
     began: Arc<Mutex<Vec<usize>>>,
 }
@@ -119,7 +121,7 @@ impl Model for ScriptedModel {
 }
 
 struct ScriptedSession {
-    run: Arc<Mutex<Run>>,
+    run: Arc<Mutex<RunBehaviour>>,
     began: Arc<Mutex<Vec<usize>>>,
 }
 
@@ -128,28 +130,30 @@ impl Session for ScriptedSession {
         self.began.lock().push(job.outputs[0]);
         let run = *self.run.lock();
         match run {
-            Run::Ends => {}
-            Run::WaitsToBeStopped => assert!(interrupt.wait_timeout(LONG), "the run was never stopped"),
-            Run::Panics => panic!("as told"),
+            RunBehaviour::Ends => {}
+            RunBehaviour::WaitsToBeStopped => {
+                assert!(interrupt.wait_timeout(LONG), "the run was never stopped")
+            }
+            RunBehaviour::Panics => panic!("as told"),
         }
         let nothing = Tensor::new(ElementType::Fp32, Shape::new(&[0]).unwrap(), Buffer::default()).unwrap();
         Ok(vec![nothing; job.outputs.len()])
     }
 }
 
-struct Stage {
+struct Fixture {
     cache: ModelCache,
-    loads: Sender<Load>,
-    run: Arc<Mutex<Run>>,
+    loads: Sender<LoadBehaviour>,
+    run: Arc<Mutex<RunBehaviour>>,
     loaded: Arc<AtomicUsize>,
     began: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Stage {
+impl Fixture {
     /// A stage with room for 100 bytes of models.
     fn new(slots: usize, run_queue_len_max: usize) -> Self {
         let (loads, waiting) = channel();
-        let run = Arc::new(Mutex::new(Run::Ends));
+        let run = Arc::new(Mutex::new(RunBehaviour::Ends));
         let loaded = Arc::<AtomicUsize>::default();
         let began = Arc::<Mutex<Vec<usize>>>::default();
         let backend = Scripted {
@@ -165,7 +169,7 @@ impl Stage {
     }
 
     async fn load(&self, source: &Arc<ModelSource>, victims: &[ModelId]) -> Pin {
-        self.loads.send(Load::Works).unwrap();
+        self.loads.send(LoadBehaviour::Works).unwrap();
         self.acquire(source, victims).await.unwrap()
     }
 
@@ -181,7 +185,7 @@ impl Stage {
         self.loaded.load(Ordering::SeqCst)
     }
 
-    fn runs(&self, run: Run) {
+    fn runs(&self, run: RunBehaviour) {
         *self.run.lock() = run;
     }
 }
@@ -229,7 +233,7 @@ async fn within<F: Future>(future: F) -> F::Output {
 
 #[tokio::test]
 async fn concurrent_acquires_share_one_load_even_if_the_first_gives_up() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 10);
     let mut first = Box::pin(stage.acquire(&model, &[]));
     let second = stage.acquire(&model, &[]);
@@ -240,7 +244,7 @@ async fn concurrent_acquires_share_one_load_even_if_the_first_gives_up() {
     begin(&mut second).await;
     begin(&mut third).await;
     drop(first);
-    stage.loads.send(Load::Works).unwrap();
+    stage.loads.send(LoadBehaviour::Works).unwrap();
     let (second, third) = within(async { tokio::join!(second, third) }).await;
     let second = second.unwrap();
     let third = third.unwrap();
@@ -251,9 +255,9 @@ async fn concurrent_acquires_share_one_load_even_if_the_first_gives_up() {
 
 #[tokio::test]
 async fn failed_load_fails_all_waiters_and_is_retried_by_next_acquire() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 10);
-    for load in [Load::Fails, Load::Panics] {
+    for load in [LoadBehaviour::Fails, LoadBehaviour::Panics] {
         let first = stage.acquire(&model, &[]);
         let second = stage.acquire(&model, &[]);
         let mut first = pin!(first);
@@ -272,7 +276,7 @@ async fn failed_load_fails_all_waiters_and_is_retried_by_next_acquire() {
 
 #[tokio::test]
 async fn unpinned_victims_are_evicted_only_if_that_makes_room() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let small = source("small", 30);
     let large = source("large", 60);
     let huge = source("huge", 90);
@@ -302,7 +306,7 @@ async fn unpinned_victims_are_evicted_only_if_that_makes_room() {
 
 #[tokio::test]
 async fn victims_are_evicted_in_order_and_no_more_than_needed() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 30));
     for model in [&a, &b, &c] {
         drop(stage.load(model, &[]).await);
@@ -318,7 +322,7 @@ async fn victims_are_evicted_in_order_and_no_more_than_needed() {
 
 #[tokio::test]
 async fn shared_parts_count_once_against_capacity() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let variants: Vec<_> = (0..9).map(|i| source(&format!("x-{i}"), BACKBONE_BYTES + 10)).collect();
     // Room for three of them if each had a separate backbone.
     for variant in &variants[..8] {
@@ -342,7 +346,7 @@ async fn shared_parts_count_once_against_capacity() {
 
 #[tokio::test]
 async fn resident_models_are_listed_least_recently_used_first() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let [a, b, c] = ["a", "b", "c"].map(|name| source(name, 10));
     for model in [&a, &b, &c] {
         drop(stage.load(model, &[]).await);
@@ -356,7 +360,7 @@ async fn resident_models_are_listed_least_recently_used_first() {
 
 #[tokio::test]
 async fn unload_waits_for_pins_and_acquire_waits_for_unload() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 80);
     let pin = stage.load(&model, &[]).await;
     let unload = stage.cache.unload(&model.key).unwrap();
@@ -367,7 +371,7 @@ async fn unload_waits_for_pins_and_acquire_waits_for_unload() {
     begin(&mut again).await;
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (1, 80));
     assert!(pin.run(RunRequest::default()).await.is_ok(), "who has it may go on");
-    stage.loads.send(Load::Works).unwrap();
+    stage.loads.send(LoadBehaviour::Works).unwrap();
     drop(pin);
     let ((), again) = within(async { tokio::join!(unload, again) }).await;
     assert!(again.unwrap().load_time().is_some());
@@ -377,14 +381,14 @@ async fn unload_waits_for_pins_and_acquire_waits_for_unload() {
 
 #[tokio::test]
 async fn model_unloaded_while_loading_is_freed_with_its_waiters() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 80);
     let acquire = stage.acquire(&model, &[]);
     let mut acquire = pin!(acquire);
     begin(&mut acquire).await;
     let unload = stage.cache.unload(&model.key).unwrap();
     let mut unload = pin!(unload);
-    stage.loads.send(Load::Works).unwrap();
+    stage.loads.send(LoadBehaviour::Works).unwrap();
     let pin = within(acquire).await.unwrap();
     begin(&mut unload).await;
     assert_eq!(stage.resident(), [""; 0], "nobody else gets it");
@@ -397,7 +401,7 @@ async fn model_unloaded_while_loading_is_freed_with_its_waiters() {
     begin(&mut acquire.as_mut()).await;
     drop(acquire);
     let unload = stage.cache.unload(&model.key).unwrap();
-    stage.loads.send(Load::Works).unwrap();
+    stage.loads.send(LoadBehaviour::Works).unwrap();
     within(unload).await;
     assert_eq!((stage.loaded(), stage.cache.used_bytes()), (0, 0));
 }
@@ -405,13 +409,13 @@ async fn model_unloaded_while_loading_is_freed_with_its_waiters() {
 /// Otherwise the profile of a deleted model would stay until the node ends.
 #[tokio::test]
 async fn model_forgotten_during_its_load_has_no_profile() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 80);
     let mut acquire = Box::pin(stage.acquire(&model, &[]));
     begin(&mut acquire.as_mut()).await;
     let unload = stage.cache.unload(&model.key).unwrap();
     stage.cache.profiles().forget(&model.key);
-    stage.loads.send(Load::Works).unwrap();
+    stage.loads.send(LoadBehaviour::Works).unwrap();
     drop(within(acquire).await.unwrap());
     within(unload).await;
     assert!(stage.cache.profiles().get(&model.key).load_time_ns.is_empty());
@@ -423,7 +427,7 @@ async fn model_forgotten_during_its_load_has_no_profile() {
 
 #[tokio::test]
 async fn repushed_id_is_a_different_model() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let old = source("model", 30);
     let new = pushed_again(&old);
     let old_pin = stage.load(&old, &[]).await;
@@ -445,14 +449,14 @@ async fn repushed_id_is_a_different_model() {
 
 #[tokio::test]
 async fn urgent_runs_go_first_and_full_queue_refuses() {
-    let stage = Stage::new(1, 2);
+    let stage = Fixture::new(1, 2);
     let pin = stage.load(&source("model", 10), &[]).await;
-    stage.runs(Run::WaitsToBeStopped);
+    stage.runs(RunBehaviour::WaitsToBeStopped);
     let busy = pin.run(RunRequest::default());
     while stage.began.lock().is_empty() {
         tokio::task::yield_now().await;
     }
-    stage.runs(Run::Ends);
+    stage.runs(RunBehaviour::Ends);
     let wanting = |output: &str, priority| {
         pin.run(RunRequest { outputs: Some(vec![output.to_owned()]), priority, ..RunRequest::default() })
     };
@@ -472,7 +476,7 @@ async fn urgent_runs_go_first_and_full_queue_refuses() {
 
 #[tokio::test]
 async fn a_run_past_its_deadline_is_not_started() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let pin = stage.load(&source("model", 10), &[]).await;
     let deadline = Some(Instant::now());
     let error = pin.run(RunRequest { deadline, ..RunRequest::default() }).await.unwrap_err();
@@ -482,20 +486,20 @@ async fn a_run_past_its_deadline_is_not_started() {
 
 #[tokio::test]
 async fn panic_in_a_run_fails_only_that_run() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let pin = stage.load(&source("model", 10), &[]).await;
-    stage.runs(Run::Panics);
+    stage.runs(RunBehaviour::Panics);
     let error = within(pin.run(RunRequest::default())).await.unwrap_err();
     assert!(matches!(error, InferenceError::Run(_)), "{error:?}");
-    stage.runs(Run::Ends);
+    stage.runs(RunBehaviour::Ends);
     assert!(within(pin.run(RunRequest::default())).await.is_ok());
 }
 
 #[tokio::test]
 async fn dropping_cache_stops_running_and_answers_waiting_runs() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let pin = stage.load(&source("model", 10), &[]).await;
-    stage.runs(Run::WaitsToBeStopped);
+    stage.runs(RunBehaviour::WaitsToBeStopped);
     let running = pin.run(RunRequest::default());
     while stage.began.lock().is_empty() {
         tokio::task::yield_now().await;
@@ -514,7 +518,7 @@ async fn dropping_cache_stops_running_and_answers_waiting_runs() {
 
 #[tokio::test]
 async fn cloned_pin_keeps_model_resident() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 60);
     let pin = stage.load(&model, &[]).await;
     let clone = pin.clone();
@@ -529,7 +533,7 @@ async fn cloned_pin_keeps_model_resident() {
 
 #[tokio::test]
 async fn end_of_the_last_pin_is_announced() {
-    let stage = Stage::new(1, 10);
+    let stage = Fixture::new(1, 10);
     let model = source("model", 60);
     let pin = stage.load(&model, &[]).await;
     let clone = pin.clone();

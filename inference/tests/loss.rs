@@ -20,13 +20,13 @@ use weir_types::Batching;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A device that a run of the model `breaks` loses, and that recovers at the first attempt.
-struct Stage {
+struct Fixture {
     cache: ModelCache,
     backend: Arc<FakeBackend>,
     folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn new(slots: usize) -> Self {
         let arena = Arena::new(MIB);
         let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
@@ -89,7 +89,7 @@ async fn run(pin: &Pin) -> Result<(), InferenceError> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_device_loses_its_models_and_reloads_them() {
-    let stage = Stage::new(2);
+    let stage = Fixture::new(2);
     let endless = stage.source("endless", r#"{ "run_time_ms": { "1": 3600000 } }"#).await;
     let idle = stage.source("idle", "{}").await;
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 0 }"#).await;
@@ -125,7 +125,7 @@ async fn lost_device_loses_its_models_and_reloads_them() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn acquire_can_wait_for_room_taken_by_reloads() {
-    let stage = Stage::new(2);
+    let stage = Fixture::new(2);
     let first = stage.source_of("first", 60, r#"{ "load_time_ms": 300, "loses_device_ms": 0 }"#).await;
     let second = stage.source_of("second", 60, "{}").await;
     let pin = stage.acquire(&first).await.unwrap();
@@ -152,7 +152,7 @@ async fn acquire_can_wait_for_room_taken_by_reloads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn reload_restores_run_settings_and_skips_unloaded_models() {
-    let stage = Stage::new(4);
+    let stage = Fixture::new(4);
     let sized = stage.source("sized", "{}").await;
     let gone = stage.source("gone", "{}").await;
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 500 }"#).await;
@@ -171,7 +171,7 @@ async fn reload_restores_run_settings_and_skips_unloaded_models() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn second_loss_during_reload_leaves_loading_to_calls() {
-    let stage = Stage::new(2);
+    let stage = Fixture::new(2);
     let slow = r#"{ "load_time_ms": 300 }"#;
     let mut first = Vec::new();
     for name in ["a", "b", "c"] {
@@ -199,8 +199,8 @@ async fn second_loss_during_reload_leaves_loading_to_calls() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_device_refuses_models_without_affecting_other_devices() {
-    let stage = Stage::new(1);
-    let other = Stage::new(1);
+    let stage = Fixture::new(1);
+    let other = Fixture::new(1);
     let breaks = stage.source("breaks", r#"{ "loses_device_ms": 3600000 }"#).await;
     let idle = stage.source("idle", "{}").await;
     let pin = stage.acquire(&breaks).await.unwrap();
@@ -216,7 +216,7 @@ async fn lost_device_refuses_models_without_affecting_other_devices() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unsupported_model_is_distinct_from_failed_run() {
-    let stage = Stage::new(1);
+    let stage = Fixture::new(1);
     let never = stage.source("never", r#"{ "batch_max": 0 }"#).await;
     let refused = stage.acquire(&never).await.unwrap_err();
     assert!(matches!(refused, InferenceError::Unsupported(_)), "{refused}");

@@ -22,14 +22,14 @@ use weir_types::{Batching, BatchingMode, ElementType, Profile, Shape};
 const DEVICE: Device = Device::Fake { ordinal: 1 };
 
 /// A device with one run slot.
-struct Stage {
+struct Fixture {
     arena: Arena,
     backend: Arc<FakeBackend>,
     cache: ModelCache,
     folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let arena = Arena::new(MIB);
         let backend = Arc::new(FakeBackend::accelerator(1, "fast", arena.clone()));
@@ -85,7 +85,7 @@ fn used(meter: &Meter) -> Used {
 
 #[tokio::test]
 async fn run_is_charged_to_its_meter_and_batch_is_divided_by_items() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let times_ms = [(1, 5_u64), (2, 6), (4, 7), (8, 8)];
     let by_items: BTreeMap<String, u64> =
         times_ms.iter().map(|(items, ms)| (items.to_string(), *ms)).collect();
@@ -123,7 +123,7 @@ async fn run_is_charged_to_its_meter_and_batch_is_divided_by_items() {
 
 #[tokio::test]
 async fn stopped_run_is_charged_for_its_time() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let source = stage.source("m", BatchingMode::Off, json!({"run_time_ms": {"1": 3_600_000}})).await;
     let pin = stage.cache.acquire(&source, &[]).await.unwrap();
     let began = Instant::now();
@@ -158,7 +158,7 @@ impl RunObserver for Sent {
 #[tokio::test]
 async fn observer_learns_when_nothing_of_a_request_is_left_on_the_device() {
     const PATIENCE: Duration = Duration::from_secs(30);
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let (sent, observed) = channel();
     let meter = Meter::observed(&Meter::default(), Arc::new(Sent(sent)));
     let next = || observed.recv_timeout(PATIENCE).unwrap();
@@ -179,7 +179,7 @@ async fn observer_learns_when_nothing_of_a_request_is_left_on_the_device() {
 
 #[tokio::test]
 async fn memory_is_charged_from_load_to_unload() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let source = stage.source("m", BatchingMode::Off, json!({"load_time_ms": 20})).await;
     let asked = Instant::now();
     let pin = stage.cache.acquire(&source, &[]).await.unwrap();
@@ -202,7 +202,7 @@ async fn memory_is_charged_from_load_to_unload() {
 
 #[tokio::test]
 async fn lost_models_are_not_charged_even_if_pinned() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let kept = stage.source("kept", BatchingMode::Off, json!({})).await;
     let breaks = stage.source("breaks", BatchingMode::Off, json!({"loses_device_ms": 0})).await;
     let pins =

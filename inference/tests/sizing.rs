@@ -23,13 +23,13 @@ const ALONE: Duration = Duration::from_millis(200);
 
 const SLOTS: usize = 3;
 
-struct Stage {
+struct Fixture {
     cache: ModelCache,
     backend: Arc<FakeBackend>,
     folder: TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let arena = Arena::new(MIB);
         let backend = Arc::new(FakeBackend::new(arena.clone()));
@@ -94,7 +94,7 @@ async fn eventually(what: &str, check: impl Fn() -> bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_continue_through_a_change_and_later_runs_use_new_threads() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let pin = stage.model(ALONE).await;
     assert_eq!(stage.setting(&pin), (1, SLOTS, 1));
     assert!(run(&pin).await.unwrap() >= ALONE);
@@ -126,7 +126,7 @@ async fn runs_continue_through_a_change_and_later_runs_use_new_threads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_runs_follow_the_session_setting() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let pin = stage.model(LONG * 60).await;
     stage.set(&pin, 1, 1).await;
     let runs: Vec<_> = (0..3).map(|_| pin.run(RunRequest::default())).collect();
@@ -140,7 +140,7 @@ async fn concurrent_runs_follow_the_session_setting() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn surplus_sessions_end_only_after_the_idle_time() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let pin = stage.model(ALONE).await;
     let key = pin.key().clone();
     stage.set(&pin, 2, 3).await;
@@ -168,7 +168,7 @@ async fn surplus_sessions_end_only_after_the_idle_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn probe_uses_separate_sessions_and_does_not_change_the_profile() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let pin = stage.model(ALONE).await;
     let key = pin.key().clone();
     let before = stage.setting(&pin);

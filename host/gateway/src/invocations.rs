@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn failures_of_the_datastore_are_temporary_full_or_internal() {
-        let cause = || Arc::new(std::io::Error::other("why"));
+        let cause = || std::sync::Arc::new(std::io::Error::other("why"));
         let code = |error: Error| ApiError::from(AsyncError::Datastore(error)).code;
         assert_eq!(code(Error::LeaseNotFound(LeaseId(7))), ErrorCode::Unavailable);
         assert_eq!(code(Error::Unavailable { source: cause() }), ErrorCode::Unavailable);

@@ -6,7 +6,7 @@ use crate::device::{GpuConfig, IntermediateLimits};
 use crate::kernel_graphs::{KernelGraphConfig, KernelGraphs};
 use crate::products::LibraryConfig;
 use crate::program::FLOPS_MIN;
-use crate::worker::{GpuGroup, HandOvers, ReportedMemory, Supervisor, WorkerConfig, WorkerModel};
+use crate::worker::{GpuGroup, GpuWorkerModel, HandOvers, ReportedMemory, Supervisor, WorkerConfig};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::Duration;
 use weir_device::{Arena, Device};
 use weir_inference::{
     Backend, Content, ExecutorFigures, Footprint, HandedOver, InferenceError, LossHook, Model, ModelSource,
-    Part, PinnedCacheFigures, Variant,
+    PinnedCacheFigures, SharedPart, Variant,
 };
 use weir_types::{ContentHash, Platform, TenantId};
 
@@ -147,7 +147,7 @@ impl Backend for Cuda {
             };
             return self.kernel_graphs.as_ref().ok_or_else(off)?.load(source);
         }
-        Ok(Box::new(WorkerModel::load(self.worker.worker()?, source, self.arena.clone())?))
+        Ok(Box::new(GpuWorkerModel::load(self.worker.worker()?, source, self.arena.clone())?))
     }
 
     fn footprint(&self, source: &ModelSource) -> Footprint {
@@ -201,6 +201,6 @@ pub(crate) fn estimate(source: &ModelSource) -> Footprint {
     };
     let files: BTreeMap<ContentHash, u64> =
         form.weights.iter().map(|weight| (weight.hash, weight.bytes)).collect();
-    let parts = files.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+    let parts = files.into_iter().map(|(hash, bytes)| (SharedPart { hash, family: None }, bytes));
     Footprint::new(0, parts)
 }

@@ -5,13 +5,13 @@
 mod arriving;
 pub(crate) use arriving::Ordered;
 mod step;
-use step::{Address, Step, Work};
+use step::{Address, BoundStep, StepWork};
 
 use crate::captured::CaptureBackoff;
 use crate::chains::Chains;
 use crate::device::Gpu;
 use crate::failure::{failure, weights_failure};
-use crate::program::{self, Place, Product, Program};
+use crate::program::{self, BufferLocation, LibraryGemm, Program};
 use crate::weights::Weights;
 use arriving::Prologue;
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ pub struct Bound {
     /// Backoff for the graph captures of this program, shared by all sessions and slots.
     pub(crate) captures: CaptureBackoff,
     prologue: Prologue,
-    steps: Vec<Step>,
+    steps: Vec<BoundStep>,
     constants: Vec<Tensor>,
     resident: Option<AddressRange>,
 }
@@ -69,7 +69,7 @@ impl Bound {
 
     /// Returns the number of steps that the library computes.
     pub fn library_steps(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step.work, Work::Product(_))).count()
+        self.steps.iter().filter(|step| matches!(step.work, StepWork::Product(_))).count()
     }
 
     /// Switches chains to their compiled kernels where these are ready.
@@ -108,33 +108,46 @@ impl Bound {
     }
 
     /// Returns the device memory of a port.
-    pub(crate) fn span(&self, place: Place, bytes: u64, weights: &Weights, arena: Span) -> Option<Span> {
+    pub(crate) fn span(
+        &self,
+        place: BufferLocation,
+        bytes: u64,
+        weights: &Weights,
+        arena: Span,
+    ) -> Option<Span> {
         match place {
-            Place::Arena(offset) => arena.slice(offset, bytes),
-            Place::Resident(offset) => self.resident.as_ref()?.span().slice(offset, bytes),
-            Place::Weight(index) => weights.span(index)?.slice(0, bytes),
-            Place::Constant(index) => self.constants.get(index)?.span().slice(0, bytes),
+            BufferLocation::Arena(offset) => arena.slice(offset, bytes),
+            BufferLocation::Resident(offset) => self.resident.as_ref()?.span().slice(offset, bytes),
+            BufferLocation::Weight(index) => weights.span(index)?.slice(0, bytes),
+            BufferLocation::Constant(index) => self.constants.get(index)?.span().slice(0, bytes),
         }
     }
 
-    fn steps(&self, gpu: &Gpu, steps: &[program::Step], weights: &Weights) -> Result<Vec<Step>, CudaError> {
+    fn steps(
+        &self,
+        gpu: &Gpu,
+        steps: &[program::ProgramStep],
+        weights: &Weights,
+    ) -> Result<Vec<BoundStep>, CudaError> {
         let mut made = Making { bound: self, gpu, weights, met: HashSet::new(), steps: Vec::new() };
         for step in steps {
             match step {
-                program::Step::Launch(launch) => made.launch(launch)?,
-                program::Step::Product { product, otherwise } => made.product(product, otherwise)?,
+                program::ProgramStep::Launch(launch) => made.launch(launch)?,
+                program::ProgramStep::Product { product, otherwise } => made.product(product, otherwise)?,
             }
         }
         Ok(made.steps)
     }
 
-    fn address(&self, place: Place, weights: &Weights) -> Option<Address> {
+    fn address(&self, place: BufferLocation, weights: &Weights) -> Option<Address> {
         let at = |span: Span| Address::At(span.address());
         match place {
-            Place::Arena(offset) => Some(Address::InArena(offset)),
-            Place::Resident(offset) => Some(Address::At(self.resident.as_ref()?.span().address() + offset)),
-            Place::Weight(index) => weights.span(index).map(at),
-            Place::Constant(index) => self.constants.get(index).map(|tensor| at(tensor.span())),
+            BufferLocation::Arena(offset) => Some(Address::InArena(offset)),
+            BufferLocation::Resident(offset) => {
+                Some(Address::At(self.resident.as_ref()?.span().address() + offset))
+            }
+            BufferLocation::Weight(index) => weights.span(index).map(at),
+            BufferLocation::Constant(index) => self.constants.get(index).map(|tensor| at(tensor.span())),
         }
     }
 }
@@ -154,26 +167,26 @@ struct Making<'a> {
     gpu: &'a Gpu,
     weights: &'a Weights,
     /// Weights and constants that earlier steps read.
-    met: HashSet<Place>,
-    steps: Vec<Step>,
+    met: HashSet<BufferLocation>,
+    steps: Vec<BoundStep>,
 }
 
 impl Making<'_> {
-    fn launch(&mut self, launch: &weir_kernels::Launch<Place>) -> Result<(), CudaError> {
+    fn launch(&mut self, launch: &weir_kernels::Launch<BufferLocation>) -> Result<(), CudaError> {
         let mut placing = Placing::new(self);
         let placed = launch.with_buffers(|place| placing.address(*place));
         let arrivals = placing.arrivals(&launch.kernel.name)?;
         let function =
             self.gpu.outside_pool(|| self.gpu.kernels.function(&launch.kernel, launch.shared_bytes))?;
-        self.steps.push(Step { work: Work::kernel(function, placed), arrivals });
+        self.steps.push(BoundStep { work: StepWork::kernel(function, placed), arrivals });
         Ok(())
     }
 
     /// Uses the library, or the fallback kernels if the library has no algorithm for the product.
     fn product(
         &mut self,
-        product: &Product<Place>,
-        otherwise: &[weir_kernels::Launch<Place>],
+        product: &LibraryGemm<BufferLocation>,
+        otherwise: &[weir_kernels::Launch<BufferLocation>],
     ) -> Result<(), CudaError> {
         let Some(made) = self.gpu.products.make(product)? else {
             return otherwise.iter().try_for_each(|launch| self.launch(launch));
@@ -182,7 +195,7 @@ impl Making<'_> {
         let buffers =
             product.buffers.map(|operand| placing.address(operand.buffer).further(operand.offset_bytes));
         let arrivals = placing.arrivals("cublasLtMatmul")?;
-        self.steps.push(Step { work: Work::Product(Box::new((made, buffers))), arrivals });
+        self.steps.push(BoundStep { work: StepWork::Product(Box::new((made, buffers))), arrivals });
         Ok(())
     }
 }
@@ -191,8 +204,8 @@ impl Making<'_> {
 struct Placing<'a> {
     bound: &'a Bound,
     weights: &'a Weights,
-    met: &'a mut HashSet<Place>,
-    arrivals: Vec<Place>,
+    met: &'a mut HashSet<BufferLocation>,
+    arrivals: Vec<BufferLocation>,
     is_missing: bool,
 }
 
@@ -202,8 +215,9 @@ impl<'a> Placing<'a> {
         Self { bound, weights, met, arrivals: Vec::new(), is_missing: false }
     }
 
-    fn address(&mut self, place: Place) -> Address {
-        if matches!(place, Place::Weight(_) | Place::Constant(_)) && self.met.insert(place) {
+    fn address(&mut self, place: BufferLocation) -> Address {
+        if matches!(place, BufferLocation::Weight(_) | BufferLocation::Constant(_)) && self.met.insert(place)
+        {
             self.arrivals.push(place);
         }
         self.bound.address(place, self.weights).unwrap_or_else(|| {
@@ -213,7 +227,7 @@ impl<'a> Placing<'a> {
     }
 
     /// Returns the weights and constants whose transfer the step must wait for.
-    fn arrivals(self, name: &str) -> Result<Vec<Place>, CudaError> {
+    fn arrivals(self, name: &str) -> Result<Vec<BufferLocation>, CudaError> {
         if self.is_missing {
             return Err(CudaError::Invalid(format!("{name} was given a buffer that is nowhere")));
         }

@@ -14,7 +14,7 @@ pub(crate) use failures::CaptureFailures;
 
 use crate::bound::Bound;
 use crate::device::Gpu;
-use crate::slots::Slot;
+use crate::slots::RunSlot;
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_device::cuda::{CudaError, GraphExec, Span};
@@ -24,13 +24,13 @@ const GRAPHS_MAX: usize = 16;
 
 /// Captured runs of one session.
 #[derive(Default)]
-pub(crate) struct CapturedRuns(HashMap<CaptureKey, Captured>);
+pub(crate) struct CapturedRuns(HashMap<CaptureKey, CaptureState>);
 
 /// Number of a program, and number of a slot.
 type CaptureKey = (u64, usize);
 
 /// Capture state of a program in a slot.
-enum Captured {
+enum CaptureState {
     /// The program has run once, kernel by kernel.
     Once,
     /// Runs launch the graph.
@@ -50,7 +50,7 @@ impl CapturedRuns {
     pub(crate) unsafe fn launch(
         &mut self,
         bound: &Arc<Bound>,
-        slot: &Slot,
+        slot: &RunSlot,
         arena: Span,
         gpu: &Gpu,
     ) -> Result<Option<CudaError>, CudaError> {
@@ -71,8 +71,8 @@ impl CapturedRuns {
     }
 
     /// Records that a program has run kernel by kernel in a slot.
-    pub(crate) fn note_launched(&mut self, bound: &Bound, slot: &Slot) {
-        self.keep(place(bound, slot), Captured::Once);
+    pub(crate) fn note_launched(&mut self, bound: &Bound, slot: &RunSlot) {
+        self.keep(place(bound, slot), CaptureState::Once);
     }
 
     /// Launches the graph of a run, and captures the graph first if the capture is due.
@@ -84,34 +84,34 @@ impl CapturedRuns {
     unsafe fn launch_graph(
         &mut self,
         bound: &Arc<Bound>,
-        slot: &Slot,
+        slot: &RunSlot,
         arena: Span,
         gpu: &Gpu,
     ) -> Result<bool, CudaError> {
         let stream = &slot.stream;
         match self.0.get_mut(&place(bound, slot)) {
-            Some(Captured::Graph { graph, .. }) => {
+            Some(CaptureState::Graph { graph, .. }) => {
                 // SAFETY: the caller guarantees the memory. The graph was captured from the same
                 // program in the same slot, whose addresses never change.
                 unsafe { graph.launch(stream) }?;
                 Ok(true)
             }
             // A captured graph keeps its kernels, so the capture waits until every kernel is final.
-            Some(Captured::Once) if bound.settle(&gpu.chains) && bound.captures.is_due() => {
+            Some(CaptureState::Once) if bound.settle(&gpu.chains) && bound.captures.is_due() => {
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 let recorded = stream.capture(|stream| unsafe { bound.launch(stream, arena) })?;
                 let mut graph = gpu.outside_pool(|| recorded.instantiate())?;
                 gpu.measure()?;
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;
-                self.keep(place(bound, slot), Captured::Graph { graph, _bound: bound.clone() });
+                self.keep(place(bound, slot), CaptureState::Graph { graph, _bound: bound.clone() });
                 Ok(true)
             }
             _ => Ok(false),
         }
     }
 
-    fn keep(&mut self, place: CaptureKey, captured: Captured) {
+    fn keep(&mut self, place: CaptureKey, captured: CaptureState) {
         if self.0.len() >= GRAPHS_MAX && !self.0.contains_key(&place) {
             self.0.clear();
         }
@@ -119,6 +119,6 @@ impl CapturedRuns {
     }
 }
 
-fn place(bound: &Bound, slot: &Slot) -> CaptureKey {
+fn place(bound: &Bound, slot: &RunSlot) -> CaptureKey {
     (bound.number, slot.number)
 }

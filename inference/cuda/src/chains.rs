@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use table::{Found, Table};
+use table::{ChainState, ChainTable};
 use weir_device::cuda::{Context, Function, Nvrtc};
 use weir_kernels::Chain;
 
@@ -47,14 +47,14 @@ pub struct Chains {
     state: LibraryState,
     instructions_min: usize,
     /// `None` without a compiler.
-    shared: Option<Arc<Shared>>,
+    shared: Option<Arc<ChainsShared>>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State shared between callers and the compiler thread.
 #[derive(Default)]
-struct Shared {
-    table: Mutex<Table<Function>>,
+struct ChainsShared {
+    table: Mutex<ChainTable<Function>>,
     changed: Condvar,
 }
 
@@ -88,7 +88,7 @@ impl Chains {
             Ok(compiler) => compiler,
             Err(why) => return unusable(format!("{}: {why}", path.display())),
         };
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ChainsShared::default());
         let work = shared.clone();
         let thread = std::thread::Builder::new().name("weir-nvrtc".to_owned());
         match thread.spawn(move || work.compile(&compiler)) {
@@ -124,9 +124,9 @@ impl Chains {
         drop(table);
         drop(forgotten);
         match found {
-            Found::Kernel(function) => ChainKernel::Compiled(function),
-            Found::Refused => ChainKernel::Interpreted,
-            Found::Pending => {
+            ChainState::Kernel(function) => ChainKernel::Compiled(function),
+            ChainState::Refused => ChainKernel::Interpreted,
+            ChainState::Pending => {
                 shared.changed.notify_all();
                 ChainKernel::Pending
             }
@@ -142,14 +142,15 @@ impl Chains {
             if is_settled() {
                 return;
             }
-            let unchanged = |table: &mut Table<Function>| table.compiled() == compiled && !table.has_ended();
+            let unchanged =
+                |table: &mut ChainTable<Function>| table.compiled() == compiled && !table.has_ended();
             // Polling detects a compiler that hangs.
             shared.changed.wait_while_for(&mut shared.table.lock(), unchanged, ASK_EVERY);
         }
     }
 }
 
-impl Shared {
+impl ChainsShared {
     /// Compiles queued chains until the table ends.
     fn compile(&self, compiler: &Compiler) {
         let mut has_told = false;

@@ -4,7 +4,7 @@ use crate::chains::{Chains, CompilerConfig};
 use crate::elastic::Elastic;
 use crate::kernels::Kernels;
 use crate::products::{LibraryConfig, ProductLibrary};
-use crate::slots::Slots;
+use crate::slots::RunSlots;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ const OUTSIDE_BYTES: u64 = 64 << 20;
 /// Opened device.
 pub struct Gpu {
     /// Run slots, dropped before the memory that they use.
-    pub slots: Slots,
+    pub slots: RunSlots,
     /// Intermediates that runs keep for later runs.
     pub intermediates: CommStore,
     /// Weights and constants of the models.
@@ -138,7 +138,7 @@ impl Gpu {
         let kernels = Kernels::new(&context, target.compute_capability);
         let products = ProductLibrary::open(library.as_ref(), &context, capacity_bytes);
         let chains = Chains::open(compiler.as_ref(), &context, target.compute_capability);
-        let slots = Slots::new(&pool, config.slots)?;
+        let slots = RunSlots::new(&pool, config.slots)?;
         // The libraries have allocated their memory by now.
         let measured = Mutex::new(pool.measure()?);
         Ok(Self {

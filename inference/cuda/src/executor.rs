@@ -13,6 +13,8 @@ pub use crate::kernels::{Kernels, LoadedModule, Modules};
 pub use crate::libraries::LibraryState;
 pub use crate::prepared_run::{CapturedRun, Outputs, PreparedRun, RunFailure, cold_outputs, in_slot};
 pub use crate::products::{LibraryConfig, ProductLibrary};
-pub use crate::program::{CompileError, FLOPS_MIN, Place, Product, ProductTier, Program, Step};
-pub use crate::slots::{Slot, Slots, TakenSlot};
+pub use crate::program::{
+    BufferLocation, FLOPS_MIN, LibraryGemm, ProductTier, Program, ProgramError, ProgramStep,
+};
+pub use crate::slots::{RunSlot, RunSlots, TakenSlot};
 pub use crate::weights::{Weights, WeightsError};

@@ -1,7 +1,7 @@
 //! GPU form of a model: the pushed graph without its large weights, which are separate files in the
 //! element type of the computation.
 
-use crate::program::{CompileError, ProductTier, Program};
+use crate::program::{ProductTier, Program, ProgramError};
 use bytes::Bytes;
 use std::fs;
 use std::path::Path;
@@ -79,8 +79,8 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     let Ok(shapes) = shapes else { return Ok(model) };
     match Program::compile(&model, &shapes, precision, &Target::H200, ProductTier::Own) {
         Err(
-            error @ (CompileError::Kernel { .. }
-            | CompileError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
+            error @ (ProgramError::Kernel { .. }
+            | ProgramError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
         ) => Err(error.to_string()),
         _ => Ok(model),
     }

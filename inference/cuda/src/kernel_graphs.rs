@@ -1,9 +1,9 @@
 //! Kernel graphs: user-supplied kernels, run in separate worker processes.
 //!
 //! ```text
-//!   upload ──Preparer──► checked PTX                  NVRTC compiles CUDA C in a limited child
-//!   graph in the device's cache ──► tenant's Worker   a process with a separate context
-//!   run ──socket──► plan, copies, launches            tensors in memory shared by both processes
+//!   upload ──Preparer──► checked PTX        NVRTC compiles CUDA C in a limited child
+//!   device's cache ──► GraphWorker          the tenant's process, with a separate context
+//!   run ──socket──► plan, copies, launches  tensors in memory shared by both processes
 //! ```
 //!
 //! A kernel can access everything in its context. Therefore each tenant has a separate context on
@@ -15,7 +15,7 @@ mod message;
 mod process;
 
 mod worker;
-pub(crate) use worker::Worker;
+pub(crate) use worker::GraphWorker;
 
 mod loaded;
 mod model;
@@ -41,7 +41,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weir_device::{Arena, Device};
-use weir_inference::{Footprint, InferenceError, Model, ModelSource, Part};
+use weir_inference::{Footprint, InferenceError, Model, ModelSource, SharedPart};
 use weir_types::{ContentHash, TenantId};
 
 /// Configuration of kernel graphs on a device.
@@ -64,7 +64,7 @@ pub struct KernelGraphs {
     ordinal: u32,
     arena: Arena,
     capture_failures: CaptureFailures,
-    workers: Mutex<HashMap<TenantId, Weak<Worker>>>,
+    workers: Mutex<HashMap<TenantId, Weak<GraphWorker>>>,
 }
 
 impl KernelGraphs {
@@ -87,7 +87,10 @@ impl KernelGraphs {
     pub(crate) fn footprint(&self, source: &ModelSource) -> Footprint {
         let tenant = &source.id().tenant;
         let hash = ContentHash::from_content(format!("the worker for kernels of {tenant}").as_bytes());
-        Footprint::new(source.prepared.weight_bytes, [(Part { hash, family: None }, self.worker_bytes())])
+        Footprint::new(
+            source.prepared.weight_bytes,
+            [(SharedPart { hash, family: None }, self.worker_bytes())],
+        )
     }
 
     /// Returns the device memory of the workers of all tenants with loaded graphs, as in the
@@ -107,13 +110,13 @@ impl KernelGraphs {
         self.capture_failures.count()
     }
 
-    fn worker(&self, tenant: &TenantId) -> Arc<Worker> {
+    fn worker(&self, tenant: &TenantId) -> Arc<GraphWorker> {
         let mut workers = self.workers.lock();
         if let Some(worker) = workers.get(tenant).and_then(Weak::upgrade) {
             return worker;
         }
         workers.retain(|_, worker| worker.strong_count() > 0);
-        let worker = Arc::new(Worker::new(
+        let worker = Arc::new(GraphWorker::new(
             self.config.clone(),
             self.driver.clone(),
             self.ordinal,

@@ -3,7 +3,7 @@
 mod ahead;
 mod modules;
 
-use ahead::Ahead;
+use ahead::ModuleLoader;
 pub use modules::{LoadedModule, Modules};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ pub struct Kernels {
     /// Functions with their shared memory limits. The lock is held for single driver calls, never
     /// while a module is loaded.
     functions: Mutex<HashMap<Kernel, (Function, u32)>>,
-    ahead: Option<Ahead>,
+    ahead: Option<ModuleLoader>,
 }
 
 impl Kernels {
@@ -31,7 +31,7 @@ impl Kernels {
 
     /// Starts loading all modules in the background.
     pub(crate) fn load_ahead(&mut self) {
-        self.ahead = Ahead::start(&self.modules);
+        self.ahead = ModuleLoader::start(&self.modules);
     }
 
     /// Waits for the end of [`Self::load_ahead`].

@@ -3,7 +3,7 @@
 use crate::bound::Bound;
 use crate::device::Gpu;
 use crate::failure::weights_failure;
-use crate::program::{CompileError, Program};
+use crate::program::{Program, ProgramError};
 use crate::session::CudaSession;
 use crate::weights::{PinnedLookups, Weights, WeightsError};
 use bytes::Bytes;
@@ -13,18 +13,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weir_device::cuda::Owner;
 use weir_graph::WeightData;
-use weir_inference::{Footprint, InferenceError, IntegrityError, Model, ModelSource, Part, Session};
+use weir_inference::{Footprint, InferenceError, IntegrityError, Model, ModelSource, Session, SharedPart};
 use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature, TenantId};
 
 /// Maximum number of cached programs, keyed by input shapes.
 const PROGRAMS_MAX: u64 = 32;
 
 /// Resident model.
-pub(crate) struct CudaModel(Arc<Shared>);
+pub(crate) struct CudaModel(Arc<ModelShared>);
 
 /// State shared by the model's sessions. Fields drop in order: data in device memory before the
 /// device.
-pub(crate) struct Shared {
+pub(crate) struct ModelShared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(crate) weights: Weights,
     model: weir_graph::Model,
@@ -89,7 +89,7 @@ impl CudaModel {
             error => broken(error.to_string()),
         })?;
         gpu.note_load();
-        let shared = Shared {
+        let shared = ModelShared {
             programs: Cache::new(PROGRAMS_MAX),
             weights,
             model,
@@ -117,7 +117,7 @@ impl CudaModel {
 impl Model for CudaModel {
     fn footprint(&self) -> Footprint {
         let large = self.0.model.weights().iter().filter_map(|weight| match weight.data {
-            WeightData::Elsewhere(hash) => Some((Part { hash, family: None }, weight.bytes() as u64)),
+            WeightData::Elsewhere(hash) => Some((SharedPart { hash, family: None }, weight.bytes() as u64)),
             WeightData::Bytes(_) => None,
         });
         let small =
@@ -130,7 +130,7 @@ impl Model for CudaModel {
     }
 
     fn arrive(&self) -> Result<(), InferenceError> {
-        let Shared { weights, gpu, .. } = &*self.0;
+        let ModelShared { weights, gpu, .. } = &*self.0;
         weights.wait().map_err(|error| weights_failure(&error))?;
         self.0.verify()?;
         weights.pin(&gpu.pinned);
@@ -143,7 +143,7 @@ impl Model for CudaModel {
     }
 }
 
-impl Shared {
+impl ModelShared {
     /// Returns the position in the signature of each input of the graph.
     pub(crate) fn inputs(&self) -> &[usize] {
         &self.inputs
@@ -174,14 +174,14 @@ impl Shared {
             .map_err(|error| InferenceError::Load { model: self.id.clone(), why: error.to_string().into() })
     }
 
-    fn refused(&self, error: &CompileError) -> InferenceError {
+    fn refused(&self, error: &ProgramError) -> InferenceError {
         match error {
             // The input shapes are at fault.
-            CompileError::Graph(
+            ProgramError::Graph(
                 error @ (weir_graph::GraphError::Inputs(_) | weir_graph::GraphError::Invalid { .. }),
             ) => InferenceError::Refused(error.to_string().into()),
             // A bug of the compiler.
-            CompileError::Graph(error @ weir_graph::GraphError::Unsound(_)) => {
+            ProgramError::Graph(error @ weir_graph::GraphError::Unsound(_)) => {
                 InferenceError::Run(format!("model {}: {error}", self.id).into())
             }
             error => InferenceError::Unsupported(error.to_string().into()),

@@ -4,7 +4,7 @@
 use crate::bound::{Bound, Ordered};
 use crate::device::Gpu;
 use crate::failure::failure;
-use crate::program::Port;
+use crate::program::ProgramPort;
 use crate::weights::Weights;
 use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
 use weir_graph::reference::Tensor;
@@ -137,7 +137,7 @@ impl PreparedRun<'_> {
 
     /// Reads every output.
     pub fn outputs(&self) -> Result<Outputs, CudaError> {
-        let read = |port: &Port| {
+        let read = |port: &ProgramPort| {
             let mut bytes = vec![0; port.tensor.bytes()];
             self.stream.read(self.span(port)?, &mut bytes)?;
             Ok(bytes)
@@ -145,7 +145,7 @@ impl PreparedRun<'_> {
         self.bound.program.outputs.iter().map(read).collect()
     }
 
-    fn span(&self, port: &Port) -> Result<Span, CudaError> {
+    fn span(&self, port: &ProgramPort) -> Result<Span, CudaError> {
         let span = self.bound.span(port.place, port.tensor.bytes() as u64, self.weights, self.arena);
         span.ok_or_else(|| CudaError::Invalid("a port of the program is nowhere".to_owned()))
     }

@@ -2,7 +2,7 @@
 //! Weir's own kernels. A failure of the library never prevents models from running.
 
 use crate::libraries::LibraryState;
-use crate::program::{Place, Product, ProductTier};
+use crate::program::{BufferLocation, LibraryGemm, ProductTier};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -72,7 +72,10 @@ impl ProductLibrary {
 
     /// Prepares a product. Returns `None` if the library has no algorithm for it; returns an error
     /// only if the device is lost.
-    pub(crate) fn make(&self, product: &Product<Place>) -> Result<Option<cuda::Product>, CudaError> {
+    pub(crate) fn make(
+        &self,
+        product: &LibraryGemm<BufferLocation>,
+    ) -> Result<Option<cuda::Product>, CudaError> {
         let Some(products) = &self.products else { return Ok(None) };
         match cuda::Product::new(products, product.shape, product.workspace_bytes) {
             Err(error) if !error.is_context_lost() => {

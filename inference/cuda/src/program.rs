@@ -10,7 +10,7 @@
 
 mod bias;
 mod product;
-pub use product::{FLOPS_MIN, Product, ProductTier};
+pub use product::{FLOPS_MIN, LibraryGemm, ProductTier};
 
 use bias::Biases;
 use bytes::Bytes;
@@ -23,9 +23,9 @@ use weir_types::{ElementType, Shape};
 #[derive(Debug)]
 pub struct Program {
     /// Steps that run once per program.
-    pub(crate) prologue: Vec<Step>,
+    pub(crate) prologue: Vec<ProgramStep>,
     /// Steps of every run.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ProgramStep>,
     /// Data that is known at compile time.
     pub constants: Vec<Bytes>,
     /// Size of a run's working memory in bytes.
@@ -33,35 +33,35 @@ pub struct Program {
     /// Size of the prologue's results in bytes.
     pub resident_bytes: u64,
     /// Locations of the inputs, in the order of the signature.
-    pub(crate) inputs: Vec<Port>,
+    pub(crate) inputs: Vec<ProgramPort>,
     /// Locations of the outputs after the run, in the order of the signature.
-    pub(crate) outputs: Vec<Port>,
+    pub(crate) outputs: Vec<ProgramPort>,
 }
 
 /// Step of a program.
 #[derive(Debug)]
-pub enum Step {
+pub enum ProgramStep {
     /// Launch of one of Weir's own kernels.
-    Launch(Launch<Place>),
+    Launch(Launch<BufferLocation>),
     /// Matrix product by cuBLASLt.
     Product {
         /// The product.
-        product: Product<Place>,
+        product: LibraryGemm<BufferLocation>,
         /// Launches that replace it if the library has no algorithm for it.
-        otherwise: Vec<Launch<Place>>,
+        otherwise: Vec<Launch<BufferLocation>>,
     },
 }
 
 /// Input or output.
 #[derive(Debug, Clone)]
-pub(crate) struct Port {
-    pub(crate) place: Place,
+pub(crate) struct ProgramPort {
+    pub(crate) place: BufferLocation,
     pub(crate) tensor: TensorType,
 }
 
 /// Location of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum BufferLocation {
     /// Byte offset in the arena.
     Arena(u64),
     /// Byte offset in the resident memory.
@@ -74,7 +74,7 @@ pub enum Place {
 
 /// Reason why a model cannot run on a device with inputs of these shapes.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum CompileError {
+pub enum ProgramError {
     /// The model has no valid graph for these shapes.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -97,7 +97,7 @@ impl Program {
         precision: Precision,
         target: &Target,
         tier: ProductTier,
-    ) -> Result<Self, CompileError> {
+    ) -> Result<Self, ProgramError> {
         let graph = model.specialise(shapes)?.fuse()?;
         let graph = match precision.storage() {
             ElementType::Fp32 => graph,
@@ -110,7 +110,7 @@ impl Program {
     /// checks that compare the two.
     pub fn interpret_chains(&mut self) {
         for step in &mut self.steps {
-            if let Step::Launch(launch) = step {
+            if let ProgramStep::Launch(launch) = step {
                 launch.chain = None;
             }
         }
@@ -122,7 +122,7 @@ impl Program {
         precision: Precision,
         target: &Target,
         tier: ProductTier,
-    ) -> Result<Self, CompileError> {
+    ) -> Result<Self, ProgramError> {
         let places = Places::new(graph);
         let mut prologue = Vec::new();
         let mut steps = Vec::new();
@@ -131,7 +131,7 @@ impl Program {
         for (index, node) in graph.nodes.iter().enumerate() {
             let types = Types::for_node(graph, node);
             let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
-            let plan: Plan = plan.map_err(|why| CompileError::Kernel { node: node.name.clone(), why })?;
+            let plan: Plan = plan.map_err(|why| ProgramError::Kernel { node: node.name.clone(), why })?;
             let is_once = index < graph.prologue_len;
             // The prologue runs once, so Weir's own kernels are fast enough.
             let tier = if is_once { ProductTier::Own } else { tier };
@@ -144,13 +144,13 @@ impl Program {
             workspace_bytes = workspace_bytes.max(plan.workspace_bytes);
             if let Some(product) = product {
                 workspace_bytes = workspace_bytes.max(product.workspace_bytes);
-                to.push(Step::Product { product, otherwise: launches.collect() });
+                to.push(ProgramStep::Product { product, otherwise: launches.collect() });
             } else {
-                to.extend(launches.map(Step::Launch));
+                to.extend(launches.map(ProgramStep::Launch));
             }
         }
         let ports = |ports: &[weir_graph::Port]| {
-            let port = |port: &weir_graph::Port| Port {
+            let port = |port: &weir_graph::Port| ProgramPort {
                 place: places.place(port.value),
                 tensor: graph.value(port.value).tensor.clone(),
             };
@@ -172,7 +172,7 @@ impl Program {
     }
 }
 
-impl Step {
+impl ProgramStep {
     /// Returns the work of the step. The work of a product is the sum over its fallback launches.
     pub fn cost(&self) -> Cost {
         match self {
@@ -230,23 +230,23 @@ impl Places {
         Self { memory, workspace, constants, constant_of }
     }
 
-    fn place(&self, id: ValueId) -> Place {
+    fn place(&self, id: ValueId) -> BufferLocation {
         match self.memory.place(id) {
-            weir_graph::Place::Arena { offset } => Place::Arena(offset as u64),
-            weir_graph::Place::Resident { offset } => Place::Resident(offset as u64),
-            weir_graph::Place::Weight(index) => Place::Weight(index),
+            weir_graph::Place::Arena { offset } => BufferLocation::Arena(offset as u64),
+            weir_graph::Place::Resident { offset } => BufferLocation::Resident(offset as u64),
+            weir_graph::Place::Weight(index) => BufferLocation::Weight(index),
             weir_graph::Place::Constant(id) => {
-                Place::Constant(self.constant_of.get(&id).copied().unwrap_or(usize::MAX))
+                BufferLocation::Constant(self.constant_of.get(&id).copied().unwrap_or(usize::MAX))
             }
         }
     }
 
-    fn of_slot(&self, node: &Node, slot: Slot) -> Place {
+    fn of_slot(&self, node: &Node, slot: Slot) -> BufferLocation {
         let value = match slot {
             Slot::Input(place) => node.input(place),
             Slot::Output(place) => node.output(place),
             Slot::Workspace => None,
         };
-        value.map_or(Place::Arena(self.workspace), |id| self.place(id))
+        value.map_or(BufferLocation::Arena(self.workspace), |id| self.place(id))
     }
 }

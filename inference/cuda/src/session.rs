@@ -4,8 +4,8 @@
 use crate::bound::{Bound, Ordered};
 use crate::captured::CapturedRuns;
 use crate::failure::{failure, weights_failure};
-use crate::model::Shared;
-use crate::slots::Slot;
+use crate::model::ModelShared;
+use crate::slots::RunSlot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
@@ -19,12 +19,12 @@ pub(crate) struct CudaSession {
     captured: CapturedRuns,
     /// Slot of the previous run.
     slot: Option<usize>,
-    model: Arc<Shared>,
+    model: Arc<ModelShared>,
 }
 
 /// Result of a finished run.
 #[derive(Debug, Clone)]
-pub(crate) struct Ran {
+pub(crate) struct FinishedRun {
     /// Time of the run, starting when it got a slot. For a cold run, the time starts when the
     /// weights have arrived and are verified; the time before that counts as load time.
     pub(crate) time: Duration,
@@ -36,7 +36,7 @@ pub(crate) struct Ran {
 
 /// Source of a run's inputs, and destination of its outputs. Inputs are identified by their
 /// positions in the signature.
-pub(crate) trait Exchange {
+pub(crate) trait TensorExchange {
     /// Returns the shape of an input.
     fn shape(&self, input: usize) -> Option<&Shape>;
 
@@ -89,7 +89,7 @@ struct Tensors<'a> {
 }
 
 /// Location of an output on the device and in the staging memory.
-struct Output {
+struct OutputLocation {
     from: Span,
     offset: usize,
     element_type: ElementType,
@@ -99,7 +99,7 @@ struct Output {
 }
 
 impl CudaSession {
-    pub(crate) fn new(model: Arc<Shared>) -> Self {
+    pub(crate) fn new(model: Arc<ModelShared>) -> Self {
         Self { captured: CapturedRuns::default(), slot: None, model }
     }
 
@@ -126,10 +126,10 @@ impl CudaSession {
     /// Work that the device has started runs to its end.
     pub(crate) fn exchange(
         &mut self,
-        exchange: &mut dyn Exchange,
+        exchange: &mut dyn TensorExchange,
         wanted: &[usize],
         interrupt: &Interrupt,
-    ) -> Result<Ran, InferenceError> {
+    ) -> Result<FinishedRun, InferenceError> {
         let model = self.model.clone();
         let shape = |input: &usize| exchange.shape(*input).cloned().ok_or_else(misfit);
         let shapes: Vec<Shape> = model.inputs().iter().map(shape).collect::<Result<_, _>>()?;
@@ -151,15 +151,15 @@ impl CudaSession {
         let not_captured = ran?;
         let ended = Instant::now();
         let from = if was_cold { model.weights.usable_since().unwrap_or(ended).max(began) } else { began };
-        Ok(Ran { time: ended.saturating_duration_since(from), was_cold, not_captured })
+        Ok(FinishedRun { time: ended.saturating_duration_since(from), was_cold, not_captured })
     }
 
     /// Runs in this slot. Returns the reason of a failed capture.
     fn run_in(
         &mut self,
-        slot: &mut Slot,
+        slot: &mut RunSlot,
         bound: &Arc<Bound>,
-        exchange: &mut dyn Exchange,
+        exchange: &mut dyn TensorExchange,
         wanted: &[usize],
         interrupt: &Interrupt,
     ) -> Result<Option<String>, InferenceError> {
@@ -222,7 +222,9 @@ impl CudaSession {
         }
         stream.synchronize().map_err(|error| failure(&error))?;
         model.verify()?;
-        for (number, Output { from, offset, element_type, shape, stays }) in outputs.into_iter().enumerate() {
+        for (number, OutputLocation { from, offset, element_type, shape, stays }) in
+            outputs.into_iter().enumerate()
+        {
             if !stays {
                 let bytes = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
                 let bytes = staging.get(offset..offset.saturating_add(bytes)).ok_or_else(misfit)?;
@@ -240,7 +242,7 @@ impl CudaSession {
         wanted: &[usize],
         arena: Span,
         input_bytes: usize,
-    ) -> Result<(Vec<Output>, usize), InferenceError> {
+    ) -> Result<(Vec<OutputLocation>, usize), InferenceError> {
         let mut end = input_bytes;
         let mut outputs = Vec::with_capacity(wanted.len());
         for wanted in wanted {
@@ -252,14 +254,14 @@ impl CudaSession {
                 port.tensor.dims().iter().map(|dim| u32::try_from(*dim).ok()).collect::<Option<Vec<_>>>();
             let shape = Shape::new(&dims.ok_or_else(misfit)?).map_err(TensorError::from)?;
             let element_type = port.tensor.element_type();
-            outputs.push(Output { from, offset: end, element_type, shape, stays: false });
+            outputs.push(OutputLocation { from, offset: end, element_type, shape, stays: false });
             end = end.saturating_add(bytes);
         }
         Ok((outputs, end))
     }
 }
 
-impl Exchange for Tensors<'_> {
+impl TensorExchange for Tensors<'_> {
     fn shape(&self, input: usize) -> Option<&Shape> {
         self.inputs.get(input).map(Tensor::shape)
     }

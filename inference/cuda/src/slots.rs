@@ -10,14 +10,14 @@ pub(crate) const STAGING_BYTES: usize = 2 << 20;
 
 /// Run slots of a device. Device threads never wait for a slot, because there are as many slots as
 /// threads.
-pub struct Slots {
+pub struct RunSlots {
     len: usize,
-    idle: Mutex<Vec<Slot>>,
+    idle: Mutex<Vec<RunSlot>>,
     returned: Condvar,
 }
 
 /// Run slot.
-pub struct Slot {
+pub struct RunSlot {
     pub(crate) number: usize,
     /// Stream of the runs.
     pub stream: Arc<Stream>,
@@ -28,11 +28,11 @@ pub struct Slot {
 
 /// Slot taken for a run, returned on drop.
 pub struct TakenSlot<'a> {
-    slots: &'a Slots,
-    slot: Option<Slot>,
+    slots: &'a RunSlots,
+    slot: Option<RunSlot>,
 }
 
-impl Slots {
+impl RunSlots {
     /// Creates `count` slots, each with an address range for the maximum size of the pool.
     pub(crate) fn new(pool: &Arc<BlockPool>, count: usize) -> Result<Self, CudaError> {
         let bytes_max = pool.usage().limit_bytes;
@@ -40,7 +40,7 @@ impl Slots {
             let stream = Arc::new(Stream::new(pool.context(), Priority::Normal)?);
             let memory = SlotMemory::new(pool, &stream, bytes_max, 0)?;
             let staging = StagingBuffer::new(pool.context(), STAGING_BYTES)?;
-            Ok(Slot { number, stream, memory, staging })
+            Ok(RunSlot { number, stream, memory, staging })
         };
         let idle: Vec<_> = (0..count.max(1)).rev().map(slot).collect::<Result<_, CudaError>>()?;
         Ok(Self { len: idle.len(), idle: Mutex::new(idle), returned: Condvar::new() })
@@ -81,7 +81,7 @@ impl Slots {
 
 impl TakenSlot<'_> {
     /// Returns the slot, which is present until the drop.
-    pub fn slot(&mut self) -> Option<&mut Slot> {
+    pub fn slot(&mut self) -> Option<&mut RunSlot> {
         self.slot.as_mut()
     }
 }

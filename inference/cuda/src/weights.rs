@@ -41,7 +41,7 @@ pub(crate) struct PinnedLookups {
 
 /// Weight files of one load.
 #[derive(Default)]
-struct Files {
+struct WeightFiles {
     /// Files to verify.
     mapped: Vec<(ContentHash, Arc<MappedFile>)>,
     /// Weights that were missing in the pinned cache.
@@ -93,7 +93,7 @@ impl Weights {
         let order = model.weights_by_use();
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
         let mut group_bytes = GROUP_BYTES;
-        let mut files = Files::default();
+        let mut files = WeightFiles::default();
         for weight in order.iter().filter_map(|index| model.weights().get(*index as usize)) {
             let key = TensorKey { hash: weight.hash(), layout: 0 };
             let is_loaded = gpu.tensors.contains(&key);
@@ -202,7 +202,7 @@ impl Weights {
     }
 }
 
-impl Files {
+impl WeightFiles {
     /// Returns the source of a weight's bytes: the model, the pinned cache, or a file that is read
     /// during the transfer. Weights that the device already has are not counted as lookups.
     ///

@@ -40,7 +40,7 @@ mod supervisor;
 pub(crate) use supervisor::Supervisor;
 
 mod model;
-pub(crate) use model::WorkerModel;
+pub(crate) use model::GpuWorkerModel;
 mod session;
 
 mod serve;
@@ -49,9 +49,9 @@ pub use serve::{DEVICE_WORKER_COMMAND, device_worker_main};
 use crate::captured::CaptureFailures;
 use crate::device::GpuConfig;
 use crate::process::command;
-use files::Files;
-use let_go::LetGo;
-use message::{Answer, Opened, Request};
+use files::FileBudget;
+use let_go::ReleaseQueue;
+use message::{GpuWorkerReply, GpuWorkerRequest, Opened};
 use parking_lot::{Mutex, MutexGuard};
 use spill::Spill;
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ use std::time::Duration;
 use tracing::warn;
 use weir_device::{Arena, Device};
 use weir_inference::{DeviceTensor, InferenceError, Interrupt, WeakDeviceTensor};
-use weir_worker::{CallError, ConnectionPool, Control, PooledConnection, Process, Program};
+use weir_worker::{ConnectionPool, Control, PooledConnection, Process, WorkerCallError, WorkerProgram};
 
 /// Maximum time for a worker to start and open its device.
 const START_TIME_MAX: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ pub(crate) const CONNECTIONS_BESIDE: usize = 6;
 /// Configuration of a worker.
 #[derive(Debug)]
 pub(crate) struct WorkerConfig {
-    pub(crate) program: Option<Program>,
+    pub(crate) program: Option<WorkerProgram>,
     pub(crate) driver: PathBuf,
     pub(crate) gpu: GpuConfig,
     pub(crate) run_time_max: Duration,
@@ -100,7 +100,7 @@ impl WorkerConfig {
 }
 
 /// Process that owns a device. Killed on drop.
-pub(crate) struct Worker {
+pub(crate) struct DeviceWorker {
     config: Arc<WorkerConfig>,
     /// `None` after the process was reaped.
     process: Mutex<Option<Process>>,
@@ -108,7 +108,7 @@ pub(crate) struct Worker {
     /// File of the arena, for reading.
     arena: File,
     connections: ConnectionPool,
-    let_go: LetGo,
+    let_go: ReleaseQueue,
     spill: Spill,
     /// Device-resident tensors by number.
     left: Mutex<HashMap<u64, WeakDeviceTensor>>,
@@ -117,13 +117,13 @@ pub(crate) struct Worker {
     /// Ordinals of the devices whose memory this device can read.
     siblings: Mutex<Vec<u32>>,
     /// Budget for open files of other devices' memory on their way to this worker.
-    files: Files,
+    files: FileBudget,
     has_worked: AtomicBool,
     /// Reason of the worker's end, once it has ended.
     ended: OnceLock<Arc<str>>,
 }
 
-impl Worker {
+impl DeviceWorker {
     /// Starts a worker that opens the device, and returns its description of the device. Blocks.
     pub(crate) fn start(config: &Arc<WorkerConfig>) -> Result<(Arc<Self>, Opened), InferenceError> {
         let started = Control::pair().and_then(|(control, theirs)| {
@@ -137,7 +137,7 @@ impl Worker {
         let cannot = |error| format!("{}: its worker cannot be started: {error}", config.device());
         let (control, arena, process) =
             started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
-        let ((let_go, gone), (spill, offered)) = (LetGo::channel(), Spill::channel());
+        let ((let_go, gone), (spill, offered)) = (ReleaseQueue::channel(), Spill::channel());
         let worker = Arc::new(Self {
             config: config.clone(),
             process: Mutex::new(Some(process)),
@@ -149,15 +149,15 @@ impl Worker {
             left: Mutex::default(),
             numbers: AtomicU64::new(0),
             siblings: Mutex::default(),
-            files: Files::new(FILES_MAX),
+            files: FileBudget::new(FILES_MAX),
             has_worked: AtomicBool::new(false),
             ended: OnceLock::new(),
         });
         let started = let_go::start(&worker, gone).and_then(|()| spill::start(&worker, offered));
         started.map_err(|error| InferenceError::DeviceLost(cannot(error).into()))?;
-        let open = Request::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
+        let open = GpuWorkerRequest::Open { driver: config.driver.clone(), gpu: config.gpu.clone() };
         match worker.call(&open, START_TIME_MAX)? {
-            Answer::Opened(opened) => {
+            GpuWorkerReply::Opened(opened) => {
                 *worker.siblings() = opened.siblings.clone();
                 config.group.join(&worker);
                 Ok((worker, opened))
@@ -167,7 +167,7 @@ impl Worker {
     }
 
     /// Sends a request that cannot be interrupted.
-    fn call(&self, request: &Request, time_max: Duration) -> Result<Answer, InferenceError> {
+    fn call(&self, request: &GpuWorkerRequest, time_max: Duration) -> Result<GpuWorkerReply, InferenceError> {
         let wanted = Interrupt::default();
         let mut line = self.line(&wanted)?;
         let answered = line.connection().and_then(|connection| {
@@ -188,7 +188,7 @@ impl Worker {
     }
 
     /// Sends a release request. A worker that has ended has already released everything.
-    fn release(&self, request: &Request) {
+    fn release(&self, request: &GpuWorkerRequest) {
         if self.ended.get().is_none() {
             // On failure the worker has ended, which has already been reported.
             let _ = self.call(request, CALL_TIME_MAX);
@@ -197,18 +197,21 @@ impl Worker {
 
     /// Makes the worker free unused memory.
     pub(crate) fn trim(&self) {
-        self.release(&Request::Trim);
+        self.release(&GpuWorkerRequest::Trim);
     }
 
     /// Maps an answer to a result. An answer that shows that the worker is unusable ends the
     /// worker.
-    fn understand(&self, answered: Result<Answer, CallError>) -> Result<Answer, InferenceError> {
+    fn understand(
+        &self,
+        answered: Result<GpuWorkerReply, WorkerCallError>,
+    ) -> Result<GpuWorkerReply, InferenceError> {
         let answer = answered.map_err(|error| self.failed(error))?;
         if let Some(memory) = answer.memory() {
             self.config.memory.note(memory);
         }
         match answer {
-            Answer::Failed { failure, .. } => Err(match failure.into_error() {
+            GpuWorkerReply::Failed { failure, .. } => Err(match failure.into_error() {
                 InferenceError::DeviceLost(why) => InferenceError::DeviceLost(self.end(&why)),
                 error => error,
             }),
@@ -216,15 +219,15 @@ impl Worker {
         }
     }
 
-    fn failed(&self, error: CallError) -> InferenceError {
+    fn failed(&self, error: WorkerCallError) -> InferenceError {
         let why = match error {
-            CallError::Unwanted => return InferenceError::Cancelled,
-            CallError::Ended(_) if self.ended.get().is_some() => "its worker was stopped".to_owned(),
-            CallError::Ended(error) => {
+            WorkerCallError::Unwanted => return InferenceError::Cancelled,
+            WorkerCallError::Ended(_) if self.ended.get().is_some() => "its worker was stopped".to_owned(),
+            WorkerCallError::Ended(error) => {
                 let how = self.process().as_mut().map(Process::last_words).unwrap_or_default();
                 format!("its worker has ended: {how} ({error})")
             }
-            CallError::OverTime(time_max) => {
+            WorkerCallError::OverTime(time_max) => {
                 let setting =
                     if time_max == self.config.run_time_max { " (gpu.run_wall_ms_max)" } else { "" };
                 format!("its worker took longer than {} ms{setting}, and was stopped", time_max.as_millis())
@@ -269,7 +272,7 @@ impl Worker {
 
     /// Handles the end of the process, and returns the error for waiting callers.
     fn has_ended(&self) -> InferenceError {
-        self.failed(CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
+        self.failed(WorkerCallError::Ended(io::ErrorKind::UnexpectedEof.into()))
     }
 
     /// Returns whether this worker can read the device memory of `other`.

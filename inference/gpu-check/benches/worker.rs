@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_cuda::{DEVICE_WORKER_COMMAND, device_worker_main};
 use weir_device::cuda::{Devices, Search};
-use weir_gpu_check::{CaseSelection, CheckConfig, Progress, Stage, WARM_UP_MS, check};
+use weir_gpu_check::{CaseSelection, CheckConfig, Stage, StageProgress, WARM_UP_MS, check};
 
 /// Repetitions of each measurement.
 const REPEATS: u32 = 1_000;
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         search,
     };
     let checked = check(&devices, &config, Stage::Worker, &mut |event| {
-        let Progress::Check(check) = event else { return };
+        let StageProgress::Check(check) = event else { return };
         let time_us = check.time_ns.map(Duration::from_nanos).unwrap_or_default().as_secs_f64() * 1e6;
         println!("{:48} {time_us:8.1} us  {}", check.what, check.detail);
     });

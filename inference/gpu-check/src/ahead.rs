@@ -9,13 +9,13 @@ const THREADS_MAX: usize = 8;
 
 /// Results of slow jobs. Threads compute the results in order. A thread that needs a result before
 /// its turn computes it immediately.
-pub(crate) struct Ahead<J, T> {
+pub(crate) struct PrecomputedResults<J, T> {
     jobs: Vec<J>,
     results: Vec<OnceLock<T>>,
     next: AtomicUsize,
 }
 
-impl<T: Send + Sync, J: Fn() -> T + Sync> Ahead<J, T> {
+impl<T: Send + Sync, J: Fn() -> T + Sync> PrecomputedResults<J, T> {
     pub(crate) fn new(jobs: Vec<J>) -> Self {
         let results = jobs.iter().map(|_| OnceLock::new()).collect();
         Self { jobs, results, next: AtomicUsize::new(0) }
@@ -58,7 +58,7 @@ mod tests {
                 number * number
             }
         };
-        let ahead = Ahead::new((0..50).map(job).collect());
+        let ahead = PrecomputedResults::new((0..50).map(job).collect());
         let sum: usize = ahead.run(|ahead| (0..50).rev().filter_map(|at| ahead.get(at)).sum());
         assert_eq!((sum, ahead.get(50)), (40_425, None));
         assert_eq!(runs.load(Ordering::Relaxed), 50);

@@ -2,7 +2,7 @@
 
 use crate::config::CheckConfig;
 use crate::stage::Stage;
-use crate::timer::{Measured, Timer};
+use crate::timer::{MeasuredTime, Timer};
 use std::sync::Arc;
 use weir_cuda::IntermediateLimits;
 use weir_cuda::executor::{
@@ -67,21 +67,21 @@ impl<'a> Bench<'a> {
 }
 
 /// Outputs of a program, and the time of a run.
-pub(crate) struct Timed {
+pub(crate) struct TimedOutputs {
     pub(crate) outputs: Outputs,
-    pub(crate) measured: Measured,
+    pub(crate) measured: MeasuredTime,
 }
 
 /// Results of the same program launched kernel by kernel, and as a graph.
 pub(crate) struct BothWays {
-    pub(crate) launched: Timed,
-    pub(crate) captured: Timed,
+    pub(crate) launched: TimedOutputs,
+    pub(crate) captured: TimedOutputs,
 }
 
 /// Runs the program launch by launch and as a graph, and times both.
 pub(crate) fn both_ways(run: &PreparedRun<'_>, timer: &Timer) -> Result<BothWays, CudaError> {
     let ([launched, captured], mut graph) = run.outputs_both_ways()?;
-    let launched = Timed { outputs: launched, measured: timer.device(run.stream, || run.launch())? };
+    let launched = TimedOutputs { outputs: launched, measured: timer.device(run.stream, || run.launch())? };
     let measured = timer.device(run.stream, || graph.launch())?;
-    Ok(BothWays { launched, captured: Timed { outputs: captured, measured } })
+    Ok(BothWays { launched, captured: TimedOutputs { outputs: captured, measured } })
 }

@@ -1,7 +1,7 @@
 //! Lower bound of a run's time from the device's memory bandwidth and arithmetic throughput.
 //! Measured times are reported as a share of this bound.
 
-use weir_cuda::executor::Step;
+use weir_cuda::executor::ProgramStep;
 use weir_device::cuda::DeviceInfo;
 use weir_kernels::{Cost, Module, Precision};
 
@@ -31,15 +31,15 @@ impl Floor {
 
     /// Returns the minimum time in nanoseconds for these steps in sequence, if each step reads and
     /// writes all its data in device memory.
-    pub(crate) fn time_ns(&self, steps: &[Step]) -> f64 {
+    pub(crate) fn time_ns(&self, steps: &[ProgramStep]) -> f64 {
         steps.iter().map(|step| self.step_ns(step)).sum()
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share does not need 16 significant digits")]
-    fn step_ns(&self, step: &Step) -> f64 {
+    fn step_ns(&self, step: &ProgramStep) -> f64 {
         let is_product = match step {
-            Step::Launch(launch) => is_product(launch.kernel.module),
-            Step::Product { .. } => true,
+            ProgramStep::Launch(launch) => is_product(launch.kernel.module),
+            ProgramStep::Product { .. } => true,
         };
         let flops_per_s = if is_product { self.matrix_flops_per_s } else { self.flops_per_s };
         let Cost { flops, bytes } = step.cost();
@@ -99,8 +99,8 @@ mod tests {
         }
     }
 
-    fn step(module: Module, cost: Cost) -> Step {
-        Step::Launch(Launch {
+    fn step(module: Module, cost: Cost) -> ProgramStep {
+        ProgramStep::Launch(Launch {
             kernel: Kernel { module, name: "k".into() },
             grid: [1; 3],
             block: [1; 3],

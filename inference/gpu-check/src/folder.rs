@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Temporary folder, which is deleted with its contents on drop.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TemporaryFolder(PathBuf);
 
-impl Folder {
+impl TemporaryFolder {
     /// Creates a folder with a unique name.
     pub(crate) fn new() -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -23,7 +23,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         // On failure, the folder stays in the system's temporary folder, which the system clears.
         let _ = std::fs::remove_dir_all(&self.0);

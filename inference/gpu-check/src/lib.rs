@@ -1,7 +1,7 @@
 //! Checks of `weir doctor --gpu`: correctness and speed of a GPU.
 //!
 //! ```text
-//!   Stage ──cases──► Reporter ──Progress──► the process that watches this process
+//!   Stage ──cases──► Reporter ──StageProgress──► the process that watches this process
 //!     case: its name, launches and checks, in this order, so that a fatal case is known
 //! ```
 //!
@@ -17,9 +17,9 @@ pub use config::{CheckConfig, CheckFailure, WARM_UP_MS};
 mod goal;
 pub use goal::{Goal, GoalBound};
 mod outcome;
-pub use outcome::{Check, LaunchParameters, Mismatch, Tier};
+pub use outcome::{Check, LaunchParameters, Mismatch, OperationTier};
 mod progress;
-pub use progress::Progress;
+pub use progress::StageProgress;
 
 mod ahead;
 mod answers;

@@ -2,16 +2,16 @@
 
 use crate::goal::Goal;
 use crate::stage::Stage;
-use crate::timer::Measured;
+use crate::timer::MeasuredTime;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use weir_cuda::executor::{Place, Step};
+use weir_cuda::executor::{BufferLocation, ProgramStep};
 use weir_device::OperatingPoint;
 
 /// Implementation that computes an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Tier {
+pub enum OperationTier {
     /// Weir's own kernels.
     Own,
     /// cuBLASLt, NVIDIA's library for matrix products.
@@ -30,7 +30,7 @@ pub struct Check {
     /// Subject of the check.
     pub what: String,
     /// Tier that computed the result, if several tiers can.
-    pub tier: Option<Tier>,
+    pub tier: Option<OperationTier>,
     /// Whether the result is right.
     pub passed: bool,
     /// Error of the worst element, relative to its magnitude or to 1, whichever is larger. For
@@ -91,7 +91,7 @@ pub struct LaunchParameters {
     pub shared_bytes: u32,
 }
 
-impl fmt::Display for Tier {
+impl fmt::Display for OperationTier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Own => "own",
@@ -151,8 +151,8 @@ impl Check {
 
     /// Adds the measured time, and the rates of the bytes and operations.
     #[expect(clippy::cast_precision_loss, reason = "rates do not need 16 significant digits")]
-    pub(crate) fn took(self, measured: Measured, bytes: u64, flops: u64) -> Self {
-        let Measured { time_ns, clocks } = measured;
+    pub(crate) fn took(self, measured: MeasuredTime, bytes: u64, flops: u64) -> Self {
+        let MeasuredTime { time_ns, clocks } = measured;
         let rate = |count: u64| (count > 0 && time_ns > 0).then(|| count as f64 / (time_ns as f64 / 1e9));
         Self { time_ns: Some(time_ns), clocks, bytes_per_s: rate(bytes), flops_per_s: rate(flops), ..self }
     }
@@ -198,16 +198,16 @@ fn output_bytes(outputs: &[Vec<u8>], output: usize) -> &[u8] {
 
 impl LaunchParameters {
     /// Returns the parameters of the launches of these steps.
-    pub(crate) fn of_steps(steps: &[Step]) -> Vec<Self> {
-        let launch = |launch: &weir_kernels::Launch<Place>| Self {
+    pub(crate) fn of_steps(steps: &[ProgramStep]) -> Vec<Self> {
+        let launch = |launch: &weir_kernels::Launch<BufferLocation>| Self {
             kernel: launch.kernel.name.to_string(),
             grid: launch.grid,
             block: launch.block,
             shared_bytes: launch.shared_bytes,
         };
-        let step = |step: &Step| match step {
-            Step::Launch(step) => launch(step),
-            Step::Product { .. } => {
+        let step = |step: &ProgramStep| match step {
+            ProgramStep::Launch(step) => launch(step),
+            ProgramStep::Product { .. } => {
                 Self { kernel: "cublasLtMatmul".to_owned(), grid: [0; 3], block: [0; 3], shared_bytes: 0 }
             }
         };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Event of a running stage.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Progress {
+pub enum StageProgress {
     /// A case starts. If the process ends before the next case starts, this case is the reason.
     Case(String),
     /// Launches that the running case enqueues next.
@@ -22,13 +22,17 @@ pub enum Progress {
 pub(crate) struct Reporter<'a> {
     stage: Stage,
     selection: &'a CaseSelection,
-    tell: &'a mut dyn FnMut(Progress),
+    tell: &'a mut dyn FnMut(StageProgress),
     case: Option<String>,
     launches: Vec<LaunchParameters>,
 }
 
 impl<'a> Reporter<'a> {
-    pub(crate) fn new(stage: Stage, selection: &'a CaseSelection, tell: &'a mut dyn FnMut(Progress)) -> Self {
+    pub(crate) fn new(
+        stage: Stage,
+        selection: &'a CaseSelection,
+        tell: &'a mut dyn FnMut(StageProgress),
+    ) -> Self {
         Self { stage, selection, tell, case: None, launches: Vec::new() }
     }
 
@@ -48,7 +52,7 @@ impl<'a> Reporter<'a> {
             return Ok(());
         }
         self.case = Some(name.to_owned());
-        (self.tell)(Progress::Case(name.to_owned()));
+        (self.tell)(StageProgress::Case(name.to_owned()));
         let worked = work(self);
         let ended = match worked {
             Err(error) if !error.is_device_lost() => {
@@ -78,12 +82,12 @@ impl<'a> Reporter<'a> {
     /// Announces launches before they are enqueued.
     pub(crate) fn launches(&mut self, launches: Vec<LaunchParameters>) {
         self.launches.clone_from(&launches);
-        (self.tell)(Progress::Launches(launches));
+        (self.tell)(StageProgress::Launches(launches));
     }
 
     /// Reports a finished check.
     pub(crate) fn check(&mut self, check: Check) {
         let launches = if check.passed { Vec::new() } else { self.launches.clone() };
-        (self.tell)(Progress::Check(Box::new(Check { case: self.case.clone(), launches, ..check })));
+        (self.tell)(StageProgress::Check(Box::new(Check { case: self.case.clone(), launches, ..check })));
     }
 }

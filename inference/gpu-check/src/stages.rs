@@ -19,7 +19,7 @@ mod tests;
 
 use crate::bench::Bench;
 use crate::config::{CheckConfig, CheckFailure};
-use crate::progress::{Progress, Reporter};
+use crate::progress::{Reporter, StageProgress};
 use crate::stage::Stage;
 use weir_device::cuda::Devices;
 
@@ -30,7 +30,7 @@ pub fn check(
     devices: &Devices,
     config: &CheckConfig,
     stage: Stage,
-    tell: &mut dyn FnMut(Progress),
+    tell: &mut dyn FnMut(StageProgress),
 ) -> Result<(), CheckFailure> {
     let report = &mut Reporter::new(stage, &config.selection, tell);
     // In these stages, only the worker processes open the device.

@@ -21,7 +21,7 @@ pub(crate) struct Timer {
 
 /// Measured time, and the operating point of the device right after the measurement.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Measured {
+pub(crate) struct MeasuredTime {
     pub(crate) time_ns: u64,
     pub(crate) clocks: Option<OperatingPoint>,
 }
@@ -53,7 +53,7 @@ impl Timer {
         &self,
         stream: &Stream,
         mut launch: impl FnMut() -> Result<(), CudaError>,
-    ) -> Result<Measured, CudaError> {
+    ) -> Result<MeasuredTime, CudaError> {
         let mut batch = 1;
         self.warm_up(|| {
             (0..batch).try_for_each(|_| launch())?;
@@ -83,7 +83,7 @@ impl Timer {
         &self,
         repeats: u32,
         mut run: impl FnMut() -> Result<(), E>,
-    ) -> Result<Measured, E> {
+    ) -> Result<MeasuredTime, E> {
         self.warm_up(&mut run)?;
         let mut times = Vec::new();
         for _ in 0..repeats.max(1) {
@@ -95,12 +95,12 @@ impl Timer {
     }
 
     /// Adds the current operating point to a time that was measured just now.
-    pub(crate) fn measured(&self, time_ns: u64) -> Measured {
-        Measured { time_ns, clocks: self.monitor.operating_point(self.ordinal) }
+    pub(crate) fn measured(&self, time_ns: u64) -> MeasuredTime {
+        MeasuredTime { time_ns, clocks: self.monitor.operating_point(self.ordinal) }
     }
 
     /// Measures the time since `began`.
-    pub(crate) fn since(&self, began: Instant) -> Measured {
+    pub(crate) fn since(&self, began: Instant) -> MeasuredTime {
         let time_ns = nanoseconds(began.elapsed());
         self.measured(time_ns)
     }

@@ -5,7 +5,7 @@ use crate::library::{LibraryError, find_onnxruntime};
 use crate::processor::processor;
 use crate::runtime::Runtime;
 use crate::session::CpuModel;
-use crate::store::TensorStore;
+use crate::store::WeightStore;
 use crate::worker::Workers;
 use crate::{memory, preparer};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use weir_types::Precision;
 pub struct OnnxRuntime {
     config: OnnxRuntimeConfig,
     arena: Arena,
-    store: TensorStore,
+    store: WeightStore,
     workers: OnceLock<Arc<Workers>>,
 }
 
@@ -29,7 +29,7 @@ impl OnnxRuntime {
     /// Creates a backend whose outputs are allocated in `arena`.
     #[must_use]
     pub fn new(config: OnnxRuntimeConfig, arena: Arena) -> Self {
-        Self { config, arena, store: TensorStore::default(), workers: OnceLock::new() }
+        Self { config, arena, store: WeightStore::default(), workers: OnceLock::new() }
     }
 
     /// Loads the library if it is not loaded yet, and returns its path. Blocks.

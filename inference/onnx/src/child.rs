@@ -2,12 +2,12 @@
 
 use crate::library::LibraryError;
 use crate::optimise;
-use crate::protocol::{Answer, Task};
+use crate::protocol::{CheckReply, CheckTask};
 use crate::runtime::Runtime;
 use std::io;
 use std::process::ExitCode;
 use weir_child::Confinement;
-use weir_inference::{FormMaker, PrepareError, Refusal};
+use weir_inference::{FormMaker, PrepareError, UploadRefusal};
 
 /// Argument that makes `weir` a child process that prepares a model: it then only calls
 /// [`prepare_main`].
@@ -17,35 +17,35 @@ pub const PREPARE_COMMAND: &str = "__prepare-model";
 /// with [`PREPARE_COMMAND`]. The model also gets the forms that `forms` makes.
 #[must_use]
 pub fn prepare_main(forms: &[FormMaker]) -> ExitCode {
-    let access = |task: &Task| {
+    let access = |task: &CheckTask| {
         // An error is reported when the library is opened.
         let _ = Runtime::preload(&task.library);
         let readable = vec![task.library.clone(), task.model.clone(), optimise::MEMORY_STATUS.into()];
         Some(Confinement { readable, writable: vec![task.out.clone()] })
     };
-    weir_child::serve(access, |task: Task, limits| prepare(&task, forms, limits.memory_bytes_max))
+    weir_child::serve(access, |task: CheckTask, limits| prepare(&task, forms, limits.memory_bytes_max))
 }
 
-fn prepare(task: &Task, forms: &[FormMaker], memory_bytes_max: u64) -> Answer {
+fn prepare(task: &CheckTask, forms: &[FormMaker], memory_bytes_max: u64) -> CheckReply {
     let runtime = match Runtime::open(&task.library, memory_bytes_max) {
         Ok(runtime) => runtime,
-        Err(error) => return Answer::Library { path: task.library.clone(), why: why(error) },
+        Err(error) => return CheckReply::Library { path: task.library.clone(), why: why(error) },
     };
     match optimise::prepare(runtime, task, forms, memory_bytes_max) {
-        Ok(prepared) => Answer::Prepared(prepared),
-        Err(PrepareError::Refused(Refusal::OverMemory { .. })) => {
-            Answer::Refused(Refusal::OverMemory { bytes_max: memory_bytes_max })
+        Ok(prepared) => CheckReply::Prepared(prepared),
+        Err(PrepareError::Refused(UploadRefusal::OverMemory { .. })) => {
+            CheckReply::Refused(UploadRefusal::OverMemory { bytes_max: memory_bytes_max })
         }
-        Err(PrepareError::Refused(refusal)) => Answer::Refused(refusal),
+        Err(PrepareError::Refused(refusal)) => CheckReply::Refused(refusal),
         Err(PrepareError::Io { source, .. }) if source.kind() == io::ErrorKind::OutOfMemory => {
-            Answer::Refused(Refusal::OverMemory { bytes_max: memory_bytes_max })
+            CheckReply::Refused(UploadRefusal::OverMemory { bytes_max: memory_bytes_max })
         }
-        Err(PrepareError::Io { action, source }) => Answer::Failed { action, why: source.to_string() },
+        Err(PrepareError::Io { action, source }) => CheckReply::Failed { action, why: source.to_string() },
         Err(PrepareError::Compiler(why)) => {
-            Answer::Failed { action: "compile kernels".to_owned(), why: why.as_ref().to_owned() }
+            CheckReply::Failed { action: "compile kernels".to_owned(), why: why.as_ref().to_owned() }
         }
         Err(PrepareError::Library(error)) => {
-            Answer::Failed { action: "use ONNX Runtime".to_owned(), why: error.as_ref().to_owned() }
+            CheckReply::Failed { action: "use ONNX Runtime".to_owned(), why: error.as_ref().to_owned() }
         }
     }
 }

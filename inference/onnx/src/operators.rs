@@ -1,12 +1,13 @@
-//! Operators that models may use, by domain and name. ONNX Runtime has operators beyond the standard
-//! that check their inputs less, and that end the process for some of them.
+//! Operators that models may use, by domain and name. ONNX Runtime has operators beyond the
+//! standard that check their inputs less, and that end the process for some of them.
 
 use crate::onnx::{Attribute, Graph, Model, Node};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
-use weir_inference::Refusal;
+use weir_inference::UploadRefusal;
 
-/// Domains whose operators are all allowed. The standard's own domain is also written as the empty one.
+/// Domains whose operators are all allowed. The standard's own domain is also written as the empty
+/// one.
 const DOMAINS: [&str; 3] = ["", "ai.onnx", "ai.onnx.ml"];
 
 /// Domains in which ONNX Runtime has operators: a model's function may not pass for one of them.
@@ -96,7 +97,7 @@ impl OperatorPattern {
 
 /// Checks the operators of all graphs and functions of a model. `further` are patterns of operators
 /// that are allowed beside the standard's and the optimiser's.
-pub(crate) fn check_operators(model: &Model, further: &[OperatorPattern]) -> Result<(), Refusal> {
+pub(crate) fn check_operators(model: &Model, further: &[OperatorPattern]) -> Result<(), UploadRefusal> {
     let own = model.functions.iter().filter(|function| !is_reserved(&function.domain));
     let own = own.map(|function| (function.domain.as_str(), function.name.as_str())).collect();
     let check = Check { own, further };
@@ -124,14 +125,14 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn graph(&self, graph: &Graph) -> Result<(), Refusal> {
+    fn graph(&self, graph: &Graph) -> Result<(), UploadRefusal> {
         self.nodes(&graph.nodes)
     }
 
-    fn nodes(&self, nodes: &[Node]) -> Result<(), Refusal> {
+    fn nodes(&self, nodes: &[Node]) -> Result<(), UploadRefusal> {
         for node in nodes {
             if !self.allows(&node.domain, &node.operator) {
-                return Err(Refusal::OperatorNotAllowed {
+                return Err(UploadRefusal::OperatorNotAllowed {
                     operator: node.operator.clone(),
                     domain: node.domain.clone(),
                 });
@@ -171,7 +172,9 @@ mod tests {
             further.iter().map(|pattern| OperatorPattern::try_from((*pattern).to_owned()).unwrap()).collect();
         match check_operators(model, &further) {
             Ok(()) => None,
-            Err(Refusal::OperatorNotAllowed { operator, domain }) => Some(format!("{domain}.{operator}")),
+            Err(UploadRefusal::OperatorNotAllowed { operator, domain }) => {
+                Some(format!("{domain}.{operator}"))
+            }
             Err(other) => panic!("{other:?}"),
         }
     }

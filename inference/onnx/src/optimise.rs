@@ -13,20 +13,20 @@
 use crate::onnx;
 use crate::operators::check_operators;
 use crate::processor::processor;
-use crate::protocol::Task;
+use crate::protocol::CheckTask;
 use crate::runtime::Runtime;
 use crate::scan::scan;
 use crate::signature::signature;
-use crate::split::{Files, distinct_bytes, invalid, placeholder_hash, split, whole};
-use crate::store::TensorStore;
-use crate::weights::Weights;
+use crate::split::{SplitFiles, distinct_bytes, invalid, placeholder_hash, split, whole};
+use crate::store::WeightStore;
+use crate::weights::SessionWeights;
 use crate::{memory, message, session};
 use bytes::Bytes;
 use ort::ErrorCode;
 use ort::session::Session;
 use ort::session::builder::{GraphOptimizationLevel, PrepackedWeights};
 use std::fs;
-use weir_inference::{FormMaker, MappedFile, PrepareError, Prepared, Refusal, Unsupported, Variant};
+use weir_inference::{FormMaker, MappedFile, PrepareError, Prepared, Unsupported, UploadRefusal, Variant};
 use weir_types::Signature;
 
 /// File with the memory of this process, which the trial load reads.
@@ -39,7 +39,7 @@ const BESIDE_BYTES_MIN: u64 = 1 << 10;
 /// Checks and optimises a model, and writes its files.
 pub(crate) fn prepare(
     runtime: &Runtime,
-    task: &Task,
+    task: &CheckTask,
     forms: &[FormMaker],
     memory_bytes_max: u64,
 ) -> Result<Prepared, PrepareError> {
@@ -51,11 +51,11 @@ pub(crate) fn prepare(
     check_operators(&scanned, &task.operators_allowed)?;
     if let Some(port) = scanned.graph.iter().flat_map(|graph| &graph.inputs).find(|port| has_no_rank(port)) {
         let what = "a tensor that does not say how many dimensions it has".to_owned();
-        return Err(Refusal::UnsupportedPort { port: port.name.clone(), what }.into());
+        return Err(UploadRefusal::UnsupportedPort { port: port.name.clone(), what }.into());
     }
     drop(scanned);
 
-    let files = Files { out };
+    let files = SplitFiles { out };
     // Optimisations beyond EXTENDED depend on the processor.
     let (signature, everywhere) = variant(runtime, &upload, &files, GraphOptimizationLevel::Level2, None)?;
     let weight_bytes = everywhere.weight_bytes;
@@ -75,12 +75,12 @@ pub(crate) fn prepare(
     Ok(Prepared { signature, weight_bytes, resident_bytes, variants, unsupported })
 }
 
-/// Adds the forms for other platforms to `variants`. Returns the platforms on which the model cannot
-/// run.
+/// Adds the forms for other platforms to `variants`. Returns the platforms on which the model
+/// cannot run.
 fn add_forms(
     forms: &[FormMaker],
     upload: &Bytes,
-    task: &Task,
+    task: &CheckTask,
     variants: &mut Vec<Variant>,
 ) -> Result<Vec<Unsupported>, PrepareError> {
     let mut unsupported = Vec::new();
@@ -97,7 +97,7 @@ fn add_forms(
 fn variant(
     runtime: &Runtime,
     upload: &[u8],
-    files: &Files<'_>,
+    files: &SplitFiles<'_>,
     level: GraphOptimizationLevel,
     only_on: Option<String>,
 ) -> Result<(Signature, Variant), PrepareError> {
@@ -119,7 +119,7 @@ fn variant(
 fn optimise(
     runtime: &Runtime,
     upload: &[u8],
-    files: &Files<'_>,
+    files: &SplitFiles<'_>,
     level: GraphOptimizationLevel,
     beside: bool,
 ) -> Result<Signature, PrepareError> {
@@ -157,12 +157,12 @@ fn try_out(
     runtime: &Runtime,
     variant: &Variant,
     signature: &Signature,
-    files: &Files<'_>,
+    files: &SplitFiles<'_>,
 ) -> Result<Tried, PrepareError> {
     runtime.trim();
     memory::release_free();
     let before = anonymous_bytes();
-    let weights = Weights::map(variant, files.out, &TensorStore::default())
+    let weights = SessionWeights::map(variant, files.out, &WeightStore::default())
         .map_err(|error| invalid(&error.to_string()))?;
     let prepacked = PrepackedWeights::new();
     let skeleton = files.blob(variant.skeleton);
@@ -183,7 +183,7 @@ fn try_out(
 }
 
 /// Checks that the optimised model has the same inputs and outputs as the upload.
-fn check_unchanged(session: &Session, before: &Signature) -> Result<(), Refusal> {
+fn check_unchanged(session: &Session, before: &Signature) -> Result<(), UploadRefusal> {
     let after = signature(session)?;
     let names = |signature: &Signature| -> Vec<String> {
         signature.inputs.iter().chain(&signature.outputs).map(|port| port.name.clone()).collect()
@@ -208,16 +208,16 @@ fn anonymous_bytes() -> u64 {
 }
 
 /// The refusal for an error of ONNX Runtime.
-fn refusal(error: &ort::Error) -> Refusal {
+fn refusal(error: &ort::Error) -> UploadRefusal {
     let why = message::plain(error.message());
     if message::is_out_of_memory(&why) {
         // The parent process fills in the limit.
-        return Refusal::OverMemory { bytes_max: 0 };
+        return UploadRefusal::OverMemory { bytes_max: 0 };
     }
     match error.code() {
-        ErrorCode::InvalidProtobuf => Refusal::Malformed { why },
-        ErrorCode::NotImplemented => Refusal::UnsupportedOperator { why },
-        _ if message::is_unsupported(&why) => Refusal::UnsupportedOperator { why },
-        _ => Refusal::Invalid { why },
+        ErrorCode::InvalidProtobuf => UploadRefusal::Malformed { why },
+        ErrorCode::NotImplemented => UploadRefusal::UnsupportedOperator { why },
+        _ if message::is_unsupported(&why) => UploadRefusal::UnsupportedOperator { why },
+        _ => UploadRefusal::Invalid { why },
     }
 }

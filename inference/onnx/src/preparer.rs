@@ -3,12 +3,12 @@
 use crate::child::PREPARE_COMMAND;
 use crate::config::OnnxRuntimeConfig;
 use crate::library::LibraryError;
-use crate::protocol::{Answer, Task};
+use crate::protocol::{CheckReply, CheckTask};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_child::{Command, Failure, Limits};
-use weir_inference::{PrepareError, Prepared, Refusal};
+use weir_inference::{PrepareError, Prepared, UploadRefusal};
 use weir_types::Precision;
 
 /// Prepares the model in `file` in a child process. Forms for GPUs compute in `precision`. Dropping
@@ -23,7 +23,7 @@ pub(crate) async fn prepare(
         Some((program, arguments)) => Command::new(program, arguments.clone()),
         None => Command::this_program(PREPARE_COMMAND),
     };
-    let task = Task {
+    let task = CheckTask {
         library: absolute(library)?,
         model: absolute(file)?,
         precision,
@@ -33,13 +33,15 @@ pub(crate) async fn prepare(
     let limits =
         Limits { memory_bytes_max: config.prepare_memory_bytes_max, cpu_ms_max: config.prepare_cpu_ms_max };
     match command.run(limits, &task).await {
-        Ok(Answer::Prepared(prepared)) => Ok(prepared),
-        Ok(Answer::Refused(refusal)) => Err(refusal.into()),
-        Ok(Answer::Library { path, why }) => Err(LibraryError::Unusable { path, why }.into()),
-        Ok(Answer::Failed { action, why }) => Err(io_error(&action, io::Error::other(why))),
-        Err(Failure::OverTime) => Err(Refusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
-        Err(Failure::OverMemory) => Err(Refusal::OverMemory { bytes_max: limits.memory_bytes_max }.into()),
-        Err(Failure::Crashed { how }) => Err(Refusal::Crashed { how }.into()),
+        Ok(CheckReply::Prepared(prepared)) => Ok(prepared),
+        Ok(CheckReply::Refused(refusal)) => Err(refusal.into()),
+        Ok(CheckReply::Library { path, why }) => Err(LibraryError::Unusable { path, why }.into()),
+        Ok(CheckReply::Failed { action, why }) => Err(io_error(&action, io::Error::other(why))),
+        Err(Failure::OverTime) => Err(UploadRefusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
+        Err(Failure::OverMemory) => {
+            Err(UploadRefusal::OverMemory { bytes_max: limits.memory_bytes_max }.into())
+        }
+        Err(Failure::Crashed { how }) => Err(UploadRefusal::Crashed { how }.into()),
         Err(Failure::Io(error)) => Err(io_error("run the process that checks models", error)),
     }
 }

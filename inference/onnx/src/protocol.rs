@@ -3,12 +3,12 @@
 use crate::operators::OperatorPattern;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weir_inference::{Prepared, Refusal};
+use weir_inference::{Prepared, UploadRefusal};
 use weir_types::Precision;
 
 /// Task for the child.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Task {
+pub(crate) struct CheckTask {
     /// Path of ONNX Runtime.
     pub(crate) library: PathBuf,
     /// The uploaded model.
@@ -24,11 +24,11 @@ pub(crate) struct Task {
 /// Result of the task.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Answer {
+pub(crate) enum CheckReply {
     /// The model is valid; its files are in the folder.
     Prepared(Prepared),
     /// The model is at fault.
-    Refused(Refusal),
+    Refused(UploadRefusal),
     /// ONNX Runtime cannot be used.
     Library {
         /// Path of the library.

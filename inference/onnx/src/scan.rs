@@ -6,7 +6,7 @@ use crate::value::element_type_numbered;
 use bytes::Bytes;
 use prost::Message;
 use std::collections::{HashMap, HashSet};
-use weir_inference::Refusal;
+use weir_inference::UploadRefusal;
 use weir_types::ElementType;
 
 /// The longest file that protocol buffers can hold.
@@ -19,8 +19,8 @@ const ELEMENTS_PER_BYTE_MAX: u64 = 8;
 /// Decodes `file` as a model and looks for forbidden content.
 ///
 /// A tensor that alone takes more than `memory_bytes_max` bytes is refused.
-pub(crate) fn scan(file: Bytes, memory_bytes_max: u64) -> Result<Model, Refusal> {
-    let malformed = |why: String| Refusal::Malformed { why };
+pub(crate) fn scan(file: Bytes, memory_bytes_max: u64) -> Result<Model, UploadRefusal> {
+    let malformed = |why: String| UploadRefusal::Malformed { why };
     let len = file.len();
     if len > FILE_BYTES_MAX {
         return Err(malformed(format!("it has {len} bytes, and ONNX files have at most {FILE_BYTES_MAX}")));
@@ -60,7 +60,7 @@ struct Scanner {
 }
 
 impl Scanner {
-    fn graph(&self, graph: &Graph) -> Result<(), Refusal> {
+    fn graph(&self, graph: &Graph) -> Result<(), UploadRefusal> {
         let sparse = graph.sparse_initialisers.iter();
         sparse
             .clone()
@@ -72,13 +72,13 @@ impl Scanner {
         self.nodes(&graph.nodes)
     }
 
-    fn nodes(&self, nodes: &[Node]) -> Result<(), Refusal> {
+    fn nodes(&self, nodes: &[Node]) -> Result<(), UploadRefusal> {
         nodes.iter().flat_map(|node| &node.attributes).try_for_each(|attribute| self.attribute(attribute))?;
         check_order(nodes)
     }
 
     /// A few bytes can declare a huge constant tensor, so its shape must be plausible.
-    fn shapes_made(&self, graph: &Graph) -> Result<(), Refusal> {
+    fn shapes_made(&self, graph: &Graph) -> Result<(), UploadRefusal> {
         let initialisers = graph.initialisers.iter().map(|tensor| (tensor.name.as_str(), tensor));
         let constants = graph.nodes.iter().filter(|node| node.operator == "Constant").filter_map(|node| {
             Some((
@@ -105,14 +105,14 @@ impl Scanner {
         Ok(())
     }
 
-    fn attribute(&self, attribute: &Attribute) -> Result<(), Refusal> {
+    fn attribute(&self, attribute: &Attribute) -> Result<(), UploadRefusal> {
         attribute.all_tensors().try_for_each(|tensor| self.tensor(tensor))?;
         attribute.all_graphs().try_for_each(|graph| self.graph(graph))
     }
 
-    fn tensor(&self, tensor: &Tensor) -> Result<(), Refusal> {
+    fn tensor(&self, tensor: &Tensor) -> Result<(), UploadRefusal> {
         if tensor.is_external() {
-            return Err(Refusal::ExternalData { tensor: tensor.name.clone() });
+            return Err(UploadRefusal::ExternalData { tensor: tensor.name.clone() });
         }
         check_dimensions(&tensor.name, &tensor.dimensions, self.elements_max)
     }
@@ -122,37 +122,40 @@ fn tensor_name(sparse: &SparseTensor) -> String {
     sparse.values.as_ref().map(|values| values.name.clone()).unwrap_or_default()
 }
 
-fn check_dimensions(tensor: &str, dimensions: &[i64], elements_max: u64) -> Result<(), Refusal> {
+fn check_dimensions(tensor: &str, dimensions: &[i64], elements_max: u64) -> Result<(), UploadRefusal> {
     if let Some(negative) = dimensions.iter().find(|size| **size < 0) {
-        return Err(Refusal::Invalid { why: format!("{tensor:?} has a dimension of {negative}") });
+        return Err(UploadRefusal::Invalid { why: format!("{tensor:?} has a dimension of {negative}") });
     }
     let elements =
         dimensions.iter().try_fold(1_u64, |product, size| product.checked_mul(size.unsigned_abs()));
     if elements.is_none_or(|elements| elements > elements_max) {
-        return Err(Refusal::HugeDimension { tensor: tensor.to_owned(), dimensions: dimensions.to_vec() });
+        return Err(UploadRefusal::HugeDimension {
+            tensor: tensor.to_owned(),
+            dimensions: dimensions.to_vec(),
+        });
     }
     Ok(())
 }
 
-fn check_port(port: &ValueInfo) -> Result<(), Refusal> {
+fn check_port(port: &ValueInfo) -> Result<(), UploadRefusal> {
     let shape =
         port.value_type.iter().flat_map(|value| &value.tensor).find_map(|tensor| tensor.shape.as_ref());
     let dimensions: Vec<i64> =
         shape.iter().flat_map(|shape| &shape.dimensions).map(|d| d.size.unwrap_or(1)).collect();
     if dimensions.iter().any(|size| u32::try_from((*size).max(0)).is_err()) {
-        return Err(Refusal::HugeDimension { tensor: port.name.clone(), dimensions });
+        return Err(UploadRefusal::HugeDimension { tensor: port.name.clone(), dimensions });
     }
     check_dimensions(
         &port.name,
         &dimensions.iter().map(|size| (*size).max(1)).collect::<Vec<_>>(),
         i64::MAX.unsigned_abs(),
     )
-    .map_err(|_| Refusal::HugeDimension { tensor: port.name.clone(), dimensions })
+    .map_err(|_| UploadRefusal::HugeDimension { tensor: port.name.clone(), dimensions })
 }
 
 /// Checks that the nodes can be ordered so that each follows the nodes whose outputs it needs,
 /// whatever the order in the file.
-fn check_order(nodes: &[Node]) -> Result<(), Refusal> {
+fn check_order(nodes: &[Node]) -> Result<(), UploadRefusal> {
     let mut makers = HashMap::new();
     for (index, node) in nodes.iter().enumerate() {
         makers.extend(node.outputs.iter().filter(|name| !name.is_empty()).map(|name| (name.as_str(), index)));
@@ -165,7 +168,7 @@ fn check_order(nodes: &[Node]) -> Result<(), Refusal> {
     let needs: Vec<Vec<usize>> = nodes.iter().map(needs).collect();
     match on_a_cycle(&needs).and_then(|index| nodes.get(index)) {
         None => Ok(()),
-        Some(node) => Err(Refusal::Cyclic { through: node.title().to_owned() }),
+        Some(node) => Err(UploadRefusal::Cyclic { through: node.title().to_owned() }),
     }
 }
 
@@ -186,7 +189,7 @@ fn free_names(graph: &Graph) -> HashSet<&str> {
 }
 
 /// Checks that no function calls itself, directly or through others.
-fn check_calls(functions: &[Function]) -> Result<(), Refusal> {
+fn check_calls(functions: &[Function]) -> Result<(), UploadRefusal> {
     let names = functions.iter().enumerate();
     let known: HashMap<_, _> =
         names.map(|(index, f)| ((f.domain.as_str(), f.name.as_str()), index)).collect();
@@ -200,7 +203,7 @@ fn check_calls(functions: &[Function]) -> Result<(), Refusal> {
         .collect();
     match on_a_cycle(&calls).and_then(|index| functions.get(index)) {
         None => Ok(()),
-        Some(function) => Err(Refusal::Cyclic { through: function.name.clone() }),
+        Some(function) => Err(UploadRefusal::Cyclic { through: function.name.clone() }),
     }
 }
 
@@ -268,7 +271,7 @@ mod tests {
         let fine = [node("second", &["x"], &["a"], Some(branch())), node("first", &["x"], &["b"], None)];
         assert_eq!(check_order(&fine), Ok(()), "the order in the file does not matter");
         let bad = [node("branch", &["x"], &["a"], Some(branch())), node("first", &["a"], &["b"], None)];
-        assert!(matches!(check_order(&bad), Err(Refusal::Cyclic { .. })));
+        assert!(matches!(check_order(&bad), Err(UploadRefusal::Cyclic { .. })));
         // A name defined inside the branch shadows the outer name.
         let shadow = Graph {
             nodes: vec![node("own", &["x"], &["b"], None), node("inner", &["b"], &["c"], None)],
@@ -283,12 +286,12 @@ mod tests {
     #[test]
     fn implausible_dimensions_are_refused() {
         assert!(check_dimensions("w", &[2, 3], 6).is_ok());
-        assert!(matches!(check_dimensions("w", &[2, 4], 6), Err(Refusal::HugeDimension { .. })));
+        assert!(matches!(check_dimensions("w", &[2, 4], 6), Err(UploadRefusal::HugeDimension { .. })));
         assert!(matches!(
             check_dimensions("w", &[1 << 40, 1 << 40], u64::MAX),
-            Err(Refusal::HugeDimension { .. })
+            Err(UploadRefusal::HugeDimension { .. })
         ));
-        assert!(matches!(check_dimensions("w", &[-4], 6), Err(Refusal::Invalid { .. })));
+        assert!(matches!(check_dimensions("w", &[-4], 6), Err(UploadRefusal::Invalid { .. })));
         assert!(check_dimensions("scalar", &[], 1).is_ok());
     }
 

@@ -7,9 +7,9 @@
 use crate::plan::OutputPlan;
 use crate::processor::processor;
 use crate::runtime::Runtime;
-use crate::store::{Member, TensorStore};
-use crate::value::{Value, ValueError};
-use crate::weights::Weights;
+use crate::store::{FamilyMember, WeightStore};
+use crate::value::{OrtValue, ValueError};
+use crate::weights::SessionWeights;
 use crate::{memory, message};
 use ort::environment::Environment;
 use ort::session::builder::{AutoDevicePolicy, GraphOptimizationLevel, PrepackedWeights, SessionBuilder};
@@ -28,9 +28,9 @@ use weir_inference::{
 use weir_types::{ElementType, Platform, Port, Shape, Signature};
 
 /// A resident model: the state that its sessions share.
-pub(crate) struct CpuModel(Arc<Shared>);
+pub(crate) struct CpuModel(Arc<SessionShared>);
 
-struct Shared {
+struct SessionShared {
     runtime: &'static Runtime,
     source: ModelSource,
     arena: Arena,
@@ -42,16 +42,16 @@ struct Shared {
     /// Cleared when the model turns out to declare wrong shapes for its outputs.
     declares_shapes: AtomicBool,
     /// Packed weights, in the layout that the kernels want.
-    member: Member,
+    member: FamilyMember,
     check: IntegrityCheck,
-    weights: Weights,
+    weights: SessionWeights,
 }
 
 struct CpuSession {
     /// Declared first, so that the session drops before the weights that it uses.
     session: OrtSession,
     plan: OutputPlan,
-    shared: Arc<Shared>,
+    shared: Arc<SessionShared>,
 }
 
 /// Options of every session, both for optimising and for running models.
@@ -79,7 +79,7 @@ pub(crate) fn options(
 pub(crate) fn open(
     runtime: &Runtime,
     skeleton: &Path,
-    weights: &Weights,
+    weights: &SessionWeights,
     prepacked: &PrepackedWeights,
     threads: u32,
 ) -> Result<OrtSession, OrtError> {
@@ -97,7 +97,7 @@ impl CpuModel {
         runtime: &'static Runtime,
         source: &ModelSource,
         arena: &Arena,
-        store: &TensorStore,
+        store: &WeightStore,
     ) -> Result<Self, InferenceError> {
         let load_error = |why: String| InferenceError::Load { model: source.id().clone(), why: why.into() };
         let variant = source.prepared.variant_for(&processor());
@@ -111,11 +111,11 @@ impl CpuModel {
             let name = |port: &Port| CString::new(port.name.as_str());
             ports.iter().map(name).collect::<Result<_, _>>().map_err(|error| load_error(error.to_string()))
         };
-        let weights =
-            Weights::map(variant, &source.blobs, store).map_err(|error| load_error(error.to_string()))?;
+        let weights = SessionWeights::map(variant, &source.blobs, store)
+            .map_err(|error| load_error(error.to_string()))?;
         let check = weights.check(store.verified()).map_err(|error| load_error(error.to_string()))?;
         let member = store.join(&source.id().tenant, variant);
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SessionShared {
             runtime,
             arena: arena.clone(),
             skeleton: source.blobs.join(variant.skeleton.to_string()),
@@ -213,7 +213,7 @@ impl CpuSession {
         let arena = &self.shared.arena;
         let mut moved = vec![None; job.inputs.len()];
         let inputs =
-            job.inputs.iter().zip(&mut moved).map(|(tensor, moved)| Value::input(tensor, moved, arena));
+            job.inputs.iter().zip(&mut moved).map(|(tensor, moved)| OrtValue::input(tensor, moved, arena));
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
 
         let mut targets = Vec::with_capacity(job.outputs.len());
@@ -226,7 +226,7 @@ impl CpuSession {
         let made = self.call(&inputs, &values, &job.outputs, options)?;
         drop(values);
 
-        let tensor = |(target, made): (Option<Target>, Option<Value<'_>>)| match (target, made) {
+        let tensor = |(target, made): (Option<Target>, Option<OrtValue<'_>>)| match (target, made) {
             (Some(target), _) => target.into_tensor(),
             (None, Some(value)) => value.to_tensor(arena),
             (None, None) => Err(OrtError::new("an output was not made").into()),
@@ -237,17 +237,17 @@ impl CpuSession {
     /// Calls the model; returns the outputs that had no target.
     fn call<'a>(
         &self,
-        inputs: &[Value<'_>],
-        targets: &[Option<Value<'_>>],
+        inputs: &[OrtValue<'_>],
+        targets: &[Option<OrtValue<'_>>],
         wanted: &[usize],
         options: &RunOptions<NoSelectedOutputs>,
-    ) -> Result<Vec<Option<Value<'a>>>, OrtError> {
+    ) -> Result<Vec<Option<OrtValue<'a>>>, OrtError> {
         let input_names: Vec<*const c_char> = self.shared.inputs.iter().map(|name| name.as_ptr()).collect();
         let input_values: Vec<*const ort::sys::OrtValue> =
             inputs.iter().map(|value| value.pointer().cast_const()).collect();
         let names = wanted.iter().filter_map(|position| self.shared.outputs.get(*position));
         let output_names: Vec<*const c_char> = names.map(|name| name.as_ptr()).collect();
-        let target = |value: &Option<Value<'_>>| value.as_ref().map_or(ptr::null_mut(), Value::pointer);
+        let target = |value: &Option<OrtValue<'_>>| value.as_ref().map_or(ptr::null_mut(), OrtValue::pointer);
         let mut outputs: Vec<*mut ort::sys::OrtValue> = targets.iter().map(target).collect();
         if input_names.len() != input_values.len() || output_names.len() != outputs.len() {
             return Err(OrtError::new("the job does not fit the model's signature"));
@@ -273,7 +273,7 @@ impl CpuSession {
             Some(_) => None,
             // SAFETY: ONNX Runtime created the value in its own memory, and transferred its
             // ownership to the caller.
-            None => unsafe { Value::from_pointer(output) },
+            None => unsafe { OrtValue::from_pointer(output) },
         });
         Ok(made.collect())
     }
@@ -295,8 +295,8 @@ impl Target {
         Ok(Self { element_type, shape, buffer: arena.buffer(len)? })
     }
 
-    fn value(&mut self) -> Result<Value<'_>, ValueError> {
-        Value::output(&mut self.buffer, self.element_type, &self.shape)
+    fn value(&mut self) -> Result<OrtValue<'_>, ValueError> {
+        OrtValue::output(&mut self.buffer, self.element_type, &self.shape)
     }
 
     fn into_tensor(self) -> Result<Tensor, ValueError> {

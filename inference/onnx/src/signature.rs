@@ -4,11 +4,11 @@ use crate::value;
 use ort::session::Session;
 use ort::sys::ONNXTensorElementDataType;
 use ort::value::{Outlet, ValueType};
-use weir_inference::Refusal;
+use weir_inference::UploadRefusal;
 use weir_types::{Port, Signature};
 
 /// Reads the signature of a session. Inputs with a default value are not included.
-pub(crate) fn signature(session: &Session) -> Result<Signature, Refusal> {
+pub(crate) fn signature(session: &Session) -> Result<Signature, UploadRefusal> {
     let ports = |outlets: &[Outlet]| outlets.iter().map(port).collect::<Result<Vec<_>, _>>();
     Ok(Signature { inputs: ports(session.inputs())?, outputs: ports(session.outputs())? })
 }
@@ -18,15 +18,15 @@ pub(crate) fn dimensions(outlet: &Outlet) -> &[i64] {
     outlet.dtype().tensor_shape().map_or(&[], |shape| shape)
 }
 
-fn port(outlet: &Outlet) -> Result<Port, Refusal> {
-    let unsupported = |what: String| Refusal::UnsupportedPort { port: outlet.name().to_owned(), what };
+fn port(outlet: &Outlet) -> Result<Port, UploadRefusal> {
+    let unsupported = |what: String| UploadRefusal::UnsupportedPort { port: outlet.name().to_owned(), what };
     let ValueType::Tensor { ty, .. } = outlet.dtype() else {
         return Err(unsupported(outlet.dtype().to_string()));
     };
     let datatype = value::element_type(ONNXTensorElementDataType::from(*ty));
     let datatype = datatype.ok_or_else(|| unsupported(format!("a tensor of {ty}")))?;
-    let size = |size: &i64| -> Result<Option<u32>, Refusal> {
-        let huge = || Refusal::HugeDimension {
+    let size = |size: &i64| -> Result<Option<u32>, UploadRefusal> {
+        let huge = || UploadRefusal::HugeDimension {
             tensor: outlet.name().to_owned(),
             dimensions: dimensions(outlet).to_vec(),
         };

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use weir_inference::{Content, MappedFile, PrepareError, Refusal, Variant, Weight};
+use weir_inference::{Content, MappedFile, PrepareError, UploadRefusal, Variant, Weight};
 use weir_types::{ContentHash, Platform, Precision, Signature};
 
 /// Weights of at least this size have separate files, in order to be shared with other models.
@@ -23,11 +23,11 @@ const ALIGNMENT_BYTES: usize = 64;
 const SKELETON_DRAFT: &str = "skeleton.draft";
 
 /// The output folder and its files.
-pub(crate) struct Files<'a> {
+pub(crate) struct SplitFiles<'a> {
     pub(crate) out: &'a Path,
 }
 
-impl Files<'_> {
+impl SplitFiles<'_> {
     /// Path of the placeholder. ONNX Runtime requires the file that a skeleton names for its
     /// weights to exist, although it reads nothing from it. The final file is empty, and so named
     /// by the hash of nothing; before that, ONNX Runtime writes the weights there.
@@ -72,7 +72,7 @@ pub(crate) fn placeholder_hash() -> ContentHash {
 
 /// Writes each external weight of the draft to the file named by its hash. `None` if two different
 /// weights have the same name.
-pub(crate) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<Variant>, PrepareError> {
+pub(crate) fn split(files: &SplitFiles<'_>, signature: &Signature) -> Result<Option<Variant>, PrepareError> {
     let draft = read_draft(files)?;
     let model = onnx::Model::decode(draft.clone()).map_err(|error| invalid(&error.to_string()))?;
     let mut external = Vec::new();
@@ -111,7 +111,7 @@ pub(crate) fn split(files: &Files<'_>, signature: &Signature) -> Result<Option<V
 }
 
 /// Writes a model with all weights inside the skeleton.
-pub(crate) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant, PrepareError> {
+pub(crate) fn whole(files: &SplitFiles<'_>, signature: &Signature) -> Result<Variant, PrepareError> {
     let skeleton = write_skeleton(files, read_draft(files)?, signature)?;
     let weight_bytes = within_bytes(files, skeleton);
     Ok(Variant {
@@ -129,7 +129,7 @@ pub(crate) fn whole(files: &Files<'_>, signature: &Signature) -> Result<Variant,
 }
 
 fn place_weights(
-    files: &Files<'_>,
+    files: &SplitFiles<'_>,
     written: &[u8],
     external: &[&onnx::Tensor],
 ) -> Result<Option<Vec<Weight>>, PrepareError> {
@@ -173,7 +173,7 @@ fn place_weights(
     Ok(Some(weights))
 }
 
-fn read_draft(files: &Files<'_>) -> Result<Bytes, PrepareError> {
+fn read_draft(files: &SplitFiles<'_>) -> Result<Bytes, PrepareError> {
     let path = files.skeleton_draft();
     fs::read(&path).map(Bytes::from).map_err(|error| PrepareError::io("read", &path, error))
 }
@@ -182,7 +182,7 @@ fn read_draft(files: &Files<'_>) -> Result<Bytes, PrepareError> {
 /// initialiser is also an input; an initialiser that the optimisation removed would remain as an
 /// unknown input.
 fn write_skeleton(
-    files: &Files<'_>,
+    files: &SplitFiles<'_>,
     draft: Bytes,
     signature: &Signature,
 ) -> Result<ContentHash, PrepareError> {
@@ -217,10 +217,10 @@ pub(crate) fn distinct_bytes(weights: &[Weight]) -> u64 {
     places.values().sum()
 }
 
-fn within_bytes(files: &Files<'_>, skeleton: ContentHash) -> u64 {
+fn within_bytes(files: &SplitFiles<'_>, skeleton: ContentHash) -> u64 {
     fs::metadata(files.blob(skeleton)).map_or(0, |file| file.len())
 }
 
-pub(crate) fn invalid(why: &str) -> Refusal {
-    Refusal::Invalid { why: why.to_owned() }
+pub(crate) fn invalid(why: &str) -> UploadRefusal {
+    UploadRefusal::Invalid { why: why.to_owned() }
 }

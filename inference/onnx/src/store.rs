@@ -25,7 +25,7 @@ const LEFT_SHARE: u64 = 4;
 
 /// The weights of all resident models of a backend. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct TensorStore(Arc<Inner>);
+pub(crate) struct WeightStore(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
@@ -51,12 +51,12 @@ struct Packed {
 }
 
 /// A model's membership of its family.
-pub(crate) struct Member {
+pub(crate) struct FamilyMember {
     family: Arc<Family>,
     weights: BTreeMap<ContentHash, u64>,
 }
 
-impl TensorStore {
+impl WeightStore {
     /// The mapped file.
     pub(crate) fn file(&self, path: PathBuf) -> io::Result<Arc<MappedFile>> {
         let mut files = lock(&self.0.files);
@@ -83,7 +83,7 @@ impl TensorStore {
     }
 
     /// Adds a model to its family, or to a new one.
-    pub(crate) fn join(&self, tenant: &TenantId, variant: &Variant) -> Member {
+    pub(crate) fn join(&self, tenant: &TenantId, variant: &Variant) -> FamilyMember {
         let weights = variant.weight_files();
         let family = self.find(tenant, &weights).unwrap_or_else(|| self.begin(tenant));
         let mut all = lock(&family.weights);
@@ -93,7 +93,7 @@ impl TensorStore {
             packed.members += 1;
         }
         drop(all);
-        Member { family, weights }
+        FamilyMember { family, weights }
     }
 
     fn find(&self, tenant: &TenantId, weights: &BTreeMap<ContentHash, u64>) -> Option<Arc<Family>> {
@@ -131,7 +131,7 @@ impl Family {
     }
 }
 
-impl Member {
+impl FamilyMember {
     /// The family's packed weights.
     pub(crate) fn prepacked(&self) -> &PrepackedWeights {
         &self.family.prepacked
@@ -143,7 +143,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for FamilyMember {
     fn drop(&mut self) {
         let mut all = lock(&self.family.weights);
         for hash in self.weights.keys() {

@@ -13,7 +13,7 @@ use weir_inference::{Tensor, TensorError};
 use weir_types::{ElementType, Shape, ShapeError};
 
 /// A tensor owned by ONNX Runtime, possibly over memory borrowed for `'a`. Freed on drop.
-pub(crate) struct Value<'a> {
+pub(crate) struct OrtValue<'a> {
     pointer: NonNull<sys::OrtValue>,
     memory: PhantomData<&'a mut [u8]>,
 }
@@ -37,7 +37,7 @@ impl From<ShapeError> for ValueError {
     }
 }
 
-impl<'a> Value<'a> {
+impl<'a> OrtValue<'a> {
     /// A value over the tensor's own memory, or over an aligned copy in `moved` if the tensor is
     /// not aligned for its type.
     pub(crate) fn input(
@@ -218,7 +218,7 @@ impl<'a> Value<'a> {
     }
 }
 
-impl Drop for Value<'_> {
+impl Drop for OrtValue<'_> {
     fn drop(&mut self) {
         // SAFETY: the value is owned, and not used after this call.
         unsafe { (ort::api().ReleaseValue)(self.pointer.as_ptr()) };

@@ -2,8 +2,8 @@
 //! use them.
 #![allow(unsafe_code, reason = "files are mapped, and handed to ONNX Runtime by address")]
 
-use crate::store::TensorStore;
-use crate::value::{Value, ValueError};
+use crate::store::WeightStore;
+use crate::value::{OrtValue, ValueError};
 use ort::value::DynValue;
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +14,7 @@ use weir_types::ContentHash;
 
 /// Weights of one model, ready for its sessions. Fields drop in order: the values before the
 /// mappings that they point into.
-pub(crate) struct Weights {
+pub(crate) struct SessionWeights {
     values: Vec<(String, Arc<DynValue>)>,
     /// Includes the graph's file.
     files: Vec<(ContentHash, Arc<MappedFile>)>,
@@ -22,7 +22,7 @@ pub(crate) struct Weights {
 
 /// Why weights cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WeightsError {
+pub(crate) enum SessionWeightsError {
     #[error("its file {hash}: {source}")]
     File { hash: ContentHash, source: io::Error },
     #[error("weight {name:?} goes past the end of its file {hash}")]
@@ -31,11 +31,15 @@ pub(crate) enum WeightsError {
     Value { name: String, source: ValueError },
 }
 
-impl Weights {
+impl SessionWeights {
     /// Maps every weight of a model, from the files named by hash in `blobs`, and shares mappings
     /// with other models.
-    pub(crate) fn map(variant: &Variant, blobs: &Path, store: &TensorStore) -> Result<Self, WeightsError> {
-        let file_error = |hash| move |source| WeightsError::File { hash, source };
+    pub(crate) fn map(
+        variant: &Variant,
+        blobs: &Path,
+        store: &WeightStore,
+    ) -> Result<Self, SessionWeightsError> {
+        let file_error = |hash| move |source| SessionWeightsError::File { hash, source };
         // ONNX Runtime reads the graph by path; the mapping is for the integrity check, since the
         // graph may contain small weights.
         let skeleton = MappedFile::open(&blobs.join(variant.skeleton.to_string()));
@@ -55,7 +59,7 @@ impl Weights {
                     files.len() - 1
                 }
             };
-            let too_short = || WeightsError::TooShort { name: name.clone(), hash };
+            let too_short = || SessionWeightsError::TooShort { name: name.clone(), hash };
             let start = usize::try_from(weight.offset).map_err(|_| too_short())?;
             let end = usize::try_from(weight.bytes)
                 .ok()
@@ -67,10 +71,10 @@ impl Weights {
             // SAFETY: the same struct keeps the mapping alive as long as the value, and no code
             // writes to initialisers. Each weight starts at a multiple of 64 bytes in its file, and
             // mappings are aligned at least as strictly.
-            let value = unsafe { Value::over(address, len, weight.element_type, &weight.dimensions) };
-            let value = value.map_err(|source| WeightsError::Value { name: name.clone(), source })?;
-            // SAFETY: as above: `Weights` drops its values before its mappings, and sessions hold
-            // the `Weights`.
+            let value = unsafe { OrtValue::over(address, len, weight.element_type, &weight.dimensions) };
+            let value = value.map_err(|source| SessionWeightsError::Value { name: name.clone(), source })?;
+            // SAFETY: as above: `SessionWeights` drops its values before its mappings, and sessions
+            // hold the `SessionWeights`.
             values.push((name.clone(), Arc::new(unsafe { value.into_ort() })));
         }
         Ok(Self { values, files })

@@ -3,18 +3,18 @@
 //!
 //! ```text
 //!   node                                           worker: a process of the same executable
-//!   Workers ──Host per tenant──► starts, restarts  ONNX Runtime, the models of one tenant
-//!   loader, device threads ──Connection: socket──► a thread: load, session, run...
-//!                          ──Connection: memory──► inputs and outputs, in a shared file
+//!   Workers ──WorkerHost per tenant──► restarts    ONNX Runtime, the models of one tenant
+//!   loader, device threads ──socket──►             a thread: load, session, run...
+//!                          ──shared memory──►      inputs and outputs
 //!   control ──connections, cancellations──►        main thread; it ends with the node
-//!   Folder ──links──►                              the files of its models, and no others
+//!   WorkerFolder ──links──►                        the files of its models, and no others
 //! ```
 //!
 //! A worker ends when it dies, when a run exceeds its time limit, or when the last of its models is
-//! unloaded. Whatever ran in it fails with [`InferenceError::WorkerLost`]; the next run of each model
-//! starts a new worker and loads the model there. A model that ran when a worker died is suspect:
-//! its next worker is its own, until it has run there. After two deaths in a row the model is
-//! quarantined ([`Deaths`]).
+//! unloaded. Whatever ran in it fails with [`InferenceError::WorkerLost`]; the next run of each
+//! model starts a new worker and loads the model there. A model that ran when a worker died is
+//! suspect: its next worker is its own, until it has run there. After two deaths in a row the model
+//! is quarantined ([`Deaths`]).
 
 mod deaths;
 mod folder;
@@ -25,12 +25,12 @@ mod model;
 mod serve;
 pub use serve::{CPU_WORKER_COMMAND, cpu_worker_main};
 
-use crate::store::TensorStore;
+use crate::store::WeightStore;
 use deaths::Deaths;
-use folder::Folder;
-use host::Host;
-use message::{Answer, Request, Start};
-use model::WorkerModel;
+use folder::WorkerFolder;
+use host::WorkerHost;
+use message::{CpuWorkerReply, CpuWorkerRequest, WorkerSettings};
+use model::CpuWorkerModel;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
@@ -43,8 +43,8 @@ use weir_device::Arena;
 use weir_inference::{InferenceError, Interrupt, Model, ModelKey, ModelSource};
 use weir_types::TenantId;
 use weir_worker::{
-    CallError, ConnectionPool, Control, InPlaceInputs, PooledConnection, Process, Program, command,
-    wait_for_end,
+    ConnectionPool, Control, InPlaceInputs, PooledConnection, Process, WorkerCallError, WorkerProgram,
+    command, wait_for_end,
 };
 
 /// Maximum time for a worker to start and to load ONNX Runtime.
@@ -67,7 +67,7 @@ const THREAD_BYTES: u64 = 256 << 20;
 #[derive(Debug, Clone)]
 pub struct CpuWorkerConfig {
     /// Worker program and its arguments; `None`: the current program with [`CPU_WORKER_COMMAND`].
-    pub command: Option<Program>,
+    pub command: Option<WorkerProgram>,
     /// Folder for the workers' folders, on the file system of the models' files.
     pub folder: PathBuf,
     /// Prefix of the names of the workers' folders.
@@ -105,8 +105,8 @@ impl CpuWorkerConfig {
 
 /// Workers of a node, by tenant.
 pub(crate) struct Workers {
-    shared: Arc<Shared>,
-    hosts: Mutex<HashMap<Tenancy, Weak<Host>>>,
+    shared: Arc<WorkersShared>,
+    hosts: Mutex<HashMap<Tenancy, Weak<WorkerHost>>>,
 }
 
 /// Models that share a worker: those of a tenant, or one suspect model.
@@ -117,7 +117,7 @@ struct Tenancy {
 }
 
 /// State of all workers.
-struct Shared {
+struct WorkersShared {
     config: CpuWorkerConfig,
     library: PathBuf,
     deaths: Deaths,
@@ -126,7 +126,7 @@ struct Shared {
 impl Workers {
     /// Starts no process. `library` is the path of ONNX Runtime.
     pub(crate) fn new(config: CpuWorkerConfig, library: PathBuf) -> Self {
-        let shared = Arc::new(Shared { config, library, deaths: Deaths::default() });
+        let shared = Arc::new(WorkersShared { config, library, deaths: Deaths::default() });
         Self { shared, hosts: Mutex::default() }
     }
 
@@ -135,15 +135,15 @@ impl Workers {
         self: &Arc<Self>,
         source: &ModelSource,
         arena: &Arena,
-        store: &TensorStore,
+        store: &WeightStore,
     ) -> Result<Box<dyn Model>, InferenceError> {
-        Ok(Box::new(WorkerModel::load(self, source, arena, store)?))
+        Ok(Box::new(CpuWorkerModel::load(self, source, arena, store)?))
     }
 
     /// Memory that the runs of all workers hold for intermediate tensors. Blocks.
     pub(crate) fn run_memory_bytes(&self) -> u64 {
-        let report = |worker: Arc<Worker>| match worker.call(&Request::Memory, CALL_TIME_MAX) {
-            Ok(Answer::Memory { bytes }) => bytes,
+        let report = |worker: Arc<Worker>| match worker.call(&CpuWorkerRequest::Memory, CALL_TIME_MAX) {
+            Ok(CpuWorkerReply::Memory { bytes }) => bytes,
             _ => 0,
         };
         self.running().into_iter().map(report).sum()
@@ -151,7 +151,7 @@ impl Workers {
 
     /// Makes all workers free unused memory. Blocks.
     pub(crate) fn trim(&self) {
-        self.running().iter().for_each(|worker| worker.release(&Request::Trim));
+        self.running().iter().for_each(|worker| worker.release(&CpuWorkerRequest::Trim));
     }
 
     /// Why a model is quarantined, if it is.
@@ -165,7 +165,7 @@ impl Workers {
     }
 
     /// The host of a model: its tenant's, or its own if the model is suspect.
-    fn host(&self, key: &ModelKey) -> Arc<Host> {
+    fn host(&self, key: &ModelKey) -> Arc<WorkerHost> {
         let suspect = self.shared.deaths.is_suspect(key).then(|| key.clone());
         let tenancy = Tenancy { tenant: key.id.tenant.clone(), suspect };
         let mut hosts = self.hosts.lock();
@@ -173,7 +173,7 @@ impl Workers {
             return host;
         }
         hosts.retain(|_, host| host.strong_count() > 0);
-        let host = Arc::new(Host::new(&self.shared, key.id.tenant.clone()));
+        let host = Arc::new(WorkerHost::new(&self.shared, key.id.tenant.clone()));
         hosts.insert(tenancy, Arc::downgrade(&host));
         host
     }
@@ -186,12 +186,12 @@ impl Workers {
 
 /// Process that runs models of one tenant. Killed on drop.
 struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkersShared>,
     tenant: TenantId,
     process: Mutex<Process>,
     control: Control,
     connections: ConnectionPool,
-    folder: Folder,
+    folder: WorkerFolder,
     /// Counter for unique numbers of models, sessions and runs.
     numbers: AtomicU64,
     /// Models that are being loaded or run, by the number of the request.
@@ -202,8 +202,8 @@ struct Worker {
     ended: OnceLock<Arc<str>>,
 }
 
-/// A load or run in progress, until this drops. An abandoned run stays in progress until its pending
-/// reply arrives.
+/// A load or run in progress, until this drops. An abandoned run stays in progress until its
+/// pending reply arrives.
 #[derive(Default)]
 struct Active(Option<(Weak<Worker>, u64)>);
 
@@ -221,14 +221,14 @@ impl Drop for Active {
 
 impl Worker {
     /// Starts a worker with an open runtime and no models. Blocks.
-    fn start(shared: &Arc<Shared>, tenant: &TenantId) -> Result<Arc<Self>, InferenceError> {
+    fn start(shared: &Arc<WorkersShared>, tenant: &TenantId) -> Result<Arc<Self>, InferenceError> {
         let cannot = |error: io::Error| {
             InferenceError::Unavailable(format!("a worker for models cannot be started: {error}").into())
         };
         let config = &shared.config;
         let started = Control::pair().and_then(|(control, theirs)| {
-            let folder = Folder::create(&config.folder, &config.folder_prefix)?;
-            let start = Start {
+            let folder = WorkerFolder::create(&config.folder, &config.folder_prefix)?;
+            let start = WorkerSettings {
                 tenant: tenant.clone(),
                 library: shared.library.clone(),
                 folder: std::path::absolute(folder.path())?,
@@ -257,7 +257,7 @@ impl Worker {
             ended: OnceLock::new(),
         });
         worker.watch().map_err(cannot)?;
-        worker.request(&Request::Open, START_TIME_MAX)?;
+        worker.request(&CpuWorkerRequest::Open, START_TIME_MAX)?;
         Ok(worker)
     }
 
@@ -268,7 +268,7 @@ impl Worker {
         let watch = move || {
             wait_for_end(&control);
             if let Some(worker) = watched.upgrade() {
-                worker.failed(CallError::Ended(io::ErrorKind::UnexpectedEof.into()), None);
+                worker.failed(WorkerCallError::Ended(io::ErrorKind::UnexpectedEof.into()), None);
             }
         };
         std::thread::Builder::new().name("weir-worker-end".to_owned()).stack_size(256 << 10).spawn(watch)?;
@@ -285,15 +285,15 @@ impl Worker {
 
     /// Sends a request that cannot be interrupted, and expects no other answer than that it is
     /// done.
-    fn request(&self, request: &Request, time_max: Duration) -> Result<(), InferenceError> {
+    fn request(&self, request: &CpuWorkerRequest, time_max: Duration) -> Result<(), InferenceError> {
         match self.call(request, time_max)? {
-            Answer::Done => Ok(()),
+            CpuWorkerReply::Done => Ok(()),
             answer => Err(self.senseless(&answer)),
         }
     }
 
     /// Sends a request that cannot be interrupted.
-    fn call(&self, request: &Request, time_max: Duration) -> Result<Answer, InferenceError> {
+    fn call(&self, request: &CpuWorkerRequest, time_max: Duration) -> Result<CpuWorkerReply, InferenceError> {
         let wanted = Interrupt::default();
         let mut line = self.line(&wanted)?;
         let answered = line.connection().and_then(|connection| {
@@ -315,7 +315,7 @@ impl Worker {
     }
 
     /// Sends a release request. A worker that has ended has already released everything.
-    fn release(&self, request: &Request) {
+    fn release(&self, request: &CpuWorkerRequest) {
         if !self.has_ended() {
             // On failure the worker has ended, which has already been reported.
             let _ = self.call(request, CALL_TIME_MAX);
@@ -325,25 +325,25 @@ impl Worker {
     /// Maps an answer to a result. `culprit` is the model that a time limit applies to.
     fn understand(
         &self,
-        answered: Result<Answer, CallError>,
+        answered: Result<CpuWorkerReply, WorkerCallError>,
         culprit: Option<&ModelKey>,
-    ) -> Result<Answer, InferenceError> {
+    ) -> Result<CpuWorkerReply, InferenceError> {
         match answered.map_err(|error| self.failed(error, culprit))? {
-            Answer::Failed(failure) => Err(failure.into_error()),
+            CpuWorkerReply::Failed(failure) => Err(failure.into_error()),
             answer => Ok(answer),
         }
     }
 
     /// Handles a call without an answer. Except after a cancellation, the worker ends.
-    fn failed(&self, error: CallError, culprit: Option<&ModelKey>) -> InferenceError {
+    fn failed(&self, error: WorkerCallError, culprit: Option<&ModelKey>) -> InferenceError {
         match error {
-            CallError::Unwanted => InferenceError::Cancelled,
-            CallError::Ended(_) if self.has_ended() => self.end("it was stopped", None),
-            CallError::Ended(error) => {
+            WorkerCallError::Unwanted => InferenceError::Cancelled,
+            WorkerCallError::Ended(_) if self.has_ended() => self.end("it was stopped", None),
+            WorkerCallError::Ended(error) => {
                 let how = self.process().last_words();
                 self.end(&format!("{how} ({error})"), None)
             }
-            CallError::OverTime(time_max) => {
+            WorkerCallError::OverTime(time_max) => {
                 let over = time_max.as_millis();
                 let what = match time_max == self.shared.config.run_time_max {
                     true => format!("a run took longer than {over} ms (models.run_wall_ms_max)"),

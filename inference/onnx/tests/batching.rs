@@ -14,22 +14,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{Cpu, floats, id, own_model, shared_model};
 use weir_inference::{
-    Completion, Execution, InferenceError, ModelCache, ModelKey, ModelSource, Pin, Run, RunRequest, Tensor,
+    Completion, Execution, InferenceError, ModelCache, ModelKey, ModelSource, PendingRun, Pin, RunRequest,
+    Tensor,
 };
 use weir_types::{Batching, BatchingMode, Profile};
 
 /// Far longer than any machine takes, so that only a hang fails.
 const LONG: Duration = Duration::from_secs(60);
 
-type Outcome = Result<Completion, InferenceError>;
+type RunOutcome = Result<Completion, InferenceError>;
 
 /// Models on a device with one run slot, and a model that keeps it busy.
-struct Stage {
+struct Fixture {
     cpu: Cpu,
     cache: ModelCache,
 }
 
-impl Stage {
+impl Fixture {
     fn new() -> Self {
         let cpu = Cpu::new();
         let cache = cpu.cache(1);
@@ -58,15 +59,15 @@ impl Stage {
     }
 
     /// Queues all `requests` before the first of them can run, and waits for their outcomes.
-    async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<Outcome> {
+    async fn run_all(&self, pin: &Pin, requests: Vec<RunRequest>) -> Vec<RunOutcome> {
         let blocker = self.blocker().await;
-        let runs: Vec<Run> = requests.into_iter().map(|request| pin.run(request)).collect();
+        let runs: Vec<PendingRun> = requests.into_iter().map(|request| pin.run(request)).collect();
         drop(blocker);
         within(join_all(runs)).await
     }
 
     /// Occupies the slot until it is dropped.
-    async fn blocker(&self) -> Run {
+    async fn blocker(&self) -> PendingRun {
         let pin = self.pin("blocker", &shared_model("good/slow.onnx"), off(), &[]).await;
         let run = pin.run(request(&[("steps", self.cpu.tensor(&[], &[i64::MAX]))]));
         // Until it has begun, more urgent requests would run first.
@@ -95,19 +96,19 @@ async fn within<F: Future>(future: F) -> F::Output {
 }
 
 /// The items of each run, in the order of the requests that carry the run.
-fn executions(outcomes: &[Outcome]) -> Vec<u32> {
+fn executions(outcomes: &[RunOutcome]) -> Vec<u32> {
     let completions = outcomes.iter().filter_map(|outcome| outcome.as_ref().ok());
     completions.filter_map(|completion| completion.execution).map(|Execution { items, .. }| items).collect()
 }
 
-fn output<'a>(outcome: &'a Outcome, name: &str) -> &'a Tensor {
+fn output<'a>(outcome: &'a RunOutcome, name: &str) -> &'a Tensor {
     let outputs = &outcome.as_ref().unwrap().outputs;
     &outputs.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no output {name}")).1
 }
 
 #[tokio::test]
 async fn failing_request_does_not_fail_its_batch() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let pin = stage.pin("gather", &own_model("gather.onnx"), on(), &curve).await;
     let indices = [0_i64, 2, 7, 1];
@@ -123,7 +124,7 @@ async fn failing_request_does_not_fail_its_batch() {
 
 #[tokio::test]
 async fn model_with_dependent_rows_is_not_batched() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let rows: Vec<Vec<f32>> = (0..12).map(|n| (0..4).map(|k| (n * 4 + k) as f32).collect()).collect();
     for (model, is_independent) in [("centred", false), ("matmul", true)] {
@@ -144,7 +145,7 @@ async fn model_with_dependent_rows_is_not_batched() {
 
 #[tokio::test]
 async fn texts_of_different_lengths_are_padded_under_their_mask() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let curve = [(1, 1.0), (2, 1.0), (4, 1.0), (32, 1.0)];
     let lengths = [3_u32, 5, 1, 4];
     let text = |length: u32| {

@@ -12,14 +12,14 @@ mod support;
 use std::collections::HashSet;
 use std::path::Path;
 use support::{Cpu, onnx, own_model, shared_model};
-use weir_inference::{PrepareError, Preparer, Refusal};
+use weir_inference::{PrepareError, Preparer, UploadRefusal};
 use weir_types::{ContentHash, ElementType, ErrorCode, Platform, Port, Precision};
 
 fn port(name: &str, datatype: ElementType, shape: &[Option<u32>]) -> Port {
     Port { name: name.to_owned(), datatype, shape: shape.to_vec() }
 }
 
-async fn refusal(cpu: &Cpu, model: &Path) -> Refusal {
+async fn refusal(cpu: &Cpu, model: &Path) -> UploadRefusal {
     match cpu.prepare(model).await {
         Err(PrepareError::Refused(refusal)) => refusal,
         other => panic!("{}: {other:?}", model.display()),
@@ -61,40 +61,48 @@ async fn every_good_model_is_prepared() {
 #[tokio::test]
 async fn each_bad_model_is_refused_with_its_own_reason() {
     let cpu = Cpu::new();
-    type Expected = (&'static str, fn(&Refusal) -> bool, ErrorCode);
+    type Expected = (&'static str, fn(&UploadRefusal) -> bool, ErrorCode);
     let expected: &[Expected] = &[
-        ("empty", |r| matches!(r, Refusal::Malformed { .. }), ErrorCode::InvalidModel),
-        ("wrong_magic", |r| matches!(r, Refusal::Malformed { .. }), ErrorCode::InvalidModel),
-        ("truncated", |r| matches!(r, Refusal::Malformed { .. }), ErrorCode::InvalidModel),
+        ("empty", |r| matches!(r, UploadRefusal::Malformed { .. }), ErrorCode::InvalidModel),
+        ("wrong_magic", |r| matches!(r, UploadRefusal::Malformed { .. }), ErrorCode::InvalidModel),
+        ("truncated", |r| matches!(r, UploadRefusal::Malformed { .. }), ErrorCode::InvalidModel),
         (
             "deep_nesting",
-            |r| matches!(r, Refusal::Malformed { why } if why.contains("nested")),
+            |r| matches!(r, UploadRefusal::Malformed { why } if why.contains("nested")),
             ErrorCode::InvalidModel,
         ),
-        ("cyclic", |r| matches!(r, Refusal::Cyclic { .. }), ErrorCode::InvalidModel),
-        ("self_loop", |r| matches!(r, Refusal::Cyclic { .. }), ErrorCode::InvalidModel),
-        ("recursive_function", |r| matches!(r, Refusal::Cyclic { .. }), ErrorCode::InvalidModel),
-        ("undefined_input", |r| matches!(r, Refusal::Invalid { .. }), ErrorCode::InvalidModel),
-        ("type_mismatch", |r| matches!(r, Refusal::Invalid { .. }), ErrorCode::InvalidModel),
-        ("negative_dimension", |r| matches!(r, Refusal::Invalid { .. }), ErrorCode::InvalidModel),
-        ("unsupported_op", |r| matches!(r, Refusal::UnsupportedOperator { .. }), ErrorCode::InvalidModel),
+        ("cyclic", |r| matches!(r, UploadRefusal::Cyclic { .. }), ErrorCode::InvalidModel),
+        ("self_loop", |r| matches!(r, UploadRefusal::Cyclic { .. }), ErrorCode::InvalidModel),
+        ("recursive_function", |r| matches!(r, UploadRefusal::Cyclic { .. }), ErrorCode::InvalidModel),
+        ("undefined_input", |r| matches!(r, UploadRefusal::Invalid { .. }), ErrorCode::InvalidModel),
+        ("type_mismatch", |r| matches!(r, UploadRefusal::Invalid { .. }), ErrorCode::InvalidModel),
+        ("negative_dimension", |r| matches!(r, UploadRefusal::Invalid { .. }), ErrorCode::InvalidModel),
+        (
+            "unsupported_op",
+            |r| matches!(r, UploadRefusal::UnsupportedOperator { .. }),
+            ErrorCode::InvalidModel,
+        ),
         (
             "unknown_domain",
-            |r| matches!(r, Refusal::OperatorNotAllowed { operator, .. } if operator == "Launch"),
+            |r| matches!(r, UploadRefusal::OperatorNotAllowed { operator, .. } if operator == "Launch"),
             ErrorCode::OperatorNotAllowed,
         ),
         (
             "future_opset",
-            |r| matches!(r, Refusal::UnsupportedOperator { why } if !why.contains(".h:")),
+            |r| matches!(r, UploadRefusal::UnsupportedOperator { why } if !why.contains(".h:")),
             ErrorCode::InvalidModel,
         ),
-        ("huge_dimension", |r| matches!(r, Refusal::HugeDimension { .. }), ErrorCode::InvalidModel),
-        ("huge_initializer", |r| matches!(r, Refusal::HugeDimension { .. }), ErrorCode::InvalidModel),
-        ("memory_hog", |r| matches!(r, Refusal::HugeDimension { .. }), ErrorCode::InvalidModel),
-        ("external_data", |r| matches!(r, Refusal::ExternalData { .. }), ErrorCode::ExternalData),
-        ("external_data_escape", |r| matches!(r, Refusal::ExternalData { .. }), ErrorCode::ExternalData),
-        ("external_attribute", |r| matches!(r, Refusal::ExternalData { .. }), ErrorCode::ExternalData),
-        ("external_subgraph", |r| matches!(r, Refusal::ExternalData { .. }), ErrorCode::ExternalData),
+        ("huge_dimension", |r| matches!(r, UploadRefusal::HugeDimension { .. }), ErrorCode::InvalidModel),
+        ("huge_initializer", |r| matches!(r, UploadRefusal::HugeDimension { .. }), ErrorCode::InvalidModel),
+        ("memory_hog", |r| matches!(r, UploadRefusal::HugeDimension { .. }), ErrorCode::InvalidModel),
+        ("external_data", |r| matches!(r, UploadRefusal::ExternalData { .. }), ErrorCode::ExternalData),
+        (
+            "external_data_escape",
+            |r| matches!(r, UploadRefusal::ExternalData { .. }),
+            ErrorCode::ExternalData,
+        ),
+        ("external_attribute", |r| matches!(r, UploadRefusal::ExternalData { .. }), ErrorCode::ExternalData),
+        ("external_subgraph", |r| matches!(r, UploadRefusal::ExternalData { .. }), ErrorCode::ExternalData),
     ];
     let mut untried: HashSet<String> = std::fs::read_dir(shared_model("bad"))
         .unwrap()
@@ -130,7 +138,8 @@ async fn operators_that_the_optimiser_makes_are_allowed() {
         let file = cpu.blobs().join("one.onnx");
         std::fs::write(&file, onnx::on_integers_of(&domain, &operator)).unwrap();
         let refused = cpu.prepare(&file).await.err();
-        let is_allowed = !matches!(refused, Some(PrepareError::Refused(Refusal::OperatorNotAllowed { .. })));
+        let is_allowed =
+            !matches!(refused, Some(PrepareError::Refused(UploadRefusal::OperatorNotAllowed { .. })));
         assert!(is_allowed, "{domain}.{operator}: {refused:?}");
     }
 }
@@ -153,10 +162,10 @@ async fn further_operators_are_allowed_by_the_configuration() {
 async fn unsupported_ports_are_named_in_the_refusal() {
     let cpu = Cpu::new();
     assert!(
-        matches!(refusal(&cpu, &own_model("sequence.onnx")).await, Refusal::UnsupportedPort { port, .. } if port == "parts")
+        matches!(refusal(&cpu, &own_model("sequence.onnx")).await, UploadRefusal::UnsupportedPort { port, .. } if port == "parts")
     );
     assert!(
-        matches!(refusal(&cpu, &own_model("no_rank.onnx")).await, Refusal::UnsupportedPort { port, .. } if port == "x")
+        matches!(refusal(&cpu, &own_model("no_rank.onnx")).await, UploadRefusal::UnsupportedPort { port, .. } if port == "x")
     );
 }
 
@@ -169,12 +178,12 @@ async fn exceeded_limits_are_distinct_from_invalid_models() {
     std::fs::write(&large, with_large_weight(&shared_model("good/add.onnx"), 64 << 20)).unwrap();
     let short_of_memory = Cpu::with_prepare_limits(150 << 20, 60_000);
     let found = refusal(&short_of_memory, &large).await;
-    assert_eq!(found, Refusal::OverMemory { bytes_max: 150 << 20 });
+    assert_eq!(found, UploadRefusal::OverMemory { bytes_max: 150 << 20 });
     assert_eq!(PrepareError::from(found).code(), ErrorCode::ModelLimit);
 
     let short_of_time = Cpu::with_prepare_limits(8 << 30, 1_000);
     let found = refusal(&short_of_time, &own_model("laborious.onnx")).await;
-    assert_eq!(found, Refusal::OverTime { cpu_ms_max: 1_000 });
+    assert_eq!(found, UploadRefusal::OverTime { cpu_ms_max: 1_000 });
     assert_eq!(PrepareError::from(found).code(), ErrorCode::ModelLimit);
 }
 
@@ -217,7 +226,7 @@ async fn old_files_and_defaults_do_not_turn_initialisers_into_inputs() {
 async fn crash_of_child_refuses_the_model() {
     let cpu = Cpu::with_prepare_command("/bin/sh", &["-c", "kill -SEGV $$"]);
     let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
-    assert!(matches!(&found, Refusal::Crashed { how } if how.contains("SIGSEGV")), "{found:?}");
+    assert!(matches!(&found, UploadRefusal::Crashed { how } if how.contains("SIGSEGV")), "{found:?}");
 }
 
 /// The clock is paused: it jumps to the next deadline whenever all tasks wait.
@@ -225,7 +234,7 @@ async fn crash_of_child_refuses_the_model() {
 async fn idle_hanging_child_times_out() {
     let cpu = Cpu::with_prepare_command("/bin/sleep", &["600"]);
     let found = refusal(&cpu, &shared_model("good/add.onnx")).await;
-    assert_eq!(found, Refusal::OverTime { cpu_ms_max: 60_000 });
+    assert_eq!(found, UploadRefusal::OverTime { cpu_ms_max: 60_000 });
 }
 
 #[tokio::test]

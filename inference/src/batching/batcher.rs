@@ -2,9 +2,9 @@
 
 mod class;
 
-use super::choose::{self, Choice, Situation};
+use super::choose::{self, BatchChoice, Situation};
 use super::curve::Curve;
-use super::{BatchRules, Fit, Verdict};
+use super::{BatchRules, Fit, TrialVerdict};
 use crate::request::PlacedJob;
 use class::{CHOICES_SKIPPED, Class, PROBING_AHEAD, PROBING_SHARE, probe};
 use parking_lot::Mutex;
@@ -55,7 +55,7 @@ impl Default for Trial {
 
 /// A successful run.
 #[derive(Debug, Clone)]
-pub(crate) struct Ran<'a> {
+pub(crate) struct SuccessfulRun<'a> {
     pub(crate) class: &'a [u32],
     /// The items of each member.
     pub(crate) items: Vec<u32>,
@@ -99,21 +99,21 @@ impl Batcher {
     }
 
     /// Chooses which waiting requests run now.
-    pub(crate) fn choose(&self, class: &[u32], situation: &Situation<'_>) -> Choice {
+    pub(crate) fn choose(&self, class: &[u32], situation: &Situation<'_>) -> BatchChoice {
         let mut learned = self.learned.lock();
         let learned = &mut *learned;
-        let Some(leader) = situation.candidates.first() else { return Choice::Run(vec![0]) };
+        let Some(leader) = situation.candidates.first() else { return BatchChoice::Run(vec![0]) };
         let known = learned.class(class, self);
-        let Some(own_ns) = known.curve.estimate_ns(leader.items) else { return Choice::Run(vec![0]) };
+        let Some(own_ns) = known.curve.estimate_ns(leader.items) else { return BatchChoice::Run(vec![0]) };
         match learned.trial {
-            Trial::Failed | Trial::UnderWay(_) => return Choice::Run(vec![0]),
-            Trial::Open(_) if situation.candidates.len() < 2 => return Choice::Run(vec![0]),
+            Trial::Failed | Trial::UnderWay(_) => return BatchChoice::Run(vec![0]),
+            Trial::Open(_) if situation.candidates.len() < 2 => return BatchChoice::Run(vec![0]),
             Trial::Open(trials) => {
                 if leader.slack_ns < TRIAL_RUNS * own_ns {
-                    return Choice::Run(vec![0]);
+                    return BatchChoice::Run(vec![0]);
                 }
                 learned.trial = Trial::UnderWay(trials);
-                return Choice::TryOut;
+                return BatchChoice::TryOut;
             }
             Trial::Passed => {}
         }
@@ -123,7 +123,7 @@ impl Batcher {
         let Class { curve, credit_ns, choices, next_probe, items_max, .. } = known;
         let items_max = (*items_max).min(self.rules.size_max);
         if items_max < 2 {
-            return Choice::Run(vec![0]);
+            return BatchChoice::Run(vec![0]);
         }
         let credit_ns = *credit_ns.get_or_insert(PROBING_AHEAD * own_ns);
         let curve = &*curve;
@@ -133,7 +133,7 @@ impl Batcher {
     }
 
     /// Records a successful run.
-    pub(crate) fn ran(&self, ran: &Ran<'_>) {
+    pub(crate) fn ran(&self, ran: &SuccessfulRun<'_>) {
         let mut learned = self.learned.lock();
         let time_ns = u64::try_from(ran.time.as_nanos()).unwrap_or(u64::MAX);
         let class = learned.class(ran.class, self);
@@ -157,15 +157,15 @@ impl Batcher {
     }
 
     /// Records the verdict of a trial. Returns whether it decides if requests may run together.
-    pub(crate) fn tried(&self, verdict: Verdict) -> bool {
+    pub(crate) fn tried(&self, verdict: TrialVerdict) -> bool {
         let mut learned = self.learned.lock();
         let Trial::UnderWay(trials) = learned.trial else { return false };
         learned.trial = match verdict {
-            Verdict::Same => Trial::Passed,
-            Verdict::Differs => Trial::Failed,
-            Verdict::Failed if trials + 1 >= TRIALS_MAX => Trial::Failed,
-            Verdict::Failed => Trial::Open(trials + 1),
-            Verdict::Unclear => Trial::Open(trials),
+            TrialVerdict::Same => Trial::Passed,
+            TrialVerdict::Differs => Trial::Failed,
+            TrialVerdict::Failed if trials + 1 >= TRIALS_MAX => Trial::Failed,
+            TrialVerdict::Failed => Trial::Open(trials + 1),
+            TrialVerdict::Unclear => Trial::Open(trials),
         };
         self.has_failed.store(learned.trial == Trial::Failed, Ordering::Relaxed);
         !matches!(learned.trial, Trial::Open(_))
@@ -205,7 +205,7 @@ impl Learned {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Candidate;
+    use super::super::WaitingRequest;
     use super::*;
     use weir_types::{Batching, BatchingMode, ElementType, Port, Signature};
 
@@ -223,10 +223,10 @@ mod tests {
         Batcher::new(rules, profile)
     }
 
-    fn choose(batcher: &Batcher, waiting: usize) -> Choice {
+    fn choose(batcher: &Batcher, waiting: usize) -> BatchChoice {
         let slack_ns = f64::INFINITY;
         let candidates =
-            vec![Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }; waiting];
+            vec![WaitingRequest { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }; waiting];
         let free_slots = 0;
         let is_busy = false;
         let others_priority = None;
@@ -237,30 +237,30 @@ mod tests {
         batcher.choose(&[], &situation)
     }
 
-    fn size(choice: &Choice) -> usize {
+    fn size(choice: &BatchChoice) -> usize {
         match choice {
-            Choice::Run(members) => members.len(),
-            Choice::TryOut | Choice::Wait(_) => 0,
+            BatchChoice::Run(members) => members.len(),
+            BatchChoice::TryOut | BatchChoice::Wait(_) => 0,
         }
     }
 
     #[test]
     fn requests_are_trialled_once_before_batching() {
-        for (verdict, then) in [(Verdict::Same, 8), (Verdict::Differs, 1)] {
+        for (verdict, then) in [(TrialVerdict::Same, 8), (TrialVerdict::Differs, 1)] {
             let batcher = batcher(BatchingMode::Auto);
             assert_eq!(size(&choose(&batcher, 1)), 1, "one by itself is no occasion");
-            assert_eq!(choose(&batcher, 8), Choice::TryOut);
+            assert_eq!(choose(&batcher, 8), BatchChoice::TryOut);
             assert_eq!(size(&choose(&batcher, 8)), 1, "that is under way");
-            assert!(!batcher.tried(Verdict::Unclear), "nothing was shown");
-            assert_eq!(choose(&batcher, 8), Choice::TryOut);
+            assert!(!batcher.tried(TrialVerdict::Unclear), "nothing was shown");
+            assert_eq!(choose(&batcher, 8), BatchChoice::TryOut);
             assert!(batcher.tried(verdict));
             assert_eq!((size(&choose(&batcher, 8)), batcher.is_idle()), (then, then == 1));
         }
         let unclear = batcher(BatchingMode::Auto);
         for _ in 0..TRIALS_MAX {
-            assert_eq!(choose(&unclear, 8), Choice::TryOut);
+            assert_eq!(choose(&unclear, 8), BatchChoice::TryOut);
             assert!(!unclear.is_idle());
-            unclear.tried(Verdict::Failed);
+            unclear.tried(TrialVerdict::Failed);
         }
         assert!(unclear.is_idle());
         assert_eq!(size(&choose(&batcher(BatchingMode::On), 8)), 8);

@@ -19,13 +19,13 @@ mod gather;
 
 use super::BatchRules;
 use super::curve::Curve;
-use gather::{Batch, MARGIN, Places, SAVING_MIN, Step};
+use gather::{Batch, BatchLimits, CandidateRun, MARGIN, SAVING_MIN};
 
 /// The fraction of its time by which a run may exceed the best run in exchange for being smaller.
 const TOLERANCE: f64 = 0.02;
 /// A waiting request.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Candidate {
+pub(crate) struct WaitingRequest {
     pub(crate) items: u32,
     pub(crate) bytes: u64,
     /// Lower is more urgent.
@@ -41,7 +41,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Situation<'a> {
     /// Requests of one class: the first in line, followed by the others in the order of their
     /// arrival.
-    pub(crate) candidates: &'a [Candidate],
+    pub(crate) candidates: &'a [WaitingRequest],
     /// All requests that wait for the model, including those that are not candidates.
     pub(crate) waiting: usize,
     /// Other slots that could run some of the candidates now.
@@ -57,7 +57,7 @@ pub(crate) struct Situation<'a> {
 
 /// Decision for a free slot.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Choice {
+pub(crate) enum BatchChoice {
     /// Run these requests together: positions among the candidates, at least one.
     Run(Vec<usize>),
     /// Run the first in line alone, followed by a trial of whether requests of its class can be
@@ -76,12 +76,12 @@ pub(super) fn choose(
     rules: &BatchRules,
     items_max: u32,
     probe: impl FnOnce(u32) -> Option<u32>,
-) -> Choice {
+) -> BatchChoice {
     let candidates = situation.candidates;
     let order = order(situation, curve);
     let members_max = candidates.len().div_ceil(situation.free_slots + 1);
     let others_slack_ns = situation.others_slack_ns;
-    let places = Places { candidates, members_max, items_max, others_slack_ns, curve };
+    let places = BatchLimits { candidates, members_max, items_max, others_slack_ns, curve };
     let first_items = order.iter().take(members_max).filter_map(|position| candidates.get(*position));
     let available = first_items.fold(0_u32, |items, one| items.saturating_add(one.items)).min(items_max);
     if let Some(batch) =
@@ -98,9 +98,9 @@ pub(super) fn choose(
     {
         return others.run(last);
     }
-    let Some(step) = all.steps.get(chosen) else { return Choice::Run(vec![0]) };
+    let Some(step) = all.steps.get(chosen) else { return BatchChoice::Run(vec![0]) };
     match waits(situation, step, curve, rules) {
-        Some(for_ns) => Choice::Wait(for_ns),
+        Some(for_ns) => BatchChoice::Wait(for_ns),
         None => all.run(chosen),
     }
 }
@@ -140,15 +140,15 @@ fn order(situation: &Situation<'_>, curve: &Curve) -> Vec<usize> {
     order
 }
 
-fn can_be_in_time(one: &Candidate, curve: &Curve) -> bool {
+fn can_be_in_time(one: &WaitingRequest, curve: &Curve) -> bool {
     curve.estimate_ns(one.items).is_none_or(|time_ns| one.slack_ns >= time_ns)
 }
 
 /// A run of about `size` items, if it makes no request late that would be in time.
-fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: bool) -> Option<Batch> {
+fn measuring(places: &BatchLimits<'_>, order: &[usize], size: u32, is_overloaded: bool) -> Option<Batch> {
     let time_ns = places.curve.bound_ns(size)? * MARGIN;
     let mut patient = places.patient(order, time_ns);
-    let is_made_late = |one: &Candidate| {
+    let is_made_late = |one: &WaitingRequest| {
         let own_ns = places.curve.estimate_ns(one.items).unwrap_or_default();
         (own_ns..time_ns + own_ns).contains(&one.slack_ns)
     };
@@ -160,7 +160,7 @@ fn measuring(places: &Places<'_>, order: &[usize], size: u32, is_overloaded: boo
     if patient.first() != order.first() {
         places.keep_as_urgent(&mut patient);
     }
-    let batch = Places { items_max: size, ..*places }.gather(&patient);
+    let batch = BatchLimits { items_max: size, ..*places }.gather(&patient);
     let items = batch.steps.last()?.items;
     (items > Curve::near(size) && items <= size).then_some(batch)
 }
@@ -176,7 +176,7 @@ fn rest_max(situation: &Situation<'_>, items: u32, members: usize) -> u32 {
 /// The step after which all waiting requests finish soonest, if the remaining requests run at the
 /// least cost per item that runs of at most `rest_max` items have. Of nearly equal steps, the
 /// smallest.
-fn best(steps: &[Step], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usize {
+fn best(steps: &[CandidateRun], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usize {
     let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return 0 };
     // Sizes that the waiting requests cannot reach do not count: requests would wait for a saving
     // that never happens.
@@ -186,13 +186,13 @@ fn best(steps: &[Step], rest_max: u32, curve: &Curve, rules: &BatchRules) -> usi
     };
     let least_ns = curve.least_cost_ns(sizes).unwrap_or(f64::INFINITY).min(first.cost_ns());
     // Time of a run beyond the least cost of its items.
-    let excess_ns = |step: &Step| step.time_ns - f64::from(step.items) * least_ns;
+    let excess_ns = |step: &CandidateRun| step.time_ns - f64::from(step.items) * least_ns;
     let paying = steps.iter().enumerate().skip(1).filter(|(position, step)| {
         let next = steps.get(position + 1).map_or(u32::MAX, |next| next.items);
         step.pays() && is_preferred(step.items, next, last.items, rules)
     });
     let least_excess_ns = paying.clone().map(|(_, step)| excess_ns(step)).fold(excess_ns(first), f64::min);
-    let is_good = |step: &Step| excess_ns(step) - least_excess_ns <= TOLERANCE * step.time_ns;
+    let is_good = |step: &CandidateRun| excess_ns(step) - least_excess_ns <= TOLERANCE * step.time_ns;
     let mut good = std::iter::once((0, first)).chain(paying).filter(|(_, step)| is_good(step));
     good.next().map_or(0, |(position, _)| position)
 }
@@ -208,7 +208,7 @@ fn is_preferred(items: u32, next: u32, available: u32, rules: &BatchRules) -> bo
 
 /// The run without the requests that would keep it small, if that leaves more requests in time.
 fn passing_by(
-    places: &Places<'_>,
+    places: &BatchLimits<'_>,
     order: &[usize],
     (kept, chosen, rest_max): (&Batch, usize, u32),
     is_overloaded: bool,
@@ -216,9 +216,9 @@ fn passing_by(
 ) -> Option<(Batch, usize)> {
     let first = kept.steps.get(chosen)?;
     // The run without any deadlines.
-    let unhurried = |one: &Candidate| Candidate { slack_ns: f64::INFINITY, ..*one };
-    let unhurried: Vec<Candidate> = places.candidates.iter().map(unhurried).collect();
-    let wanted = Places { candidates: &unhurried, ..*places }.gather(order);
+    let unhurried = |one: &WaitingRequest| WaitingRequest { slack_ns: f64::INFINITY, ..*one };
+    let unhurried: Vec<WaitingRequest> = places.candidates.iter().map(unhurried).collect();
+    let wanted = BatchLimits { candidates: &unhurried, ..*places }.gather(order);
     let wanted = wanted.steps.get(best(&wanted.steps, rest_max, places.curve, rules))?;
     if wanted.items <= first.items {
         return None;
@@ -249,7 +249,7 @@ fn is_overloaded(situation: &Situation<'_>, curve: &Curve) -> bool {
 
 /// Time to wait for more requests, in nanoseconds; `None`: run `step` now. Waits only if the owner
 /// allows a delay and the device is busy.
-fn waits(situation: &Situation<'_>, step: &Step, curve: &Curve, rules: &BatchRules) -> Option<f64> {
+fn waits(situation: &Situation<'_>, step: &CandidateRun, curve: &Curve, rules: &BatchRules) -> Option<f64> {
     let delay_max_ns = rules.queue_delay_max.as_nanos() as f64;
     if !situation.is_busy || delay_max_ns == 0.0 {
         return None;

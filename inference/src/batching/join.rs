@@ -10,7 +10,7 @@ use weir_device::Arena;
 use weir_types::Shape;
 
 /// Several jobs joined into one.
-pub(crate) struct Joined {
+pub(crate) struct JoinedJobs {
     pub(crate) job: Job,
     /// Bytes of its inputs.
     pub(crate) input_bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) fn join(
     jobs: &[&Job],
     length_min: u32,
     arena: &Arena,
-) -> Result<Joined, InferenceError> {
+) -> Result<JoinedJobs, InferenceError> {
     let parts: Vec<JobShare> = jobs.iter().map(|job| part(rules, job)).collect();
     let length = parts.iter().filter_map(|part| part.length).max().map(|length| length.max(length_min));
     let items = parts.iter().map(|part| part.items).sum();
@@ -56,7 +56,7 @@ pub(crate) fn join(
     let input_bytes = bytes(&inputs);
     let own_bytes: u64 = jobs.iter().map(|job| bytes(&job.inputs)).sum();
     let padding_bytes = input_bytes.saturating_sub(own_bytes);
-    Ok(Joined { job: Job { inputs, outputs }, input_bytes, padding_bytes, parts, items, length })
+    Ok(JoinedJobs { job: Job { inputs, outputs }, input_bytes, padding_bytes, parts, items, length })
 }
 
 fn part(rules: &BatchRules, job: &Job) -> JobShare {
@@ -110,7 +110,7 @@ fn rows(tensor: &Tensor) -> Option<(usize, usize)> {
     Some((count, tensor.data().len().checked_div(count)?))
 }
 
-impl Joined {
+impl JoinedJobs {
     /// Number of jobs.
     pub(crate) fn len(&self) -> usize {
         self.parts.len()

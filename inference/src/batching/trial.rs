@@ -5,7 +5,7 @@
 //! The trial therefore runs a request alone, and then together with another request, before it and
 //! behind it, with padding where requests could be padded. The answers must agree, up to rounding.
 
-use super::{BatchRules, Joined, join};
+use super::{BatchRules, JoinedJobs, join};
 use crate::backend::Session;
 use crate::error::InferenceError;
 use crate::interrupt::Interrupt;
@@ -23,7 +23,7 @@ const PADDING: u32 = 7;
 
 /// Result of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum TrialVerdict {
     /// The answers agree.
     Same,
     /// The answers differ.
@@ -41,26 +41,26 @@ pub(crate) fn try_out(
     job: &Job,
     session: &mut dyn Session,
     (arena, interrupt): (&Arena, &Interrupt),
-) -> Verdict {
-    let Some(other) = another(job, arena) else { return Verdict::Unclear };
+) -> TrialVerdict {
+    let Some(other) = another(job, arena) else { return TrialVerdict::Unclear };
     let all = (0..signature.outputs.len()).collect();
     let job = Job { outputs: all, ..job.clone() };
-    let mut trial = || -> Result<Verdict, InferenceError> {
+    let mut trial = || -> Result<TrialVerdict, InferenceError> {
         let alone = session.run(&job, interrupt)?;
         let length = rules.mask.and_then(|mask| job.inputs.get(mask)?.shape().dimensions().get(1).copied());
         let length_min = length.map_or(0, |length| length.saturating_add(PADDING));
         for (jobs, place) in [([&job, &other], 0), ([&other, &job], 1)] {
-            let joined: Joined = join(rules, &jobs, length_min, arena)?;
+            let joined: JoinedJobs = join(rules, &jobs, length_min, arena)?;
             let together = session.run(&joined.job, interrupt)?;
             let parted = joined.part(&together, signature, arena)?;
             let own = parted.as_ref().and_then(|parted| parted.get(place));
             if own.is_none_or(|own| !are_same(&alone, own)) {
-                return Ok(Verdict::Differs);
+                return Ok(TrialVerdict::Differs);
             }
         }
-        Ok(Verdict::Same)
+        Ok(TrialVerdict::Same)
     };
-    let failed = |_| if interrupt.reason().is_some() { Verdict::Unclear } else { Verdict::Failed };
+    let failed = |_| if interrupt.reason().is_some() { TrialVerdict::Unclear } else { TrialVerdict::Failed };
     trial().unwrap_or_else(failed)
 }
 
@@ -161,9 +161,9 @@ mod tests {
     use weir_types::{Batching, Port, Shape};
 
     /// A model with one float input and one float output, as a function of all rows.
-    struct Model(fn(&[Vec<f32>]) -> Vec<Vec<f32>>);
+    struct FunctionModel(fn(&[Vec<f32>]) -> Vec<Vec<f32>>);
 
-    impl Session for Model {
+    impl Session for FunctionModel {
         fn run(&mut self, job: &Job, _: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
             let input = &job.inputs[0];
             let width = input.shape().dimensions()[1] as usize;
@@ -180,13 +180,13 @@ mod tests {
         Tensor::new(ElementType::Fp32, shape, Arena::new(1 << 20).copy_of(&data).unwrap()).unwrap()
     }
 
-    fn verdict(model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>, rows: &[Vec<f32>]) -> Verdict {
+    fn verdict(model: fn(&[Vec<f32>]) -> Vec<Vec<f32>>, rows: &[Vec<f32>]) -> TrialVerdict {
         let port = Port { name: "x".into(), datatype: ElementType::Fp32, shape: vec![None, None] };
         let signature = Signature { inputs: vec![port.clone()], outputs: vec![port] };
         let rules = BatchRules::for_signature(&signature, &Batching::default()).unwrap().unwrap();
         let job = Job { inputs: vec![floats(rows)], outputs: vec![0] };
         let arena = Arena::new(1 << 20);
-        try_out(&rules, &signature, &job, &mut Model(model), (&arena, &Interrupt::default()))
+        try_out(&rules, &signature, &job, &mut FunctionModel(model), (&arena, &Interrupt::default()))
     }
 
     #[test]
@@ -211,9 +211,9 @@ mod tests {
         let all_in_one = |rows: &[Vec<f32>]| vec![vec![rows.iter().flatten().sum::<f32>()]];
         for row in [vec![1.0, -2.0, 3.0], vec![0.0, 0.0], vec![5.0]] {
             let rows = [row];
-            assert_eq!(verdict(each, &rows), Verdict::Same, "{rows:?}");
+            assert_eq!(verdict(each, &rows), TrialVerdict::Same, "{rows:?}");
             for model in [less_mean, running, reversed, all_in_one] {
-                assert_eq!(verdict(model, &rows), Verdict::Differs, "{rows:?}");
+                assert_eq!(verdict(model, &rows), TrialVerdict::Differs, "{rows:?}");
             }
         }
     }

@@ -5,7 +5,7 @@
 //! and the scheduler does not see the model as loaded. If the transfer fails, the waiting runs
 //! return the error and the model is unloaded; the next acquire loads it again.
 
-use super::Shared;
+use super::CacheShared;
 use super::resident::Resident;
 use crate::meter::Used;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 /// Storage tier of the models in profiles: weights are mapped files.
 const TIER: &str = "disk";
 
-impl Shared {
+impl CacheShared {
     /// On the loader thread: waits until the weights of a model have arrived. The load started at
     /// `began`.
     pub(super) fn see_arrive(self: &Arc<Self>, resident: &Arc<Resident>, began: Instant) {

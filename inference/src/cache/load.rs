@@ -2,11 +2,11 @@
 //! in the order of the requests.
 
 use super::resident::Resident;
-use super::{CacheEntry, Pin, Shared, State};
+use super::{CacheEntry, CacheShared, CacheState, Pin};
 use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
 use crate::error::InferenceError;
-use crate::footprint::{Footprint, Together};
+use crate::footprint::{CombinedSize, Footprint};
 use crate::meter::Used;
 use crate::threads::{Lane, LaneSlots};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ type Waiting = oneshot::Sender<Result<Pin, InferenceError>>;
 /// Queues the load of an absent model on the loader thread. The receiver is ready once the model is
 /// loaded.
 pub(super) fn begin(
-    shared: &Arc<Shared>,
-    state: &mut State,
+    shared: &Arc<CacheShared>,
+    state: &mut CacheState,
     source: &Arc<ModelSource>,
     victims: &[ModelId],
 ) -> Result<oneshot::Receiver<Result<Pin, InferenceError>>, InferenceError> {
@@ -48,8 +48,8 @@ pub(super) fn begin(
 /// On the loader thread: registers the reload of an absent model, without waiting callers. Returns
 /// the lane for the load.
 pub(super) fn begin_again(
-    shared: &Arc<Shared>,
-    state: &mut State,
+    shared: &Arc<CacheShared>,
+    state: &mut CacheState,
     source: &Arc<ModelSource>,
 ) -> Result<Lane, InferenceError> {
     let (footprint, _) = room(shared, state, source, &[])?;
@@ -62,8 +62,8 @@ pub(super) fn begin_again(
 
 /// Estimated footprint of a model, and the `victims` that must be evicted for it.
 fn room(
-    shared: &Shared,
-    state: &State,
+    shared: &CacheShared,
+    state: &CacheState,
     source: &ModelSource,
     victims: &[ModelId],
 ) -> Result<(Footprint, Vec<Arc<Resident>>), InferenceError> {
@@ -75,13 +75,13 @@ fn room(
 }
 
 /// The lane that runs of a model queue in.
-fn lane(shared: &Shared, state: &mut State, source: &ModelSource) -> Lane {
+fn lane(shared: &CacheShared, state: &mut CacheState, source: &ModelSource) -> Lane {
     let slots = LaneSlots::new(slots(shared, source));
     let number = state.lane(shared.backend.in_turn(source));
     Lane { number, tenant: source.id().tenant.clone(), slots, batcher: batcher(shared, source) }
 }
 
-impl Shared {
+impl CacheShared {
     /// Queues an unpinned model on the loader thread to be freed. Does not block, and may be called
     /// twice.
     pub(super) fn free(self: &Arc<Self>, resident: &Arc<Resident>) {
@@ -123,7 +123,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CacheState {
     pub(super) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
@@ -162,7 +162,7 @@ impl State {
     ) -> Result<Vec<Arc<Resident>>, Lacking> {
         let mut there = self.lasting();
         let is_over =
-            |there: &Together| there.bytes().saturating_add(there.missing_bytes(needed)) > capacity_bytes;
+            |there: &CombinedSize| there.bytes().saturating_add(there.missing_bytes(needed)) > capacity_bytes;
         let mut evicted = Vec::new();
         for victim in self.evictable(victims) {
             if !is_over(&there) {
@@ -180,7 +180,7 @@ impl State {
     }
 
     /// Memory that is still taken after the loader thread has done its queued work.
-    fn lasting(&self) -> Together {
+    fn lasting(&self) -> CombinedSize {
         let is_leaving = |entry: &&CacheEntry| matches!(entry, CacheEntry::Unloading { resident, .. } if resident.is_freeing());
         self.entries.values().filter(|entry| !is_leaving(entry)).map(CacheEntry::footprint).collect()
     }
@@ -194,7 +194,12 @@ struct Lacking {
 
 /// On the loader thread: makes room, loads the model, answers all waiting callers, and waits for
 /// the weights to arrive.
-pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, victims: &[Arc<Resident>]) {
+pub(super) fn load(
+    shared: Arc<CacheShared>,
+    source: Arc<ModelSource>,
+    lane: Lane,
+    victims: &[Arc<Resident>],
+) {
     // Answers even if the backend panics.
     let mut answer = LoadPromise { shared, source, is_given: false };
     for victim in victims {
@@ -221,7 +226,11 @@ pub(super) fn load(shared: Arc<Shared>, source: Arc<ModelSource>, lane: Lane, vi
     }
 }
 
-fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Result<Resident, InferenceError> {
+fn load_resident(
+    shared: &CacheShared,
+    source: &Arc<ModelSource>,
+    lane: Lane,
+) -> Result<Resident, InferenceError> {
     let model = shared.backend.load(source)?;
     Resident::new(source.clone(), lane, model)
 }
@@ -229,7 +238,7 @@ fn load_resident(shared: &Shared, source: &Arc<ModelSource>, lane: Lane) -> Resu
 /// Sends the outcome of a load to all waiting callers. If dropped without an outcome, sends a
 /// failure.
 struct LoadPromise {
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     source: Arc<ModelSource>,
     is_given: bool,
 }
@@ -324,7 +333,7 @@ struct LoadingEnd {
     unloading: Vec<oneshot::Sender<()>>,
 }
 
-impl State {
+impl CacheState {
     /// Removes the entry of a load.
     fn end_loading(&mut self, key: &ModelKey) -> LoadingEnd {
         let Some(CacheEntry::Loading { footprint, waiting, unloading }) = self.entries.remove(key) else {
@@ -336,18 +345,18 @@ impl State {
 
 /// Estimated footprint of a model: at least the measured footprint of an earlier load, or else of
 /// the trial load at upload.
-fn estimate(shared: &Shared, source: &ModelSource) -> Footprint {
+fn estimate(shared: &CacheShared, source: &ModelSource) -> Footprint {
     shared.backend.footprint(source).at_least(shared.profiles.get(&source.key).resident_bytes)
 }
 
-fn slots(shared: &Shared, source: &ModelSource) -> usize {
+fn slots(shared: &CacheShared, source: &ModelSource) -> usize {
     let asked = source.slots.and_then(|slots| usize::try_from(slots).ok());
     asked.unwrap_or(shared.config.slots).clamp(1, shared.config.slots)
 }
 
 /// The batcher of a model. Rules that do not fit the model were either refused at the push or come
 /// from an older version.
-fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
+fn batcher(shared: &CacheShared, source: &ModelSource) -> Option<Arc<Batcher>> {
     let rules = BatchRules::for_signature(&source.prepared.signature, &source.batching);
     let rules = rules
         .inspect_err(|error| warn!(model = %source.id(), %error, "batching disabled for the model"))
@@ -355,7 +364,7 @@ fn batcher(shared: &Shared, source: &ModelSource) -> Option<Arc<Batcher>> {
     Some(Arc::new(Batcher::new(rules, shared.profiles.get(&source.key))))
 }
 
-fn no_room(shared: &Shared, model: &ModelId, needed_bytes: u64, free_bytes: u64) -> InferenceError {
+fn no_room(shared: &CacheShared, model: &ModelId, needed_bytes: u64, free_bytes: u64) -> InferenceError {
     let capacity_bytes = shared.capacity_bytes();
     InferenceError::NoRoom { model: model.clone(), needed_bytes, free_bytes, capacity_bytes }
 }

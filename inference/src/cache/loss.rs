@@ -1,6 +1,6 @@
 //! Loss of a device, with everything in its memory, and its recovery.
 
-use super::{CacheEntry, Shared};
+use super::{CacheEntry, CacheShared};
 use crate::error::InferenceError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub enum Health {
     Lost(Arc<str>),
 }
 
-impl Shared {
+impl CacheShared {
     /// Why the device is lost, while it is.
     pub(super) fn lost(&self) -> Option<Arc<str>> {
         self.state.lock().lost.clone()

@@ -1,9 +1,9 @@
 //! Runs of a model that serve only to measure it.
 
-use super::Shared;
+use super::CacheShared;
 use super::pool::Pool;
 use super::resident::Pin;
-use super::run::Run;
+use super::run::PendingRun;
 use crate::error::InferenceError;
 use crate::request::RunRequest;
 use crate::threads::{Lane, LaneSlots, shutting_down};
@@ -39,13 +39,13 @@ impl Pin {
 
 impl Probe {
     /// Starts a run, as [`Pin::run`] does.
-    pub fn run(&self, request: RunRequest) -> Run {
-        Run::start_in(self.pin.clone(), self.lane.clone(), Some(self.pool.clone()), request)
+    pub fn run(&self, request: RunRequest) -> PendingRun {
+        PendingRun::start_in(self.pin.clone(), self.lane.clone(), Some(self.pool.clone()), request)
     }
 
     /// Returns idle run memory (of all models) to the system, and reports the memory that remains.
     pub async fn trimmed_run_memory_bytes(&self) -> Result<u64, InferenceError> {
-        self.run_memory_after(Shared::trim).await
+        self.run_memory_after(CacheShared::trim).await
     }
 
     /// Memory that runs of all models hold for intermediate tensors.
@@ -54,7 +54,7 @@ impl Probe {
     }
 
     /// Runs on the loader thread, since both steps may block.
-    async fn run_memory_after(&self, first: fn(&Shared)) -> Result<u64, InferenceError> {
+    async fn run_memory_after(&self, first: fn(&CacheShared)) -> Result<u64, InferenceError> {
         let shared = self.pin.shared().clone();
         let (reply, told) = oneshot::channel();
         self.pin.shared().runs.load(Box::new(move || {

@@ -8,7 +8,7 @@
 use super::load;
 use super::resident::Resident;
 use super::setting::RunSetting;
-use super::{CacheEntry, Shared, State};
+use super::{CacheEntry, CacheShared, CacheState};
 use crate::backend::{ModelKey, ModelSource};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ impl Reloads {
     }
 }
 
-impl Shared {
+impl CacheShared {
     /// Queues the next reload behind the loader thread's other work, if the device is up.
     pub(super) fn reload(self: &Arc<Self>) {
         let mut state = self.state.lock();
@@ -118,7 +118,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl CacheState {
     /// Resident models, with the time of their last use.
     pub(super) fn used(&self) -> Vec<(u64, Arc<Resident>)> {
         let resident = |entry: &CacheEntry| match entry {

@@ -6,7 +6,7 @@
 //! so that the sum of all shares is the memory taken.
 
 use super::super::backend::ModelKey;
-use crate::footprint::{Footprint, Part};
+use crate::footprint::{Footprint, SharedPart};
 use crate::meter::{Meter, Used, parted};
 use std::collections::{BTreeMap, HashMap};
 use weir_device::Device;
@@ -18,7 +18,7 @@ pub(super) struct Residency {
     /// Models by order of entry.
     holders: HashMap<u64, Holder>,
     keys: HashMap<ModelKey, u64>,
-    parts: HashMap<Part, Holding>,
+    parts: HashMap<SharedPart, Holding>,
     count: u64,
 }
 
@@ -88,7 +88,7 @@ impl Residency {
     }
 
     /// Withdraws the shares in a part, changes its holders, and distributes the shares again.
-    fn change(&mut self, now_ns: u64, part: &Part, change: impl FnOnce(&mut Holding)) {
+    fn change(&mut self, now_ns: u64, part: &SharedPart, change: impl FnOnce(&mut Holding)) {
         let holders = &mut self.holders;
         let device = self.device;
         let holding = self.parts.entry(*part).or_default();
@@ -135,7 +135,7 @@ fn shares(holding: &Holding) -> Vec<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::footprint::Together;
+    use crate::footprint::CombinedSize;
     use proptest::prelude::*;
     use weir_types::{ContentHash, ModelId, Name, Version};
 
@@ -147,8 +147,8 @@ mod tests {
         ModelKey { id, generation: 1 }
     }
 
-    fn part(number: u8) -> (Part, u64) {
-        (Part { hash: ContentHash::from_content(&[number]), family: None }, 10 * u64::from(number) + 7)
+    fn part(number: u8) -> (SharedPart, u64) {
+        (SharedPart { hash: ContentHash::from_content(&[number]), family: None }, 10 * u64::from(number) + 7)
     }
 
     fn byte_ns(meter: &Meter) -> u128 {
@@ -176,19 +176,19 @@ mod tests {
 
     /// A model enters or leaves, or its meter is read, after a time.
     #[derive(Debug, Clone)]
-    enum Event {
+    enum ResidencyEvent {
         Enter(usize, u64, u64, Vec<u8>),
         Leave(usize, u64),
         Settle,
     }
 
-    fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
+    fn events() -> impl Strategy<Value = Vec<(u64, ResidencyEvent)>> {
         let parts = prop::collection::btree_set(0..12_u8, 0..6).prop_map(|parts| parts.into_iter().collect());
         let event = prop_oneof![
             3 => (0..TENANTS.len(), 0..4_u64, 0..1_000_u64, parts)
-                .prop_map(|(tenant, model, own, parts)| Event::Enter(tenant, model, own, parts)),
-            2 => (0..TENANTS.len(), 0..4_u64).prop_map(|(tenant, model)| Event::Leave(tenant, model)),
-            1 => Just(Event::Settle),
+                .prop_map(|(tenant, model, own, parts)| ResidencyEvent::Enter(tenant, model, own, parts)),
+            2 => (0..TENANTS.len(), 0..4_u64).prop_map(|(tenant, model)| ResidencyEvent::Leave(tenant, model)),
+            1 => Just(ResidencyEvent::Settle),
         ];
         prop::collection::vec((0..1_000_u64, event), 1..60)
     }
@@ -205,23 +205,23 @@ mod tests {
             for (time_ns, event) in events {
                 now_ns += time_ns;
                 // Reference computation.
-                taken += u128::from(there.values().collect::<Together>().bytes()) * u128::from(time_ns);
+                taken += u128::from(there.values().collect::<CombinedSize>().bytes()) * u128::from(time_ns);
                 match event {
-                    Event::Enter(tenant, model, own, parts) => {
+                    ResidencyEvent::Enter(tenant, model, own, parts) => {
                         let key = key(TENANTS[tenant], model);
                         let footprint = Footprint::new(own, parts.into_iter().map(part));
                         residency.enter(now_ns, &key, &footprint, &tenants[tenant]);
                         there.insert(key, footprint);
                     }
-                    Event::Leave(tenant, model) => {
+                    ResidencyEvent::Leave(tenant, model) => {
                         let key = key(TENANTS[tenant], model);
                         residency.leave(now_ns, &key);
                         there.remove(&key);
                     }
-                    Event::Settle => residency.settle(now_ns),
+                    ResidencyEvent::Settle => residency.settle(now_ns),
                 }
                 let charged: u64 = residency.holders.values().map(|holder| holder.bytes).sum();
-                prop_assert_eq!(charged, there.values().collect::<Together>().bytes());
+                prop_assert_eq!(charged, there.values().collect::<CombinedSize>().bytes());
             }
             residency.settle(now_ns);
             prop_assert_eq!(tenants.iter().map(byte_ns).sum::<u128>(), taken);

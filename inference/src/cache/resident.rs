@@ -1,8 +1,8 @@
 //! A model in the device's memory, and the pin that keeps it there.
 
-use super::Shared;
+use super::CacheShared;
 use super::pool::{Pool, Pooled};
-use super::run::Run;
+use super::run::PendingRun;
 use crate::backend::{Model, ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
@@ -18,7 +18,7 @@ use weir_types::{Measured, ModelId, Signature};
 /// Keeps a model in the device's memory until it drops, and runs the model. Cheap to clone.
 pub struct Pin {
     resident: Arc<Resident>,
-    shared: Arc<Shared>,
+    shared: Arc<CacheShared>,
     load_time: Option<Duration>,
 }
 
@@ -60,7 +60,11 @@ const THREADS: u32 = 1;
 
 impl Pin {
     /// The caller holds the cache's lock, or another pin of the same model.
-    pub(super) fn new(resident: &Arc<Resident>, shared: &Arc<Shared>, load_time: Option<Duration>) -> Self {
+    pub(super) fn new(
+        resident: &Arc<Resident>,
+        shared: &Arc<CacheShared>,
+        load_time: Option<Duration>,
+    ) -> Self {
         resident.pins.fetch_add(1, Ordering::AcqRel);
         Self { resident: resident.clone(), shared: shared.clone(), load_time }
     }
@@ -119,16 +123,16 @@ impl Pin {
     ///
     /// An invalid request is detected before it is queued; its error is returned by the future,
     /// like all other errors.
-    pub fn run(&self, request: RunRequest) -> Run {
+    pub fn run(&self, request: RunRequest) -> PendingRun {
         self.resident.asked.fetch_add(1, Ordering::Relaxed);
-        Run::start(self.clone(), request)
+        PendingRun::start(self.clone(), request)
     }
 
     pub(super) fn resident(&self) -> &Resident {
         &self.resident
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<CacheShared> {
         &self.shared
     }
 }

@@ -7,14 +7,14 @@ mod trial;
 use super::pool::Pool;
 use super::resident::Pin;
 use crate::backend::Session;
-use crate::batching::{Fit, Ran};
+use crate::batching::{Fit, SuccessfulRun};
 use crate::error::InferenceError;
-use crate::interrupt::{Interrupt, Reason};
+use crate::interrupt::{Interrupt, StopReason};
 use crate::meter::{Meter, RequestMeter};
 use crate::request::{Completion, Execution, PRIORITY_DEFAULT, PlacedJob, RunRequest};
-use crate::threads::{Entry, Lane, Taken, Ticket, Work, error_of, lost};
+use crate::threads::{DeviceWork, Lane, QueueEntry, Taken, Ticket, error_of, lost};
 use crate::value::Value;
-use metered::Metered;
+use metered::MeteredSession;
 use parking_lot::Mutex;
 use std::future::Future;
 use std::pin::Pin as StdPin;
@@ -27,19 +27,19 @@ use trial::OpenTrial;
 
 /// A pending run. Resolves to its outputs; dropping it withdraws or stops the run.
 #[must_use = "dropping a run stops it"]
-pub struct Run(State);
+pub struct PendingRun(RunState);
 
-enum State {
+enum RunState {
     /// The run was not queued.
     Failed(Option<InferenceError>),
     /// The run is queued, running or finished. The field order withdraws it before the answer
     /// drops.
-    UnderWay { ticket: Ticket<ModelRun>, answer: oneshot::Receiver<Answer> },
+    UnderWay { ticket: Ticket<ModelRun>, answer: oneshot::Receiver<RunReply> },
 }
 
-type Answer = Result<Completion, InferenceError>;
+type RunReply = Result<Completion, InferenceError>;
 
-impl Run {
+impl PendingRun {
     pub(super) fn start(pin: Pin, request: RunRequest) -> Self {
         let lane = pin.resident().lane.clone();
         Self::start_in(pin, lane, None, request)
@@ -47,26 +47,26 @@ impl Run {
 
     /// Starts a run in a different lane, with sessions of a pool that is not the model's.
     pub(super) fn start_in(pin: Pin, lane: Lane, pool: Option<Arc<Pool>>, request: RunRequest) -> Self {
-        Self(submit(pin, lane, pool, request).unwrap_or_else(|error| State::Failed(Some(error))))
+        Self(submit(pin, lane, pool, request).unwrap_or_else(|error| RunState::Failed(Some(error))))
     }
 
     /// Withdraws or stops the run, which then ends with [`InferenceError::Cancelled`] unless it has
     /// already ended.
     pub fn cancel(&self) {
-        if let State::UnderWay { ticket, .. } = &self.0 {
+        if let RunState::UnderWay { ticket, .. } = &self.0 {
             ticket.cancel();
         }
     }
 }
 
-impl Future for Run {
-    type Output = Answer;
+impl Future for PendingRun {
+    type Output = RunReply;
 
-    fn poll(mut self: StdPin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+    fn poll(mut self: StdPin<&mut Self>, context: &mut Context<'_>) -> Poll<RunReply> {
         match &mut self.0 {
             // A future that is polled again after completion has no better answer.
-            State::Failed(error) => Poll::Ready(Err(error.take().unwrap_or(InferenceError::Cancelled))),
-            State::UnderWay { answer, .. } => {
+            RunState::Failed(error) => Poll::Ready(Err(error.take().unwrap_or(InferenceError::Cancelled))),
+            RunState::UnderWay { answer, .. } => {
                 let answer = ready!(StdPin::new(answer).poll(context));
                 Poll::Ready(
                     answer.unwrap_or_else(|_| Err(InferenceError::Run("the backend gave no answer".into()))),
@@ -81,7 +81,7 @@ fn submit(
     lane: Lane,
     pool: Option<Arc<Pool>>,
     request: RunRequest,
-) -> Result<State, InferenceError> {
+) -> Result<RunState, InferenceError> {
     let priority = if request.priority == 0 { PRIORITY_DEFAULT } else { request.priority };
     let deadline = request.deadline;
     let meter = request.meter.clone().unwrap_or_else(|| pin.resident().source.meter.clone());
@@ -96,7 +96,7 @@ fn submit(
     let meter = RequestMeter::new(meter);
     let work = ModelRun { pool, pin, meter, job, reply, submitted, outcome: None };
     let ticket = runs.submit(lane, priority, deadline, work)?;
-    Ok(State::UnderWay { ticket, answer })
+    Ok(RunState::UnderWay { ticket, answer })
 }
 
 /// A run as the device threads see it. Its pin keeps the model resident until the run has ended.
@@ -109,19 +109,19 @@ pub(super) struct ModelRun {
     job: PlacedJob,
     reply: Reply,
     submitted: Instant,
-    outcome: Option<Answer>,
+    outcome: Option<RunReply>,
 }
 
 /// The reply channel of a run; used once.
 #[derive(Clone)]
-struct Reply(Arc<Mutex<Option<oneshot::Sender<Answer>>>>);
+struct Reply(Arc<Mutex<Option<oneshot::Sender<RunReply>>>>);
 
 impl Reply {
-    fn new(sender: oneshot::Sender<Answer>) -> Self {
+    fn new(sender: oneshot::Sender<RunReply>) -> Self {
         Self(Arc::new(Mutex::new(Some(sender))))
     }
 
-    fn send(&self, answer: Answer) {
+    fn send(&self, answer: RunReply) {
         let sender = self.0.lock().take();
         // The caller may have stopped waiting.
         if let Some(sender) = sender {
@@ -130,7 +130,7 @@ impl Reply {
     }
 }
 
-impl Work for ModelRun {
+impl DeviceWork for ModelRun {
     fn fit(&self, lane: &Lane) -> Option<Fit> {
         lane.batcher.as_ref()?.fit(&self.job)
     }
@@ -164,7 +164,7 @@ impl Work for ModelRun {
     }
 }
 
-fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
+fn run_alone(entry: &mut QueueEntry<ModelRun>, is_trial: bool) {
     // Records an outcome of the trial in every case.
     let trial = is_trial.then(|| OpenTrial::new(entry.lane.clone()));
     let run = &mut entry.job;
@@ -177,7 +177,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
     let elapsed = started.elapsed();
     run.outcome = Some(match (outcome, interrupt.reason()) {
         // The error of this run caused the loss of the device, and thereby its own interrupt.
-        (Err(error @ InferenceError::DeviceLost(_)), Some(Reason::DeviceLost)) => Err(error),
+        (Err(error @ InferenceError::DeviceLost(_)), Some(StopReason::DeviceLost)) => Err(error),
         (_, Some(reason)) => Err(error_of(reason)),
         (Err(error), None) => Err(error),
         (Ok((outputs, device_time, was_cold)), None) => {
@@ -188,7 +188,7 @@ fn run_alone(entry: &mut Entry<ModelRun>, is_trial: bool) {
                 run.pin.shared().profiles.ran(run.pin.key(), items, run_time);
             }
             if let (Some(batcher), Some(fit), false) = (&entry.lane.batcher, &entry.fit, was_cold) {
-                batcher.ran(&Ran { class: &fit.class, items: vec![items], time: run_time });
+                batcher.ran(&SuccessfulRun { class: &fit.class, items: vec![items], time: run_time });
             }
             let input_bytes = run.job.input_bytes();
             let execution = Execution { requests: 1, items, input_bytes, padding_bytes: 0 };
@@ -217,7 +217,7 @@ fn with_session<T>(
     let outcome = resident.take_session(pool).and_then(|mut pooled| {
         // If `body` panics, the session is dropped, because its state is unknown.
         let device = pin.shared().backend.device();
-        let outcome = body(&mut Metered { session: &mut *pooled.session, device, bearers });
+        let outcome = body(&mut MeteredSession { session: &mut *pooled.session, device, bearers });
         pool.put(pooled);
         outcome
     });

@@ -1,9 +1,9 @@
 //! Run queue: chooses which jobs run next. No threads and no clock: the caller locks, waits and
 //! passes the time.
 //!
-//! Tenants take turns, by the run time that they have had ([`Tenants`]). The models of a tenant are
-//! ordered by the priority of their first job, then by its arrival. A model at its limit of concurrent
-//! runs leaves the line until one of its runs ends.
+//! Tenants take turns, by the run time that they have had ([`TenantOrder`]). The models of a tenant
+//! are ordered by the priority of their first job, then by its arrival. A model at its limit of
+//! concurrent runs leaves the line until one of its runs ends.
 //!
 //! A full queue rejects a job, unless another tenant has more jobs waiting: then the last of those
 //! makes room.
@@ -16,11 +16,11 @@
 //! ```
 
 mod entry;
-pub(crate) use entry::{Entry, Lane, LaneSlots, Taken};
+pub(crate) use entry::{Lane, LaneSlots, QueueEntry, Taken};
 mod tenants;
-use tenants::Tenants;
+use tenants::TenantOrder;
 
-use crate::batching::{Candidate, Choice, Situation};
+use crate::batching::{BatchChoice, Situation, WaitingRequest};
 use crate::interrupt::Interrupt;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use weir_types::TenantId;
 
 /// Order of a job among those of its tenant: its priority, then its arrival.
-pub(crate) type Key = (u32, u64);
+pub(crate) type JobOrder = (u32, u64);
 
 /// Jobs of a lane that are examined for one run, per job that the run could have.
 const CANDIDATES_PER_PLACE: usize = 8;
@@ -37,19 +37,19 @@ const CANDIDATES_PER_PLACE: usize = 8;
 const OTHERS_MAX: usize = 8;
 
 /// Instruction for a free thread.
-pub(super) enum Next<T> {
+pub(super) enum ThreadInstruction<T> {
     Run(Taken<T>),
     /// Wait for the queue to change, at most until this time.
     Wait(Option<Instant>),
 }
 
 /// Waiting jobs, and the running jobs of each thread.
-pub(super) struct Queue<T> {
+pub(super) struct JobQueue<T> {
     len_max: usize,
     lanes: HashMap<u64, LaneState<T>>,
-    tenants: Tenants,
+    tenants: TenantOrder,
     /// Waiting jobs with a deadline, the earliest first.
-    deadlines: BTreeSet<(Instant, Key, u64)>,
+    deadlines: BTreeSet<(Instant, JobOrder, u64)>,
     len: usize,
     arrivals: u64,
     /// The run of each thread.
@@ -63,7 +63,7 @@ struct LaneState<T> {
     /// Time of the lane's last run.
     run_time: Duration,
     running: usize,
-    waiting: BTreeMap<Key, Entry<T>>,
+    waiting: BTreeMap<JobOrder, QueueEntry<T>>,
 }
 
 /// The run of a thread; without jobs while the thread is free.
@@ -88,17 +88,17 @@ pub(super) enum PushError {
 }
 
 /// Decision for the lane whose turn it is.
-enum Turn {
-    Run { keys: Vec<Key>, is_trial: bool },
+enum LaneDecision {
+    Run { keys: Vec<JobOrder>, is_trial: bool },
     Wait(Instant),
 }
 
-impl<T> Queue<T> {
+impl<T> JobQueue<T> {
     pub(super) fn new(len_max: usize, threads: usize) -> Self {
         Self {
             len_max,
             lanes: HashMap::new(),
-            tenants: Tenants::default(),
+            tenants: TenantOrder::default(),
             deadlines: BTreeSet::new(),
             len: 0,
             arrivals: 0,
@@ -107,14 +107,14 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Queues a job. A full queue still accepts a job that an idle thread can start immediately, and a
-    /// job of a tenant with a smaller share of the queue than another. Then it also returns the job
-    /// that had to leave the queue.
+    /// Queues a job. A full queue still accepts a job that an idle thread can start immediately,
+    /// and a job of a tenant with a smaller share of the queue than another. Then it also returns
+    /// the job that had to leave the queue.
     pub(super) fn push(
         &mut self,
         priority: u32,
-        entry: Entry<T>,
-    ) -> Result<(Key, Option<Entry<T>>), PushError> {
+        entry: QueueEntry<T>,
+    ) -> Result<(JobOrder, Option<QueueEntry<T>>), PushError> {
         if self.closed {
             return Err(PushError::Closed);
         }
@@ -131,25 +131,31 @@ impl<T> Queue<T> {
     }
 
     /// Starts the next run on `thread`.
-    pub(super) fn take(&mut self, thread: usize, now: Instant) -> Next<T> {
+    pub(super) fn take(&mut self, thread: usize, now: Instant) -> ThreadInstruction<T> {
         let mut wakes_at: Option<Instant> = None;
         let run = self.tenants.lanes().find_map(|(_, _, number)| match self.turn(number, thread, now)? {
-            Turn::Run { keys, is_trial } => Some((number, keys, is_trial)),
-            Turn::Wait(until) => {
+            LaneDecision::Run { keys, is_trial } => Some((number, keys, is_trial)),
+            LaneDecision::Wait(until) => {
                 wakes_at = Some(wakes_at.map_or(until, |at| at.min(until)));
                 None
             }
         });
         match run {
             Some((number, keys, is_trial)) => self.start(thread, number, keys, is_trial, now),
-            None => Next::Wait(wakes_at),
+            None => ThreadInstruction::Wait(wakes_at),
         }
     }
 
     /// Ends the run on `thread`, and requeues the jobs in `again` to run alone. At most one lane
     /// becomes able to start a run, and `thread` is free to take it, so no other thread needs
     /// waking unless `again` has several jobs.
-    pub(super) fn finish(&mut self, thread: usize, lane: &Lane, again: Vec<(Key, Entry<T>)>, now: Instant) {
+    pub(super) fn finish(
+        &mut self,
+        thread: usize,
+        lane: &Lane,
+        again: Vec<(JobOrder, QueueEntry<T>)>,
+        now: Instant,
+    ) {
         let ended = self.running.get_mut(thread).map(std::mem::take).unwrap_or_default();
         let time = ended.began.map(|began| now.saturating_duration_since(began)).unwrap_or_default();
         self.tenants.ends(&lane.tenant, ended.charged_ns, time);
@@ -160,7 +166,7 @@ impl<T> Queue<T> {
         }
         self.list(lane.number);
         for (key, entry) in again {
-            self.insert(key, Entry { fit: None, ..entry });
+            self.insert(key, QueueEntry { fit: None, ..entry });
         }
     }
 
@@ -172,7 +178,7 @@ impl<T> Queue<T> {
     }
 
     /// Removes a waiting job; `None` if it has started or ended.
-    pub(super) fn remove(&mut self, key: Key, lane: u64) -> Option<Entry<T>> {
+    pub(super) fn remove(&mut self, key: JobOrder, lane: u64) -> Option<QueueEntry<T>> {
         self.unlist(lane);
         let entry = self.lanes.get_mut(&lane).and_then(|state| state.waiting.remove(&key));
         self.list(lane);
@@ -183,7 +189,7 @@ impl<T> Queue<T> {
 
     /// Removes waiting jobs past their deadline, and returns them with the interrupts of running
     /// jobs past theirs.
-    pub(super) fn expire(&mut self, now: Instant) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
+    pub(super) fn expire(&mut self, now: Instant) -> (Vec<QueueEntry<T>>, Vec<Arc<Interrupt>>) {
         let mut expired = Vec::new();
         while let Some((deadline, key, lane)) =
             self.deadlines.first().copied().filter(|(deadline, ..)| *deadline <= now)
@@ -201,20 +207,20 @@ impl<T> Queue<T> {
         (expired, overdue.collect())
     }
 
-    /// The time at which [`Queue::expire`] is next needed.
+    /// The time at which [`JobQueue::expire`] is next needed.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let waiting = self.deadlines.first().map(|(deadline, ..)| *deadline);
         self.running_jobs().filter_map(|running| running.deadline).chain(waiting).min()
     }
 
     /// Stops accepting jobs; returns the waiting jobs and the interrupts of the running ones.
-    pub(super) fn close(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
+    pub(super) fn close(&mut self) -> (Vec<QueueEntry<T>>, Vec<Arc<Interrupt>>) {
         self.closed = true;
         self.drain()
     }
 
     /// Removes all waiting jobs, and returns them with the interrupts of the running ones.
-    pub(super) fn drain(&mut self) -> (Vec<Entry<T>>, Vec<Arc<Interrupt>>) {
+    pub(super) fn drain(&mut self) -> (Vec<QueueEntry<T>>, Vec<Arc<Interrupt>>) {
         self.len = 0;
         self.deadlines.clear();
         self.tenants.clear_waiting();
@@ -238,17 +244,17 @@ impl<T> Queue<T> {
     }
 
     /// The decision of a lane in line for `thread`.
-    fn turn(&self, number: u64, thread: usize, now: Instant) -> Option<Turn> {
+    fn turn(&self, number: u64, thread: usize, now: Instant) -> Option<LaneDecision> {
         let lane = self.lanes.get(&number)?;
         let (first, leader) = lane.waiting.first_key_value()?;
-        let alone = || Turn::Run { keys: vec![*first], is_trial: false };
+        let alone = || LaneDecision::Run { keys: vec![*first], is_trial: false };
         let (Some(fit), Some(batcher)) = (&leader.fit, &leader.lane.batcher) else { return Some(alone()) };
         // If each job of this class runs alone, no other job needs to be examined.
         if batcher.runs_alone(&fit.class) {
             return Some(alone());
         }
         let candidates_max = CANDIDATES_PER_PLACE * batcher.rules().size_max as usize;
-        let alike = |entry: &&Entry<T>| entry.fit.as_ref().is_some_and(|other| other.class == fit.class);
+        let alike = |entry: &&QueueEntry<T>| entry.fit.as_ref().is_some_and(|other| other.class == fit.class);
         // The first jobs in line and the last: under overload, the jobs between them will be late
         // anyway.
         let half = candidates_max / 2;
@@ -256,7 +262,7 @@ impl<T> Queue<T> {
         let newest: Vec<_> = lane.waiting.iter().rev().take(last).collect();
         let looked_at = lane.waiting.iter().take(half).chain(newest.into_iter().rev());
         let looked_at = looked_at.filter(|(_, entry)| alike(entry));
-        let (keys, candidates): (Vec<Key>, Vec<Candidate>) =
+        let (keys, candidates): (Vec<JobOrder>, Vec<WaitingRequest>) =
             looked_at.map(|(key, entry)| (*key, entry.candidate(*key, now))).unzip();
         let free = |(other, run): (usize, &ThreadRun)| other != thread && run.jobs.is_empty();
         let others_free = self.running.iter().enumerate().filter(|other| free(*other)).count();
@@ -271,14 +277,15 @@ impl<T> Queue<T> {
             others_slack_ns: if others_free > 0 { f64::INFINITY } else { self.others_slack_ns(number, now) },
         };
         let positions = match batcher.choose(&fit.class, &situation) {
-            Choice::Run(positions) => positions,
-            Choice::TryOut => return Some(Turn::Run { keys: vec![*first], is_trial: true }),
-            Choice::Wait(for_ns) => {
-                return Some(Turn::Wait(now + Duration::from_secs_f64((for_ns / 1e9).max(1e-6))));
+            BatchChoice::Run(positions) => positions,
+            BatchChoice::TryOut => return Some(LaneDecision::Run { keys: vec![*first], is_trial: true }),
+            BatchChoice::Wait(for_ns) => {
+                return Some(LaneDecision::Wait(now + Duration::from_secs_f64((for_ns / 1e9).max(1e-6))));
             }
         };
-        let chosen: Vec<Key> = positions.iter().filter_map(|position| keys.get(*position).copied()).collect();
-        Some(if chosen.is_empty() { alone() } else { Turn::Run { keys: chosen, is_trial: false } })
+        let chosen: Vec<JobOrder> =
+            positions.iter().filter_map(|position| keys.get(*position).copied()).collect();
+        Some(if chosen.is_empty() { alone() } else { LaneDecision::Run { keys: chosen, is_trial: false } })
     }
 
     /// The longest time that the first jobs of other lanes can wait without being late, if each
@@ -294,7 +301,14 @@ impl<T> Queue<T> {
         slack_ns.fold(f64::INFINITY, f64::min)
     }
 
-    fn start(&mut self, thread: usize, number: u64, keys: Vec<Key>, is_trial: bool, now: Instant) -> Next<T> {
+    fn start(
+        &mut self,
+        thread: usize,
+        number: u64,
+        keys: Vec<JobOrder>,
+        is_trial: bool,
+        now: Instant,
+    ) -> ThreadInstruction<T> {
         self.unlist(number);
         let mut jobs = Vec::with_capacity(keys.len());
         let mut charged_ns = 0;
@@ -308,17 +322,19 @@ impl<T> Queue<T> {
             self.forget(*key, entry);
         }
         if let Some(run) = self.running.get_mut(thread) {
-            let running = |(_, entry): &(Key, Entry<T>)| Running {
+            let running = |(_, entry): &(JobOrder, QueueEntry<T>)| Running {
                 deadline: entry.deadline,
                 interrupt: entry.interrupt.clone(),
             };
             *run = ThreadRun { jobs: jobs.iter().map(running).collect(), began: Some(now), charged_ns };
         }
         let lane = jobs.first().map(|(_, entry)| entry.lane.clone());
-        lane.map_or(Next::Wait(None), |lane| Next::Run(Taken { lane, jobs, is_trial }))
+        lane.map_or(ThreadInstruction::Wait(None), |lane| {
+            ThreadInstruction::Run(Taken { lane, jobs, is_trial })
+        })
     }
 
-    fn insert(&mut self, key: Key, entry: Entry<T>) {
+    fn insert(&mut self, key: JobOrder, entry: QueueEntry<T>) {
         let number = entry.lane.number;
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, key, number));
@@ -354,7 +370,7 @@ impl<T> Queue<T> {
         }
     }
 
-    fn forget(&mut self, key: Key, entry: &Entry<T>) {
+    fn forget(&mut self, key: JobOrder, entry: &QueueEntry<T>) {
         self.len -= 1;
         self.tenants.leaves(&entry.lane.tenant, key, entry.lane.number);
         if let Some(deadline) = entry.deadline {

@@ -20,7 +20,7 @@ const MESSAGE_TIME_MAX: Duration = Duration::from_secs(5);
 const GRACE: Duration = Duration::from_millis(20);
 
 /// Node's end of a connection.
-pub struct Connection {
+pub struct WorkerConnection {
     socket: UnixStream,
     /// Shared memory through which both processes exchange tensors.
     pub memory: File,
@@ -64,7 +64,7 @@ enum Ready {
 
 /// Reason for a missing reply.
 #[derive(Debug)]
-pub enum CallError {
+pub enum WorkerCallError {
     /// The worker has ended, or sent an invalid message.
     Ended(io::Error),
     /// The call exceeded its time limit.
@@ -73,13 +73,13 @@ pub enum CallError {
     Unwanted,
 }
 
-impl From<io::Error> for CallError {
+impl From<io::Error> for WorkerCallError {
     fn from(error: io::Error) -> Self {
         Self::Ended(error)
     }
 }
 
-impl Connection {
+impl WorkerConnection {
     /// Creates the node's end for a connected socket and the memory that the worker has open.
     pub fn new(socket: UnixStream, memory: File) -> io::Result<Self> {
         socket.set_read_timeout(Some(MESSAGE_TIME_MAX))?;
@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Receives the pending reply, if any. Waits for it until the interrupt.
-    pub fn settle(&mut self, interrupt: &Interrupt) -> Result<(), CallError> {
+    pub fn settle(&mut self, interrupt: &Interrupt) -> Result<(), WorkerCallError> {
         if let Some(pending) = &self.pending {
             self.wait(pending.until, pending.time_max, interrupt)?;
             self.receive::<IgnoredAny>()?;
@@ -127,7 +127,7 @@ impl Connection {
         in_place: &mut impl InPlaceInputs,
         time_max: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<Answer, WorkerCallError> {
         let until = Instant::now() + time_max;
         send(&mut self.socket, request)?;
         send_files(&self.socket, &in_place.files())?;
@@ -143,25 +143,25 @@ impl Connection {
     }
 
     /// Receives the files after a reply. Returns `None` if the limit of open files is reached.
-    pub fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, CallError> {
+    pub fn receive_files(&self, count: usize) -> Result<Option<Vec<OwnedFd>>, WorkerCallError> {
         Ok(receive_files(&self.socket, count)?)
     }
 
     /// Waits until the socket is readable.
-    fn wait(&self, until: Instant, time_max: Duration, interrupt: &Interrupt) -> Result<(), CallError> {
+    fn wait(&self, until: Instant, time_max: Duration, interrupt: &Interrupt) -> Result<(), WorkerCallError> {
         self.waker.calm();
         if interrupt.reason().is_none() {
             match self.poll(until, true)? {
                 Ready::Answer => return Ok(()),
-                Ready::Late => return Err(CallError::OverTime(time_max)),
+                Ready::Late => return Err(WorkerCallError::OverTime(time_max)),
                 Ready::Woken => {}
             }
         }
         let grace = Instant::now() + GRACE;
         match self.poll(grace.min(until), false)? {
             Ready::Answer => Ok(()),
-            _ if grace < until => Err(CallError::Unwanted),
-            _ => Err(CallError::OverTime(time_max)),
+            _ if grace < until => Err(WorkerCallError::Unwanted),
+            _ => Err(WorkerCallError::OverTime(time_max)),
         }
     }
 
@@ -183,9 +183,9 @@ impl Connection {
         }
     }
 
-    fn receive<Answer: DeserializeOwned>(&mut self) -> Result<Answer, CallError> {
+    fn receive<Answer: DeserializeOwned>(&mut self) -> Result<Answer, WorkerCallError> {
         let answer = receive(&mut self.socket)?;
-        answer.ok_or_else(|| CallError::Ended(io::ErrorKind::UnexpectedEof.into()))
+        answer.ok_or_else(|| WorkerCallError::Ended(io::ErrorKind::UnexpectedEof.into()))
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     use crate::tensor_memory;
     use std::thread;
     use weir_device::Arena;
-    use weir_inference::Reason;
+    use weir_inference::StopReason;
     use weir_inference::Tensor;
     use weir_types::{ElementType, Shape};
 
@@ -220,9 +220,9 @@ mod tests {
 
     impl InPlaceInputs for Tensors {}
 
-    fn pair() -> (Connection, UnixStream) {
+    fn pair() -> (WorkerConnection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        (Connection::new(ours, tensor_memory(1 << 20).unwrap()).unwrap(), theirs)
+        (WorkerConnection::new(ours, tensor_memory(1 << 20).unwrap()).unwrap(), theirs)
     }
 
     #[test]
@@ -234,12 +234,12 @@ mod tests {
         thread::scope(|scope| {
             let call = scope.spawn(|| {
                 let called = connection.call::<u32>(&"one", &mut (), LONG, &interrupt);
-                assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+                assert!(matches!(called, Err(WorkerCallError::Unwanted)), "{called:?}");
                 connection
             });
             // The worker has received the request, and does not reply.
             assert_eq!(receive(&mut worker).unwrap(), Some("one".to_owned()));
-            interrupt.fire(Reason::Deadline);
+            interrupt.fire(StopReason::Deadline);
             let mut connection = call.join().unwrap();
             assert!(connection.is_busy());
             send(&mut worker, &7).unwrap();
@@ -259,9 +259,9 @@ mod tests {
         let here = vec![Tensor::new(ElementType::Uint8, Shape::new(&[100]).unwrap(), data).unwrap()];
         let mut in_place = Tensors(here);
         let interrupt = Interrupt::default();
-        interrupt.fire(Reason::Cancelled);
+        interrupt.fire(StopReason::Cancelled);
         let called = connection.call::<u32>(&"run", &mut in_place, LONG, &interrupt);
-        assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+        assert!(matches!(called, Err(WorkerCallError::Unwanted)), "{called:?}");
         drop(in_place);
         assert!(arena.used_bytes() > 0, "the memory was given up while a worker may be reading it");
         send(&mut worker, &0).unwrap();
@@ -274,11 +274,11 @@ mod tests {
         let (mut connection, worker) = pair();
         let interrupt = Interrupt::default();
         let time_max = Duration::from_millis(200);
-        interrupt.fire(Reason::Cancelled);
+        interrupt.fire(StopReason::Cancelled);
         let called = connection.call::<u32>(&"run", &mut (), time_max, &interrupt);
-        assert!(matches!(called, Err(CallError::Unwanted)), "{called:?}");
+        assert!(matches!(called, Err(WorkerCallError::Unwanted)), "{called:?}");
         let settled = connection.settle(&Interrupt::default());
-        assert!(matches!(settled, Err(CallError::OverTime(limit)) if limit == time_max), "{settled:?}");
+        assert!(matches!(settled, Err(WorkerCallError::OverTime(limit)) if limit == time_max), "{settled:?}");
         drop(worker);
     }
 
@@ -287,11 +287,11 @@ mod tests {
         let (mut connection, worker) = pair();
         let called =
             connection.call::<u32>(&"run", &mut (), Duration::from_millis(20), &Interrupt::default());
-        assert!(matches!(called, Err(CallError::OverTime(_))), "{called:?}");
+        assert!(matches!(called, Err(WorkerCallError::OverTime(_))), "{called:?}");
         drop(worker);
         let (mut connection, worker) = pair();
         drop(worker);
         let called = connection.call::<u32>(&"run", &mut (), LONG, &Interrupt::default());
-        assert!(matches!(called, Err(CallError::Ended(_))), "{called:?}");
+        assert!(matches!(called, Err(WorkerCallError::Ended(_))), "{called:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! Control socket, which the main thread of a worker reads: one-way packets of eight bytes. The
 //! worker ends when the socket closes.
 
-use crate::connection::Connection;
+use crate::connection::WorkerConnection;
 use crate::memory::tensor_memory;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -50,9 +50,9 @@ impl Control {
         Ok((Self(ours), theirs))
     }
 
-    /// Opens a connection for tensors of at most `bytes_max` bytes at a time, beside those in `arena`,
-    /// if given.
-    pub fn connect(&self, bytes_max: u64, arena: Option<&File>) -> io::Result<Connection> {
+    /// Opens a connection for tensors of at most `bytes_max` bytes at a time, beside those in
+    /// `arena`, if given.
+    pub fn connect(&self, bytes_max: u64, arena: Option<&File>) -> io::Result<WorkerConnection> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = tensor_memory(bytes_max)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
@@ -64,7 +64,7 @@ impl Control {
         }
         let packet = CONNECT.to_le_bytes();
         sendmsg(&self.0, &[IoSlice::new(&packet)], &mut ancillary, SendFlags::NOSIGNAL)?;
-        Connection::new(socket, memory)
+        WorkerConnection::new(socket, memory)
     }
 
     /// Returns the descriptor for [`wait_for_end`].

@@ -8,7 +8,7 @@
 //!   node's log.
 //! - [`Control`] is the socket that the main thread of a worker reads: new connections and
 //!   cancellations ([`ControlMessage`]). The worker ends when the socket closes.
-//! - [`Connection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
+//! - [`WorkerConnection`] carries one request at a time, and [`ConnectionPool`] lends idle connections.
 //! - [`send`] and [`receive`] exchange length-prefixed JSON messages; [`send_files`] and
 //!   [`receive_files`] pass open files after a message.
 //! - [`TensorLocation`] describes a tensor in a memory file that both processes have open.
@@ -18,7 +18,7 @@
 
 mod output;
 mod process;
-pub use process::{Process, Program, command, end_at_once};
+pub use process::{Process, WorkerProgram, command, end_at_once};
 
 mod framing;
 pub use framing::{receive, send};
@@ -28,7 +28,7 @@ pub use files::{receive_files, send_files};
 mod control;
 pub use control::{ConnectionFiles, Control, ControlMessage, receive_control, wait_for_end};
 mod connection;
-pub use connection::{CallError, Connection, InPlaceInputs, Waker};
+pub use connection::{InPlaceInputs, Waker, WorkerCallError, WorkerConnection};
 mod pool;
 pub use pool::{ConnectionPool, PooledConnection};
 

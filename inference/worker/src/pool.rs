@@ -2,7 +2,7 @@
 //! one user at a time.
 
 use crate::MEMORY_BYTES_KEPT;
-use crate::connection::{CallError, Connection};
+use crate::connection::{WorkerCallError, WorkerConnection};
 use parking_lot::{Condvar, Mutex};
 use std::io;
 use std::time::Duration;
@@ -15,13 +15,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Connection pool.
 pub struct ConnectionPool {
     connections_max: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     returned: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    idle: Vec<Connection>,
+struct PoolState {
+    idle: Vec<WorkerConnection>,
     /// Number of connections, including connections in use.
     count: usize,
 }
@@ -30,7 +30,7 @@ struct State {
 pub struct PooledConnection<'a> {
     pool: &'a ConnectionPool,
     /// Present until the drop.
-    connection: Option<Connection>,
+    connection: Option<WorkerConnection>,
 }
 
 impl ConnectionPool {
@@ -45,8 +45,8 @@ impl ConnectionPool {
     pub fn take(
         &self,
         interrupt: &Interrupt,
-        connect: impl FnOnce() -> io::Result<Connection>,
-    ) -> Result<PooledConnection<'_>, CallError> {
+        connect: impl FnOnce() -> io::Result<WorkerConnection>,
+    ) -> Result<PooledConnection<'_>, WorkerCallError> {
         let mut state = self.state.lock();
         loop {
             let found = state.idle.iter().rposition(|connection| !connection.is_busy());
@@ -66,7 +66,7 @@ impl ConnectionPool {
                 return Ok(PooledConnection { pool: self, connection });
             }
             if interrupt.reason().is_some() {
-                return Err(CallError::Unwanted);
+                return Err(WorkerCallError::Unwanted);
             }
             self.returned.wait_for(&mut state, LOOK_EVERY);
         }
@@ -75,8 +75,8 @@ impl ConnectionPool {
 
 impl PooledConnection<'_> {
     /// Returns the connection, which is present until the drop.
-    pub fn connection(&mut self) -> Result<&mut Connection, CallError> {
-        let gone = || CallError::Ended(io::ErrorKind::NotConnected.into());
+    pub fn connection(&mut self) -> Result<&mut WorkerConnection, WorkerCallError> {
+        let gone = || WorkerCallError::Ended(io::ErrorKind::NotConnected.into());
         self.connection.as_mut().ok_or_else(gone)
     }
 }

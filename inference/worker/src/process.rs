@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// Worker program and its arguments.
-pub type Program = (PathBuf, Vec<OsString>);
+pub type WorkerProgram = (PathBuf, Vec<OsString>);
 
 /// Running process. Killed on drop.
 pub struct Process(Option<Child>);
@@ -26,7 +26,7 @@ pub struct Process(Option<Child>);
 /// subcommand. The worker inherits no environment variables. The caller sets its
 /// standard input and output.
 #[must_use]
-pub fn command(program: Option<&Program>, subcommand: &str) -> Command {
+pub fn command(program: Option<&WorkerProgram>, subcommand: &str) -> Command {
     let (program, arguments) = match program {
         Some((program, arguments)) => (program.clone(), arguments.clone()),
         None => (THIS_PROGRAM.into(), vec![subcommand.into()]),

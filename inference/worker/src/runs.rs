@@ -3,17 +3,17 @@
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use weir_inference::{Interrupt, Reason};
+use weir_inference::{Interrupt, StopReason};
 
 /// Maximum number of cancellations that wait for their run. Further ones replace the oldest.
 const EARLY_MAX: usize = 64;
 
 /// Interrupts of the active runs.
 #[derive(Default)]
-pub struct ActiveRuns(Mutex<State>);
+pub struct ActiveRuns(Mutex<RunsState>);
 
 #[derive(Default)]
-struct State {
+struct RunsState {
     active: HashMap<u64, Arc<Interrupt>>,
     /// Runs that were cancelled before they began: a cancellation takes another socket than its
     /// run, and may overtake it. Some of them ended before their cancellation arrived, and never
@@ -37,7 +37,7 @@ impl ActiveRuns {
         state.active.insert(number, interrupt.clone());
         let early = state.early.iter().position(|cancelled| *cancelled == number);
         if early.and_then(|place| state.early.remove(place)).is_some() {
-            interrupt.fire(Reason::Cancelled);
+            interrupt.fire(StopReason::Cancelled);
         }
         drop(state);
         ActiveRun { runs: self, number, interrupt }
@@ -55,7 +55,7 @@ impl ActiveRuns {
         }
         drop(state);
         if let Some(interrupt) = interrupt {
-            interrupt.fire(Reason::Cancelled);
+            interrupt.fire(StopReason::Cancelled);
         }
     }
 
@@ -88,10 +88,10 @@ mod tests {
         let runs = ActiveRuns::default();
         let active = runs.begin(1);
         runs.cancel(1);
-        assert_eq!(active.interrupt().reason(), Some(Reason::Cancelled));
+        assert_eq!(active.interrupt().reason(), Some(StopReason::Cancelled));
         drop(active);
         runs.cancel(2);
-        assert_eq!(runs.begin(2).interrupt().reason(), Some(Reason::Cancelled));
+        assert_eq!(runs.begin(2).interrupt().reason(), Some(StopReason::Cancelled));
         assert_eq!(runs.begin(2).interrupt().reason(), None, "it counts once");
     }
 

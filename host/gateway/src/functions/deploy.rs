@@ -1,9 +1,10 @@
 //! `PUT /v1/functions/{name}`: turns an upload into a version that can be called.
 
 use super::advice::{advice, denied_imports, ungranted_imports};
-use super::{Node, find, parse_name};
+use super::{find, parse_name};
 use crate::cached;
 use crate::error::ApiError;
+use crate::state::NodeExtractor;
 use crate::uploads::{self, ReceivedUpload};
 use crate::workflows::refuse_name_of_workflow;
 use crate::{Caller, NodeState};

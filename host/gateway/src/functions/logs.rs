@@ -1,8 +1,9 @@
 //! Logs of a function, to read and to follow.
 
-use super::{Node, find, parse_name};
+use super::{find, parse_name};
 use crate::Caller;
 use crate::error::ApiError;
+use crate::state::NodeExtractor;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;

@@ -1,10 +1,11 @@
 //! `GET /v1/models/{name}/capacity`: capacity planning. Returns the measured configuration that
 //! serves a rate within a latency, and the number of instances that this takes.
 
-use super::{Node, parse_name};
+use super::parse_name;
 use crate::Caller;
 use crate::NodeState;
 use crate::error::ApiError;
+use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};

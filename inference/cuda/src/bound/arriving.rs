@@ -9,9 +9,9 @@
 //! of the group has been enqueued on the device, some blocks ahead of its arrival. The thread never
 //! waits for the arrival.
 
-use super::{Bound, Step};
+use super::{Bound, BoundStep};
 use crate::failure::{failure, weights_failure};
-use crate::program::Place;
+use crate::program::BufferLocation;
 use crate::weights::Weights;
 use parking_lot::Mutex;
 use weir_device::cuda::{Event, Parameters, Span, Stream, Tensor, TransferError};
@@ -20,7 +20,7 @@ use weir_inference::{InferenceError, Interrupt};
 /// Steps that are launched once, by the first run.
 #[derive(Default)]
 pub(super) struct Prologue {
-    steps: Vec<Step>,
+    steps: Vec<BoundStep>,
     given: Mutex<PrologueState>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Ordered<'a> {
 }
 
 impl Prologue {
-    pub(super) fn new(steps: Vec<Step>) -> Self {
+    pub(super) fn new(steps: Vec<BoundStep>) -> Self {
         Self { steps, given: Mutex::default() }
     }
 }
@@ -131,7 +131,7 @@ impl Bound {
     /// Same as for [`Self::launch`].
     unsafe fn launch_in_order<'a>(
         &'a self,
-        steps: &[Step],
+        steps: &[BoundStep],
         ordered: &mut Ordered<'a>,
         weights: &'a Weights,
         arena: Span,
@@ -155,14 +155,14 @@ impl Bound {
 
     fn order<'a>(
         &'a self,
-        place: Place,
+        place: BufferLocation,
         ordered: &mut Ordered<'a>,
         weights: &'a Weights,
     ) -> Result<(), InferenceError> {
         let tensor = match place {
-            Place::Weight(index) => weights.tensor(index),
-            Place::Constant(index) => self.constants.get(index),
-            Place::Arena(_) | Place::Resident(_) => None,
+            BufferLocation::Weight(index) => weights.tensor(index),
+            BufferLocation::Constant(index) => self.constants.get(index),
+            BufferLocation::Arena(_) | BufferLocation::Resident(_) => None,
         };
         tensor.map_or(Ok(()), |tensor| ordered.wait(tensor))
     }

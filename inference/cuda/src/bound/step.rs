@@ -1,21 +1,21 @@
 //! Step of a bound program, with its addresses.
 
 use crate::chains::{ChainKernel, Chains};
-use crate::program::Place;
+use crate::program::BufferLocation;
 use std::sync::{Arc, OnceLock};
 use weir_device::cuda::{CudaError, Function, Launch, Parameters, Product, ProductBuffers, Span, Stream};
 use weir_kernels::Argument;
 
 /// Bound step.
-pub(super) struct Step {
-    pub(super) work: Work,
+pub(super) struct BoundStep {
+    pub(super) work: StepWork,
     /// Weights and constants that this step is the first to read. The step waits for their
     /// transfer.
-    pub(super) arrivals: Vec<Place>,
+    pub(super) arrivals: Vec<BufferLocation>,
 }
 
 /// Work of a step.
-pub(super) enum Work {
+pub(super) enum StepWork {
     /// Kernel launch.
     Kernel { function: Function, launch: Launch, arguments: Vec<Argument<Address>>, chain: Option<ChainStep> },
     /// Matrix product by the library.
@@ -54,7 +54,7 @@ impl Address {
     }
 }
 
-impl Work {
+impl StepWork {
     pub(super) fn kernel(function: Function, launch: weir_kernels::Launch<Address>) -> Self {
         let weir_kernels::Launch { grid, block, shared_bytes, arguments, chain, .. } = launch;
         let chain = chain.map(|chain| ChainStep { chain, compiled: OnceLock::new() });
@@ -62,11 +62,13 @@ impl Work {
     }
 }
 
-impl Step {
+impl BoundStep {
     /// Switches to the compiled kernel if it is ready. Returns whether the kernel of the step is
     /// final.
     pub(super) fn settle(&self, chains: &Chains) -> bool {
-        let Work::Kernel { chain: Some(ChainStep { chain, compiled }), .. } = &self.work else { return true };
+        let StepWork::Kernel { chain: Some(ChainStep { chain, compiled }), .. } = &self.work else {
+            return true;
+        };
         if compiled.get().is_some() {
             return true;
         }
@@ -81,7 +83,9 @@ impl Step {
 
     /// Returns whether the step runs a kernel that was compiled for its chain.
     pub(super) fn is_compiled(&self) -> bool {
-        let Work::Kernel { chain: Some(ChainStep { compiled, .. }), .. } = &self.work else { return false };
+        let StepWork::Kernel { chain: Some(ChainStep { compiled, .. }), .. } = &self.work else {
+            return false;
+        };
         matches!(compiled.get(), Some(Some(_)))
     }
 
@@ -96,7 +100,7 @@ impl Step {
         parameters: &mut Parameters,
     ) -> Result<(), CudaError> {
         let (function, launch, arguments) = match &self.work {
-            Work::Kernel { function, launch, arguments, chain } => {
+            StepWork::Kernel { function, launch, arguments, chain } => {
                 let compiled = chain.as_ref().and_then(|chain| chain.compiled.get()?.as_ref());
                 match compiled {
                     // A compiled kernel keeps values in registers and needs no dynamic shared
@@ -105,7 +109,7 @@ impl Step {
                     None => (function, *launch, arguments),
                 }
             }
-            Work::Product(product) => {
+            StepWork::Product(product) => {
                 let (product, buffers) = &**product;
                 let buffers = buffers.map(|address| address.within(arena));
                 // SAFETY: the buffers match the operation; the caller guarantees the memory.

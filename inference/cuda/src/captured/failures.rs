@@ -14,10 +14,10 @@ const LOGGED_MAX: usize = 1_024;
 
 /// Failed captures of one device. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct CaptureFailures(Arc<Shared>);
+pub(crate) struct CaptureFailures(Arc<FailuresShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct FailuresShared {
     device: Device,
     count: AtomicU64,
     logged: Mutex<HashSet<(ModelId, String)>>,
@@ -25,12 +25,12 @@ struct Shared {
 
 impl CaptureFailures {
     pub(crate) fn new(device: Device) -> Self {
-        Self(Arc::new(Shared { device, count: AtomicU64::new(0), logged: Mutex::default() }))
+        Self(Arc::new(FailuresShared { device, count: AtomicU64::new(0), logged: Mutex::default() }))
     }
 
     /// Counts a failure, and logs the first failure of this model for this reason.
     pub(crate) fn note(&self, model: &ModelId, why: &str) {
-        let Shared { device, count, .. } = &*self.0;
+        let FailuresShared { device, count, .. } = &*self.0;
         count.fetch_add(1, Relaxed);
         if self.is_new(model, why) {
             warn!(%model, %device, why, "CUDA graph capture failed: runs of the model launch their kernels one by one, which takes longer");

@@ -17,7 +17,7 @@ const COMPILE_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// State of a chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Found<F> {
+pub(super) enum ChainState<F> {
     /// The compiled kernel.
     Kernel(F),
     /// The compilation is pending.
@@ -28,7 +28,7 @@ pub(super) enum Found<F> {
 
 /// Requested chains. `F` is the type of a kernel.
 #[derive(Debug)]
-pub(super) struct Table<F> {
+pub(super) struct ChainTable<F> {
     entries: HashMap<Arc<Chain>, ChainEntry<F>>,
     queue: VecDeque<Arc<Chain>>,
     /// Evicted kernels, kept until the caller drops them without holding a lock.
@@ -44,11 +44,11 @@ pub(super) struct Table<F> {
 
 #[derive(Debug)]
 struct ChainEntry<F> {
-    found: Found<F>,
+    found: ChainState<F>,
     asked: u64,
 }
 
-impl<F> Default for Table<F> {
+impl<F> Default for ChainTable<F> {
     fn default() -> Self {
         Self {
             entries: HashMap::new(),
@@ -62,22 +62,22 @@ impl<F> Default for Table<F> {
     }
 }
 
-impl<F: Clone> Table<F> {
+impl<F: Clone> ChainTable<F> {
     /// Returns the state of a chain, and queues the chain on its first request.
-    pub(super) fn ask(&mut self, chain: &Arc<Chain>) -> Found<F> {
+    pub(super) fn ask(&mut self, chain: &Arc<Chain>) -> ChainState<F> {
         self.asked += 1;
         if let Some(entry) = self.entries.get_mut(chain) {
             entry.asked = self.asked;
             return entry.found.clone();
         }
         if self.has_ended {
-            return Found::Refused;
+            return ChainState::Refused;
         }
         if self.queue.len() < QUEUE_LEN_MAX && self.make_room() {
             self.queue.push_back(chain.clone());
-            self.entries.insert(chain.clone(), ChainEntry { found: Found::Pending, asked: self.asked });
+            self.entries.insert(chain.clone(), ChainEntry { found: ChainState::Pending, asked: self.asked });
         }
-        Found::Pending
+        ChainState::Pending
     }
 
     /// Takes the evicted kernels. Dropping a kernel can block until the device is idle.
@@ -100,7 +100,7 @@ impl<F: Clone> Table<F> {
         self.compiling_since = None;
         self.compiled += 1;
         if let (Some(entry), false) = (self.entries.get_mut(chain), self.has_ended) {
-            entry.found = kernel.map_or(Found::Refused, Found::Kernel);
+            entry.found = kernel.map_or(ChainState::Refused, ChainState::Kernel);
         }
     }
 
@@ -124,8 +124,8 @@ impl<F: Clone> Table<F> {
         self.has_ended = true;
         self.queue.clear();
         for entry in self.entries.values_mut() {
-            if matches!(entry.found, Found::Pending) {
-                entry.found = Found::Refused;
+            if matches!(entry.found, ChainState::Pending) {
+                entry.found = ChainState::Refused;
             }
         }
     }
@@ -145,10 +145,10 @@ impl<F: Clone> Table<F> {
         if self.entries.len() < KERNELS_MAX {
             return true;
         }
-        let settled = self.entries.iter().filter(|(_, entry)| !matches!(entry.found, Found::Pending));
+        let settled = self.entries.iter().filter(|(_, entry)| !matches!(entry.found, ChainState::Pending));
         let oldest = settled.min_by_key(|(_, entry)| entry.asked).map(|(chain, _)| chain.clone());
         let Some(entry) = oldest.and_then(|chain| self.entries.remove(&chain)) else { return false };
-        if let Found::Kernel(kernel) = entry.found {
+        if let ChainState::Kernel(kernel) = entry.found {
             self.forgotten.push(kernel);
         }
         true
@@ -170,7 +170,7 @@ mod tests {
         Example { op, inputs: Vec::new(), output: Fp32 }.chain().unwrap()
     }
 
-    fn compile(table: &mut Table<usize>, kernel: Option<usize>) -> Arc<Chain> {
+    fn compile(table: &mut ChainTable<usize>, kernel: Option<usize>) -> Arc<Chain> {
         let next = table.next(Instant::now()).unwrap();
         table.done(&next, kernel);
         next
@@ -178,30 +178,33 @@ mod tests {
 
     #[test]
     fn chain_is_compiled_once_and_refusal_is_permanent() {
-        let mut table = Table::default();
-        assert_eq!((table.ask(&chain(1)), table.ask(&chain(1))), (Found::Pending, Found::Pending));
-        assert_eq!(table.ask(&chain(2)), Found::Pending);
+        let mut table = ChainTable::default();
+        assert_eq!((table.ask(&chain(1)), table.ask(&chain(1))), (ChainState::Pending, ChainState::Pending));
+        assert_eq!(table.ask(&chain(2)), ChainState::Pending);
         assert_eq!(compile(&mut table, Some(7)), chain(1));
         assert_eq!(compile(&mut table, None), chain(2));
-        assert_eq!((table.ask(&chain(1)), table.ask(&chain(2))), (Found::Kernel(7), Found::Refused));
+        assert_eq!(
+            (table.ask(&chain(1)), table.ask(&chain(2))),
+            (ChainState::Kernel(7), ChainState::Refused)
+        );
         assert!(table.next(Instant::now()).is_none());
     }
 
     #[test]
     fn full_queue_accepts_chain_on_a_later_request() {
-        let mut table: Table<usize> = Table::default();
+        let mut table: ChainTable<usize> = ChainTable::default();
         for number in 0..=QUEUE_LEN_MAX {
-            assert_eq!(table.ask(&chain(number)), Found::Pending);
+            assert_eq!(table.ask(&chain(number)), ChainState::Pending);
         }
         assert_eq!(table.entries.len(), QUEUE_LEN_MAX);
         compile(&mut table, Some(0));
-        assert_eq!(table.ask(&chain(QUEUE_LEN_MAX)), Found::Pending);
+        assert_eq!(table.ask(&chain(QUEUE_LEN_MAX)), ChainState::Pending);
         assert_eq!(table.entries.len(), QUEUE_LEN_MAX + 1);
     }
 
     #[test]
     fn least_recently_requested_kernel_is_evicted() {
-        let mut table = Table::default();
+        let mut table = ChainTable::default();
         for number in 0..KERNELS_MAX {
             table.ask(&chain(number));
             compile(&mut table, Some(number));
@@ -209,27 +212,30 @@ mod tests {
         table.ask(&chain(0));
         table.ask(&chain(KERNELS_MAX));
         assert_eq!((table.entries.len(), table.forgotten()), (KERNELS_MAX, vec![1]));
-        assert_eq!(table.ask(&chain(0)), Found::Kernel(0));
-        assert_eq!(table.ask(&chain(1)), Found::Pending, "it went, and is compiled again");
+        assert_eq!(table.ask(&chain(0)), ChainState::Kernel(0));
+        assert_eq!(table.ask(&chain(1)), ChainState::Pending, "it went, and is compiled again");
     }
 
     #[test]
     fn hung_compiler_is_abandoned_after_timeout() {
-        let mut table = Table::default();
+        let mut table = ChainTable::default();
         let began = Instant::now();
         table.ask(&chain(1));
         compile(&mut table, Some(1));
         let late = (table.ask(&chain(2)), table.ask(&chain(3)));
-        assert_eq!(late, (Found::Pending, Found::Pending));
+        assert_eq!(late, (ChainState::Pending, ChainState::Pending));
         let second = table.next(began).unwrap();
         assert!(!table.end_if_stuck(began + COMPILE_TIME_MAX));
         let after = began + COMPILE_TIME_MAX + Duration::from_millis(1);
         assert!(table.end_if_stuck(after) && !table.end_if_stuck(after), "told once");
         let found = [1, 2, 3, 4].map(|number| table.ask(&chain(number)));
-        assert_eq!(found, [Found::Kernel(1), Found::Refused, Found::Refused, Found::Refused]);
+        assert_eq!(
+            found,
+            [ChainState::Kernel(1), ChainState::Refused, ChainState::Refused, ChainState::Refused]
+        );
         // A late result is discarded, and no further compilation starts.
         table.done(&second, Some(2));
-        assert_eq!(table.ask(&chain(2)), Found::Refused);
+        assert_eq!(table.ask(&chain(2)), ChainState::Refused);
         assert!(table.next(after).is_none());
     }
 }

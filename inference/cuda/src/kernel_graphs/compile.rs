@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use weir_child::{Command, Failure, Limits};
 use weir_device::cuda::{Nvrtc, Search};
-use weir_inference::{PrepareError, Refusal};
+use weir_inference::{PrepareError, UploadRefusal};
 
 /// Hidden subcommand with which a node starts itself as a compiler.
 pub const COMPILE_COMMAND: &str = "__compile-kernels";
@@ -22,7 +22,7 @@ pub(super) struct CompileLimits {
 
 /// Task of the child.
 #[derive(Debug, Serialize, Deserialize)]
-struct Task {
+struct KernelCompileTask {
     /// Search path of NVRTC.
     folders: Vec<PathBuf>,
     /// Sources by file name.
@@ -46,14 +46,16 @@ pub(super) async fn compile(
     sources: Vec<(String, String)>,
     limits: CompileLimits,
 ) -> Result<Vec<(String, String)>, PrepareError> {
-    let task = Task { folders: Search::from_environment().folders, sources };
+    let task = KernelCompileTask { folders: Search::from_environment().folders, sources };
     let CompileLimits { memory_bytes_max, cpu_ms_max } = limits;
     let limits = Limits { memory_bytes_max, cpu_ms_max };
     let source_name = task.sources.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-    let over = |log: String| Err(Refusal::Compile { source_name, log }.into());
+    let over = |log: String| Err(UploadRefusal::Compile { source_name, log }.into());
     match Command::this_program(COMPILE_COMMAND).run(limits, &task).await {
         Ok(CompileReply::Compiled(compiled)) => Ok(compiled),
-        Ok(CompileReply::Refused { name, log }) => Err(Refusal::Compile { source_name: name, log }.into()),
+        Ok(CompileReply::Refused { name, log }) => {
+            Err(UploadRefusal::Compile { source_name: name, log }.into())
+        }
         Ok(CompileReply::NoCompiler(why)) => Err(PrepareError::Compiler(why.into())),
         Err(Failure::OverTime) => {
             over(format!("it takes more than {cpu_ms_max} ms of CPU time (kernel_graphs.compile_cpu_ms_max)"))
@@ -73,10 +75,10 @@ pub(super) async fn compile(
 #[must_use]
 pub fn compile_main() -> ExitCode {
     // NVRTC finds its parts by itself.
-    weir_child::serve(|_| None, |task: Task, _| compile_here(&task))
+    weir_child::serve(|_| None, |task: KernelCompileTask, _| compile_here(&task))
 }
 
-fn compile_here(Task { folders, sources }: &Task) -> CompileReply {
+fn compile_here(KernelCompileTask { folders, sources }: &KernelCompileTask) -> CompileReply {
     let search = Search { folders: folders.clone(), ..Search::default() };
     let nvrtc = match Nvrtc::find(&search) {
         Ok(nvrtc) => nvrtc,

@@ -4,7 +4,7 @@
     reason = "users' kernels are launched, with addresses of this process's own memory on the device"
 )]
 
-use super::runner::{Failure, misfit};
+use super::runner::{GraphFailure, misfit};
 use crate::captured::CaptureBackoff;
 use std::collections::HashMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ const SHARED_BYTES: u32 = 48 << 10;
 
 /// Loaded graph with its code. Fields drop in order: captured graphs before the functions that they
 /// use.
-pub(super) struct Loaded {
+pub(super) struct LoadedGraph {
     plans: HashMap<Vec<Shape>, Planned>,
     code: Code,
     graph: KernelGraph,
@@ -34,12 +34,12 @@ pub(super) struct Loaded {
 
 /// Plan with its capture state.
 struct Planned {
-    captured: Captured,
+    captured: CapturedPlan,
     captures: CaptureBackoff,
     plan: Arc<Plan>,
 }
 
-enum Captured {
+enum CapturedPlan {
     /// The plan has not run.
     Never,
     /// The plan has run once, launch by launch.
@@ -56,14 +56,14 @@ struct Code {
 }
 
 /// Run of a plan.
-pub(super) struct Run<'a> {
+pub(super) struct PlanRun<'a> {
     planned: &'a mut Planned,
     code: &'a Code,
 }
 
-impl Loaded {
-    pub(super) fn read(file: &Path, context: &Arc<Context>, stream: &Stream) -> Result<Self, Failure> {
-        let other = |error: &dyn std::fmt::Display| Failure::Other(error.to_string());
+impl LoadedGraph {
+    pub(super) fn read(file: &Path, context: &Arc<Context>, stream: &Stream) -> Result<Self, GraphFailure> {
+        let other = |error: &dyn std::fmt::Display| GraphFailure::Other(error.to_string());
         let bundle = Bundle::parse(&std::fs::read(file)?).map_err(|error| other(&error))?;
         let graph = KernelGraph::new(bundle).map_err(|error| other(&error))?;
         let constants = Allocation::new(context, graph.constants().len() as u64)?;
@@ -76,7 +76,7 @@ impl Loaded {
                 let local_bytes = function.attributes()?.local_bytes;
                 if local_bytes > LOCAL_BYTES_MAX {
                     let why = "of local memory per thread: give it less to keep, or a temporary of the graph";
-                    return Err(Failure::Other(format!(
+                    return Err(GraphFailure::Other(format!(
                         "kernel {kernel} takes {local_bytes} bytes, over {LOCAL_BYTES_MAX}, {why}"
                     )));
                 }
@@ -91,23 +91,23 @@ impl Loaded {
         &mut self,
         shapes: &[Shape],
         memory_bytes_max: u64,
-    ) -> Result<(Arc<Plan>, Run<'_>), Failure> {
+    ) -> Result<(Arc<Plan>, PlanRun<'_>), GraphFailure> {
         if !self.plans.contains_key(shapes) {
             let plan = Arc::new(self.graph.plan(shapes, memory_bytes_max)?);
             self.code.allow(&plan)?;
             if self.plans.len() >= PLANS_MAX {
                 self.plans.clear();
             }
-            let captured = Captured::Never;
+            let captured = CapturedPlan::Never;
             let captures = CaptureBackoff::default();
             self.plans.insert(shapes.to_vec(), Planned { captured, captures, plan });
         }
         let planned = self.plans.get_mut(shapes).ok_or_else(misfit)?;
-        Ok((planned.plan.clone(), Run { planned, code: &self.code }))
+        Ok((planned.plan.clone(), PlanRun { planned, code: &self.code }))
     }
 }
 
-impl Run<'_> {
+impl PlanRun<'_> {
     /// Enqueues the run on the stream. The first run is launched kernel by kernel; later runs
     /// launch a graph.
     ///
@@ -118,7 +118,11 @@ impl Run<'_> {
     /// `arena` must have the length that the plan requires, and be at the same addresses in every
     /// run. Until the work is done, no other work may use `arena`, and the graph must not be
     /// dropped.
-    pub(super) unsafe fn launch(self, stream: &Stream, arena: Span) -> Result<Option<Failure>, Failure> {
+    pub(super) unsafe fn launch(
+        self,
+        stream: &Stream,
+        arena: Span,
+    ) -> Result<Option<GraphFailure>, GraphFailure> {
         let Self { planned: Planned { captured, captures, plan }, code } = self;
         // SAFETY: the caller guarantees the requirements of `launch`.
         let failed = match unsafe { code.launch_graph(captured, captures, plan, stream, arena) } {
@@ -132,7 +136,7 @@ impl Run<'_> {
         };
         // SAFETY: the caller guarantees the requirements of `launch`.
         unsafe { code.launch(plan, stream, arena) }?;
-        *captured = Captured::Once;
+        *captured = CapturedPlan::Once;
         Ok(failed)
     }
 }
@@ -157,28 +161,28 @@ impl Code {
     /// Returns whether a graph was launched. On error, no work was launched.
     ///
     /// # Safety
-    /// Same as for [`Run::launch`].
+    /// Same as for [`PlanRun::launch`].
     unsafe fn launch_graph(
         &self,
-        captured: &mut Captured,
+        captured: &mut CapturedPlan,
         captures: &CaptureBackoff,
         plan: &Plan,
         stream: &Stream,
         arena: Span,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, GraphFailure> {
         match captured {
             // SAFETY: the caller guarantees the memory. The graph was captured from the same plan,
             // with the same addresses.
-            Captured::Graph(graph) => unsafe { graph.launch(stream) }?,
-            Captured::Once if captures.is_due() => {
+            CapturedPlan::Graph(graph) => unsafe { graph.launch(stream) }?,
+            CapturedPlan::Once if captures.is_due() => {
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 let recorded = stream.capture(|stream| unsafe { self.launch(plan, stream, arena) })?;
                 let mut graph = recorded.instantiate()?;
                 // SAFETY: the caller guarantees the requirements of `launch`.
                 unsafe { graph.launch(stream) }?;
-                *captured = Captured::Graph(graph);
+                *captured = CapturedPlan::Graph(graph);
             }
-            Captured::Never | Captured::Once => return Ok(false),
+            CapturedPlan::Never | CapturedPlan::Once => return Ok(false),
         }
         Ok(true)
     }
@@ -186,8 +190,8 @@ impl Code {
     /// Enqueues the launches of a plan on the stream.
     ///
     /// # Safety
-    /// Same as for [`Run::launch`].
-    unsafe fn launch(&self, plan: &Plan, stream: &Stream, arena: Span) -> Result<(), Failure> {
+    /// Same as for [`PlanRun::launch`].
+    unsafe fn launch(&self, plan: &Plan, stream: &Stream, arena: Span) -> Result<(), GraphFailure> {
         let mut parameters = Parameters::default();
         for step in &plan.steps {
             let launch = match step {
@@ -213,19 +217,21 @@ impl Code {
             let (function, _) = self
                 .functions
                 .get(kernel)
-                .ok_or_else(|| Failure::Other(format!("there is no kernel {kernel}")))?;
+                .ok_or_else(|| GraphFailure::Other(format!("there is no kernel {kernel}")))?;
             let how = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
             // SAFETY: the number and sizes of the parameters match the kernel's signature in its
             // PTX. A kernel may access any address of this context, but the context contains only
             // data of the kernel's tenant.
             let launched = unsafe { stream.launch(function, &how, &parameters) };
             launched.map_err(|error| match error {
-                CudaError::Failed { call, code, name: error, what } => Failure::Device(CudaError::Failed {
-                    call,
-                    code,
-                    name: error,
-                    what: format!("{what}: launch {name:?}"),
-                }),
+                CudaError::Failed { call, code, name: error, what } => {
+                    GraphFailure::Device(CudaError::Failed {
+                        call,
+                        code,
+                        name: error,
+                        what: format!("{what}: launch {name:?}"),
+                    })
+                }
                 error => error.into(),
             })?;
         }

@@ -1,7 +1,7 @@
 //! Kernel graph as a model in the cache of a device. Its runs are sequential.
 
-use super::Worker;
-use super::message::{Answer, Request};
+use super::GraphWorker;
+use super::message::{KernelGraphReply, KernelGraphRequest};
 use crate::captured::CaptureFailures;
 use std::fs::File;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) struct KernelGraphModel {
 /// State shared by the graph's sessions. On drop, the worker unloads the graph, and ends if this
 /// was its last graph.
 struct GraphModel {
-    worker: Arc<Worker>,
+    worker: Arc<GraphWorker>,
     id: ModelId,
     /// Number of the graph in the worker.
     number: u64,
@@ -33,7 +33,7 @@ struct GraphModel {
 
 impl KernelGraphModel {
     pub(super) fn load(
-        worker: Arc<Worker>,
+        worker: Arc<GraphWorker>,
         source: &ModelSource,
         footprint: Footprint,
         arena: Arena,
@@ -87,8 +87,9 @@ impl Session for KernelGraphSession {
             return Err(InferenceError::Cancelled);
         }
         let (inputs, outputs_at) = write_tensors(&job.inputs, turn.memory()?, None)?;
-        let request = Request::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
-        let Answer::Ran { outputs, device_time_ns, not_captured } = turn.run(&request)? else {
+        let request =
+            KernelGraphRequest::Run { graph: *number, inputs, outputs: job.outputs.clone(), outputs_at };
+        let KernelGraphReply::Ran { outputs, device_time_ns, not_captured } = turn.run(&request)? else {
             return Err(InferenceError::Run("its worker did not say what came of it".into()));
         };
         if let Some(why) = not_captured {

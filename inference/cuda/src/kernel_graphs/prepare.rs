@@ -4,7 +4,7 @@ use super::compile::{self, CompileLimits};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use weir_inference::{Content, PrepareError, Prepared, Preparer, Refusal, Unsupported, Variant};
+use weir_inference::{Content, PrepareError, Prepared, Preparer, Unsupported, UploadRefusal, Variant};
 use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
 use weir_types::{ContentHash, Platform, Precision};
 
@@ -115,5 +115,5 @@ pub fn store(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
 }
 
 fn refused(why: &dyn std::fmt::Display) -> PrepareError {
-    Refusal::KernelGraph { why: why.to_string() }.into()
+    UploadRefusal::KernelGraph { why: why.to_string() }.into()
 }

@@ -1,6 +1,6 @@
 //! Worker process, as seen by the node.
 
-use super::message::{Answer, Request};
+use super::message::{KernelGraphReply, KernelGraphRequest};
 use super::serve::WORKER_COMMAND;
 use crate::process::command;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use weir_inference::Interrupt;
-use weir_worker::{Process, Program, receive, send, tensor_memory};
+use weir_worker::{Process, WorkerProgram, receive, send, tensor_memory};
 
 /// Interval at which a caller that waits for an answer checks its interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -32,7 +32,7 @@ pub(super) struct WorkerProcess {
 
 /// Reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CallError {
+pub(super) enum GraphCallError {
     /// The process has ended, or sent an invalid message.
     #[error("its worker has ended: {0}")]
     Ended(#[from] io::Error),
@@ -45,9 +45,13 @@ pub(super) enum CallError {
 }
 
 impl WorkerProcess {
-    /// Starts a worker: `program`, or this executable. The tensors of a run may have `tensor_bytes_max`
-    /// bytes. The log calls the worker `name`.
-    pub(super) fn start(program: Option<&Program>, tensor_bytes_max: u64, name: String) -> io::Result<Self> {
+    /// Starts a worker: `program`, or this executable. The tensors of a run may have
+    /// `tensor_bytes_max` bytes. The log calls the worker `name`.
+    pub(super) fn start(
+        program: Option<&WorkerProgram>,
+        tensor_bytes_max: u64,
+        name: String,
+    ) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let memory = tensor_memory(tensor_bytes_max)?;
         let mut command = command(program, WORKER_COMMAND);
@@ -64,10 +68,10 @@ impl WorkerProcess {
     /// After an error, the process must not be used any more.
     pub(super) fn call(
         &mut self,
-        request: &Request,
+        request: &KernelGraphRequest,
         time_max: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<KernelGraphReply, GraphCallError> {
         send(&mut self.socket, request)?;
         let mut patient =
             Patient { socket: &self.socket, began: Instant::now(), time_max, interrupt, unwanted: None };
@@ -75,8 +79,8 @@ impl WorkerProcess {
         match (received, patient.end()) {
             (Ok(Some(answer)), _) => Ok(answer),
             (_, Some(why)) => Err(why),
-            (Ok(None), None) => Err(CallError::Ended(io::Error::other(self.process.last_words()))),
-            (Err(error), None) => Err(CallError::Ended(error)),
+            (Ok(None), None) => Err(GraphCallError::Ended(io::Error::other(self.process.last_words()))),
+            (Err(error), None) => Err(GraphCallError::Ended(error)),
         }
     }
 }
@@ -93,11 +97,11 @@ struct Patient<'a> {
 
 impl Patient<'_> {
     /// Returns the reason to stop waiting, if any.
-    fn end(&self) -> Option<CallError> {
+    fn end(&self) -> Option<GraphCallError> {
         if self.unwanted.is_some_and(|since| since.elapsed() >= GRACE) {
-            return Some(CallError::Interrupted);
+            return Some(GraphCallError::Interrupted);
         }
-        (self.began.elapsed() >= self.time_max).then_some(CallError::OverTime(self.time_max))
+        (self.began.elapsed() >= self.time_max).then_some(GraphCallError::OverTime(self.time_max))
     }
 }
 

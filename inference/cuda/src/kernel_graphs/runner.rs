@@ -1,8 +1,8 @@
 //! Execution of kernel graphs on a device, in the worker process.
 #![allow(unsafe_code, reason = "work is enqueued on a device, with addresses of pinned memory")]
 
-use super::loaded::Loaded;
-use super::message::Answer;
+use super::loaded::LoadedGraph;
+use super::message::KernelGraphReply;
 use crate::slots::STAGING_BYTES;
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,8 +21,8 @@ const OWNER: Owner = Owner(1);
 
 /// Opened device and its loaded graphs. Fields drop in order: data in device memory before the
 /// device.
-pub(super) struct Runner {
-    graphs: HashMap<u64, Loaded>,
+pub(super) struct GraphRunner {
+    graphs: HashMap<u64, LoadedGraph>,
     memory: SlotMemory,
     staging: StagingBuffer,
     began: Event,
@@ -35,7 +35,7 @@ pub(super) struct Runner {
 
 /// Reason of a failed request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum GraphFailure {
     #[error(transparent)]
     Device(#[from] CudaError),
     #[error(transparent)]
@@ -46,25 +46,25 @@ pub(super) enum Failure {
     Other(String),
 }
 
-impl Failure {
+impl GraphFailure {
     /// Returns whether the device context is lost.
     pub(super) fn is_lost(&self) -> bool {
         matches!(self, Self::Device(error) if error.is_context_lost())
     }
 
-    fn answer(self) -> Answer {
+    fn answer(self) -> KernelGraphReply {
         let why = self.to_string();
         match self {
-            Self::Plan(PlanError::Memory { .. }) => Answer::OutOfMemory(why),
-            Self::Plan(_) => Answer::Refused(why),
-            Self::Device(error) if error.is_context_lost() => Answer::Lost(why),
-            Self::Device(error) if error.is_out_of_memory() => Answer::OutOfMemory(why),
-            Self::Device(_) | Self::Memory(_) | Self::Other(_) => Answer::Failed(why),
+            Self::Plan(PlanError::Memory { .. }) => KernelGraphReply::OutOfMemory(why),
+            Self::Plan(_) => KernelGraphReply::Refused(why),
+            Self::Device(error) if error.is_context_lost() => KernelGraphReply::Lost(why),
+            Self::Device(error) if error.is_out_of_memory() => KernelGraphReply::OutOfMemory(why),
+            Self::Device(_) | Self::Memory(_) | Self::Other(_) => KernelGraphReply::Failed(why),
         }
     }
 }
 
-impl Runner {
+impl GraphRunner {
     /// Opens a device.
     pub(super) fn open(driver: PathBuf, ordinal: u32, memory_bytes_max: u64) -> Result<Self, String> {
         let search = Search { driver: Some(driver), ..Search::default() };
@@ -86,20 +86,20 @@ impl Runner {
     }
 
     /// Loads a graph and its code.
-    pub(super) fn load(&mut self, number: u64, file: &Path) -> Answer {
-        match Loaded::read(file, &self.context, &self.stream) {
+    pub(super) fn load(&mut self, number: u64, file: &Path) -> KernelGraphReply {
+        match LoadedGraph::read(file, &self.context, &self.stream) {
             Ok(loaded) => {
                 self.graphs.insert(number, loaded);
-                Answer::Done
+                KernelGraphReply::Done
             }
             Err(failure) => failure.answer(),
         }
     }
 
     /// Unloads a graph.
-    pub(super) fn forget(&mut self, number: u64) -> Answer {
+    pub(super) fn forget(&mut self, number: u64) -> KernelGraphReply {
         self.graphs.remove(&number);
-        Answer::Done
+        KernelGraphReply::Done
     }
 
     /// Runs a graph, with tensors in `memory`.
@@ -110,12 +110,12 @@ impl Runner {
         wanted: &[usize],
         outputs_at: u64,
         memory: &File,
-    ) -> Answer {
+    ) -> KernelGraphReply {
         let ran = self.try_run(number, inputs, wanted, outputs_at, memory);
         ran.unwrap_or_else(|failure| {
             // Enqueued work must end before any other work starts.
             match self.stream.synchronize() {
-                Err(error) if error.is_context_lost() => Failure::Device(error).answer(),
+                Err(error) if error.is_context_lost() => GraphFailure::Device(error).answer(),
                 _ => failure.answer(),
             }
         })
@@ -128,11 +128,11 @@ impl Runner {
         wanted: &[usize],
         outputs_at: u64,
         memory: &File,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<KernelGraphReply, GraphFailure> {
         let graph = self
             .graphs
             .get_mut(&number)
-            .ok_or_else(|| Failure::Other("there is no such graph".to_owned()))?;
+            .ok_or_else(|| GraphFailure::Other("there is no such graph".to_owned()))?;
         let shapes: Vec<_> = inputs.iter().map(|input| input.shape.clone()).collect();
         let (plan, run) = graph.plan(&shapes, self.memory_bytes_max)?;
         let now_ns = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -191,14 +191,14 @@ impl Runner {
         }
         let device_time_ns = self.ended.since_ns(&self.began)?;
         let not_captured = not_captured.map(|failure| failure.to_string());
-        Ok(Answer::Ran { outputs: parts, device_time_ns, not_captured })
+        Ok(KernelGraphReply::Ran { outputs: parts, device_time_ns, not_captured })
     }
 }
 
-fn take(rest: &mut [u8], bytes: u64) -> Result<(&mut [u8], &mut [u8]), Failure> {
+fn take(rest: &mut [u8], bytes: u64) -> Result<(&mut [u8], &mut [u8]), GraphFailure> {
     rest.split_at_mut_checked(usize::try_from(bytes).unwrap_or(usize::MAX)).ok_or_else(misfit)
 }
 
-pub(super) fn misfit() -> Failure {
-    Failure::Other("a tensor is not where the plan says".to_owned())
+pub(super) fn misfit() -> GraphFailure {
+    GraphFailure::Other("a tensor is not where the plan says".to_owned())
 }

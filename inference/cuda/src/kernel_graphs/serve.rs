@@ -1,7 +1,7 @@
 //! Worker process for kernel graphs: the entry point of a process started with [`WORKER_COMMAND`].
 
-use super::message::{Answer, Request};
-use super::runner::Runner;
+use super::message::{KernelGraphReply, KernelGraphRequest};
+use super::runner::GraphRunner;
 use crate::open_files::kernel_graph_worker_files;
 use crate::process::confine;
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -42,24 +42,24 @@ fn serve() -> io::Result<()> {
     let mut socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let memory = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let requests = listen(socket.try_clone()?)?;
-    let mut runner: Option<Runner> = None;
+    let mut runner: Option<GraphRunner> = None;
     while let Ok(request) = requests.recv() {
         let answer = match (request, &mut runner) {
-            (Request::Open { driver, ordinal, memory_bytes_max }, None) => {
-                match Runner::open(driver, ordinal, memory_bytes_max) {
+            (KernelGraphRequest::Open { driver, ordinal, memory_bytes_max }, None) => {
+                match GraphRunner::open(driver, ordinal, memory_bytes_max) {
                     Ok(opened) => {
                         runner = Some(opened);
-                        Answer::Done
+                        KernelGraphReply::Done
                     }
-                    Err(why) => Answer::Failed(why),
+                    Err(why) => KernelGraphReply::Failed(why),
                 }
             }
-            (Request::Load { graph, file }, Some(runner)) => runner.load(graph, &file),
-            (Request::Forget { graph }, Some(runner)) => runner.forget(graph),
-            (Request::Run { graph, inputs, outputs, outputs_at }, Some(runner)) => {
+            (KernelGraphRequest::Load { graph, file }, Some(runner)) => runner.load(graph, &file),
+            (KernelGraphRequest::Forget { graph }, Some(runner)) => runner.forget(graph),
+            (KernelGraphRequest::Run { graph, inputs, outputs, outputs_at }, Some(runner)) => {
                 runner.run(graph, &inputs, &outputs, outputs_at, &memory)
             }
-            (request, _) => Answer::Failed(format!("{request:?} at the wrong time")),
+            (request, _) => KernelGraphReply::Failed(format!("{request:?} at the wrong time")),
         };
         send(&mut socket, &answer)?;
     }
@@ -68,10 +68,10 @@ fn serve() -> io::Result<()> {
 
 /// Reads requests on a dedicated thread, so that the process ends with its node even if a kernel
 /// hangs.
-fn listen(mut socket: UnixStream) -> io::Result<Receiver<Request>> {
+fn listen(mut socket: UnixStream) -> io::Result<Receiver<KernelGraphRequest>> {
     let (sender, requests) = sync_channel(1);
     let read = move || {
-        while let Ok(Some(request)) = receive::<Request>(&mut socket) {
+        while let Ok(Some(request)) = receive::<KernelGraphRequest>(&mut socket) {
             if sender.send(request).is_err() {
                 break;
             }

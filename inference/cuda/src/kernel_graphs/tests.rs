@@ -1,7 +1,7 @@
 //! Tests of kernel graphs on the fake driver, within the test process.
 
-use super::message::Answer;
-use super::runner::Runner;
+use super::message::KernelGraphReply;
+use super::runner::GraphRunner;
 use serde_json::json;
 use std::collections::HashMap;
 use std::fs::File;
@@ -45,7 +45,7 @@ fn memory() -> File {
     tensor_memory(4 * OUTPUTS_AT).unwrap()
 }
 
-fn run(runner: &mut Runner, memory: &File, values: &[f32], outputs: &[usize]) -> Answer {
+fn run(runner: &mut GraphRunner, memory: &File, values: &[f32], outputs: &[usize]) -> KernelGraphReply {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     memory.write_all_at(&bytes, 0).unwrap();
     let shape = Shape::new(&[u32::try_from(values.len()).unwrap()]).unwrap();
@@ -63,12 +63,14 @@ fn values(memory: &File, part: &TensorLocation) -> Vec<f32> {
 fn outputs_are_correct_in_any_stream_order() {
     for seed in 0..6 {
         let fake = Fake::new(seed);
-        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
-        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+        let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
         let memory = memory();
         for count in [1, 100, 3_000, 100] {
             let x: Vec<f32> = (0..count).map(|at| at as f32).collect();
-            let Answer::Ran { outputs, device_time_ns, .. } = run(&mut runner, &memory, &x, &[1, 0]) else {
+            let KernelGraphReply::Ran { outputs, device_time_ns, .. } =
+                run(&mut runner, &memory, &x, &[1, 0])
+            else {
                 panic!("it runs");
             };
             // Outputs are in the requested order.
@@ -78,8 +80,8 @@ fn outputs_are_correct_in_any_stream_order() {
         }
         // The last run is the second run of its shape, so it is captured for later runs.
         assert_eq!((fake.count("launches"), fake.count("graph_launches")), (4 * 4, 1));
-        assert_eq!(runner.forget(1), Answer::Done);
-        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Failed(_)));
+        assert_eq!(runner.forget(1), KernelGraphReply::Done);
+        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), KernelGraphReply::Failed(_)));
     }
 }
 
@@ -87,8 +89,8 @@ fn outputs_are_correct_in_any_stream_order() {
 fn repeated_sizes_run_as_one_graph_with_identical_bits() {
     for seed in 1..5 {
         let fake = Fake::new(seed);
-        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
-        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+        let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
         let memory = memory();
         let mut first: HashMap<usize, Vec<Vec<f32>>> = HashMap::new();
         // The third size needs more memory than the slot had mapped when the other sizes were
@@ -96,7 +98,9 @@ fn repeated_sizes_run_as_one_graph_with_identical_bits() {
         for (at, count) in [7, 100, 7, 100, 7, 300_000, 100, 7].into_iter().enumerate() {
             let before = fake.count("launches");
             let x: Vec<f32> = (0..count).map(|at| (at % 1_000) as f32).collect();
-            let Answer::Ran { outputs, device_time_ns, .. } = run(&mut runner, &memory, &x, &[0, 1]) else {
+            let KernelGraphReply::Ran { outputs, device_time_ns, .. } =
+                run(&mut runner, &memory, &x, &[0, 1])
+            else {
                 panic!("it runs");
             };
             assert!(device_time_ns > 0);
@@ -109,45 +113,48 @@ fn repeated_sizes_run_as_one_graph_with_identical_bits() {
             assert_eq!(launched, if at >= 4 && count != 300_000 { 0 } else { 4 }, "run {at}");
         }
         assert_eq!(fake.count("graph_launches"), 5);
-        assert_eq!(runner.forget(1), Answer::Done);
+        assert_eq!(runner.forget(1), KernelGraphReply::Done);
     }
 }
 
 #[test]
 fn fault_in_captured_run_loses_the_worker() {
     let fake = Fake::new(2);
-    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
-    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
     let memory = memory();
     for _ in 0..3 {
-        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Ran { .. }));
+        assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), KernelGraphReply::Ran { .. }));
     }
     fake.fail_launch(1);
-    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Lost(_)));
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), KernelGraphReply::Lost(_)));
 }
 
 #[test]
 fn oversized_run_is_refused_and_next_run_succeeds() {
     let fake = Fake::new(1);
-    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
     let memory = memory();
-    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
     let many = vec![1.0; 1_000_000];
-    assert!(matches!(run(&mut runner, &memory, &many, &[0]), Answer::OutOfMemory(_)));
+    assert!(matches!(run(&mut runner, &memory, &many, &[0]), KernelGraphReply::OutOfMemory(_)));
     fake.fail_allocations(0, 1);
-    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::OutOfMemory(_)));
-    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), Answer::Ran { .. }));
-    assert!(matches!(runner.run(1, &[], &[0], OUTPUTS_AT, &memory), Answer::Refused(_)));
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), KernelGraphReply::OutOfMemory(_)));
+    assert!(matches!(run(&mut runner, &memory, &[1.0], &[0]), KernelGraphReply::Ran { .. }));
+    assert!(matches!(runner.run(1, &[], &[0], OUTPUTS_AT, &memory), KernelGraphReply::Refused(_)));
 }
 
 #[test]
 fn kernel_fault_loses_the_worker() {
     let fake = Fake::new(2);
-    let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
-    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), Answer::Done);
+    let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+    assert_eq!(runner.load(1, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
     fake.fail_launch(1);
     let answer = run(&mut runner, &memory(), &[1.0], &[0]);
-    assert!(matches!(&answer, Answer::Lost(why) if why.contains("weir_test_scale_add")), "{answer:?}");
+    assert!(
+        matches!(&answer, KernelGraphReply::Lost(why) if why.contains("weir_test_scale_add")),
+        "{answer:?}"
+    );
 }
 
 #[test]
@@ -160,15 +167,16 @@ fn failed_capture_falls_back_to_eager_launches_and_reports_reason() {
         "fail_graph_launch",
     ] {
         let fake = Fake::new(3);
-        let mut runner = Runner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
+        let mut runner = GraphRunner::open(fake.path().to_owned(), 0, MEMORY_BYTES_MAX).unwrap();
         for number in [1, 2] {
-            assert_eq!(runner.load(number, graph("weir_test_scale_add").path()), Answer::Done);
+            assert_eq!(runner.load(number, graph("weir_test_scale_add").path()), KernelGraphReply::Done);
         }
         fake.set(failure, 1);
         let memory = memory();
         let mut told = Vec::new();
         for _ in 0..4 {
-            let Answer::Ran { outputs, not_captured, .. } = run(&mut runner, &memory, &[3.0], &[0]) else {
+            let KernelGraphReply::Ran { outputs, not_captured, .. } = run(&mut runner, &memory, &[3.0], &[0])
+            else {
                 panic!("it runs")
             };
             assert_eq!(values(&memory, &outputs[0]), [3.0], "{failure}");
@@ -184,7 +192,10 @@ fn failed_capture_falls_back_to_eager_launches_and_reports_reason() {
         };
         for _ in 0..3 {
             let answer = runner.run(2, std::slice::from_ref(&input), &[0], OUTPUTS_AT, &memory);
-            assert!(matches!(answer, Answer::Ran { not_captured: None, .. }), "{failure}: {answer:?}");
+            assert!(
+                matches!(answer, KernelGraphReply::Ran { not_captured: None, .. }),
+                "{failure}: {answer:?}"
+            );
         }
         assert_eq!(fake.count("graph_launches"), 2, "{failure}: another graph is captured");
         for number in [1, 2] {

@@ -2,8 +2,8 @@
 //! it is not running.
 
 use super::KernelGraphConfig;
-use super::message::{Answer, Request};
-use super::process::{CallError, WorkerProcess};
+use super::message::{KernelGraphReply, KernelGraphRequest};
+use super::process::{GraphCallError, WorkerProcess};
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,7 +24,7 @@ const START_TIME_MAX: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Worker of a tenant. The process ends when the last reference is dropped.
-pub(crate) struct Worker {
+pub(crate) struct GraphWorker {
     config: Arc<KernelGraphConfig>,
     driver: PathBuf,
     ordinal: u32,
@@ -34,7 +34,7 @@ pub(crate) struct Worker {
     /// Counter for unique graph numbers.
     graphs: AtomicU64,
     /// `None` while a caller holds the turn.
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<GraphWorkerState>>,
     returned: Condvar,
     /// Unloaded graphs, which the next run reports to the process.
     unneeded: Mutex<Vec<u64>>,
@@ -42,7 +42,7 @@ pub(crate) struct Worker {
 
 /// State of the worker.
 #[derive(Default)]
-struct State {
+struct GraphWorkerState {
     process: Option<WorkerProcess>,
     /// Graphs loaded in the process.
     loaded: HashSet<u64>,
@@ -50,13 +50,13 @@ struct State {
 }
 
 /// Exclusive access to the worker, returned on drop.
-pub(super) struct Turn<'a> {
-    worker: &'a Worker,
+pub(super) struct GraphWorkerGuard<'a> {
+    worker: &'a GraphWorker,
     interrupt: &'a Interrupt,
-    state: State,
+    state: GraphWorkerState,
 }
 
-impl Worker {
+impl GraphWorker {
     pub(super) fn new(
         config: Arc<KernelGraphConfig>,
         driver: PathBuf,
@@ -65,7 +65,7 @@ impl Worker {
         tensor_bytes_max: u64,
     ) -> Self {
         let graphs = AtomicU64::new(0);
-        let state = Mutex::new(Some(State::default()));
+        let state = Mutex::new(Some(GraphWorkerState::default()));
         let returned = Condvar::new();
         let unneeded = Mutex::default();
         Self { config, driver, ordinal, tenant, tensor_bytes_max, graphs, state, returned, unneeded }
@@ -77,11 +77,14 @@ impl Worker {
     }
 
     /// Waits for a turn, until the interrupt.
-    pub(super) fn turn<'a>(&'a self, interrupt: &'a Interrupt) -> Result<Turn<'a>, InferenceError> {
+    pub(super) fn turn<'a>(
+        &'a self,
+        interrupt: &'a Interrupt,
+    ) -> Result<GraphWorkerGuard<'a>, InferenceError> {
         let mut state = self.state.lock();
         loop {
             if let Some(state) = state.take() {
-                return Ok(Turn { worker: self, interrupt, state });
+                return Ok(GraphWorkerGuard { worker: self, interrupt, state });
             }
             if interrupt.reason().is_some() {
                 return Err(InferenceError::Cancelled);
@@ -100,7 +103,7 @@ impl Worker {
     }
 }
 
-impl Turn<'_> {
+impl GraphWorkerGuard<'_> {
     /// Returns the memory for tensors, which exists once a graph is loaded.
     pub(super) fn memory(&self) -> Result<&File, InferenceError> {
         let process = self.state.process.as_ref();
@@ -114,14 +117,14 @@ impl Turn<'_> {
         }
         for unneeded in self.worker.take_unneeded() {
             if self.state.loaded.remove(&unneeded) {
-                self.prepare(&Request::Forget { graph: unneeded })?;
+                self.prepare(&KernelGraphRequest::Forget { graph: unneeded })?;
             }
         }
         if self.state.loaded.contains(&graph) {
             return Ok(());
         }
-        match self.prepare(&Request::Load { graph, file: file.to_owned() })? {
-            Answer::Failed(why) => {
+        match self.prepare(&KernelGraphRequest::Load { graph, file: file.to_owned() })? {
+            KernelGraphReply::Failed(why) => {
                 Err(InferenceError::Run(format!("the device does not take the kernels: {why}").into()))
             }
             answer => self.expect(answer).map(|_| _ = self.state.loaded.insert(graph)),
@@ -129,11 +132,11 @@ impl Turn<'_> {
     }
 
     /// Runs a loaded graph, and returns the answer of a successful run.
-    pub(super) fn run(&mut self, request: &Request) -> Result<Answer, InferenceError> {
+    pub(super) fn run(&mut self, request: &KernelGraphRequest) -> Result<KernelGraphReply, InferenceError> {
         let called = self.call(request, self.worker.config.run_time_max, self.interrupt);
         let answer = called.map_err(|error| match error {
-            CallError::Interrupted => InferenceError::Cancelled,
-            CallError::OverTime(time_max) => unavailable(&format!(
+            GraphCallError::Interrupted => InferenceError::Cancelled,
+            GraphCallError::OverTime(time_max) => unavailable(&format!(
                 "it took longer than {} ms (kernel_graphs.run_wall_ms_max), and its worker was stopped",
                 time_max.as_millis()
             )),
@@ -145,7 +148,7 @@ impl Turn<'_> {
     }
 
     fn start(&mut self) -> Result<(), InferenceError> {
-        let Worker { config, driver, ordinal, tenant, tensor_bytes_max, .. } = self.worker;
+        let GraphWorker { config, driver, ordinal, tenant, tensor_bytes_max, .. } = self.worker;
         if let Some(wait) = self.state.restarts.wait(Instant::now()) {
             return Err(unavailable(&format!(
                 "the worker for kernels of {tenant} has ended again and again, and is not started within {} ms",
@@ -160,8 +163,9 @@ impl Turn<'_> {
         })?);
         let driver = driver.clone();
         let memory_bytes_max = config.memory_bytes_max;
-        let answer = self.prepare(&Request::Open { driver, ordinal: *ordinal, memory_bytes_max })?;
-        if !matches!(answer, Answer::Done) {
+        let answer =
+            self.prepare(&KernelGraphRequest::Open { driver, ordinal: *ordinal, memory_bytes_max })?;
+        if !matches!(answer, KernelGraphReply::Done) {
             self.end(&format!("{answer:?}"));
         }
         self.expect(answer)?;
@@ -171,10 +175,10 @@ impl Turn<'_> {
 
     /// Sends a preparatory request that cannot be interrupted. If it could, the next call would
     /// restart an interrupted start, which might then never complete.
-    fn prepare(&mut self, request: &Request) -> Result<Answer, InferenceError> {
+    fn prepare(&mut self, request: &KernelGraphRequest) -> Result<KernelGraphReply, InferenceError> {
         let called = self.call(request, START_TIME_MAX, &Interrupt::default());
         called.map_err(|error| match error {
-            CallError::OverTime(time_max) => unavailable(&format!(
+            GraphCallError::OverTime(time_max) => unavailable(&format!(
                 "its worker took longer than {} ms to start, or to load its kernels",
                 time_max.as_millis()
             )),
@@ -184,10 +188,10 @@ impl Turn<'_> {
 
     fn call(
         &mut self,
-        request: &Request,
+        request: &KernelGraphRequest,
         time_max: Duration,
         interrupt: &Interrupt,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<KernelGraphReply, GraphCallError> {
         let process = self.state.process.as_mut().ok_or_else(|| std::io::Error::other("it is not there"))?;
         let called = process.call(request, time_max, interrupt);
         if let Err(error) = &called {
@@ -197,13 +201,13 @@ impl Turn<'_> {
     }
 
     /// Maps an answer to the error that the caller gets.
-    fn expect(&mut self, answer: Answer) -> Result<Answer, InferenceError> {
+    fn expect(&mut self, answer: KernelGraphReply) -> Result<KernelGraphReply, InferenceError> {
         match answer {
-            Answer::Done | Answer::Ran { .. } => Ok(answer),
-            Answer::Refused(why) => Err(InferenceError::Refused(why.into())),
-            Answer::OutOfMemory(why) => Err(InferenceError::RunOutOfMemory(why.into())),
-            Answer::Failed(why) => Err(InferenceError::Run(why.into())),
-            Answer::Lost(why) => {
+            KernelGraphReply::Done | KernelGraphReply::Ran { .. } => Ok(answer),
+            KernelGraphReply::Refused(why) => Err(InferenceError::Refused(why.into())),
+            KernelGraphReply::OutOfMemory(why) => Err(InferenceError::RunOutOfMemory(why.into())),
+            KernelGraphReply::Failed(why) => Err(InferenceError::Run(why.into())),
+            KernelGraphReply::Lost(why) => {
                 self.end(&why);
                 Err(unavailable(&format!("a kernel has lost its worker the device: {why}")))
             }
@@ -212,7 +216,7 @@ impl Turn<'_> {
 
     /// Discards the process after a failure.
     fn end(&mut self, why: &str) {
-        let Worker { tenant, ordinal, .. } = self.worker;
+        let GraphWorker { tenant, ordinal, .. } = self.worker;
         warn!(%tenant, ordinal, why, "kernel graph worker ended");
         self.state.process = None;
         self.state.restarts.died(Instant::now());
@@ -220,7 +224,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for GraphWorkerGuard<'_> {
     fn drop(&mut self) {
         let state = std::mem::take(&mut self.state);
         if let Some(process) = &state.process {

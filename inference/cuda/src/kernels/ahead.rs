@@ -7,12 +7,12 @@ use std::thread::{Builder, JoinHandle};
 
 /// Loader thread. It ends after the last module, at the first module that fails to load, or, when
 /// this handle is dropped, after the current module.
-pub(super) struct Ahead {
+pub(super) struct ModuleLoader {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Ahead {
+impl ModuleLoader {
     /// Starts the thread. Returns `None` if the thread cannot start; modules are then loaded on
     /// first use.
     pub(super) fn start(modules: &Arc<Modules>) -> Option<Self> {
@@ -39,7 +39,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for ModuleLoader {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

@@ -2,7 +2,7 @@
 //! fp32 biases to 16-bit elements, so biases are stored as fp32. Biases that do not depend on
 //! inputs are rounded once, at the end of the prologue.
 
-use super::{Place, Step};
+use super::{BufferLocation, ProgramStep};
 use std::collections::HashMap;
 use weir_graph::{ALIGNMENT_BYTES, Elementwise, Instruction, Lane, Op, Program, TensorType};
 use weir_kernels::{Launch, Operands, Precision, Slot, Target};
@@ -12,10 +12,10 @@ use weir_types::ElementType;
 pub(super) struct Biases<'a> {
     precision: Precision,
     target: &'a Target,
-    rounded: HashMap<(Place, ElementType), Place>,
+    rounded: HashMap<(BufferLocation, ElementType), BufferLocation>,
     /// Offset of the next bias in the resident memory.
     end: u64,
-    steps: Vec<Step>,
+    steps: Vec<ProgramStep>,
 }
 
 impl<'a> Biases<'a> {
@@ -28,28 +28,33 @@ impl<'a> Biases<'a> {
 
     /// Returns the location of a bias converted to another element type; `None` if the bias depends
     /// on the inputs.
-    pub(super) fn rounded(&mut self, bias: Place, tensor: &TensorType, to: ElementType) -> Option<Place> {
+    pub(super) fn rounded(
+        &mut self,
+        bias: BufferLocation,
+        tensor: &TensorType,
+        to: ElementType,
+    ) -> Option<BufferLocation> {
         if tensor.element_type() == to {
             return Some(bias);
         }
-        if matches!(bias, Place::Arena(_)) {
+        if matches!(bias, BufferLocation::Arena(_)) {
             return None;
         }
         if let Some(place) = self.rounded.get(&(bias, to)) {
             return Some(*place);
         }
         let made = tensor.with_elements(to).ok()?;
-        let place = Place::Resident(self.end);
+        let place = BufferLocation::Resident(self.end);
         let launches = self.launches(tensor, &made)?;
         let at = |slot: &Slot| if matches!(slot, Slot::Input(_)) { bias } else { place };
-        self.steps.extend(launches.iter().map(|launch| Step::Launch(launch.with_buffers(at))));
+        self.steps.extend(launches.iter().map(|launch| ProgramStep::Launch(launch.with_buffers(at))));
         self.end += (made.bytes() as u64).next_multiple_of(ALIGNMENT_BYTES as u64);
         self.rounded.insert((bias, to), place);
         Some(place)
     }
 
     /// Returns the steps that round the biases, and the total size of the resident memory in bytes.
-    pub(super) fn into_steps(self) -> (Vec<Step>, u64) {
+    pub(super) fn into_steps(self) -> (Vec<ProgramStep>, u64) {
         (self.steps, self.end)
     }
 

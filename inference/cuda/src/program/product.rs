@@ -6,7 +6,7 @@
 //! So do small products, whose time is mostly launch overhead.
 
 use super::bias::Biases;
-use super::{Place, Types};
+use super::{BufferLocation, Types};
 use weir_device::cuda::{ProductBuffers, ProductMatrix, ProductShape};
 use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op, TensorType};
 use weir_kernels::{Operands, Plan, Precision, Slot};
@@ -37,7 +37,7 @@ pub enum ProductTier {
 
 /// Product for the library, on buffers `B`.
 #[derive(Debug, Clone, Copy)]
-pub struct Product<B> {
+pub struct LibraryGemm<B> {
     pub(crate) shape: ProductShape,
     pub(crate) buffers: ProductBuffers<Operand<B>>,
     pub(crate) workspace_bytes: u64,
@@ -67,26 +67,26 @@ impl ProductTier {
         operands: Operands<'_>,
         precision: Precision,
         plan: &Plan,
-    ) -> Option<Product<Slot>> {
+    ) -> Option<LibraryGemm<Slot>> {
         let (Self::CublasLt { flops_min, workspace_bytes }, Op::MatMul(op)) = (self, op) else { return None };
         let is_large = plan.cost().flops >= flops_min && !plan.launches.is_empty();
         if is_large { product(&op.flattened(), operands, precision, workspace_bytes) } else { None }
     }
 }
 
-impl Product<Slot> {
+impl LibraryGemm<Slot> {
     /// Replaces the operand slots with locations.
-    pub(super) fn with_buffers(&self, place: impl Fn(Slot) -> Place) -> Product<Place> {
+    pub(super) fn with_buffers(&self, place: impl Fn(Slot) -> BufferLocation) -> LibraryGemm<BufferLocation> {
         let at = |operand: &Operand<Slot>| Operand {
             buffer: place(operand.buffer),
             offset_bytes: operand.offset_bytes,
         };
         let Self { shape, workspace_bytes, .. } = *self;
-        Product { shape, buffers: self.buffers.map(at), workspace_bytes }
+        LibraryGemm { shape, buffers: self.buffers.map(at), workspace_bytes }
     }
 }
 
-impl Product<Place> {
+impl LibraryGemm<BufferLocation> {
     /// Converts the bias to the element type. Returns `None` if that is impossible.
     pub(super) fn with_bias(mut self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
         if let Some(bias) = &mut self.buffers.bias {
@@ -102,7 +102,7 @@ fn product(
     operands: Operands<'_>,
     precision: Precision,
     workspace_bytes: u64,
-) -> Option<Product<Slot>> {
+) -> Option<LibraryGemm<Slot>> {
     let output = operands.outputs.first().copied().flatten()?;
     let operand = |place: usize| operands.inputs.get(place).copied().flatten();
     let bias = operand(MatMul::BIAS);
@@ -165,7 +165,7 @@ fn product(
         d: at(Slot::Output(0), 0),
         workspace: at(Slot::Workspace, 0),
     };
-    Some(Product { shape, buffers, workspace_bytes })
+    Some(LibraryGemm { shape, buffers, workspace_bytes })
 }
 
 /// Merges the batch dimensions into one, and returns its size and the strides of both sides.

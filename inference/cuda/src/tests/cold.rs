@@ -7,7 +7,7 @@ use super::{
 use crate::model::{CudaModel, ModelFiles};
 use std::time::{Duration, Instant};
 use weir_fake_cuda::Fake;
-use weir_inference::{ErrorKind, InferenceError, Interrupt, Job, Model, Reason, Tensor};
+use weir_inference::{ErrorKind, InferenceError, Interrupt, Job, Model, StopReason, Tensor};
 use weir_kernels::Precision;
 use weir_types::Platform;
 
@@ -151,7 +151,7 @@ fn cancelled_cold_run_enqueues_no_further_launches() {
         let stop = &interrupt;
         let cold = scope.spawn(move || session.run(&job, stop));
         wait_for_kernels(&setup.fake, 1);
-        interrupt.fire(Reason::Cancelled);
+        interrupt.fire(StopReason::Cancelled);
         setup.fake.let_loads_go();
         if let Err(error) = cold.join().unwrap() {
             assert_eq!(error.kind(), ErrorKind::Cancelled);

@@ -1,9 +1,9 @@
 //! Export of a tensor of one worker, which the worker of another device reads in place.
 
-use super::files::Reserved;
+use super::files::FileReservation;
 use super::let_go::Gone;
-use super::message::{Answer, Exported, Place, Request};
-use super::{CALL_TIME_MAX, Worker, WorkerConfig};
+use super::message::{ExportedInput, GpuWorkerReply, GpuWorkerRequest, TensorRange};
+use super::{CALL_TIME_MAX, DeviceWorker, WorkerConfig};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use weir_inference::{InferenceError, Interrupt};
@@ -12,11 +12,11 @@ use weir_types::{Shape, TenantId};
 /// Tensor that its worker keeps in place until the export drops.
 pub(super) struct Export {
     /// Weak, because pending replies of two workers can hold exports of each other.
-    worker: Weak<Worker>,
+    worker: Weak<DeviceWorker>,
     config: Arc<WorkerConfig>,
     /// Number of the export in the worker.
     number: u64,
-    place: Place,
+    place: TensorRange,
     /// Memory blocks of the tensor, until they are sent.
     blocks: Option<Blocks>,
 }
@@ -24,17 +24,17 @@ pub(super) struct Export {
 /// Open files of memory blocks.
 struct Blocks {
     files: Vec<OwnedFd>,
-    _reserved: Reserved,
+    _reserved: FileReservation,
 }
 
 impl Export {
     /// Exports a tensor of `tenant`. Returns `None` if the tensor is no longer on the device, or
     /// has more blocks than reserved. Blocks briefly.
     pub(super) fn begin(
-        worker: &Arc<Worker>,
+        worker: &Arc<DeviceWorker>,
         tensor: u64,
         tenant: &TenantId,
-        reserved: Reserved,
+        reserved: FileReservation,
     ) -> Result<Option<Self>, InferenceError> {
         let wanted = Interrupt::default();
         let number = worker.number();
@@ -42,10 +42,10 @@ impl Export {
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
         let blocks_max = reserved.count;
-        let request = Request::Export { tensor, tenant: tenant.clone(), export: number, blocks_max };
+        let request = GpuWorkerRequest::Export { tensor, tenant: tenant.clone(), export: number, blocks_max };
         let answered = connection.call(&request, &mut (), CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
-            Answer::Exported(place) if place.blocks <= blocks_max => {
+            GpuWorkerReply::Exported(place) if place.blocks <= blocks_max => {
                 // From now on, dropping the export releases it in the worker.
                 let weak = Arc::downgrade(worker);
                 let config = worker.config.clone();
@@ -56,7 +56,7 @@ impl Export {
                     export
                 }))
             }
-            Answer::NotExported { why } => {
+            GpuWorkerReply::NotExported { why } => {
                 tracing::debug!(device = %worker.config.device(), why, "peer read of a tensor failed: the tensor passes through the host");
                 Ok(None)
             }
@@ -65,8 +65,8 @@ impl Export {
     }
 
     /// Returns the description of the tensor for the worker that reads it.
-    pub(super) fn told(&self, shape: &Shape) -> Exported {
-        Exported { ordinal: self.config.gpu.ordinal, shape: shape.clone(), place: self.place }
+    pub(super) fn told(&self, shape: &Shape) -> ExportedInput {
+        ExportedInput { ordinal: self.config.gpu.ordinal, shape: shape.clone(), place: self.place }
     }
 
     /// Returns the files to send after the message.

@@ -1,8 +1,8 @@
 //! Release queue: reports unreferenced tensors and finished exports to a worker on a dedicated
 //! thread, so that dropping a tensor does not block.
 
-use super::message::Request;
-use super::{HandOvers, Worker};
+use super::message::GpuWorkerRequest;
+use super::{DeviceWorker, HandOvers};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ const AT_ONCE_MAX: usize = 256;
 
 /// Sender of the release queue. The queue needs no bound, because each tensor is released once, and
 /// the number of tensors is bounded.
-pub(super) struct LetGo(Sender<Gone>);
+pub(super) struct ReleaseQueue(Sender<Gone>);
 
 /// Release of a tensor or export.
 pub(super) enum Gone {
@@ -24,7 +24,7 @@ pub(super) enum Gone {
     Read { export: u64 },
 }
 
-impl LetGo {
+impl ReleaseQueue {
     /// Creates the queue.
     pub(super) fn channel() -> (Self, Receiver<Gone>) {
         let (sender, receiver) = channel();
@@ -39,7 +39,7 @@ impl LetGo {
 }
 
 /// Starts the thread, which ends with `worker`.
-pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()> {
+pub(super) fn start(worker: &Arc<DeviceWorker>, gone: Receiver<Gone>) -> io::Result<()> {
     let config = worker.config.clone();
     let worker = Arc::downgrade(worker);
     let name = format!("weir-{}-free", config.device());
@@ -48,7 +48,7 @@ pub(super) fn start(worker: &Arc<Worker>, gone: Receiver<Gone>) -> io::Result<()
     Ok(())
 }
 
-fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
+fn tell(worker: &Weak<DeviceWorker>, counted: &HandOvers, gone: &Receiver<Gone>) {
     while let Ok(first) = gone.recv() {
         let mut tensors = Vec::new();
         let mut sizes = Vec::new();
@@ -66,7 +66,7 @@ fn tell(worker: &Weak<Worker>, counted: &HandOvers, gone: &Receiver<Gone>) {
         }
         // A worker that no longer exists has released everything.
         if let Some(worker) = worker.upgrade() {
-            worker.release(&Request::Release { tensors, abandoned, exports });
+            worker.release(&GpuWorkerRequest::Release { tensors, abandoned, exports });
         }
         sizes.into_iter().for_each(|bytes| counted.gone(bytes));
     }

@@ -1,8 +1,8 @@
 //! Device-resident outputs of a tenant, as seen by the node.
 
 use super::let_go::Gone;
-use super::message::{Answer, Request};
-use super::{CALL_TIME_MAX, Worker};
+use super::message::{GpuWorkerReply, GpuWorkerRequest};
+use super::{CALL_TIME_MAX, DeviceWorker};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +12,7 @@ use weir_types::TenantId;
 
 /// Access to the device-resident tensors of one tenant in a worker.
 pub(super) struct WorkerMemory {
-    pub(super) worker: Arc<Worker>,
+    pub(super) worker: Arc<DeviceWorker>,
     pub(super) tenant: TenantId,
     /// Arena for fetched tensors.
     pub(super) arena: Arena,
@@ -88,10 +88,10 @@ impl WorkerMemory {
         let mut line = worker.line(&wanted)?;
         let connection = line.connection().map_err(|error| worker.failed(error))?;
         connection.settle(&wanted).map_err(|error| worker.failed(error))?;
-        let request = Request::Fetch { tensor, tenant: tenant.clone() };
+        let request = GpuWorkerRequest::Fetch { tensor, tenant: tenant.clone() };
         let answered = connection.call(&request, &mut (), CALL_TIME_MAX, &wanted);
         match worker.understand(answered)? {
-            Answer::Fetched { bytes: there } if there == bytes => {}
+            GpuWorkerReply::Fetched { bytes: there } if there == bytes => {}
             answer => return Err(worker.senseless(&answer)),
         }
         let read = connection.memory.read_exact_at(&mut buffer, 0);

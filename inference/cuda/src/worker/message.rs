@@ -18,7 +18,7 @@ pub(crate) const FILES_MAX: usize = 128;
 /// Request of a node. The node assigns the numbers of models, sessions and runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Request {
+pub(super) enum GpuWorkerRequest {
     /// Open the device. The first request.
     Open { driver: PathBuf, gpu: GpuConfig },
     /// Load a model into device memory.
@@ -33,7 +33,13 @@ pub(super) enum Request {
     Forget { session: u64 },
     /// Run, and write the wanted outputs one after another to the connection's memory, starting at
     /// `outputs_at`. An output with a number may stay on the device under that number instead.
-    Run { session: u64, run: u64, inputs: Vec<Input>, outputs: Vec<(usize, Option<u64>)>, outputs_at: u64 },
+    Run {
+        session: u64,
+        run: u64,
+        inputs: Vec<WorkerInput>,
+        outputs: Vec<(usize, Option<u64>)>,
+        outputs_at: u64,
+    },
     /// Copy a device-resident tensor of a tenant to the connection's memory.
     Fetch { tensor: u64, tenant: TenantId },
     /// Export a tensor of a tenant, if it is on the device in at most `blocks_max` blocks. The
@@ -41,7 +47,7 @@ pub(super) enum Request {
     Export { tensor: u64, tenant: TenantId, export: u64, blocks_max: usize },
     /// Copy an exported tensor of a tenant to this device, if there is room. The copy is a guest: a
     /// tensor spilled by another device.
-    Take { tensor: u64, tenant: TenantId, exported: Exported },
+    Take { tensor: u64, tenant: TenantId, exported: ExportedInput },
     /// Release device-resident tensors. `abandoned` are outputs of runs whose caller has left;
     /// these outputs may not exist yet. `exports` are exports that are no longer read.
     Release { tensors: Vec<u64>, abandoned: Vec<u64>, exports: Vec<u64> },
@@ -91,27 +97,27 @@ impl MemoryReport {
 /// Input of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Input {
+pub(super) enum WorkerInput {
     /// Tensor in the connection's memory.
     Here(TensorLocation),
     /// Device-resident tensor.
     Stayed(u64),
     /// Tensor on another device, which is read in place.
-    Exported(Exported),
+    Exported(ExportedInput),
 }
 
 /// Tensor on another device: a byte range in memory blocks, whose files follow the message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Exported {
+pub(super) struct ExportedInput {
     /// Ordinal of the device with the tensor.
     pub(super) ordinal: u32,
     pub(super) shape: Shape,
-    pub(super) place: Place,
+    pub(super) place: TensorRange,
 }
 
 /// Byte range of a tensor in memory blocks, each of which is a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Place {
+pub(super) struct TensorRange {
     pub(super) blocks: usize,
     pub(super) offset: u64,
     pub(super) bytes: u64,
@@ -120,7 +126,7 @@ pub(super) struct Place {
 /// Output of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Output {
+pub(super) enum WorkerOutput {
     /// Tensor in the connection's memory.
     Here(TensorLocation),
     /// Tensor that stays on the device under its number.
@@ -130,7 +136,7 @@ pub(super) enum Output {
 /// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(super) enum GpuWorkerReply {
     /// The device is open.
     Opened(Opened),
     /// The model is ready to run. The answer has its exclusive memory, its shareable weights,
@@ -146,18 +152,18 @@ pub(super) enum Answer {
     /// had arrived. `through_host_bytes`: bytes of inputs that had been spilled to the host.
     /// `not_captured`: reason of a failed capture as a CUDA graph.
     Ran {
-        outputs: Vec<Output>,
+        outputs: Vec<WorkerOutput>,
         device_time_ns: u64,
         was_cold: bool,
         through_host_bytes: u64,
-        room: Room,
+        room: MemoryPressure,
         not_captured: Option<String>,
         memory: MemoryReport,
     },
     /// The run has not started, because it cannot read the memory of this device.
     NotReached { ordinal: u32, why: String },
     /// The tensor is exported. The files of its blocks follow.
-    Exported(Place),
+    Exported(TensorRange),
     /// The tensor is not on the device, or cannot be exported.
     NotExported { why: String },
     /// There is no room for the tensor.
@@ -171,7 +177,7 @@ pub(super) enum Answer {
     Failed { failure: WireError, memory: Option<MemoryReport> },
 }
 
-impl Answer {
+impl GpuWorkerReply {
     /// Returns the memory report of the answer, if any.
     pub(super) fn memory(&self) -> Option<MemoryReport> {
         match self {
@@ -186,14 +192,14 @@ impl Answer {
 
 /// Memory pressure of the device-resident tensors.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Room {
+pub(super) struct MemoryPressure {
     /// Tensors that should move to another device, to make room.
     pub(super) beyond: Vec<u64>,
     /// Bytes spilled to the host since the last answer.
     pub(super) spilled_bytes: u64,
 }
 
-impl Request {
+impl GpuWorkerRequest {
     /// Returns the number of files that follow the request.
     pub(super) fn files(&self) -> usize {
         let inputs = match self {
@@ -202,8 +208,8 @@ impl Request {
             _ => return 0,
         };
         let blocks = inputs.iter().map(|input| match input {
-            Input::Exported(exported) => exported.place.blocks,
-            Input::Here(_) | Input::Stayed(_) => 0,
+            WorkerInput::Exported(exported) => exported.place.blocks,
+            WorkerInput::Here(_) | WorkerInput::Stayed(_) => 0,
         });
         blocks.fold(0, usize::saturating_add)
     }

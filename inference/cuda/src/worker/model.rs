@@ -1,15 +1,15 @@
 //! Model in the memory of a worker's device.
 
 use super::memory::WorkerMemory;
-use super::message::{Answer, Request};
-use super::session::WorkerSession;
-use super::{CALL_TIME_MAX, Worker};
+use super::message::{GpuWorkerReply, GpuWorkerRequest};
+use super::session::GpuWorkerSession;
+use super::{CALL_TIME_MAX, DeviceWorker};
 use crate::model::ModelFiles;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_device::Arena;
-use weir_inference::{Footprint, InferenceError, Model, ModelSource, Part, Session};
+use weir_inference::{Footprint, InferenceError, Model, ModelSource, Session, SharedPart};
 use weir_types::{ElementType, ModelId};
 
 /// Minimum rate at which weights are read from disk, in bytes per second. A slower worker is
@@ -17,14 +17,14 @@ use weir_types::{ElementType, ModelId};
 const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
 
 /// Loaded model.
-pub(crate) struct WorkerModel {
-    model: Arc<Loaded>,
+pub(crate) struct GpuWorkerModel {
+    model: Arc<LoadedModel>,
     footprint: Footprint,
 }
 
 /// State shared by the model's sessions.
-pub(super) struct Loaded {
-    pub(super) worker: Arc<Worker>,
+pub(super) struct LoadedModel {
+    pub(super) worker: Arc<DeviceWorker>,
     pub(super) id: ModelId,
     /// Number of the model in the worker.
     number: u64,
@@ -36,10 +36,10 @@ pub(super) struct Loaded {
     is_arriving: AtomicBool,
 }
 
-impl WorkerModel {
+impl GpuWorkerModel {
     /// Loads the model in the worker. Blocks.
     pub(crate) fn load(
-        worker: Arc<Worker>,
+        worker: Arc<DeviceWorker>,
         source: &ModelSource,
         arena: Arena,
     ) -> Result<Self, InferenceError> {
@@ -52,12 +52,13 @@ impl WorkerModel {
         let id = source.id().clone();
         let tenant = id.tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: worker.clone(), tenant, arena });
-        let model = Arc::new(Loaded { worker, id, number, outputs, memory, load_time_max, is_arriving });
-        match model.worker.call(&Request::Load { model: number, files }, load_time_max)? {
-            Answer::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {
+        let model = Arc::new(LoadedModel { worker, id, number, outputs, memory, load_time_max, is_arriving });
+        match model.worker.call(&GpuWorkerRequest::Load { model: number, files }, load_time_max)? {
+            GpuWorkerReply::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {
                 model.worker.config.memory.note_lookups(lookups);
                 model.is_arriving.store(is_arriving, Ordering::Relaxed);
-                let parts = weights.into_iter().map(|(hash, bytes)| (Part { hash, family: None }, bytes));
+                let parts =
+                    weights.into_iter().map(|(hash, bytes)| (SharedPart { hash, family: None }, bytes));
                 Ok(Self { model, footprint: Footprint::new(own_bytes, parts) })
             }
             answer => Err(model.worker.senseless(&answer)),
@@ -65,7 +66,7 @@ impl WorkerModel {
     }
 }
 
-impl Model for WorkerModel {
+impl Model for GpuWorkerModel {
     fn footprint(&self) -> Footprint {
         self.footprint.clone()
     }
@@ -75,9 +76,9 @@ impl Model for WorkerModel {
     }
 
     fn arrive(&self) -> Result<(), InferenceError> {
-        let Loaded { worker, number, load_time_max, is_arriving, .. } = &*self.model;
-        match worker.call(&Request::Arrive { model: *number }, *load_time_max)? {
-            Answer::Done => {
+        let LoadedModel { worker, number, load_time_max, is_arriving, .. } = &*self.model;
+        match worker.call(&GpuWorkerRequest::Arrive { model: *number }, *load_time_max)? {
+            GpuWorkerReply::Done => {
                 is_arriving.store(false, Ordering::Relaxed);
                 Ok(())
             }
@@ -89,21 +90,21 @@ impl Model for WorkerModel {
         let worker = &self.model.worker;
         let model = self.model.number;
         let number = worker.number();
-        let session = WorkerSession::new(&self.model, number);
-        match worker.call(&Request::Session { model, session: number }, CALL_TIME_MAX)? {
-            Answer::Done => Ok(Box::new(session)),
+        let session = GpuWorkerSession::new(&self.model, number);
+        match worker.call(&GpuWorkerRequest::Session { model, session: number }, CALL_TIME_MAX)? {
+            GpuWorkerReply::Done => Ok(Box::new(session)),
             answer => Err(worker.senseless(&answer)),
         }
     }
 }
 
-impl Drop for Loaded {
+impl Drop for LoadedModel {
     fn drop(&mut self) {
-        self.worker.release(&Request::Unload { model: self.number });
+        self.worker.release(&GpuWorkerRequest::Unload { model: self.number });
     }
 }
 
-impl Loaded {
+impl LoadedModel {
     /// Returns the time limit of a run, including the time that it may wait for weights.
     pub(super) fn run_time_max(&self) -> Duration {
         let run_time_max = self.worker.config.run_time_max;

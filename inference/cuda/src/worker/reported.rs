@@ -9,10 +9,10 @@ use weir_inference::PinnedCacheFigures;
 
 /// Last memory report. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct ReportedMemory(Arc<Shared>);
+pub(crate) struct ReportedMemory(Arc<ReportedShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct ReportedShared {
     /// Configured limit of weights and runs together, in bytes.
     limit_bytes: u64,
     last: Mutex<Option<MemoryReport>>,
@@ -26,7 +26,7 @@ impl ReportedMemory {
     pub(crate) fn new(limit_bytes: u64) -> Self {
         let hit_bytes = AtomicU64::new(0);
         let miss_bytes = AtomicU64::new(0);
-        Self(Arc::new(Shared { limit_bytes, last: Mutex::default(), hit_bytes, miss_bytes }))
+        Self(Arc::new(ReportedShared { limit_bytes, last: Mutex::default(), hit_bytes, miss_bytes }))
     }
 
     /// Records a measurement of a worker.

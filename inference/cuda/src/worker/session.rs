@@ -4,8 +4,8 @@ use super::export::Export;
 use super::in_place::InPlace;
 use super::let_go::Gone;
 use super::memory::WorkerMemory;
-use super::message::{Answer, Input, Output, Request};
-use super::model::Loaded;
+use super::message::{GpuWorkerReply, GpuWorkerRequest, WorkerInput, WorkerOutput};
+use super::model::LoadedModel;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use weir_inference::{
     DeviceHandle, DeviceTensor, InferenceError, Interrupt, Job, PlacedJob, Session, Tensor, Value,
 };
 use weir_types::{ElementType, Shape};
-use weir_worker::{CallError, TensorLocation, read_tensor, write_tensors};
+use weir_worker::{TensorLocation, WorkerCallError, read_tensor, write_tensors};
 
 /// Session of a model.
-pub(super) struct WorkerSession {
-    model: Arc<Loaded>,
+pub(super) struct GpuWorkerSession {
+    model: Arc<LoadedModel>,
     number: u64,
     device_time: Option<Duration>,
     was_cold: bool,
 }
 
 /// Location of an input.
-enum Source {
+enum InputLocation {
     Here(Tensor),
     /// Tensor on this worker's device, kept there during the run.
     Stayed(DeviceHandle, u64),
@@ -36,7 +36,7 @@ enum Source {
 
 /// Inputs of a run in the form in which the worker gets them.
 struct Sent {
-    inputs: Vec<Input>,
+    inputs: Vec<WorkerInput>,
     /// Inputs that the worker may read in the arena or on other devices.
     in_place: InPlace,
     /// Guards that keep tensors on this worker's device. An abandoned run drops them early, because
@@ -54,14 +54,14 @@ enum OutputSource {
     Stays(DeviceTensor),
 }
 
-impl WorkerSession {
+impl GpuWorkerSession {
     /// Creates a session with this number in the worker.
-    pub(super) fn new(model: &Arc<Loaded>, number: u64) -> Self {
+    pub(super) fn new(model: &Arc<LoadedModel>, number: u64) -> Self {
         Self { model: model.clone(), number, device_time: None, was_cold: false }
     }
 }
 
-impl Session for WorkerSession {
+impl Session for GpuWorkerSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         self.run_placed(&job.into(), interrupt)?.iter().map(Value::to_host).collect()
     }
@@ -88,7 +88,7 @@ impl Session for WorkerSession {
     }
 }
 
-impl WorkerSession {
+impl GpuWorkerSession {
     /// Runs the model. Inputs on `siblings` are read in place if possible. Returns `None` if a
     /// device turns out to be unreachable.
     fn run_on(
@@ -118,10 +118,10 @@ impl WorkerSession {
         let Sent { inputs, mut in_place, stays, stayed_bytes, outputs_at } = sent;
         let session = self.number;
         let wanted = self.model.wanted(job);
-        let request = Request::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
+        let request = GpuWorkerRequest::Run { session, run, inputs, outputs: wanted.clone(), outputs_at };
         let time_max = self.model.run_time_max();
         let answered = connection.call(&request, &mut in_place, time_max, interrupt);
-        if let Err(CallError::Unwanted) = &answered {
+        if let Err(WorkerCallError::Unwanted) = &answered {
             // The run continues in the worker; its device-resident outputs are orphaned and
             // released.
             let numbers = wanted.iter().filter_map(|(_, number)| *number);
@@ -129,14 +129,21 @@ impl WorkerSession {
         }
         drop(stays);
         let answer = match worker.understand(answered)? {
-            Answer::NotReached { ordinal, why } => {
+            GpuWorkerReply::NotReached { ordinal, why } => {
                 worker.reads_no_more(ordinal, &why);
                 return Ok(None);
             }
             answer => answer,
         };
-        let Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, .. } =
-            answer
+        let GpuWorkerReply::Ran {
+            outputs,
+            device_time_ns,
+            was_cold,
+            through_host_bytes,
+            room,
+            not_captured,
+            ..
+        } = answer
         else {
             return Err(worker.senseless(&answer));
         };
@@ -168,29 +175,29 @@ impl WorkerSession {
     }
 }
 
-impl Drop for WorkerSession {
+impl Drop for GpuWorkerSession {
     fn drop(&mut self) {
-        self.model.worker.release(&Request::Forget { session: self.number });
+        self.model.worker.release(&GpuWorkerRequest::Forget { session: self.number });
     }
 }
 
-impl Loaded {
+impl LoadedModel {
     /// Returns the locations of a run's inputs. Tensors on an unreachable device or of a former
     /// worker are copied to the host.
-    fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<Source>, InferenceError> {
+    fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<InputLocation>, InferenceError> {
         let source = |value: &Value| {
             let Some(stay) = value.device().map(DeviceTensor::stay) else {
-                return value.to_host().map(Source::Here);
+                return value.to_host().map(InputLocation::Here);
             };
             match stay.memory::<WorkerMemory>() {
                 Some(memory) if Arc::ptr_eq(&memory.worker, &self.worker) => {
-                    Ok(Source::Stayed(stay, value.bytes()))
+                    Ok(InputLocation::Stayed(stay, value.bytes()))
                 }
                 Some(memory) if siblings => match self.export(memory, stay.number(), value.bytes()) {
-                    Some(export) => Ok(Source::Sibling(export, value.shape().clone())),
-                    None => value.to_host().map(Source::Here),
+                    Some(export) => Ok(InputLocation::Sibling(export, value.shape().clone())),
+                    None => value.to_host().map(InputLocation::Here),
                 },
-                _ => value.to_host().map(Source::Here),
+                _ => value.to_host().map(InputLocation::Here),
             }
         };
         job.inputs.iter().map(source).collect()
@@ -220,52 +227,52 @@ impl Loaded {
     fn given(
         &self,
         (position, number): (usize, Option<u64>),
-        output: Output,
+        output: WorkerOutput,
     ) -> Result<OutputSource, InferenceError> {
         let missing = || InferenceError::Run("there is no such output".into());
         let element_type = *self.outputs.get(position).ok_or_else(missing)?;
         match (output, number) {
-            (Output::Here(part), _) => Ok(OutputSource::Here(element_type, part)),
-            (Output::Stays { shape, bytes }, Some(number)) => {
+            (WorkerOutput::Here(part), _) => Ok(OutputSource::Here(element_type, part)),
+            (WorkerOutput::Stays { shape, bytes }, Some(number)) => {
                 self.worker.config.hand_overs.kept(bytes);
                 let memory = self.memory.clone();
                 let tensor = DeviceTensor::new(memory, number, element_type, shape, bytes);
                 self.worker.note_left(number, &tensor);
                 Ok(OutputSource::Stays(tensor))
             }
-            (Output::Stays { .. }, None) => Err(missing()),
+            (WorkerOutput::Stays { .. }, None) => Err(missing()),
         }
     }
 }
 
 impl Sent {
     /// Writes host inputs to memory that the worker reads.
-    fn new(sources: Vec<Source>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
+    fn new(sources: Vec<InputLocation>, memory: &File, arena: &Arena) -> Result<Self, InferenceError> {
         let mut in_place = InPlace::default();
         let mut stays = Vec::new();
         let mut stayed_bytes = 0;
         let elsewhere = |source| match source {
-            Source::Here(tensor) => {
+            InputLocation::Here(tensor) => {
                 in_place.here.push(tensor);
                 None
             }
-            Source::Stayed(stay, bytes) => {
+            InputLocation::Stayed(stay, bytes) => {
                 stayed_bytes += bytes;
                 let number = stay.number();
                 stays.push(stay);
-                Some(Input::Stayed(number))
+                Some(WorkerInput::Stayed(number))
             }
-            Source::Sibling(export, shape) => {
+            InputLocation::Sibling(export, shape) => {
                 let told = export.told(&shape);
                 in_place.exports.push(export);
-                Some(Input::Exported(told))
+                Some(WorkerInput::Exported(told))
             }
         };
-        let elsewhere: Vec<Option<Input>> = sources.into_iter().map(elsewhere).collect();
+        let elsewhere: Vec<Option<WorkerInput>> = sources.into_iter().map(elsewhere).collect();
         let (parts, outputs_at) = write_tensors(&in_place.here, memory, Some(arena))?;
         let mut parts = parts.into_iter();
         let inputs =
-            elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(Input::Here)));
+            elsewhere.into_iter().filter_map(|input| input.or_else(|| parts.next().map(WorkerInput::Here)));
         Ok(Self { inputs: inputs.collect(), in_place, stays, stayed_bytes, outputs_at })
     }
 }

@@ -9,8 +9,8 @@
 use super::export::Export;
 use super::in_place::InPlace;
 use super::memory::WorkerMemory;
-use super::message::{Answer, Request};
-use super::{CALL_TIME_MAX, Worker};
+use super::message::{GpuWorkerReply, GpuWorkerRequest};
+use super::{CALL_TIME_MAX, DeviceWorker};
 use std::io;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -42,7 +42,7 @@ impl Spill {
 }
 
 /// Starts the spill thread, which ends with `worker`.
-pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Result<()> {
+pub(super) fn start(worker: &Arc<DeviceWorker>, offered: Receiver<Vec<u64>>) -> io::Result<()> {
     let name = format!("weir-{}-spill", worker.config.device());
     let worker = Arc::downgrade(worker);
     let spill = move || spill(&worker, &offered);
@@ -50,7 +50,7 @@ pub(super) fn start(worker: &Arc<Worker>, offered: Receiver<Vec<u64>>) -> io::Re
     Ok(())
 }
 
-fn spill(worker: &Weak<Worker>, offered: &Receiver<Vec<u64>>) {
+fn spill(worker: &Weak<DeviceWorker>, offered: &Receiver<Vec<u64>>) {
     while let Ok(tensors) = offered.recv() {
         for number in tensors {
             // A worker that no longer exists has released its tensors.
@@ -70,7 +70,12 @@ fn spill(worker: &Weak<Worker>, offered: &Receiver<Vec<u64>>) {
 
 /// Moves a tensor to the memory of a peer device. Returns false if there was no room or the move
 /// failed.
-fn move_to(sibling: &Arc<Worker>, worker: &Arc<Worker>, tensor: &DeviceTensor, number: u64) -> bool {
+fn move_to(
+    sibling: &Arc<DeviceWorker>,
+    worker: &Arc<DeviceWorker>,
+    tensor: &DeviceTensor,
+    number: u64,
+) -> bool {
     match Copied::take(sibling, worker, tensor, number) {
         Ok(Some(copied)) => {
             if copied.replace(tensor) {
@@ -97,8 +102,8 @@ impl Copied {
     /// Makes `sibling` copy a tensor of `worker`. Returns `None` if there is no copy, for example
     /// for lack of room.
     fn take(
-        sibling: &Arc<Worker>,
-        worker: &Arc<Worker>,
+        sibling: &Arc<DeviceWorker>,
+        worker: &Arc<DeviceWorker>,
         tensor: &DeviceTensor,
         number: u64,
     ) -> Result<Option<Self>, InferenceError> {
@@ -115,7 +120,7 @@ impl Copied {
         let Some(export) = Export::begin(worker, number, tenant, reserved)? else { return Ok(None) };
         let copy = sibling.number();
         let exported = export.told(tensor.shape());
-        let request = Request::Take { tensor: copy, tenant: tenant.clone(), exported };
+        let request = GpuWorkerRequest::Take { tensor: copy, tenant: tenant.clone(), exported };
         let mut in_place = InPlace { here: Vec::new(), exports: vec![export] };
         let wanted = Interrupt::default();
         let mut line = sibling.line(&wanted)?;
@@ -123,7 +128,7 @@ impl Copied {
         connection.settle(&wanted).map_err(|error| sibling.failed(error))?;
         let answered = connection.call(&request, &mut in_place, CALL_TIME_MAX, &wanted);
         match sibling.understand(answered)? {
-            Answer::Done => {
+            GpuWorkerReply::Done => {
                 sibling.config.hand_overs.kept(tensor.bytes());
                 let worker = sibling.clone();
                 let tenant = tenant.clone();
@@ -131,11 +136,11 @@ impl Copied {
                 let memory = Arc::new(WorkerMemory { worker, tenant, arena });
                 Ok(Some(Self { memory, number: copy }))
             }
-            Answer::NotTaken { why } => {
+            GpuWorkerReply::NotTaken { why } => {
                 tracing::trace!(sibling = %sibling.config.device(), why, "a sibling rejected a spilled tensor");
                 Ok(None)
             }
-            Answer::NotReached { ordinal, why } => {
+            GpuWorkerReply::NotReached { ordinal, why } => {
                 sibling.reads_no_more(ordinal, &why);
                 Ok(None)
             }

@@ -1,7 +1,7 @@
 //! Restarts of a device's worker.
 
 use super::message::Opened;
-use super::{Worker, WorkerConfig};
+use super::{DeviceWorker, WorkerConfig};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -14,19 +14,19 @@ use weir_worker::{Restarts, wait_for_end};
 const END_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Supervisor of a device's worker.
-pub(crate) struct Supervisor(Arc<Shared>);
+pub(crate) struct Supervisor(Arc<SupervisorShared>);
 
-struct Shared {
+struct SupervisorShared {
     config: Arc<WorkerConfig>,
-    state: Mutex<State>,
+    state: Mutex<SupervisorState>,
     /// Hook that is called when the process of the current worker ends, even without a request.
     tell: OnceLock<LossHook>,
 }
 
 #[derive(Default)]
-struct State {
+struct SupervisorState {
     /// `None` from the end of a worker until the next worker has started.
-    worker: Option<Arc<Worker>>,
+    worker: Option<Arc<DeviceWorker>>,
     restarts: Restarts,
 }
 
@@ -36,13 +36,13 @@ impl Supervisor {
         let config = Arc::new(config);
         let state = Mutex::default();
         let tell = OnceLock::new();
-        let shared = Arc::new(Shared { config, state, tell });
+        let shared = Arc::new(SupervisorShared { config, state, tell });
         let device = shared.start()?;
         Ok((Self(shared), device))
     }
 
     /// Returns the current worker.
-    pub(crate) fn worker(&self) -> Result<Arc<Worker>, InferenceError> {
+    pub(crate) fn worker(&self) -> Result<Arc<DeviceWorker>, InferenceError> {
         let none = || self.0.lost("its worker is being started anew");
         self.0.state.lock().worker.clone().ok_or_else(none)
     }
@@ -83,16 +83,16 @@ impl Supervisor {
     }
 }
 
-impl Shared {
+impl SupervisorShared {
     fn start(self: &Arc<Self>) -> Result<Opened, InferenceError> {
-        let (worker, device) = Worker::start(&self.config)?;
+        let (worker, device) = DeviceWorker::start(&self.config)?;
         self.watch(&worker).map_err(|error| self.lost(&format!("its worker cannot be watched: {error}")))?;
         self.state.lock().worker = Some(worker);
         Ok(device)
     }
 
     /// Watches for the end of a worker. The thread ends with the worker's process.
-    fn watch(self: &Arc<Self>, worker: &Arc<Worker>) -> io::Result<()> {
+    fn watch(self: &Arc<Self>, worker: &Arc<DeviceWorker>) -> io::Result<()> {
         let shared = Arc::downgrade(self);
         let watched = Arc::downgrade(worker);
         let control = worker.control.watched()?;

@@ -8,7 +8,7 @@ use weir_graph::{
 use weir_types::ElementType::{self, Fp32, Int64};
 
 /// Operation with the dimensions of its operands and outputs.
-pub(super) struct Case {
+pub(super) struct OperationCase {
     pub(super) name: &'static str,
     op: Op,
     inputs: Vec<Vec<usize>>,
@@ -19,7 +19,7 @@ pub(super) struct Case {
     pub(super) terms: usize,
 }
 
-impl Case {
+impl OperationCase {
     fn new(name: &'static str, op: Op, inputs: &[&[usize]], output: &[usize]) -> Self {
         let inputs = inputs.iter().map(|dims| dims.to_vec()).collect();
         Self { name, op, inputs, indices: None, outputs: vec![(output.to_vec(), None)], terms: 1 }
@@ -141,7 +141,7 @@ const ROWS: usize = 256;
 const COLS: usize = 384;
 
 /// All kinds of operations, most of them at sizes of ResNet-50 and MiniLM.
-pub(super) fn all() -> Vec<Case> {
+pub(super) fn all() -> Vec<OperationCase> {
     let mut cases = convolutions();
     cases.extend(products());
     cases.push(attention());
@@ -153,20 +153,30 @@ pub(super) fn all() -> Vec<Case> {
     cases
 }
 
-fn convolutions() -> Vec<Case> {
+fn convolutions() -> Vec<OperationCase> {
     vec![
-        Case::new(
+        OperationCase::new(
             "conv 7x7, stride 2",
             conv(1, 2, 3),
             &[&[1, 3, 224, 224], &[64, 3, 7, 7], &[64]],
             &[1, 64, 112, 112],
         )
         .summing(147),
-        Case::new("conv 3x3", conv(1, 1, 1), &[&[1, 64, 56, 56], &[64, 64, 3, 3], &[64]], &[1, 64, 56, 56])
-            .summing(576),
-        Case::new("conv 1x1", conv(1, 1, 0), &[&[1, 256, 56, 56], &[64, 256, 1, 1], &[64]], &[1, 64, 56, 56])
-            .summing(256),
-        Case::new(
+        OperationCase::new(
+            "conv 3x3",
+            conv(1, 1, 1),
+            &[&[1, 64, 56, 56], &[64, 64, 3, 3], &[64]],
+            &[1, 64, 56, 56],
+        )
+        .summing(576),
+        OperationCase::new(
+            "conv 1x1",
+            conv(1, 1, 0),
+            &[&[1, 256, 56, 56], &[64, 256, 1, 1], &[64]],
+            &[1, 64, 56, 56],
+        )
+        .summing(256),
+        OperationCase::new(
             "conv 3x3, depthwise",
             conv(32, 1, 1),
             &[&[1, 32, 112, 112], &[32, 1, 3, 3], &[32]],
@@ -176,30 +186,30 @@ fn convolutions() -> Vec<Case> {
     ]
 }
 
-fn products() -> Vec<Case> {
+fn products() -> Vec<OperationCase> {
     vec![
-        Case::new(
+        OperationCase::new(
             "matmul 128x384x1536",
             matmul(&[], [128, 1536, 384], false),
             &[&[128, 384], &[384, 1536], &[1536]],
             &[128, 1536],
         )
         .summing(384),
-        Case::new(
+        OperationCase::new(
             "matmul 512x512x512",
             matmul(&[], [512, 512, 512], false),
             &[&[512, 512], &[512, 512], &[512]],
             &[512, 512],
         )
         .summing(512),
-        Case::new(
+        OperationCase::new(
             "matmul 1x2048x1000",
             matmul(&[], [1, 1000, 2048], true),
             &[&[1, 2048], &[1000, 2048], &[1000]],
             &[1, 1000],
         )
         .summing(2048),
-        Case::new(
+        OperationCase::new(
             "matmul 24 of 128x128x32",
             matmul(&[24], [128, 128, 32], true),
             &[&[24, 128, 32], &[24, 128, 32]],
@@ -209,7 +219,7 @@ fn products() -> Vec<Case> {
     ]
 }
 
-fn attention() -> Case {
+fn attention() -> OperationCase {
     let heads = |heads: usize, len: usize, dim: usize| Heads {
         offset: 0,
         batch_stride: heads * len * dim,
@@ -228,7 +238,7 @@ fn attention() -> Case {
         v: heads(12, 128, 32),
         mask: None,
     });
-    Case::new(
+    OperationCase::new(
         "attention 2x12x128x32",
         op,
         &[&[2, 128, 12, 32], &[2, 128, 12, 32], &[2, 128, 12, 32]],
@@ -237,10 +247,10 @@ fn attention() -> Case {
     .summing(128)
 }
 
-fn pools() -> Vec<Case> {
+fn pools() -> Vec<OperationCase> {
     vec![
-        Case::new("max pool 3x3", pool(PoolKind::Max), &[&[1, 64, 112, 112]], &[1, 64, 56, 56]),
-        Case::new(
+        OperationCase::new("max pool 3x3", pool(PoolKind::Max), &[&[1, 64, 112, 112]], &[1, 64, 56, 56]),
+        OperationCase::new(
             "average pool 3x3",
             pool(PoolKind::Average { count_padding: false }),
             &[&[1, 64, 112, 112]],
@@ -251,7 +261,7 @@ fn pools() -> Vec<Case> {
 }
 
 /// One typical chain, and chains of different lengths.
-fn elementwise_chains() -> Vec<Case> {
+fn elementwise_chains() -> Vec<OperationCase> {
     let load = Instruction::Load;
     let sum = vec![
         load(0),
@@ -261,16 +271,21 @@ fn elementwise_chains() -> Vec<Case> {
     ];
     let of_chain = |name, len| {
         let count = 1 << 20;
-        Case::new(name, chain(&[count], len), &[&[count], &[count]], &[count]).summing(len)
+        OperationCase::new(name, chain(&[count], len), &[&[count], &[count]], &[count]).summing(len)
     };
     vec![
-        Case::new("add and gelu", elementwise(&[1 << 20], sum, 2), &[&[1 << 20], &[1 << 20]], &[1 << 20]),
+        OperationCase::new(
+            "add and gelu",
+            elementwise(&[1 << 20], sum, 2),
+            &[&[1 << 20], &[1 << 20]],
+            &[1 << 20],
+        ),
         of_chain("1 elementwise instruction", 1),
         of_chain("15 elementwise instructions", 15),
     ]
 }
 
-fn transpose() -> Case {
+fn transpose() -> OperationCase {
     let op = Op::Copy(Copy {
         fill: None,
         parts: vec![Part {
@@ -280,27 +295,27 @@ fn transpose() -> Case {
             to: Layout { offset: 0, strides: vec![49_152, 384, 32, 1] },
         }],
     });
-    Case::new("transpose", op, &[&[8, 12, 128, 32]], &[8, 128, 12, 32])
+    OperationCase::new("transpose", op, &[&[8, 12, 128, 32]], &[8, 128, 12, 32])
 }
 
 /// Operation with one output element per row.
-fn of_rows(name: &'static str, op: Op) -> Case {
-    Case::new(name, op, &[&[ROWS, COLS]], &[ROWS])
+fn of_rows(name: &'static str, op: Op) -> OperationCase {
+    OperationCase::new(name, op, &[&[ROWS, COLS]], &[ROWS])
 }
 
-fn normalisations_and_reductions() -> Vec<Case> {
+fn normalisations_and_reductions() -> Vec<OperationCase> {
     let rows = ROWS;
     let cols = COLS;
     let reduce = |kind| Op::Reduce(Reduce { kind, rows, cols });
     vec![
-        Case::new(
+        OperationCase::new(
             "softmax",
             Op::Softmax(Softmax { rows, cols, scale: 1.0, log: false, mask: None }),
             &[&[rows, cols]],
             &[rows, cols],
         )
         .summing(cols),
-        Case::new(
+        OperationCase::new(
             "layer norm",
             Op::LayerNorm(LayerNorm { rows, cols, epsilon: 1e-5 }),
             &[&[rows, cols], &[cols], &[cols]],
@@ -309,14 +324,14 @@ fn normalisations_and_reductions() -> Vec<Case> {
         .summing(cols),
         of_rows("sum of rows", reduce(ReduceKind::Sum)).summing(cols),
         of_rows("largest of rows", reduce(ReduceKind::Max)),
-        Case::new(
+        OperationCase::new(
             "response norm",
             Op::Lrn(Lrn { size: 5, alpha: 1e-4, beta: 0.75, bias: 1.0 }),
             &[&[1, 64, 56, 56]],
             &[1, 64, 56, 56],
         )
         .summing(5),
-        Case::new(
+        OperationCase::new(
             "running sum",
             Op::CumSum(CumSum { rows, cols, exclusive: false, reverse: false }),
             &[&[rows, cols]],
@@ -327,19 +342,22 @@ fn normalisations_and_reductions() -> Vec<Case> {
 }
 
 /// Operations that read or return indices.
-fn selections() -> Vec<Case> {
+fn selections() -> Vec<OperationCase> {
     let rows = ROWS;
     let cols = COLS;
     let gather = Op::Gather(Gather { outer: 1, axis: 30_522, inner: 384, count: 256 });
-    let gather = Case {
+    let gather = OperationCase {
         indices: Some((1, 30_522)),
-        ..Case::new("gather", gather, &[&[30_522, 384], &[256]], &[256, 384])
+        ..OperationCase::new("gather", gather, &[&[30_522, 384], &[256]], &[256, 384])
     };
     let argmax = Op::ArgReduce(ArgReduce { rows, cols, largest: true, last: false });
-    let argmax = Case { outputs: vec![(vec![rows], Some(Int64))], ..of_rows("place of the largest", argmax) };
+    let argmax =
+        OperationCase { outputs: vec![(vec![rows], Some(Int64))], ..of_rows("place of the largest", argmax) };
     let top = Op::TopK(TopK { rows, cols, k: 5, largest: true });
-    let top =
-        Case { outputs: vec![(vec![rows, 5], None), (vec![rows, 5], Some(Int64))], ..of_rows("top 5", top) };
+    let top = OperationCase {
+        outputs: vec![(vec![rows, 5], None), (vec![rows, 5], Some(Int64))],
+        ..of_rows("top 5", top)
+    };
     vec![gather, argmax, top]
 }
 

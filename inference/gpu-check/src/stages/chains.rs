@@ -2,7 +2,7 @@
 
 use crate::bench::OWNER;
 use crate::config::CheckFailure;
-use crate::outcome::{Check, LaunchParameters, Tier};
+use crate::outcome::{Check, LaunchParameters, OperationTier};
 use crate::progress::Reporter;
 use crate::stage::Stage;
 use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, Weights, in_slot};
@@ -38,7 +38,7 @@ pub(super) fn check(gpu: &Gpu, report: &mut Reporter<'_>) -> Result<(), CheckFai
             }
             wrong => Check::failed(Stage::Operations, what, wrong.join("; ")),
         };
-        report.check(Check { tier: Some(Tier::Nvrtc), ..check });
+        report.check(Check { tier: Some(OperationTier::Nvrtc), ..check });
         Ok(())
     })
 }

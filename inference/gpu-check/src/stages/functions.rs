@@ -2,10 +2,10 @@
 //! The results are compared with one process per function, and with one process in which functions
 //! share nothing (StreamBox, Wu et al., USENIX ATC 2024, section 6).
 
-use super::network::{Asked, Stored, kept_bytes, name};
+use super::network::{NetworkInputs, Stored, kept_bytes, name};
 use crate::bench::{Bench, OWNER};
 use crate::config::{CheckConfig, CheckFailure};
-use crate::folder::Folder;
+use crate::folder::TemporaryFolder;
 use crate::goal::Goal;
 use crate::outcome::{Check, LaunchParameters, Mismatch};
 use crate::progress::Reporter;
@@ -51,7 +51,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
         let name = name(path);
         report.case(&name, |report| {
             let what = format!("{name}: {FUNCTIONS} functions");
-            match Asked::read(path, 1).and_then(|asked| Ok((family(&asked.model)?, asked))) {
+            match NetworkInputs::read(path, 1).and_then(|asked| Ok((family(&asked.model)?, asked))) {
                 Ok((family, asked)) => together(bench, &what, &family, &asked, report)?,
                 Err(why) => report.check(Check::failed(STAGE, what, why)),
             }
@@ -63,7 +63,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 
 /// Creates variants of a model that differ in some of their weights.
 fn family(model: &Model) -> Result<Vec<Stored>, String> {
-    let folder = Arc::new(Folder::new().map_err(|error| error.to_string())?);
+    let folder = Arc::new(TemporaryFolder::new().map_err(|error| error.to_string())?);
     let own = own_weights(model);
     let variant = |number: u32| {
         let mut variant = model.clone();
@@ -102,7 +102,7 @@ fn together(
     bench: &Bench<'_>,
     what: &str,
     family: &[Stored],
-    asked: &Asked,
+    asked: &NetworkInputs,
     report: &mut Reporter<'_>,
 ) -> Result<(), CheckFailure> {
     let gpu = &*bench.gpu;
@@ -165,7 +165,7 @@ fn at_once(
     bench: &Bench<'_>,
     what: &str,
     functions: &[Function],
-    asked: &Asked,
+    asked: &NetworkInputs,
 ) -> Result<Check, CheckFailure> {
     let gpu = &*bench.gpu;
     let alone: Vec<_> =
@@ -188,7 +188,7 @@ fn at_once(
 
 impl Function {
     /// Runs the function once, from any thread.
-    fn run(&self, gpu: &Gpu, asked: &Asked) -> Result<Vec<Vec<u8>>, CheckFailure> {
+    fn run(&self, gpu: &Gpu, asked: &NetworkInputs) -> Result<Vec<Vec<u8>>, CheckFailure> {
         gpu.context.make_current()?;
         Ok(in_slot(gpu, OWNER, &self.bound, &self.weights, &asked.inputs, |ready| {
             ready.run()?;

@@ -8,9 +8,9 @@ use crate::goal::Goal;
 use crate::outcome::{Check, Mismatch};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use crate::timer::{Measured, Timer};
+use crate::timer::{MeasuredTime, Timer};
 use weir_cuda::IntermediateLimits;
-use weir_cuda::executor::{Gpu, GpuConfig, Slot};
+use weir_cuda::executor::{Gpu, GpuConfig, RunSlot};
 use weir_device::Arena;
 use weir_device::cuda::{
     CommError, CommIndex, CommStore, CudaError, Event, Held, Imported, PinnedMemory, Place, Span, Stream,
@@ -38,7 +38,7 @@ trait Way {
 }
 
 /// Time of a hand-over, and the first byte that differs.
-type Timed = (Measured, Option<Mismatch>);
+type HandOverTime = (MeasuredTime, Option<Mismatch>);
 
 pub(super) fn cases() -> Vec<String> {
     let on_sibling = SIZES.map(sibling_case);
@@ -99,7 +99,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     Ok(())
 }
 
-fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Check; 2], CheckFailure> {
+fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut RunSlot, bytes: usize) -> Result<[Check; 2], CheckFailure> {
     let len = bytes as u64;
     let arena = slot.memory.prepare(2 * len, OWNER, gpu.now_ns())?;
     let (from, to) = arena.slice(0, len).zip(arena.slice(len, len)).ok_or_else(too_little)?;
@@ -117,8 +117,8 @@ fn on_one(timer: &Timer, gpu: &Gpu, slot: &mut Slot, bytes: usize) -> Result<[Ch
 /// Compares the hand-over from the memory of a peer device with a hand-over through the host.
 fn on_two(
     timer: &Timer,
-    (gpu, here): (&Gpu, &mut Slot),
-    (sibling, there): (&Gpu, &mut Slot),
+    (gpu, here): (&Gpu, &mut RunSlot),
+    (sibling, there): (&Gpu, &mut RunSlot),
     bytes: usize,
 ) -> Result<[Check; 2], CheckFailure> {
     let len = bytes as u64;
@@ -153,7 +153,7 @@ fn timed(
     to: Span,
     pattern: &[u8],
     way: &mut dyn Way,
-) -> Result<Timed, CudaError> {
+) -> Result<HandOverTime, CudaError> {
     let mut hand_over = |count: u32| {
         let given = (0..count).try_for_each(|_| way.give());
         // Synchronise after an error as well: no copy may be in progress when the memory is freed.
@@ -166,14 +166,14 @@ fn timed(
     hand_over(1)?;
     let mut found = vec![0; pattern.len()];
     stream.read(to, &mut found)?;
-    let Measured { time_ns, clocks } = timer.host(timer.repeats(), || hand_over(IN_FLIGHT))?;
-    let measured = Measured { time_ns: time_ns / u64::from(IN_FLIGHT), clocks };
+    let MeasuredTime { time_ns, clocks } = timer.host(timer.repeats(), || hand_over(IN_FLIGHT))?;
+    let measured = MeasuredTime { time_ns: time_ns / u64::from(IN_FLIGHT), clocks };
     Ok((measured, Mismatch::of_bytes(pattern, &found)))
 }
 
 /// Checks of the hand-over through the host, and of the faster method.
-fn beside(host: (&str, Timed), near: (&str, Timed), bytes: usize) -> [Check; 2] {
-    let check = |(way, (measured, differs)): (&str, Timed)| {
+fn beside(host: (&str, HandOverTime), near: (&str, HandOverTime), bytes: usize) -> [Check; 2] {
+    let check = |(way, (measured, differs)): (&str, HandOverTime)| {
         let check = Check::passed(STAGE, format!("{} handed over {way}", size(bytes)));
         check.took(measured, bytes as u64, 0).same(differs, "other bytes came")
     };

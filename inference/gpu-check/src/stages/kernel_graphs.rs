@@ -4,11 +4,11 @@
 use super::worker::source;
 use crate::compare::{worst, worst_element};
 use crate::config::{CheckConfig, CheckFailure};
-use crate::folder::Folder;
+use crate::folder::TemporaryFolder;
 use crate::outcome::Check;
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use crate::timer::{Measured, Timer, median, nanoseconds};
+use crate::timer::{MeasuredTime, Timer, median, nanoseconds};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use weir_cuda::KernelGraphConfig;
@@ -64,11 +64,11 @@ struct Example {
 struct Pushed {
     session: Box<dyn Session>,
     _model: Box<dyn Model>,
-    _files: Folder,
+    _files: TemporaryFolder,
 }
 
 /// Graph with its inputs and its expected first output.
-struct Case {
+struct GraphCase {
     example: Example,
     inputs: Vec<Tensor>,
     expected: Vec<f32>,
@@ -147,7 +147,7 @@ impl Example {
 
 impl Pushed {
     fn new(graphs: &KernelGraphs, tenant: &TenantId, bundle: Result<Bundle, String>) -> Result<Self, String> {
-        let files = Folder::new().map_err(|error| error.to_string())?;
+        let files = TemporaryFolder::new().map_err(|error| error.to_string())?;
         let prepared = store_kernel_graph(bundle?, files.path()).map_err(|error| error.to_string())?;
         let source = source(tenant.clone(), prepared, &files)?;
         let model = graphs.load(&source).map_err(|error| error.to_string())?;
@@ -163,7 +163,7 @@ impl Pushed {
     }
 }
 
-impl Case {
+impl GraphCase {
     /// Checks the results of a run kernel by kernel and as a graph, and measures the device time of
     /// a run.
     fn check(&self, graphs: &KernelGraphs, tenant: &TenantId, timer: &Timer) -> Check {
@@ -186,7 +186,7 @@ impl Case {
         graphs: &KernelGraphs,
         tenant: &TenantId,
         timer: &Timer,
-    ) -> Result<(Tensor, Measured, u128), String> {
+    ) -> Result<(Tensor, MeasuredTime, u128), String> {
         let began = Instant::now();
         let mut pushed = Pushed::new(graphs, tenant, self.example.bundle(|_| {}))?;
         let first = pushed.run(&self.inputs).map_err(|error| error.to_string())?;
@@ -232,12 +232,12 @@ fn told(what: &str, own: Result<String, String>, neighbour: Result<(), String>) 
     }
 }
 
-fn examples(arena: &Arena) -> Result<Vec<Case>, String> {
+fn examples(arena: &Arena) -> Result<Vec<GraphCase>, String> {
     Ok(vec![chain(arena)?, jacobi(arena)?, resize(arena)?])
 }
 
 /// Two matrix products, with sizes that are no multiples of the tile size.
-fn chain(arena: &Arena) -> Result<Case, String> {
+fn chain(arena: &Arena) -> Result<GraphCase, String> {
     const SIZES: [usize; 4] = [65, 33, 70, 17];
     let [m, k, n, p] = SIZES;
     let made = |rows: usize, columns: usize, step: usize| -> Vec<f32> {
@@ -259,11 +259,11 @@ fn chain(arena: &Arena) -> Result<Case, String> {
         .into_iter()
         .map(|(values, dims)| of_floats(arena, &dims, &values))
         .collect::<Result<_, _>>()?;
-    Ok(Case { example: CHAIN, inputs, expected })
+    Ok(GraphCase { example: CHAIN, inputs, expected })
 }
 
 /// A hundred Jacobi sweeps.
-fn jacobi(arena: &Arena) -> Result<Case, String> {
+fn jacobi(arena: &Arena) -> Result<GraphCase, String> {
     const SIDE: usize = 50;
     const SWEEPS: usize = 100;
     let source: Vec<f32> = (0..SIDE * SIDE).map(|at| (at % 11) as f32 / 11.0).collect();
@@ -286,11 +286,11 @@ fn jacobi(arena: &Arena) -> Result<Case, String> {
     }
     let guess = of_floats(arena, &[SIDE, SIDE], &vec![0.0; SIDE * SIDE])?;
     let inputs = vec![guess, of_floats(arena, &[SIDE, SIDE], &source)?];
-    Ok(Case { example: JACOBI, inputs, expected: x })
+    Ok(GraphCase { example: JACOBI, inputs, expected: x })
 }
 
 /// Image of one colour per channel, which looks the same at any size.
-fn resize(arena: &Arena) -> Result<Case, String> {
+fn resize(arena: &Arena) -> Result<GraphCase, String> {
     const DIMS: [usize; 3] = [50, 31, 3];
     const SIDE: usize = 224;
     const COLOURS: [(u8, f32, f32); 3] = [(10, 0.485, 0.229), (128, 0.456, 0.224), (255, 0.406, 0.225)];
@@ -300,7 +300,11 @@ fn resize(arena: &Arena) -> Result<Case, String> {
         |(colour, mean, deviation): &(u8, f32, f32)| (f32::from(*colour) / 255.0 - mean) / deviation;
     let expected =
         COLOURS.iter().flat_map(|colour| std::iter::repeat_n(channel(colour), SIDE * SIDE)).collect();
-    Ok(Case { example: RESIZE, inputs: vec![tensor(arena, ElementType::Uint8, &DIMS, &bytes)?], expected })
+    Ok(GraphCase {
+        example: RESIZE,
+        inputs: vec![tensor(arena, ElementType::Uint8, &DIMS, &bytes)?],
+        expected,
+    })
 }
 
 fn square(arena: &Arena, side: u32) -> Result<Tensor, String> {

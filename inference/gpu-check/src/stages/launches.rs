@@ -6,7 +6,7 @@ use crate::config::CheckFailure;
 use crate::outcome::{Check, LaunchParameters, Mismatch};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use crate::timer::Measured;
+use crate::timer::MeasuredTime;
 use std::time::Instant;
 use weir_cuda::executor::{Bound, Gpu, ProductTier, Program, Weights, in_slot};
 use weir_device::cuda::CudaError;
@@ -85,8 +85,8 @@ fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFai
     let bound = Bound::new(gpu, program, &weights, OWNER)?;
     let BothWays { launched, captured } =
         in_slot(gpu, OWNER, &bound, &weights, &[input], |ready| both_ways(ready, &bench.timer))?;
-    let each = |what: &str, Measured { time_ns, clocks }: Measured| {
-        Check::passed(STAGE, what).took(Measured { time_ns: time_ns / u64::from(CHAIN), clocks }, 0, 0)
+    let each = |what: &str, MeasuredTime { time_ns, clocks }: MeasuredTime| {
+        Check::passed(STAGE, what).took(MeasuredTime { time_ns: time_ns / u64::from(CHAIN), clocks }, 0, 0)
     };
     report.check(each("one of 64 launches, one after the other", launched.measured));
     let differs = Mismatch::of_outputs(&launched.outputs, &captured.outputs);

@@ -9,7 +9,7 @@ use crate::progress::Reporter;
 use crate::stage::Stage;
 use crate::timer::{median, nanoseconds};
 use std::time::Instant;
-use weir_cuda::executor::{Bound, Gpu, Slot, Weights, in_slot};
+use weir_cuda::executor::{Bound, Gpu, RunSlot, Weights, in_slot};
 use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, Owner, Priority, Stream, mapping_cost};
 
 const STAGE: Stage = Stage::Memory;
@@ -186,7 +186,7 @@ fn runs(gpu: &Gpu, owner: Owner, count: usize) -> Result<Vec<Vec<u8>>, CheckFail
     Ok(made)
 }
 
-fn with_slot<T>(gpu: &Gpu, work: impl FnOnce(&mut Slot) -> Result<T, CudaError>) -> Result<T, CudaError> {
+fn with_slot<T>(gpu: &Gpu, work: impl FnOnce(&mut RunSlot) -> Result<T, CudaError>) -> Result<T, CudaError> {
     let mut taken = gpu.slots.take(None);
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;
     let done = work(slot);

@@ -1,11 +1,11 @@
 //! Checks of whole models: load, first run, repeated run, cold run, answers and memory.
 
-use crate::ahead::Ahead;
+use crate::ahead::PrecomputedResults;
 use crate::answers::answers;
-use crate::bench::{Bench, BothWays, OWNER, Timed, both_ways};
+use crate::bench::{Bench, BothWays, OWNER, TimedOutputs, both_ways};
 use crate::config::{CheckConfig, CheckFailure};
 use crate::floor::Floor;
-use crate::folder::Folder;
+use crate::folder::TemporaryFolder;
 use crate::goal::Goal;
 use crate::outcome::{Check, LaunchParameters, Mismatch};
 use crate::progress::Reporter;
@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_cuda::executor::{
-    Bound, CompileError, Gpu, Program, Weights, cold_outputs, in_slot, load_failure, stored_for,
+    Bound, Gpu, Program, ProgramError, Weights, cold_outputs, in_slot, load_failure, stored_for,
     weights_failure,
 };
 use weir_graph::reference::{self, Tensor};
@@ -35,7 +35,7 @@ const COLD_RUNS_MAX: u32 = 5;
 const COLD_RATIO_MAX: f64 = 1.15;
 
 /// Model with its inputs.
-pub(super) struct Asked {
+pub(super) struct NetworkInputs {
     pub(super) name: String,
     pub(super) model: Model,
     pub(super) inputs: Vec<Tensor>,
@@ -43,15 +43,15 @@ pub(super) struct Asked {
 }
 
 /// Model in one precision and batch size.
-struct Variant<'a> {
-    asked: &'a Asked,
+struct NetworkVariant<'a> {
+    asked: &'a NetworkInputs,
     precision: Precision,
     batch: u32,
     name: String,
 }
 
 pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
-    let of_model = |path: &std::path::PathBuf| match Asked::read(path, 1) {
+    let of_model = |path: &std::path::PathBuf| match NetworkInputs::read(path, 1) {
         Ok(asked) => asked.variants(&config.batches).into_iter().map(|variant| variant.name).collect(),
         Err(_) => vec![name(path)],
     };
@@ -59,12 +59,13 @@ pub(super) fn cases(config: &CheckConfig) -> Vec<String> {
 }
 
 pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
-    let read = |path: &std::path::PathBuf| (name(path), Asked::read(path, 1));
-    let networks: Vec<(String, Result<Asked, String>)> = bench.config.models.iter().map(read).collect();
-    let read: Vec<&Asked> = networks.iter().filter_map(|(_, asked)| asked.as_ref().ok()).collect();
+    let read = |path: &std::path::PathBuf| (name(path), NetworkInputs::read(path, 1));
+    let networks: Vec<(String, Result<NetworkInputs, String>)> =
+        bench.config.models.iter().map(read).collect();
+    let read: Vec<&NetworkInputs> = networks.iter().filter_map(|(_, asked)| asked.as_ref().ok()).collect();
     // The reference takes seconds per network, so it is computed while the device loads and runs
     // the network.
-    Ahead::new(read.iter().map(|asked| || asked.expected()).collect()).run(|answers| {
+    PrecomputedResults::new(read.iter().map(|asked| || asked.expected()).collect()).run(|answers| {
         for (at, asked) in read.iter().enumerate() {
             for variant in asked.variants(&bench.config.batches) {
                 let expected = || answers.get(at).cloned().unwrap_or_else(|| Err("no reference".to_owned()));
@@ -84,7 +85,7 @@ pub(super) fn name(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-impl Asked {
+impl NetworkInputs {
     /// Reads a model and makes inputs with `batch` items, if the model has a variable batch size.
     pub(super) fn read(path: &Path, batch: u32) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
@@ -108,14 +109,14 @@ impl Asked {
 
     /// Returns the model in every precision, with each of these batch sizes, or with the only batch
     /// size that the model accepts.
-    fn variants(&self, batches: &[u32]) -> Vec<Variant<'_>> {
+    fn variants(&self, batches: &[u32]) -> Vec<NetworkVariant<'_>> {
         let first = self.model.signature().inputs.first().and_then(|port| port.shape.first());
         let batches = match first {
             Some(Some(fixed)) => vec![*fixed],
             Some(None) => batches.to_vec(),
             None => vec![1],
         };
-        let variant = |batch, precision| Variant {
+        let variant = |batch, precision| NetworkVariant {
             asked: self,
             precision,
             batch,
@@ -134,7 +135,7 @@ fn inputs(model: &Model, batch: u32) -> Result<(Vec<Tensor>, Vec<Shape>), String
     Ok((inputs, shapes.ok_or("its inputs are too large")?))
 }
 
-impl Variant<'_> {
+impl NetworkVariant<'_> {
     fn passed(&self, what: &str) -> Check {
         Check::passed(STAGE, format!("{}: {what}", self.name))
     }
@@ -142,7 +143,7 @@ impl Variant<'_> {
     /// Stores the model like a node, and makes inputs for it.
     fn stored(&self) -> Result<StoredVariant, String> {
         let (inputs, shapes) = inputs(&self.asked.model, self.batch)?;
-        let folder = Folder::new().map_err(|error| error.to_string())?;
+        let folder = TemporaryFolder::new().map_err(|error| error.to_string())?;
         let model =
             stored_for(self.asked.model.clone(), self.precision).map_err(|error| error.to_string())?;
         Ok(StoredVariant { model: Stored::new(&model, &Arc::new(folder))?, inputs, shapes })
@@ -214,14 +215,14 @@ struct StoredVariant {
 
 /// Variant on the device that runs it.
 struct Trial<'a> {
-    variant: &'a Variant<'a>,
+    variant: &'a NetworkVariant<'a>,
     gpu: &'a Gpu,
     timer: &'a Timer,
     stored: StoredVariant,
 }
 
 impl Trial<'_> {
-    fn compile(&self) -> Result<Program, CompileError> {
+    fn compile(&self) -> Result<Program, ProgramError> {
         let StoredVariant { model, shapes, .. } = &self.stored;
         let tier = self.gpu.products.tier();
         Program::compile(&model.model, shapes, self.variant.precision, &self.gpu.target, tier)
@@ -238,8 +239,8 @@ impl Trial<'_> {
         self.stored.model.model.weights().iter().map(|weight| weight.bytes() as u64).sum()
     }
 
-    /// Checks runs of the loaded model, launched kernel by kernel and as a graph, and then drops it.
-    /// Returns the outputs and the time of the launched run.
+    /// Checks runs of the loaded model, launched kernel by kernel and as a graph, and then drops
+    /// it. Returns the outputs and the time of the launched run.
     fn run(
         &self,
         program: Program,
@@ -247,8 +248,8 @@ impl Trial<'_> {
         cost: Cost,
         expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
         report: &mut Reporter<'_>,
-    ) -> Result<Timed, CheckFailure> {
-        let Variant { asked, precision, batch, .. } = *self.variant;
+    ) -> Result<TimedOutputs, CheckFailure> {
+        let NetworkVariant { asked, precision, batch, .. } = *self.variant;
         let launches = program.steps.len();
         let info = self.gpu.context.info();
         let floor_ns = Floor::for_device(info, precision).map(|floor| floor.time_ns(&program.steps));
@@ -321,12 +322,12 @@ fn drop_weights(gpu: &Gpu, weights: Weights) {
 /// Model in the form in which nodes store it.
 pub(super) struct Stored {
     pub(super) model: Model,
-    folder: Arc<Folder>,
+    folder: Arc<TemporaryFolder>,
 }
 
 impl Stored {
     /// Stores the model in a folder, which other models can share.
-    pub(super) fn new(model: &Model, folder: &Arc<Folder>) -> Result<Self, String> {
+    pub(super) fn new(model: &Model, folder: &Arc<TemporaryFolder>) -> Result<Self, String> {
         let separated = model.without_weights();
         let folder = folder.clone();
         for file in &separated.weights {

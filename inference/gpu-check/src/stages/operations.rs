@@ -1,16 +1,16 @@
 //! Checks of every kind of operation in every precision, with every tier that can compute it.
 
-use super::cases::{Case, FLOATS, all};
+use super::cases::{FLOATS, OperationCase, all};
 use super::chains;
-use crate::ahead::Ahead;
+use crate::ahead::PrecomputedResults;
 use crate::bench::{Bench, OWNER};
 use crate::compare::worst_element;
 use crate::config::CheckFailure;
 use crate::floor::Floor;
-use crate::outcome::{Check, LaunchParameters, Mismatch, Tier};
+use crate::outcome::{Check, LaunchParameters, Mismatch, OperationTier};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, Step, Weights, in_slot};
+use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, ProgramStep, Weights, in_slot};
 use weir_graph::Graph;
 use weir_graph::reference::{self, Tensor};
 use weir_kernels::{Cost, Precision};
@@ -21,11 +21,11 @@ const STAGE: Stage = Stage::Operations;
 const LIBRARIES: &str = "libraries";
 
 /// Operation in one precision, computed by one tier.
-struct Variant {
+struct OperationVariant {
     operation: usize,
     float: ElementType,
     precision: Precision,
-    tier: Tier,
+    tier: OperationTier,
     name: String,
 }
 
@@ -56,14 +56,14 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     let mut variants = variants(&operations);
     variants.retain(|variant| is_available(gpu, variant.tier) && report.includes(&variant.name));
     // The reference computes each operation once per float type.
-    let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(Variant::answer).collect();
+    let mut wanted: Vec<(usize, ElementType)> = variants.iter().map(OperationVariant::answer).collect();
     wanted.dedup();
     let job = |(operation, float): &(usize, ElementType)| {
         let case = operations.get(*operation);
         let float = *float;
         move || case.map_or_else(|| Err("no such operation".to_owned()), |case| answer(case, float))
     };
-    Ahead::new(wanted.iter().map(job).collect()).run(|answers| {
+    PrecomputedResults::new(wanted.iter().map(job).collect()).run(|answers| {
         for variant in &variants {
             let answer = wanted.iter().position(|wanted| *wanted == variant.answer());
             let Some((case, answer)) =
@@ -85,22 +85,22 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 }
 
 /// Returns whether a tier is available on this device.
-fn is_available(gpu: &Gpu, tier: Tier) -> bool {
+fn is_available(gpu: &Gpu, tier: OperationTier) -> bool {
     match tier {
-        Tier::Own => true,
-        Tier::CublasLt => gpu.products.tier() != ProductTier::Own,
-        Tier::Nvrtc => matches!(gpu.chains.state(), LibraryState::Used(_)),
+        OperationTier::Own => true,
+        OperationTier::CublasLt => gpu.products.tier() != ProductTier::Own,
+        OperationTier::Nvrtc => matches!(gpu.chains.state(), LibraryState::Used(_)),
     }
 }
 
-fn variants(operations: &[Case]) -> Vec<Variant> {
+fn variants(operations: &[OperationCase]) -> Vec<OperationVariant> {
     let mut variants = Vec::new();
     for (operation, case) in operations.iter().enumerate() {
         // The library can compute products, and NVRTC can compile elementwise chains.
-        let tiers: &[Tier] = match case {
-            case if case.is_product() => &[Tier::Own, Tier::CublasLt],
-            case if case.is_elementwise() => &[Tier::Own, Tier::Nvrtc],
-            _ => &[Tier::Own],
+        let tiers: &[OperationTier] = match case {
+            case if case.is_product() => &[OperationTier::Own, OperationTier::CublasLt],
+            case if case.is_elementwise() => &[OperationTier::Own, OperationTier::Nvrtc],
+            _ => &[OperationTier::Own],
         };
         for float in FLOATS {
             let precisions: &[Precision] = match float {
@@ -109,7 +109,7 @@ fn variants(operations: &[Case]) -> Vec<Variant> {
                 _ => &[Precision::Fp32, Precision::Tf32],
             };
             for precision in precisions {
-                variants.extend(tiers.iter().map(|tier| Variant {
+                variants.extend(tiers.iter().map(|tier| OperationVariant {
                     operation,
                     float,
                     precision: *precision,
@@ -122,7 +122,7 @@ fn variants(operations: &[Case]) -> Vec<Variant> {
     variants
 }
 
-fn answer(case: &Case, float: ElementType) -> Result<ReferenceCase, String> {
+fn answer(case: &OperationCase, float: ElementType) -> Result<ReferenceCase, String> {
     let graph = case.graph(float).map_err(|error| error.to_string())?;
     let input = |(operand, port): (usize, &weir_graph::Port)| {
         let tensor = graph.value(port.value).tensor.clone();
@@ -134,12 +134,12 @@ fn answer(case: &Case, float: ElementType) -> Result<ReferenceCase, String> {
     Ok(ReferenceCase { graph, inputs, expected })
 }
 
-impl Variant {
+impl OperationVariant {
     fn answer(&self) -> (usize, ElementType) {
         (self.operation, self.float)
     }
 
-    fn passed(&self, case: &Case) -> Check {
+    fn passed(&self, case: &OperationCase) -> Check {
         let what = format!("{}, {}", case.name, self.precision);
         Check { tier: Some(self.tier), ..Check::passed(STAGE, what) }
     }
@@ -148,7 +148,7 @@ impl Variant {
     fn check(
         &self,
         bench: &Bench<'_>,
-        case: &Case,
+        case: &OperationCase,
         answer: &ReferenceCase,
         report: &mut Reporter<'_>,
     ) -> Result<Option<Check>, CheckFailure> {
@@ -157,16 +157,18 @@ impl Variant {
         let tier = self.tier;
         let passed = self.passed(case);
         let failed = |why: String| Ok(Some(Check { passed: false, detail: why, ..self.passed(case) }));
-        let products = if tier == Tier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
+        let products =
+            if tier == OperationTier::CublasLt { gpu.products.tier().for_all() } else { ProductTier::Own };
         let mut program = match Program::from_graph(&answer.graph, precision, &gpu.target, products) {
             Ok(program) => program,
             Err(why) => return failed(why.to_string()),
         };
-        if tier != Tier::Nvrtc {
+        if tier != OperationTier::Nvrtc {
             program.interpret_chains();
         }
-        let for_library = program.steps.iter().filter(|step| matches!(step, Step::Product { .. })).count();
-        if tier == Tier::CublasLt && for_library == 0 {
+        let for_library =
+            program.steps.iter().filter(|step| matches!(step, ProgramStep::Product { .. })).count();
+        if tier == OperationTier::CublasLt && for_library == 0 {
             return Ok(None);
         }
         report.launches(LaunchParameters::of_steps(&program.steps));
@@ -178,7 +180,7 @@ impl Variant {
         if bound.library_steps() < for_library {
             return Ok(Some(Check { detail: "the library has nothing for it".to_owned(), ..passed }));
         }
-        if tier == Tier::Nvrtc && bound.wait_for_compiler(&gpu.chains) == 0 {
+        if tier == OperationTier::Nvrtc && bound.wait_for_compiler(&gpu.chains) == 0 {
             return failed("NVRTC has made no kernel of it".to_owned());
         }
         let (outputs, measured) = in_slot(gpu, OWNER, &bound, &weights, &answer.inputs, |ready| {

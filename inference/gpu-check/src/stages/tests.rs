@@ -4,8 +4,8 @@
 use super::chains::same;
 use super::check;
 use crate::config::{CheckConfig, CheckFailure};
-use crate::outcome::{Check, Tier};
-use crate::progress::Progress;
+use crate::outcome::{Check, OperationTier};
+use crate::progress::StageProgress;
 use crate::stage::{CaseSelection, Stage};
 use std::path::{Path, PathBuf};
 use weir_cuda::IntermediateLimits;
@@ -53,7 +53,7 @@ impl Stages {
         self
     }
 
-    fn events(&self, stage: Stage) -> (Vec<Progress>, Result<(), CheckFailure>) {
+    fn events(&self, stage: Stage) -> (Vec<StageProgress>, Result<(), CheckFailure>) {
         let mut events = Vec::new();
         let ended = check(&self.devices, &self.config, stage, &mut |event| events.push(event));
         (events, ended)
@@ -66,18 +66,18 @@ impl Stages {
     }
 }
 
-fn checks(events: &[Progress]) -> Vec<Check> {
-    let check = |event: &Progress| match event {
-        Progress::Check(check) => Some((**check).clone()),
-        Progress::Case(_) | Progress::Launches(_) => None,
+fn checks(events: &[StageProgress]) -> Vec<Check> {
+    let check = |event: &StageProgress| match event {
+        StageProgress::Check(check) => Some((**check).clone()),
+        StageProgress::Case(_) | StageProgress::Launches(_) => None,
     };
     events.iter().filter_map(check).collect()
 }
 
-fn cases(events: &[Progress]) -> Vec<String> {
-    let case = |event: &Progress| match event {
-        Progress::Case(case) => Some(case.clone()),
-        Progress::Launches(_) | Progress::Check(_) => None,
+fn cases(events: &[StageProgress]) -> Vec<String> {
+    let case = |event: &StageProgress| match event {
+        StageProgress::Case(case) => Some(case.clone()),
+        StageProgress::Launches(_) | StageProgress::Check(_) => None,
     };
     events.iter().filter_map(case).collect()
 }
@@ -104,7 +104,7 @@ fn every_check_passes_and_belongs_to_a_listed_case() {
             assert_eq!(found, listed, "{stage}");
             assert!(checks.iter().all(|check| check.case.is_some()), "{checks:#?}");
         }
-        for tier in [Tier::CublasLt, Tier::Nvrtc] {
+        for tier in [OperationTier::CublasLt, OperationTier::Nvrtc] {
             let by_library = checks.iter().filter(|check| check.tier == Some(tier)).count();
             assert_eq!(by_library > 0, stage == Stage::Operations, "{tier}: {checks:#?}");
         }
@@ -181,7 +181,7 @@ fn fault_ends_stage_in_announced_case() {
     let (events, ended) = stages.events(Stage::Operations);
     assert!(ended.unwrap_err().is_device_lost());
     assert_eq!(cases(&events), ["softmax, fp32, own", "sum of rows, fp32, own"]);
-    let Some(Progress::Launches(launches)) = events.last() else { panic!("{events:#?}") };
+    let Some(StageProgress::Launches(launches)) = events.last() else { panic!("{events:#?}") };
     assert_eq!(launches[0].kernel, "reduce_f32");
     assert!(checks(&events).iter().all(|check| check.passed));
 }
@@ -196,12 +196,14 @@ fn failed_driver_call_fails_only_its_case() {
     let mut failed = false;
     let mut checked = Vec::new();
     let ended = check(&stages.devices, &stages.config, Stage::Memory, &mut |event| match event {
-        Progress::Case(case) if case.starts_with("memory handed over") || case.contains("another tenant") => {
+        StageProgress::Case(case)
+            if case.starts_with("memory handed over") || case.contains("another tenant") =>
+        {
             failed = true;
             stages.fake.fail_allocations(0, 1);
         }
-        Progress::Check(check) => checked.push(*check),
-        Progress::Case(_) | Progress::Launches(_) => {}
+        StageProgress::Check(check) => checked.push(*check),
+        StageProgress::Case(_) | StageProgress::Launches(_) => {}
     });
     ended.unwrap();
     assert!(failed && checked.len() == expected, "{checked:#?}");

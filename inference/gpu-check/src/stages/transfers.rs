@@ -1,16 +1,16 @@
 //! Rate of copies to the device by size, through the transfer engine that loads weights, compared
-//! with a bare copy of pinned memory. Also the rate of loads from the page cache and from the pinned
-//! cache.
+//! with a bare copy of pinned memory. Also the rate of loads from the page cache and from the
+//! pinned cache.
 #![allow(unsafe_code, reason = "pinned memory is copied by address")]
 
 use crate::bench::Bench;
 use crate::config::CheckFailure;
-use crate::folder::Folder;
+use crate::folder::TemporaryFolder;
 use crate::goal::Goal;
 use crate::outcome::{Check, Mismatch};
 use crate::progress::Reporter;
 use crate::stage::Stage;
-use crate::timer::{Measured, median, nanoseconds};
+use crate::timer::{MeasuredTime, median, nanoseconds};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use weir_device::cuda::{
@@ -76,7 +76,7 @@ fn of_size(bench: &Bench<'_>, bytes: usize, report: &mut Reporter<'_>) -> Result
 fn from_host_memory(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
     let mut loads = Loads::new(bench, LOAD_BYTES)?;
     let contents = loads.contents.clone();
-    let folder = Folder::new().map_err(|error| host(&error))?;
+    let folder = TemporaryFolder::new().map_err(|error| host(&error))?;
     let file = folder.path().join("weight");
     std::fs::write(&file, &contents).map_err(|error| host(&error))?;
     // A new mapping for each load, as in a worker: each load has the page faults.
@@ -125,7 +125,7 @@ impl<'a> Loads<'a> {
 
     /// Measures loads after a warm-up. Returns the median time, and the first byte that differs
     /// after a load.
-    fn measure(&mut self, source: &LoadSource<'_>) -> Result<(Measured, Option<Mismatch>), CheckFailure> {
+    fn measure(&mut self, source: &LoadSource<'_>) -> Result<(MeasuredTime, Option<Mismatch>), CheckFailure> {
         let timer = &self.bench.timer;
         timer.warm_up(|| {
             let loaded = self.load(source()?)?;
@@ -146,7 +146,7 @@ impl<'a> Loads<'a> {
     }
 
     /// Measures a bare copy from pinned memory.
-    fn bare_copy(&mut self) -> Result<Measured, CudaError> {
+    fn bare_copy(&mut self) -> Result<MeasuredTime, CudaError> {
         let pinned = PinnedMemory::copy_of(&self.bench.gpu.context, &self.contents)?;
         let loaded = self.load(Source::Pageable(self.contents.clone()))?;
         let stream = &self.stream;

@@ -3,7 +3,7 @@
 
 use super::network::{made_up, name};
 use crate::config::{CheckConfig, CheckFailure};
-use crate::folder::Folder;
+use crate::folder::TemporaryFolder;
 use crate::goal::Goal;
 use crate::outcome::{Check, Mismatch};
 use crate::progress::Reporter;
@@ -78,7 +78,7 @@ pub(super) fn check(
 struct Ready {
     source: ModelSource,
     job: Job,
-    _blobs: Folder,
+    _blobs: TemporaryFolder,
 }
 
 fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
@@ -86,7 +86,7 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     let upload = Bytes::from_owner(MappedFile::open(path).map_err(|error| text(&error))?);
     let signature =
         weir_graph::Model::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
-    let blobs = Folder::new().map_err(|error| text(&error))?;
+    let blobs = TemporaryFolder::new().map_err(|error| text(&error))?;
     let form = form(upload, Precision::default(), blobs.path()).map_err(|error| text(&error))??;
     let tensor = |port| {
         let made = made_up(port, 1).ok_or("its inputs cannot be made up")?;
@@ -109,7 +109,11 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
 }
 
 /// Returns the source of a tenant's model whose files are in this folder.
-pub(super) fn source(tenant: TenantId, prepared: Prepared, blobs: &Folder) -> Result<ModelSource, String> {
+pub(super) fn source(
+    tenant: TenantId,
+    prepared: Prepared,
+    blobs: &TemporaryFolder,
+) -> Result<ModelSource, String> {
     let name = Name::new("doctor").map_err(|error| error.to_string())?;
     let id = ModelId { tenant, name, version: Version(1) };
     Ok(ModelSource {

@@ -9,8 +9,8 @@ use weir_types::ModelId;
 
 /// Consecutive deaths after which a model is quarantined.
 const DEATHS_MAX: u32 = 2;
-/// The most models of a tenant with a record. Beyond this, the tenant's oldest record is dropped, and
-/// those of models that are not quarantined first.
+/// The most models of a tenant with a record. Beyond this, the tenant's oldest record is dropped,
+/// and those of models that are not quarantined first.
 const RECORDS_PER_TENANT_MAX: usize = 256;
 
 /// Consecutive deaths of workers by model.
@@ -19,12 +19,12 @@ pub(super) struct Deaths(Mutex<Records>);
 
 #[derive(Default)]
 struct Records {
-    by_model: HashMap<ModelKey, Record>,
+    by_model: HashMap<ModelKey, DeathRecord>,
     /// Number of the next record.
     next: u64,
 }
 
-struct Record {
+struct DeathRecord {
     /// Records are numbered in the order of their first death.
     number: u64,
     in_a_row: u32,
@@ -79,7 +79,7 @@ impl Deaths {
 
 impl Records {
     /// The record of a model, which is made if there is none.
-    fn record(&mut self, key: &ModelKey) -> &mut Record {
+    fn record(&mut self, key: &ModelKey) -> &mut DeathRecord {
         if !self.by_model.contains_key(key) {
             let tenant = &key.id.tenant;
             let of_tenant = || self.by_model.iter().filter(|(key, _)| key.id.tenant == *tenant);
@@ -94,7 +94,7 @@ impl Records {
         let number = self.next;
         self.by_model.entry(key.clone()).or_insert_with(|| {
             self.next += 1;
-            Record { number, in_a_row: 0, quarantine: None }
+            DeathRecord { number, in_a_row: 0, quarantine: None }
         })
     }
 }

@@ -10,13 +10,13 @@ use weir_inference::Prepared;
 use weir_types::{ContentHash, Platform};
 
 /// The folder. Removed on drop.
-pub(super) struct Folder {
+pub(super) struct WorkerFolder {
     folder: TempDir,
     /// Number of loaded models that need a file.
     users: Mutex<HashMap<ContentHash, usize>>,
 }
 
-impl Folder {
+impl WorkerFolder {
     /// Creates an empty folder in `parent`, which must be on the file system of the models' files.
     pub(super) fn create(parent: &Path, prefix: &str) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix(prefix).tempdir_in(parent)?;

@@ -1,6 +1,6 @@
 //! Starts and restarts of a worker.
 
-use super::{Shared, Worker};
+use super::{Worker, WorkersShared};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,20 +12,20 @@ use weir_worker::Restarts;
 
 /// The worker of a tenant or of one suspect model: a process that the next load or run starts if it
 /// is not running. The process ends when the last reference is dropped.
-pub(super) struct Host {
-    shared: Arc<Shared>,
+pub(super) struct WorkerHost {
+    shared: Arc<WorkersShared>,
     tenant: TenantId,
-    state: Mutex<State>,
+    state: Mutex<WorkerHostState>,
 }
 
 #[derive(Default)]
-struct State {
+struct WorkerHostState {
     worker: Option<Arc<Worker>>,
     restarts: Restarts,
 }
 
-impl Host {
-    pub(super) fn new(shared: &Arc<Shared>, tenant: TenantId) -> Self {
+impl WorkerHost {
+    pub(super) fn new(shared: &Arc<WorkersShared>, tenant: TenantId) -> Self {
         Self { shared: shared.clone(), tenant, state: Mutex::default() }
     }
 

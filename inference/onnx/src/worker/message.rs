@@ -10,7 +10,7 @@ use weir_worker::{TensorLocation, WireError};
 /// Request of a node. The node assigns the numbers of models, sessions and runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Request {
+pub(super) enum CpuWorkerRequest {
     /// Load ONNX Runtime. The first request.
     Open,
     /// Load a model, whose files are in the worker's folder.
@@ -31,7 +31,7 @@ pub(super) enum Request {
 
 /// Settings of a worker, which it needs before it loads ONNX Runtime: an argument of its process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Start {
+pub(super) struct WorkerSettings {
     /// The tenant, for process listings.
     pub(super) tenant: TenantId,
     /// Path of ONNX Runtime.
@@ -53,7 +53,7 @@ pub(super) struct Start {
 /// Answer of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Answer {
+pub(super) enum CpuWorkerReply {
     /// The request is done.
     Done,
     /// The run is done.

@@ -1,10 +1,10 @@
 //! A model in a worker, its sessions and their runs.
 
-use super::host::Host;
-use super::message::{Answer, Request};
+use super::host::WorkerHost;
+use super::message::{CpuWorkerReply, CpuWorkerRequest};
 use super::{CALL_TIME_MAX, Worker, Workers};
 use crate::processor::processor;
-use crate::store::{Member, TensorStore};
+use crate::store::{FamilyMember, WeightStore};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use weir_worker::{read_tensor, write_tensors};
 const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
 
 /// Loaded model.
-pub(super) struct WorkerModel(Arc<SharedModel>);
+pub(super) struct CpuWorkerModel(Arc<SharedModel>);
 
 /// State shared by the model's sessions.
 struct SharedModel {
@@ -31,7 +31,7 @@ struct SharedModel {
     footprint: Footprint,
     session_bytes: u64,
     /// The model's share of its family's packed weights, for the footprint.
-    _member: Member,
+    _member: FamilyMember,
     /// Where the model was loaded last. Its worker may have ended.
     place: Mutex<Option<WorkerCopy>>,
 }
@@ -43,16 +43,16 @@ struct WorkerCopy {
     /// Number of the model in the worker.
     number: u64,
     /// Kept alive by its models.
-    _host: Arc<Host>,
+    _host: Arc<WorkerHost>,
 }
 
-impl WorkerModel {
+impl CpuWorkerModel {
     /// Loads the model in a worker. Blocks.
     pub(super) fn load(
         workers: &Arc<Workers>,
         source: &ModelSource,
         arena: &Arena,
-        store: &TensorStore,
+        store: &WeightStore,
     ) -> Result<Self, InferenceError> {
         let variant = source.prepared.variant_for(&processor());
         let variant = variant.ok_or_else(|| InferenceError::Load {
@@ -75,7 +75,7 @@ impl WorkerModel {
     }
 }
 
-impl Model for WorkerModel {
+impl Model for CpuWorkerModel {
     fn footprint(&self) -> Footprint {
         self.0.footprint.clone()
     }
@@ -85,7 +85,7 @@ impl Model for WorkerModel {
     }
 
     fn session(&self, threads: u32) -> Result<Box<dyn Session>, InferenceError> {
-        let mut session = WorkerSession { model: self.0.clone(), threads, open: None };
+        let mut session = CpuWorkerSession { model: self.0.clone(), threads, open: None };
         session.ready()?;
         Ok(Box::new(session))
     }
@@ -123,7 +123,7 @@ impl SharedModel {
         })?;
         let place = WorkerCopy { number: worker.number(), worker, _host: host };
         let (active, _) = place.worker.begin(self.key());
-        let request = Request::Load {
+        let request = CpuWorkerRequest::Load {
             model: place.number,
             id: self.source.id().clone(),
             prepared: (**prepared).clone(),
@@ -143,13 +143,13 @@ impl SharedModel {
 impl Drop for SharedModel {
     fn drop(&mut self) {
         if let Some(place) = self.place.lock().take() {
-            place.worker.release(&Request::Unload { model: place.number });
+            place.worker.release(&CpuWorkerRequest::Unload { model: place.number });
             place.worker.folder.remove(&self.source.prepared);
         }
     }
 }
 
-struct WorkerSession {
+struct CpuWorkerSession {
     model: Arc<SharedModel>,
     threads: u32,
     /// The session in a worker; `None` if that worker has ended.
@@ -162,7 +162,7 @@ struct Open {
     number: u64,
 }
 
-impl WorkerSession {
+impl CpuWorkerSession {
     /// Opens the session in the model's worker, if it is not open there.
     fn ready(&mut self) -> Result<(), InferenceError> {
         let place = self.model.ready()?;
@@ -172,7 +172,7 @@ impl WorkerSession {
         // The former worker has ended, with its sessions.
         self.open = None;
         let session = place.worker.number();
-        let request = Request::Session { model: place.number, session, threads: self.threads };
+        let request = CpuWorkerRequest::Session { model: place.number, session, threads: self.threads };
         let (active, _) = place.worker.begin(self.model.key());
         let asked = place.worker.request(&request, self.model.load_time_max());
         drop(active);
@@ -182,7 +182,7 @@ impl WorkerSession {
     }
 }
 
-impl Session for WorkerSession {
+impl Session for CpuWorkerSession {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         self.ready()?;
         let Some(Open { place, number }) = &self.open else {
@@ -204,12 +204,12 @@ impl Session for WorkerSession {
         // A pending reply is that of another run, perhaps of another model.
         connection.settle(interrupt).map_err(|error| worker.failed(error, None))?;
         let (inputs, _) = write_tensors(&job.inputs, &connection.memory, None)?;
-        let request = Request::Run { session: *number, run, inputs, outputs: job.outputs.clone() };
+        let request = CpuWorkerRequest::Run { session: *number, run, inputs, outputs: job.outputs.clone() };
         let time_max = worker.shared.config.run_time_max;
         let answered = connection.call(&request, &mut active, time_max, interrupt);
         let answer = worker.understand(answered, Some(key))?;
         drop(active);
-        let Answer::Ran { outputs } = answer else {
+        let CpuWorkerReply::Ran { outputs } = answer else {
             return Err(worker.senseless(&answer));
         };
         if outputs.len() != job.outputs.len() {
@@ -225,10 +225,10 @@ impl Session for WorkerSession {
     }
 }
 
-impl Drop for WorkerSession {
+impl Drop for CpuWorkerSession {
     fn drop(&mut self) {
         if let Some(Open { place, number }) = self.open.take() {
-            place.worker.release(&Request::Forget { session: number });
+            place.worker.release(&CpuWorkerRequest::Forget { session: number });
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Worker process for models on the CPU: the entry point of a process started with
 //! [`CPU_WORKER_COMMAND`].
 
-use super::message::{Answer, Request, Start};
+use super::message::{CpuWorkerReply, CpuWorkerRequest, WorkerSettings};
 use crate::runtime::Runtime;
 use crate::session::CpuModel;
-use crate::store::TensorStore;
+use crate::store::WeightStore;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::HashMap;
@@ -49,7 +49,7 @@ pub fn cpu_worker_main() -> ExitCode {
 
 /// Reads control messages. This thread never runs a model, so that the process ends with its node.
 fn serve() -> io::Result<()> {
-    let start: Start = match std::env::args().nth(2) {
+    let start: WorkerSettings = match std::env::args().nth(2) {
         Some(start) => serde_json::from_str(&start)?,
         None => return Err(io::Error::other("it is started by a node")),
     };
@@ -70,11 +70,11 @@ fn serve() -> io::Result<()> {
 }
 
 /// Confines the process, before it has threads or has read anything from a model.
-fn confine(start: &Start) -> io::Result<()> {
+fn confine(start: &WorkerSettings) -> io::Result<()> {
     let mut missing = confine_process();
     limit(start)?;
-    // Before the files of the library's dependencies are out of reach. An error is reported when the
-    // runtime is opened.
+    // Before the files of the library's dependencies are out of reach. An error is reported when
+    // the runtime is opened.
     let _ = Runtime::preload(&start.library);
     let readable = vec![start.library.clone(), start.folder.clone()];
     missing.extend(confine_access(&Confinement { readable, writable: Vec::new() }));
@@ -87,7 +87,7 @@ fn confine(start: &Start) -> io::Result<()> {
 }
 
 /// Limits the process's files, threads and memory.
-fn limit(start: &Start) -> io::Result<()> {
+fn limit(start: &WorkerSettings) -> io::Result<()> {
     let limits = [
         (Resource::As, start.memory_bytes_max),
         // The only files that it can write are those of its connections.
@@ -146,7 +146,7 @@ fn attend(service: &Arc<Service>, socket: UnixStream, files: ConnectionFiles) ->
 
 /// State shared by the connections of a worker.
 struct Service {
-    start: Start,
+    start: WorkerSettings,
     opened: OnceLock<Opened>,
     models: Mutex<HashMap<u64, Arc<ServedModel>>>,
     sessions: Mutex<HashMap<u64, Arc<OpenSession>>>,
@@ -157,7 +157,7 @@ struct Service {
 struct Opened {
     runtime: &'static Runtime,
     arena: Arena,
-    store: TensorStore,
+    store: WeightStore,
 }
 
 struct ServedModel {
@@ -172,7 +172,7 @@ struct OpenSession {
 }
 
 impl Service {
-    fn new(start: Start) -> Self {
+    fn new(start: WorkerSettings) -> Self {
         let (models, sessions, runs) = Default::default();
         Self { start, opened: OnceLock::new(), models, sessions, runs }
     }
@@ -182,42 +182,46 @@ impl Service {
         while let Some(request) = receive(&mut socket)? {
             let answer = self
                 .answer(request, files)
-                .unwrap_or_else(|error| Answer::Failed(WireError::from_error(&error)));
+                .unwrap_or_else(|error| CpuWorkerReply::Failed(WireError::from_error(&error)));
             send(&mut socket, &answer)?;
         }
         Ok(())
     }
 
-    fn answer(&self, request: Request, files: &ConnectionFiles) -> Result<Answer, InferenceError> {
+    fn answer(
+        &self,
+        request: CpuWorkerRequest,
+        files: &ConnectionFiles,
+    ) -> Result<CpuWorkerReply, InferenceError> {
         match request {
-            Request::Open => self.open()?,
-            Request::Load { model, id, prepared } => self.load(model, id, prepared)?,
-            Request::Unload { model } => _ = lock(&self.models).remove(&model),
-            Request::Session { model, session, threads } => self.session(model, session, threads)?,
-            Request::Forget { session } => {
+            CpuWorkerRequest::Open => self.open()?,
+            CpuWorkerRequest::Load { model, id, prepared } => self.load(model, id, prepared)?,
+            CpuWorkerRequest::Unload { model } => _ = lock(&self.models).remove(&model),
+            CpuWorkerRequest::Session { model, session, threads } => self.session(model, session, threads)?,
+            CpuWorkerRequest::Forget { session } => {
                 let forgotten = lock(&self.sessions).remove(&session);
                 drop(forgotten);
             }
-            Request::Run { session, run, inputs, outputs } => {
+            CpuWorkerRequest::Run { session, run, inputs, outputs } => {
                 return self.run(session, run, &inputs, outputs, files);
             }
-            Request::Trim => {
+            CpuWorkerRequest::Trim => {
                 let opened = self.opened()?;
                 opened.arena.trim();
                 opened.runtime.trim();
                 crate::memory::release_free();
             }
-            Request::Memory => {
-                return Ok(Answer::Memory { bytes: self.opened()?.runtime.run_memory_bytes() });
+            CpuWorkerRequest::Memory => {
+                return Ok(CpuWorkerReply::Memory { bytes: self.opened()?.runtime.run_memory_bytes() });
             }
         }
-        Ok(Answer::Done)
+        Ok(CpuWorkerReply::Done)
     }
 
     fn open(&self) -> Result<(), InferenceError> {
         let runtime = Runtime::open(&self.start.library, self.start.run_memory_bytes_max)?;
         let arena = Arena::new(self.start.tensor_bytes_max);
-        let opened = self.opened.set(Opened { runtime, arena, store: TensorStore::default() });
+        let opened = self.opened.set(Opened { runtime, arena, store: WeightStore::default() });
         opened.map_err(|_| InferenceError::Run("the worker is open already".into()))
     }
 
@@ -251,7 +255,7 @@ impl Service {
         inputs: &[TensorLocation],
         outputs: Vec<usize>,
         files: &ConnectionFiles,
-    ) -> Result<Answer, InferenceError> {
+    ) -> Result<CpuWorkerReply, InferenceError> {
         let arena = &self.opened()?.arena;
         let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
@@ -265,7 +269,7 @@ impl Service {
         // The inputs have been copied, so the outputs can take their place.
         drop(job);
         let (outputs, _) = write_tensors(&made, &files.memory, None)?;
-        Ok(Answer::Ran { outputs })
+        Ok(CpuWorkerReply::Ran { outputs })
     }
 
     fn opened(&self) -> Result<&Opened, InferenceError> {

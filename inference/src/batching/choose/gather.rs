@@ -1,7 +1,7 @@
 //! Gathers requests that can run together without missing deadlines.
 
 use super::super::curve::Curve;
-use super::{Candidate, Choice};
+use super::{BatchChoice, WaitingRequest};
 
 /// Safety factor: a run may take this much longer than expected without missing a deadline.
 pub(super) const MARGIN: f64 = 1.1;
@@ -17,12 +17,12 @@ pub(super) struct Batch {
     /// Whether a request was left out to meet deadlines.
     pub(super) is_hurried: bool,
     /// One step per member: the batch of all members up to this one.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<CandidateRun>,
 }
 
 /// A possible run.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Step {
+pub(super) struct CandidateRun {
     pub(super) items: u32,
     /// Expected time of the run.
     pub(super) time_ns: f64,
@@ -34,12 +34,12 @@ pub(super) struct Step {
 
 impl Batch {
     /// The choice of all members up to the one at `last`.
-    pub(super) fn run(&self, last: usize) -> Choice {
-        Choice::Run(self.members.iter().take(last.saturating_add(1)).copied().collect())
+    pub(super) fn run(&self, last: usize) -> BatchChoice {
+        BatchChoice::Run(self.members.iter().take(last.saturating_add(1)).copied().collect())
     }
 }
 
-impl Step {
+impl CandidateRun {
     pub(super) fn pays(&self) -> bool {
         self.time_ns <= (1.0 - SAVING_MIN) * self.alone_ns
     }
@@ -51,15 +51,15 @@ impl Step {
 
 /// Inputs and limits of a batch.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'a> {
-    pub(super) candidates: &'a [Candidate],
+pub(super) struct BatchLimits<'a> {
+    pub(super) candidates: &'a [WaitingRequest],
     pub(super) members_max: usize,
     pub(super) items_max: u32,
     pub(super) others_slack_ns: f64,
     pub(super) curve: &'a Curve,
 }
 
-impl Places<'_> {
+impl BatchLimits<'_> {
     /// Adds the requests in `order`, except those that would exceed a limit or miss a deadline.
     pub(super) fn gather(&self, order: &[usize]) -> Batch {
         let mut batch = Batch::default();
@@ -95,7 +95,7 @@ impl Places<'_> {
                 slack_ns = slack_ns.min(one.slack_ns);
             }
             batch.members.push(position);
-            batch.steps.push(Step { items, time_ns, alone_ns, slack_ns });
+            batch.steps.push(CandidateRun { items, time_ns, alone_ns, slack_ns });
         }
         batch
     }

@@ -22,20 +22,20 @@ fn curve(fixed: u64, each: u64, size_max: u32) -> Curve {
     curve
 }
 
-fn one(slack_ns: f64) -> Candidate {
-    Candidate { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }
+fn one(slack_ns: f64) -> WaitingRequest {
+    WaitingRequest { items: 1, bytes: 4, priority: 100, slack_ns, waited_ns: 0.0 }
 }
 
-fn situation(candidates: &[Candidate]) -> Situation<'_> {
+fn situation(candidates: &[WaitingRequest]) -> Situation<'_> {
     let waiting = candidates.len();
     let others_priority = None;
     let others_slack_ns = f64::INFINITY;
     Situation { candidates, waiting, free_slots: 0, is_busy: false, others_priority, others_slack_ns }
 }
 
-fn chosen(candidates: &[Candidate], curve: &Curve, rules: &BatchRules) -> Vec<usize> {
+fn chosen(candidates: &[WaitingRequest], curve: &Curve, rules: &BatchRules) -> Vec<usize> {
     match choose(&situation(candidates), curve, rules, rules.size_max, |_| None) {
-        Choice::Run(members) => members,
+        BatchChoice::Run(members) => members,
         other => panic!("{other:?}"),
     }
 }
@@ -81,7 +81,9 @@ fn batch_does_not_make_other_models_late() {
     let candidates = vec![one(f64::INFINITY); 16];
     for (others_slack_ns, runs) in [(f64::INFINITY, 16), (2_000.0, 8), (1_150.0, 1), (900.0, 16)] {
         let situation = Situation { others_slack_ns, ..situation(&candidates) };
-        let Choice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else { panic!() };
+        let BatchChoice::Run(run) = choose(&situation, &curve, &rules(32, &[], 0), 32, |_| None) else {
+            panic!()
+        };
         assert_eq!(run.len(), runs, "{others_slack_ns}");
     }
 }
@@ -104,8 +106,8 @@ fn tight_leader_is_skipped_only_if_that_saves_more() {
 }
 
 prop_compose! {
-    fn any_candidate()(items in 1_u32..9, priority in 1_u32..4, slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)], waited_ns in 0.0..2e6) -> Candidate {
-        Candidate { items, bytes: u64::from(items) * 4, priority, slack_ns, waited_ns }
+    fn any_candidate()(items in 1_u32..9, priority in 1_u32..4, slack_ns in prop_oneof![0.0..20_000.0, Just(f64::INFINITY)], waited_ns in 0.0..2e6) -> WaitingRequest {
+        WaitingRequest { items, bytes: u64::from(items) * 4, priority, slack_ns, waited_ns }
     }
 }
 
@@ -128,14 +130,14 @@ proptest! {
         let situation = Situation { free_slots, is_busy, others_priority, others_slack_ns, ..situation(&candidates) };
         let probe = |available: u32| measured.filter(|size| *size <= available);
         match choose(&situation, &curve, &rules, size_max, probe) {
-            Choice::TryOut => prop_assert!(false, "that is not decided here"),
-            Choice::Wait(for_ns) => {
+            BatchChoice::TryOut => prop_assert!(false, "that is not decided here"),
+            BatchChoice::Wait(for_ns) => {
                 prop_assert!(is_busy && delay_us > 0, "it waits while nothing runs, or unasked");
                 let waited_ns = candidates.iter().map(|one| one.waited_ns).fold(0.0, f64::max);
                 prop_assert!(for_ns > 0.0 && waited_ns + for_ns <= delay_us as f64 * 1e3 + 1e-3);
             }
-            Choice::Run(run) => {
-                let members: Vec<Candidate> = run.iter().map(|at| candidates[*at]).collect();
+            BatchChoice::Run(run) => {
+                let members: Vec<WaitingRequest> = run.iter().map(|at| candidates[*at]).collect();
                 let mut unique = run.clone();
                 unique.sort_unstable();
                 unique.dedup();

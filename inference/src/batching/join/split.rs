@@ -1,12 +1,12 @@
 //! Splitting the outputs of several jobs that ran as one.
 
-use super::{JobShare, Joined, rows};
+use super::{JobShare, JoinedJobs, rows};
 use crate::error::InferenceError;
 use crate::tensor::{Tensor, TensorError};
 use weir_device::{Arena, Buffer, OutOfMemory};
 use weir_types::{Port, Shape, Signature};
 
-impl Joined {
+impl JoinedJobs {
     /// Each job's outputs, in its requested order. Outputs are views into `outputs`, except where
     /// padding must be cut out of the middle. `None` if the number of items in an output differs
     /// from the inputs.

@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use weir_device::Device;
 
 /// A session whose runs are charged to `bearers` by their items, including failed and stopped runs.
-pub(super) struct Metered<'a> {
+pub(super) struct MeteredSession<'a> {
     pub(super) session: &'a mut dyn Session,
     pub(super) device: Device,
     pub(super) bearers: &'a [(&'a Meter, u32)],
 }
 
-impl Session for Metered<'_> {
+impl Session for MeteredSession<'_> {
     fn run(&mut self, job: &Job, interrupt: &Interrupt) -> Result<Vec<Tensor>, InferenceError> {
         self.charged(|session| session.run(job, interrupt))
     }
@@ -41,7 +41,7 @@ impl Session for Metered<'_> {
     }
 }
 
-impl Metered<'_> {
+impl MeteredSession<'_> {
     fn charged<T>(
         &mut self,
         run: impl FnOnce(&mut dyn Session) -> Result<T, InferenceError>,

@@ -2,12 +2,12 @@
 
 use super::super::resident::Pin;
 use super::{ModelRun, with_session};
-use crate::batching::{Joined, Ran, join};
+use crate::batching::{JoinedJobs, SuccessfulRun, join};
 use crate::error::InferenceError;
-use crate::interrupt::{HookGuard, Interrupt, Reason};
+use crate::interrupt::{HookGuard, Interrupt, StopReason};
 use crate::request::Execution;
 use crate::tensor::Tensor;
-use crate::threads::{Entry, Lane, error_of};
+use crate::threads::{Lane, QueueEntry, error_of};
 use crate::value::Value;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::time::Instant;
 use tracing::{debug, warn};
 
 /// Runs several requests as one batch. Requests without an outcome afterwards must run alone.
-pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
+pub(super) fn run_together(lane: &Lane, members: &mut [&mut QueueEntry<ModelRun>]) {
     let (Some(batcher), Some(first)) = (&lane.batcher, members.first()) else { return };
     let pin = first.job.pin.clone();
     let class = first.fit.as_ref().map(|fit| fit.class.clone());
@@ -51,7 +51,7 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
     if !was_cold {
         pin.shared().profiles.ran(pin.key(), joined.items(), run_time);
         let items = members.iter().map(|member| member.job.job.batch()).collect();
-        batcher.ran(&Ran { class: &class.unwrap_or_default(), items, time: run_time });
+        batcher.ran(&SuccessfulRun { class: &class.unwrap_or_default(), items, time: run_time });
     }
     let mut execution = Some(Execution {
         requests: u32::try_from(joined.len()).unwrap_or(u32::MAX),
@@ -69,16 +69,16 @@ pub(super) fn run_together(lane: &Lane, members: &mut [&mut Entry<ModelRun>]) {
 }
 
 /// Answers each member as soon as it is stopped, and stops the run when all members are stopped.
-fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
+fn watch<'a>(members: &'a [&mut QueueEntry<ModelRun>], together: &Arc<Interrupt>) -> Vec<HookGuard<'a>> {
     let left = Arc::new(AtomicUsize::new(members.len()));
-    let hook = |member: &'a &mut Entry<ModelRun>| {
+    let hook = |member: &'a &mut QueueEntry<ModelRun>| {
         let left = left.clone();
         let together = together.clone();
         let reply = member.job.reply.clone();
         let interrupt = Arc::downgrade(&member.interrupt);
         member.interrupt.hook(move || {
             let reason =
-                interrupt.upgrade().and_then(|interrupt| interrupt.reason()).unwrap_or(Reason::Cancelled);
+                interrupt.upgrade().and_then(|interrupt| interrupt.reason()).unwrap_or(StopReason::Cancelled);
             reply.send(Err(error_of(reason)));
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 together.fire(reason);
@@ -90,18 +90,18 @@ fn watch<'a>(members: &'a [&mut Entry<ModelRun>], together: &Arc<Interrupt>) -> 
 
 /// A finished batch.
 struct Parted {
-    joined: Joined,
+    joined: JoinedJobs,
     was_cold: bool,
 }
 
 /// The batch with the outputs of each member; `None` if the outputs cannot be split.
-type Outcome = Option<(Parted, Vec<Vec<Tensor>>)>;
+type SplitOutputs = Option<(Parted, Vec<Vec<Tensor>>)>;
 
 fn run_joined(
     pin: &Pin,
-    members: &[&mut Entry<ModelRun>],
+    members: &[&mut QueueEntry<ModelRun>],
     interrupt: &Interrupt,
-) -> Result<Outcome, InferenceError> {
+) -> Result<SplitOutputs, InferenceError> {
     let resident = pin.resident();
     let arena = &pin.shared().arena;
     let Some(batcher) = &resident.lane.batcher else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Trial of a request: whether requests of its class can be batched.
 
 use super::ModelRun;
-use crate::batching::{self, Verdict};
+use crate::batching::{self, TrialVerdict};
 use crate::interrupt::Interrupt;
 use crate::threads::Lane;
 use tracing::info;
@@ -9,18 +9,18 @@ use tracing::info;
 /// A running trial. Reports its verdict on drop.
 pub(super) struct OpenTrial {
     lane: Lane,
-    verdict: Verdict,
+    verdict: TrialVerdict,
 }
 
 impl OpenTrial {
     /// If the run panics, the trial has failed.
     pub(super) fn new(lane: Lane) -> Self {
-        Self { lane, verdict: Verdict::Failed }
+        Self { lane, verdict: TrialVerdict::Failed }
     }
 
     /// Tries whether requests like `run`, which must have succeeded, can be batched.
     pub(super) fn run(mut self, run: &ModelRun, interrupt: &Interrupt) {
-        self.verdict = try_out(run, interrupt).unwrap_or(Verdict::Unclear);
+        self.verdict = try_out(run, interrupt).unwrap_or(TrialVerdict::Unclear);
     }
 }
 
@@ -31,7 +31,7 @@ impl Drop for OpenTrial {
     }
 }
 
-fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
+fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<TrialVerdict> {
     if !matches!(run.outcome, Some(Ok(_))) {
         return None;
     }
@@ -47,13 +47,13 @@ fn try_out(run: &ModelRun, interrupt: &Interrupt) -> Option<Verdict> {
     });
     let verdict = trial.ok()?;
     match verdict {
-        Verdict::Same => {
+        TrialVerdict::Same => {
             info!(model = %run.pin.id(), "batching enabled: a trial batch returned the same results as single runs");
         }
-        Verdict::Differs => {
+        TrialVerdict::Differs => {
             info!(model = %run.pin.id(), "batching disabled: a trial batch changed results (set batching.mode = on to batch anyway)");
         }
-        Verdict::Failed | Verdict::Unclear => {}
+        TrialVerdict::Failed | TrialVerdict::Unclear => {}
     }
     Some(verdict)
 }

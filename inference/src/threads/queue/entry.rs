@@ -1,7 +1,7 @@
 //! Entries of the run queue.
 
-use super::Key;
-use crate::batching::{Batcher, Candidate, Fit};
+use super::JobOrder;
+use crate::batching::{Batcher, Fit, WaitingRequest};
 use crate::interrupt::Interrupt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ impl LaneSlots {
 }
 
 /// A job in the queue.
-pub(crate) struct Entry<T> {
+pub(crate) struct QueueEntry<T> {
     pub(crate) lane: Lane,
     pub(crate) arrived: Instant,
     pub(crate) deadline: Option<Instant>,
@@ -56,16 +56,16 @@ pub(crate) struct Entry<T> {
 /// Jobs that run together, each with its place in line.
 pub(crate) struct Taken<T> {
     pub(crate) lane: Lane,
-    pub(crate) jobs: Vec<(Key, Entry<T>)>,
+    pub(crate) jobs: Vec<(JobOrder, QueueEntry<T>)>,
     /// Whether the run of this single job includes a trial of batching its class.
     pub(crate) is_trial: bool,
 }
 
-impl<T> Entry<T> {
+impl<T> QueueEntry<T> {
     /// The job as a candidate for a batch. `priority` is the priority of its place in line.
-    pub(super) fn candidate(&self, (priority, _): Key, now: Instant) -> Candidate {
+    pub(super) fn candidate(&self, (priority, _): JobOrder, now: Instant) -> WaitingRequest {
         let ns = |time: Duration| time.as_nanos() as f64;
-        Candidate {
+        WaitingRequest {
             items: self.fit.as_ref().map_or(1, |fit| fit.items),
             bytes: self.fit.as_ref().map_or(0, |fit| fit.bytes),
             priority,

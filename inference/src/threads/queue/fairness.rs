@@ -1,7 +1,7 @@
 //! Turns and shares of tenants, with any arrivals, priorities and run times, in virtual time.
 
 use super::tests::{entry, lane_of};
-use super::{Entry, Key, Lane, Next, PushError, Queue};
+use super::{JobOrder, JobQueue, Lane, PushError, QueueEntry, ThreadInstruction};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 const MS: Duration = Duration::from_millis(1);
 
 /// Runs of a device with one thread per entry of `free_at`.
-struct Stage {
-    queue: Queue<u32>,
+struct Fixture {
+    queue: JobQueue<u32>,
     start: Instant,
     /// The run of each thread: its end, its lane, its time.
     running: Vec<Option<(Duration, Lane, Duration)>>,
@@ -19,10 +19,10 @@ struct Stage {
     order: Vec<u32>,
 }
 
-impl Stage {
+impl Fixture {
     fn new(len_max: usize, threads: usize) -> Self {
         Self {
-            queue: Queue::new(len_max, threads),
+            queue: JobQueue::new(len_max, threads),
             start: Instant::now(),
             running: vec![None; threads],
             run_time: HashMap::new(),
@@ -32,7 +32,7 @@ impl Stage {
 
     fn push(&mut self, priority: u32, job: u32, lane: &Lane) -> Result<Option<u32>, PushError> {
         let pushed = self.queue.push(priority, entry(job, lane, None));
-        pushed.map(|(_, displaced): (Key, Option<Entry<u32>>)| displaced.map(|entry| entry.job))
+        pushed.map(|(_, displaced): (JobOrder, Option<QueueEntry<u32>>)| displaced.map(|entry| entry.job))
     }
 
     /// Lets all free threads take runs, of the time that `time_of` gives to a job.
@@ -41,7 +41,7 @@ impl Stage {
             if self.running[thread].is_some() {
                 continue;
             }
-            if let Next::Run(taken) = self.queue.take(thread, self.start + now) {
+            if let ThreadInstruction::Run(taken) = self.queue.take(thread, self.start + now) {
                 let job = taken.jobs[0].1.job;
                 self.order.push(job);
                 self.running[thread] = Some((now + time_of(job), taken.lane, time_of(job)));
@@ -73,7 +73,7 @@ impl Stage {
 fn urgent_flood_of_a_tenant_does_not_starve_others() {
     let flood = lane_of("flood", 1, 4);
     let other = lane_of("other", 2, 4);
-    let mut stage = Stage::new(1_000, 1);
+    let mut stage = Fixture::new(1_000, 1);
     for job in 0..500 {
         assert!(stage.push(1, job, &flood).is_ok());
     }
@@ -89,7 +89,7 @@ fn urgent_flood_of_a_tenant_does_not_starve_others() {
 fn turns_are_by_run_time_and_not_by_number_of_runs() {
     let slow = lane_of("slow", 1, 1);
     let quick = lane_of("quick", 2, 1);
-    let mut stage = Stage::new(1_000, 1);
+    let mut stage = Fixture::new(1_000, 1);
     for job in 0..10 {
         assert!(stage.push(1, job, &slow).is_ok());
     }
@@ -106,7 +106,7 @@ fn turns_are_by_run_time_and_not_by_number_of_runs() {
 fn long_run_and_idleness_are_soon_made_up_for() {
     let first = lane_of("first", 1, 1);
     let second = lane_of("second", 2, 1);
-    let mut stage = Stage::new(10_000, 1);
+    let mut stage = Fixture::new(10_000, 1);
     assert!(stage.push(1, 0, &first).is_ok() && stage.push(1, 1, &first).is_ok());
     for job in 1_000..5_000 {
         assert!(stage.push(1, job, &second).is_ok());
@@ -129,7 +129,7 @@ fn long_run_and_idleness_are_soon_made_up_for() {
 fn full_queue_displaces_the_last_of_the_largest_share() {
     let flood = lane_of("flood", 1, 1);
     let other = lane_of("other", 2, 1);
-    let mut stage = Stage::new(4, 0);
+    let mut stage = Fixture::new(4, 0);
     for job in 0..4 {
         assert!(matches!(stage.push(if job == 1 { 900 } else { 1 }, job, &flood), Ok(None)));
     }
@@ -151,7 +151,7 @@ proptest! {
         threads in 1_usize..4,
         jobs in prop::collection::vec((0..3_usize, 1_u32..4, 1_u64..40), 300..400),
     ) {
-        let mut stage = Stage::new(10_000, threads);
+        let mut stage = Fixture::new(10_000, threads);
         let mut given = [Duration::ZERO; 3];
         for (number, (tenant, priority, ms)) in (0..).zip(&jobs) {
             let lane = lane_of(TENANTS[*tenant], *tenant as u64, threads);
@@ -177,7 +177,7 @@ proptest! {
     fn jobs_of_a_tenant_run_by_priority_then_arrival(
         jobs in prop::collection::vec((0..3_usize, 1_u32..4), 1..100),
     ) {
-        let mut stage = Stage::new(10_000, 1);
+        let mut stage = Fixture::new(10_000, 1);
         for (number, (tenant, priority)) in (0..).zip(&jobs) {
             let lane = lane_of(TENANTS[*tenant], *tenant as u64, 1);
             prop_assert!(stage.push(*priority, number, &lane).is_ok());
@@ -191,14 +191,14 @@ proptest! {
         prop_assert_eq!(stage.order.len(), jobs.len());
     }
 
-    /// The queue stays within its limit, a tenant below its share is never refused, and every job that
-    /// was accepted runs or is displaced.
+    /// The queue stays within its limit, a tenant below its share is never refused, and every job
+    /// that was accepted runs or is displaced.
     #[test]
     fn tenants_below_their_share_are_never_refused(
         len_max in 3_usize..20,
         steps in prop::collection::vec((0..3_usize, 1_u32..4, any::<bool>()), 1..300),
     ) {
-        let mut stage = Stage::new(len_max, 0);
+        let mut stage = Fixture::new(len_max, 0);
         let mut waiting = HashMap::<u32, usize>::new();
         let mut refused = 0;
         for (number, (tenant, priority, _)) in (0..).zip(&steps) {

@@ -1,8 +1,8 @@
 //! Simulation of the queue and its batching in virtual time, compared with fixed batch sizes:
 //! random arrivals, and run times from a curve.
 
-use super::{Entry, Lane, LaneSlots, Next, Queue};
-use crate::batching::{BatchRules, Batcher, Fit, Ran};
+use super::{JobQueue, Lane, LaneSlots, QueueEntry, ThreadInstruction};
+use crate::batching::{BatchRules, Batcher, Fit, SuccessfulRun};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,24 +13,24 @@ const REQUESTS: usize = 3_000;
 const WARM_UP: usize = 800;
 
 /// Time of a run by number of items, in milliseconds.
-type Curve = fn(u32) -> f64;
+type CurveFn = fn(u32) -> f64;
 
 /// A fixed cost and a small cost per item, as on a GPU.
-const SHARED: Curve = |items| 2.0 + 0.25 * f64::from(items);
+const SHARED: CurveFn = |items| 2.0 + 0.25 * f64::from(items);
 /// Declared for powers of two, as in a fake model.
-const STEPS: Curve = |items| 2.0 + 0.25 * f64::from(items.next_power_of_two());
+const STEPS: CurveFn = |items| 2.0 + 0.25 * f64::from(items.next_power_of_two());
 /// Batching saves a little.
-const LITTLE: Curve = |items| 1.0 + 5.0 * f64::from(items);
+const LITTLE: CurveFn = |items| 1.0 + 5.0 * f64::from(items);
 /// Only multiples of eight pay.
-const EIGHTS: Curve = |items| if items == 1 { 2.0 } else { 9.5 * f64::from(items.div_ceil(8)) };
+const EIGHTS: CurveFn = |items| if items == 1 { 2.0 } else { 9.5 * f64::from(items.div_ceil(8)) };
 /// Batching saves nothing, as on many processors.
-const EACH: Curve = |items| 5.0 * f64::from(items);
+const EACH: CurveFn = |items| 5.0 * f64::from(items);
 /// Items cost more in larger batches.
-const DEARER: Curve = |items| 5.0 * f64::from(items).powf(1.1);
+const DEARER: CurveFn = |items| 5.0 * f64::from(items).powf(1.1);
 
 /// Results of one simulation.
 #[derive(Debug, Clone, Copy)]
-struct Report {
+struct SimulatedReport {
     /// Requests in time, per second.
     per_second: f64,
     /// Latency of all requests; late requests count as never answered.
@@ -57,7 +57,7 @@ fn arrivals(per_second: f64, seed: u64) -> Vec<f64> {
     (0..REQUESTS).map(|_| arrival()).collect()
 }
 
-fn report(arrivals: &[f64], ended: &[Option<f64>], deadline_ms: f64) -> Report {
+fn report(arrivals: &[f64], ended: &[Option<f64>], deadline_ms: f64) -> SimulatedReport {
     let mut latencies: Vec<f64> = arrivals
         .iter()
         .zip(ended)
@@ -68,7 +68,7 @@ fn report(arrivals: &[f64], ended: &[Option<f64>], deadline_ms: f64) -> Report {
     latencies.sort_by(f64::total_cmp);
     let in_time = latencies.iter().filter(|latency| latency.is_finite()).count();
     let spent_ms = arrivals[arrivals.len() - 1] - arrivals[WARM_UP];
-    Report {
+    SimulatedReport {
         per_second: in_time as f64 * 1e3 / spent_ms,
         p99_ms: latencies[latencies.len() * 99 / 100],
         mean_ms: latencies.iter().filter(|latency| latency.is_finite()).sum::<f64>() / in_time.max(1) as f64,
@@ -84,12 +84,18 @@ fn lane(slots: usize, mode: BatchingMode) -> Lane {
 }
 
 /// Weir's queue, which initially has no measurements of the curve.
-fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode: BatchingMode) -> Report {
+fn adaptive(
+    curve: CurveFn,
+    per_second: f64,
+    deadline_ms: f64,
+    slots: usize,
+    mode: BatchingMode,
+) -> SimulatedReport {
     let arrivals = arrivals(per_second, 7);
     let start = Instant::now();
     let instant = |at_ms: f64| start + Duration::from_secs_f64(at_ms / 1e3);
     let lane = lane(slots, mode);
-    let mut queue = Queue::new(1 << 20, slots);
+    let mut queue = JobQueue::new(1 << 20, slots);
     let mut running: Vec<Option<(f64, f64, Vec<usize>)>> = vec![None; slots];
     let mut ended = vec![None; arrivals.len()];
     let mut next = 0;
@@ -105,8 +111,14 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
             let fit = lane.batcher.as_ref().map(|_| Fit { class: [].into(), items: 1, bytes: 4 });
             let arrived = instant(now);
             let deadline = Some(instant(now + deadline_ms));
-            let entry =
-                Entry { lane: lane.clone(), arrived, deadline, interrupt: Arc::default(), fit, job: next };
+            let entry = QueueEntry {
+                lane: lane.clone(),
+                arrived,
+                deadline,
+                interrupt: Arc::default(),
+                fit,
+                job: next,
+            };
             assert!(queue.push(100, entry).is_ok());
             next += 1;
         }
@@ -118,12 +130,12 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
                 }
                 if let Some(batcher) = &lane.batcher {
                     let time = Duration::from_secs_f64((now - began) / 1e3);
-                    batcher.ran(&Ran { class: &[], items: vec![1; members.len()], time });
+                    batcher.ran(&SuccessfulRun { class: &[], items: vec![1; members.len()], time });
                 }
             }
         }
         for (thread, slot) in running.iter_mut().enumerate().filter(|(_, slot)| slot.is_none()) {
-            let Next::Run(taken) = queue.take(thread, instant(now)) else { continue };
+            let ThreadInstruction::Run(taken) = queue.take(thread, instant(now)) else { continue };
             let members: Vec<usize> = taken.jobs.iter().map(|(_, entry)| entry.job).collect();
             *slot = Some((now, now + curve(members.len() as u32), members));
         }
@@ -133,7 +145,7 @@ fn adaptive(curve: Curve, per_second: f64, deadline_ms: f64, slots: usize, mode:
 
 /// Batches of `size`: full batches only (`is_whole`), or as many requests as wait, up to `size`. A
 /// partial batch starts when it must.
-fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: bool) -> Report {
+fn fixed(curve: CurveFn, per_second: f64, deadline_ms: f64, size: u32, is_whole: bool) -> SimulatedReport {
     let arrivals = arrivals(per_second, 7);
     let mut ended = vec![None; arrivals.len()];
     let mut next = 0;
@@ -176,7 +188,7 @@ fn fixed(curve: Curve, per_second: f64, deadline_ms: f64, size: u32, is_whole: b
 }
 
 /// The highest rate at which 99 of 100 requests are in time.
-fn sustained(deadline_ms: f64, run: impl Fn(f64) -> Report) -> f64 {
+fn sustained(deadline_ms: f64, run: impl Fn(f64) -> SimulatedReport) -> f64 {
     let rate = |step: i32| 20.0 * 1.01_f64.powi(step);
     // A rate is sustained if a higher rate is.
     let mut sustained = 0;
@@ -188,7 +200,7 @@ fn sustained(deadline_ms: f64, run: impl Fn(f64) -> Report) -> f64 {
     rate(sustained)
 }
 
-fn best_fixed(curve: Curve, deadline_ms: f64) -> f64 {
+fn best_fixed(curve: CurveFn, deadline_ms: f64) -> f64 {
     let ways = [1, 2, 4, 8, 16, 32].into_iter().flat_map(|size| [(size, true), (size, false)]);
     let sustained = ways.map(|(size, is_whole)| {
         sustained(deadline_ms, |rate| fixed(curve, rate, deadline_ms, size, is_whole))
@@ -206,7 +218,7 @@ fn adaptive_batching_matches_best_fixed_batch_size() {
         ("eights", EIGHTS, 60.0),
         ("each", EACH, 60.0),
         ("dearer", DEARER, 60.0),
-    ] as [(&str, Curve, f64); 7]
+    ] as [(&str, CurveFn, f64); 7]
     {
         let best = best_fixed(curve, deadline_ms);
         let own = sustained(deadline_ms, |rate| adaptive(curve, rate, deadline_ms, 1, BatchingMode::On));

@@ -4,7 +4,7 @@
 //! it: its run time counts as at least that of the tenant whose run started last. A run is charged
 //! with the time of the lane's run before it when it starts, and with its own time when it ends.
 
-use super::Key;
+use super::JobOrder;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use weir_types::TenantId;
@@ -17,10 +17,10 @@ const RUN_NS_MIN: u64 = 1_000;
 
 /// Tenants with waiting or running jobs, and those whose run time is still ahead of the others'.
 #[derive(Default)]
-pub(super) struct Tenants {
+pub(super) struct TenantOrder {
     shares: HashMap<TenantId, Share>,
     /// Tenants with a lane that may start a run, in the order of their turns.
-    order: BTreeSet<Place>,
+    order: BTreeSet<TenantPlace>,
     /// Lanes that may start a run.
     lanes: usize,
     /// Run time of the tenant whose run started last.
@@ -28,20 +28,20 @@ pub(super) struct Tenants {
 }
 
 /// A tenant's place in the order: the run time that it has had, and the arrival of its first job.
-type Place = (u64, u64, TenantId);
+type TenantPlace = (u64, u64, TenantId);
 
 #[derive(Default)]
 struct Share {
     run_ns: u64,
     running: usize,
     /// The first job of every lane that may start a run.
-    heads: BTreeSet<(Key, u64)>,
+    heads: BTreeSet<(JobOrder, u64)>,
     /// All waiting jobs with their lanes.
-    waiting: BTreeSet<(Key, u64)>,
+    waiting: BTreeSet<(JobOrder, u64)>,
 }
 
 impl Share {
-    fn place(&self, tenant: &TenantId) -> Option<Place> {
+    fn place(&self, tenant: &TenantId) -> Option<TenantPlace> {
         let ((_, arrival), _) = self.heads.first()?;
         Some((self.run_ns, *arrival, tenant.clone()))
     }
@@ -51,10 +51,10 @@ impl Share {
     }
 }
 
-impl Tenants {
-    /// Lanes that may start a run, with their first jobs: tenants in the order of their turns, and the
-    /// lanes of each by priority and arrival.
-    pub(super) fn lanes(&self) -> impl Iterator<Item = (&TenantId, Key, u64)> {
+impl TenantOrder {
+    /// Lanes that may start a run, with their first jobs: tenants in the order of their turns, and
+    /// the lanes of each by priority and arrival.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (&TenantId, JobOrder, u64)> {
         self.order.iter().flat_map(|(_, _, tenant)| {
             let heads = self.shares.get(tenant).into_iter().flat_map(|share| &share.heads);
             heads.map(move |(key, lane)| (tenant, *key, *lane))
@@ -67,26 +67,26 @@ impl Tenants {
     }
 
     /// The first job of the tenant's lanes other than `lane`.
-    pub(super) fn first_of_others(&self, tenant: &TenantId, lane: u64) -> Option<Key> {
+    pub(super) fn first_of_others(&self, tenant: &TenantId, lane: u64) -> Option<JobOrder> {
         let heads = &self.shares.get(tenant)?.heads;
         heads.iter().find(|(_, other)| *other != lane).map(|(key, _)| *key)
     }
 
     /// Adds a lane that may start a run.
-    pub(super) fn list(&mut self, tenant: &TenantId, first: Key, lane: u64) {
+    pub(super) fn list(&mut self, tenant: &TenantId, first: JobOrder, lane: u64) {
         self.change(tenant, |share| share.heads.insert((first, lane)));
         self.lanes += 1;
     }
 
     /// Removes a lane, if it is listed.
-    pub(super) fn unlist(&mut self, tenant: &TenantId, first: Key, lane: u64) {
+    pub(super) fn unlist(&mut self, tenant: &TenantId, first: JobOrder, lane: u64) {
         if self.change(tenant, |share| share.heads.remove(&(first, lane))) {
             self.lanes -= 1;
         }
     }
 
     /// Adds a waiting job.
-    pub(super) fn waits(&mut self, tenant: &TenantId, key: Key, lane: u64) {
+    pub(super) fn waits(&mut self, tenant: &TenantId, key: JobOrder, lane: u64) {
         let floor_ns = self.floor_ns;
         if !self.shares.contains_key(tenant) {
             self.shares.retain(|_, share| share.is_active() || share.run_ns > floor_ns);
@@ -100,7 +100,7 @@ impl Tenants {
     }
 
     /// Removes a waiting job.
-    pub(super) fn leaves(&mut self, tenant: &TenantId, key: Key, lane: u64) {
+    pub(super) fn leaves(&mut self, tenant: &TenantId, key: JobOrder, lane: u64) {
         if let Some(share) = self.shares.get_mut(tenant) {
             share.waiting.remove(&(key, lane));
         }
@@ -131,9 +131,9 @@ impl Tenants {
         });
     }
 
-    /// The job that makes room for a job of `tenant` in a full queue: the last in line of the tenant
-    /// with the most waiting jobs. `None` if that would only exchange the tenants.
-    pub(super) fn displaced_by(&self, tenant: &TenantId) -> Option<(Key, u64)> {
+    /// The job that makes room for a job of `tenant` in a full queue: the last in line of the
+    /// tenant with the most waiting jobs. `None` if that would only exchange the tenants.
+    pub(super) fn displaced_by(&self, tenant: &TenantId) -> Option<(JobOrder, u64)> {
         let own = self.shares.get(tenant).map_or(0, |share| share.waiting.len());
         let most = self.shares.values().max_by_key(|share| share.waiting.len())?;
         if most.waiting.len() > own + 1 { most.waiting.last().copied() } else { None }

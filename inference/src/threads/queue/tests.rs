@@ -3,10 +3,10 @@ use crate::batching::{BatchRules, Batcher, Fit};
 use std::sync::LazyLock;
 use weir_types::{Batching, BatchingMode, ElementType, Port, Profile, Signature};
 
-pub(super) fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> Entry<u32> {
+pub(super) fn entry(job: u32, lane: &Lane, deadline: Option<Instant>) -> QueueEntry<u32> {
     let lane = lane.clone();
     let arrived = Instant::now();
-    Entry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
+    QueueEntry { lane, arrived, deadline, interrupt: Arc::default(), fit: None, job }
 }
 
 pub(super) fn lane_of(tenant: &str, number: u64, slots: usize) -> Lane {
@@ -17,14 +17,14 @@ pub(super) fn lane_of(tenant: &str, number: u64, slots: usize) -> Lane {
 static WIDE: LazyLock<Lane> = LazyLock::new(|| lane_of("default", 0, 64));
 static NARROW: LazyLock<Lane> = LazyLock::new(|| lane_of("default", 1, 1));
 
-fn take(queue: &mut Queue<u32>, thread: usize) -> Option<Entry<u32>> {
+fn take(queue: &mut JobQueue<u32>, thread: usize) -> Option<QueueEntry<u32>> {
     match queue.take(thread, Instant::now()) {
-        Next::Run(taken) => taken.jobs.into_iter().next().map(|(_, entry)| entry),
-        Next::Wait(_) => None,
+        ThreadInstruction::Run(taken) => taken.jobs.into_iter().next().map(|(_, entry)| entry),
+        ThreadInstruction::Wait(_) => None,
     }
 }
 
-fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
+fn drain(queue: &mut JobQueue<u32>) -> Vec<u32> {
     std::iter::from_fn(|| {
         let entry = take(queue, 0)?;
         queue.finish(0, &entry.lane, Vec::new(), Instant::now());
@@ -35,7 +35,7 @@ fn drain(queue: &mut Queue<u32>) -> Vec<u32> {
 
 #[test]
 fn jobs_run_by_priority_then_arrival() {
-    let mut queue = Queue::new(100, 1);
+    let mut queue = JobQueue::new(100, 1);
     for (job, priority) in [(1, 100), (2, 1), (3, 100), (4, 7), (5, 1)] {
         assert!(queue.push(priority, entry(job, &WIDE, None)).is_ok());
     }
@@ -44,7 +44,7 @@ fn jobs_run_by_priority_then_arrival() {
 
 #[test]
 fn busy_lane_does_not_block_others_and_keeps_its_order() {
-    let mut queue = Queue::new(100, 3);
+    let mut queue = JobQueue::new(100, 3);
     for (job, lane) in [(1, &NARROW), (2, &NARROW), (3, &NARROW), (4, &WIDE)] {
         assert!(queue.push(100, entry(job, lane, None)).is_ok());
     }
@@ -62,7 +62,7 @@ fn busy_lane_does_not_block_others_and_keeps_its_order() {
 
 #[test]
 fn queue_limit_counts_waiting_jobs_and_removal_makes_room() {
-    let mut queue = Queue::new(2, 1);
+    let mut queue = JobQueue::new(2, 1);
     assert!(queue.push(1, entry(0, &NARROW, None)).is_ok());
     assert!(take(&mut queue, 0).is_some());
     let (ready, _) = queue.push(1, entry(1, &NARROW, None)).ok().unwrap();
@@ -80,7 +80,7 @@ fn queue_limit_counts_waiting_jobs_and_removal_makes_room() {
 fn expire_removes_waiting_jobs_and_returns_overdue_runs() {
     let start = Instant::now();
     let after = |ms| Some(start + Duration::from_millis(ms));
-    let mut queue = Queue::new(100, 1);
+    let mut queue = JobQueue::new(100, 1);
     assert!(queue.push(1, entry(1, &WIDE, after(10))).is_ok());
     let running = take(&mut queue, 0).unwrap();
     for (job, deadline) in [(2, after(20)), (3, after(5)), (4, None)] {
@@ -109,22 +109,22 @@ fn flat(number: u64, slots: usize, batching: &Batching) -> Lane {
     Lane { batcher: Some(Arc::new(Batcher::new(rules, profile))), ..lane_of("default", number, slots) }
 }
 
-fn fitting(job: u32, lane: &Lane, class: u32) -> Entry<u32> {
+fn fitting(job: u32, lane: &Lane, class: u32) -> QueueEntry<u32> {
     let fit = Some(Fit { class: [class].into(), items: 1, bytes: 4 });
-    Entry { fit, ..entry(job, lane, None) }
+    QueueEntry { fit, ..entry(job, lane, None) }
 }
 
-fn jobs(next: Next<u32>) -> Vec<u32> {
+fn jobs(next: ThreadInstruction<u32>) -> Vec<u32> {
     match next {
-        Next::Run(taken) => taken.jobs.into_iter().map(|(_, entry)| entry.job).collect(),
-        Next::Wait(_) => Vec::new(),
+        ThreadInstruction::Run(taken) => taken.jobs.into_iter().map(|(_, entry)| entry.job).collect(),
+        ThreadInstruction::Wait(_) => Vec::new(),
     }
 }
 
 #[test]
 fn same_class_jobs_batch_and_spread_over_free_slots() {
     let lane = flat(7, 2, &Batching::default());
-    let mut queue = Queue::new(100, 2);
+    let mut queue = JobQueue::new(100, 2);
     for job in 0..9 {
         assert!(queue.push(100, fitting(job, &lane, u32::from(job == 4))).is_ok());
     }
@@ -140,7 +140,7 @@ fn same_class_jobs_batch_and_spread_over_free_slots() {
 fn models_run_by_arrival_of_first_job_despite_backlog() {
     let flooded = flat(7, 1, &Batching::default());
     let other = flat(8, 1, &Batching::default());
-    let mut queue = Queue::new(1_000, 1);
+    let mut queue = JobQueue::new(1_000, 1);
     for job in 0..64 {
         assert!(queue.push(100, fitting(job, &flooded, 0)).is_ok());
     }
@@ -150,7 +150,7 @@ fn models_run_by_arrival_of_first_job_despite_backlog() {
     }
     let now = Instant::now();
     let mut runs = Vec::new();
-    while let Next::Run(taken) = queue.take(0, now) {
+    while let ThreadInstruction::Run(taken) = queue.take(0, now) {
         queue.finish(0, &taken.lane, Vec::new(), Instant::now());
         runs.push(taken.jobs.iter().map(|(_, entry)| entry.job).collect::<Vec<_>>());
     }
@@ -163,14 +163,14 @@ fn models_run_by_arrival_of_first_job_despite_backlog() {
 #[test]
 fn jobs_of_failed_batch_are_requeued_to_run_alone() {
     let lane = flat(7, 1, &Batching::default());
-    let mut queue = Queue::new(3, 1);
+    let mut queue = JobQueue::new(3, 1);
     for job in 0..3 {
         assert!(queue.push(100, fitting(job, &lane, 0)).is_ok());
     }
     let now = Instant::now();
-    let Next::Run(taken) = queue.take(0, now) else { panic!("nothing was taken") };
+    let ThreadInstruction::Run(taken) = queue.take(0, now) else { panic!("nothing was taken") };
     assert_eq!(taken.jobs.len(), 3);
-    let keys: Vec<Key> = taken.jobs.iter().map(|(key, _)| *key).collect();
+    let keys: Vec<JobOrder> = taken.jobs.iter().map(|(key, _)| *key).collect();
     queue.finish(0, &lane, taken.jobs, Instant::now());
     assert_eq!(queue.remove(keys[1], 7).map(|entry| entry.job), Some(1), "it cannot be withdrawn");
     assert_eq!(drain(&mut queue), [0, 2]);
@@ -180,18 +180,18 @@ fn jobs_of_failed_batch_are_requeued_to_run_alone() {
 #[test]
 fn queue_delay_applies_only_to_its_model_while_device_is_busy() {
     let lane = flat(7, 2, &Batching { queue_delay_us_max: 500, ..Batching::default() });
-    let mut queue = Queue::new(100, 2);
+    let mut queue = JobQueue::new(100, 2);
     assert!(queue.push(100, fitting(0, &lane, 0)).is_ok());
     let now = Instant::now();
     assert_eq!(jobs(queue.take(0, now)), [0], "nothing runs");
-    assert!(queue.push(100, Entry { arrived: now, ..fitting(1, &lane, 0) }).is_ok());
-    let Next::Wait(Some(until)) = queue.take(1, now) else { panic!("it was not held back") };
+    assert!(queue.push(100, QueueEntry { arrived: now, ..fitting(1, &lane, 0) }).is_ok());
+    let ThreadInstruction::Wait(Some(until)) = queue.take(1, now) else { panic!("it was not held back") };
     assert!(until > now && until <= now + Duration::from_micros(500), "{:?}", until - now);
     assert!(queue.push(100, entry(2, &NARROW, None)).is_ok());
     assert_eq!(jobs(queue.take(1, now)), [2], "another model was held back with it");
     queue.finish(1, &NARROW, Vec::new(), Instant::now());
     assert_eq!(jobs(queue.take(1, until)), [1], "its time was up");
-    assert!(queue.push(100, Entry { arrived: now, ..fitting(3, &lane, 0) }).is_ok());
+    assert!(queue.push(100, QueueEntry { arrived: now, ..fitting(3, &lane, 0) }).is_ok());
     queue.finish(0, &lane, Vec::new(), Instant::now());
     queue.finish(1, &lane, Vec::new(), Instant::now());
     assert_eq!(jobs(queue.take(0, now)), [3], "the device is idle");

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use weir_gpu_check::{CheckConfig, Progress, Stage};
+use weir_gpu_check::{CheckConfig, Stage, StageProgress};
 
 /// Work of a stage process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,7 +18,7 @@ pub(super) struct StageOrder {
 #[serde(rename_all = "kebab-case")]
 pub(super) enum StageEvent {
     /// Progress of the stage.
-    Progress(Progress),
+    Progress(StageProgress),
     /// The driver is unusable or reports no GPU.
     Unavailable(String),
     /// The stage completed.

@@ -7,7 +7,7 @@ use super::record::StageRecorder;
 use crate::error::Problem;
 use anyhow::{Context as _, Result};
 use std::time::Instant;
-use weir_gpu_check::{CheckConfig, Progress, Stage};
+use weir_gpu_check::{CheckConfig, Stage, StageProgress};
 
 /// End of one stage process.
 enum StageEnd {
@@ -74,9 +74,9 @@ fn run_once(
             }
         };
         match event {
-            StageEvent::Progress(Progress::Case(case)) => record.start_case(order.stage, case)?,
-            StageEvent::Progress(Progress::Launches(launches)) => record.launches(launches)?,
-            StageEvent::Progress(Progress::Check(check)) => record.check(*check)?,
+            StageEvent::Progress(StageProgress::Case(case)) => record.start_case(order.stage, case)?,
+            StageEvent::Progress(StageProgress::Launches(launches)) => record.launches(launches)?,
+            StageEvent::Progress(StageProgress::Check(check)) => record.check(*check)?,
             StageEvent::Finished => return Ok(StageEnd::Finished),
             StageEvent::Failed(why) => return Ok(StageEnd::Early(why)),
             StageEvent::Unavailable(why) => {

@@ -7,7 +7,7 @@ use super::inference::ExecutionContext;
 use crate::LoadModelError;
 use crate::hostcalls::{CallError, InferenceView, OpenModel};
 use wasmtime::component::Resource;
-use weir_inference::{InferenceError, PrepareError, Refusal};
+use weir_inference::{InferenceError, PrepareError, UploadRefusal};
 use weir_types::{Platform, Platforms};
 
 impl InferenceView<'_> {
@@ -55,18 +55,18 @@ fn failure_of(error: LoadModelError) -> NnFailure {
     };
     let code = match &error {
         LoadModelError::Prepare(PrepareError::Refused(refusal)) => match refusal {
-            Refusal::Malformed { .. } => ErrorCode::InvalidEncoding,
-            Refusal::OverMemory { .. } | Refusal::HugeDimension { .. } => ErrorCode::TooLarge,
-            Refusal::OverTime { .. } => ErrorCode::Timeout,
-            Refusal::UnsupportedOperator { .. }
-            | Refusal::OperatorNotAllowed { .. }
-            | Refusal::UnsupportedPort { .. } => ErrorCode::UnsupportedOperation,
-            Refusal::Cyclic { .. }
-            | Refusal::ExternalData { .. }
-            | Refusal::Invalid { .. }
-            | Refusal::KernelGraph { .. }
-            | Refusal::Compile { .. }
-            | Refusal::Crashed { .. } => ErrorCode::InvalidArgument,
+            UploadRefusal::Malformed { .. } => ErrorCode::InvalidEncoding,
+            UploadRefusal::OverMemory { .. } | UploadRefusal::HugeDimension { .. } => ErrorCode::TooLarge,
+            UploadRefusal::OverTime { .. } => ErrorCode::Timeout,
+            UploadRefusal::UnsupportedOperator { .. }
+            | UploadRefusal::OperatorNotAllowed { .. }
+            | UploadRefusal::UnsupportedPort { .. } => ErrorCode::UnsupportedOperation,
+            UploadRefusal::Cyclic { .. }
+            | UploadRefusal::ExternalData { .. }
+            | UploadRefusal::Invalid { .. }
+            | UploadRefusal::KernelGraph { .. }
+            | UploadRefusal::Compile { .. }
+            | UploadRefusal::Crashed { .. } => ErrorCode::InvalidArgument,
         },
         _ => ErrorCode::RuntimeError,
     };

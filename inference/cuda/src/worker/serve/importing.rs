@@ -3,7 +3,7 @@
 use super::window::failed;
 use crate::device::Gpu;
 use crate::failure::lost;
-use crate::worker::message::{self, Place};
+use crate::worker::message::{self, TensorRange};
 use std::io;
 use std::os::fd::OwnedFd;
 use weir_device::cuda::{Exported, Imported};
@@ -19,14 +19,14 @@ pub(super) struct NotReached {
 /// `None` if this process could not open all files.
 pub(super) fn import<'a>(
     gpu: &Gpu,
-    elsewhere: impl IntoIterator<Item = &'a message::Exported>,
+    elsewhere: impl IntoIterator<Item = &'a message::ExportedInput>,
     files: Option<Vec<OwnedFd>>,
 ) -> Result<Result<Vec<Imported>, NotReached>, InferenceError> {
     let mut imported = Vec::new();
     let mut files = files.map(Vec::into_iter);
     for exported in elsewhere {
         let ordinal = exported.ordinal;
-        let Place { blocks, offset, bytes } = exported.place;
+        let TensorRange { blocks, offset, bytes } = exported.place;
         let Some(files) = &mut files else {
             let why = "this process may not open the files of its memory".to_owned();
             return Ok(Err(NotReached { ordinal, why }));

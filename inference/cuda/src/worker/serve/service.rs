@@ -4,15 +4,18 @@ use super::exports::Exports;
 use super::fetching::fetch;
 use super::importing::{NotReached, import};
 use super::staying::{Stayed, Staying};
-use super::window::Window;
+use super::window::RunIo;
 use crate::GpuFiles;
 use crate::device::{Gpu, GpuConfig};
 use crate::failure::failure;
 use crate::model::{CudaModel, ModelFiles, owner};
-use crate::session::{CudaSession, Ran};
+use crate::session::{CudaSession, FinishedRun};
 use weir_worker::{ActiveRuns, ConnectionFiles, WireError, receive, receive_files, send, send_files};
 
-use crate::worker::message::{self, Answer, FILES_MAX, Input, MemoryReport, Opened, Place, Request, Room};
+use crate::worker::message::{
+    self, FILES_MAX, GpuWorkerReply, GpuWorkerRequest, MemoryPressure, MemoryReport, Opened, TensorRange,
+    WorkerInput,
+};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
@@ -45,12 +48,12 @@ pub(super) struct Service {
 }
 
 /// Answer, and the files to send after it.
-pub(super) type Reply = (Answer, Vec<OwnedFd>);
+pub(super) type Reply = (GpuWorkerReply, Vec<OwnedFd>);
 
 impl Service {
     /// Answers the requests of a connection until it closes.
     pub(super) fn attend(&self, mut socket: UnixStream, files: &ConnectionFiles) -> io::Result<()> {
-        while let Some(request) = receive::<Request>(&mut socket)? {
+        while let Some(request) = receive::<GpuWorkerRequest>(&mut socket)? {
             let count = request.files();
             if count > FILES_MAX {
                 return Err(io::Error::other(format!("{count} files are too many for a message")));
@@ -64,7 +67,7 @@ impl Service {
                     _ = gpu.measure();
                     MemoryReport::new(gpu)
                 });
-                (Answer::Failed { failure: WireError::from_error(&error), memory }, Vec::new())
+                (GpuWorkerReply::Failed { failure: WireError::from_error(&error), memory }, Vec::new())
             };
             let (answer, sent) = replied.unwrap_or_else(failed);
             send(&mut socket, &answer)?;
@@ -82,58 +85,60 @@ impl Service {
     /// could be opened.
     pub(super) fn reply(
         &self,
-        request: Request,
+        request: GpuWorkerRequest,
         files: &ConnectionFiles,
         brought: Option<Vec<OwnedFd>>,
     ) -> Result<Reply, InferenceError> {
-        let answered: Result<Answer, InferenceError> = match request {
-            Request::Open { driver, gpu } => self.open(driver, &gpu),
-            Request::Load { model, files } => self.load(model, &files),
-            Request::Arrive { model } => {
+        let answered: Result<GpuWorkerReply, InferenceError> = match request {
+            GpuWorkerRequest::Open { driver, gpu } => self.open(driver, &gpu),
+            GpuWorkerRequest::Load { model, files } => self.load(model, &files),
+            GpuWorkerRequest::Arrive { model } => {
                 let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
-                model.arrive().map(|()| Answer::Done)
+                model.arrive().map(|()| GpuWorkerReply::Done)
             }
-            Request::Unload { model } => {
+            GpuWorkerRequest::Unload { model } => {
                 // Freed outside the lock.
                 let gone = lock(&self.models).remove(&model);
                 drop(gone);
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
-            Request::Session { model, session } => {
+            GpuWorkerRequest::Session { model, session } => {
                 let model = lock(&self.models).get(&model).cloned().ok_or_else(unknown)?;
                 lock(&self.sessions).insert(session, Arc::new(Mutex::new(model.open_session())));
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
-            Request::Forget { session } => {
+            GpuWorkerRequest::Forget { session } => {
                 let gone = lock(&self.sessions).remove(&session);
                 drop(gone);
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
-            Request::Run { session, run, inputs, outputs, outputs_at } => {
+            GpuWorkerRequest::Run { session, run, inputs, outputs, outputs_at } => {
                 self.run((session, run), (&inputs, brought), outputs, (files, outputs_at))
             }
-            Request::Fetch { tensor, tenant } => {
+            GpuWorkerRequest::Fetch { tensor, tenant } => {
                 let bytes = fetch(&*self.staying.get(tensor)?, &tenant, &files.memory)?;
-                Ok(Answer::Fetched { bytes })
+                Ok(GpuWorkerReply::Fetched { bytes })
             }
-            Request::Export { tensor, tenant, export, blocks_max } => {
+            GpuWorkerRequest::Export { tensor, tenant, export, blocks_max } => {
                 return self.export(tensor, &tenant, export, blocks_max);
             }
-            Request::Take { tensor, tenant, exported } => self.take(tensor, &tenant, &exported, brought),
-            Request::Release { tensors, abandoned, exports } => {
+            GpuWorkerRequest::Take { tensor, tenant, exported } => {
+                self.take(tensor, &tenant, &exported, brought)
+            }
+            GpuWorkerRequest::Release { tensors, abandoned, exports } => {
                 self.exports.end(&exports);
                 self.staying.release(&tensors, &abandoned);
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
-            Request::Trim => {
+            GpuWorkerRequest::Trim => {
                 self.gpu()?.trim();
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
         };
         Ok((answered?, Vec::new()))
     }
 
-    fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<Answer, InferenceError> {
+    fn open(&self, driver: PathBuf, config: &GpuConfig) -> Result<GpuWorkerReply, InferenceError> {
         let search = Search { driver: Some(driver), ..Search::default() };
         let cannot = |error: &dyn std::fmt::Display| InferenceError::DeviceLost(error.to_string().into());
         let devices = Devices::discover(&search).map_err(|error| cannot(&error))?;
@@ -155,10 +160,10 @@ impl Service {
         let opened = self.gpu.set(gpu.clone());
         opened.map_err(|_| InferenceError::Run("the device is held already".into()))?;
         gpu.keep_elastic().map_err(|error| cannot(&error))?;
-        Ok(Answer::Opened(Opened { name, siblings, library, compiler, memory }))
+        Ok(GpuWorkerReply::Opened(Opened { name, siblings, library, compiler, memory }))
     }
 
-    fn load(&self, number: u64, files: &ModelFiles) -> Result<Answer, InferenceError> {
+    fn load(&self, number: u64, files: &ModelFiles) -> Result<GpuWorkerReply, InferenceError> {
         let gpu = self.gpu()?;
         // Other processes may have allocated device memory since the last measurement.
         gpu.measure().map_err(|error| failure(&error))?;
@@ -175,16 +180,16 @@ impl Service {
         lock(&self.models).insert(number, Arc::new(model));
         let weights = footprint.parts().iter().map(|(part, bytes)| (part.hash, *bytes)).collect();
         let memory = MemoryReport::new(&gpu);
-        Ok(Answer::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, lookups, memory })
+        Ok(GpuWorkerReply::Loaded { own_bytes: footprint.own_bytes(), weights, is_arriving, lookups, memory })
     }
 
     fn run(
         &self,
         (session, run): (u64, u64),
-        (inputs, brought): (&[Input], Option<Vec<OwnedFd>>),
+        (inputs, brought): (&[WorkerInput], Option<Vec<OwnedFd>>),
         outputs: Vec<(usize, Option<u64>)>,
         (files, outputs_at): (&ConnectionFiles, u64),
-    ) -> Result<Answer, InferenceError> {
+    ) -> Result<GpuWorkerReply, InferenceError> {
         let session = lock(&self.sessions).get(&session).cloned().ok_or_else(unknown)?;
         let run = self.runs.begin(run);
         let mut session = lock(&session);
@@ -192,45 +197,54 @@ impl Service {
         let gpu = self.gpu()?;
         let staying = &self.staying;
         let elsewhere = inputs.iter().filter_map(|input| match input {
-            Input::Exported(exported) => Some(exported),
-            Input::Here(_) | Input::Stayed(_) => None,
+            WorkerInput::Exported(exported) => Some(exported),
+            WorkerInput::Here(_) | WorkerInput::Stayed(_) => None,
         });
         let imported = match import(&gpu, elsewhere, brought)? {
             Ok(imported) => imported,
-            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+            Err(NotReached { ordinal, why }) => return Ok(GpuWorkerReply::NotReached { ordinal, why }),
         };
         let mut window =
-            Window::new((&gpu, staying), session.owner(), files, (inputs, imported), (numbers, outputs_at))?;
-        let Ran { time, was_cold, not_captured } = session.exchange(&mut window, &wanted, run.interrupt())?;
+            RunIo::new((&gpu, staying), session.owner(), files, (inputs, imported), (numbers, outputs_at))?;
+        let FinishedRun { time, was_cold, not_captured } =
+            session.exchange(&mut window, &wanted, run.interrupt())?;
         drop(session);
         let device_time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let through_host_bytes = window.through_host_bytes();
         let outputs = window.into_outputs(staying)?;
         let beyond = staying.numbers_of(&gpu.intermediates.beyond(BEYOND_MAX));
-        let room = Room { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
+        let room = MemoryPressure { beyond, spilled_bytes: gpu.intermediates.take_spilled_bytes() };
         let memory = MemoryReport::new(&gpu);
-        Ok(Answer::Ran { outputs, device_time_ns, was_cold, through_host_bytes, room, not_captured, memory })
+        Ok(GpuWorkerReply::Ran {
+            outputs,
+            device_time_ns,
+            was_cold,
+            through_host_bytes,
+            room,
+            not_captured,
+            memory,
+        })
     }
 
     fn take(
         &self,
         tensor: u64,
         tenant: &TenantId,
-        exported: &message::Exported,
+        exported: &message::ExportedInput,
         brought: Option<Vec<OwnedFd>>,
-    ) -> Result<Answer, InferenceError> {
+    ) -> Result<GpuWorkerReply, InferenceError> {
         let gpu = self.gpu()?;
         let imported = match import(&gpu, [exported], brought)? {
             Ok(imported) => imported,
-            Err(NotReached { ordinal, why }) => return Ok(Answer::NotReached { ordinal, why }),
+            Err(NotReached { ordinal, why }) => return Ok(GpuWorkerReply::NotReached { ordinal, why }),
         };
         let mapped = imported.first().ok_or_else(unknown)?;
         match Stayed::take_in(&gpu, owner(tenant), &exported.shape, mapped.span())? {
             Some(stayed) => {
                 self.staying.add(tensor, stayed);
-                Ok(Answer::Done)
+                Ok(GpuWorkerReply::Done)
             }
-            None => Ok(Answer::NotTaken { why: "there is no room".to_owned() }),
+            None => Ok(GpuWorkerReply::NotTaken { why: "there is no room".to_owned() }),
         }
     }
 
@@ -244,9 +258,9 @@ impl Service {
         let stayed = self.staying.get(tensor)?;
         Ok(match self.exports.begin(export, stayed, owner(tenant), blocks_max.min(FILES_MAX))? {
             Ok(Exported { blocks, offset, bytes }) => {
-                (Answer::Exported(Place { blocks: blocks.len(), offset, bytes }), blocks)
+                (GpuWorkerReply::Exported(TensorRange { blocks: blocks.len(), offset, bytes }), blocks)
             }
-            Err(why) => (Answer::NotExported { why }, Vec::new()),
+            Err(why) => (GpuWorkerReply::NotExported { why }, Vec::new()),
         })
     }
 

@@ -7,7 +7,7 @@
 
 use crate::device::Gpu;
 use crate::failure::failure;
-use crate::worker::message::Output;
+use crate::worker::message::WorkerOutput;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,10 +24,10 @@ const ABANDONED_MAX: usize = 1_024;
 
 /// Device-resident tensors.
 #[derive(Default)]
-pub(super) struct Staying(Mutex<State>);
+pub(super) struct Staying(Mutex<StayingState>);
 
 #[derive(Default)]
-struct State {
+struct StayingState {
     there: HashMap<u64, Arc<Stayed>>,
     abandoned: VecDeque<u64>,
 }
@@ -141,8 +141,8 @@ impl Stayed {
     }
 
     /// Returns the description of the tensor for the node.
-    pub(super) fn told(&self) -> Output {
-        Output::Stays { shape: self.shape.clone(), bytes: self.bytes }
+    pub(super) fn told(&self) -> WorkerOutput {
+        WorkerOutput::Stays { shape: self.shape.clone(), bytes: self.bytes }
     }
 }
 

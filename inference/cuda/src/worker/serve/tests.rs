@@ -6,7 +6,9 @@ use super::service::{Reply, Service};
 use crate::device::{GpuConfig, IntermediateLimits};
 use crate::form::form;
 use crate::model::ModelFiles;
-use crate::worker::message::{Answer, Exported, FILES_MAX, Input, Output, Place, Request};
+use crate::worker::message::{
+    ExportedInput, FILES_MAX, GpuWorkerReply, GpuWorkerRequest, TensorRange, WorkerInput, WorkerOutput,
+};
 use bytes::Bytes;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
@@ -24,7 +26,7 @@ const BYTES: u64 = ROWS as u64 * 4096;
 
 /// Worker within the test process. Fields drop in order: the fake driver last, because it checks
 /// for leaks.
-struct Stage {
+struct Fixture {
     service: Service,
     files: ConnectionFiles,
     blobs: TempDir,
@@ -35,7 +37,7 @@ fn tenant(name: &str) -> TenantId {
     TenantId::new(name).unwrap()
 }
 
-impl Stage {
+impl Fixture {
     fn new(memory_bytes_max: u64, intermediates: IntermediateLimits) -> Self {
         Self::on(0, memory_bytes_max, intermediates)
     }
@@ -58,39 +60,52 @@ impl Stage {
             library: None,
             compiler: None,
         };
-        let opened = stage.ask(Request::Open { driver: stage.fake.path().to_owned(), gpu });
-        let Ok(Answer::Opened(opened)) = opened else { panic!("another answer: {opened:?}") };
+        let opened = stage.ask(GpuWorkerRequest::Open { driver: stage.fake.path().to_owned(), gpu });
+        let Ok(GpuWorkerReply::Opened(opened)) = opened else { panic!("another answer: {opened:?}") };
         assert_eq!(opened.siblings, [1 - ordinal]);
         stage
     }
 
-    fn ask(&self, request: Request) -> Result<Answer, InferenceError> {
+    fn ask(&self, request: GpuWorkerRequest) -> Result<GpuWorkerReply, InferenceError> {
         self.reply(request, Vec::new()).map(|(answer, _)| answer)
     }
 
-    fn reply(&self, request: Request, brought: Vec<OwnedFd>) -> Result<Reply, InferenceError> {
+    fn reply(&self, request: GpuWorkerRequest, brought: Vec<OwnedFd>) -> Result<Reply, InferenceError> {
         self.service.reply(request, &self.files, Some(brought))
     }
 
     /// Exports a tensor under the number `export`.
     fn export(&self, tensor: u64, of: &str, export: u64) -> Result<Reply, InferenceError> {
-        let request = Request::Export { tensor, tenant: tenant(of), export, blocks_max: FILES_MAX };
+        let request = GpuWorkerRequest::Export { tensor, tenant: tenant(of), export, blocks_max: FILES_MAX };
         self.reply(request, Vec::new())
     }
 
     /// Runs on a tensor that another stage has exported.
-    fn run_on(&self, session: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
-        let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
-        let request =
-            Request::Run { session, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+    fn run_on(
+        &self,
+        session: u64,
+        (place, blocks): (TensorRange, Vec<OwnedFd>),
+    ) -> Result<GpuWorkerReply, InferenceError> {
+        let inputs = vec![WorkerInput::Exported(ExportedInput { ordinal: 0, shape: shape(), place })];
+        let request = GpuWorkerRequest::Run {
+            session,
+            run: 1_000,
+            inputs,
+            outputs: vec![(0, None)],
+            outputs_at: BYTES,
+        };
         assert_eq!(request.files(), blocks.len());
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
 
     /// Takes in a tensor that another stage has exported.
-    fn take(&self, tensor: u64, (place, blocks): (Place, Vec<OwnedFd>)) -> Result<Answer, InferenceError> {
-        let exported = Exported { ordinal: 0, shape: shape(), place };
-        let request = Request::Take { tensor, tenant: tenant("alice"), exported };
+    fn take(
+        &self,
+        tensor: u64,
+        (place, blocks): (TensorRange, Vec<OwnedFd>),
+    ) -> Result<GpuWorkerReply, InferenceError> {
+        let exported = ExportedInput { ordinal: 0, shape: shape(), place };
+        let request = GpuWorkerRequest::Take { tensor, tenant: tenant("alice"), exported };
         assert_eq!(request.files(), blocks.len());
         self.reply(request, blocks).map(|(answer, _)| answer)
     }
@@ -119,48 +134,53 @@ impl Stage {
             meter: weir_inference::Meter::default(),
         };
         let files = ModelFiles::for_source(&source).unwrap();
-        self.ask(Request::Load { model: number, files }).unwrap();
-        self.ask(Request::Session { model: number, session: number }).unwrap();
+        self.ask(GpuWorkerRequest::Load { model: number, files }).unwrap();
+        self.ask(GpuWorkerRequest::Session { model: number, session: number }).unwrap();
     }
 
     /// Runs on ones in the connection's memory, or on a device-resident tensor. `stays_as` is the
     /// number under which the output may stay.
-    fn run(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Result<Output, InferenceError> {
+    fn run(
+        &self,
+        session: u64,
+        input: Option<u64>,
+        stays_as: Option<u64>,
+    ) -> Result<WorkerOutput, InferenceError> {
         match self.ask(self.request(session, input, stays_as))? {
-            Answer::Ran { mut outputs, .. } => Ok(outputs.remove(0)),
+            GpuWorkerReply::Ran { mut outputs, .. } => Ok(outputs.remove(0)),
             answer => panic!("another answer: {answer:?}"),
         }
     }
 
-    fn request(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> Request {
+    fn request(&self, session: u64, input: Option<u64>, stays_as: Option<u64>) -> GpuWorkerRequest {
         let input = input.map_or_else(
             || {
                 self.files.memory.write_all_at(&ones(1.0), 0).unwrap();
-                Input::Here(TensorLocation {
+                WorkerInput::Here(TensorLocation {
                     shape: shape(),
                     file: TensorFile::Connection,
                     offset: 0,
                     bytes: BYTES,
                 })
             },
-            Input::Stayed,
+            WorkerInput::Stayed,
         );
         let inputs = vec![input];
         let outputs = vec![(0, stays_as)];
-        Request::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES }
+        GpuWorkerRequest::Run { session, run: 1_000 + session, inputs, outputs, outputs_at: BYTES }
     }
 
     /// Returns whether all elements of an output in the connection's memory have this value.
-    fn is(&self, output: &Output, value: f32) -> bool {
-        let Output::Here(part) = output else { panic!("it has stayed: {output:?}") };
+    fn is(&self, output: &WorkerOutput, value: f32) -> bool {
+        let WorkerOutput::Here(part) = output else { panic!("it has stayed: {output:?}") };
         let mut found = vec![0; usize::try_from(part.bytes).unwrap()];
         self.files.memory.read_exact_at(&mut found, part.offset).unwrap();
         found == ones(value)
     }
 
     fn fetch(&self, tensor: u64, of: &str) -> Result<Vec<u8>, InferenceError> {
-        match self.ask(Request::Fetch { tensor, tenant: tenant(of) })? {
-            Answer::Fetched { bytes } => {
+        match self.ask(GpuWorkerRequest::Fetch { tensor, tenant: tenant(of) })? {
+            GpuWorkerReply::Fetched { bytes } => {
                 let mut found = vec![0; usize::try_from(bytes).unwrap()];
                 self.files.memory.read_exact_at(&mut found, 0).unwrap();
                 Ok(found)
@@ -173,7 +193,10 @@ impl Stage {
         let tensors = tensors.to_vec();
         let abandoned = abandoned.to_vec();
         let exports = Vec::new();
-        assert_eq!(self.ask(Request::Release { tensors, abandoned, exports }).unwrap(), Answer::Done);
+        assert_eq!(
+            self.ask(GpuWorkerRequest::Release { tensors, abandoned, exports }).unwrap(),
+            GpuWorkerReply::Done
+        );
     }
 
     fn usage(&self) -> weir_device::cuda::CommUsage {
@@ -189,8 +212,8 @@ fn ones(value: f32) -> Vec<u8> {
     value.to_le_bytes().repeat(usize::try_from(BYTES / 4).unwrap())
 }
 
-fn stays() -> Output {
-    Output::Stays { shape: shape(), bytes: BYTES }
+fn stays() -> WorkerOutput {
+    WorkerOutput::Stays { shape: shape(), bytes: BYTES }
 }
 
 fn is_lost<T>(answer: &Result<T, InferenceError>) -> bool {
@@ -199,7 +222,7 @@ fn is_lost<T>(answer: &Result<T, InferenceError>) -> bool {
 
 #[test]
 fn next_run_reads_device_tensor_without_host_copy() {
-    let stage = Stage::new(256 << 20, IntermediateLimits::default());
+    let stage = Fixture::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.load(2, "alice", "raised");
     // Loads may end as late as the first runs.
@@ -226,7 +249,7 @@ fn next_run_reads_device_tensor_without_host_copy() {
 
 #[test]
 fn tenant_cannot_access_tensors_of_another_tenant() {
-    let stage = Stage::new(256 << 20, IntermediateLimits::default());
+    let stage = Fixture::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.load(2, "bob", "twice");
     stage.run(1, None, Some(10)).unwrap();
@@ -238,7 +261,7 @@ fn tenant_cannot_access_tensors_of_another_tenant() {
 
 #[test]
 fn spilled_tensor_keeps_its_contents() {
-    let stage = Stage::new(256 << 20, IntermediateLimits::default());
+    let stage = Fixture::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     for number in [10, 11] {
         stage.run(1, None, Some(number)).unwrap();
@@ -260,7 +283,7 @@ fn output_without_room_on_device_is_returned_with_the_answer() {
         IntermediateLimits { len_max: 1, ..IntermediateLimits::default() },
         IntermediateLimits { free_percent_max: 0, ..none },
     ] {
-        let stage = Stage::new(256 << 20, limits);
+        let stage = Fixture::new(256 << 20, limits);
         stage.load(1, "alice", "twice");
         let first = stage.run(1, None, Some(10)).unwrap();
         let second = stage.run(1, None, Some(11)).unwrap();
@@ -273,7 +296,7 @@ fn output_without_room_on_device_is_returned_with_the_answer() {
 
 #[test]
 fn abandoned_output_is_not_kept() {
-    let stage = Stage::new(256 << 20, IntermediateLimits::default());
+    let stage = Fixture::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     // Abandoned before the run produces the tensor, and after.
     stage.release(&[], &[10]);
@@ -288,7 +311,7 @@ fn abandoned_output_is_not_kept() {
 
 #[test]
 fn failed_run_keeps_no_outputs() {
-    let stage = Stage::new(256 << 20, IntermediateLimits::default());
+    let stage = Fixture::new(256 << 20, IntermediateLimits::default());
     stage.load(1, "alice", "twice");
     stage.run(1, None, Some(10)).unwrap();
     stage.fake.fail_launch(0);
@@ -297,20 +320,20 @@ fn failed_run_keeps_no_outputs() {
 }
 
 /// Creates two stages, with a tensor of alice on the first device that the second device can read.
-fn siblings() -> (Stage, Stage) {
-    let stages = [0, 1].map(|ordinal| Stage::on(ordinal, 256 << 20, IntermediateLimits::default()));
+fn siblings() -> (Fixture, Fixture) {
+    let stages = [0, 1].map(|ordinal| Fixture::on(ordinal, 256 << 20, IntermediateLimits::default()));
     let [first, second] = stages;
     first.load(1, "alice", "twice");
     second.load(2, "alice", "raised");
     // The tests count the bytes to the device, and weights must not arrive meanwhile.
-    assert_eq!(second.ask(Request::Arrive { model: 2 }).unwrap(), Answer::Done);
+    assert_eq!(second.ask(GpuWorkerRequest::Arrive { model: 2 }).unwrap(), GpuWorkerReply::Done);
     first.run(1, None, Some(10)).unwrap();
     (first, second)
 }
 
-fn exported(reply: Result<Reply, InferenceError>) -> (Place, Vec<OwnedFd>) {
+fn exported(reply: Result<Reply, InferenceError>) -> (TensorRange, Vec<OwnedFd>) {
     match reply {
-        Ok((Answer::Exported(place), blocks)) => (place, blocks),
+        Ok((GpuWorkerReply::Exported(place), blocks)) => (place, blocks),
         other => panic!("it is not exported: {other:?}"),
     }
 }
@@ -324,7 +347,9 @@ fn sibling_run_reads_device_tensor_without_host_copy() {
         let lent = exported(first.export(10, "alice", export));
         assert_eq!((lent.0.blocks, lent.0.bytes), (1, BYTES));
         let answer = second.run_on(2, lent).unwrap();
-        let Answer::Ran { mut outputs, through_host_bytes: 0, .. } = answer else { panic!("{answer:?}") };
+        let GpuWorkerReply::Ran { mut outputs, through_host_bytes: 0, .. } = answer else {
+            panic!("{answer:?}")
+        };
         assert!(second.is(&outputs.remove(0), 3.0));
         assert_eq!((second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host")), (up, down));
         assert_eq!(second.fake.count("bytes_between_devices"), (export - 99) * BYTES);
@@ -341,9 +366,10 @@ fn exported_tensor_stays_until_sibling_has_read_it() {
     first.service.gpu().unwrap().give_up(u64::MAX);
     first.release(&[10], &[]);
     assert_eq!(first.usage().device_bytes, BYTES);
-    assert!(matches!(second.run_on(2, lent), Ok(Answer::Ran { .. })));
-    let request = Request::Release { tensors: Vec::new(), abandoned: Vec::new(), exports: vec![100] };
-    assert_eq!(first.ask(request).unwrap(), Answer::Done);
+    assert!(matches!(second.run_on(2, lent), Ok(GpuWorkerReply::Ran { .. })));
+    let request =
+        GpuWorkerRequest::Release { tensors: Vec::new(), abandoned: Vec::new(), exports: vec![100] };
+    assert_eq!(first.ask(request).unwrap(), GpuWorkerReply::Done);
     assert_eq!(first.usage().device_bytes, 0);
     assert!(is_lost(&first.export(10, "alice", 101)));
 }
@@ -354,10 +380,10 @@ fn tensor_taken_in_by_sibling_outlives_the_original() {
     let up = second.fake.count("bytes_to_device");
     let down = first.fake.count("bytes_to_host");
     let taken = second.take(20, exported(first.export(10, "alice", 100)));
-    assert_eq!(taken.unwrap(), Answer::Done);
+    assert_eq!(taken.unwrap(), GpuWorkerReply::Done);
     assert_eq!((second.fake.count("bytes_to_device"), first.fake.count("bytes_to_host")), (up, down));
-    let request = Request::Release { tensors: vec![10], abandoned: Vec::new(), exports: vec![100] };
-    assert_eq!(first.ask(request).unwrap(), Answer::Done);
+    let request = GpuWorkerRequest::Release { tensors: vec![10], abandoned: Vec::new(), exports: vec![100] };
+    assert_eq!(first.ask(request).unwrap(), GpuWorkerReply::Done);
     assert_eq!((first.usage().device_bytes, second.usage().device_bytes), (0, BYTES));
     assert!(is_lost(&second.fetch(20, "bob")), "it is alice's there, too");
     assert_eq!(second.fetch(20, "alice").unwrap(), ones(2.0));
@@ -374,12 +400,12 @@ fn tensor_taken_in_by_sibling_outlives_the_original() {
 fn sibling_without_room_takes_in_no_tensor() {
     let (first, _) = siblings();
     let full = IntermediateLimits { free_percent_max: 0, ..IntermediateLimits::default() };
-    let second = Stage::on(1, 256 << 20, full);
+    let second = Fixture::on(1, 256 << 20, full);
     let taken = second.take(20, exported(first.export(10, "alice", 100)));
-    assert!(matches!(taken, Ok(Answer::NotTaken { .. })), "{taken:?}");
+    assert!(matches!(taken, Ok(GpuWorkerReply::NotTaken { .. })), "{taken:?}");
     second.fake.set("peer_access", 0);
     let taken = second.take(21, exported(first.export(10, "alice", 101)));
-    assert!(matches!(taken, Ok(Answer::NotReached { ordinal: 0, .. })), "{taken:?}");
+    assert!(matches!(taken, Ok(GpuWorkerReply::NotReached { ordinal: 0, .. })), "{taken:?}");
     assert!(is_lost(&second.fetch(20, "alice")) && is_lost(&second.fetch(21, "alice")));
 }
 
@@ -387,11 +413,11 @@ fn sibling_without_room_takes_in_no_tensor() {
 fn run_reports_tensors_that_should_move() {
     // A limit that admits only some tensors.
     let share = IntermediateLimits { free_percent_max: 1, ..IntermediateLimits::default() };
-    let stage = Stage::new(32 << 20, share);
+    let stage = Fixture::new(32 << 20, share);
     stage.load(1, "alice", "twice");
     let beyond = |number| {
         let request = stage.request(1, None, Some(number));
-        let Ok(Answer::Ran { room, .. }) = stage.ask(request) else { panic!("it has not run") };
+        let Ok(GpuWorkerReply::Ran { room, .. }) = stage.ask(request) else { panic!("it has not run") };
         room
     };
     let rooms: Vec<_> = (0..12).map(beyond).collect();
@@ -408,12 +434,13 @@ fn run_reports_tensors_that_should_move() {
 fn unreadable_tensor_is_not_exported_to_sibling() {
     let (first, second) = siblings();
     assert!(is_lost(&first.export(10, "bob", 100)), "it is alice's");
-    let in_no_more = Request::Export { tensor: 10, tenant: tenant("alice"), export: 101, blocks_max: 0 };
-    assert!(matches!(first.ask(in_no_more), Ok(Answer::NotExported { .. })));
+    let in_no_more =
+        GpuWorkerRequest::Export { tensor: 10, tenant: tenant("alice"), export: 101, blocks_max: 0 };
+    assert!(matches!(first.ask(in_no_more), Ok(GpuWorkerReply::NotExported { .. })));
     first.service.gpu().unwrap().give_up(u64::MAX);
     assert_eq!(first.usage().host_bytes, BYTES, "nobody holds it");
     assert!(
-        matches!(first.export(10, "alice", 102), Ok((Answer::NotExported { .. }, files)) if files.is_empty())
+        matches!(first.export(10, "alice", 102), Ok((GpuWorkerReply::NotExported { .. }, files)) if files.is_empty())
     );
     assert_eq!(first.fetch(10, "alice").unwrap(), ones(2.0));
     drop(second);
@@ -424,14 +451,14 @@ fn unreachable_device_is_reported_before_the_run() {
     let (first, second) = siblings();
     second.fake.set("peer_access", 0);
     let lent = exported(first.export(10, "alice", 100));
-    assert!(matches!(second.run_on(2, lent), Ok(Answer::NotReached { ordinal: 0, .. })));
+    assert!(matches!(second.run_on(2, lent), Ok(GpuWorkerReply::NotReached { ordinal: 0, .. })));
     let (place, blocks) = exported(first.export(10, "alice", 101));
     drop(blocks);
     // Same as when the process cannot open all files.
-    let inputs = vec![Input::Exported(Exported { ordinal: 0, shape: shape(), place })];
+    let inputs = vec![WorkerInput::Exported(ExportedInput { ordinal: 0, shape: shape(), place })];
     let request =
-        Request::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
+        GpuWorkerRequest::Run { session: 2, run: 1_000, inputs, outputs: vec![(0, None)], outputs_at: BYTES };
     let reply = second.service.reply(request, &second.files, None);
-    assert!(matches!(reply, Ok((Answer::NotReached { ordinal: 0, .. }, _))));
+    assert!(matches!(reply, Ok((GpuWorkerReply::NotReached { ordinal: 0, .. }, _))));
     assert!(second.is(&second.run(2, None, None).unwrap(), 2.0), "it works on");
 }

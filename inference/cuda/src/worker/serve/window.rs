@@ -2,8 +2,8 @@
 
 use super::staying::{Stayed, Staying};
 use crate::device::Gpu;
-use crate::session::{Exchange, misfit};
-use crate::worker::message::{Exported, Input, Output};
+use crate::session::{TensorExchange, misfit};
+use crate::worker::message::{ExportedInput, WorkerInput, WorkerOutput};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use weir_worker::{ConnectionFiles, TensorFile, TensorLocation, write_memory};
 
 /// Tensors of one run. Host inputs are read from the connection's files into pinned memory; host
 /// outputs are written from pinned memory.
-pub(super) struct Window<'a> {
+pub(super) struct RunIo<'a> {
     gpu: &'a Arc<Gpu>,
     owner: Owner,
     files: &'a ConnectionFiles,
-    inputs: Vec<Source<'a>>,
+    inputs: Vec<InputSource<'a>>,
     /// Number under which each wanted output may stay.
     numbers: Vec<Option<u64>>,
     outputs: Vec<Option<OutputPlace>>,
@@ -27,14 +27,14 @@ pub(super) struct Window<'a> {
 }
 
 /// Location of an input.
-enum Source<'a> {
+enum InputSource<'a> {
     Here(&'a TensorLocation),
     /// Device-resident tensor.
     Stayed(Arc<Stayed>, Held, Span),
     /// Device-resident tensor that was spilled to the host.
     Spilled(Arc<Stayed>, Buffer),
     /// Tensor on another device, mapped during the run.
-    Sibling(&'a Exported, Imported),
+    Sibling(&'a ExportedInput, Imported),
 }
 
 /// Location of an output.
@@ -43,26 +43,28 @@ enum OutputPlace {
     Stays(u64, Stayed),
 }
 
-impl<'a> Window<'a> {
+impl<'a> RunIo<'a> {
     /// Creates the tensors of a run for `owner`. `imported` has the mapped tensors of other
     /// devices, in the order of the inputs.
     pub(super) fn new(
         (gpu, staying): (&'a Arc<Gpu>, &Staying),
         owner: Owner,
         files: &'a ConnectionFiles,
-        (inputs, imported): (&'a [Input], Vec<Imported>),
+        (inputs, imported): (&'a [WorkerInput], Vec<Imported>),
         (numbers, outputs_at): (Vec<Option<u64>>, u64),
     ) -> Result<Self, InferenceError> {
         let mut imported = imported.into_iter();
-        let source = |input: &'a Input| match input {
-            Input::Here(part) => Ok(Source::Here(part)),
-            Input::Exported(exported) => Ok(Source::Sibling(exported, imported.next().ok_or_else(misfit)?)),
-            Input::Stayed(number) => {
+        let source = |input: &'a WorkerInput| match input {
+            WorkerInput::Here(part) => Ok(InputSource::Here(part)),
+            WorkerInput::Exported(exported) => {
+                Ok(InputSource::Sibling(exported, imported.next().ok_or_else(misfit)?))
+            }
+            WorkerInput::Stayed(number) => {
                 let stayed = staying.get(*number)?;
                 let held = stayed.hold(owner)?;
                 Ok(match held.place() {
-                    Place::Device(span) => Source::Stayed(stayed, held, span),
-                    Place::Host(bytes) => Source::Spilled(stayed, bytes),
+                    Place::Device(span) => InputSource::Stayed(stayed, held, span),
+                    Place::Host(bytes) => InputSource::Spilled(stayed, bytes),
                 })
             }
         };
@@ -74,17 +76,17 @@ impl<'a> Window<'a> {
     /// Returns the bytes of inputs that were spilled to the host.
     pub(super) fn through_host_bytes(&self) -> u64 {
         let spilled = self.inputs.iter().map(|source| match source {
-            Source::Spilled(stayed, _) => stayed.bytes,
-            Source::Here(_) | Source::Stayed(..) | Source::Sibling(..) => 0,
+            InputSource::Spilled(stayed, _) => stayed.bytes,
+            InputSource::Here(_) | InputSource::Stayed(..) | InputSource::Sibling(..) => 0,
         });
         spilled.sum()
     }
 
     /// Returns the outputs of a successful run, and registers the outputs that stay on the device.
-    pub(super) fn into_outputs(self, staying: &Staying) -> Result<Vec<Output>, InferenceError> {
+    pub(super) fn into_outputs(self, staying: &Staying) -> Result<Vec<WorkerOutput>, InferenceError> {
         let given = self.outputs.into_iter().collect::<Option<Vec<_>>>().ok_or_else(misfit)?;
         let output = |given| match given {
-            OutputPlace::Here(part) => Output::Here(part),
+            OutputPlace::Here(part) => WorkerOutput::Here(part),
             OutputPlace::Stays(number, stayed) => {
                 let told = stayed.told();
                 staying.add(number, stayed);
@@ -100,35 +102,35 @@ impl<'a> Window<'a> {
     }
 }
 
-impl Exchange for Window<'_> {
+impl TensorExchange for RunIo<'_> {
     fn shape(&self, input: usize) -> Option<&Shape> {
         self.inputs.get(input).map(|source| match source {
-            Source::Here(part) => &part.shape,
-            Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => &stayed.shape,
-            Source::Sibling(exported, _) => &exported.shape,
+            InputSource::Here(part) => &part.shape,
+            InputSource::Stayed(stayed, ..) | InputSource::Spilled(stayed, _) => &stayed.shape,
+            InputSource::Sibling(exported, _) => &exported.shape,
         })
     }
 
     fn bytes(&self, input: usize) -> usize {
         let bytes = self.inputs.get(input).map_or(0, |source| match source {
-            Source::Here(part) => part.bytes,
-            Source::Stayed(stayed, ..) | Source::Spilled(stayed, _) => stayed.bytes,
-            Source::Sibling(exported, _) => exported.place.bytes,
+            InputSource::Here(part) => part.bytes,
+            InputSource::Stayed(stayed, ..) | InputSource::Spilled(stayed, _) => stayed.bytes,
+            InputSource::Sibling(exported, _) => exported.place.bytes,
         });
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     fn on_device(&self, input: usize) -> Option<Span> {
         match self.inputs.get(input)? {
-            Source::Stayed(_, _, span) => Some(*span),
-            Source::Sibling(_, imported) => Some(imported.span()),
-            Source::Here(_) | Source::Spilled(..) => None,
+            InputSource::Stayed(_, _, span) => Some(*span),
+            InputSource::Sibling(_, imported) => Some(imported.span()),
+            InputSource::Here(_) | InputSource::Spilled(..) => None,
         }
     }
 
     fn order(&self, input: usize, stream: &Stream) -> Result<(), CudaError> {
         match self.inputs.get(input) {
-            Some(Source::Stayed(_, held, _)) => held.order(stream),
+            Some(InputSource::Stayed(_, held, _)) => held.order(stream),
             // The exporting process has already waited for a tensor of a peer device.
             _ => Ok(()),
         }
@@ -136,18 +138,18 @@ impl Exchange for Window<'_> {
 
     fn read(&self, input: usize, place: &mut [u8]) -> Result<(), InferenceError> {
         match self.inputs.get(input).ok_or_else(misfit)? {
-            Source::Here(part) => {
+            InputSource::Here(part) => {
                 let file = match part.file {
                     TensorFile::Connection => &self.files.memory,
                     TensorFile::Arena => self.files.arena.as_ref().ok_or_else(misfit)?,
                 };
                 file.read_exact_at(place, part.offset).map_err(|error| failed(&error))
             }
-            Source::Spilled(_, bytes) if bytes.len() == place.len() => {
+            InputSource::Spilled(_, bytes) if bytes.len() == place.len() => {
                 place.copy_from_slice(bytes);
                 Ok(())
             }
-            Source::Spilled(..) | Source::Stayed(..) | Source::Sibling(..) => Err(misfit()),
+            InputSource::Spilled(..) | InputSource::Stayed(..) | InputSource::Sibling(..) => Err(misfit()),
         }
     }
 
