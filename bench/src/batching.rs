@@ -4,8 +4,8 @@
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare, connections};
 use crate::hello::{others, ratio, table, throughput};
-use crate::load::Load;
-use crate::report::{Section, Table};
+use crate::load::LoadSpec;
+use crate::report::{Section, TextTable};
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
 use std::path::Path;
@@ -64,7 +64,7 @@ fn on_a_curve(args: &Args, folder: &Path) -> Result<Results> {
 
     let body = folder.join("body.f32");
     std::fs::write(&body, 1_f32.to_le_bytes())?;
-    let load = Load::new(folder, Some(body), args.seconds())?;
+    let load = LoadSpec::new(folder, Some(body), args.seconds())?;
     let paths: Vec<String> =
         ways.iter().map(|(_, model, _)| format!("/fn/infer/{model}?shape=1,1")).collect();
     let contenders: Vec<Contender<'_>> = ways
@@ -115,7 +115,7 @@ fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>
     ] {
         let file = folder.join("body");
         std::fs::write(&file, body)?;
-        let load = Load::new(folder, Some(file), args.seconds())?;
+        let load = LoadSpec::new(folder, Some(file), args.seconds())?;
         let contenders = [
             Contender::server(ALONE, &load, path, || Ok(alone.start(Spans::Off)?.server)),
             Contender::server(TOGETHER, &load, path, || Ok(together.start(Spans::Off)?.server)),
@@ -126,9 +126,9 @@ fn on_the_processor(args: &Args, folder: &Path) -> Result<Vec<(String, Results)>
 }
 
 /// Adaptive batching compared with the best fixed size, per number of connections.
-fn beside_fixed(results: &Results) -> Table {
+fn beside_fixed(results: &Results) -> TextTable {
     let columns = ["connections", "best fixed", "throughput over it", "bound", "p99 over its p99"];
-    let mut table = Table::new(
+    let mut table = TextTable::new(
         "Adaptive over the best fixed size: medians of the rounds' ratios [least .. most]",
         &columns,
     );
@@ -148,10 +148,10 @@ fn beside_fixed(results: &Results) -> Table {
     table
 }
 
-fn beside_alone(model: &str, results: &Results) -> Table {
+fn beside_alone(model: &str, results: &Results) -> TextTable {
     let title =
         format!("Together over one by one with `{model}`: medians of the rounds' ratios [least .. most]");
-    let mut table = Table::new(title, &["connections", "throughput", "bound", "CPU per request", "p99"]);
+    let mut table = TextTable::new(title, &["connections", "throughput", "bound", "CPU per request", "p99"]);
     for connections in connections(results, ALONE) {
         table.row([
             connections.to_string(),

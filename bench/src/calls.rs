@@ -1,9 +1,9 @@
 //! Duration of host calls, with one guest and with many.
 
 use crate::args::Args;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use crate::stats::Spread;
-use crate::weir::{Node, Spans, Weir};
+use crate::weir::{BenchNode, Spans, Weir};
 use anyhow::{Context as _, Result, anyhow};
 use std::collections::BTreeMap;
 
@@ -46,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
             }
         }
     }
-    let mut table = Table::new("A call of the host", &["call", "guests", "µs", "[min .. max]", "bound", ""]);
+    let mut table =
+        TextTable::new("A call of the host", &["call", "guests", "µs", "[min .. max]", "bound", ""]);
     for (kind, what, bounds) in KINDS {
         for (at, guests) in GUESTS.into_iter().enumerate() {
             let times = samples.get(&(guests, kind.to_owned())).into_iter().flatten().copied();
@@ -72,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 }
 
 /// Median microseconds per call of each kind over `guests` concurrent guests.
-fn measure(node: &Node, guests: usize) -> Result<Vec<(String, f64)>> {
+fn measure(node: &BenchNode, guests: usize) -> Result<Vec<(String, f64)>> {
     let path = format!("/fn/host-calls/nothing?calls={CALLS}");
     let answers: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..guests).map(|_| scope.spawn(|| node.get(&path))).collect();

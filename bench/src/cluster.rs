@@ -7,7 +7,7 @@
 mod live;
 
 use crate::args::Args;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use weir_scheduler::sim::{Cluster, Costs, Metrics, Preset, Recipe, SimRequest, Workload, run as simulate};
@@ -29,7 +29,7 @@ const DEADLINE_NS: u64 = 30_000_000_000;
 
 /// Result of the workload.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct WorkloadOutcome {
     mean_ms: f64,
     p99_ms: f64,
     misses: f64,
@@ -41,8 +41,8 @@ struct Outcome {
 struct Compared {
     workload: &'static str,
     policy: String,
-    live: Outcome,
-    simulated: Outcome,
+    live: WorkloadOutcome,
+    simulated: WorkloadOutcome,
 }
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
@@ -105,7 +105,7 @@ fn workload(preset: Preset, slots: u32, minutes: u32) -> Result<Workload> {
     Ok(Workload::new(models.collect(), requests.collect(), NODES, slow.capacity_bytes())?)
 }
 
-fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<Outcome> {
+fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<WorkloadOutcome> {
     let cluster = Cluster {
         tells_costs: false,
         slots,
@@ -117,7 +117,7 @@ fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<Outcom
         .map_err(|violation| anyhow::anyhow!("{violation}"))?;
     let metrics = Metrics::from_schedule(workload, &schedule);
     let requests = workload.requests().len() as f64;
-    Ok(Outcome {
+    Ok(WorkloadOutcome {
         mean_ms: metrics.avg * 1e3,
         p99_ms: metrics.p99 * 1e3,
         misses: (metrics.miss * requests).round(),
@@ -125,7 +125,7 @@ fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<Outcom
     })
 }
 
-fn table(preset: Preset, compared: &[Compared]) -> Table {
+fn table(preset: Preset, compared: &[Compared]) -> TextTable {
     let columns = [
         "policy",
         "mean ms",
@@ -140,7 +140,7 @@ fn table(preset: Preset, compared: &[Compared]) -> Table {
         "simulated",
     ];
     let title = format!("Workload `{}` on three nodes, live and simulated", preset.as_str());
-    let mut table = Table::new(&title, &columns);
+    let mut table = TextTable::new(&title, &columns);
     for row in compared.iter().filter(|row| row.workload == preset.as_str()) {
         let Compared { policy, live, simulated, .. } = row;
         table.row([

@@ -8,9 +8,9 @@ mod memory;
 mod snapshot;
 
 use crate::args::Args;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use crate::stats::{Spread, quantile};
-use crate::weir::{Node, Spans, Weir};
+use crate::weir::{BenchNode, Spans, Weir};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use std::path::Path;
@@ -26,7 +26,7 @@ const FUNCTIONS_QUICK: u32 = 20;
 
 /// Times of one call, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Call {
+struct CallTimes {
     fetch_us: f64,
     instantiate_us: f64,
     /// Latency at the client.
@@ -60,7 +60,12 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 }
 
 /// Measures the first and the later calls over all restarts.
-fn calls(args: &Args, scratch: &Path, component: &[u8], restarts: u32) -> Result<(Vec<Call>, Vec<Call>)> {
+fn calls(
+    args: &Args,
+    scratch: &Path,
+    component: &[u8],
+    restarts: u32,
+) -> Result<(Vec<CallTimes>, Vec<CallTimes>)> {
     let weir = Weir::new(args, &scratch.join("calls"))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", component)?;
     let mut first = Vec::new();
@@ -87,7 +92,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn call(&mut self, node: &Node) -> Result<Call> {
+    fn call(&mut self, node: &BenchNode) -> Result<CallTimes> {
         let started = Instant::now();
         node.get(PATH)?;
         let whole = started.elapsed();
@@ -95,7 +100,7 @@ impl Counted {
         let metrics = node.metrics_after(self.calls)?;
         let fetch = metrics.get("weir_phase_seconds_sum{phase=\"fetch\"}")?;
         let instantiate = metrics.get("weir_phase_seconds_sum{phase=\"instantiate\"}")?;
-        let call = Call {
+        let call = CallTimes {
             fetch_us: (fetch - self.fetch_seconds) * 1e6,
             instantiate_us: (instantiate - self.instantiate_seconds) * 1e6,
             whole_us: whole.as_secs_f64() * 1e6,
@@ -106,10 +111,10 @@ impl Counted {
     }
 }
 
-fn times(first: &[Call], later: &[Call]) -> Table {
+fn times(first: &[CallTimes], later: &[CallTimes]) -> TextTable {
     let columns = ["µs", "bound", "median", "p90", "least", "most"];
-    let mut table = Table::new("Time to a sandbox, Rust `hello`", &columns);
-    let mut row = |what: &str, bound: &str, calls: &[Call], value: fn(&Call) -> f64| {
+    let mut table = TextTable::new("Time to a sandbox, Rust `hello`", &columns);
+    let mut row = |what: &str, bound: &str, calls: &[CallTimes], value: fn(&CallTimes) -> f64| {
         let mut sorted: Vec<f64> = calls.iter().map(value).collect();
         sorted.sort_by(f64::total_cmp);
         let (Some(p90), Some(spread)) =

@@ -1,8 +1,8 @@
 //! Contenders of one comparison, measured in turn over several rounds, so that changes on the
 //! machine affect all of them.
 
-use crate::load::{CONNECTIONS, Load, Sample};
-use crate::server::Server;
+use crate::load::{CONNECTIONS, LoadSpec, Sample};
+use crate::server::ServerProcess;
 use crate::stats::Spread;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -23,9 +23,9 @@ impl<'a> Contender<'a> {
     /// `path`.
     pub(crate) fn server(
         name: &str,
-        load: &'a Load,
+        load: &'a LoadSpec,
         path: &'a str,
-        start: impl Fn() -> Result<Server> + 'a,
+        start: impl Fn() -> Result<ServerProcess> + 'a,
     ) -> Self {
         Self::new(name, move || load.measure(&start()?, path))
     }
@@ -35,11 +35,11 @@ impl<'a> Contender<'a> {
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Results {
-    contenders: Vec<Measured>,
+    contenders: Vec<ContenderRounds>,
 }
 
 #[derive(Debug, Serialize)]
-struct Measured {
+struct ContenderRounds {
     name: String,
     /// One list per round.
     rounds: Vec<Vec<Sample>>,
@@ -49,7 +49,7 @@ struct Measured {
 pub(crate) fn compare(contenders: &[Contender<'_>], rounds: u32) -> Result<Results> {
     let mut results: Vec<_> = contenders
         .iter()
-        .map(|contender| Measured { name: contender.name.clone(), rounds: Vec::new() })
+        .map(|contender| ContenderRounds { name: contender.name.clone(), rounds: Vec::new() })
         .collect();
     for round in 1..=rounds {
         let mut order: Vec<usize> = (0..contenders.len()).collect();

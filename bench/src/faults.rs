@@ -8,10 +8,10 @@ mod calls;
 mod nodes;
 
 use crate::args::Args;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use anyhow::{Context as _, Result};
-use calls::{Call, Callers, Doors};
-use nodes::{Nodes, Part};
+use calls::{Callers, ClientCall, Doors};
+use nodes::{ClusterProcess, Nodes};
 use rustix::process::Signal;
 use serde::Serialize;
 use std::time::Duration;
@@ -54,15 +54,15 @@ impl Fault {
     /// Causes the fault on the node `victim`, if it affects a node.
     fn happen(self, nodes: &mut Nodes, victim: usize) -> Result<()> {
         match self {
-            Self::KillNode | Self::KillDispatcher => nodes.signal(Part::Node(victim), Signal::KILL),
-            Self::HangNode => hang(nodes, Part::Node(victim)),
-            Self::EtcdAway => hang(nodes, Part::Etcd),
+            Self::KillNode | Self::KillDispatcher => nodes.signal(ClusterProcess::Node(victim), Signal::KILL),
+            Self::HangNode => hang(nodes, ClusterProcess::Node(victim)),
+            Self::EtcdAway => hang(nodes, ClusterProcess::Etcd),
             Self::RollingRestart => (0..nodes.count()).try_for_each(|node| nodes.restart(node)),
         }
     }
 }
 
-fn hang(nodes: &Nodes, part: Part) -> Result<()> {
+fn hang(nodes: &Nodes, part: ClusterProcess) -> Result<()> {
     nodes.signal(part, Signal::STOP)?;
     std::thread::sleep(AWAY);
     nodes.signal(part, Signal::CONT)
@@ -70,7 +70,7 @@ fn hang(nodes: &Nodes, part: Part) -> Result<()> {
 
 /// Result of one fault.
 #[derive(Debug, Serialize)]
-struct Outcome {
+struct FaultOutcome {
     fault: &'static str,
     calls: usize,
     lost: usize,
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-fn play(args: &Args, fault: Fault) -> Result<Outcome> {
+fn play(args: &Args, fault: Fault) -> Result<FaultOutcome> {
     let (before, after) = if args.quick { (1, 8) } else { (4, 16) };
     let scratch = tempfile::tempdir()?;
     let mut nodes = Nodes::start(args, scratch.path(), LEASE_MS)?;
@@ -126,12 +126,12 @@ fn play(args: &Args, fault: Fault) -> Result<Outcome> {
 }
 
 /// Evaluates the calls. `at` is the time of the fault.
-fn outcome(fault: Fault, calls: &[Call], at: Duration, rescheduled: f64) -> Outcome {
+fn outcome(fault: Fault, calls: &[ClientCall], at: Duration, rescheduled: f64) -> FaultOutcome {
     let lost: Vec<_> = calls.iter().filter(|call| call.lost.is_some()).collect();
     let disturbed = calls.iter().filter(|call| call.lost.is_some() || call.took > HELD_UP);
     let recovered = disturbed.map(|call| (call.began + call.took).saturating_sub(at)).max();
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
-    Outcome {
+    FaultOutcome {
         fault: fault.name(),
         calls: calls.len(),
         lost: lost.len(),
@@ -144,7 +144,7 @@ fn outcome(fault: Fault, calls: &[Call], at: Duration, rescheduled: f64) -> Outc
     }
 }
 
-fn table(outcomes: &[Outcome]) -> Table {
+fn table(outcomes: &[FaultOutcome]) -> TextTable {
     let columns = [
         "fault",
         "calls",
@@ -155,7 +155,7 @@ fn table(outcomes: &[Outcome]) -> Table {
         "slowest ms",
         "recovered after ms",
     ];
-    let mut table = Table::new("Faults under load", &columns);
+    let mut table = TextTable::new("Faults under load", &columns);
     for outcome in outcomes {
         table.row([
             outcome.fault.to_owned(),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn recovery_time_is_the_end_of_the_last_disturbed_call() {
-        let call = |began_ms, took_ms, lost: Option<&str>, is_idempotent| Call {
+        let call = |began_ms, took_ms, lost: Option<&str>, is_idempotent| ClientCall {
             began: Duration::from_millis(began_ms),
             took: Duration::from_millis(took_ms),
             is_idempotent,

@@ -2,9 +2,9 @@
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare, connections};
-use crate::load::{CONNECTIONS, Load, Sample};
-use crate::report::{Section, Table};
-use crate::server::Server;
+use crate::load::{CONNECTIONS, LoadSpec, Sample};
+use crate::report::{Section, TextTable};
+use crate::server::ServerProcess;
 use crate::stats::Spread;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
@@ -25,7 +25,7 @@ const TUNED_FLAGS: &str = "-Opooling-allocator=y,pooling-memory-keep-resident=20
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
     let component = args.functions.join("hello.wasm");
-    let load = Load::new(scratch.path(), None, args.seconds())?;
+    let load = LoadSpec::new(scratch.path(), None, args.seconds())?;
     let weir = Weir::new(args, scratch.path())?;
     let bytes = std::fs::read(&component).with_context(|| format!("cannot read {}", component.display()))?;
     weir.start(Spans::Off)?.put("/v1/functions/hello", &bytes)?;
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let start = |program: &Path, arguments: &[&str], operand: Option<&Path>| {
         let mut command = Command::new(program);
         command.args(arguments).args(operand);
-        Server::start(command, &log)
+        ServerProcess::start(command, &log)
     };
     let serve = ["serve", "-Scli", "--addr", "127.0.0.1:0"];
     let tuned = [&serve[..], &[TUNED_FLAGS]].concat();
@@ -60,10 +60,10 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 }
 
 /// Results of each contender, with the spread of the CPU time.
-pub(crate) fn table(title: &str, results: &Results) -> Table {
+pub(crate) fn table(title: &str, results: &Results) -> TextTable {
     let columns =
         ["", "connections", "req/s", "p50 ms", "p99 ms", "server CPU µs/request", "[min .. max]", "RSS MiB"];
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     for name in results.names() {
         for connections in connections(results, name) {
             let median = |what: fn(&Sample) -> f64| {
@@ -110,8 +110,8 @@ pub(crate) fn ratio(spread: Option<Spread>) -> String {
     })
 }
 
-fn against(results: &Results) -> Table {
-    let mut table = Table::new(
+fn against(results: &Results) -> TextTable {
+    let mut table = TextTable::new(
         "Weir over each peer: medians of the rounds' ratios [least .. most]",
         &["Weir over", "connections", "CPU per request", "throughput"],
     );
@@ -125,9 +125,9 @@ fn against(results: &Results) -> Table {
     table
 }
 
-fn goals(results: &Results) -> Table {
+fn goals(results: &Results) -> TextTable {
     let mut table =
-        Table::new("Bounds", &["", "bound", "goal", "1 connection", "8 connections", "64 connections"]);
+        TextTable::new("Bounds", &["", "bound", "goal", "1 connection", "8 connections", "64 connections"]);
     let mut row = |what: &str, bound: &str, goal: &str, value: &dyn Fn(u32) -> Option<Spread>| {
         let values = CONNECTIONS
             .map(|connections| value(connections).map_or_else(String::new, |s| format!("{:.2}x", s.median)));

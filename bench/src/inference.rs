@@ -3,9 +3,9 @@
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
 use crate::hello::{cpu, others, ratio, table, throughput};
-use crate::load::{CONNECTIONS, Load, Sample};
-use crate::report::{Section, Table};
-use crate::server::Server;
+use crate::load::{CONNECTIONS, LoadSpec, Sample};
+use crate::report::{Section, TextTable};
+use crate::server::ServerProcess;
 use crate::stats::Spread;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result, bail};
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let weir = Weir::new(args, scratch.path())?;
     deploy(&weir, args)?;
 
-    let load = Load::new(scratch.path(), Some(body_path.clone()), args.seconds())?;
+    let load = LoadSpec::new(scratch.path(), Some(body_path.clone()), args.seconds())?;
     let cores = std::thread::available_parallelism()?;
     let mut tables = Vec::new();
     let mut samples = serde_json::Map::new();
@@ -74,7 +74,7 @@ fn deploy(weir: &Weir<'_>, args: &Args) -> Result<()> {
     node.put(&format!("/v1/functions/infer?models={}", MODELS.join(",")), &bytes).map(drop)
 }
 
-fn uvicorn(args: &Args, model: &Path, workers: usize, log: &Path) -> Result<Server> {
+fn uvicorn(args: &Args, model: &Path, workers: usize, log: &Path) -> Result<ServerProcess> {
     let mut command = Command::new(&args.python);
     command
         .args(["-m", "uvicorn", "server:app", "--host", "127.0.0.1", "--port", "0", "--no-access-log"])
@@ -82,7 +82,7 @@ fn uvicorn(args: &Args, model: &Path, workers: usize, log: &Path) -> Result<Serv
         .arg(&args.scripts)
         .env("BENCH_MODEL", model)
         .env("PYTHONDONTWRITEBYTECODE", "1");
-    Server::start(command, log)
+    ServerProcess::start(command, log)
 }
 
 /// Output of the script `in_process.py`.
@@ -156,10 +156,12 @@ fn script(args: &Args, name: &str, model: &Path, body: &Path, more: &[&str]) -> 
     Ok(output.stdout)
 }
 
-fn against(model: &str, results: &Results) -> Table {
+fn against(model: &str, results: &Results) -> TextTable {
     let columns = ["", "bound", "1 connection", "8 connections", "64 connections"];
-    let mut table =
-        Table::new(format!("Weir with `{model}`: medians of the rounds' ratios [least .. most]"), &columns);
+    let mut table = TextTable::new(
+        format!("Weir with `{model}`: medians of the rounds' ratios [least .. most]"),
+        &columns,
+    );
     let bound = |text: &str| if model == MODELS[0] { text.to_owned() } else { String::new() };
     // In-process runs have no connections: their cost is compared with every number of connections.
     let floor = results.spread(IN_PROCESS, 1, cpu).map_or(f64::NAN, |spread| spread.median);

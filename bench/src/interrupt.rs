@@ -3,7 +3,7 @@
 //! The measurements need no checks for it. The programs that they wait for (a server, wrk, a
 //! script) end, so the measurement fails and drops its resources.
 
-use crate::process::Tree;
+use crate::process::ProcessTree;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::thread;
@@ -42,7 +42,7 @@ pub(crate) fn watch() -> Result<()> {
 /// limit this function exits.
 fn end() -> ! {
     eprintln!("interrupted; ending what was started");
-    let this = Tree::new(std::process::id());
+    let this = ProcessTree::new(std::process::id());
     send(&this, Signal::TERM);
     thread::sleep(END_MAX);
     send(&this, Signal::KILL);
@@ -50,7 +50,7 @@ fn end() -> ! {
 }
 
 /// Sends a signal to all descendants of the root, but not to the root.
-fn send(tree: &Tree, what: Signal) {
+fn send(tree: &ProcessTree, what: Signal) {
     for process in tree.processes().unwrap_or_default().iter().skip(1) {
         if let Some(pid) = Pid::from_raw(process.pid()) {
             // The process may have exited already.
@@ -77,7 +77,7 @@ mod tests {
             .unwrap();
         let mut lines = BufReader::new(shell.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "started");
-        send(&Tree::new(shell.id()), Signal::TERM);
+        send(&ProcessTree::new(shell.id()), Signal::TERM);
         assert_eq!(lines.next().unwrap().unwrap(), (128 + Signal::TERM.as_raw()).to_string());
         assert!(shell.try_wait().unwrap().is_none());
         drop(shell.stdin.take());

@@ -3,9 +3,9 @@
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
 use crate::hello::{cpu, others, ratio, table, throughput};
-use crate::load::{CONNECTIONS, Load, Sample};
+use crate::load::{CONNECTIONS, LoadSpec, Sample};
 use crate::protocol::HEADER;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use crate::serving::Questions;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 fn beside(args: &Args, questions: &Questions, scratch: &Path) -> Result<Results> {
     let body = scratch.join("body");
     std::fs::write(&body, &questions.first().body)?;
-    let load = Load::new(scratch, Some(body), args.seconds())?
+    let load = LoadSpec::new(scratch, Some(body), args.seconds())?
         .with_header(HEADER, &questions.first().json_bytes.to_string());
     let model = args.model(questions.model);
     let bytes = std::fs::read(&model).with_context(|| format!("cannot read {}", model.display()))?;
@@ -57,10 +57,10 @@ fn beside(args: &Args, questions: &Questions, scratch: &Path) -> Result<Results>
     compare(&contenders, args.rounds())
 }
 
-fn against(model: &str, results: &Results) -> Table {
+fn against(model: &str, results: &Results) -> TextTable {
     let columns = ["process over in-process", "1 connection", "8 connections", "64 connections"];
     let title = format!("Isolation of `{model}`: medians of the rounds' ratios [least .. most]");
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     let mut row = |what: &str, value: fn(&Sample) -> f64| {
         let values =
             CONNECTIONS.map(|connections| ratio(results.ratio(PROCESS, IN_PROCESS, connections, value)));

@@ -6,9 +6,9 @@
 
 use crate::args::Args;
 use crate::process::PeakWatch;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use crate::stats::Spread;
-use crate::weir::{Node, Spans, Weir};
+use crate::weir::{BenchNode, Spans, Weir};
 use anyhow::{Context as _, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -33,7 +33,7 @@ const WARM_UP_CALLS: usize = 5;
 
 /// Measurements of one language over all rounds.
 #[derive(Debug, Serialize)]
-struct Measured {
+struct LanguageRounds {
     language: &'static str,
     function: &'static str,
     component_bytes: usize,
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     let mut left_out = Vec::new();
     for (language, function) in LANGUAGES {
         match std::fs::read(args.functions.join(function).with_extension("wasm")) {
-            Ok(component) => all.push((component, Measured::new(language, function))),
+            Ok(component) => all.push((component, LanguageRounds::new(language, function))),
             Err(error) => {
                 left_out.push(format!("{language} is left out: {function} was not built ({error})."));
             }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-impl Measured {
+impl LanguageRounds {
     fn new(language: &'static str, function: &'static str) -> Self {
         Self {
             language,
@@ -148,7 +148,7 @@ fn calls(args: &Args) -> usize {
 
 /// Client latencies in microseconds of calls with a body of `length` bytes.
 fn call(
-    node: &Node,
+    node: &BenchNode,
     function: &str,
     length: usize,
     calls: usize,
@@ -170,10 +170,10 @@ fn call(
     Ok(times)
 }
 
-fn deploy_table(all: &[Measured]) -> Table {
+fn deploy_table(all: &[LanguageRounds]) -> TextTable {
     let columns =
         ["", "component KB", "compile ms", "[least .. most]", "memory to compile MiB", "[least .. most]"];
-    let mut table = Table::new("Deploying `echo-body`, medians", &columns);
+    let mut table = TextTable::new("Deploying `echo-body`, medians", &columns);
     for measured in all {
         let (compile, compile_range) = cells(&measured.compile_ms, 1.0, 0);
         let (peak, peak_range) = cells(&measured.compile_peak_bytes, f64::from(1 << 20), 0);
@@ -189,7 +189,7 @@ fn deploy_table(all: &[Measured]) -> Table {
     table
 }
 
-fn call_table(all: &[Measured]) -> Table {
+fn call_table(all: &[LanguageRounds]) -> TextTable {
     let columns = [
         "",
         "instantiate µs",
@@ -202,10 +202,12 @@ fn call_table(all: &[Measured]) -> Table {
         "reused",
         "[least .. most]",
     ];
-    let mut table =
-        Table::new("Calling `echo-body`, a fresh instance each and with `reuse = true`, medians", &columns);
+    let mut table = TextTable::new(
+        "Calling `echo-body`, a fresh instance each and with `reuse = true`, medians",
+        &columns,
+    );
     for measured in all {
-        let Measured { fresh, reused, .. } = measured;
+        let LanguageRounds { fresh, reused, .. } = measured;
         let (instantiate, _) = cells(&measured.instantiate_us, 1.0, 0);
         let mut row = vec![measured.language.to_owned(), instantiate];
         for samples in [&fresh.small_us, &reused.small_us, &fresh.large_us, &reused.large_us] {

@@ -1,7 +1,7 @@
 //! Load generation with wrk, and the resource use of the server under load.
 
-use crate::process::{self, Resident};
-use crate::server::Server;
+use crate::process::{self, ResidentMemory};
+use crate::server::ServerProcess;
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub(crate) struct Sample {
 }
 
 /// Request and duration of the load.
-pub(crate) struct Load {
+pub(crate) struct LoadSpec {
     script: PathBuf,
     body: Option<PathBuf>,
     header: Option<String>,
@@ -45,7 +45,7 @@ pub(crate) struct Load {
 }
 
 #[derive(Debug, Deserialize)]
-struct Measured {
+struct LoadResult {
     requests: u64,
     duration_us: u64,
     p50_us: f64,
@@ -56,7 +56,7 @@ struct Measured {
     broken: u64,
 }
 
-impl Load {
+impl LoadSpec {
     /// Creates a load of `seconds` per measurement, which posts `body`, or sends GET requests
     /// without one. Scratch files go to `folder`.
     pub(crate) fn new(folder: &Path, body: Option<PathBuf>, seconds: u32) -> Result<Self> {
@@ -72,7 +72,7 @@ impl Load {
     }
 
     /// Warms up `path` on the server, then measures it with each number of [`CONNECTIONS`].
-    pub(crate) fn measure(&self, server: &Server, path: &str) -> Result<Vec<Sample>> {
+    pub(crate) fn measure(&self, server: &ServerProcess, path: &str) -> Result<Vec<Sample>> {
         self.warm_up(server, path)?;
         let sample = |connections| {
             server.tree().settle(SETTLE_MAX)?;
@@ -82,14 +82,14 @@ impl Load {
     }
 
     /// Warms up the server.
-    pub(crate) fn warm_up(&self, server: &Server, path: &str) -> Result<()> {
+    pub(crate) fn warm_up(&self, server: &ServerProcess, path: &str) -> Result<()> {
         self.wrk(&server.url(path), WARM_UP_CONNECTIONS, WARM_UP_SECONDS, || Ok(())).map(drop)
     }
 
     /// Measures `path` on the server once.
-    pub(crate) fn sample(&self, server: &Server, path: &str, connections: u32) -> Result<Sample> {
+    pub(crate) fn sample(&self, server: &ServerProcess, path: &str, connections: u32) -> Result<Sample> {
         let tree = server.tree();
-        let mut resident = Resident::default();
+        let mut resident = ResidentMemory::default();
         let watch = || {
             let now = tree.resident()?;
             if now.total_bytes > resident.total_bytes {
@@ -129,7 +129,7 @@ impl Load {
         connections: u32,
         seconds: u32,
         mut watch: impl FnMut() -> Result<()>,
-    ) -> Result<Measured> {
+    ) -> Result<LoadResult> {
         let mut command = Command::new("wrk");
         command
             .args([
@@ -167,7 +167,8 @@ impl Load {
         let Some(json) = json.filter(|_| output.status.success()) else {
             bail!("wrk failed on {url} ({}):\n{text}", output.status)
         };
-        let measured: Measured = serde_json::from_str(json).with_context(|| format!("wrk wrote {json:?}"))?;
+        let measured: LoadResult =
+            serde_json::from_str(json).with_context(|| format!("wrk wrote {json:?}"))?;
         if measured.refused + measured.broken > 0 || measured.requests == 0 {
             bail!("{url} did not answer everything with {connections} connections: {measured:?}");
         }

@@ -2,9 +2,9 @@
 
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
-use crate::load::{Load, Sample};
-use crate::report::{Section, Table};
-use crate::weir::{self, Node, Spans, Weir};
+use crate::load::{LoadSpec, Sample};
+use crate::report::{Section, TextTable};
+use crate::weir::{self, BenchNode, Spans, Weir};
 use anyhow::{Context as _, Result};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ type Book = Arc<Mutex<BTreeMap<&'static str, Notes>>>;
 
 pub(crate) fn run(args: &Args) -> Result<Section> {
     let scratch = tempfile::tempdir()?;
-    let load = Load::new(scratch.path(), None, args.seconds())?;
+    let load = LoadSpec::new(scratch.path(), None, args.seconds())?;
     let weir = Weir::new(args, scratch.path())?;
     let node = weir.start(Spans::Off)?;
     for (name, query) in [("hello", ""), ("misbehave", LIMITS)] {
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     })
 }
 
-fn misbehave(node: &Node, what: &'static str, path: &str, book: &Book) -> Result<Vec<Repeat>> {
+fn misbehave(node: &BenchNode, what: &'static str, path: &str, book: &Book) -> Result<Vec<Repeat>> {
     let url = node.server.url(&format!("/fn/misbehave{path}"));
     let caller = |_| {
         let url = url.clone();
@@ -126,7 +126,7 @@ fn note(book: &Book, what: &'static str, write: impl FnOnce(&mut Notes)) {
     write(book.lock().entry(what).or_default());
 }
 
-fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> Table {
+fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> TextTable {
     let columns = [
         "the other function",
         "how its calls ended",
@@ -136,7 +136,7 @@ fn table(results: &Results, book: &BTreeMap<&'static str, Notes>) -> Table {
         "p99 ms, worst round",
         "slowest /healthz ms",
     ];
-    let mut table = Table::new("A neighbour that misbehaves", &columns);
+    let mut table = TextTable::new("A neighbour that misbehaves", &columns);
     for name in results.names() {
         let spread = |what: fn(&Sample) -> f64| results.spread(name, CONNECTIONS, what);
         let (Some(rate), Some(p50), Some(p99)) =

@@ -1,9 +1,9 @@
 //! Load at twice a device's capacity, with and without a service level objective.
 
 use crate::args::Args;
-use crate::report::{Section, Table};
+use crate::report::{Section, TextTable};
 use crate::stats::{Spread, quantile};
-use crate::weir::{Node, Spans, Weir, agent};
+use crate::weir::{BenchNode, Spans, Weir, agent};
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -55,7 +55,8 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
         "p99 ms",
         "answers, p99 ms",
     ];
-    let mut table = Table::new(format!("{LOAD:.0} times the capacity, runs of {RUN_TIME_MS} ms"), &columns);
+    let mut table =
+        TextTable::new(format!("{LOAD:.0} times the capacity, runs of {RUN_TIME_MS} ms"), &columns);
     for (way, rounds) in &rounds {
         table.row(row(way, rounds, measured)?);
     }
@@ -77,7 +78,7 @@ fn fake() -> String {
     .to_string()
 }
 
-fn round(node: &Node, path: &str, seed: u64, measured: Duration) -> Result<Round> {
+fn round(node: &BenchNode, path: &str, seed: u64, measured: Duration) -> Result<Round> {
     let url = node.server.url(path);
     let body = r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}"#;
     // Measure the model's run time first, as for any model in use.

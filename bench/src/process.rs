@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Resident memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Resident {
+pub(crate) struct ResidentMemory {
     pub(crate) total_bytes: u64,
     /// The part that is not backed by files: heap, stacks, guest memories.
     pub(crate) anonymous_bytes: u64,
@@ -17,11 +17,11 @@ pub(crate) struct Resident {
 
 /// A process and all its descendants.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tree {
+pub(crate) struct ProcessTree {
     root: i32,
 }
 
-impl Tree {
+impl ProcessTree {
     pub(crate) fn new(pid: u32) -> Self {
         Self { root: pid.cast_signed() }
     }
@@ -36,8 +36,8 @@ impl Tree {
     }
 
     /// Resident memory. Pages that processes share are counted for each process.
-    pub(crate) fn resident(&self) -> Result<Resident> {
-        let mut resident = Resident::default();
+    pub(crate) fn resident(&self) -> Result<ResidentMemory> {
+        let mut resident = ResidentMemory::default();
         for status in self.each(Process::status)? {
             resident.total_bytes += status.vmrss.unwrap_or(0) << 10;
             resident.anonymous_bytes += status.rssanon.unwrap_or(0) << 10;
@@ -106,7 +106,7 @@ impl PeakWatch {
     /// Poll interval. Allocations in the last moments of a process are missed.
     const EVERY: Duration = Duration::from_millis(2);
 
-    pub(crate) fn start(tree: Tree) -> Result<Self> {
+    pub(crate) fn start(tree: ProcessTree) -> Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let watch = move || {
             let mut peak = 0;
@@ -160,7 +160,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 1];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let tree = Tree::new(child.id());
+        let tree = ProcessTree::new(child.id());
         let began = Instant::now();
         // `cat` is forked by now, and executes its own program a little later. A process has no memory
         // for a moment while it changes its program.
@@ -183,7 +183,7 @@ mod tests {
     fn ended_child_is_skipped_but_ended_root_is_an_error() {
         let gone = || Err(procfs::ProcError::NotFound(None));
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let tree = Tree::new(std::process::id());
+        let tree = ProcessTree::new(std::process::id());
         let root = std::process::id().cast_signed();
         let all = tree.each(|process| Ok(process.pid())).unwrap();
         assert!(all[0] == root && all.contains(&child.id().cast_signed()));
@@ -207,7 +207,7 @@ mod tests {
             .unwrap();
         let mut line = [0; 5];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
-        let tree = Tree::new(child.id());
+        let tree = ProcessTree::new(child.id());
         assert!(tree.cpu_time().unwrap() >= Duration::from_millis(50), "{:?}", tree.cpu_time());
         assert!(tree.resident().unwrap().total_bytes > 100_000);
         drop(child.stdin.take());

@@ -12,7 +12,7 @@ const ANSWER_BYTES_MAX: u64 = 128 << 20;
 
 /// Input tensor.
 #[derive(Debug)]
-pub(crate) struct Input<'a> {
+pub(crate) struct InputTensor<'a> {
     pub(crate) name: &'a str,
     pub(crate) datatype: &'a str,
     pub(crate) shape: &'a [usize],
@@ -21,16 +21,16 @@ pub(crate) struct Input<'a> {
 
 /// Request with binary tensors in both directions.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct BinaryRequest {
     pub(crate) json_bytes: usize,
     pub(crate) body: Vec<u8>,
 }
 
-impl Request {
-    pub(crate) fn new(inputs: &[Input<'_>]) -> Self {
+impl BinaryRequest {
+    pub(crate) fn new(inputs: &[InputTensor<'_>]) -> Self {
         let described: Vec<Value> = inputs
             .iter()
-            .map(|Input { name, datatype, shape, bytes }| {
+            .map(|InputTensor { name, datatype, shape, bytes }| {
                 let size = json!({"binary_data_size": bytes.len()});
                 json!({"name": name, "datatype": datatype, "shape": shape, "parameters": size})
             })
@@ -41,7 +41,7 @@ impl Request {
     }
 
     /// Sends the request to `url`.
-    pub(crate) fn send(&self, agent: &Agent, url: &str) -> Result<Answer> {
+    pub(crate) fn send(&self, agent: &Agent, url: &str) -> Result<BinaryResponse> {
         let request = agent.post(url).header(HEADER, self.json_bytes.to_string());
         let request = request.header("content-type", "application/octet-stream");
         let mut answer = request.send(&self.body[..]).with_context(|| format!("no answer from {url}"))?;
@@ -54,13 +54,13 @@ impl Request {
             .and_then(|length: usize| body.split_at_checked(length))
             .with_context(|| format!("{url} answered without binary tensors"))?;
         let json = serde_json::from_slice(json).with_context(|| format!("{url} answered without JSON"))?;
-        Ok(Answer { json, tensors: tensors.to_owned() })
+        Ok(BinaryResponse { json, tensors: tensors.to_owned() })
     }
 }
 
 /// Response of an inference.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct BinaryResponse {
     pub(crate) json: Value,
     /// Binary data after the JSON.
     pub(crate) tensors: Vec<u8>,
@@ -81,9 +81,9 @@ mod tests {
     fn tensors_follow_the_json() {
         let ids = [1, 2, 3, 4];
         let mask = [5, 6];
-        let request = Request::new(&[
-            Input { name: "ids", datatype: "UINT8", shape: &[2, 2], bytes: &ids },
-            Input { name: "mask", datatype: "UINT8", shape: &[2], bytes: &mask },
+        let request = BinaryRequest::new(&[
+            InputTensor { name: "ids", datatype: "UINT8", shape: &[2, 2], bytes: &ids },
+            InputTensor { name: "mask", datatype: "UINT8", shape: &[2], bytes: &mask },
         ]);
         let (json, tensors) = request.body.split_at(request.json_bytes);
         assert_eq!(tensors, [1, 2, 3, 4, 5, 6]);

@@ -21,14 +21,14 @@ pub(crate) struct Section {
     pub(crate) key: &'static str,
     /// Description of the measurement and its disturbances, one paragraph each.
     pub(crate) notes: Vec<String>,
-    pub(crate) tables: Vec<Table>,
+    pub(crate) tables: Vec<TextTable>,
     /// All samples.
     pub(crate) samples: serde_json::Value,
 }
 
 /// Text table. The first column is left-aligned, the other columns right-aligned.
 #[derive(Debug, Serialize)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     title: String,
     columns: Vec<String>,
     rows: Vec<Vec<String>>,
@@ -73,7 +73,7 @@ impl Section {
     }
 }
 
-impl Table {
+impl TextTable {
     pub(crate) fn new(title: impl Into<String>, columns: &[&str]) -> Self {
         let columns = columns.iter().map(|&column| column.to_owned()).collect();
         Self { title: title.into(), columns, rows: Vec::new() }
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn table_renders_as_markdown() {
-        let mut table = Table::new("t", &["a", "b"]);
+        let mut table = TextTable::new("t", &["a", "b"]);
         table.row(["x".to_owned(), "1".to_owned()]);
         assert_eq!(table.markdown(), "| a | b |\n|---|---:|\n| x | 1 |\n");
     }

@@ -1,6 +1,6 @@
 //! Server process under measurement: started, located by its printed address, and stopped.
 
-use crate::process::Tree;
+use crate::process::ProcessTree;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::fs::File;
@@ -19,12 +19,12 @@ const STOP_MAX: Duration = Duration::from_secs(10);
 
 /// Running server. Dropping it ends the process and its descendants.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     url: String,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts `command`, which must print its address; the output goes to `log`.
     pub(crate) fn start(mut command: Command, log: &Path) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -65,8 +65,8 @@ impl Server {
         self.child.id()
     }
 
-    pub(crate) fn tree(&self) -> Tree {
-        Tree::new(self.child.id())
+    pub(crate) fn tree(&self) -> ProcessTree {
+        ProcessTree::new(self.child.id())
     }
 
     fn stop(&mut self) -> Result<()> {
@@ -95,7 +95,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             eprintln!("cannot stop a server: {error:#}");
@@ -123,7 +123,7 @@ mod tests {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         command.args(["-c", &format!("echo Serving HTTP on http://{address}/; exec sleep 60")]);
-        let server = Server::start(command, &folder.path().join("log")).unwrap();
+        let server = ServerProcess::start(command, &folder.path().join("log")).unwrap();
         assert_eq!(server.url("/x"), format!("http://{address}/x"));
         // The server has its own process group, so Ctrl-C on a terminal does not reach it.
         let group = rustix::process::getpgid(Pid::from_raw(server.pid().cast_signed())).unwrap();
@@ -138,7 +138,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo the port is taken >&2; exit 3"]);
-        let error = Server::start(command, &folder.path().join("log")).unwrap_err().to_string();
+        let error = ServerProcess::start(command, &folder.path().join("log")).unwrap_err().to_string();
         assert!(error.contains("the port is taken"), "{error}");
     }
 
@@ -148,7 +148,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 60 & echo $! >&2; exit 3"]);
         let log = folder.path().join("log");
-        Server::start(command, &log).unwrap_err();
+        ServerProcess::start(command, &log).unwrap_err();
         let orphan: i32 = std::fs::read_to_string(log).unwrap().trim().parse().unwrap();
         // The adopting process has to reap it first.
         let is_gone = || procfs::process::Process::new(orphan).map_or(true, |process| !process.is_alive());

@@ -6,10 +6,10 @@ mod questions;
 use crate::args::Args;
 use crate::contender::{Contender, Results, compare};
 use crate::hello::{cpu, others, ratio, table, throughput};
-use crate::load::{CONNECTIONS, Load, Sample};
+use crate::load::{CONNECTIONS, LoadSpec, Sample};
 use crate::protocol::HEADER;
-use crate::report::{Section, Table};
-use crate::server::Server;
+use crate::report::{Section, TextTable};
+use crate::server::ServerProcess;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
 use peers::{Peer, Peers};
@@ -50,7 +50,7 @@ fn beside(args: &Args, peers: &Peers, questions: &Questions, scratch: &Path) -> 
     let expected = questions.expected(peers, &model)?;
     let body = scratch.join("body");
     std::fs::write(&body, &questions.first().body)?;
-    let load = Load::new(scratch, Some(body), args.seconds().max(SECONDS_MIN))?
+    let load = LoadSpec::new(scratch, Some(body), args.seconds().max(SECONDS_MIN))?
         .with_header(HEADER, &questions.first().json_bytes.to_string());
 
     let weir = Weir::new(args, scratch)?;
@@ -59,7 +59,7 @@ fn beside(args: &Args, peers: &Peers, questions: &Questions, scratch: &Path) -> 
     let path = format!("/v2/models/{}/infer", questions.model);
 
     // Check the results before measuring.
-    let right = |server: Result<Server>, path: &str| -> Result<Server> {
+    let right = |server: Result<ServerProcess>, path: &str| -> Result<ServerProcess> {
         let server = server?;
         questions.check(&server.url(path), &expected)?;
         Ok(server)
@@ -77,10 +77,10 @@ fn beside(args: &Args, peers: &Peers, questions: &Questions, scratch: &Path) -> 
     compare(&contenders, args.rounds())
 }
 
-fn against(model: &str, results: &Results) -> Table {
+fn against(model: &str, results: &Results) -> TextTable {
     let columns = ["Weir over", "", "bound", "1 connection", "8 connections", "64 connections"];
     let title = format!("Weir with `{model}`: medians of the rounds' ratios [least .. most]");
-    let mut table = Table::new(title, &columns);
+    let mut table = TextTable::new(title, &columns);
     let mut row = |peer: &str, what: &str, bound: &str, value: fn(&Sample) -> f64| {
         let values = CONNECTIONS.map(|connections| ratio(results.ratio(WEIR, peer, connections, value)));
         table.row([peer, what, bound].map(str::to_owned).into_iter().chain(values));

@@ -1,8 +1,8 @@
 //! Weir node under measurement: start, deployments and metrics.
 
 use crate::args::Args;
-use crate::protocol::Request;
-use crate::server::Server;
+use crate::protocol::BinaryRequest;
+use crate::server::ServerProcess;
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,7 +40,7 @@ impl<'a> Weir<'a> {
     }
 
     /// Starts a node with the deployments of earlier nodes.
-    pub(crate) fn start(&self, spans: Spans) -> Result<Node> {
+    pub(crate) fn start(&self, spans: Spans) -> Result<BenchNode> {
         let mut command = Command::new(&self.args.weir);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("WEIR_") {
@@ -64,7 +64,7 @@ impl<'a> Weir<'a> {
             .arg(self.folder.join("data"))
             // Outside any folder with a `weir.toml`.
             .current_dir(&self.folder);
-        Ok(Node { server: Server::start(command, &self.folder.join("log"))?, agent: agent() })
+        Ok(BenchNode { server: ServerProcess::start(command, &self.folder.join("log"))?, agent: agent() })
     }
 }
 
@@ -78,12 +78,12 @@ pub(crate) fn agent() -> Agent {
 }
 
 /// Running node.
-pub(crate) struct Node {
-    pub(crate) server: Server,
+pub(crate) struct BenchNode {
+    pub(crate) server: ServerProcess,
     agent: Agent,
 }
 
-impl Node {
+impl BenchNode {
     /// Deploys or pushes to `path`, which includes the manifest. Returns the response body.
     pub(crate) fn put(&self, path: &str, bytes: &[u8]) -> Result<Vec<u8>> {
         read(self.agent.put(self.server.url(path)).send(bytes), path)
@@ -100,18 +100,18 @@ impl Node {
     }
 
     /// Runs an inference. Returns the binary tensors of the response.
-    pub(crate) fn infer(&self, path: &str, request: &Request) -> Result<Vec<u8>> {
+    pub(crate) fn infer(&self, path: &str, request: &BinaryRequest) -> Result<Vec<u8>> {
         Ok(request.send(&self.agent, &self.server.url(path))?.tensors)
     }
 
     /// The node's current metrics.
-    pub(crate) fn metrics(&self) -> Result<Metrics> {
-        Ok(Metrics(String::from_utf8(self.get("/metrics")?)?))
+    pub(crate) fn metrics(&self) -> Result<ScrapedMetrics> {
+        Ok(ScrapedMetrics(String::from_utf8(self.get("/metrics")?)?))
     }
 
     /// The node's metrics after `invocations` guests have ended: a response is sent shortly before
     /// it is counted.
-    pub(crate) fn metrics_after(&self, invocations: f64) -> Result<Metrics> {
+    pub(crate) fn metrics_after(&self, invocations: f64) -> Result<ScrapedMetrics> {
         let started = Instant::now();
         loop {
             let metrics = self.metrics()?;
@@ -135,9 +135,9 @@ fn read(answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>, path: &st
 }
 
 /// Metrics in the OpenMetrics text format.
-pub(crate) struct Metrics(String);
+pub(crate) struct ScrapedMetrics(String);
 
-impl Metrics {
+impl ScrapedMetrics {
     /// Value of a sample by its name, with its labels if it has some; a missing sample counts as
     /// zero.
     pub(crate) fn get(&self, name: &str) -> Result<f64> {
@@ -152,10 +152,10 @@ mod tests {
 
     #[test]
     fn metric_is_matched_by_its_whole_name() {
-        let metrics = Metrics("# TYPE a_b counter\na_b_count 3\na_b 2.5e-5\na_b{c=\"d\"} 7\n".into());
+        let metrics = ScrapedMetrics("# TYPE a_b counter\na_b_count 3\na_b 2.5e-5\na_b{c=\"d\"} 7\n".into());
         assert_eq!(metrics.get("a_b").unwrap(), 2.5e-5);
         assert_eq!(metrics.get("a_b{c=\"d\"}").unwrap(), 7.0);
         assert_eq!(metrics.get("a").unwrap(), 0.0);
-        assert!(Metrics("a x\n".into()).get("a").is_err());
+        assert!(ScrapedMetrics("a x\n".into()).get("a").is_err());
     }
 }

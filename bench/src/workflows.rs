@@ -2,10 +2,10 @@
 //! calls.
 
 use crate::args::Args;
-use crate::protocol::{Input, Request, numbers};
-use crate::report::{Section, Table};
+use crate::protocol::{BinaryRequest, InputTensor, numbers};
+use crate::report::{Section, TextTable};
 use crate::stats::Spread;
-use crate::weir::{Node, Spans, Weir};
+use crate::weir::{BenchNode, Spans, Weir};
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
 }
 
 /// Measures three parallel branches, and one branch alone.
-fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+fn ensemble(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result<TextTable> {
     for branch in ["a", "b", "c"] {
         push_fake(node, branch, BRANCH_MS)?;
     }
@@ -72,7 +72,7 @@ fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     )?;
     let ensemble = measured.pop().unwrap_or_default();
     let branch = measured.pop().unwrap_or_default();
-    let mut table = Table::new(
+    let mut table = TextTable::new(
         format!("Three branches of {BRANCH_MS} ms on the fake backend, and their mean"),
         &["", "p50", "over a branch by itself", "bound"],
     );
@@ -87,7 +87,7 @@ fn ensemble(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
 }
 
 /// Measures the cost of one more step: a handle within a workflow, or a request and a response.
-fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+fn hand_over(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result<TextTable> {
     push_fake(node, "pass", 0.0)?;
     for length in [1, CHAIN] {
         let name = |place: usize| format!("s{place}");
@@ -102,7 +102,7 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
         )?;
     }
     let title = "One more step, by what is handed over: a handle within a workflow, or a call of its own with binary tensors";
-    let mut table = Table::new(title, &["", "by handle", "by call", "ratio"]);
+    let mut table = TextTable::new(title, &["", "by handle", "by call", "ratio"]);
     for (len, size) in SIZES {
         let body = request(&vec![0.5; len]);
         let long = format!("chain-{CHAIN}");
@@ -128,7 +128,7 @@ fn hand_over(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tab
 
 /// Measures the ensemble in `examples/workflows`, and a client that calls its models: one, then
 /// three concurrently, then the mean.
-fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Table> {
+fn pipeline(args: &Args, node: &BenchNode, samples: &mut Vec<Samples>) -> Result<TextTable> {
     let examples = args.scripts.join("../../examples/workflows");
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     for (name, file) in [
@@ -141,7 +141,8 @@ fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
     }
     node.put("/v1/workflows/digits-ensemble", &read(&examples.join("ensemble.toml"))?)?;
     let title = "The ensemble of digits (`examples/workflows`), beside a client that makes the same four HTTP calls, three of them at once";
-    let mut table = Table::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
+    let mut table =
+        TextTable::new(title, &["digits", "workflow, p50", "four calls, p50", "calls over workflow"]);
     for batch in BATCHES {
         let pixels: Vec<u8> = (0..batch * 64).map(|i| (i * 7 % 17) as u8).collect();
         let body = binary("pixels", "UINT8", &[batch, 8, 8], &pixels);
@@ -165,7 +166,7 @@ fn pipeline(args: &Args, node: &Node, samples: &mut Vec<Samples>) -> Result<Tabl
 }
 
 /// The pipeline in a client.
-fn by_hand(node: &Node, batch: usize, body: &Request) -> Result<Vec<f32>> {
+fn by_hand(node: &BenchNode, batch: usize, body: &BinaryRequest) -> Result<Vec<f32>> {
     let image = numbers(&infer(node, "digits-prepare", body)?)?;
     let bytes: Vec<u8> = image.iter().flat_map(|value| value.to_le_bytes()).collect();
     let body = binary("image", "FP32", &[batch, 1, 8, 8], &bytes);
@@ -182,11 +183,11 @@ fn by_hand(node: &Node, batch: usize, body: &Request) -> Result<Vec<f32>> {
 }
 
 /// A timed call with its name.
-type Call<'a> = (&'a str, &'a mut dyn FnMut() -> Result<Vec<u8>>);
+type TimedCall<'a> = (&'a str, &'a mut dyn FnMut() -> Result<Vec<u8>>);
 
 /// Times the calls in interleaved rounds. Returns the medians of each call per round, in
 /// microseconds.
-fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> Result<Vec<Vec<f64>>> {
+fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [TimedCall<'_>]) -> Result<Vec<Vec<f64>>> {
     let mut medians = vec![Vec::new(); calls.len()];
     for _ in 0..args.rounds() {
         for ((_, call), medians) in calls.iter_mut().zip(&mut medians) {
@@ -208,7 +209,7 @@ fn compare(args: &Args, samples: &mut Vec<Samples>, calls: &mut [Call<'_>]) -> R
     Ok(medians)
 }
 
-fn push_fake(node: &Node, name: &str, run_time_ms: f64) -> Result<()> {
+fn push_fake(node: &BenchNode, name: &str, run_time_ms: f64) -> Result<()> {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null]});
     let model = json!({
         "run_time_ms": {"1": run_time_ms},
@@ -222,21 +223,21 @@ fn step(model: &str, source: &str) -> Value {
     json!({"run": model, "inputs": {"x": source}})
 }
 
-fn deploy(node: &Node, name: &str, document: &Value) -> Result<()> {
+fn deploy(node: &BenchNode, name: &str, document: &Value) -> Result<()> {
     node.put(&format!("/v1/workflows/{name}"), document.to_string().as_bytes()).map(drop)
 }
 
-fn request(values: &[f32]) -> Request {
+fn request(values: &[f32]) -> BinaryRequest {
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
     binary("x", "FP32", &[values.len()], &bytes)
 }
 
-fn binary(name: &str, datatype: &str, shape: &[usize], bytes: &[u8]) -> Request {
-    Request::new(&[Input { name, datatype, shape, bytes }])
+fn binary(name: &str, datatype: &str, shape: &[usize], bytes: &[u8]) -> BinaryRequest {
+    BinaryRequest::new(&[InputTensor { name, datatype, shape, bytes }])
 }
 
 /// Runs an inference. Returns the binary tensors of the response.
-fn infer(node: &Node, name: &str, request: &Request) -> Result<Vec<u8>> {
+fn infer(node: &BenchNode, name: &str, request: &BinaryRequest) -> Result<Vec<u8>> {
     node.infer(&format!("/v2/models/{name}/infer"), request)
 }
 

@@ -1,7 +1,7 @@
 //! Parent side: starts the child process, waits with a timeout and maps its exit to a result.
 
 use crate::Limits;
-use crate::serve::Order;
+use crate::serve::ChildTask;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
@@ -22,14 +22,14 @@ const COMPLAINT_BYTES_MAX: u64 = 16 << 10;
 
 /// A program that [serves](crate::serve) one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct ChildCommand {
     program: PathBuf,
     arguments: Vec<OsString>,
 }
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ChildFailure {
     /// The child exceeded its time limit.
     #[error("it took too long")]
     OverTime,
@@ -54,7 +54,7 @@ struct ChildExit {
     complaint: String,
 }
 
-impl Command {
+impl ChildCommand {
     /// The running program, started with `subcommand`.
     #[must_use]
     pub fn this_program(subcommand: &str) -> Self {
@@ -71,12 +71,12 @@ impl Command {
         &self,
         limits: Limits,
         task: &impl Serialize,
-    ) -> Result<Answer, Failure> {
-        let mut order = serde_json::to_vec(&Order { limits, task }).map_err(io::Error::other)?;
+    ) -> Result<Answer, ChildFailure> {
+        let mut order = serde_json::to_vec(&ChildTask { limits, task }).map_err(io::Error::other)?;
         order.push(b'\n');
         let ended = tokio::time::timeout(limits.clock(), self.run_to_end(&order)).await;
         // On a timeout, dropping the future has killed the child.
-        let ended = ended.map_err(|_| Failure::OverTime)??;
+        let ended = ended.map_err(|_| ChildFailure::OverTime)??;
         match serde_json::from_slice(&ended.answer) {
             Ok(answer) if ended.status.success() => Ok(answer),
             _ => Err(ended.cause_of_death()),
@@ -118,18 +118,18 @@ impl Command {
 }
 
 impl ChildExit {
-    fn cause_of_death(&self) -> Failure {
+    fn cause_of_death(&self) -> ChildFailure {
         let complaint = self.complaint.trim();
         match self.status.signal() {
-            Some(libc::SIGXCPU) => Failure::OverTime,
+            Some(libc::SIGXCPU) => ChildFailure::OverTime,
             // SIGKILL comes from the kernel's out-of-memory killer, SIGXFSZ from a write above the
             // file size limit.
-            Some(libc::SIGKILL | libc::SIGXFSZ) => Failure::OverMemory,
-            _ if is_out_of_memory(complaint) => Failure::OverMemory,
+            Some(libc::SIGKILL | libc::SIGXFSZ) => ChildFailure::OverMemory,
+            _ if is_out_of_memory(complaint) => ChildFailure::OverMemory,
             _ => {
                 let last = complaint.lines().last().unwrap_or_default();
                 let how = format!("{}: {last}", self.status).trim_end_matches([' ', ':']).to_owned();
-                Failure::Crashed { how }
+                ChildFailure::Crashed { how }
             }
         }
     }
@@ -164,20 +164,20 @@ mod tests {
 
     const LIMITS: Limits = Limits { memory_bytes_max: 1 << 30, cpu_ms_max: 60_000 };
 
-    async fn shell(script: &str) -> Result<String, Failure> {
-        Command::new("/bin/sh", vec!["-c".into(), script.into()]).run(LIMITS, &"task").await
+    async fn shell(script: &str) -> Result<String, ChildFailure> {
+        ChildCommand::new("/bin/sh", vec!["-c".into(), script.into()]).run(LIMITS, &"task").await
     }
 
     #[tokio::test]
     async fn child_answer_is_read_and_failure_has_its_cause() {
         assert_eq!(shell("read order; echo '\"answer\"'").await.unwrap(), "answer");
-        assert!(matches!(shell("kill -XCPU $$").await, Err(Failure::OverTime)));
+        assert!(matches!(shell("kill -XCPU $$").await, Err(ChildFailure::OverTime)));
         for script in [
             "kill -KILL $$",
             "kill -XFSZ $$",
             "echo 'memory allocation of 9 bytes failed' >&2; kill -ABRT $$",
         ] {
-            assert!(matches!(shell(script).await, Err(Failure::OverMemory)), "{script}");
+            assert!(matches!(shell(script).await, Err(ChildFailure::OverMemory)), "{script}");
         }
         for (script, expected) in [
             ("kill -SEGV $$", "SIGSEGV"),
@@ -185,15 +185,18 @@ mod tests {
             ("echo '\"answer\"'; exit 1", "1"),
         ] {
             let found = shell(script).await;
-            assert!(matches!(&found, Err(Failure::Crashed { how }) if how.contains(expected)), "{found:?}");
+            assert!(
+                matches!(&found, Err(ChildFailure::Crashed { how }) if how.contains(expected)),
+                "{found:?}"
+            );
         }
-        let missing = Command::new("/no/such/program", Vec::new());
-        assert!(matches!(missing.run::<String>(LIMITS, &"task").await, Err(Failure::Io(_))));
+        let missing = ChildCommand::new("/no/such/program", Vec::new());
+        assert!(matches!(missing.run::<String>(LIMITS, &"task").await, Err(ChildFailure::Io(_))));
     }
 
     /// With a paused clock, tokio advances time to the next deadline whenever all tasks are idle.
     #[tokio::test(start_paused = true)]
     async fn blocked_child_is_killed_at_the_wall_clock_limit() {
-        assert!(matches!(shell("exec sleep 600").await, Err(Failure::OverTime)));
+        assert!(matches!(shell("exec sleep 600").await, Err(ChildFailure::OverTime)));
     }
 }

@@ -1,7 +1,7 @@
 //! Child processes for work on untrusted input. A child may run out of memory, crash or be killed
 //! without harm to the node.
 //!
-//! The child is the running program, started with a hidden subcommand. [`Command::run`] is the
+//! The child is the running program, started with a hidden subcommand. [`ChildCommand::run`] is the
 //! parent side: it writes one line of JSON with the limits and the task to the child's standard
 //! input, and reads JSON from its standard output. Standard input stays open for the lifetime of
 //! the child. [`serve`] is the child side: it applies the limits to its process before it reads the
@@ -17,7 +17,7 @@ mod limits;
 pub use limits::Limits;
 
 mod command;
-pub use command::{Command, Failure};
+pub use command::{ChildCommand, ChildFailure};
 
 mod serve;
 pub use serve::serve;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 /// Message from the parent to the child.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Order<Task> {
+pub(crate) struct ChildTask<Task> {
     pub(crate) limits: Limits,
     pub(crate) task: Task,
 }
@@ -16,9 +16,9 @@ pub(crate) struct Order<Task> {
 /// Runs a child that does one task, which is all that the process does. Passes the task and the
 /// limits, already in force, to `work`.
 ///
-/// The process is confined as far as the system provides for it. `access` returns the files that the
-/// task needs, after it has loaded the libraries that `work` uses; `None` if the task needs libraries
-/// that are only found during the work.
+/// The process is confined as far as the system provides for it. `access` returns the files that
+/// the task needs, after it has loaded the libraries that `work` uses; `None` if the task needs
+/// libraries that are only found during the work.
 ///
 /// Reads the order from standard input, which must stay open: the process exits when standard input
 /// closes. Writes the answer to standard output.
@@ -45,7 +45,7 @@ fn try_serve<Task: DeserializeOwned, Answer: Serialize>(
     let _ = confine_process();
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
-    let Order { limits, task } = serde_json::from_str(&line)?;
+    let ChildTask { limits, task } = serde_json::from_str(&line)?;
     drop(line);
     limits.apply()?;
     if let Some(confinement) = access(&task) {

@@ -10,7 +10,7 @@
 //!   system.
 //! - An allocation would exceed the arena's limit: idle blocks go to the system until it fits.
 
-use crate::block::Block;
+use crate::block::MemoryBlock;
 use crate::buffer::{Buffer, BufferMut};
 use crate::class::{CLASSES, SizeClass, class_of};
 use crate::shared::SharedMemory;
@@ -26,14 +26,14 @@ const RETURNS_PER_SWEEP: u32 = 1_024;
 /// Memory for the bodies and tensors of current requests: bounded, counted, and reused. Cheap to
 /// clone.
 #[derive(Clone)]
-pub struct Arena(Arc<Shared>);
+pub struct Arena(Arc<ArenaShared>);
 
 /// The arena's limit, or the system, leaves no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no room for {asked_bytes} bytes: {used_bytes} of {bytes_max} bytes for bodies and tensors are in use"
 )]
-pub struct OutOfMemory {
+pub struct ArenaExhausted {
     /// The requested bytes.
     pub asked_bytes: u64,
     /// Bytes in use.
@@ -42,7 +42,7 @@ pub struct OutOfMemory {
     pub bytes_max: u64,
 }
 
-struct Shared {
+struct ArenaShared {
     bytes_max: u64,
     /// Bytes of all blocks, in use or idle. Never above `bytes_max`.
     held_bytes: AtomicU64,
@@ -56,7 +56,7 @@ struct Shared {
 /// Idle blocks of one size; the most recently used is taken first.
 #[derive(Default)]
 struct Pool {
-    idle: Vec<Block>,
+    idle: Vec<MemoryBlock>,
     /// The fewest idle blocks since the last sweep: this many blocks, from the front, were not
     /// needed.
     idle_len_min: usize,
@@ -67,7 +67,7 @@ impl Arena {
     /// Creates an empty arena that holds at most `bytes_max` bytes, including idle ones.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ArenaShared {
             bytes_max,
             held_bytes: AtomicU64::new(0),
             pooled_bytes: AtomicU64::new(0),
@@ -100,19 +100,19 @@ impl Arena {
     }
 
     /// A buffer of `len` zeroes, to be overwritten.
-    pub fn buffer(&self, len: usize) -> Result<BufferMut, OutOfMemory> {
+    pub fn buffer(&self, len: usize) -> Result<BufferMut, ArenaExhausted> {
         let mut buffer = self.with_capacity(len)?;
         buffer.resize_with_zeroes(len)?;
         Ok(buffer)
     }
 
     /// An empty buffer with room for `capacity` bytes, to be extended: for a body that streams in.
-    pub fn with_capacity(&self, capacity: usize) -> Result<BufferMut, OutOfMemory> {
+    pub fn with_capacity(&self, capacity: usize) -> Result<BufferMut, ArenaExhausted> {
         Ok(BufferMut::new(self.clone(), self.take(capacity)?))
     }
 
     /// A copy of `bytes`.
-    pub fn copy_of(&self, bytes: &[u8]) -> Result<Buffer, OutOfMemory> {
+    pub fn copy_of(&self, bytes: &[u8]) -> Result<Buffer, ArenaExhausted> {
         let mut buffer = self.with_capacity(bytes.len())?;
         buffer.extend_from_slice(bytes)?;
         Ok(buffer.freeze())
@@ -155,7 +155,7 @@ impl Arena {
 
     /// Counts `bytes` of memory held outside the arena as in use, until they are
     /// [released](Self::release).
-    pub fn reserve(&self, bytes: u64) -> Result<(), OutOfMemory> {
+    pub fn reserve(&self, bytes: u64) -> Result<(), ArenaExhausted> {
         if self.try_reserve(bytes) {
             return Ok(());
         }
@@ -170,7 +170,7 @@ impl Arena {
     }
 
     /// A block for `len` bytes: an idle one, or else a new one.
-    pub(crate) fn take(&self, len: usize) -> Result<Block, OutOfMemory> {
+    pub(crate) fn take(&self, len: usize) -> Result<MemoryBlock, ArenaExhausted> {
         let class = class_of(len).ok_or_else(|| self.out_of_memory(len))?;
         if let Some(block) = self.take_idle(class) {
             return Ok(block);
@@ -182,14 +182,14 @@ impl Arena {
                 return Err(self.out_of_memory(len));
             }
         }
-        Block::new(class.block_bytes, self.0.shared.get()).ok_or_else(|| {
+        MemoryBlock::new(class.block_bytes, self.0.shared.get()).ok_or_else(|| {
             self.0.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
             self.out_of_memory(len)
         })
     }
 
     /// Takes back an unused block.
-    pub(crate) fn put(&self, block: Block) {
+    pub(crate) fn put(&self, block: MemoryBlock) {
         let index = class_of(block.bytes()).and_then(|class| class.index);
         let Some(pool) = index.and_then(|index| self.0.pools.get(index)) else {
             self.0.held_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Arena {
         self.0.give_back(unused);
     }
 
-    fn take_idle(&self, class: SizeClass) -> Option<Block> {
+    fn take_idle(&self, class: SizeClass) -> Option<MemoryBlock> {
         let block = lock(self.0.pools.get(class.index?)?).take()?;
         self.0.pooled_bytes.fetch_sub(block.bytes() as u64, Ordering::Relaxed);
         Some(block)
@@ -211,8 +211,12 @@ impl Arena {
         self.0.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    fn out_of_memory(&self, asked: usize) -> OutOfMemory {
-        OutOfMemory { asked_bytes: asked as u64, used_bytes: self.used_bytes(), bytes_max: self.0.bytes_max }
+    fn out_of_memory(&self, asked: usize) -> ArenaExhausted {
+        ArenaExhausted {
+            asked_bytes: asked as u64,
+            used_bytes: self.used_bytes(),
+            bytes_max: self.0.bytes_max,
+        }
     }
 }
 
@@ -226,9 +230,9 @@ impl std::fmt::Debug for Arena {
     }
 }
 
-impl Shared {
+impl ArenaShared {
     /// Returns idle blocks to the system. The counts decrease only once the memory is freed.
-    fn give_back(&self, blocks: Vec<Block>) {
+    fn give_back(&self, blocks: Vec<MemoryBlock>) {
         for block in blocks {
             let bytes = block.bytes() as u64;
             drop(block);
@@ -239,14 +243,14 @@ impl Shared {
 }
 
 impl Pool {
-    fn take(&mut self) -> Option<Block> {
+    fn take(&mut self) -> Option<MemoryBlock> {
         let block = self.idle.pop()?;
         self.idle_len_min = self.idle_len_min.min(self.idle.len());
         Some(block)
     }
 
     /// Adds `block`; returns the blocks to free if a sweep is due.
-    fn put(&mut self, block: Block) -> Vec<Block> {
+    fn put(&mut self, block: MemoryBlock) -> Vec<MemoryBlock> {
         self.idle.push(block);
         self.returns += 1;
         if self.returns < RETURNS_PER_SWEEP {
@@ -255,14 +259,14 @@ impl Pool {
         self.take_unused()
     }
 
-    fn take_unused(&mut self) -> Vec<Block> {
+    fn take_unused(&mut self) -> Vec<MemoryBlock> {
         let unused = self.idle.drain(..self.idle_len_min).collect();
         self.idle_len_min = self.idle.len();
         self.returns = 0;
         unused
     }
 
-    fn take_all(&mut self) -> Vec<Block> {
+    fn take_all(&mut self) -> Vec<MemoryBlock> {
         self.idle_len_min = 0;
         std::mem::take(&mut self.idle)
     }

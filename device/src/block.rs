@@ -4,7 +4,7 @@
     reason = "raw memory is allocated, handed out as slices and freed here, and nowhere else in the crate"
 )]
 
-use crate::shared::{Lease, SharedMemory};
+use crate::shared::{BlockLease, SharedMemory};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc, dealloc};
 use std::mem::MaybeUninit;
@@ -22,21 +22,21 @@ pub(crate) const PAGE_BYTES: usize = 4 << 10;
 const MAPPED_BYTES_MIN: usize = 64 << 10;
 
 /// Memory that its owner may read and write; freed on drop.
-pub(crate) struct Block {
+pub(crate) struct MemoryBlock {
     start: NonNull<u8>,
     bytes: usize,
     /// Offset from which all bytes are known to be zero, as in memory fresh from the system.
     zero_from: usize,
     /// The part of the shared file that the block occupies, readable by other processes.
-    lease: Option<Lease>,
+    lease: Option<BlockLease>,
 }
 
 // SAFETY: a block owns its memory exclusively, like a `Box<[u8]>`.
-unsafe impl Send for Block {}
+unsafe impl Send for MemoryBlock {}
 // SAFETY: a shared block can only be read.
-unsafe impl Sync for Block {}
+unsafe impl Sync for MemoryBlock {}
 
-impl Block {
+impl MemoryBlock {
     /// Allocates `bytes` bytes, at least one; `None` if the system has no more memory. Blocks that
     /// are large enough for a separate mapping are part of `shared`, if given.
     pub(crate) fn new(bytes: usize, shared: Option<&Arc<SharedMemory>>) -> Option<Self> {
@@ -119,7 +119,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for MemoryBlock {
     fn drop(&mut self) {
         if let Some(lease) = &self.lease {
             lease.leaves(self.start.addr().get());

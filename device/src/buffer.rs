@@ -1,8 +1,8 @@
 //! The bytes of one body or tensor: written by one owner, then read by many.
 #![allow(unsafe_code, reason = "a buffer counts the written bytes of its block, and exposes only those")]
 
-use crate::arena::{Arena, OutOfMemory};
-use crate::block::Block;
+use crate::arena::{Arena, ArenaExhausted};
+use crate::block::MemoryBlock;
 use bytes::Bytes;
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -23,7 +23,7 @@ use std::ops::{Deref, DerefMut, RangeBounds};
 pub struct BufferMut {
     arena: Arena,
     /// Present until the drop.
-    block: Option<Block>,
+    block: Option<MemoryBlock>,
     /// Number of bytes written. Every path that raises it has written them.
     len: usize,
 }
@@ -34,19 +34,19 @@ pub struct BufferMut {
 pub struct Buffer(Bytes);
 
 impl BufferMut {
-    pub(crate) fn new(arena: Arena, block: Block) -> Self {
+    pub(crate) fn new(arena: Arena, block: MemoryBlock) -> Self {
         Self { arena, block: Some(block), len: 0 }
     }
 
     /// Bytes that fit before the buffer must move.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.block.as_ref().map_or(0, Block::bytes)
+        self.block.as_ref().map_or(0, MemoryBlock::bytes)
     }
 
     /// Makes room for `additional` more bytes. If they do not fit, the buffer moves and at least
     /// doubles.
-    pub fn reserve(&mut self, additional: usize) -> Result<(), OutOfMemory> {
+    pub fn reserve(&mut self, additional: usize) -> Result<(), ArenaExhausted> {
         let needed = self.len.saturating_add(additional);
         if needed <= self.capacity() {
             return Ok(());
@@ -62,7 +62,7 @@ impl BufferMut {
     }
 
     /// Appends `bytes`.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), OutOfMemory> {
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), ArenaExhausted> {
         self.reserve(bytes.len())?;
         if let Some(block) = &mut self.block {
             block.write(self.len, bytes);
@@ -72,7 +72,7 @@ impl BufferMut {
     }
 
     /// Sets the length to `len` bytes, by truncating or by appending zeroes.
-    pub fn resize_with_zeroes(&mut self, len: usize) -> Result<(), OutOfMemory> {
+    pub fn resize_with_zeroes(&mut self, len: usize) -> Result<(), ArenaExhausted> {
         self.reserve(len.saturating_sub(self.len))?;
         if let Some(block) = &mut self.block {
             block.zero(self.len.min(len), len);

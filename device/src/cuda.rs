@@ -4,12 +4,12 @@
 //!   the driver and lists the GPUs, or returns the reason why there are none. A [`Monitor`] reads
 //!   the GPUs' own figures. A [`Context`] is a process's handle of one GPU.
 //! - Work is ordered by [`Stream`]s and [`Event`]s: copies, launches of a [`Function`] of a
-//!   [`Module`] with [`Parameters`], and whole [`GraphExec`]s.
+//!   [`Module`] with [`KernelParameters`], and whole [`GraphExec`]s.
 //! - Memory comes from one [`BlockPool`] of 2 MiB blocks per device, mapped into [`AddressRange`]s.
 //!   Each run slot has one range ([`SlotMemory`]), and each store has one: [`TensorStore`] holds
 //!   weights by the hash of their content, and [`CommStore`] holds the intermediates of workflow
-//!   steps, which the process of another device can read in place ([`Exported`]).
-//! - Libraries: if cuBLASLt is installed, it can compute a [`Product`] of matrices; if NVRTC is
+//!   steps, which the process of another device can read in place ([`ExportedMemory`]).
+//! - Libraries: if cuBLASLt is installed, it can compute a [`Gemm`] of matrices; if NVRTC is
 //!   installed, it compiles a [`CudaSource`].
 //! - Transfers: a [`TransferEngine`] shares the bus in blocks. Weights that are loaded again come
 //!   from a [`PinnedCache`], and inputs and outputs of runs pass through a [`StagingBuffer`].
@@ -25,9 +25,9 @@ pub use search::Search;
 mod library;
 pub use library::{Library, find_library, locate_library};
 mod nvrtc;
-pub use nvrtc::{CompileTarget, Compiled, CudaSource, Nvrtc};
+pub use nvrtc::{CompileTarget, CompiledCode, CudaSource, Nvrtc};
 mod cublaslt;
-pub use cublaslt::{CublasLt, Product, ProductBuffers, ProductMatrix, ProductShape, Products};
+pub use cublaslt::{CublasLt, Gemm, ProductBuffers, ProductMatrix, ProductShape, Products};
 
 mod unavailable;
 pub use unavailable::Unavailable;
@@ -53,14 +53,15 @@ pub use event::Event;
 mod module;
 pub use module::{Function, FunctionAttributes, Module};
 mod launch;
-pub use launch::{Launch, Parameters};
+pub use launch::{KernelParameters, LaunchConfig};
 mod graph;
 pub use graph::{Graph, GraphExec};
 
 mod memory;
 pub use memory::{
-    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPool, Demand, Exported, Imported, MappingCost,
-    Measured, Owner, Placement, PoolUsage, SlotMemory, Span, mapping_cost,
+    AddressRange, Allocation, BLOCK_BYTES, BlockMap, BlockPlacement, BlockPool, DemandEstimate,
+    ExportedMemory, Imported, MappingCost, MeasuredMemory, MemoryOwner, PoolUsage, SlotMemory, Span,
+    mapping_cost,
 };
 
 mod pinned;
@@ -71,9 +72,11 @@ mod pinned_cache;
 pub use pinned_cache::{PinnedCache, PinnedCacheUsage};
 mod transfer;
 pub use transfer::{
-    Fetch, PIECE_BYTES, Segment, Source, Transfer, TransferEngine, TransferError, copy_threads,
+    CopySource, Fetch, PIECE_BYTES, Segment, Transfer, TransferEngine, TransferError, copy_threads,
 };
 mod tensors;
-pub use tensors::{StoreUsage, Tensor, TensorKey, TensorStore, Wanted};
+pub use tensors::{TensorGuard, TensorKey, TensorStore, TensorStoreUsage, Wanted};
 mod comm;
-pub use comm::{CommError, CommIndex, CommLimits, CommStore, CommUsage, Held, Place};
+pub use comm::{
+    CommError, CommIndex, CommLimits, CommStore, CommUsage, IntermediateGuard, IntermediatePlace,
+};

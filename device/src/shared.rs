@@ -35,7 +35,7 @@ struct SharedRange {
 }
 
 /// A part that a block occupies. Its memory returns to the system on drop.
-pub(crate) struct Lease {
+pub(crate) struct BlockLease {
     memory: Arc<SharedMemory>,
     part: SharedRange,
 }
@@ -51,10 +51,10 @@ impl SharedMemory {
     }
 
     /// A part of `bytes` bytes, which are whole pages; `None` once the file is exhausted.
-    pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<Lease> {
+    pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Option<BlockLease> {
         let offset = self.end.fetch_add(bytes as u64, Ordering::Relaxed);
         let fits = offset.checked_add(bytes as u64).is_some_and(|end| end <= FILE_BYTES);
-        fits.then(|| Lease { memory: self.clone(), part: SharedRange { offset, bytes } })
+        fits.then(|| BlockLease { memory: self.clone(), part: SharedRange { offset, bytes } })
     }
 
     /// Offset of these bytes in the file, if they belong to a block.
@@ -77,7 +77,7 @@ impl SharedMemory {
     }
 }
 
-impl Lease {
+impl BlockLease {
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         self.memory.file.as_fd()
     }
@@ -98,7 +98,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for BlockLease {
     fn drop(&mut self) {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let SharedRange { offset, bytes } = self.part;

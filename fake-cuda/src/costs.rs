@@ -5,7 +5,7 @@ use crate::Fake;
 /// Accumulated time by category since the driver was opened. README.md has the prices and their
 /// sources.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Costs {
+pub struct DriverCosts {
     /// Creating, mapping, opening, unmapping and releasing device memory.
     pub mapping_ns: u64,
     /// Allocating and freeing pinned memory.
@@ -30,7 +30,7 @@ pub struct Costs {
 
 /// Threads that copy into pinned memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CopyThreads {
+pub struct CopyThreadCosts {
     /// Number of threads that copy at once.
     pub count: u64,
     /// Time to start or wake a thread for a piece.
@@ -43,9 +43,9 @@ pub struct CopyThreads {
 impl Fake {
     /// Costs of all calls so far.
     #[must_use]
-    pub fn costs(&self) -> Costs {
+    pub fn costs(&self) -> DriverCosts {
         let spent_ns = |calls: &[&str]| calls.iter().map(|call| self.count(&format!("ns of {call}"))).sum();
-        Costs {
+        DriverCosts {
             mapping_ns: spent_ns(&[
                 "cuMemCreate",
                 "cuMemMap",
@@ -72,7 +72,7 @@ impl Fake {
     }
 }
 
-impl Costs {
+impl DriverCosts {
     /// Costs since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -94,7 +94,7 @@ impl Costs {
     /// copies. After the first block, the host's copies overlap with the bus, and the slower of the
     /// two determines the time. The threads copy pieces of the same block, the first block first.
     #[must_use]
-    pub fn load_ns(&self, threads: CopyThreads) -> u64 {
+    pub fn load_ns(&self, threads: CopyThreadCosts) -> u64 {
         let mut first_ns = 0;
         let mut host_ns = 0;
         if self.host_copies > 0 {

@@ -11,7 +11,7 @@
 //!   driver's version must support, and its kernels.
 //! - Tests can make memory run out, launches fail and the bus slow.
 //! - Calls that are slow on a real driver accumulate costs, so that designs can be compared: see
-//!   [`Costs`].
+//!   [`DriverCosts`].
 //!
 //! Beside it is a `libnvidia-ml.so.1`, which reports the same GPUs as a real management library
 //! would. A `libcublasLt.so` of versions 12 and 13 computes matrix products in the order of the
@@ -26,7 +26,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a harness fails the test by panicking")]
 
 mod costs;
-pub use costs::{CopyThreads, Costs};
+pub use costs::{CopyThreadCosts, DriverCosts};
 
 mod fake;
 pub use fake::{Copied, Direction, Fake};

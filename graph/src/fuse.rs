@@ -19,7 +19,7 @@ mod strides;
 mod tree;
 
 use crate::GraphError;
-use crate::ir::{Graph, Source, ValueId};
+use crate::ir::{Graph, ValueId, ValueSource};
 
 impl Graph {
     /// Return the same computation in fewer operations.
@@ -57,8 +57,8 @@ impl Graph {
             maker.outputs.iter_mut().filter(|output| **output == Some(old)).for_each(|output| *output = None);
         }
         for (index, value) in (0..).zip(&mut self.values) {
-            if ValueId(index) == old || value.source == Source::View(old) {
-                value.source = Source::View(new);
+            if ValueId(index) == old || value.source == ValueSource::View(old) {
+                value.source = ValueSource::View(new);
             }
         }
     }

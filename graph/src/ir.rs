@@ -15,11 +15,11 @@ mod rows;
 
 pub use attention::{Attention, HEAD_DIM_MAX, Heads};
 pub use check::CheckError;
-pub use conv::{Conv, Coordinates, Lrn, Nearest, Pool, PoolKind, Resize, ResizeMode};
-pub use copy::{Copy, Gather, GatherElements, Layout, Part};
+pub use conv::{Conv, Coordinates, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode};
+pub use copy::{BlockLayout, Copy, CopyPart, Gather, GatherElements};
 pub use elementwise::{
-    Activation, Binary, Elementwise, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction, Lane, Program, ProgramError,
-    STACK_MAX, Scalar, Unary,
+    Activation, Binary, Elementwise, ElementwiseProgram, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction,
+    NumberType, ProgramError, STACK_MAX, Scalar, Unary,
 };
 pub use matmul::{BiasAxis, MatMul, Matrix};
 pub use op::Op;
@@ -39,21 +39,21 @@ pub struct ValueId(pub u32);
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Graph {
     /// All inputs, constants and results of nodes.
-    pub values: Vec<Value>,
+    pub values: Vec<GraphValue>,
     /// Operations in execution order.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<GraphNode>,
     /// Number of leading nodes that depend on no input. Their outputs can be kept between runs.
     pub prologue_len: usize,
     /// Values that each run receives, in the order of the model's signature, including inputs that
     /// are not read.
-    pub inputs: Vec<Port>,
+    pub inputs: Vec<GraphPort>,
     /// Values that each run returns, in the order of the model's signature.
-    pub outputs: Vec<Port>,
+    pub outputs: Vec<GraphPort>,
 }
 
 /// A named input or output of the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Port {
+pub struct GraphPort {
     /// The name in the signature.
     pub name: String,
     /// The value. Two outputs may share a value, and an output may be an input, a constant or a
@@ -63,21 +63,21 @@ pub struct Port {
 
 /// A buffer, or a view of one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Value {
+pub struct GraphValue {
     /// Name in the model, for messages only; not unique.
     pub name: String,
     /// Element type and dimensions.
     pub tensor: TensorType,
     /// Origin of the bytes.
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// Origin of a value's bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Source {
+pub enum ValueSource {
     /// Input of each run.
     Input,
-    /// One of the model's weights: an index into [`Model::weights`](crate::Model::weights). The
+    /// One of the model's weights: an index into [`Model::weights`](crate::OnnxModel::weights). The
     /// elements have the type in which the model stores the weight.
     Weight(u32),
     /// Little-endian elements, computed when the graph was made or written in the model's graph.
@@ -86,7 +86,7 @@ pub enum Source {
     Node {
         /// Index into [`Graph::nodes`].
         node: u32,
-        /// Index into [`Node::outputs`].
+        /// Index into [`GraphNode::outputs`].
         output: u32,
     },
     /// The bytes of another value, which is not a view, under other dimensions.
@@ -95,7 +95,7 @@ pub enum Source {
 
 /// One operation on values.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct GraphNode {
     /// Name of the ONNX node that it was made from (the last one, if several), for messages and
     /// traces.
     pub name: String,
@@ -107,7 +107,7 @@ pub struct Node {
     pub outputs: Vec<Option<ValueId>>,
 }
 
-impl Node {
+impl GraphNode {
     /// The operand at `place`.
     #[must_use]
     pub fn input(&self, place: usize) -> Option<ValueId> {
@@ -124,7 +124,7 @@ impl Node {
 impl Graph {
     /// The value at an id.
     #[must_use]
-    pub fn value(&self, id: ValueId) -> &Value {
+    pub fn value(&self, id: ValueId) -> &GraphValue {
         &self.values[id.0 as usize]
     }
 
@@ -132,7 +132,7 @@ impl Graph {
     #[must_use]
     pub fn buffer(&self, id: ValueId) -> ValueId {
         match self.value(id).source {
-            Source::View(of) => of,
+            ValueSource::View(of) => of,
             _ => id,
         }
     }
@@ -141,7 +141,7 @@ impl Graph {
     #[must_use]
     pub fn maker(&self, id: ValueId) -> Option<usize> {
         match self.value(self.buffer(id)).source {
-            Source::Node { node, .. } => Some(node as usize),
+            ValueSource::Node { node, .. } => Some(node as usize),
             _ => None,
         }
     }

@@ -4,12 +4,12 @@
 //! The crate consists of pure functions on plain data, without access to devices, files or threads.
 //! A model passes through them in this order:
 //!
-//! - [`Model::read`] checks a file and separates its weights ([`Model::without_weights`] omits
+//! - [`OnnxModel::read`] checks a file and separates its weights ([`OnnxModel::without_weights`] omits
 //!   them).
-//! - [`Model::specialise`] fixes the shapes of the inputs, folds computations on shapes and
+//! - [`OnnxModel::specialise`] fixes the shapes of the inputs, folds computations on shapes and
 //!   constants, and returns a [`Graph`] of device operations ([`Op`]).
 //! - [`Graph::fuse`] fuses neighbouring operations.
-//! - [`Model::with_weights_as`] and [`Graph::in_storage`] optionally store floats in 16 bits.
+//! - [`OnnxModel::with_weights_as`] and [`Graph::in_storage`] optionally store floats in 16 bits.
 //! - [`MemoryPlan`] assigns an address to every value.
 //!
 //! [`mod@reference`] interprets a graph on the CPU. The results of a device must agree with it.
@@ -38,8 +38,8 @@ mod onnx;
 
 mod model;
 pub use model::{
-    FILE_BYTES_MAX, INLINE_BYTES_MAX, INLINE_INTEGER_BYTES_MAX, Model, NAME_BYTES_MAX, NODES_MAX, OPSETS,
-    PLACES_MAX, PORTS_MAX, Separated, WEIGHTS_MAX, Weight, WeightData, WeightFile,
+    FILE_BYTES_MAX, INLINE_BYTES_MAX, INLINE_INTEGER_BYTES_MAX, ModelWeight, NAME_BYTES_MAX, NODES_MAX,
+    OPSETS, OnnxModel, PLACES_MAX, PORTS_MAX, Separated, WEIGHTS_MAX, WeightData, WeightFile,
 };
 
 mod tensor_type;
@@ -47,11 +47,11 @@ pub use tensor_type::{RANK_MAX, TensorType, TypeError, VALUE_BYTES_MAX, row_majo
 
 mod ir;
 pub use ir::{
-    Activation, ArgReduce, Attention, BiasAxis, Binary, CheckError, Conv, Coordinates, Copy, CumSum,
-    DIMS_MAX, Elementwise, Gather, GatherElements, Graph, HEAD_DIM_MAX, Heads, INPUTS_MAX, INSTRUCTIONS_MAX,
-    Instruction, Lane, LayerNorm, Layout, Lrn, Mask, MatMul, Matrix, Nearest, Node, Op, Part, Pool, PoolKind,
-    Port, Program, ProgramError, Reduce, ReduceKind, Resize, ResizeMode, STACK_MAX, Scalar, Softmax, Source,
-    TopK, Unary, Value, ValueId,
+    Activation, ArgReduce, Attention, BiasAxis, Binary, BlockLayout, CheckError, Conv, Coordinates, Copy,
+    CopyPart, CumSum, DIMS_MAX, Elementwise, ElementwiseProgram, Gather, GatherElements, Graph, GraphNode,
+    GraphPort, GraphValue, HEAD_DIM_MAX, Heads, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction, LayerNorm, Lrn,
+    Mask, MatMul, Matrix, Nearest, NumberType, Op, PoolKind, Pooling, ProgramError, Reduce, ReduceKind,
+    Resize, ResizeMode, STACK_MAX, Scalar, Softmax, TopK, Unary, ValueId, ValueSource,
 };
 
 mod lower;
@@ -64,6 +64,6 @@ mod fuse;
 mod storage;
 
 mod plan;
-pub use plan::{ALIGNMENT_BYTES, Block, MemoryPlan, Packed, Place, pack};
+pub use plan::{ALIGNMENT_BYTES, MemoryPlan, Packed, PlannedBlock, ValuePlace, pack};
 
 pub mod reference;

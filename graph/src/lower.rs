@@ -1,4 +1,4 @@
-//! Lowering of a model with given input shapes to device operations: [`Model::specialise`].
+//! Lowering of a model with given input shapes to device operations: [`OnnxModel::specialise`].
 //!
 //! Nodes are lowered in order. Each operator has a function, in one of the submodules, that turns a
 //! call of the operator into device operations. Operations with known operands are folded at once
@@ -28,11 +28,11 @@ pub(crate) use emit::elementwise_over;
 pub(crate) use matmul::BATCH_DIMS_MAX;
 pub use operators::{Operator, operators};
 
-use crate::ir::{Graph, Port, Source, Value, ValueId};
-use crate::model::{Dim, Input};
-use crate::reference::Tensor;
-use crate::{GraphError, Model, TensorType, onnx};
-use call::Call;
+use crate::ir::{Graph, GraphPort, GraphValue, ValueId, ValueSource};
+use crate::model::{DeclaredDim, ModelInput};
+use crate::reference::ReferenceTensor;
+use crate::{GraphError, OnnxModel, TensorType, onnx};
+use call::LoweringCall;
 use emit::CONSTANT_BYTES_MAX;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use weir_types::Shape;
@@ -41,8 +41,8 @@ use weir_types::Shape;
 /// unsupported output.
 type Made = Result<Vec<Option<ValueId>>, GraphError>;
 
-impl Model {
-    /// Nodes that are not supported for any shape, each as the error that [`Model::specialise`]
+impl OnnxModel {
+    /// Nodes that are not supported for any shape, each as the error that [`OnnxModel::specialise`]
     /// would return: the operator is unknown, or it does not make an output that the model uses.
     #[must_use]
     pub fn unsupported(&self) -> Vec<GraphError> {
@@ -73,10 +73,10 @@ impl Model {
         let inputs = self.bind(shapes)?;
         let mut lowering = Lowering::new(self);
         for (input, tensor) in self.inputs.iter().zip(inputs) {
-            lowering.given(&input.name, tensor, Source::Input);
+            lowering.given(&input.name, tensor, ValueSource::Input);
         }
         for (index, weight) in (0_u32..).zip(self.weights()) {
-            lowering.given(&weight.name, weight.tensor.clone(), Source::Weight(index));
+            lowering.given(&weight.name, weight.tensor.clone(), ValueSource::Weight(index));
         }
         for node in &self.graph.nodes {
             lowering.node(node)?;
@@ -108,14 +108,14 @@ impl Model {
     }
 }
 
-impl Input {
+impl ModelInput {
     /// Whether the input accepts these dimensions. `symbols` maps the names of dimensions to the
     /// sizes bound so far.
     fn takes<'a>(&'a self, dims: &[usize], symbols: &mut HashMap<&'a str, usize>) -> bool {
-        let takes = |(dim, size): (&'a Dim, &usize)| match dim {
-            Dim::Fixed(fixed) => fixed == size,
-            Dim::Symbol(symbol) => symbols.entry(symbol).or_insert(*size) == size,
-            Dim::Any => true,
+        let takes = |(dim, size): (&'a DeclaredDim, &usize)| match dim {
+            DeclaredDim::Fixed(fixed) => fixed == size,
+            DeclaredDim::Symbol(symbol) => symbols.entry(symbol).or_insert(*size) == size,
+            DeclaredDim::Any => true,
         };
         self.dims.len() == dims.len() && self.dims.iter().zip(dims).all(takes)
     }
@@ -123,12 +123,12 @@ impl Input {
 
 /// Graph under construction.
 pub(crate) struct Lowering<'m> {
-    model: &'m Model,
+    model: &'m OnnxModel,
     graph: Graph,
     /// Values by their names in the model.
     names: HashMap<String, ValueId>,
     /// Contents of known buffers, cached on first use.
-    known: HashMap<ValueId, Tensor>,
+    known: HashMap<ValueId, ReferenceTensor>,
     /// Total bytes of the constants made so far.
     constant_bytes: usize,
     /// Total elements read and written by constant folding so far.
@@ -138,25 +138,25 @@ pub(crate) struct Lowering<'m> {
 }
 
 impl<'m> Lowering<'m> {
-    fn new(model: &'m Model) -> Self {
+    fn new(model: &'m OnnxModel) -> Self {
         let (graph, names, known, title) = Default::default();
         Self { model, graph, names, known, constant_bytes: 0, folded_elements: 0, title }
     }
 
-    fn given(&mut self, name: &str, tensor: TensorType, source: Source) {
-        let is_input = source == Source::Input;
+    fn given(&mut self, name: &str, tensor: TensorType, source: ValueSource) {
+        let is_input = source == ValueSource::Input;
         let id = self.value(tensor, source);
         self.graph.values[id.0 as usize].name = name.to_owned();
         self.names.insert(name.to_owned(), id);
         if is_input {
-            self.graph.inputs.push(Port { name: name.to_owned(), value: id });
+            self.graph.inputs.push(GraphPort { name: name.to_owned(), value: id });
         }
     }
 
     /// Add a value to the graph.
-    fn value(&mut self, tensor: TensorType, source: Source) -> ValueId {
+    fn value(&mut self, tensor: TensorType, source: ValueSource) -> ValueId {
         let id = ValueId(u32::try_from(self.graph.values.len()).unwrap_or(u32::MAX));
-        self.graph.values.push(Value { name: String::new(), tensor, source });
+        self.graph.values.push(GraphValue { name: String::new(), tensor, source });
         id
     }
 
@@ -164,7 +164,7 @@ impl<'m> Lowering<'m> {
         node.title().clone_into(&mut self.title);
         let operator = operators::find(node).ok_or_else(|| operators::unknown(node))?;
         let inputs = node.inputs.iter().map(|name| self.names.get(name).copied()).collect();
-        let call = Call { node, inputs, opset: self.model.opset() };
+        let call = LoweringCall { node, inputs, opset: self.model.opset() };
         if let Some(name) =
             node.inputs.iter().find(|name| !name.is_empty() && !self.names.contains_key(*name))
         {
@@ -208,7 +208,7 @@ impl<'m> Lowering<'m> {
                 let why = format!("its output {:?} is declared {}, but is {made}", port.name, port.datatype);
                 return Err(GraphError::Malformed(why));
             }
-            self.graph.outputs.push(Port { name: port.name.clone(), value: id });
+            self.graph.outputs.push(GraphPort { name: port.name.clone(), value: id });
         }
         self.graph.tidy();
         self.graph.check()?;
@@ -252,7 +252,7 @@ mod tests {
             let graph = onnx::Graph { nodes: vec![relu], inputs, outputs, ..Default::default() };
             let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
             let model = onnx::Model { graph: Some(graph), opset_imports: vec![opset], ..Default::default() };
-            let model = Model::read(model.encode_to_vec().into()).unwrap();
+            let model = OnnxModel::read(model.encode_to_vec().into()).unwrap();
             model.specialise(&[Shape::new(&shape).unwrap()]).is_ok()
         };
         for (names, is_taken) in
@@ -264,7 +264,7 @@ mod tests {
 
     /// A model of one node with float inputs `i0`, `i1`... and the outputs `o0`, `o1`..., of which
     /// the last is the model's, or the input of a `Neg` whose output is the model's.
-    fn model_of_output(operator: &str, inputs: usize, place: usize, is_read: bool) -> Model {
+    fn model_of_output(operator: &str, inputs: usize, place: usize, is_read: bool) -> OnnxModel {
         let port = |name: String| onnx::ValueInfo {
             name,
             value_type: Some(onnx::ValueType {
@@ -299,7 +299,7 @@ mod tests {
         let opset = |domain: &str, version| onnx::OperatorSet { domain: domain.to_owned(), version };
         let opset_imports = vec![opset("", 17), opset("com.microsoft", 1)];
         let model = onnx::Model { graph: Some(graph), opset_imports, ..Default::default() };
-        Model::read(model.encode_to_vec().into()).unwrap()
+        OnnxModel::read(model.encode_to_vec().into()).unwrap()
     }
 
     #[test]
@@ -379,7 +379,7 @@ mod tests {
         }
         let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
         let model = onnx::Model { graph: Some(graph), opset_imports: vec![opset], ..Default::default() };
-        let error = Model::read(model.encode_to_vec().into()).unwrap().specialise(&[]).unwrap_err();
+        let error = OnnxModel::read(model.encode_to_vec().into()).unwrap().specialise(&[]).unwrap_err();
         assert!(matches!(error, GraphError::Limit { max: CONSTANT_BYTES_MAX, .. }), "{error}");
     }
 }

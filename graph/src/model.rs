@@ -1,4 +1,4 @@
-//! A checked model as its file defines it: [`Model`].
+//! A checked model as its file defines it: [`OnnxModel`].
 
 mod functions;
 mod order;
@@ -8,7 +8,7 @@ mod weights;
 pub(crate) use weights::{attribute_tensor, element_type};
 
 pub use skeleton::{Separated, WeightFile};
-pub use weights::{INLINE_BYTES_MAX, INLINE_INTEGER_BYTES_MAX, Weight, WeightData};
+pub use weights::{INLINE_BYTES_MAX, INLINE_INTEGER_BYTES_MAX, ModelWeight, WeightData};
 
 use crate::{GraphError, onnx};
 use bytes::Bytes;
@@ -35,45 +35,46 @@ pub const NAME_BYTES_MAX: usize = 4_096;
 
 /// A model, read and checked, for any shapes of its inputs.
 #[derive(Debug, Clone)]
-pub struct Model {
+pub struct OnnxModel {
     /// Nodes in execution order. `weights` holds the initialisers and constants.
     pub(crate) graph: onnx::Graph,
     /// Version of ONNX's operator set that the model uses.
     pub(crate) opset: i64,
     /// Inputs of a run, with shapes where the file states them.
-    pub(crate) inputs: Vec<Input>,
+    pub(crate) inputs: Vec<ModelInput>,
     signature: Signature,
-    weights: Vec<Weight>,
+    weights: Vec<ModelWeight>,
 }
 
 /// One input, with symbolic dimensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Input {
+pub(crate) struct ModelInput {
     pub(crate) name: String,
     pub(crate) element_type: ElementType,
-    pub(crate) dims: Vec<Dim>,
+    pub(crate) dims: Vec<DeclaredDim>,
 }
 
 /// Size of a dimension as the file declares it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Dim {
+pub(crate) enum DeclaredDim {
     Fixed(usize),
     /// All dimensions with this name have the same size.
     Symbol(String),
     Any,
 }
 
-impl Model {
+impl OnnxModel {
     /// Read an ONNX file. Weights share the file's memory.
     ///
     /// Rejects unreadable files, models over a limit, and features that no device supports: weights
-    /// in other files, sparse weights, and training. [`Model::unsupported`] lists unsupported
+    /// in other files, sparse weights, and training. [`OnnxModel::unsupported`] lists unsupported
     /// operators.
     pub fn read(file: Bytes) -> Result<Self, GraphError> {
         Self::from_file(file, false)
     }
 
-    /// Read a skeleton that [`Model::without_weights`] wrote: large weights are known by hash only.
+    /// Read a skeleton that [`OnnxModel::without_weights`] wrote: large weights are known by hash
+    /// only.
     pub fn read_skeleton(skeleton: Bytes) -> Result<Self, GraphError> {
         Self::from_file(skeleton, true)
     }
@@ -96,7 +97,7 @@ impl Model {
         let inputs = inputs(&graph, &weights)?;
         graph.nodes = order::ordered(graph.nodes, names_given(&inputs, &weights)?, &graph.outputs)?;
         let signature =
-            Signature { inputs: inputs.iter().map(Input::port).collect(), outputs: outputs(&graph)? };
+            Signature { inputs: inputs.iter().map(ModelInput::port).collect(), outputs: outputs(&graph)? };
         Ok(Self { graph, opset, inputs, signature, weights })
     }
 
@@ -107,9 +108,9 @@ impl Model {
     }
 
     /// Weights: initialisers, and constants among the nodes.
-    /// [`Source::Weight`](crate::Source::Weight) is an index into this slice.
+    /// [`Source::Weight`](crate::ValueSource::Weight) is an index into this slice.
     #[must_use]
-    pub fn weights(&self) -> &[Weight] {
+    pub fn weights(&self) -> &[ModelWeight] {
         &self.weights
     }
 
@@ -151,11 +152,11 @@ impl Model {
     }
 }
 
-impl Input {
+impl ModelInput {
     fn port(&self) -> Port {
-        let size = |dim: &Dim| match dim {
-            Dim::Fixed(size) => u32::try_from(*size).ok(),
-            Dim::Symbol(_) | Dim::Any => None,
+        let size = |dim: &DeclaredDim| match dim {
+            DeclaredDim::Fixed(size) => u32::try_from(*size).ok(),
+            DeclaredDim::Symbol(_) | DeclaredDim::Any => None,
         };
         Port {
             name: self.name.clone(),
@@ -201,7 +202,7 @@ fn check_node(node: &onnx::Node) -> Result<(), GraphError> {
     Ok(())
 }
 
-fn inputs(graph: &onnx::Graph, weights: &[Weight]) -> Result<Vec<Input>, GraphError> {
+fn inputs(graph: &onnx::Graph, weights: &[ModelWeight]) -> Result<Vec<ModelInput>, GraphError> {
     // Until version 4 of the format, initialisers were also listed as inputs.
     let defaults: HashSet<&str> = weights.iter().map(|weight| weight.name.as_str()).collect();
     let given: Vec<_> = graph.inputs.iter().filter(|port| !defaults.contains(port.name.as_str())).collect();
@@ -209,7 +210,7 @@ fn inputs(graph: &onnx::Graph, weights: &[Weight]) -> Result<Vec<Input>, GraphEr
     given.into_iter().map(input).collect()
 }
 
-fn input(info: &onnx::ValueInfo) -> Result<Input, GraphError> {
+fn input(info: &onnx::ValueInfo) -> Result<ModelInput, GraphError> {
     let (element_type, shape) = dense(info)?;
     let Some(shape) = shape else {
         return Err(GraphError::Refused(format!(
@@ -219,14 +220,14 @@ fn input(info: &onnx::ValueInfo) -> Result<Input, GraphError> {
     };
     let dims = shape.dims.iter().map(|dim| match (dim.size, &dim.symbol) {
         (Some(size), _) if size >= 0 => u32::try_from(size)
-            .map(|size| Dim::Fixed(size as usize))
+            .map(|size| DeclaredDim::Fixed(size as usize))
             .map_err(|_| GraphError::malformed(format!("input {:?} has a dimension of {size}", info.name))),
-        (None, Some(symbol)) if is_identifier(symbol) => Ok(Dim::Symbol(symbol.clone())),
-        _ => Ok(Dim::Any),
+        (None, Some(symbol)) if is_identifier(symbol) => Ok(DeclaredDim::Symbol(symbol.clone())),
+        _ => Ok(DeclaredDim::Any),
     });
-    let dims: Vec<Dim> = dims.collect::<Result<_, _>>()?;
+    let dims: Vec<DeclaredDim> = dims.collect::<Result<_, _>>()?;
     GraphError::limit("dimensions of an input", dims.len(), crate::tensor_type::RANK_MAX)?;
-    Ok(Input { name: info.name.clone(), element_type, dims })
+    Ok(ModelInput { name: info.name.clone(), element_type, dims })
 }
 
 /// Whether the format allows this name for a dimension. Some exporters write `?` or `-1` for every
@@ -258,10 +259,13 @@ fn dense(info: &onnx::ValueInfo) -> Result<(ElementType, Option<&onnx::Shape>), 
 }
 
 /// Names that exist before the first node, inputs and weights; an error for a duplicate.
-fn names_given(inputs: &[Input], weights: &[Weight]) -> Result<HashMap<String, order::Maker>, GraphError> {
+fn names_given(
+    inputs: &[ModelInput],
+    weights: &[ModelWeight],
+) -> Result<HashMap<String, order::Producer>, GraphError> {
     let mut given = HashMap::new();
     for name in inputs.iter().map(|input| &input.name).chain(weights.iter().map(|weight| &weight.name)) {
-        if given.insert(name.clone(), order::Maker::Given).is_some() {
+        if given.insert(name.clone(), order::Producer::Given).is_some() {
             return Err(GraphError::malformed(format!("{name:?} is given twice")));
         }
     }

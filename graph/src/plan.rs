@@ -2,9 +2,9 @@
 
 mod pack;
 
-pub use pack::{ALIGNMENT_BYTES, Block, Packed, pack};
+pub use pack::{ALIGNMENT_BYTES, Packed, PlannedBlock, pack};
 
-use crate::ir::{Elementwise, Graph, Node, Op, Source, ValueId};
+use crate::ir::{Elementwise, Graph, GraphNode, Op, ValueId, ValueSource};
 use crate::tensor_type::row_major;
 
 /// Place of each value of a graph in memory. The same graph always gets the same plan.
@@ -18,12 +18,12 @@ pub struct MemoryPlan {
     pub arena_bytes: usize,
     /// Size of the region that holds results of the prologue and lives as long as the graph.
     pub resident_bytes: usize,
-    places: Vec<Place>,
+    places: Vec<ValuePlace>,
 }
 
 /// Place of a value in memory. Offsets are multiples of [`ALIGNMENT_BYTES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ValuePlace {
     /// In the arena.
     Arena {
         /// Offset in bytes from the start of the arena.
@@ -65,12 +65,12 @@ impl MemoryPlan {
         for (node, id) in graph.inputs.iter().map(|port| (None, port.value)).chain(written) {
             let Some(life) = lives[id.0 as usize] else { continue };
             let bytes = graph.value(id).tensor.bytes();
-            let block = Block { bytes, first: life.first, last: life.last };
+            let block = PlannedBlock { bytes, first: life.first, last: life.last };
             let list = if life.stays { &mut resident } else { &mut arena };
             let taken = node.filter(|_| !life.stays).and_then(|node| giver(graph, node, &lives));
             let index = match taken.and_then(|giver| block_of[giver.0 as usize]) {
                 Some(index) => {
-                    list[index] = Block { last: life.last, ..list[index] };
+                    list[index] = PlannedBlock { last: life.last, ..list[index] };
                     index
                 }
                 None => {
@@ -81,7 +81,7 @@ impl MemoryPlan {
             block_of[id.0 as usize] = Some(index);
         }
         // Resident buffers live forever, so none shares memory with another.
-        resident.iter_mut().for_each(|block: &mut Block| (block.first, block.last) = (0, usize::MAX));
+        resident.iter_mut().for_each(|block: &mut PlannedBlock| (block.first, block.last) = (0, usize::MAX));
         let arena = pack(&arena);
         let resident = pack(&resident);
         let place = |id: ValueId| {
@@ -91,10 +91,10 @@ impl MemoryPlan {
             let offset =
                 || block_of[buffer.0 as usize].and_then(|index| offsets.get(index)).copied().unwrap_or(0);
             match graph.value(buffer).source {
-                Source::Weight(index) => Place::Weight(index),
-                Source::Constant(_) => Place::Constant(buffer),
-                _ if stays => Place::Resident { offset: offset() },
-                _ => Place::Arena { offset: offset() },
+                ValueSource::Weight(index) => ValuePlace::Weight(index),
+                ValueSource::Constant(_) => ValuePlace::Constant(buffer),
+                _ if stays => ValuePlace::Resident { offset: offset() },
+                _ => ValuePlace::Arena { offset: offset() },
             }
         };
         let places = graph.ids().map(place).collect();
@@ -103,7 +103,7 @@ impl MemoryPlan {
 
     /// Place of a value of the graph.
     #[must_use]
-    pub fn place(&self, id: ValueId) -> Place {
+    pub fn place(&self, id: ValueId) -> ValuePlace {
         self.places[id.0 as usize]
     }
 }
@@ -138,14 +138,14 @@ fn lives(graph: &Graph) -> Vec<Option<Life>> {
 /// of its elements is read only where the output element is written.
 ///
 /// Inputs are never reused, so that a caller can read them again.
-fn giver(graph: &Graph, node: &Node, lives: &[Option<Life>]) -> Option<ValueId> {
+fn giver(graph: &Graph, node: &GraphNode, lives: &[Option<Life>]) -> Option<ValueId> {
     let Op::Elementwise(op) = &node.op else { return None };
     let output = node.output(0)?;
     let step = graph.maker(output)?;
     let is_given = |buffer: ValueId| {
         let life = lives[buffer.0 as usize];
         let dies = life.is_some_and(|life| life.last == step && !life.stays);
-        let is_made = matches!(graph.value(buffer).source, Source::Node { .. });
+        let is_made = matches!(graph.value(buffer).source, ValueSource::Node { .. });
         let size = |id: ValueId| (graph.value(id).tensor.bytes(), graph.value(id).tensor.elements());
         dies && is_made && size(buffer) == size(output) && reads_in_step(graph, node, op, buffer)
     };
@@ -153,7 +153,7 @@ fn giver(graph: &Graph, node: &Node, lives: &[Option<Life>]) -> Option<ValueId> 
 }
 
 /// Whether a node reads a buffer only at the element that it writes.
-fn reads_in_step(graph: &Graph, node: &Node, op: &Elementwise, buffer: ValueId) -> bool {
+fn reads_in_step(graph: &Graph, node: &GraphNode, op: &Elementwise, buffer: ValueId) -> bool {
     let in_step = row_major(&op.dims);
     let operands = node.inputs.iter().zip(&op.strides);
     operands.filter(|(id, _)| id.is_some_and(|id| graph.buffer(id) == buffer)).all(|(_, strides)| {

@@ -20,10 +20,10 @@ mod tensor;
 pub use distance::{distance, spread};
 pub(crate) use elementwise::float;
 pub(crate) use numbers::activate;
-pub use tensor::{Data, Tensor};
+pub use tensor::{ReferenceData, ReferenceTensor};
 
 use crate::TensorType;
-use crate::ir::{Graph, Op, Scalar, Source, ValueId};
+use crate::ir::{Graph, Op, Scalar, ValueId, ValueSource};
 use std::sync::Arc;
 
 /// Reason why a graph did not run.
@@ -61,14 +61,14 @@ pub enum ReferenceError {
 /// `weight` returns the model's weight at an index, as the file has it.
 pub fn run(
     graph: &Graph,
-    inputs: &[Tensor],
-    weight: &dyn Fn(u32) -> Option<Tensor>,
-) -> Result<Vec<Tensor>, ReferenceError> {
+    inputs: &[ReferenceTensor],
+    weight: &dyn Fn(u32) -> Option<ReferenceTensor>,
+) -> Result<Vec<ReferenceTensor>, ReferenceError> {
     if inputs.len() != graph.inputs.len() {
         return Err(ReferenceError::Inputs { given: inputs.len(), wanted: graph.inputs.len() });
     }
     let mut memory =
-        Memory { graph, values: vec![None; graph.values.len()], readers: readers(graph), weight };
+        ReferenceMemory { graph, values: vec![None; graph.values.len()], readers: readers(graph), weight };
     for (port, input) in graph.inputs.iter().zip(inputs) {
         let wanted = &graph.value(port.value).tensor;
         if input.tensor() != wanted {
@@ -80,7 +80,7 @@ pub fn run(
         memory.values[port.value.0 as usize] = Some(input.clone());
     }
     for node in &graph.nodes {
-        let operands: Vec<Option<Tensor>> =
+        let operands: Vec<Option<ReferenceTensor>> =
             node.inputs.iter().map(|id| id.map(|id| memory.get(id)).transpose()).collect::<Result<_, _>>()?;
         let types: Vec<Option<&TensorType>> =
             node.outputs.iter().map(|id| id.map(|id| &graph.value(id).tensor)).collect();
@@ -97,12 +97,12 @@ pub fn run(
 }
 
 /// Computed values that are still needed.
-struct Memory<'a> {
+struct ReferenceMemory<'a> {
     graph: &'a Graph,
-    values: Vec<Option<Tensor>>,
+    values: Vec<Option<ReferenceTensor>>,
     /// Number of remaining reads of each buffer.
     readers: Vec<usize>,
-    weight: &'a dyn Fn(u32) -> Option<Tensor>,
+    weight: &'a dyn Fn(u32) -> Option<ReferenceTensor>,
 }
 
 fn readers(graph: &Graph) -> Vec<usize> {
@@ -114,15 +114,15 @@ fn readers(graph: &Graph) -> Vec<usize> {
     readers
 }
 
-impl Memory<'_> {
-    fn get(&self, id: ValueId) -> Result<Tensor, ReferenceError> {
+impl ReferenceMemory<'_> {
+    fn get(&self, id: ValueId) -> Result<ReferenceTensor, ReferenceError> {
         let value = self.graph.value(id);
         let buffer = self.graph.value(self.graph.buffer(id));
         let held = self.values[self.graph.buffer(id).0 as usize].clone();
         let tensor = match (&buffer.source, held) {
             (_, Some(held)) => Some(held),
-            (Source::Constant(bytes), None) => Tensor::from_bytes(buffer.tensor.clone(), bytes),
-            (Source::Weight(index), None) => {
+            (ValueSource::Constant(bytes), None) => ReferenceTensor::from_bytes(buffer.tensor.clone(), bytes),
+            (ValueSource::Weight(index), None) => {
                 let tensor = (self.weight)(*index).ok_or(ReferenceError::Weight(*index))?;
                 tensor.in_elements(buffer.tensor.element_type())
             }
@@ -146,12 +146,12 @@ impl Memory<'_> {
 /// Run one operation on whole tensors; `None` if operands are missing or do not fit.
 pub(crate) fn run_op(
     op: &Op,
-    operands: &[Option<Tensor>],
+    operands: &[Option<ReferenceTensor>],
     types: &[Option<&TensorType>],
-) -> Option<Vec<Option<Tensor>>> {
+) -> Option<Vec<Option<ReferenceTensor>>> {
     let operand = |place: usize| operands.get(place).and_then(Option::as_ref);
     let first = (*types.first()?)?;
-    let one = |tensor: Tensor| Some(vec![Some(tensor)]);
+    let one = |tensor: ReferenceTensor| Some(vec![Some(tensor)]);
     match op {
         Op::Conv(conv) => one(conv::conv(conv, &operand, first)?),
         Op::Pool(pool) => one(conv::pool(pool, operand(0)?, first)?),
@@ -173,18 +173,18 @@ pub(crate) fn run_op(
     }
 }
 
-fn fill(scalar: Scalar, tensor: &TensorType) -> Tensor {
+fn fill(scalar: Scalar, tensor: &TensorType) -> ReferenceTensor {
     let elements = tensor.elements();
     match scalar {
-        Scalar::Float(number) => Tensor::floats(tensor.clone(), vec![number; elements]),
-        Scalar::Integer(number) => Tensor::integers(tensor.clone(), vec![number; elements]),
+        Scalar::Float(number) => ReferenceTensor::floats(tensor.clone(), vec![number; elements]),
+        Scalar::Integer(number) => ReferenceTensor::integers(tensor.clone(), vec![number; elements]),
     }
 }
 
 /// Elements of an optional float operand.
-fn floats(tensor: Option<&Tensor>) -> Option<Arc<Vec<f32>>> {
+fn floats(tensor: Option<&ReferenceTensor>) -> Option<Arc<Vec<f32>>> {
     match tensor?.data() {
-        Data::Floats(floats) => Some(floats.clone()),
-        Data::Integers(_) => None,
+        ReferenceData::Floats(floats) => Some(floats.clone()),
+        ReferenceData::Integers(_) => None,
     }
 }

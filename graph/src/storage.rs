@@ -1,10 +1,11 @@
 //! Graphs with floats stored in half precision: [`Graph::in_storage`].
 
 use crate::ir::{
-    Conv, Elementwise, Graph, Instruction, Lane, MatMul, Node, Op, Program, Source, Value, ValueId,
+    Conv, Elementwise, ElementwiseProgram, Graph, GraphNode, GraphValue, Instruction, MatMul, NumberType, Op,
+    ValueId, ValueSource,
 };
-use crate::reference::Tensor;
-use crate::{GraphError, Model};
+use crate::reference::ReferenceTensor;
+use crate::{GraphError, OnnxModel};
 use std::collections::HashMap;
 use weir_types::ElementType;
 
@@ -13,9 +14,9 @@ impl Graph {
     /// and outputs keep their types. So do channel vectors (factors and summands of convolutions
     /// and products), which are small and affect accuracy the most.
     ///
-    /// Weights that the model stores in another type ([`Model::with_weights_as`]) are converted
+    /// Weights that the model stores in another type ([`OnnxModel::with_weights_as`]) are converted
     /// before the first run, as part of the prologue. Call it after [`Graph::fuse`].
-    pub fn in_storage(mut self, model: &Model, storage: ElementType) -> Result<Self, GraphError> {
+    pub fn in_storage(mut self, model: &OnnxModel, storage: ElementType) -> Result<Self, GraphError> {
         if !matches!(storage, ElementType::Fp16 | ElementType::Bf16) {
             return Err(GraphError::Refused(format!("values kept as {storage}")));
         }
@@ -44,9 +45,9 @@ impl Graph {
     /// Buffers that keep their type: inputs, values that are not fp32, and values that are only
     /// used as channel vectors.
     fn kept(&self) -> Vec<bool> {
-        let is_fp32 = |value: &Value| value.tensor.element_type() == ElementType::Fp32;
+        let is_fp32 = |value: &GraphValue| value.tensor.element_type() == ElementType::Fp32;
         let mut keeps: Vec<bool> =
-            self.values.iter().map(|value| !is_fp32(value) || value.source == Source::Input).collect();
+            self.values.iter().map(|value| !is_fp32(value) || value.source == ValueSource::Input).collect();
         // Whether all readers of a buffer take it as a vector. Nodes are visited in reverse, so
         // readers are decided before their operands.
         let mut is_read = vec![false; self.values.len()];
@@ -67,7 +68,7 @@ impl Graph {
         for id in self.ids() {
             let is_made_by_any = match self.value(id).source {
                 // Other operations make outputs of the type of their operands.
-                Source::Node { node, .. } => {
+                ValueSource::Node { node, .. } => {
                     matches!(self.nodes[node as usize].op, Op::Elementwise(_) | Op::Fill(_))
                 }
                 _ => true,
@@ -82,8 +83,8 @@ impl Graph {
         let value = &mut self.values[id.0 as usize];
         let tensor =
             value.tensor.with_elements(storage).map_err(|error| GraphError::value(&value.name, &error))?;
-        if let Source::Constant(bytes) = &mut value.source {
-            let converted = Tensor::from_bytes(value.tensor.clone(), bytes)
+        if let ValueSource::Constant(bytes) = &mut value.source {
+            let converted = ReferenceTensor::from_bytes(value.tensor.clone(), bytes)
                 .and_then(|tensor| tensor.in_elements(storage));
             *bytes = converted.map(|tensor| tensor.to_bytes()).unwrap_or_default().into();
         }
@@ -93,7 +94,7 @@ impl Graph {
 }
 
 /// Whether an operand is a channel vector.
-fn is_vector_of(node: &Node, place: usize) -> bool {
+fn is_vector_of(node: &GraphNode, place: usize) -> bool {
     match node.op {
         Op::Conv(_) => [Conv::BIAS, Conv::SCALE, Conv::SHIFT].contains(&place),
         Op::MatMul(_) => place == MatMul::BIAS,
@@ -118,20 +119,22 @@ impl Caster {
         let elements = value.tensor.elements();
         let tensor = value.tensor.with_elements(to).map_err(|error| GraphError::value(&name, &error))?;
         let made = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
-        let source = Source::Node { node: u32::try_from(graph.nodes.len()).unwrap_or(u32::MAX), output: 0 };
-        graph.values.push(Value { name: name.clone(), tensor, source });
-        let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
+        let source =
+            ValueSource::Node { node: u32::try_from(graph.nodes.len()).unwrap_or(u32::MAX), output: 0 };
+        graph.values.push(GraphValue { name: name.clone(), tensor, source });
+        let program =
+            ElementwiseProgram { lane: NumberType::Float, instructions: vec![Instruction::Load(0)] };
         let op = Op::Elementwise(Elementwise { program, dims: vec![elements], strides: vec![vec![1]] });
-        graph.nodes.push(Node { name, op, inputs: vec![Some(id)], outputs: vec![Some(made)] });
+        graph.nodes.push(GraphNode { name, op, inputs: vec![Some(id)], outputs: vec![Some(made)] });
         self.names.insert(id, made);
         Ok(made)
     }
 
     /// Give weights the type in which they are stored, and convert them where the graph needs
     /// another type.
-    fn weights(&mut self, graph: &mut Graph, model: &Model) -> Result<(), GraphError> {
+    fn weights(&mut self, graph: &mut Graph, model: &OnnxModel) -> Result<(), GraphError> {
         for id in graph.ids() {
-            let Source::Weight(index) = graph.value(id).source else { continue };
+            let ValueSource::Weight(index) = graph.value(id).source else { continue };
             let Some(weight) = model.weights().get(index as usize) else { continue };
             let wanted = graph.value(id).tensor.element_type();
             if weight.stored_as == wanted {
@@ -171,7 +174,7 @@ impl Caster {
             }
             let stored = self.cast(graph, input, storage)?;
             let views: Vec<ValueId> =
-                graph.ids().filter(|id| graph.value(*id).source == Source::View(input)).collect();
+                graph.ids().filter(|id| graph.value(*id).source == ValueSource::View(input)).collect();
             let mut renamed = HashMap::from([(input, stored)]);
             for view in views {
                 let value = graph.value(view);
@@ -179,7 +182,8 @@ impl Caster {
                     .tensor
                     .with_elements(storage)
                     .map_err(|error| GraphError::value(&value.name, &error))?;
-                let of_stored = Value { name: value.name.clone(), tensor, source: Source::View(stored) };
+                let of_stored =
+                    GraphValue { name: value.name.clone(), tensor, source: ValueSource::View(stored) };
                 renamed.insert(view, ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX)));
                 graph.values.push(of_stored);
             }

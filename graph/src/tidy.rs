@@ -1,6 +1,6 @@
 //! Cleanup of a graph after it was made or changed.
 
-use crate::ir::{Graph, Node, Source, Value, ValueId};
+use crate::ir::{Graph, GraphNode, GraphValue, ValueId, ValueSource};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -20,7 +20,8 @@ impl Graph {
             .collect();
         let order = self.order(&is_live);
         self.prologue_len = order.prologue_len;
-        let mut nodes: Vec<Option<Node>> = std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
+        let mut nodes: Vec<Option<GraphNode>> =
+            std::mem::take(&mut self.nodes).into_iter().map(Some).collect();
         self.nodes = order.nodes.iter().filter_map(|index| nodes[*index].take()).collect();
         for node in &mut self.nodes {
             for output in node.outputs.iter_mut().skip(1) {
@@ -36,7 +37,7 @@ impl Graph {
         for (index, node) in self.nodes.iter().enumerate() {
             for (output, id) in node.outputs.iter().enumerate() {
                 if let Some(value) = id.and_then(|id| self.values.get_mut(id.0 as usize)) {
-                    value.source = Source::Node { node: index as u32, output: output as u32 };
+                    value.source = ValueSource::Node { node: index as u32, output: output as u32 };
                 }
             }
         }
@@ -52,8 +53,8 @@ impl Graph {
                 continue;
             }
             match self.value(id).source {
-                Source::View(of) => open.push(of),
-                Source::Node { node, .. } => {
+                ValueSource::View(of) => open.push(of),
+                ValueSource::Node { node, .. } => {
                     if let Some(node) = self
                         .nodes
                         .get(node as usize)
@@ -62,7 +63,7 @@ impl Graph {
                         open.extend(node.inputs.iter().flatten());
                     }
                 }
-                Source::Input | Source::Weight(_) | Source::Constant(_) => {}
+                ValueSource::Input | ValueSource::Weight(_) | ValueSource::Constant(_) => {}
             }
         }
         is_used
@@ -78,9 +79,9 @@ impl Graph {
                 needed_by[maker].push(index);
             }
         }
-        let reads_input = |node: &Node| {
+        let reads_input = |node: &GraphNode| {
             let mut buffers = node.inputs.iter().flatten().map(|id| self.buffer(*id));
-            buffers.any(|id| self.value(id).source == Source::Input)
+            buffers.any(|id| self.value(id).source == ValueSource::Input)
         };
         // Whether a node depends on an input of the graph, directly or through others. Otherwise,
         // it is in the prologue.
@@ -123,8 +124,8 @@ impl Graph {
         let old = std::mem::take(&mut self.values);
         let kept = old.into_iter().zip(&keep).filter_map(|(value, keep)| keep.then_some(value));
         self.values = kept
-            .map(|mut value: Value| {
-                if let Source::View(of) = &mut value.source {
+            .map(|mut value: GraphValue| {
+                if let ValueSource::View(of) = &mut value.source {
                     rename(of);
                 }
                 value

@@ -7,15 +7,15 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use std::sync::LazyLock;
 use support::{file, shape};
-use weir_graph::{GraphError, MemoryPlan, Model, Source, Weight, WeightData};
+use weir_graph::{GraphError, MemoryPlan, ModelWeight, OnnxModel, ValueSource, WeightData};
 use weir_types::{ContentHash, ElementType, Shape};
 
-fn read(path: &str) -> Result<Model, GraphError> {
-    Model::read(file(path))
+fn read(path: &str) -> Result<OnnxModel, GraphError> {
+    OnnxModel::read(file(path))
 }
 
 /// Shapes for all inputs of a model, with `any` for every variable dimension.
-fn shapes(model: &Model, any: u32) -> Vec<Shape> {
+fn shapes(model: &OnnxModel, any: u32) -> Vec<Shape> {
     let dims =
         |port: &weir_types::Port| port.shape.iter().map(|dim| dim.unwrap_or(any)).collect::<Vec<u32>>();
     model.signature().inputs.iter().map(|port| shape(&dims(port))).collect()
@@ -26,7 +26,7 @@ fn skeleton_makes_the_same_graph() {
     for path in [".weir/models/minilm.onnx", "functions/classify-digits/model/digits.onnx"] {
         let model = read(path).unwrap();
         let separated = model.without_weights();
-        let skeleton = Model::read_skeleton(separated.skeleton.clone()).unwrap();
+        let skeleton = OnnxModel::read_skeleton(separated.skeleton.clone()).unwrap();
         assert_eq!(skeleton.signature(), model.signature());
         let graph = model.specialise(&shapes(&model, 2)).unwrap();
         assert_eq!(skeleton.specialise(&shapes(&model, 2)).unwrap(), graph, "{path}");
@@ -53,15 +53,15 @@ fn skeleton_makes_the_same_graph() {
 #[test]
 fn skeleton_keeps_storage_type_of_weights() {
     let model = read(".weir/models/minilm.onnx").unwrap();
-    let bytes = |model: &Model| model.weights().iter().map(Weight::bytes).sum::<usize>();
+    let bytes = |model: &OnnxModel| model.weights().iter().map(ModelWeight::bytes).sum::<usize>();
     let stored = model.clone().with_weights_as(ElementType::Fp16).unwrap();
-    let small: usize = model.weights().iter().filter_map(Weight::inline).map(Bytes::len).sum();
+    let small: usize = model.weights().iter().filter_map(ModelWeight::inline).map(Bytes::len).sum();
     assert_eq!(bytes(&stored) - small, (bytes(&model) - small) / 2, "all that is large is fp32");
 
     let separated = stored.without_weights();
-    let skeleton = Model::read_skeleton(separated.skeleton).unwrap();
+    let skeleton = OnnxModel::read_skeleton(separated.skeleton).unwrap();
     for (weight, whole) in skeleton.weights().iter().zip(stored.weights()) {
-        let known = |weight: &Weight| (weight.tensor.clone(), weight.stored_as, weight.hash());
+        let known = |weight: &ModelWeight| (weight.tensor.clone(), weight.stored_as, weight.hash());
         assert_eq!(known(weight), known(whole), "{}", weight.name);
     }
     let files: usize = separated.weights.iter().map(|file| file.bytes.len()).sum();
@@ -75,9 +75,9 @@ fn skeleton_keeps_storage_type_of_weights() {
 #[test]
 fn external_data_is_rejected_outside_skeletons() {
     let model = read(".weir/models/minilm.onnx").unwrap();
-    assert!(matches!(Model::read(model.without_weights().skeleton), Err(GraphError::Refused(_))));
+    assert!(matches!(OnnxModel::read(model.without_weights().skeleton), Err(GraphError::Refused(_))));
     assert!(matches!(
-        Model::read_skeleton(file("tests/fixtures/models/bad/external_data.onnx")),
+        OnnxModel::read_skeleton(file("tests/fixtures/models/bad/external_data.onnx")),
         Err(GraphError::Refused(_))
     ));
 }
@@ -135,7 +135,7 @@ fn input_as_output_needs_no_nodes() {
     let model = read("tests/fixtures/models/good/identity_bf16.onnx").unwrap();
     let graph = model.specialise(&shapes(&model, 3)).unwrap().fuse().unwrap();
     assert!(graph.nodes.is_empty());
-    assert!(graph.outputs.iter().all(|port| graph.value(port.value).source == Source::Input));
+    assert!(graph.outputs.iter().all(|port| graph.value(port.value).source == ValueSource::Input));
 }
 
 /// Small real files.
@@ -170,8 +170,8 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }
-        let Ok(model) = Model::read(bytes.into()) else { return Ok(()) };
-        let skeleton = Model::read_skeleton(model.without_weights().skeleton);
+        let Ok(model) = OnnxModel::read(bytes.into()) else { return Ok(()) };
+        let skeleton = OnnxModel::read_skeleton(model.without_weights().skeleton);
         prop_assert_eq!(skeleton.map(|skeleton| skeleton.weights().len()), Ok(model.weights().len()));
         // A damaged shape may be too large to specialise, which is not an error here.
         if let Ok(graph) = model.specialise(&shapes(&model, any)) {
@@ -186,6 +186,6 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Model::read(bytes.into());
+        let _ = OnnxModel::read(bytes.into());
     }
 }

@@ -11,8 +11,8 @@ use onnxruntime::onnxruntime;
 use running::run;
 use support::{file, shape};
 use varied::{Random, varied};
-use weir_graph::reference::{Tensor, distance, spread};
-use weir_graph::{Graph, MemoryPlan, Model, TensorType};
+use weir_graph::reference::{ReferenceTensor, distance, spread};
+use weir_graph::{Graph, MemoryPlan, OnnxModel, TensorType};
 use weir_types::{ElementType, Shape};
 
 /// Tolerance of fp32 relative to the largest result, for sums in another order. Measured: 2e-6 and
@@ -22,7 +22,7 @@ const TOLERANCE: f64 = 1e-5;
 /// Compare one of the networks in the `onnx` package, with varied weights, with ONNX Runtime.
 fn light(name: &str) {
     let file = varied(&file(&format!(".weir/models/light_{name}.onnx")));
-    let model = Model::read(file.clone()).unwrap();
+    let model = OnnxModel::read(file.clone()).unwrap();
     assert!(model.unsupported().is_empty());
     let dims = [1, 3, 224, 224];
     let input = pixels(&dims, 1.0);
@@ -45,7 +45,7 @@ fn light(name: &str) {
 }
 
 /// An image of noise, with its green channel scaled by `green`.
-fn pixels(dims: &[u32; 4], green: f32) -> Tensor {
+fn pixels(dims: &[u32; 4], green: f32) -> ReferenceTensor {
     let mut random = Random(2);
     let channel = (dims[2] * dims[3]) as usize;
     floats(dims, |at| random.next() * if at / channel == 1 { green } else { 1.0 })
@@ -60,7 +60,7 @@ macro_rules! light {
 light! { bvlc_alexnet densenet121 inception_v1 inception_v2 resnet50 shufflenet squeezenet vgg19 zfnet512 }
 
 /// Compare a network with real weights, fused and unfused, with ONNX Runtime.
-fn fused_as_plain(path: &str, inputs: &[Tensor]) -> (Graph, Vec<Tensor>) {
+fn fused_as_plain(path: &str, inputs: &[ReferenceTensor]) -> (Graph, Vec<ReferenceTensor>) {
     let model = model(path);
     let shapes: Vec<Shape> = inputs
         .iter()
@@ -98,7 +98,7 @@ fn digits() {
 }
 
 /// Compare the fused graph in half precision, within a tolerance.
-fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) {
+fn in_halves(path: &str, fused: &Graph, inputs: &[ReferenceTensor], expected: &[ReferenceTensor]) {
     for (storage, bits) in [(ElementType::Fp16, 11), (ElementType::Bf16, 8)] {
         let halves = fused.clone().in_storage(&model(path), storage).unwrap();
         assert_eq!(
@@ -125,10 +125,10 @@ fn in_halves(path: &str, fused: &Graph, inputs: &[Tensor], expected: &[Tensor]) 
 fn minilm() {
     let ids = |element: &dyn Fn(usize) -> i64| {
         let tensor = TensorType::new(ElementType::Int64, [2, 12]).unwrap();
-        Tensor::integers(tensor, (0..24).map(element).collect())
+        ReferenceTensor::integers(tensor, (0..24).map(element).collect())
     };
     let model = model(".weir/models/minilm.onnx");
-    let inputs: Vec<Tensor> = model
+    let inputs: Vec<ReferenceTensor> = model
         .signature()
         .inputs
         .iter()
@@ -148,14 +148,14 @@ fn minilm() {
 }
 
 /// A model of this repository.
-fn model(path: &str) -> Model {
-    Model::read(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+fn model(path: &str) -> OnnxModel {
+    OnnxModel::read(file(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
 /// An fp32 tensor, with elements by index.
-fn floats(dims: &[u32], element: impl FnMut(usize) -> f32) -> Tensor {
+fn floats(dims: &[u32], element: impl FnMut(usize) -> f32) -> ReferenceTensor {
     let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
     let tensor = TensorType::new(ElementType::Fp32, dims).unwrap();
     let elements = (0..tensor.elements()).map(element).collect();
-    Tensor::floats(tensor, elements)
+    ReferenceTensor::floats(tensor, elements)
 }

@@ -10,27 +10,27 @@ use running::run;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use support::shape;
-use weir_graph::reference::Tensor;
-use weir_graph::{Model, TensorType, operators};
+use weir_graph::reference::ReferenceTensor;
+use weir_graph::{OnnxModel, TensorType, operators};
 use weir_types::ElementType;
 
 /// A graph and its expected outputs.
 #[derive(Deserialize)]
-struct Case {
+struct OperatorCase {
     name: String,
     model: String,
     /// Numbers; numbers that JSON cannot represent are strings.
     outputs: Vec<Vec<serde_json::Value>>,
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<OperatorCase> {
     serde_json::from_slice(&support::file("graph/tests/data/operators.json")).unwrap()
 }
 
-impl Case {
-    fn model(&self) -> Model {
+impl OperatorCase {
+    fn model(&self) -> OnnxModel {
         let file = base64::engine::general_purpose::STANDARD.decode(&self.model).unwrap();
-        Model::read(file.into()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
+        OnnxModel::read(file.into()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 
     fn expected(&self) -> Vec<Vec<f32>> {
@@ -47,7 +47,7 @@ impl Case {
         let ports = &model.signature().inputs;
         let dims = |index: usize| ports[index].shape.iter().map(|dim| dim.unwrap()).collect::<Vec<u32>>();
         let shapes: Vec<_> = (0..ports.len()).map(|index| shape(&dims(index))).collect();
-        let inputs: Vec<Tensor> =
+        let inputs: Vec<ReferenceTensor> =
             (0..ports.len()).map(|index| formula(index, ports[index].datatype, &dims(index))).collect();
         let plain = model.specialise(&shapes).map_err(|error| error.to_string())?;
         let fused = plain.clone().fuse().map_err(|error| error.to_string())?;
@@ -75,14 +75,16 @@ impl Case {
 }
 
 /// Inputs of a case: the same formula as in `data/generate.py`.
-fn formula(number: usize, element_type: ElementType, dims: &[u32]) -> Tensor {
+fn formula(number: usize, element_type: ElementType, dims: &[u32]) -> ReferenceTensor {
     let dims: Vec<usize> = dims.iter().map(|dim| *dim as usize).collect();
     let tensor = TensorType::new(element_type, dims).unwrap();
     let raw = (0..tensor.elements()).map(|at| (at * 7919 + number * 104_729 + 13) % 1000);
     match element_type {
-        ElementType::Fp32 => Tensor::floats(tensor, raw.map(|raw| raw as f32 / 250.0 - 2.0).collect()),
-        ElementType::Bool => Tensor::integers(tensor, raw.map(|raw| (raw % 2) as i64).collect()),
-        _ => Tensor::integers(tensor, raw.map(|raw| (raw % 7) as i64).collect()),
+        ElementType::Fp32 => {
+            ReferenceTensor::floats(tensor, raw.map(|raw| raw as f32 / 250.0 - 2.0).collect())
+        }
+        ElementType::Bool => ReferenceTensor::integers(tensor, raw.map(|raw| (raw % 2) as i64).collect()),
+        _ => ReferenceTensor::integers(tensor, raw.map(|raw| (raw % 7) as i64).collect()),
     }
 }
 

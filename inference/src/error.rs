@@ -2,7 +2,7 @@
 
 use crate::tensor::TensorError;
 use std::sync::Arc;
-use weir_device::OutOfMemory;
+use weir_device::ArenaExhausted;
 use weir_types::{ElementType, ErrorCode, ModelId, Port, Shape};
 
 /// Why a model was not loaded or a run has no outputs. Cheap to clone: all waiters of one load
@@ -78,7 +78,7 @@ pub enum InferenceError {
     },
     /// The arena has no room for the outputs.
     #[error(transparent)]
-    OutOfMemory(#[from] OutOfMemory),
+    OutOfMemory(#[from] ArenaExhausted),
     /// The run needed more memory than the device has.
     #[error("the run needs more memory than there is: {0}")]
     RunOutOfMemory(Arc<str>),

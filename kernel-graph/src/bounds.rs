@@ -1,6 +1,6 @@
 //! Evaluation of size expressions within bounds.
 
-use crate::error::PlanError;
+use crate::error::RunPlanError;
 use crate::expression::Expression;
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ pub(crate) fn bounded(
     dimensions: &BTreeMap<String, u32>,
     min: i128,
     max: i128,
-) -> Result<i128, PlanError> {
-    let value = size.value(dimensions).map_err(|error| PlanError::Expression { place: place(), error })?;
+) -> Result<i128, RunPlanError> {
+    let value = size.value(dimensions).map_err(|error| RunPlanError::Expression { place: place(), error })?;
     within(place, what, value, min, max)
 }
 
@@ -24,9 +24,9 @@ pub(crate) fn within(
     value: i128,
     min: i128,
     max: i128,
-) -> Result<i128, PlanError> {
+) -> Result<i128, RunPlanError> {
     if (min..=max).contains(&value) {
         return Ok(value);
     }
-    Err(PlanError::OutOfBounds { place: place(), what, value, min, max })
+    Err(RunPlanError::OutOfBounds { place: place(), what, value, min, max })
 }

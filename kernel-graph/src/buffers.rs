@@ -1,7 +1,7 @@
 //! Buffer table of a graph: numbers, names, shapes and constant data.
 
-use crate::document::{Constant, Document};
-use crate::error::GraphError;
+use crate::document::{Constant, GraphDocument};
+use crate::error::KernelGraphError;
 use crate::expression::Expression;
 use std::collections::HashMap;
 use weir_types::ElementType;
@@ -25,7 +25,7 @@ pub(crate) enum Role {
 
 /// Definition of one buffer.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct BufferDefinition {
     pub(crate) name: String,
     pub(crate) role: Role,
     pub(crate) datatype: ElementType,
@@ -38,7 +38,7 @@ pub(crate) struct Known {
 /// the order of the document.
 #[derive(Debug, Clone)]
 pub(crate) struct Buffers {
-    pub(crate) all: Vec<Known>,
+    pub(crate) all: Vec<BufferDefinition>,
     /// Bytes of all constants, concatenated; each constant starts at a multiple of
     /// [`ALIGNMENT_BYTES`](crate::ALIGNMENT_BYTES).
     pub(crate) constants: Vec<u8>,
@@ -46,14 +46,14 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn from_document(document: &Document) -> Result<Self, GraphError> {
+    pub(crate) fn from_document(document: &GraphDocument) -> Result<Self, KernelGraphError> {
         let found = document.inputs.len()
             + document.outputs.len()
             + document.temporaries.len()
             + document.constants.len();
         if found > BUFFERS_MAX {
             let place = "the graph".to_owned();
-            return Err(GraphError::TooMany { place, what: "buffers", max: BUFFERS_MAX, found });
+            return Err(KernelGraphError::TooMany { place, what: "buffers", max: BUFFERS_MAX, found });
         }
         let mut buffers = Self { all: Vec::new(), constants: Vec::new(), by_name: HashMap::new() };
         for input in &document.inputs {
@@ -62,7 +62,7 @@ impl Buffers {
             {
                 let input = input.name.clone();
                 let dimension = other.to_string();
-                return Err(GraphError::InputDimension { input, dimension });
+                return Err(KernelGraphError::InputDimension { input, dimension });
             }
             buffers.add(&input.name, Role::Input, input.datatype, &input.shape, false)?;
         }
@@ -98,20 +98,21 @@ impl Buffers {
         datatype: ElementType,
         shape: &[Expression],
         zero: bool,
-    ) -> Result<(), GraphError> {
+    ) -> Result<(), KernelGraphError> {
         check_name("a buffer", name)?;
-        let element_bytes = datatype.size_bytes().ok_or_else(|| GraphError::Bytes(name.to_owned()))? as u64;
+        let element_bytes =
+            datatype.size_bytes().ok_or_else(|| KernelGraphError::Bytes(name.to_owned()))? as u64;
         if shape.len() > RANK_MAX {
             let place = format!("buffer {name:?}");
             let found = shape.len();
-            return Err(GraphError::TooMany { place, what: "dimensions", max: RANK_MAX, found });
+            return Err(KernelGraphError::TooMany { place, what: "dimensions", max: RANK_MAX, found });
         }
         if self.by_name.insert(name.to_owned(), self.all.len()).is_some() {
-            return Err(GraphError::Duplicate { what: "buffers", name: name.to_owned() });
+            return Err(KernelGraphError::Duplicate { what: "buffers", name: name.to_owned() });
         }
         let name = name.to_owned();
         let shape = shape.to_vec();
-        self.all.push(Known { name, role, datatype, element_bytes, shape, zero });
+        self.all.push(BufferDefinition { name, role, datatype, element_bytes, shape, zero });
         Ok(())
     }
 }
@@ -120,17 +121,17 @@ impl Buffers {
 ///
 /// The restriction keeps names readable in error messages, and keeps file names free of path
 /// separators.
-pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), GraphError> {
+pub(crate) fn check_name(what: &'static str, name: &str) -> Result<(), KernelGraphError> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if (1..=NAME_LEN_MAX).contains(&name.len()) && name.chars().all(is_plain) {
         return Ok(());
     }
-    Err(GraphError::Name { what, name: name.chars().take(NAME_LEN_MAX).collect() })
+    Err(KernelGraphError::Name { what, name: name.chars().take(NAME_LEN_MAX).collect() })
 }
 
 /// Encodes the elements of a constant as little-endian bytes.
-fn elements(constant: &Constant) -> Result<Vec<u8>, GraphError> {
-    let wrong = |why: String| GraphError::Constant { name: constant.name.clone(), why };
+fn elements(constant: &Constant) -> Result<Vec<u8>, KernelGraphError> {
+    let wrong = |why: String| KernelGraphError::Constant { name: constant.name.clone(), why };
     let count = constant.shape.iter().try_fold(1_u64, |count, size| count.checked_mul(u64::from(*size)));
     if count != Some(constant.data.len() as u64) {
         let shape = &constant.shape;

@@ -2,8 +2,8 @@
 
 use crate::bounds::within;
 use crate::buffers::{Buffers, Role, check_name};
-use crate::document::{Argument, Bundle, Document, Launch};
-use crate::error::GraphError;
+use crate::document::{Bundle, GraphDocument, LaunchArgument, LaunchSpec};
+use crate::error::KernelGraphError;
 use crate::expression::Expression;
 use crate::limits::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, SHARED_BYTES_MAX, STEPS_MAX, THREADS};
 use crate::order::order;
@@ -21,7 +21,7 @@ const ARGUMENTS_MAX: usize = 128;
 /// Validated kernel graph, with the PTX of its kernels.
 #[derive(Debug, Clone)]
 pub struct KernelGraph {
-    document: Document,
+    document: GraphDocument,
     /// Name and PTX of each source.
     modules: Vec<(String, String)>,
     pub(crate) buffers: Buffers,
@@ -32,7 +32,7 @@ pub struct KernelGraph {
 /// Validated launch, with names resolved to numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Checked {
-    pub(crate) launch: Launch,
+    pub(crate) launch: LaunchSpec,
     pub(crate) module: usize,
     /// Numbers of the buffers that the launch reads and writes.
     pub(crate) reads: BTreeSet<usize>,
@@ -45,7 +45,7 @@ pub(crate) struct Checked {
 
 impl KernelGraph {
     /// Validates a graph whose sources are all PTX.
-    pub fn new(bundle: Bundle) -> Result<Self, GraphError> {
+    pub fn new(bundle: Bundle) -> Result<Self, KernelGraphError> {
         let Bundle { graph: document, sources } = bundle;
         let (modules, kernels) = read(sources)?;
         for (what, is_empty) in [
@@ -54,7 +54,7 @@ impl KernelGraph {
             ("launches", document.launches.is_empty()),
         ] {
             if is_empty {
-                return Err(GraphError::None(what));
+                return Err(KernelGraphError::None(what));
             }
         }
         let buffers = Buffers::from_document(&document)?;
@@ -65,7 +65,7 @@ impl KernelGraph {
         for (at, name) in names.iter().enumerate() {
             check_name("a launch", name)?;
             if names.iter().take(at).any(|before| before == name) {
-                return Err(GraphError::Duplicate { what: "launches", name: (*name).to_owned() });
+                return Err(KernelGraphError::Duplicate { what: "launches", name: (*name).to_owned() });
             }
         }
         let checked =
@@ -81,7 +81,7 @@ impl KernelGraph {
 
     /// Returns the document.
     #[must_use]
-    pub fn document(&self) -> &Document {
+    pub fn document(&self) -> &GraphDocument {
         &self.document
     }
 
@@ -98,8 +98,8 @@ impl KernelGraph {
         launches.map(|launch| launch.launch.kernel.as_str()).collect()
     }
 
-    /// Returns the bytes of all constants; [`Value::Constant`](crate::Value::Constant) is an offset
-    /// into this slice.
+    /// Returns the bytes of all constants; [`Value::Constant`](crate::ArgumentValue::Constant) is
+    /// an offset into this slice.
     #[must_use]
     pub fn constants(&self) -> &[u8] {
         &self.buffers.constants
@@ -123,7 +123,7 @@ impl KernelGraph {
 
     /// Checks all sizes that are known without inputs: every size if the inputs name no dimension,
     /// otherwise the sizes that depend on no dimension.
-    fn check_sizes(&self) -> Result<(), GraphError> {
+    fn check_sizes(&self) -> Result<(), KernelGraphError> {
         let known: BTreeSet<&str> = self
             .document
             .inputs
@@ -140,25 +140,25 @@ impl KernelGraph {
                 .iter()
                 .map(|port| Shape::new(&sizes(port)))
                 .collect::<Result<Vec<_>, _>>();
-            let shapes = shapes.map_err(|error| GraphError::Malformed(error.to_string()))?;
+            let shapes = shapes.map_err(|error| KernelGraphError::Malformed(error.to_string()))?;
             self.plan(&shapes, MEMORY_BYTES_MAX)?;
             return Ok(());
         }
         // Most sizes are known only with the inputs of a run. Constant sizes, unknown dimensions
         // and expressions that are invalid for all inputs are rejected here.
         let check =
-            |place: &dyn Fn() -> String, size: &Expression, what, min, max| -> Result<(), GraphError> {
+            |place: &dyn Fn() -> String, size: &Expression, what, min, max| -> Result<(), KernelGraphError> {
                 if let Some(unknown) = size.dimensions().find(|name| !known.contains(name)) {
                     let error = crate::ExpressionError::UnknownDimension {
                         text: size.to_string(),
                         name: unknown.to_owned(),
                     };
-                    return Err(GraphError::Expression { place: place(), error });
+                    return Err(KernelGraphError::Expression { place: place(), error });
                 }
                 match size.constant() {
                     Ok(Some(value)) => Ok(within(place, what, value, min, max).map(|_| ())?),
                     Ok(None) => Ok(()),
-                    Err(error) => Err(GraphError::Expression { place: place(), error }),
+                    Err(error) => Err(KernelGraphError::Expression { place: place(), error }),
                 }
             };
         for buffer in &self.buffers.all {
@@ -180,7 +180,7 @@ impl KernelGraph {
                 within(&place, THREADS, threads, 1, *threads_max)?;
             }
             check(&place, &launch.shared_bytes, "shared_bytes", 0, SHARED_BYTES_MAX)?;
-            for (size, min, max) in launch.arguments.iter().filter_map(Argument::whole) {
+            for (size, min, max) in launch.arguments.iter().filter_map(LaunchArgument::whole) {
                 check(&place, size, "an argument", min, max)?;
             }
             if let Some(repeat) = &launch.repeat {
@@ -195,9 +195,9 @@ impl KernelGraph {
 type Kernels = HashMap<String, usize>;
 type Modules = Vec<(String, String, Ptx)>;
 
-fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), GraphError> {
+fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), KernelGraphError> {
     if sources.is_empty() {
-        return Err(GraphError::None("sources"));
+        return Err(KernelGraphError::None("sources"));
     }
     if sources.len() > SOURCES_MAX {
         return Err(too_many("the graph", "sources", SOURCES_MAX, sources.len()));
@@ -207,13 +207,13 @@ fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), GraphEr
     for (name, text) in sources {
         check_name("a source", &name)?;
         if !name.ends_with(".ptx") {
-            return Err(GraphError::Ending(name));
+            return Err(KernelGraphError::Ending(name));
         }
-        let ptx = Ptx::read(&text).map_err(|error| GraphError::Ptx { name: name.clone(), error })?;
+        let ptx = Ptx::read(&text).map_err(|error| KernelGraphError::Ptx { name: name.clone(), error })?;
         for entry in &ptx.entries {
             if let Some(before) = kernels.insert(entry.name.clone(), modules.len()) {
                 let first = modules.get(before).map(|(name, ..)| name.clone()).unwrap_or_default();
-                return Err(GraphError::TwoKernels { kernel: entry.name.clone(), first, second: name });
+                return Err(KernelGraphError::TwoKernels { kernel: entry.name.clone(), first, second: name });
             }
         }
         modules.push((name, text, ptx));
@@ -223,11 +223,11 @@ fn read(sources: BTreeMap<String, String>) -> Result<(Modules, Kernels), GraphEr
 
 impl Checked {
     fn new(
-        launch: &Launch,
+        launch: &LaunchSpec,
         buffers: &Buffers,
         modules: &Modules,
         kernels: &Kernels,
-    ) -> Result<Self, GraphError> {
+    ) -> Result<Self, KernelGraphError> {
         let name = || launch.name.clone();
         let module = kernels.get(&launch.kernel).copied();
         let entry = module.and_then(|module| modules.get(module)?.2.entry(&launch.kernel));
@@ -236,11 +236,11 @@ impl Checked {
             have.sort_unstable();
             let kernel = launch.kernel.clone();
             let have = have.join(", ");
-            return Err(GraphError::NoKernel { launch: name(), kernel, have });
+            return Err(KernelGraphError::NoKernel { launch: name(), kernel, have });
         };
         for (what, sizes) in [("grid", &launch.grid), ("block", &launch.block)] {
             if !(1..=3).contains(&sizes.len()) {
-                return Err(GraphError::Dimensions { launch: name(), what, found: sizes.len() });
+                return Err(KernelGraphError::Dimensions { launch: name(), what, found: sizes.len() });
             }
         }
         let found = launch.arguments.len();
@@ -249,7 +249,7 @@ impl Checked {
             return Err(too_many(&format!("launch {:?}", launch.name), "arguments", ARGUMENTS_MAX, found));
         }
         if found != expected {
-            return Err(GraphError::ArgumentCount {
+            return Err(KernelGraphError::ArgumentCount {
                 launch: name(),
                 kernel: launch.kernel.clone(),
                 expected,
@@ -262,15 +262,15 @@ impl Checked {
             if !takes(*parameter, argument) {
                 let given = given(argument);
                 let expected = taken(*parameter);
-                return Err(GraphError::ArgumentType { launch: name(), position, given, expected });
+                return Err(KernelGraphError::ArgumentType { launch: name(), position, given, expected });
             }
-            let (Argument::In(buffer) | Argument::Out(buffer)) = argument else { continue };
-            let number = buffers.find(buffer).ok_or_else(|| GraphError::NoBuffer {
+            let (LaunchArgument::In(buffer) | LaunchArgument::Out(buffer)) = argument else { continue };
+            let number = buffers.find(buffer).ok_or_else(|| KernelGraphError::NoBuffer {
                 launch: name(),
                 buffer: buffer.clone(),
                 have: buffers.names(),
             })?;
-            if matches!(argument, Argument::In(_)) {
+            if matches!(argument, LaunchArgument::In(_)) {
                 reads.insert(number);
                 continue;
             }
@@ -282,12 +282,12 @@ impl Checked {
                         let buffer = buffer.clone();
                         let first = name();
                         let second = name();
-                        return Err(GraphError::TwoWriters { buffer, first, second });
+                        return Err(KernelGraphError::TwoWriters { buffer, first, second });
                     }
                     continue;
                 }
             };
-            return Err(GraphError::NotWritable { launch: name(), buffer: buffer.clone(), what });
+            return Err(KernelGraphError::NotWritable { launch: name(), buffer: buffer.clone(), what });
         }
         let feed = feed(launch, buffers, &reads, &writes)?;
         let threads_max = entry.threads_max.map_or(BLOCK_MAX[0], i128::from);
@@ -297,12 +297,12 @@ impl Checked {
 }
 
 fn feed(
-    launch: &Launch,
+    launch: &LaunchSpec,
     buffers: &Buffers,
     reads: &BTreeSet<usize>,
     writes: &BTreeSet<usize>,
-) -> Result<Vec<(usize, usize)>, GraphError> {
-    let wrong = |why: String| GraphError::Feed { launch: launch.name.clone(), why };
+) -> Result<Vec<(usize, usize)>, KernelGraphError> {
+    let wrong = |why: String| KernelGraphError::Feed { launch: launch.name.clone(), why };
     let mut feed: Vec<(usize, usize)> = Vec::new();
     for (from, to) in launch.repeat.iter().flat_map(|repeat| &repeat.feed) {
         let written = buffers.find(from).filter(|number| writes.contains(number));
@@ -326,7 +326,7 @@ fn feed(
 ///
 /// Every output and temporary must have exactly one writer. Every buffer except an output must have
 /// a reader.
-fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>, GraphError> {
+fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>, KernelGraphError> {
     let mut writer: HashMap<usize, usize> = HashMap::new();
     for (at, launch) in launches.iter().enumerate() {
         for buffer in &launch.writes {
@@ -334,7 +334,7 @@ fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>
                 let name =
                     |at: usize| launches.get(at).map(|launch| launch.launch.name.clone()).unwrap_or_default();
                 let buffer = buffers.all.get(*buffer).map(|buffer| buffer.name.clone()).unwrap_or_default();
-                return Err(GraphError::TwoWriters { buffer, first: name(first), second: name(at) });
+                return Err(KernelGraphError::TwoWriters { buffer, first: name(first), second: name(at) });
             }
         }
     }
@@ -342,10 +342,10 @@ fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>
         let is_written = writer.contains_key(&number);
         let is_read = launches.iter().any(|launch| launch.reads.contains(&number));
         if matches!(buffer.role, Role::Output | Role::Temporary) && !is_written {
-            return Err(GraphError::NeverWritten(buffer.name.clone()));
+            return Err(KernelGraphError::NeverWritten(buffer.name.clone()));
         }
         if buffer.role != Role::Output && !is_read {
-            return Err(GraphError::NeverRead(buffer.name.clone()));
+            return Err(KernelGraphError::NeverRead(buffer.name.clone()));
         }
     }
     let writers =
@@ -353,27 +353,27 @@ fn waits(buffers: &Buffers, launches: &[Checked]) -> Result<Vec<BTreeSet<usize>>
     Ok(launches.iter().map(writers).collect())
 }
 
-fn takes(parameter: Parameter, argument: &Argument) -> bool {
+fn takes(parameter: Parameter, argument: &LaunchArgument) -> bool {
     match argument {
-        Argument::In(_) | Argument::Out(_) | Argument::I64(_) | Argument::U64(_) => {
+        LaunchArgument::In(_) | LaunchArgument::Out(_) | LaunchArgument::I64(_) | LaunchArgument::U64(_) => {
             parameter == Parameter::Integer64
         }
-        Argument::I32(_) | Argument::U32(_) => parameter == Parameter::Integer32,
-        Argument::F32(_) => parameter == Parameter::Float32,
-        Argument::F64(_) => parameter == Parameter::Float64,
+        LaunchArgument::I32(_) | LaunchArgument::U32(_) => parameter == Parameter::Integer32,
+        LaunchArgument::F32(_) => parameter == Parameter::Float32,
+        LaunchArgument::F64(_) => parameter == Parameter::Float64,
     }
 }
 
-fn given(argument: &Argument) -> &'static str {
+fn given(argument: &LaunchArgument) -> &'static str {
     match argument {
-        Argument::In(_) => "a buffer (in)",
-        Argument::Out(_) => "a buffer (out)",
-        Argument::I32(_) => "an i32",
-        Argument::U32(_) => "a u32",
-        Argument::I64(_) => "an i64",
-        Argument::U64(_) => "a u64",
-        Argument::F32(_) => "an f32",
-        Argument::F64(_) => "an f64",
+        LaunchArgument::In(_) => "a buffer (in)",
+        LaunchArgument::Out(_) => "a buffer (out)",
+        LaunchArgument::I32(_) => "an i32",
+        LaunchArgument::U32(_) => "a u32",
+        LaunchArgument::I64(_) => "an i64",
+        LaunchArgument::U64(_) => "a u64",
+        LaunchArgument::F32(_) => "an f32",
+        LaunchArgument::F64(_) => "an f64",
     }
 }
 
@@ -389,6 +389,6 @@ fn taken(parameter: Parameter) -> &'static str {
     }
 }
 
-fn too_many(place: &str, what: &'static str, max: usize, found: usize) -> GraphError {
-    GraphError::TooMany { place: place.to_owned(), what, max, found }
+fn too_many(place: &str, what: &'static str, max: usize, found: usize) -> KernelGraphError {
+    KernelGraphError::TooMany { place: place.to_owned(), what, max, found }
 }

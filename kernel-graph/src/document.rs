@@ -1,7 +1,7 @@
 //! Upload format: one JSON object with the graph and its sources. The reference is
 //! `docs/reference/kernel-graphs.md`.
 
-use crate::error::GraphError;
+use crate::error::KernelGraphError;
 use crate::expression::Expression;
 use crate::limits::UPLOAD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use weir_types::ElementType;
 #[serde(deny_unknown_fields)]
 pub struct Bundle {
     /// Graph of kernel launches.
-    pub graph: Document,
+    pub graph: GraphDocument,
     /// CUDA C and PTX sources by file name.
     pub sources: BTreeMap<String, String>,
 }
@@ -22,30 +22,30 @@ pub struct Bundle {
 /// document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Document {
+pub struct GraphDocument {
     /// Description of the graph, written by its author.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Inputs. Size expressions may use the dimensions that the inputs name.
-    pub inputs: Vec<Input>,
+    pub inputs: Vec<GraphInput>,
     /// Outputs. Each output is written by exactly one launch.
-    pub outputs: Vec<Buffer>,
+    pub outputs: Vec<GraphBuffer>,
     /// Temporary buffers that pass values between launches. Each temporary is written by exactly
     /// one launch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub temporaries: Vec<Buffer>,
+    pub temporaries: Vec<GraphBuffer>,
     /// Constants: data that is the same in every run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constants: Vec<Constant>,
     /// Kernel launches. Data dependencies determine the order; independent launches run in the
     /// order of this list.
-    pub launches: Vec<Launch>,
+    pub launches: Vec<LaunchSpec>,
 }
 
 /// Input of a graph: each dimension is a number, or a name that the inputs of a run bind to a size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Input {
+pub struct GraphInput {
     /// Name of the input.
     pub name: String,
     /// Element type.
@@ -57,7 +57,7 @@ pub struct Input {
 /// Output or temporary buffer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Buffer {
+pub struct GraphBuffer {
     /// Name of the buffer.
     pub name: String,
     /// Element type.
@@ -87,7 +87,7 @@ pub struct Constant {
 /// Launch of a kernel, or several launches in a row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Launch {
+pub struct LaunchSpec {
     /// Name of the launch, used in errors.
     pub name: String,
     /// Name of the kernel: an entry of one of the sources.
@@ -101,7 +101,7 @@ pub struct Launch {
     #[serde(default = "no_bytes")]
     pub shared_bytes: Expression,
     /// Arguments, in the order of the kernel's parameters.
-    pub arguments: Vec<Argument>,
+    pub arguments: Vec<LaunchArgument>,
     /// Repetition of the launch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeat: Option<Repeat>,
@@ -123,7 +123,7 @@ pub struct Repeat {
 /// Kernel argument.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Argument {
+pub enum LaunchArgument {
     /// Address of a buffer that the kernel reads.
     In(String),
     /// Address of a buffer that the kernel writes.
@@ -142,7 +142,7 @@ pub enum Argument {
     F64(f64),
 }
 
-impl Argument {
+impl LaunchArgument {
     /// Returns the expression, minimum and maximum of an integer argument; `None` for buffers and
     /// floating-point numbers.
     pub(crate) fn whole(&self) -> Option<(&Expression, i128, i128)> {
@@ -158,11 +158,11 @@ impl Argument {
 
 impl Bundle {
     /// Parses an upload.
-    pub fn parse(bytes: &[u8]) -> Result<Self, GraphError> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, KernelGraphError> {
         if bytes.len() > UPLOAD_BYTES_MAX {
-            return Err(GraphError::TooLarge(bytes.len()));
+            return Err(KernelGraphError::TooLarge(bytes.len()));
         }
-        serde_json::from_slice(bytes).map_err(|error| GraphError::Malformed(error.to_string()))
+        serde_json::from_slice(bytes).map_err(|error| KernelGraphError::Malformed(error.to_string()))
     }
 
     /// Returns the name and text of each CUDA C source, which must be compiled.

@@ -8,7 +8,7 @@ use weir_types::{ElementType, Shape};
 
 /// Reason for rejecting an upload.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum GraphError {
+pub enum KernelGraphError {
     /// The upload exceeds [`UPLOAD_BYTES_MAX`].
     #[error("a kernel graph has at most {UPLOAD_BYTES_MAX} bytes with its sources, this one has {0}")]
     TooLarge(usize),
@@ -190,12 +190,12 @@ pub enum GraphError {
     },
     /// The graph cannot run with any inputs.
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] RunPlanError),
 }
 
 /// Reason why a graph cannot run with inputs of given shapes.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum PlanError {
+pub enum RunPlanError {
     /// The number of inputs is wrong.
     #[error("the graph has {expected} inputs, and {found} are given")]
     Inputs {

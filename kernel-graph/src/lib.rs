@@ -4,11 +4,11 @@
 //! The crate consists of pure functions on plain data. It depends on neither a device nor a
 //! compiler. A graph passes these stages in order:
 //!
-//! - [`Bundle::parse`] reads an upload: a [`Document`] and its sources.
+//! - [`Bundle::parse`] reads an upload: a [`GraphDocument`] and its sources.
 //! - [`check_source`] checks a source before a compiler reads it.
 //! - [`KernelGraph::new`] validates the document against the compiled [`Ptx`]: names, sizes, data
 //!   dependencies, and every argument against the kernel's parameter.
-//! - [`KernelGraph::plan`] makes a [`Plan`] for inputs of given shapes: the launches in order, with
+//! - [`KernelGraph::plan`] makes a [`RunPlan`] for inputs of given shapes: the launches in order, with
 //!   all sizes resolved, and one memory arena in which buffers with disjoint lifetimes share
 //!   memory.
 //!
@@ -44,16 +44,18 @@ mod expression;
 pub use expression::{Expression, ExpressionError};
 
 mod document;
-pub use document::{Argument, Buffer, Bundle, Constant, Document, Input, Launch, Repeat};
+pub use document::{
+    Bundle, Constant, GraphBuffer, GraphDocument, GraphInput, LaunchArgument, LaunchSpec, Repeat,
+};
 
 mod error;
-pub use error::{GraphError, PlanError};
+pub use error::{KernelGraphError, RunPlanError};
 
 mod source;
 pub use source::{SourceError, check_source};
 
 mod ptx;
-pub use ptx::{Entry, Parameter, Ptx, PtxError};
+pub use ptx::{Parameter, Ptx, PtxError, PtxKernel};
 
 mod bounds;
 mod buffers;
@@ -62,4 +64,4 @@ mod order;
 pub use check::KernelGraph;
 
 mod plan;
-pub use plan::{Output, Plan, PlannedLaunch, Region, Step, Value};
+pub use plan::{ArenaRegion, ArgumentValue, PlanStep, PlannedLaunch, PlannedOutput, RunPlan};

@@ -1,6 +1,6 @@
 //! Topological order of launches.
 
-use crate::error::GraphError;
+use crate::error::KernelGraphError;
 use std::collections::BTreeSet;
 
 /// Sorts the launches topologically; among the ready launches, the first of the document comes
@@ -8,13 +8,13 @@ use std::collections::BTreeSet;
 ///
 /// `waits_for` has the dependencies of each launch. Returns an error if the dependencies have a
 /// cycle.
-pub(crate) fn order(names: &[&str], waits_for: &[BTreeSet<usize>]) -> Result<Vec<usize>, GraphError> {
+pub(crate) fn order(names: &[&str], waits_for: &[BTreeSet<usize>]) -> Result<Vec<usize>, KernelGraphError> {
     let mut left: BTreeSet<usize> = (0..names.len()).collect();
     let mut order = Vec::with_capacity(names.len());
     while !left.is_empty() {
         let ready = |launch: &&usize| waits_for.get(**launch).is_none_or(|before| before.is_disjoint(&left));
         let Some(next) = left.iter().find(ready).copied() else {
-            return Err(GraphError::Cycle(cycle(names, waits_for, &left)));
+            return Err(KernelGraphError::Cycle(cycle(names, waits_for, &left)));
         };
         left.remove(&next);
         order.push(next);

@@ -5,30 +5,30 @@ mod places;
 use crate::bounds::{bounded, within};
 use crate::buffers::Role;
 use crate::check::{Checked, KernelGraph};
-use crate::document::Argument;
-use crate::error::PlanError;
+use crate::document::LaunchArgument;
+use crate::error::RunPlanError;
 use crate::expression::Expression;
 use crate::limits::{BLOCK_MAX, GRID_MAX, MEMORY_BYTES_MAX, SHARED_BYTES_MAX, STEPS_MAX, THREADS};
-use places::{Places, Sizes, Turn, dimensions, times};
+use places::{ArenaOffsets, BufferSizes, LaunchRepetition, dimensions, times};
 use std::collections::BTreeMap;
 use weir_types::{ElementType, Shape};
 
 /// Plan of a run for inputs of given shapes. The plan is plain data: offsets instead of addresses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Plan {
+pub struct RunPlan {
     /// Size of the arena in bytes.
     pub arena_bytes: u64,
     /// Regions of the inputs, filled before the first step.
-    pub inputs: Vec<Region>,
+    pub inputs: Vec<ArenaRegion>,
     /// Outputs, valid after the last step.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<PlannedOutput>,
     /// Steps, executed in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
 }
 
 /// Region of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Region {
+pub struct ArenaRegion {
     /// Offset in bytes.
     pub offset: u64,
     /// Length in bytes.
@@ -37,9 +37,9 @@ pub struct Region {
 
 /// Output of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct PlannedOutput {
     /// Region with the data.
-    pub region: Region,
+    pub region: ArenaRegion,
     /// Element type.
     pub datatype: ElementType,
     /// Dimensions.
@@ -48,9 +48,9 @@ pub struct Output {
 
 /// Step of a run.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum PlanStep {
     /// Fill a region with zeroes.
-    Zero(Region),
+    Zero(ArenaRegion),
     /// Launch a kernel.
     Launch(PlannedLaunch),
 }
@@ -72,12 +72,12 @@ pub struct PlannedLaunch {
     /// declares.
     pub shared_bytes: u32,
     /// Arguments of the kernel.
-    pub arguments: Vec<Value>,
+    pub arguments: Vec<ArgumentValue>,
 }
 
 /// Argument of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Value {
+pub enum ArgumentValue {
     /// Address at this byte offset of the arena.
     Arena(u64),
     /// Address at this byte offset of the constants.
@@ -97,28 +97,28 @@ pub enum Value {
 impl KernelGraph {
     /// Plans a run for inputs of these shapes, given in the order of the document, in at most
     /// `memory_bytes_max` bytes of memory.
-    pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<Plan, PlanError> {
-        Plan::new(self, shapes, memory_bytes_max)
+    pub fn plan(&self, shapes: &[Shape], memory_bytes_max: u64) -> Result<RunPlan, RunPlanError> {
+        RunPlan::new(self, shapes, memory_bytes_max)
     }
 }
 
-impl Plan {
-    fn new(graph: &KernelGraph, shapes: &[Shape], memory_bytes_max: u64) -> Result<Self, PlanError> {
+impl RunPlan {
+    fn new(graph: &KernelGraph, shapes: &[Shape], memory_bytes_max: u64) -> Result<Self, RunPlanError> {
         let dimensions = dimensions(graph, shapes)?;
-        let sizes = Sizes::new(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
-        let places = Places::new(graph, &sizes, &dimensions)?;
+        let sizes = BufferSizes::new(graph, &dimensions, memory_bytes_max.min(MEMORY_BYTES_MAX))?;
+        let places = ArenaOffsets::new(graph, &sizes, &dimensions)?;
         if places.bytes > memory_bytes_max {
-            return Err(PlanError::Memory { needed_bytes: places.bytes, bytes_max: memory_bytes_max });
+            return Err(RunPlanError::Memory { needed_bytes: places.bytes, bytes_max: memory_bytes_max });
         }
         let mut plan =
             Self { arena_bytes: places.bytes, inputs: Vec::new(), outputs: Vec::new(), steps: Vec::new() };
         for (number, buffer) in graph.buffers.all.iter().enumerate() {
-            let region = Region { offset: places.offset(number), bytes: sizes.bytes(number) };
+            let region = ArenaRegion { offset: places.offset(number), bytes: sizes.bytes(number) };
             match buffer.role {
                 Role::Input => plan.inputs.push(region),
                 Role::Output => {
                     let shape = sizes.shape(number);
-                    plan.outputs.push(Output { region, datatype: buffer.datatype, shape });
+                    plan.outputs.push(PlannedOutput { region, datatype: buffer.datatype, shape });
                 }
                 Role::Temporary | Role::Constant(_) => {}
             }
@@ -126,7 +126,7 @@ impl Plan {
         for (at, launch) in graph.launches.iter().enumerate() {
             let times = times(launch, &dimensions)?;
             for turn in 0..times {
-                plan.turn(graph, launch, &places, &sizes, &dimensions, Turn { at, turn, times })?;
+                plan.turn(graph, launch, &places, &sizes, &dimensions, LaunchRepetition { at, turn, times })?;
             }
         }
         Ok(plan)
@@ -136,20 +136,20 @@ impl Plan {
         &mut self,
         graph: &KernelGraph,
         checked: &Checked,
-        places: &Places,
-        sizes: &Sizes,
+        places: &ArenaOffsets,
+        sizes: &BufferSizes,
         dimensions: &BTreeMap<String, u32>,
-        turn: Turn,
-    ) -> Result<(), PlanError> {
+        turn: LaunchRepetition,
+    ) -> Result<(), RunPlanError> {
         let launch = &checked.launch;
         let place = || format!("launch {:?}", launch.name);
         for number in &checked.writes {
             if graph.buffers.all.get(*number).is_some_and(|buffer| buffer.zero) {
                 let offset = places.written(*number, turn);
-                self.push(Step::Zero(Region { offset, bytes: sizes.bytes(*number) }))?;
+                self.push(PlanStep::Zero(ArenaRegion { offset, bytes: sizes.bytes(*number) }))?;
             }
         }
-        let three = |what, sizes: &[Expression], max: [i128; 3]| -> Result<[u32; 3], PlanError> {
+        let three = |what, sizes: &[Expression], max: [i128; 3]| -> Result<[u32; 3], RunPlanError> {
             let mut all = [1; 3];
             for ((to, size), max) in all.iter_mut().zip(sizes).zip(max) {
                 let value = bounded(&place, what, size, dimensions, 1, max)?;
@@ -163,38 +163,44 @@ impl Plan {
         within(&place, THREADS, threads, 1, checked.threads_max)?;
         let shared_bytes =
             bounded(&place, "shared_bytes", &launch.shared_bytes, dimensions, 0, SHARED_BYTES_MAX)?;
-        let whole = |argument: &Argument| match argument.whole() {
+        let whole = |argument: &LaunchArgument| match argument.whole() {
             Some((size, min, max)) => bounded(&place, "an argument", size, dimensions, min, max),
             None => Ok(0),
         };
-        let value = |argument: &Argument| -> Result<Value, PlanError> {
+        let value = |argument: &LaunchArgument| -> Result<ArgumentValue, RunPlanError> {
             Ok(match argument {
-                Argument::In(name) | Argument::Out(name) => {
+                LaunchArgument::In(name) | LaunchArgument::Out(name) => {
                     let buffer = graph.buffers.find(name).unwrap_or(usize::MAX);
                     match graph.buffers.all.get(buffer).map(|buffer| buffer.role) {
-                        Some(Role::Constant(offset)) => Value::Constant(offset),
-                        _ if matches!(argument, Argument::Out(_)) => {
-                            Value::Arena(places.written(buffer, turn))
+                        Some(Role::Constant(offset)) => ArgumentValue::Constant(offset),
+                        _ if matches!(argument, LaunchArgument::Out(_)) => {
+                            ArgumentValue::Arena(places.written(buffer, turn))
                         }
-                        _ => Value::Arena(places.read(checked, buffer, turn)),
+                        _ => ArgumentValue::Arena(places.read(checked, buffer, turn)),
                     }
                 }
-                Argument::I32(_) => Value::I32(i32::try_from(whole(argument)?).unwrap_or(i32::MAX)),
-                Argument::U32(_) => Value::U32(u32::try_from(whole(argument)?).unwrap_or(u32::MAX)),
-                Argument::I64(_) => {
-                    Value::U64(i64::try_from(whole(argument)?).unwrap_or(i64::MAX).cast_unsigned())
+                LaunchArgument::I32(_) => {
+                    ArgumentValue::I32(i32::try_from(whole(argument)?).unwrap_or(i32::MAX))
                 }
-                Argument::U64(_) => Value::U64(u64::try_from(whole(argument)?).unwrap_or(u64::MAX)),
+                LaunchArgument::U32(_) => {
+                    ArgumentValue::U32(u32::try_from(whole(argument)?).unwrap_or(u32::MAX))
+                }
+                LaunchArgument::I64(_) => {
+                    ArgumentValue::U64(i64::try_from(whole(argument)?).unwrap_or(i64::MAX).cast_unsigned())
+                }
+                LaunchArgument::U64(_) => {
+                    ArgumentValue::U64(u64::try_from(whole(argument)?).unwrap_or(u64::MAX))
+                }
                 #[expect(
                     clippy::cast_possible_truncation,
                     reason = "a decimal number is rounded to the nearest FP32"
                 )]
-                Argument::F32(number) => Value::F32(*number as f32),
-                Argument::F64(number) => Value::F64(*number),
+                LaunchArgument::F32(number) => ArgumentValue::F32(*number as f32),
+                LaunchArgument::F64(number) => ArgumentValue::F64(*number),
             })
         };
         let arguments = launch.arguments.iter().map(value).collect::<Result<_, _>>()?;
-        self.push(Step::Launch(PlannedLaunch {
+        self.push(PlanStep::Launch(PlannedLaunch {
             name: launch.name.clone(),
             module: checked.module,
             kernel: launch.kernel.clone(),
@@ -205,9 +211,9 @@ impl Plan {
         }))
     }
 
-    fn push(&mut self, step: Step) -> Result<(), PlanError> {
+    fn push(&mut self, step: PlanStep) -> Result<(), RunPlanError> {
         if self.steps.len() >= STEPS_MAX {
-            return Err(PlanError::TooManySteps);
+            return Err(RunPlanError::TooManySteps);
         }
         self.steps.push(step);
         Ok(())

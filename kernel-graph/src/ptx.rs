@@ -27,12 +27,12 @@ pub struct Ptx {
     /// Minimum compute capability, such as 75.
     pub compute_capability: u32,
     /// Kernels.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PtxKernel>,
 }
 
 /// Kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct PtxKernel {
     /// Name.
     pub name: String,
     /// Parameters, in order.
@@ -114,7 +114,7 @@ impl Ptx {
         }
         let mut reader = Reader::new(text);
         let (version, compute_capability) = reader.head()?;
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<PtxKernel> = Vec::new();
         let mut variable_bytes: u64 = 0;
         while let Some(token) = reader.next() {
             match token.text {
@@ -147,7 +147,7 @@ impl Ptx {
 
     /// Returns the kernel with this name.
     #[must_use]
-    pub fn entry(&self, name: &str) -> Option<&Entry> {
+    pub fn entry(&self, name: &str) -> Option<&PtxKernel> {
         self.entries.iter().find(|entry| entry.name == name)
     }
 }

@@ -4,7 +4,9 @@
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
-use weir_kernel_graph::{Bundle, GraphError, KernelGraph, Plan, PlanError, PlannedLaunch, Step, Value};
+use weir_kernel_graph::{
+    ArgumentValue, Bundle, KernelGraph, KernelGraphError, PlanStep, PlannedLaunch, RunPlan, RunPlanError,
+};
 use weir_types::{ElementType, Shape};
 
 const PTX: &str = ".version 7.0 .target sm_75 .address_size 64
@@ -12,20 +14,20 @@ const PTX: &str = ".version 7.0 .target sm_75 .address_size 64
     .entry step(.param .u64 next, .param .u64 x, .param .f32 by, .param .u64 count) .maxntid 256, 1, 1 { ret; }
     .entry odd(.param .align 8 .b8 all[24]) { ret; }";
 
-fn graph(document: &Json) -> Result<KernelGraph, GraphError> {
+fn graph(document: &Json) -> Result<KernelGraph, KernelGraphError> {
     let upload = json!({ "graph": document, "sources": { "all.ptx": PTX } });
     KernelGraph::new(Bundle::parse(upload.to_string().as_bytes())?)
 }
 
-fn plan(document: &Json, shapes: &[&[u32]]) -> Result<Plan, PlanError> {
+fn plan(document: &Json, shapes: &[&[u32]]) -> Result<RunPlan, RunPlanError> {
     let shapes: Vec<_> = shapes.iter().map(|shape| Shape::new(shape).unwrap()).collect();
     graph(document).expect("the graph is sound").plan(&shapes, 1 << 30)
 }
 
-fn launches(plan: &Plan) -> Vec<&PlannedLaunch> {
+fn launches(plan: &RunPlan) -> Vec<&PlannedLaunch> {
     let mut launches = Vec::new();
     for step in &plan.steps {
-        if let Step::Launch(launch) = step {
+        if let PlanStep::Launch(launch) = step {
             launches.push(launch);
         }
     }
@@ -81,7 +83,10 @@ fn launches_run_in_dependency_order() {
     let launches = launches(&plan);
     assert_eq!(launches.iter().map(|launch| &*launch.name).collect::<Vec<_>>(), ["first", "second"]);
     assert_eq!((launches[0].grid, launches[1].grid), ([2, 7, 1], [1, 7, 1]));
-    assert_eq!(launches[0].arguments[3..], [Value::U32(100), Value::U32(30), Value::U32(50)]);
+    assert_eq!(
+        launches[0].arguments[3..],
+        [ArgumentValue::U32(100), ArgumentValue::U32(30), ArgumentValue::U32(50)]
+    );
     // The second launch reads the output of the first.
     assert_eq!(launches[0].arguments[2], launches[1].arguments[0]);
     assert_eq!(plan.outputs[0].shape.dimensions(), [100, 7]);
@@ -100,8 +105,8 @@ fn repeated_launches_read_previous_output() {
         let plan = plan(&steps(&json!(times)), &[&[1000]]).unwrap();
         let launches = launches(&plan);
         assert_eq!(launches.len(), times);
-        assert_eq!(launches[0].arguments[1], Value::Arena(plan.inputs[0].offset));
-        assert_eq!(launches[times - 1].arguments[0], Value::Arena(plan.outputs[0].region.offset));
+        assert_eq!(launches[0].arguments[1], ArgumentValue::Arena(plan.inputs[0].offset));
+        assert_eq!(launches[times - 1].arguments[0], ArgumentValue::Arena(plan.outputs[0].region.offset));
         for pair in launches.windows(2) {
             assert_eq!(pair[0].arguments[0], pair[1].arguments[1], "each reads what the one before wrote");
             assert_ne!(pair[1].arguments[0], pair[1].arguments[1], "and writes elsewhere");
@@ -119,9 +124,9 @@ fn zeroed_buffers_are_filled_before_every_write() {
     let zeroed: Vec<_> = plan
         .steps
         .iter()
-        .filter_map(
-            |step| if let Step::Zero(region) = step { Some(Value::Arena(region.offset)) } else { None },
-        )
+        .filter_map(|step| {
+            if let PlanStep::Zero(region) = step { Some(ArgumentValue::Arena(region.offset)) } else { None }
+        })
         .collect();
     assert_eq!(zeroed, written);
 }
@@ -145,7 +150,7 @@ fn constants_are_concatenated_with_alignment() {
     let four: Vec<u8> = [1.0_f32, 0.5, -2.0, 3.0].iter().flat_map(|value| value.to_le_bytes()).collect();
     assert_eq!((&graph.constants()[..16], &graph.constants()[256..]), (&four[..], &[255; 8][..]));
     let plan = graph.plan(&[Shape::new(&[3, 2]).unwrap(), Shape::new(&[2, 2]).unwrap()], 1 << 20).unwrap();
-    assert_eq!(launches(&plan)[0].arguments[1], Value::Constant(0));
+    assert_eq!(launches(&plan)[0].arguments[1], ArgumentValue::Constant(0));
 }
 
 #[test]
@@ -240,7 +245,7 @@ fn integer_arguments_take_the_whole_range_of_their_type() {
         (json!({"i64": "0 - n"}), (-4_i64).cast_unsigned()),
     ] {
         let plan = plan(&with(&argument), &[&[4]]).unwrap();
-        assert_eq!(launches(&plan)[0].arguments[3], Value::U64(value), "{argument}");
+        assert_eq!(launches(&plan)[0].arguments[3], ArgumentValue::U64(value), "{argument}");
     }
     for (argument, why) in [
         (json!({"i64": 1_u64 << 63}), "an argument is 9223372036854775808, and may be"),
@@ -273,7 +278,7 @@ fn mismatched_inputs_are_named_in_errors() {
     let error = plan(&steps(&json!("n")), &[&[5_000]]).unwrap_err().to_string();
     assert!(error.contains("repeat.times is 5000"), "{error}");
     let zeroed = changed(steps(&json!("n")), "/outputs/0/zero", json!(true));
-    assert_eq!(plan(&zeroed, &[&[3_000]]), Err(PlanError::TooManySteps));
+    assert_eq!(plan(&zeroed, &[&[3_000]]), Err(RunPlanError::TooManySteps));
 }
 
 #[test]
@@ -295,7 +300,7 @@ fn malformed_uploads_are_rejected() {
 
 /// Strategy for graphs of 1 to 19 products of 4 x 4 matrices: launch `i` reads two of the buffers
 /// before it.
-fn layers() -> impl Strategy<Value = Json> {
+fn layers() -> impl Strategy<ArgumentValue = Json> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..5_u32), 1..20)
         .prop_map(|picks| {
             let mut names = vec!["x".to_owned()];
@@ -336,12 +341,12 @@ proptest! {
     fn buffers_are_not_overwritten_before_last_read(document in layers()) {
         let plan = plan(&document, &[&[4, 4]]).unwrap();
         let mut memory = vec![String::new(); usize::try_from(plan.arena_bytes).unwrap() / 64 + 1];
-        let cells = |place: Value| match place {
-            Value::Arena(offset) => usize::try_from(offset / 64).unwrap()..usize::try_from(offset / 64).unwrap() + 1,
+        let cells = |place: ArgumentValue| match place {
+            ArgumentValue::Arena(offset) => usize::try_from(offset / 64).unwrap()..usize::try_from(offset / 64).unwrap() + 1,
             _ => unreachable!(),
         };
         let mut turns = std::collections::HashMap::<String, u32>::new();
-        memory[cells(Value::Arena(plan.inputs[0].offset))].fill("x".to_owned());
+        memory[cells(ArgumentValue::Arena(plan.inputs[0].offset))].fill("x".to_owned());
         let launch = |name: &str| document["launches"].as_array().unwrap().iter().find(|launch| launch["name"] == name).unwrap().clone();
         for planned in launches(&plan) {
             let written = launch(&planned.name);
@@ -366,7 +371,7 @@ proptest! {
         for (output, region) in document["outputs"].as_array().unwrap().iter().zip(&plan.outputs) {
             let times = launch(&output["name"].as_str().unwrap().replace('t', "l"))["repeat"]["times"].as_u64().unwrap();
             let expected = format!("{} {}", output["name"].as_str().unwrap(), times - 1);
-            prop_assert_eq!(&memory[cells(Value::Arena(region.region.offset)).start], &expected);
+            prop_assert_eq!(&memory[cells(ArgumentValue::Arena(region.region.offset)).start], &expected);
         }
     }
 }

@@ -8,19 +8,19 @@
 mod examples;
 pub use examples::Example;
 
-use crate::plan::Step;
+use crate::plan::RegisterInstruction;
 use std::fmt::Write as _;
-use weir_graph::Lane;
+use weir_graph::NumberType;
 
 /// An elementwise program with the types of its operands, independent of sizes and strides. Equal
 /// chains share one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
-    pub(crate) lane: Lane,
+    pub(crate) lane: NumberType,
     /// Whether a thread processes several neighbours at a time, as `elementwise_packed` does.
     pub(crate) packed: bool,
     /// Instructions, at least one.
-    pub(crate) code: Vec<Step>,
+    pub(crate) code: Vec<RegisterInstruction>,
     /// Type code of each operand.
     pub(crate) input_types: Vec<u32>,
     pub(crate) output_type: u32,
@@ -55,8 +55,8 @@ impl Chain {
     #[must_use]
     pub fn source(&self) -> String {
         let number = match self.lane {
-            Lane::Float => "float",
-            Lane::Integer => "i64",
+            NumberType::Float => "float",
+            NumberType::Integer => "i64",
         };
         let (lanes, run) = if self.packed {
             ("packed_lanes", "packed".to_owned())
@@ -105,7 +105,7 @@ KERNEL({kernel}, (threads), ELEMENTWISE_PARAMETERS) {{
             held.push(Some(input));
         }
         for (variable, step) in (self.input_types.len()..).zip(&self.code) {
-            let Step { code, to, a, b, c, kind, value } = *step;
+            let RegisterInstruction { code, to, a, b, c, kind, value } = *step;
             let operand = |register: u8| match held.get(usize::from(register)) {
                 Some(Some(variable)) => format!("v{variable}"),
                 // Operands that an instruction does not use have register 0, which may be unset.
@@ -144,15 +144,17 @@ mod tests {
             let of_lane = chains.iter().filter(move |chain| chain.lane == lane);
             of_lane.flat_map(|chain| &chain.code).map(|step| (step.code, step.kind)).collect::<HashSet<_>>()
         };
-        let floats = steps(Lane::Float);
-        let integers = steps(Lane::Integer);
+        let floats = steps(NumberType::Float);
+        let integers = steps(NumberType::Integer);
         // The codes of `cuda/program.cuh`.
         assert!((0..=36).all(|code| floats.iter().any(|step| step.0 == code)), "{floats:?}");
         assert!((0..=23).all(|code| integers.iter().any(|step| step.0 == code)), "{integers:?}");
         assert!((1..=11).all(|activation| floats.contains(&(36, activation))), "{floats:?}");
         assert!((0..=8).all(|to| floats.contains(&(23, to))), "{floats:?}");
         assert!((3..=7).all(|to| integers.contains(&(23, to))), "{integers:?}");
-        for (lane, packed) in [(Lane::Float, true), (Lane::Float, false), (Lane::Integer, false)] {
+        for (lane, packed) in
+            [(NumberType::Float, true), (NumberType::Float, false), (NumberType::Integer, false)]
+        {
             let of_loop: Vec<_> =
                 chains.iter().filter(|chain| (chain.lane, chain.packed) == (lane, packed)).collect();
             let loads: HashSet<_> = of_loop.iter().flat_map(|chain| chain.input_types.clone()).collect();

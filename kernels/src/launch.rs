@@ -1,26 +1,27 @@
 //! One launch of a kernel, as plain data.
 
-use crate::{Chain, Module};
+use crate::{Chain, KernelModule};
 use std::sync::Arc;
 
 /// A kernel by name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Kernel {
     /// Module of the kernel.
-    pub module: Module,
+    pub module: KernelModule,
     /// Name of the kernel in its module.
     pub name: String,
 }
 
 /// A buffer of an operation. The address of every buffer is a multiple of 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Slot {
+pub enum OperandBuffer {
     /// The operand at this index.
     Input(usize),
     /// The output at this index.
     Output(usize),
-    /// Memory for intermediate results, of [`Plan::workspace_bytes`](crate::Plan::workspace_bytes).
-    /// Its contents before and after the launches are irrelevant.
+    /// Memory for intermediate results, of
+    /// [`Plan::workspace_bytes`](crate::LaunchPlan::workspace_bytes). Its contents before and after
+    /// the launches are irrelevant.
     Workspace,
 }
 
@@ -43,7 +44,7 @@ pub enum Argument<B> {
 
 /// Least work of a launch: data that is read or written repeatedly counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Cost {
+pub struct LaunchCost {
     /// Floating-point operations; a multiplication with an addition counts as two.
     pub flops: u64,
     /// Bytes read or written.
@@ -64,7 +65,7 @@ pub struct Launch<B> {
     /// Arguments in the order of the kernel's parameters.
     pub arguments: Vec<Argument<B>>,
     /// Least work of the launch.
-    pub cost: Cost,
+    pub cost: LaunchCost,
     /// Program that the kernel interprets, if any. A kernel compiled from this chain can replace
     /// the interpreter, with all other fields unchanged.
     pub chain: Option<Arc<Chain>>,
@@ -108,7 +109,7 @@ impl Argument<u64> {
     }
 }
 
-impl std::ops::Add for Cost {
+impl std::ops::Add for LaunchCost {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {

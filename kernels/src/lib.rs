@@ -6,10 +6,10 @@
 //! fits the device, the driver compiles the PTX first.
 //!
 //! An operation passes through this crate in this order: [`plan`] turns an operation of
-//! [`weir_graph`], with the types of its operands, into [`Launch`]es for a [`Target`] and a
+//! [`weir_graph`], with the types of its operands, into [`Launch`]es for a [`KernelTarget`] and a
 //! [`Precision`]. A launch has a [`Kernel`] and its arguments, in which buffers are symbolic
-//! ([`Slot`]); [`Launch::with_buffers`] replaces them with addresses. The kernel's name in its
-//! [`Module`] and the module's code go to the driver.
+//! ([`OperandBuffer`]); [`Launch::with_buffers`] replaces them with addresses. The kernel's name in
+//! its [`KernelModule`] and the module's code go to the driver.
 //!
 //! A kernel interprets elementwise programs. A [`Chain`] is the source of a dedicated kernel for
 //! one such program, built from the same headers, for nodes that have a compiler.
@@ -42,17 +42,17 @@
 //! ```
 
 mod target;
-pub use target::Target;
+pub use target::KernelTarget;
 pub use weir_types::Precision;
 
 mod plan;
-pub use plan::{Operands, Plan, Unsupported, plan};
+pub use plan::{LaunchPlan, Operands, UnsupportedOperation, plan};
 
 mod launch;
-pub use launch::{Argument, Cost, Kernel, Launch, Slot};
+pub use launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 
 mod module;
-pub use module::Module;
+pub use module::KernelModule;
 
 mod chain;
 pub use chain::{Chain, Example};

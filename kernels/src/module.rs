@@ -6,7 +6,7 @@ use std::io::Read as _;
 /// A module of kernels: one `.cu` file in `cuda/`, its PTX for each family of devices in `ptx/`,
 /// and its machine code for each architecture in `cubin/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Module {
+pub enum KernelModule {
     /// Data movement.
     Copy,
     /// Fused elementwise expressions.
@@ -31,7 +31,7 @@ pub enum Module {
     Gather,
 }
 
-impl Module {
+impl KernelModule {
     /// All modules.
     pub const ALL: [Self; 11] = [
         Self::Copy,
@@ -80,7 +80,7 @@ const CUBINS: &[Packed] = include!(concat!(env!("OUT_DIR"), "/cubin.rs"));
 
 type Packed = (&'static str, u32, &'static [u8]);
 
-impl Module {
+impl KernelModule {
     /// The module's machine code for a device of this compute capability (90 for 9.0). It was
     /// assembled for the same major version and the newest minor version up to the device's, as
     /// devices require. `None` if the crate has none for this generation; the driver then compiles
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn every_module_has_ptx_for_every_supported_device() {
-        for module in Module::ALL {
+        for module in KernelModule::ALL {
             for device in [75, 80, 86, 90] {
                 let ptx = module.ptx(device);
                 assert_eq!(
@@ -165,7 +165,7 @@ mod tests {
             (130, None),
             (70, None),
         ] {
-            for module in Module::ALL {
+            for module in KernelModule::ALL {
                 let cubin = module.cubin(device);
                 let is_for = device >= module.compute_capability_min();
                 let expected = expected.filter(|_| is_for);
@@ -182,7 +182,7 @@ mod tests {
             .filter(|path| path.extension().is_some_and(|extension| extension == "cu"))
             .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
             .collect();
-        let mut modules: Vec<_> = Module::ALL.map(|module| module.name().to_owned()).to_vec();
+        let mut modules: Vec<_> = KernelModule::ALL.map(|module| module.name().to_owned()).to_vec();
         names.sort();
         modules.sort();
         assert_eq!(names, modules);

@@ -4,7 +4,7 @@ mod attention;
 mod conv;
 mod copy;
 mod elementwise;
-pub(crate) use elementwise::Step;
+pub(crate) use elementwise::RegisterInstruction;
 mod epilogue;
 mod gather;
 mod limits;
@@ -17,7 +17,7 @@ mod tile;
 #[cfg(test)]
 mod resources;
 
-use crate::{Cost, Launch, Precision, Slot, Target};
+use crate::{KernelTarget, Launch, LaunchCost, OperandBuffer, Precision};
 use weir_graph::{Op, TensorType};
 use weir_types::ElementType;
 
@@ -33,31 +33,31 @@ pub struct Operands<'a> {
 
 /// Launches of an operation, in sequence on one stream.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Plan {
+pub struct LaunchPlan {
     /// The launches in order; empty if there is nothing to compute.
-    pub launches: Vec<Launch<Slot>>,
-    /// Required size of [`Slot::Workspace`].
+    pub launches: Vec<Launch<OperandBuffer>>,
+    /// Required size of [`OperandBuffer::Workspace`].
     pub workspace_bytes: u64,
 }
 
 /// An operation with types or sizes that no kernel supports.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{op} {why}: no kernel does that; the model can run on the CPU")]
-pub struct Unsupported {
+pub struct UnsupportedOperation {
     /// Name of the operation.
     pub op: &'static str,
     /// The unsupported property.
     pub why: String,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// Least work of all launches together.
     #[must_use]
-    pub fn cost(&self) -> Cost {
-        self.launches.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
+    pub fn cost(&self) -> LaunchCost {
+        self.launches.iter().fold(LaunchCost::default(), |sum, launch| sum + launch.cost)
     }
 
-    fn from_launch(launch: Launch<Slot>) -> Self {
+    fn from_launch(launch: Launch<OperandBuffer>) -> Self {
         Self { launches: vec![launch], workspace_bytes: 0 }
     }
 }
@@ -72,8 +72,8 @@ pub fn plan(
     op: &Op,
     operands: Operands<'_>,
     precision: Precision,
-    target: &Target,
-) -> Result<Plan, Unsupported> {
+    target: &KernelTarget,
+) -> Result<LaunchPlan, UnsupportedOperation> {
     let made = match op {
         Op::Conv(op) => conv::plan(op, operands, precision, target),
         Op::MatMul(op) => matmul::plan(op, operands, precision, target),
@@ -93,7 +93,7 @@ pub fn plan(
         Op::TopK(op) => rows::top_k(op, operands),
         Op::CumSum(op) => rows::cum_sum(op, operands),
     };
-    made.map_err(|why| Unsupported { op: op.name(), why })
+    made.map_err(|why| UnsupportedOperation { op: op.name(), why })
 }
 
 impl<'a> Operands<'a> {

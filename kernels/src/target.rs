@@ -2,7 +2,7 @@
 
 /// Properties of a device that launches depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
+pub struct KernelTarget {
     /// Compute capability: ten times the major version plus the minor version; 90 for an H200.
     pub compute_capability: u32,
     /// Number of multiprocessors.
@@ -11,7 +11,7 @@ pub struct Target {
     pub shared_bytes_max: u32,
 }
 
-impl Target {
+impl KernelTarget {
     /// NVIDIA H200.
     pub const H200: Self = Self { compute_capability: 90, multiprocessors: 132, shared_bytes_max: 232_448 };
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// A Debian package that Weir installs if it is missing.
 #[derive(Debug, Clone, Copy)]
-pub struct Package {
+pub struct DebianPackage {
     /// The package's name.
     pub name: &'static str,
     /// Files of the package and of its dependencies that Weir uses, as absolute paths with `*` as a
@@ -15,7 +15,7 @@ pub struct Package {
 
 /// The command that installs `packages`, for messages.
 #[must_use]
-pub fn install_command(packages: &[Package]) -> String {
+pub fn install_command(packages: &[DebianPackage]) -> String {
     format!("apt-get install {}", names(packages).join(" "))
 }
 
@@ -24,7 +24,7 @@ pub fn install_command(packages: &[Package]) -> String {
 /// # Errors
 /// Fails without root, which Weir does not request, and if apt-get fails, with the end of its
 /// output.
-pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
+pub fn install(packages: &[DebianPackage], on_step: &mut dyn FnMut(&str)) -> Result<(), String> {
     let step = install_command(packages);
     if !is_root() {
         return Err(format!("Debian's packages: only root can run `{step}`"));
@@ -42,7 +42,7 @@ pub fn install(packages: &[Package], on_step: &mut dyn FnMut(&str)) -> Result<()
     install().map(drop).map_err(|why| format!("{step}: {why}"))
 }
 
-fn names(packages: &[Package]) -> Vec<&'static str> {
+fn names(packages: &[DebianPackage]) -> Vec<&'static str> {
     packages.iter().map(|package| package.name).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Installs missing build and run dependencies. [`Toolchain`] builds Rust functions.
 //! [`PythonEnvironment`] and [`NodeModules`] hold the compilers of other languages.
-//! [`component_of`] converts the output of compilers without component support. [`OnnxRuntime`] is
-//! the library that runs models on the CPU.
+//! [`component_of`] converts the output of compilers without component support.
+//! [`OnnxRuntimeRelease`] is the library that runs models on the CPU.
 //!
 //! `weir build`, `weir doctor` and `cargo xtask setup` all use this crate, so that each finds the
 //! others' installations.
@@ -22,4 +22,4 @@ mod component;
 pub use component::{ComponentError, component_of};
 
 mod onnxruntime;
-pub use onnxruntime::{OnnxRuntime, OnnxRuntimeError};
+pub use onnxruntime::{OnnxRuntimeError, OnnxRuntimeRelease};

@@ -1,12 +1,12 @@
 //! ONNX Runtime's shared library, extracted from its wheel on PyPI.
 
-use crate::process::{self, Failure};
+use crate::process::{self, ProcessFailure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A release of ONNX Runtime for one platform, pinned by checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OnnxRuntime {
+pub struct OnnxRuntimeRelease {
     platform: &'static str,
     wheel_sha256: &'static str,
 }
@@ -46,7 +46,7 @@ impl OnnxRuntimeError {
     pub fn hint(&self) -> String {
         let manual = format!(
             "get libonnxruntime.so {} from https://github.com/microsoft/onnxruntime/releases and name it with WEIR_ONNXRUNTIME",
-            OnnxRuntime::VERSION
+            OnnxRuntimeRelease::VERSION
         );
         match self {
             Self::Unsupported { .. } => manual,
@@ -58,7 +58,7 @@ impl OnnxRuntimeError {
     }
 }
 
-impl OnnxRuntime {
+impl OnnxRuntimeRelease {
     /// The release that Weir is tested with.
     pub const VERSION: &str = "1.31.1";
     /// File name of the installed library.
@@ -89,9 +89,9 @@ impl OnnxRuntime {
         Self::NOTICES.map(|name| folder.join(format!("onnxruntime-{name}")))
     }
 
-    /// Downloads the library and its licences into `folder` with pip, from pip's configured index; pip verifies the
-    /// checksum. Replaces an existing library. Calls `on_step` before each step. Returns the path
-    /// of the library.
+    /// Downloads the library and its licences into `folder` with pip, from pip's configured index;
+    /// pip verifies the checksum. Replaces an existing library. Calls `on_step` before each step.
+    /// Returns the path of the library.
     pub fn fetch(&self, folder: &Path, on_step: &mut dyn FnMut(&str)) -> Result<PathBuf, OnnxRuntimeError> {
         let write = |source| OnnxRuntimeError::Write { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(write)?;
@@ -142,7 +142,7 @@ impl OnnxRuntime {
 }
 
 fn step(command: &mut Command) -> Result<(), OnnxRuntimeError> {
-    process::answer(command).map(drop).map_err(|why: Failure| {
+    process::answer(command).map(drop).map_err(|why: ProcessFailure| {
         let words = std::iter::once(command.get_program()).chain(command.get_args()).take(4);
         let step = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         OnnxRuntimeError::Step { step, why: why.to_string() }

@@ -7,7 +7,7 @@ mod python;
 pub use npm::NodeModules;
 pub use python::PythonEnvironment;
 
-use crate::process::{self, Failure};
+use crate::process::{self, ProcessFailure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -68,7 +68,7 @@ fn step(
     hint: &'static str,
 ) -> Result<(), PackagesError> {
     process::answer(command).map(drop).map_err(|failure| match failure {
-        Failure::Start(source) => PackagesError::NoProgram { program, hint, source },
-        Failure::Exit(why) => PackagesError::Step { step: step.to_owned(), why, hint },
+        ProcessFailure::Start(source) => PackagesError::NoProgram { program, hint, source },
+        ProcessFailure::Exit(why) => PackagesError::Step { step: step.to_owned(), why, hint },
     })
 }

@@ -7,14 +7,14 @@ const LINES_MAX: usize = 3;
 
 /// Reason why a program returned no output.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum ProcessFailure {
     /// The program did not start.
     Start(std::io::Error),
     /// The program failed. Has the relevant lines of its output.
     Exit(String),
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for ProcessFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Start(error) => write!(f, "cannot start it: {error}"),
@@ -24,13 +24,13 @@ impl std::fmt::Display for Failure {
 }
 
 /// Runs `command` and returns its standard output, trimmed.
-pub(crate) fn answer(command: &mut Command) -> Result<String, Failure> {
-    let output = command.stdin(std::process::Stdio::null()).output().map_err(Failure::Start)?;
+pub(crate) fn answer(command: &mut Command) -> Result<String, ProcessFailure> {
+    let output = command.stdin(std::process::Stdio::null()).output().map_err(ProcessFailure::Start)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::Exit(format!("{}: {}", output.status, essence(&said))))
+    Err(ProcessFailure::Exit(format!("{}: {}", output.status, essence(&said))))
 }
 
 /// The relevant lines of a failed program's output: from the first error on, or else the last

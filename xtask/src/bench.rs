@@ -1,7 +1,7 @@
 //! `cargo xtask bench`.
 
 use crate::demo::build_function;
-use crate::functions::{self, FunctionsArgs};
+use crate::functions::{self, BuildFunctionsArgs};
 use crate::repo::Repo;
 use crate::setup::{self, report, step};
 use crate::{models, process};
@@ -70,7 +70,7 @@ pub(crate) fn run(repo: &Repo, args: &BenchArgs) -> Result<()> {
     let sources = repo.root().join("bench/python");
     let python = setup::environment(repo, "bench/python", &sources.join("requirements.txt"))?.join("python");
     let onnxruntime = setup::onnxruntime(repo)?;
-    functions::run(repo, &FunctionsArgs::from_names(&FUNCTIONS))?;
+    functions::run(repo, &BuildFunctionsArgs::from_names(&FUNCTIONS))?;
     let models = models::light(repo)?;
     models::minilm(repo)?;
     let serving = serving(repo, args)?;

@@ -11,10 +11,11 @@ use crate::bindings;
 use crate::process;
 use crate::repo::Repo;
 use anyhow::{Result, bail};
-use source::Source;
+use source::RustFile;
 use std::process::Command;
 
-/// Run the other checks of CI: style counters, format, lints, generated files, licences and advisories
+/// Run the other checks of CI: style counters, format, lints, generated files, licences and
+/// advisories
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Run the checks of style only: links of the documentation, prose of comments, cycles between
@@ -61,7 +62,7 @@ fn optional(program: &str, command: &mut Command, skipped: &str) -> Result<()> {
 
 /// Compare the style of every Rust file in version control with the limits of each counter.
 fn style(repo: &Repo) -> Result<()> {
-    let sources = Source::all(repo)?;
+    let sources = RustFile::all(repo)?;
     let findings: Vec<String> = [
         links::check(repo)?,
         prose::check(&sources),

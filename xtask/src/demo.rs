@@ -1,7 +1,7 @@
 //! `cargo xtask demo`.
 
 use crate::process;
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 use crate::repo::Repo;
 use crate::setup::{self, step};
 use crate::{models, prerequisites, weir};
@@ -33,7 +33,7 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
-    let mut progress = Progress::new(5);
+    let mut progress = StepProgress::new(5);
     progress.step("checking this machine");
     prerequisites::check()?;
     let toolchain = setup::toolchain(repo)?;
@@ -59,7 +59,7 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
     };
 
     progress.step("starting a node, and calling it");
-    let node = weir::Node::start(repo, &weir)?;
+    let node = weir::DemoNode::start(repo, &weir)?;
     call_digits(repo, &node, &digits)?;
     if let Some((minilm, embed)) = &sentences {
         call_sentences(repo, &node, minilm, embed)?;
@@ -75,7 +75,7 @@ pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
 }
 
 /// Pushes the digits model, deploys its function, and calls both.
-fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
+fn call_digits(repo: &Repo, node: &weir::DemoNode, component: &Path) -> Result<()> {
     let url = node.url();
     let folder = repo.functions().join(DIGITS);
     say("push a model");
@@ -94,7 +94,7 @@ fn call_digits(repo: &Repo, node: &weir::Node, component: &Path) -> Result<()> {
 
 /// Pushes a language model, deploys the function that embeds sentences with it, and compares
 /// sentences.
-fn call_sentences(repo: &Repo, node: &weir::Node, model: &Path, component: &Path) -> Result<()> {
+fn call_sentences(repo: &Repo, node: &weir::DemoNode, model: &Path, component: &Path) -> Result<()> {
     let url = node.url();
     say("push a language model, and deploy a function that embeds sentences by it");
     upload(repo, model, &format!("{url}/v1/models/minilm/versions/1"))?;

@@ -3,7 +3,7 @@
 mod check;
 mod third_party;
 
-use crate::functions::{self, FunctionsArgs};
+use crate::functions::{self, BuildFunctionsArgs};
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
@@ -31,7 +31,7 @@ pub(crate) struct DistArgs {
 
 pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let library = setup::onnxruntime(repo)?;
-    functions::run(repo, &FunctionsArgs::from_names(&["classify-digits"]))?;
+    functions::run(repo, &BuildFunctionsArgs::from_names(&["classify-digits"]))?;
     let weir = weir::build_with(repo, &args.profile)?;
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");

@@ -9,7 +9,7 @@ use crate::repo::Repo;
 use crate::setup::report;
 use anyhow::{Result, bail};
 use base::Base;
-use machine::Machine;
+use machine::FreshMachine;
 use std::process::Command;
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ pub(crate) struct FreshArgs {
 pub(crate) fn run(repo: &Repo, args: &FreshArgs) -> Result<()> {
     let base = Base::open(repo, args.renew)?;
     note_uncommitted(repo);
-    let machine = Machine::copy_of(&base, repo)?;
+    let machine = FreshMachine::copy_of(&base, repo)?;
     eprintln!("running {} on a fresh machine", args.command.join(" "));
     let start = Instant::now();
     let status = machine.run(&args.command)?;

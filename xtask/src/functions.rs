@@ -15,7 +15,7 @@ use weir_provision::Toolchain;
 /// Makes release builds of changed functions. A folder with a `Cargo.toml` is a function in Rust; a
 /// folder with only a `weir.toml` is built by its `build` command.
 #[derive(Debug, Default, clap::Args)]
-pub(crate) struct FunctionsArgs {
+pub(crate) struct BuildFunctionsArgs {
     /// Functions to build [default: all]
     names: Vec<String>,
     /// Use Debian's Rust even if rustup has the target, to test that it works
@@ -23,14 +23,14 @@ pub(crate) struct FunctionsArgs {
     debian: bool,
 }
 
-impl FunctionsArgs {
+impl BuildFunctionsArgs {
     /// Selects these functions.
     pub(crate) fn from_names(names: &[&str]) -> Self {
         Self { names: names.iter().map(|&name| name.to_owned()).collect(), debian: false }
     }
 }
 
-pub(crate) fn run(repo: &Repo, args: &FunctionsArgs) -> Result<()> {
+pub(crate) fn run(repo: &Repo, args: &BuildFunctionsArgs) -> Result<()> {
     let all = FunctionFolders::in_folder(&repo.functions())?;
     let wanted = all.only(&args.names)?;
     let mut built = BTreeMap::new();

@@ -18,10 +18,10 @@ mod sources;
 use crate::repo::Repo;
 use crate::setup;
 use anyhow::{Context as _, Result, ensure};
-use cubin::Stamp;
-use log::Usage;
+use cubin::CheckStamp;
+use log::KernelUsage;
 use ptxas::Ptxas;
-use resources::Resources;
+use resources::ResourceTable;
 use sources::Sources;
 use std::path::{Path, PathBuf};
 
@@ -105,7 +105,7 @@ impl Kernels {
             let bytes = write(&self.cubin_of(module, architecture), &packed)?;
             Ok((module.to_owned(), architecture, assembled.usages, bytes))
         })?;
-        let mut resources = Resources::read_or_default(&self.table())?;
+        let mut resources = ResourceTable::read_or_default(&self.table())?;
         resources.forget(self.sources.modules());
         for (module, architecture, usages, _) in &made {
             resources.set(module, *architecture, usages);
@@ -140,19 +140,19 @@ impl Kernels {
     }
 
     fn check_cubins(&self) -> Result<()> {
-        let resources = Resources::read(&self.table())?;
+        let resources = ResourceTable::read(&self.table())?;
         let checked = self.each(&ARCHITECTURES, |module, architecture| {
             let ptx = self.ptx_for(module, architecture)?;
             let file = self.cubin_of(module, architecture);
             let packed = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
             let listed = resources.get(module, architecture);
-            let stamp = Stamp::new(&self.stamps, module, architecture, (&ptx, &packed, &listed));
+            let stamp = CheckStamp::new(&self.stamps, module, architecture, (&ptx, &packed, &listed));
             if !stamp.is_current() {
                 let assembled = self.ptxas.assemble(&ptx, architecture)?;
                 let same = cubin::unpack(&packed)? == assembled.cubin;
                 ensure!(same, "{} is not what its PTX makes: run `cargo xtask kernels`", file.display());
                 ensure!(
-                    listed == Usage::sorted(assembled.usages),
+                    listed == KernelUsage::sorted(assembled.usages),
                     "kernels/resources.tsv says something else of {module} on sm_{architecture} than ptxas: run `cargo xtask kernels`"
                 );
                 stamp.write()?;

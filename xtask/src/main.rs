@@ -39,8 +39,8 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Setup(setup::SetupArgs),
-    Functions(functions::FunctionsArgs),
-    Models(models::ModelsArgs),
+    Functions(functions::BuildFunctionsArgs),
+    Models(models::MakeModelsArgs),
     Kernels(kernels::KernelsArgs),
     Demo(demo::DemoArgs),
     Test(test::TestArgs),

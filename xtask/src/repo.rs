@@ -27,7 +27,7 @@ impl Repo {
 
     /// Path of ONNX Runtime, which `setup` installs.
     pub(crate) fn onnxruntime(&self) -> PathBuf {
-        self.local().join("lib").join(weir_provision::OnnxRuntime::FILE_NAME)
+        self.local().join("lib").join(weir_provision::OnnxRuntimeRelease::FILE_NAME)
     }
 
     /// Folder of models that are too large for version control, as `<name>.onnx`, for the demo, the

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, anyhow};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use weir_provision::apt;
-use weir_provision::{NodeModules, OnnxRuntime, PackagesError, PythonEnvironment, Stamp, Toolchain};
+use weir_provision::{NodeModules, OnnxRuntimeRelease, PackagesError, PythonEnvironment, Stamp, Toolchain};
 
 /// Install what this machine lacks: a Rust toolchain for functions, ONNX Runtime, the compilers for
 /// functions in other languages, clients for the tests, and etcd
@@ -46,15 +46,15 @@ pub(crate) fn toolchain(repo: &Repo) -> Result<Toolchain> {
 /// Installs the library that runs models on the CPU.
 pub(crate) fn onnxruntime(repo: &Repo) -> Result<PathBuf> {
     let library = repo.onnxruntime();
-    let version = OnnxRuntime::VERSION;
+    let version = OnnxRuntimeRelease::VERSION;
     let what = format!("ONNX Runtime {version} in {}", repo.show(&library));
     let stamp = Stamp::beside(&library, version);
     let folder = repo.local().join("lib");
-    if stamp.is_current() && OnnxRuntime::notices(&folder).iter().all(|notice| notice.exists()) {
+    if stamp.is_current() && OnnxRuntimeRelease::notices(&folder).iter().all(|notice| notice.exists()) {
         report("found", &what);
         return Ok(library);
     }
-    let fetch = || OnnxRuntime::for_this_machine()?.fetch(&folder, &mut step);
+    let fetch = || OnnxRuntimeRelease::for_this_machine()?.fetch(&folder, &mut step);
     let library = fetch().map_err(|error| anyhow!("{error}\n\nWhat to do: {}", error.hint()))?;
     stamp.write().with_context(|| format!("cannot mark {what} as installed"))?;
     report("installed", &what);

@@ -1,6 +1,6 @@
 //! `cargo xtask test`.
 
-use crate::functions::{self, FunctionsArgs};
+use crate::functions::{self, BuildFunctionsArgs};
 use crate::kernels;
 use crate::models;
 use crate::process;
@@ -31,7 +31,7 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     models::minilm(repo)?;
     models::light(repo)?;
     eprintln!("building the functions");
-    functions::run(repo, &FunctionsArgs::default())?;
+    functions::run(repo, &BuildFunctionsArgs::default())?;
     eprintln!("building weir");
     // The end-to-end tests run the program. A common build shares the dependencies.
     process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;

@@ -31,7 +31,7 @@ fn build(repo: &Repo, profile: &str, features: &[&str]) -> Result<PathBuf> {
 }
 
 /// Node. Stopped on drop.
-pub(crate) struct Node {
+pub(crate) struct DemoNode {
     child: Child,
     url: String,
     /// Kept open: the node fails when it prints into a closed pipe.
@@ -40,7 +40,7 @@ pub(crate) struct Node {
     data: Option<PathBuf>,
 }
 
-impl Node {
+impl DemoNode {
     /// Starts a node in a temporary folder on a free port.
     pub(crate) fn start(repo: &Repo, weir: &Path) -> Result<Self> {
         let data = std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()));
@@ -91,7 +91,7 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for DemoNode {
     fn drop(&mut self) {
         // Ignore errors of a node that has exited.
         let _ = self.child.kill();

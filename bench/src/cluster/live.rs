@@ -1,8 +1,8 @@
 //! The workload on a live cluster.
 
-use super::{NODES, Outcome};
+use super::{NODES, WorkloadOutcome};
 use crate::args::Args;
-use crate::server::Server;
+use crate::server::ServerProcess;
 use crate::weir;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -16,7 +16,12 @@ use weir_scheduler::sim::{Costs, SimRequest, Workload};
 const READY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs the workload on a new cluster.
-pub(super) fn play(args: &Args, workload: &Workload, policy: PolicyKind, scratch: &Path) -> Result<Outcome> {
+pub(super) fn play(
+    args: &Args,
+    workload: &Workload,
+    policy: PolicyKind,
+    scratch: &Path,
+) -> Result<WorkloadOutcome> {
     let (_server, nodes) = start(args, workload, policy, scratch)?;
     let agent = weir::agent();
     deploy(args, workload, &agent, &nodes)?;
@@ -32,7 +37,7 @@ pub(super) fn play(args: &Args, workload: &Workload, policy: PolicyKind, scratch
     let mean_ms = latencies_ms.iter().sum::<f64>() / latencies_ms.len().max(1) as f64;
     let p99_ms = latencies_ms.get(latencies_ms.len() * 99 / 100).copied().unwrap_or_default();
     let late = workload.requests().len() - latencies_ms.len();
-    Ok(Outcome { mean_ms, p99_ms, misses, late })
+    Ok(WorkloadOutcome { mean_ms, p99_ms, misses, late })
 }
 
 /// Pushes the models, deploys a function for each, and waits until all nodes know them.
@@ -104,7 +109,7 @@ fn start(
     workload: &Workload,
     policy: PolicyKind,
     scratch: &Path,
-) -> Result<(Server, Vec<String>)> {
+) -> Result<(ServerProcess, Vec<String>)> {
     let log = scratch.join("log");
     let mut command = Command::new(&args.weir);
     command.args(["cluster", "up", "--port", "0", "--nodes", &NODES.to_string(), "--data"]);
@@ -116,7 +121,7 @@ fn start(
     ] {
         command.arg("--set").arg(setting);
     }
-    let server = Server::start(command, &log)?;
+    let server = ServerProcess::start(command, &log)?;
     let asked = Instant::now();
     loop {
         let text = std::fs::read_to_string(&log)?;

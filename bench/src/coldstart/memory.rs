@@ -1,8 +1,8 @@
 //! Memory per deployed function.
 
 use crate::args::Args;
-use crate::process::Resident;
-use crate::report::Table;
+use crate::process::ResidentMemory;
+use crate::report::TextTable;
 use crate::weir::{Spans, Weir};
 use anyhow::Result;
 use serde::Serialize;
@@ -14,12 +14,12 @@ const SETTLE_MAX: Duration = Duration::from_secs(5);
 
 /// Memory of a node with `functions` functions.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct Memory {
+pub(super) struct NodeMemory {
     functions: u32,
     /// After a restart and one call of one function.
-    deployed: Resident,
+    deployed: ResidentMemory,
     /// After a call of each function.
-    called: Resident,
+    called: ResidentMemory,
 }
 
 /// Measures the memory with one function and with `functions` functions.
@@ -28,7 +28,7 @@ pub(super) fn memory(
     scratch: &Path,
     component: &[u8],
     functions: u32,
-) -> Result<(Memory, Memory)> {
+) -> Result<(NodeMemory, NodeMemory)> {
     let weir = Weir::new(args, &scratch.join("memory"))?;
     let deploy = |range: std::ops::Range<u32>| {
         let node = weir.start(Spans::Off)?;
@@ -51,7 +51,7 @@ pub(super) fn memory(
         for index in 0..functions {
             node.get(&format!("/fn/f{index}/"))?;
         }
-        anyhow::Ok(Memory { functions, deployed, called: resident()? })
+        anyhow::Ok(NodeMemory { functions, deployed, called: resident()? })
     };
     deploy(0..1)?;
     let one = measure(1)?;
@@ -71,7 +71,7 @@ fn variant(component: &[u8], index: u32) -> Vec<u8> {
 }
 
 /// Additional memory per function after the first.
-pub(super) fn per_function(one: Memory, all: Memory) -> Table {
+pub(super) fn per_function(one: NodeMemory, all: NodeMemory) -> TextTable {
     let title = format!("Memory of a node with {} different functions", all.functions);
     let columns = [
         "",
@@ -81,8 +81,8 @@ pub(super) fn per_function(one: Memory, all: Memory) -> Table {
         "RSS of the node MiB",
         "with one function MiB",
     ];
-    let mut table = Table::new(title, &columns);
-    let mut row = |what: &str, bound: &str, one: Resident, many: Resident| {
+    let mut table = TextTable::new(title, &columns);
+    let mut row = |what: &str, bound: &str, one: ResidentMemory, many: ResidentMemory| {
         let each = |one: u64, many: u64| (many as f64 - one as f64) / f64::from(all.functions - 1) / 1e3;
         let mib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 20));
         table.row([

@@ -2,7 +2,7 @@
 //! in every fresh instance or once at build time.
 
 use crate::args::Args;
-use crate::report::Table;
+use crate::report::TextTable;
 use crate::stats::Spread;
 use crate::weir::{Spans, Weir};
 use anyhow::{Context as _, Result};
@@ -15,15 +15,15 @@ const LATER_CALLS: u32 = 5;
 
 /// One build of the function, with call times in milliseconds.
 #[derive(Debug, Serialize)]
-pub(super) struct Built {
+pub(super) struct SnapshotBuild {
     how: &'static str,
     component_bytes: usize,
-    first: Vec<Call>,
-    later: Vec<Call>,
+    first: Vec<SnapshotCallTimes>,
+    later: Vec<SnapshotCallTimes>,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Call {
+struct SnapshotCallTimes {
     /// Latency at the client.
     whole_ms: f64,
     model_load_ms: f64,
@@ -32,7 +32,7 @@ struct Call {
 
 /// Measures first and later calls with and without a snapshot, alternating, each on a restarted
 /// node.
-pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built; 2]> {
+pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[SnapshotBuild; 2]> {
     let weir = Weir::new(args, &scratch.join("embed"))?;
     let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
     let plain = read(&args.functions.join("embed-text.wasm"))?;
@@ -41,7 +41,8 @@ pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built
     node.put("/v1/models/minilm/versions/1", &read(&args.model("minilm"))?)?;
     let mut built = [("plain", "as compiled", plain), ("snapshot", "pre-initialised", snapshot)].map(
         |(name, how, component)| {
-            let built = Built { how, component_bytes: component.len(), first: Vec::new(), later: Vec::new() };
+            let built =
+                SnapshotBuild { how, component_bytes: component.len(), first: Vec::new(), later: Vec::new() };
             (name, component, built)
         },
     );
@@ -66,7 +67,7 @@ pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built
                 ];
                 let [load, run] = [now[0] - counted[0], now[1] - counted[1]];
                 counted = now;
-                anyhow::Ok(Call {
+                anyhow::Ok(SnapshotCallTimes {
                     whole_ms: whole.as_secs_f64() * 1e3,
                     model_load_ms: load * 1e3,
                     model_run_ms: run * 1e3,
@@ -82,7 +83,7 @@ pub(super) fn calls(args: &Args, scratch: &Path, restarts: u32) -> Result<[Built
     Ok(built.map(|(_, _, built)| built))
 }
 
-pub(super) fn table(all: &[Built]) -> Table {
+pub(super) fn table(all: &[SnapshotBuild]) -> TextTable {
     let columns = [
         "ms, medians",
         "component KB",
@@ -93,10 +94,10 @@ pub(super) fn table(all: &[Built]) -> Table {
         "running it",
         "the rest",
     ];
-    let mut table = Table::new("`embed-text`, one sentence", &columns);
+    let mut table = TextTable::new("`embed-text`, one sentence", &columns);
     for built in all {
         for (which, calls) in [("first after a restart", &built.first), ("later", &built.later)] {
-            let spread = |value: fn(&Call) -> f64| Spread::from_samples(calls.iter().map(value));
+            let spread = |value: fn(&SnapshotCallTimes) -> f64| Spread::from_samples(calls.iter().map(value));
             let median =
                 |value| spread(value).map_or_else(String::new, |spread| format!("{:.1}", spread.median));
             let Some(whole) = spread(|call| call.whole_ms) else { continue };

@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// One call. Times count from the start of the clients.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct ClientCall {
     pub(super) began: Duration,
     pub(super) took: Duration,
     pub(super) is_idempotent: bool,
@@ -50,7 +50,7 @@ impl Doors {
 pub(super) struct Callers {
     began: Instant,
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Vec<Call>>>,
+    threads: Vec<JoinHandle<Vec<ClientCall>>>,
 }
 
 impl Callers {
@@ -89,7 +89,7 @@ impl Callers {
     }
 
     /// Stops the clients after their current calls, and returns all calls.
-    pub(super) fn stop(self) -> Result<Vec<Call>> {
+    pub(super) fn stop(self) -> Result<Vec<ClientCall>> {
         self.stop.store(true, Ordering::Relaxed);
         let mut calls = Vec::new();
         for thread in self.threads {
@@ -110,7 +110,7 @@ enum Said {
     Lost(String),
 }
 
-fn call(agent: &Agent, doors: &Doors, function: usize, first: Instant) -> Call {
+fn call(agent: &Agent, doors: &Doors, function: usize, first: Instant) -> ClientCall {
     let began = first.elapsed();
     let mut turned_away = 0;
     let lost = loop {
@@ -125,7 +125,7 @@ fn call(agent: &Agent, doors: &Doors, function: usize, first: Instant) -> Call {
         }
     };
     let is_idempotent = function.is_multiple_of(2);
-    Call { began, took: first.elapsed().saturating_sub(began), is_idempotent, turned_away, lost }
+    ClientCall { began, took: first.elapsed().saturating_sub(began), is_idempotent, turned_away, lost }
 }
 
 fn ask(agent: &Agent, door: &str, function: usize) -> Said {

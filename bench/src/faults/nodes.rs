@@ -2,7 +2,7 @@
 
 use super::FUNCTIONS;
 use crate::args::Args;
-use crate::server::Server;
+use crate::server::ServerProcess;
 use crate::weir;
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,17 +19,17 @@ const ASKED_EVERY: Duration = Duration::from_millis(50);
 
 /// Etcd and the nodes. A node is `None` while it restarts.
 pub(super) struct Nodes {
-    nodes: Vec<Option<Server>>,
+    nodes: Vec<Option<ServerProcess>>,
     urls: Vec<String>,
     commands: Vec<(PathBuf, Vec<String>)>,
     weir: PathBuf,
     /// Dropped after the nodes, which return their leases.
-    etcd: Server,
+    etcd: ServerProcess,
 }
 
 /// Process of the cluster.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum ClusterProcess {
     Node(usize),
     Etcd,
 }
@@ -49,7 +49,7 @@ impl Nodes {
             &format!("echo http://127.0.0.1:{client} ; exec etcd --log-level=error {urls} --data-dir=\"$0\""),
         ]);
         etcd.arg(scratch.join("etcd"));
-        let etcd = Server::start(etcd, &scratch.join("etcd.log")).context("etcd cannot be started")?;
+        let etcd = ServerProcess::start(etcd, &scratch.join("etcd.log")).context("etcd cannot be started")?;
         let mut cluster =
             Self { nodes: Vec::new(), urls: Vec::new(), commands: Vec::new(), weir: args.weir.clone(), etcd };
         for number in 0..NODES {
@@ -79,7 +79,7 @@ impl Nodes {
         Ok(cluster)
     }
 
-    fn spawn(&self, node: usize) -> Result<Server> {
+    fn spawn(&self, node: usize) -> Result<ServerProcess> {
         let (log, arguments) = &self.commands[node];
         let mut command = Command::new(&self.weir);
         for (name, _) in std::env::vars_os() {
@@ -89,7 +89,7 @@ impl Nodes {
         }
         // Outside any folder with a `weir.toml`.
         command.args(arguments).current_dir(log.parent().unwrap_or(Path::new("/")));
-        Server::start(command, log)
+        ServerProcess::start(command, log)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -149,10 +149,10 @@ impl Nodes {
         Ok(serde_json::from_str(&answer.body_mut().read_to_string()?)?)
     }
 
-    pub(super) fn signal(&self, part: Part, signal: Signal) -> Result<()> {
+    pub(super) fn signal(&self, part: ClusterProcess, signal: Signal) -> Result<()> {
         let server = match part {
-            Part::Etcd => Some(&self.etcd),
-            Part::Node(node) => self.nodes[node].as_ref(),
+            ClusterProcess::Etcd => Some(&self.etcd),
+            ClusterProcess::Node(node) => self.nodes[node].as_ref(),
         };
         let pid = server.and_then(|server| Pid::from_raw(server.pid().cast_signed()));
         Ok(kill_process(pid.context("the process is gone")?, signal)?)

@@ -1,7 +1,7 @@
 //! Peer servers and how to start them.
 
 use crate::args::Args;
-use crate::server::Server;
+use crate::server::ServerProcess;
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -77,7 +77,7 @@ impl Peers {
     }
 
     /// Starts `peer` with the model file `model`.
-    pub(super) fn start(&self, peer: Peer, model: &Path) -> Result<Server> {
+    pub(super) fn start(&self, peer: Peer, model: &Path) -> Result<ServerProcess> {
         let mut command = self.python(model);
         match peer {
             Peer::Uvicorn => {
@@ -101,7 +101,7 @@ impl Peers {
                 command.arg("--working-dir").arg(&self.scripts);
             }
         }
-        Server::start(command, &self.scratch.join("log"))
+        ServerProcess::start(command, &self.scratch.join("log"))
     }
 
     /// Runs the script `name` to its end.

@@ -1,7 +1,7 @@
 //! Requests for the servers, and the expected responses.
 
 use super::peers::Peers;
-use crate::protocol::{Answer, Input, Request, numbers};
+use crate::protocol::{BinaryRequest, BinaryResponse, InputTensor, numbers};
 use crate::weir::agent;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::path::Path;
@@ -23,7 +23,7 @@ const VARIED: usize = 2;
 /// Requests for one model, all with the same shapes.
 pub(crate) struct Questions {
     pub(crate) model: &'static str,
-    requests: [Request; QUESTIONS],
+    requests: [BinaryRequest; QUESTIONS],
     tensor_bytes: [usize; 2],
 }
 
@@ -47,7 +47,7 @@ impl Questions {
         };
         let request = |question| {
             let bytes = picture(question);
-            Request::new(&[Input { name: input, datatype: "FP32", shape: &shape, bytes: &bytes }])
+            BinaryRequest::new(&[InputTensor { name: input, datatype: "FP32", shape: &shape, bytes: &bytes }])
         };
         Self { model, requests: std::array::from_fn(request), tensor_bytes: [elements * 4, classes * 4] }
     }
@@ -60,9 +60,9 @@ impl Questions {
         let request = |question: usize| {
             let mut tokens = TOKENS;
             tokens[VARIED] += question as i64;
-            Request::new(&[
-                Input { name: "input_ids", datatype: "INT64", shape: &shape, bytes: &bytes(&tokens) },
-                Input { name: "attention_mask", datatype: "INT64", shape: &shape, bytes: &mask },
+            BinaryRequest::new(&[
+                InputTensor { name: "input_ids", datatype: "INT64", shape: &shape, bytes: &bytes(&tokens) },
+                InputTensor { name: "attention_mask", datatype: "INT64", shape: &shape, bytes: &mask },
             ])
         };
         Self {
@@ -73,7 +73,7 @@ impl Questions {
     }
 
     /// The measured request.
-    pub(crate) fn first(&self) -> &Request {
+    pub(crate) fn first(&self) -> &BinaryRequest {
         &self.requests[0]
     }
 
@@ -107,7 +107,7 @@ impl Questions {
         let answers = thread::scope(|scope| {
             let ask = |request| {
                 let agent = &agent;
-                scope.spawn(move || Request::send(request, agent, url))
+                scope.spawn(move || BinaryRequest::send(request, agent, url))
             };
             let asked: Vec<_> = (0..ASKED).flat_map(|_| &self.requests).map(ask).collect();
             let answers = asked.into_iter().map(|asked| match asked.join() {
@@ -124,7 +124,7 @@ impl Questions {
     }
 }
 
-fn same(answer: &Answer, first: &Answer, expected: &[f32]) -> Result<()> {
+fn same(answer: &BinaryResponse, first: &BinaryResponse, expected: &[f32]) -> Result<()> {
     ensure!(answer.json == first.json, "{} is not {}", answer.json, first.json);
     let numbers = numbers(&answer.tensors)?;
     ensure!(is_close(&numbers, expected), "it is not what ONNX Runtime answers in-process");

@@ -18,24 +18,24 @@ mod held;
 mod ledger;
 mod limits;
 mod places;
-pub use held::{Held, Place};
+pub use held::{IntermediateGuard, IntermediatePlace};
 pub use limits::{CommLimits, CommUsage};
 
 use super::error::CudaError;
-use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
+use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, MemoryOwner, Span};
 use super::stream::Stream;
 use super::transfer::{TransferEngine, TransferError};
 use crate::{Arena, Buffer};
-use ledger::Ledger;
+use ledger::IntermediateLedger;
 use parking_lot::{Mutex, MutexGuard};
-use places::{Kept, State, Tier};
+use places::{CommState, IntermediateTier, KeptIntermediate};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Owner of the store's memory. The store checks the owners of the intermediates.
-const STORE: Owner = Owner(u64::MAX - 1);
+const STORE: MemoryOwner = MemoryOwner(u64::MAX - 1);
 
 /// Limit for guests, in per cent of the share: the store accepts guests up to it, and offers
 /// intermediates beyond it to other stores. The rest is for bursts.
@@ -55,9 +55,9 @@ pub struct CommIndex {
 
 /// The intermediates of one device. Cheap to clone.
 #[derive(Clone)]
-pub struct CommStore(Arc<Shared>);
+pub struct CommStore(Arc<CommShared>);
 
-struct Shared {
+struct CommShared {
     id: u64,
     limits: CommLimits,
     arena: Arena,
@@ -66,7 +66,7 @@ struct Shared {
     spilled_bytes: AtomicU64,
     /// A separate `Arc`, because transfers hold it: they must not keep alive the engine that runs
     /// them.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CommState>>,
 }
 
 impl CommStore {
@@ -81,18 +81,18 @@ impl CommStore {
         let blocks = (pool.usage().limit_bytes / BLOCK_BYTES).saturating_mul(REACH).max(1);
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
-        let state = State {
+        let state = CommState {
             range,
             map,
             idle: BTreeSet::new(),
             idle_bytes_max: limits.idle_bytes_max,
-            ledger: Ledger::new(),
+            ledger: IntermediateLedger::new(),
             next_number: 0,
         };
         let arena = arena.clone();
         let engine = engine.clone();
         let state = Arc::new(Mutex::new(state));
-        Ok(Self(Arc::new(Shared { id, limits, arena, engine, spilled_bytes: AtomicU64::new(0), state })))
+        Ok(Self(Arc::new(CommShared { id, limits, arena, engine, spilled_bytes: AtomicU64::new(0), state })))
     }
 
     /// Stores a copy of `from`, which work on `stream` has written, for `owner`. A copy on the
@@ -102,7 +102,7 @@ impl CommStore {
         &self,
         from: Span,
         stream: &Stream,
-        owner: Owner,
+        owner: MemoryOwner,
         now_ns: u64,
     ) -> Result<CommIndex, CommError> {
         loop {
@@ -117,15 +117,15 @@ impl CommStore {
         }
         let kept = self.0.state().copy_in(from, stream);
         match kept {
-            Ok(tier) => self.add(Kept { owner, tier, is_guest: false }, now_ns),
+            Ok(tier) => self.add(KeptIntermediate { owner, tier, is_guest: false }, now_ns),
             Err(CudaError::OutOfMemory(_)) => self.put_on_host(from, stream, owner, now_ns),
             Err(error) => Err(TransferError::from(error).into()),
         }
     }
 
     /// Stores host bytes for `owner`.
-    pub fn put_buffer(&self, bytes: Buffer, owner: Owner, now_ns: u64) -> Result<CommIndex, CommError> {
-        self.add(Kept { owner, tier: Tier::Host(bytes), is_guest: false }, now_ns)
+    pub fn put_buffer(&self, bytes: Buffer, owner: MemoryOwner, now_ns: u64) -> Result<CommIndex, CommError> {
+        self.add(KeptIntermediate { owner, tier: IntermediateTier::Host(bytes), is_guest: false }, now_ns)
     }
 
     /// Stores a copy of `from`, which is on another device and which `stream` can read, for
@@ -135,7 +135,7 @@ impl CommStore {
         &self,
         from: Span,
         stream: &Stream,
-        owner: Owner,
+        owner: MemoryOwner,
         now_ns: u64,
     ) -> Result<Option<CommIndex>, CommError> {
         let mut state = self.0.state();
@@ -146,7 +146,7 @@ impl CommStore {
         let kept = state.copy_in(from, stream);
         drop(state);
         match kept {
-            Ok(tier) => self.add(Kept { owner, tier, is_guest: true }, now_ns).map(Some),
+            Ok(tier) => self.add(KeptIntermediate { owner, tier, is_guest: true }, now_ns).map(Some),
             Err(CudaError::OutOfMemory(_)) => Ok(None),
             Err(error) => Err(TransferError::from(error).into()),
         }
@@ -162,7 +162,7 @@ impl CommStore {
         let mut beyond_bytes = used_bytes.saturating_sub(guests_bytes);
         let mut beyond = Vec::new();
         for (number, kept) in state.ledger.idle() {
-            let Tier::Device { span, .. } = &kept.tier else { continue };
+            let IntermediateTier::Device { span, .. } = &kept.tier else { continue };
             if beyond_bytes == 0 || beyond.len() == count {
                 break;
             }
@@ -181,20 +181,25 @@ impl CommStore {
     }
 
     /// Pins an intermediate of `owner`, which is not moved while it is held.
-    pub fn get(&self, index: CommIndex, owner: Owner, now_ns: u64) -> Result<Held, CommError> {
+    pub fn get(
+        &self,
+        index: CommIndex,
+        owner: MemoryOwner,
+        now_ns: u64,
+    ) -> Result<IntermediateGuard, CommError> {
         let not_found = || CommError::NotFound(index);
         if index.store != self.0.id {
             return Err(not_found());
         }
         let kept = self.0.state().ledger.pin(index.number, now_ns).cloned().ok_or_else(not_found)?;
         let of = kept.owner;
-        let held = Held::new(&self.0, index.number, kept.tier);
+        let held = IntermediateGuard::new(&self.0, index.number, kept.tier);
         // `held` exists before the owner check, so that its drop releases the pin.
         if of == owner { Ok(held) } else { Err(not_found()) }
     }
 
     /// Removes an intermediate of `owner`: immediately, or when its last user releases it.
-    pub fn remove(&self, index: CommIndex, owner: Owner) -> Result<(), CommError> {
+    pub fn remove(&self, index: CommIndex, owner: MemoryOwner) -> Result<(), CommError> {
         drop(self.get(index, owner, 0)?);
         let gone = self.0.state().ledger.remove(index.number);
         self.0.free(gone);
@@ -242,8 +247,8 @@ impl CommStore {
         let mut usage = CommUsage { mapped_bytes: state.range.mapped_bytes(), ..CommUsage::default() };
         for kept in state.ledger.places() {
             match &kept.tier {
-                Tier::Device { span, .. } => usage.device_bytes += span.bytes(),
-                Tier::Host(buffer) => usage.host_bytes += buffer.len() as u64,
+                IntermediateTier::Device { span, .. } => usage.device_bytes += span.bytes(),
+                IntermediateTier::Host(buffer) => usage.host_bytes += buffer.len() as u64,
             }
         }
         usage
@@ -253,7 +258,7 @@ impl CommStore {
         &self,
         from: Span,
         stream: &Stream,
-        owner: Owner,
+        owner: MemoryOwner,
         now_ns: u64,
     ) -> Result<CommIndex, CommError> {
         stream.synchronize().map_err(TransferError::from)?;
@@ -264,7 +269,7 @@ impl CommStore {
         Ok(index)
     }
 
-    fn add(&self, kept: Kept, now_ns: u64) -> Result<CommIndex, CommError> {
+    fn add(&self, kept: KeptIntermediate, now_ns: u64) -> Result<CommIndex, CommError> {
         let mut state = self.0.state();
         let entries_max = self.0.limits.entries_max;
         if state.ledger.len() >= entries_max {
@@ -282,7 +287,7 @@ impl CommStore {
     /// Returns whether there was one.
     fn move_oldest(&self) -> Result<bool, CommError> {
         let mut state = self.0.state();
-        let is_here = |kept: &Kept| matches!(kept.tier, Tier::Device { .. });
+        let is_here = |kept: &KeptIntermediate| matches!(kept.tier, IntermediateTier::Device { .. });
         let mut oldest = |is_guest: bool| {
             let begun = state.ledger.begin_move(|kept| is_here(kept) && kept.is_guest == is_guest);
             begun.map(|(number, kept)| (number, kept.clone()))
@@ -290,8 +295,10 @@ impl CommStore {
         let Some((number, kept)) = oldest(true).or_else(|| oldest(false)) else { return Ok(false) };
         drop(state);
         let moved = self.fetch(&kept);
-        let place =
-            moved.as_ref().ok().map(|buffer| Kept { tier: Tier::Host(buffer.clone()), ..kept.clone() });
+        let place = moved
+            .as_ref()
+            .ok()
+            .map(|buffer| KeptIntermediate { tier: IntermediateTier::Host(buffer.clone()), ..kept.clone() });
         let free = self.0.state().ledger.end_move(number, place);
         self.0.free(free);
         self.0.spilled_bytes.fetch_add(moved?.len() as u64, Ordering::Relaxed);
@@ -299,15 +306,15 @@ impl CommStore {
     }
 
     /// Bytes of the device that may be in use with guests, and bytes in use.
-    fn for_guests(&self, state: &State) -> (u64, u64) {
+    fn for_guests(&self, state: &CommState) -> (u64, u64) {
         let (share_bytes, used_bytes) = state.share(self.0.limits.free_percent_max);
         (share_bytes / 100 * GUESTS_PERCENT_MAX, used_bytes)
     }
 
-    fn fetch(&self, kept: &Kept) -> Result<Buffer, TransferError> {
+    fn fetch(&self, kept: &KeptIntermediate) -> Result<Buffer, TransferError> {
         match &kept.tier {
-            Tier::Host(buffer) => Ok(buffer.clone()),
-            Tier::Device { span, ready, .. } => {
+            IntermediateTier::Host(buffer) => Ok(buffer.clone()),
+            IntermediateTier::Device { span, ready, .. } => {
                 ready.synchronize()?;
                 self.0.engine.fetch(*span, &self.0.arena, Box::new(self.0.state.clone()))?.wait()
             }
@@ -321,15 +328,15 @@ impl fmt::Debug for CommStore {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl CommShared {
+    fn state(&self) -> MutexGuard<'_, CommState> {
         // Consistent between any two statements that can panic.
         self.state.lock()
     }
 
     /// Frees the memory of an intermediate that has been removed.
-    fn free(&self, kept: Option<Kept>) {
-        if let Some(Kept { tier: Tier::Device { offset, ready, .. }, .. }) = kept {
+    fn free(&self, kept: Option<KeptIntermediate>) {
+        if let Some(KeptIntermediate { tier: IntermediateTier::Device { offset, ready, .. }, .. }) = kept {
             // The copy may still be in progress. If waiting fails, the context is lost, and the
             // copy will never run.
             let _ = ready.synchronize();

@@ -1,6 +1,6 @@
 //! Matrix products with NVIDIA's cuBLASLt, where it is installed.
 //!
-//! [`CublasLt`] is the opened library. [`Products`] is its handle for one context. A [`Product`] is
+//! [`CublasLt`] is the opened library. [`Products`] is its handle for one context. A [`Gemm`] is
 //! one prepared shape of product: descriptors, and the algorithm that the library's heuristic
 //! selects, once for the lifetime of the product. A launch is one call that adds kernels to a
 //! stream, or to a graph that is being recorded.
@@ -13,14 +13,14 @@
 mod functions;
 mod held;
 mod product;
-pub use product::{Product, ProductBuffers, ProductMatrix, ProductShape};
+pub use product::{Gemm, ProductBuffers, ProductMatrix, ProductShape};
 
 use super::context::Context;
 use super::error::CudaError;
 use super::library::Library;
 use super::unavailable::Unavailable;
 use cudarc::cublaslt::sys::{cublasLtHandle_t, libraryPropertyType_t as Property};
-use functions::Functions;
+use functions::CublasLtFunctions;
 use libloading::os::unix::{Library as Opened, RTLD_LOCAL, RTLD_NOW};
 use std::path::Path;
 use std::ptr;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 /// cuBLASLt, opened for the lifetime of the process.
 pub struct CublasLt {
-    functions: Functions,
+    functions: CublasLtFunctions,
     version: [u32; 3],
 }
 
@@ -52,7 +52,7 @@ impl CublasLt {
         // SAFETY: opening NVIDIA's libraries runs their initialisers, which have no preconditions.
         let opened = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = opened.map_err(|error| unusable(error.to_string()))?;
-        let functions = Functions::from_library(&library);
+        let functions = CublasLtFunctions::from_library(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
         // Never closed: its state for a device lives until the process ends.
         std::mem::forget(library);
@@ -95,13 +95,13 @@ impl Products {
         &self.library
     }
 
-    fn functions(&self) -> &Functions {
+    fn functions(&self) -> &CublasLtFunctions {
         &self.library.functions
     }
 
     /// Calls the library with the context current. If a fault has ended the context, returns the
     /// driver's error instead of the library's.
-    fn call<T>(&self, call: impl FnOnce(&Functions) -> Result<T, CudaError>) -> Result<T, CudaError> {
+    fn call<T>(&self, call: impl FnOnce(&CublasLtFunctions) -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.context.make_current()?;
         call(self.functions()).map_err(|error| match self.context.memory() {
             Err(fault) if fault.is_context_lost() => fault,

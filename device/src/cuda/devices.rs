@@ -57,7 +57,8 @@ pub struct DeviceInfo {
     /// Whether memory can be mapped into reserved addresses, as
     /// [`AddressRange`](super::AddressRange)s require.
     pub maps_memory: bool,
-    /// Whether blocks of memory can be [exported](super::Exported) to other processes, as files.
+    /// Whether blocks of memory can be [exported](super::ExportedMemory) to other processes, as
+    /// files.
     pub exports_memory: bool,
 }
 
@@ -105,8 +106,8 @@ impl Devices {
         self.driver.version() / 1000
     }
 
-    /// Other devices whose [exported](super::Exported) memory this device can read in place: those
-    /// that can export memory and have a peer connection.
+    /// Other devices whose [exported](super::ExportedMemory) memory this device can read in place:
+    /// those that can export memory and have a peer connection.
     pub fn siblings(&self, ordinal: u32) -> Result<Vec<u32>, CudaError> {
         let own = handle(&self.driver, ordinal)?;
         let mut siblings = Vec::new();

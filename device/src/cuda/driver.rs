@@ -24,11 +24,11 @@ use std::ptr;
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the driver's own names")]
-        struct Functions {
+        struct DriverFunctions {
             $($name: unsafe extern "C" fn($($type),*) -> u32,)*
         }
 
-        impl Functions {
+        impl DriverFunctions {
             /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the driver's own names")]
             fn from_library(library: &Library) -> Result<Self, Vec<&'static str>> {
@@ -132,7 +132,7 @@ functions! {
 
 /// The opened driver. It stays open while any object on a device exists.
 pub(super) struct Driver {
-    functions: Functions,
+    functions: DriverFunctions,
     /// The version of CUDA that the driver implements, as `1000 * major + 10 * minor`.
     version: u32,
     /// Path of the library.
@@ -159,7 +159,7 @@ impl Driver {
 
     fn start(library: Library, path: &Path) -> Result<Self, Unavailable> {
         let unusable = |why: String| Unavailable::Unusable { path: path.to_owned(), why };
-        let functions = Functions::from_library(&library);
+        let functions = DriverFunctions::from_library(&library);
         let functions = functions.map_err(|missing| Unavailable::MissingFunctions {
             path: path.to_owned(),
             functions: missing.join(", "),

@@ -8,7 +8,7 @@ const PARAMETER_BYTES_MAX: usize = 4 << 10;
 
 /// Number and arrangement of the threads that run a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchConfig {
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
     /// Threads of a block along x, y and z.
@@ -17,7 +17,7 @@ pub struct Launch {
     pub shared_bytes: u32,
 }
 
-impl Launch {
+impl LaunchConfig {
     /// `threads` threads in one dimension, in blocks of `block`; the last block may have surplus
     /// threads.
     #[must_use]
@@ -39,14 +39,14 @@ impl Launch {
 /// assert_eq!(parameters.len(), 3);
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Parameters {
+pub struct KernelParameters {
     /// The values, each starting at a new word, so that every value is aligned.
     words: Vec<u64>,
     /// Index of each value's first word.
     starts: Vec<usize>,
 }
 
-impl Parameters {
+impl KernelParameters {
     /// Adds a pointer.
     pub fn address(&mut self, address: u64) -> &mut Self {
         self.u64(address)
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn parameters_start_at_separate_words() {
-        let mut parameters = Parameters::default();
+        let mut parameters = KernelParameters::default();
         parameters.address(7).u32(8).f32(0.5).bytes(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]).unwrap().i32(-1);
         assert_eq!(parameters.starts, [0, 1, 2, 3, 5]);
         let bytes: Vec<u8> = parameters.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -140,14 +140,14 @@ mod tests {
 
     #[test]
     fn too_many_parameter_bytes_are_refused() {
-        assert!(Parameters::default().bytes(&[0; PARAMETER_BYTES_MAX]).is_ok());
-        assert!(Parameters::default().bytes(&[0; PARAMETER_BYTES_MAX + 1]).is_err());
+        assert!(KernelParameters::default().bytes(&[0; PARAMETER_BYTES_MAX]).is_ok());
+        assert!(KernelParameters::default().bytes(&[0; PARAMETER_BYTES_MAX + 1]).is_err());
     }
 
     #[test]
     fn linear_launch_covers_all_threads() {
-        assert_eq!(Launch::linear(257, 256).grid, [2, 1, 1]);
-        assert_eq!(Launch::linear(256, 256).grid, [1, 1, 1]);
-        assert_eq!(Launch::linear(0, 256).grid, [1, 1, 1]);
+        assert_eq!(LaunchConfig::linear(257, 256).grid, [2, 1, 1]);
+        assert_eq!(LaunchConfig::linear(256, 256).grid, [1, 1, 1]);
+        assert_eq!(LaunchConfig::linear(0, 256).grid, [1, 1, 1]);
     }
 }

@@ -11,12 +11,12 @@
 //! A block leaves a range when the range drops, when a slot's demand has fallen
 //! ([`SlotMemory::settle`]), or when the last tensor in the block is dropped. It returns to the
 //! pool, and from there to the driver, with [`BlockPool::trim`] or with the pool. A block that
-//! another [`Owner`] used, or that comes from the driver, is filled with zeroes before its next
-//! use. Another process can read the contents of exported blocks in place ([`Exported`],
+//! another [`MemoryOwner`] used, or that comes from the driver, is filled with zeroes before its
+//! next use. Another process can read the contents of exported blocks in place ([`ExportedMemory`],
 //! [`Imported`]).
 
 mod span;
-pub use span::{Owner, Span};
+pub use span::{MemoryOwner, Span};
 
 mod allocation;
 pub use allocation::Allocation;
@@ -25,7 +25,7 @@ mod block;
 pub use block::BLOCK_BYTES;
 
 mod capacity;
-pub use capacity::Measured;
+pub use capacity::MeasuredMemory;
 mod pool;
 pub use pool::{BlockPool, PoolUsage};
 
@@ -33,15 +33,15 @@ mod addresses;
 mod cost;
 pub use cost::{MappingCost, mapping_cost};
 mod exported;
-pub use exported::{Exported, Imported};
+pub use exported::{ExportedMemory, Imported};
 mod range;
 pub use range::AddressRange;
 
 mod demand;
-pub use demand::Demand;
+pub use demand::DemandEstimate;
 
 mod slot;
 pub use slot::SlotMemory;
 
 mod block_map;
-pub use block_map::{BlockMap, Placement};
+pub use block_map::{BlockMap, BlockPlacement};

@@ -6,7 +6,7 @@ mod functions;
 use super::library::{Library, find_library, open_library};
 use super::search::Search;
 use super::unavailable::Unavailable;
-use functions::{Functions, Get, Program, Size};
+use functions::{Get, NvrtcFunctions, NvrtcProgram, SizeFn};
 use libloading::os::unix::{Library as Opened, RTLD_GLOBAL, RTLD_NOW};
 use std::ffi::{CString, c_char, c_int};
 use std::path::Path;
@@ -22,7 +22,7 @@ const ARCHITECTURES_MAX: usize = 1 << 10;
 /// NVRTC, loaded. It parses its input in C++: unless the source is Weir's own, use it in a process
 /// that may crash.
 pub struct Nvrtc {
-    functions: Functions,
+    functions: NvrtcFunctions,
     version: [u32; 2],
     /// Compute capabilities that the compiler supports, as 90 for 9.0.
     architectures: Vec<u32>,
@@ -52,7 +52,7 @@ pub enum CompileTarget {
 
 /// Result of a compilation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Compiled {
+pub struct CompiledCode {
     /// Image for [`Module::load`](super::Module::load).
     pub image: Vec<u8>,
     /// The compiler's log.
@@ -76,7 +76,7 @@ impl Nvrtc {
         // SAFETY: the library is already open, so no initialisers run.
         let library = unsafe { Opened::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
         let library = library.map_err(|error| unusable(error.to_string()))?;
-        let functions = Functions::from_library(&library);
+        let functions = NvrtcFunctions::from_library(&library);
         let functions = functions.map_err(|missing| unusable(format!("it lacks {}", missing.join(", "))))?;
         // Never closed: other libraries may have found it by name.
         std::mem::forget(library);
@@ -122,19 +122,19 @@ impl Nvrtc {
         source: &CudaSource<'_>,
         target: CompileTarget,
         options: &[&str],
-    ) -> Result<Compiled, String> {
+    ) -> Result<CompiledCode, String> {
         let architecture = match target {
             CompileTarget::Cubin(capability) => format!("--gpu-architecture=sm_{capability}"),
             CompileTarget::Ptx(capability) => format!("--gpu-architecture=compute_{capability}"),
         };
         let options = options.iter().map(|option| (*option).to_owned()).chain([architecture]);
         let made = self.run(source, &options.collect::<Vec<_>>())?;
-        let Functions { cubin_size, cubin, ptx_size, ptx, .. } = self.functions;
+        let NvrtcFunctions { cubin_size, cubin, ptx_size, ptx, .. } = self.functions;
         let image = match target {
             CompileTarget::Cubin(_) => made.bytes(cubin_size, cubin),
             CompileTarget::Ptx(_) => made.bytes(ptx_size, ptx),
         };
-        Ok(Compiled { image: image?, log: made.log()? })
+        Ok(CompiledCode { image: image?, log: made.log()? })
     }
 
     fn run(&self, source: &CudaSource<'_>, options: &[String]) -> Result<Compilation<'_>, String> {
@@ -171,8 +171,8 @@ impl Nvrtc {
 
 /// A program being compiled.
 struct Compilation<'a> {
-    functions: &'a Functions,
-    program: Program,
+    functions: &'a NvrtcFunctions,
+    program: NvrtcProgram,
 }
 
 impl Compilation<'_> {
@@ -185,7 +185,7 @@ impl Compilation<'_> {
     }
 
     /// Reads data that NVRTC returns by its size and then its bytes.
-    fn bytes(&self, size: Size, get: Get) -> Result<Vec<u8>, String> {
+    fn bytes(&self, size: SizeFn, get: Get) -> Result<Vec<u8>, String> {
         let mut bytes = 0;
         // SAFETY: the program was created; `bytes` outlives the call.
         expect(unsafe { size(self.program, &mut bytes) })?;
@@ -205,7 +205,7 @@ impl Drop for Compilation<'_> {
     }
 }
 
-fn architectures(functions: &Functions) -> Result<Vec<u32>, String> {
+fn architectures(functions: &NvrtcFunctions) -> Result<Vec<u32>, String> {
     let mut count = 0;
     // SAFETY: `count` outlives the call.
     expect(unsafe { (functions.architectures_len)(&mut count) })?;

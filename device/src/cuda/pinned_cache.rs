@@ -28,19 +28,19 @@ const OFFERS_MAX: usize = 4_096;
 
 /// Pinned copies of weights, by the hash of their bytes.
 pub struct PinnedCache {
-    shared: Arc<Shared>,
+    shared: Arc<PinnedCacheShared>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PinnedCacheShared {
+    state: Mutex<PinnedCacheState>,
     /// Signals that weights were offered, or that the cache must stop.
     wake: Condvar,
     /// Signals that the thread is idle.
     idle: Condvar,
 }
 
-struct State {
+struct PinnedCacheState {
     shelf: Shelf,
     offers: VecDeque<(ContentHash, Bytes)>,
     /// Whether the thread works on an offer, or allocates the memory.
@@ -56,11 +56,12 @@ impl PinnedCache {
     pub fn new(context: &Arc<Context>, bytes_max: u64) -> Result<Self, CudaError> {
         let shelf = Shelf::new(bytes_max);
         let is_off = shelf.usage().bytes_max == 0;
-        let state = State { shelf, offers: VecDeque::new(), is_busy: !is_off, is_off, stop: false };
+        let state =
+            PinnedCacheState { shelf, offers: VecDeque::new(), is_busy: !is_off, is_off, stop: false };
         let state = Mutex::new(state);
         let wake = Condvar::new();
         let idle = Condvar::new();
-        let shared = Arc::new(Shared { state, wake, idle });
+        let shared = Arc::new(PinnedCacheShared { state, wake, idle });
         let start = || {
             let shared = shared.clone();
             let context = context.clone();
@@ -94,7 +95,7 @@ impl PinnedCache {
 
     /// Waits until all offers are copied or ignored.
     pub fn settle(&self) {
-        let busy = |state: &mut State| state.is_busy || !state.offers.is_empty();
+        let busy = |state: &mut PinnedCacheState| state.is_busy || !state.offers.is_empty();
         self.shared.idle.wait_while(&mut self.shared.state.lock(), busy);
     }
 
@@ -124,7 +125,7 @@ impl Drop for PinnedCache {
     }
 }
 
-impl Shared {
+impl PinnedCacheShared {
     fn run(&self, context: &Arc<Context>) {
         let bytes = usize::try_from(self.state.lock().shelf.usage().bytes_max).unwrap_or(usize::MAX);
         match PinnedMemory::new(context, bytes) {
@@ -167,7 +168,7 @@ impl Shared {
         if state.offers.is_empty() {
             self.idle.notify_all();
         }
-        let waits = |state: &mut State| state.offers.is_empty() && !state.stop;
+        let waits = |state: &mut PinnedCacheState| state.offers.is_empty() && !state.stop;
         self.wake.wait_while(&mut state, waits);
         let next = if state.stop { None } else { state.offers.pop_front() };
         state.is_busy = next.is_some();

@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::error::{CudaError, NOT_READY};
 use super::event::Event;
-use super::launch::{Launch, Parameters};
+use super::launch::{KernelParameters, LaunchConfig};
 use super::module::Function;
 use cudarc::driver::sys::CUstream;
 use std::ffi::c_int;
@@ -104,8 +104,8 @@ impl Stream {
     pub unsafe fn launch(
         &self,
         function: &Function,
-        launch: &Launch,
-        parameters: &Parameters,
+        launch: &LaunchConfig,
+        parameters: &KernelParameters,
     ) -> Result<(), CudaError> {
         if !function.context().is(&self.context) {
             return Err(CudaError::Invalid(

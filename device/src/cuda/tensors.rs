@@ -14,32 +14,32 @@
 //! are never visible.
 
 mod ledger;
-pub use ledger::{StoreUsage, TensorKey};
+pub use ledger::{TensorKey, TensorStoreUsage};
 
 mod places;
-use places::{Brought, Load, State};
+use places::{Brought, TensorLoad, TensorStoreState};
 
 mod tensor;
-pub use tensor::Tensor;
+pub use tensor::TensorGuard;
 
 use super::error::CudaError;
-use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, Owner, Span};
-use super::transfer::{Segment, Source, TransferEngine, TransferError};
-use ledger::Ledger;
+use super::memory::{AddressRange, BLOCK_BYTES, BlockMap, BlockPool, MemoryOwner, Span};
+use super::transfer::{CopySource, Segment, TransferEngine, TransferError};
+use ledger::TensorLedger;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 /// Owner of the store's memory.
-const STORE: Owner = Owner(u64::MAX);
+const STORE: MemoryOwner = MemoryOwner(u64::MAX);
 
 /// Size of the address range as a multiple of the memory, so that a contiguous place always exists.
 const REACH: u64 = 8;
 
 /// The tensors on one device. Cheap to clone.
 #[derive(Clone)]
-pub struct TensorStore(Arc<Shared>);
+pub struct TensorStore(Arc<TensorStoreShared>);
 
 /// A requested tensor.
 #[derive(Debug, Clone)]
@@ -47,12 +47,12 @@ pub struct Wanted {
     /// Key of the tensor.
     pub key: TensorKey,
     /// Its bytes, used if the tensor is not on the device.
-    pub source: Source,
+    pub source: CopySource,
 }
 
-struct Shared {
+struct TensorStoreShared {
     /// A separate `Arc`, because loads hold it: they must not keep alive the engine that runs them.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TensorStoreState>>,
     engine: Arc<TransferEngine>,
 }
 
@@ -68,9 +68,9 @@ impl TensorStore {
         let range = AddressRange::reserve(pool, blocks.saturating_mul(BLOCK_BYTES))?;
         let map = BlockMap::new(BLOCK_BYTES, blocks);
         let spare = BTreeSet::new();
-        let ledger = Ledger::new();
-        let state = State { range, map, spare, spare_bytes_max, ledger, now_ns: 0 };
-        Ok(Self(Arc::new(Shared { state: Arc::new(Mutex::new(state)), engine: engine.clone() })))
+        let ledger = TensorLedger::new();
+        let state = TensorStoreState { range, map, spare, spare_bytes_max, ledger, now_ns: 0 };
+        Ok(Self(Arc::new(TensorStoreShared { state: Arc::new(Mutex::new(state)), engine: engine.clone() })))
     }
 
     /// Holds tensors, in groups that can be waited for separately, in order. Missing tensors are
@@ -79,11 +79,11 @@ impl TensorStore {
     /// tensors are evicted.
     ///
     /// The result has the tensors in the order of the groups. On error nothing is held.
-    pub fn acquire(&self, groups: Vec<Vec<Wanted>>) -> Result<Vec<Vec<Tensor>>, TransferError> {
+    pub fn acquire(&self, groups: Vec<Vec<Wanted>>) -> Result<Vec<Vec<TensorGuard>>, TransferError> {
         let mut state = self.0.state();
-        let load = Arc::new(Load::default());
+        let load = Arc::new(TensorLoad::default());
         let mut segments: Vec<Vec<Segment>> = Vec::with_capacity(groups.len());
-        let mut held: Vec<Vec<Tensor>> = Vec::with_capacity(groups.len());
+        let mut held: Vec<Vec<TensorGuard>> = Vec::with_capacity(groups.len());
         let mut missing = BTreeSet::new();
         let mut result = Ok(());
         'groups: for (group, wanted) in groups.into_iter().enumerate() {
@@ -91,7 +91,7 @@ impl TensorStore {
             held.push(Vec::new());
             for Wanted { key, source } in wanted {
                 let tensor = match state.find(&key, &source, &load) {
-                    Some((id, span, brought)) => Tensor::new(&self.0, id, span, brought),
+                    Some((id, span, brought)) => TensorGuard::new(&self.0, id, span, brought),
                     None => match state.place(
                         key,
                         source.bytes().len() as u64,
@@ -103,7 +103,7 @@ impl TensorStore {
                             if let Some(segments) = segments.last_mut() {
                                 segments.push(Segment { from: source, to: whole });
                             }
-                            Tensor::new(&self.0, id, span, Brought { load: load.clone(), group })
+                            TensorGuard::new(&self.0, id, span, Brought { load: load.clone(), group })
                         }
                         Err(error) => {
                             result = Err(error);
@@ -169,10 +169,10 @@ impl TensorStore {
 
     /// Current usage.
     #[must_use]
-    pub fn usage(&self) -> StoreUsage {
+    pub fn usage(&self) -> TensorStoreUsage {
         let state = self.0.state();
         let (held_bytes, idle_bytes) = state.ledger.bytes();
-        StoreUsage {
+        TensorStoreUsage {
             held_bytes,
             idle_bytes,
             mapped_bytes: state.range.mapped_bytes(),
@@ -193,8 +193,8 @@ impl fmt::Debug for TensorStore {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl TensorStoreShared {
+    fn state(&self) -> MutexGuard<'_, TensorStoreState> {
         // Consistent between any two statements that can panic.
         self.state.lock()
     }

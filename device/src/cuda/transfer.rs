@@ -24,7 +24,7 @@ mod worker;
 
 mod job;
 pub use copy_threads::{PIECE_BYTES, copy_threads};
-pub use job::{Fetch, Segment, Source, Transfer, TransferError};
+pub use job::{CopySource, Fetch, Segment, Transfer, TransferError};
 
 use super::context::Context;
 use super::error::CudaError;
@@ -33,14 +33,14 @@ use super::pinned::PinnedRing;
 use super::stream::{Priority, Stream};
 use crate::{Arena, BufferMut};
 use copy_threads::{CopyThreads, Filled};
-use job::Job;
+use job::CopyJob;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use worker::Worker;
+use worker::TransferThread;
 
 /// The most copies that wait or are in progress.
 const TRANSFERS_MAX: usize = 4_096;
@@ -48,12 +48,12 @@ const TRANSFERS_MAX: usize = 4_096;
 /// Copies between the host and one device, on a dedicated thread with copy threads behind it.
 /// Dropping the engine joins all of them.
 pub struct TransferEngine {
-    shared: Arc<Shared>,
+    shared: Arc<TransferShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// State that callers and the thread share.
-struct Shared {
+struct TransferShared {
     inbox: Mutex<Inbox>,
     wake: Condvar,
 }
@@ -61,7 +61,7 @@ struct Shared {
 #[derive(Default)]
 struct Inbox {
     /// Copies that the thread has not seen yet.
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<CopyJob>,
     /// Blocks that copy threads have filled.
     filled: Vec<Filled>,
     /// Number of copies that have not ended.
@@ -81,9 +81,9 @@ impl TransferEngine {
     ) -> Result<Self, CudaError> {
         let up = Stream::new(context, Priority::High)?;
         let down = Stream::new(context, Priority::High)?;
-        let shared = Arc::new(Shared { inbox: Mutex::default(), wake: Condvar::new() });
+        let shared = Arc::new(TransferShared { inbox: Mutex::default(), wake: Condvar::new() });
         let threads = CopyThreads::start(copy_threads, &shared)?;
-        let worker = Worker::new(shared.clone(), ring.clone(), (up, down), threads);
+        let worker = TransferThread::new(shared.clone(), ring.clone(), (up, down), threads);
         let name = format!("transfer-{}", context.info().ordinal);
         let thread = Builder::new().name(name).spawn(move || worker.run());
         let thread =
@@ -98,7 +98,7 @@ impl TransferEngine {
         groups: &[Vec<Segment>],
         keep: Box<dyn Any + Send>,
     ) -> Result<Arc<Transfer>, TransferError> {
-        let job = Job::load(groups, keep, &self.shared)?;
+        let job = CopyJob::load(groups, keep, &self.shared)?;
         let transfer = job.transfer.clone();
         self.send(job)?;
         Ok(transfer)
@@ -114,7 +114,7 @@ impl TransferEngine {
     ) -> Result<Fetch, TransferError> {
         let len = usize::try_from(from.bytes()).unwrap_or(usize::MAX);
         let buffer: BufferMut = arena.buffer(len)?;
-        let job = Job::fetch(from, buffer, keep, &self.shared);
+        let job = CopyJob::fetch(from, buffer, keep, &self.shared);
         let fetch = Fetch::new(&job);
         self.send(job)?;
         Ok(fetch)
@@ -126,7 +126,7 @@ impl TransferEngine {
         self.shared.inbox().alive
     }
 
-    fn send(&self, job: Job) -> Result<(), TransferError> {
+    fn send(&self, job: CopyJob) -> Result<(), TransferError> {
         let mut inbox = self.shared.inbox();
         if inbox.stop {
             return Err(TransferError::Stopped);
@@ -163,14 +163,14 @@ impl Drop for TransferEngine {
     }
 }
 
-impl Shared {
+impl TransferShared {
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         // Consistent between any two statements.
         self.inbox.lock()
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for TransferShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Shared")
     }

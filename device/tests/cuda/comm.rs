@@ -1,13 +1,14 @@
-use crate::support::{Machine, SEEDS, launch_fill};
+use crate::support::{SEEDS, TestDevice, launch_fill};
 use weir_device::Arena;
 use weir_device::cuda::{
-    AddressRange, BLOCK_BYTES, CommError, CommLimits, CommStore, Owner, Place, Priority, Stream,
+    AddressRange, BLOCK_BYTES, CommError, CommLimits, CommStore, IntermediatePlace, MemoryOwner, Priority,
+    Stream,
 };
 
-const ONE: Owner = Owner(1);
-const OTHER: Owner = Owner(2);
+const ONE: MemoryOwner = MemoryOwner(1);
+const OTHER: MemoryOwner = MemoryOwner(2);
 
-fn store(machine: &Machine, blocks: u64, free_percent_max: u64) -> CommStore {
+fn store(machine: &TestDevice, blocks: u64, free_percent_max: u64) -> CommStore {
     let limits = CommLimits { free_percent_max, entries_max: 100, idle_bytes_max: 0 };
     CommStore::new(7, limits, &machine.pool(blocks * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30))
         .unwrap()
@@ -16,7 +17,7 @@ fn store(machine: &Machine, blocks: u64, free_percent_max: u64) -> CommStore {
 #[test]
 fn intermediate_is_read_by_another_stream_without_the_host() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let store = store(&machine, 64, 50);
         let function = machine.kernel("weir_test_fill");
         let slot = machine.allocate(1 << 20);
@@ -27,7 +28,7 @@ fn intermediate_is_read_by_another_stream_without_the_host() {
         launch_fill(&machine.stream, &function, slot.span(), 8);
         let consumer = Stream::new(&machine.context, Priority::Normal).unwrap();
         let held = store.get(index, ONE, 1).unwrap();
-        let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+        let IntermediatePlace::Device(span) = held.place() else { panic!("it should be on the device") };
         held.order(&consumer).unwrap();
         consumer.copy(span, result.span()).unwrap();
         consumer.synchronize().unwrap();
@@ -44,7 +45,7 @@ fn intermediate_is_read_by_another_stream_without_the_host() {
 #[test]
 fn store_stays_within_its_share_and_moves_oldest_to_host() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let pool = machine.pool(20 * BLOCK_BYTES);
         let limits = CommLimits { free_percent_max: 50, entries_max: 100, idle_bytes_max: 0 };
         let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
@@ -54,11 +55,12 @@ fn store_stays_within_its_share_and_moves_oldest_to_host() {
             store.put(slot.span(), &machine.stream, ONE, now).unwrap()
         };
         let all: Vec<_> = (1..5).map(|value| put(value, u64::from(value))).collect();
-        let on_device = |index| matches!(store.get(index, ONE, 0).unwrap().place(), Place::Device(_));
+        let on_device =
+            |index| matches!(store.get(index, ONE, 0).unwrap().place(), IntermediatePlace::Device(_));
         let there: Vec<_> = all.iter().map(|index| on_device(*index)).collect();
         assert_eq!(there, [false, false, true, true], "seed {seed}");
         let held = store.get(all[0], ONE, 10).unwrap();
-        assert_eq!(held.place(), Place::Host(bytes::Bytes::from(vec![1; 8 << 20]).into()));
+        assert_eq!(held.place(), IntermediatePlace::Host(bytes::Bytes::from(vec![1; 8 << 20]).into()));
         // Other consumers take most of the device, so less memory is free.
         let mut others = AddressRange::reserve(&pool, 20 * BLOCK_BYTES).unwrap();
         others.back(0..12, OTHER, None).unwrap();
@@ -74,7 +76,7 @@ fn store_stays_within_its_share_and_moves_oldest_to_host() {
 #[test]
 fn surplus_intermediates_can_become_guests_elsewhere() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         // The share is ten blocks, of which seven and a half are for guests.
         let home = store(&machine, 20, 50);
         let other = store(&machine, 20, 50);
@@ -92,7 +94,7 @@ fn surplus_intermediates_can_become_guests_elsewhere() {
         let held = home.get(three[0], ONE, 5).unwrap();
         assert_eq!(home.beyond(16), [three[1], three[2]], "what is in use stays");
 
-        let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+        let IntermediatePlace::Device(span) = held.place() else { panic!("it should be on the device") };
         let take = || other.put_guest(span, &machine.stream, ONE, 10).unwrap();
         let guests: Vec<_> = (0..4).map(|_| take()).collect();
         assert_eq!(guests.iter().flatten().count(), 3, "a guest moves nobody");
@@ -105,7 +107,8 @@ fn surplus_intermediates_can_become_guests_elsewhere() {
             other.put(slot.span(), &machine.stream, ONE, 1).unwrap()
         };
         let own: Vec<_> = (0..5).map(|_| own()).collect();
-        let on_device = |index| matches!(other.get(index, ONE, 11).unwrap().place(), Place::Device(_));
+        let on_device =
+            |index| matches!(other.get(index, ONE, 11).unwrap().place(), IntermediatePlace::Device(_));
         assert!(own.iter().all(|index| on_device(*index)));
         assert!(guests.iter().flatten().all(|index| !on_device(*index)));
         assert_eq!(other.take_spilled_bytes(), 3 * 2 * BLOCK_BYTES);
@@ -115,7 +118,7 @@ fn surplus_intermediates_can_become_guests_elsewhere() {
 
 #[test]
 fn relieve_frees_device_memory_for_others() {
-    let machine = Machine::new(3);
+    let machine = TestDevice::new(3);
     let pool = machine.pool(8 * BLOCK_BYTES);
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 0 };
     let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
@@ -128,20 +131,20 @@ fn relieve_frees_device_memory_for_others() {
         .collect();
     let kept = store.get(all[0], ONE, 9).unwrap();
     assert_eq!(store.relieve(3 * BLOCK_BYTES).unwrap(), 4 * BLOCK_BYTES);
-    assert!(matches!(kept.place(), Place::Device(_)));
+    assert!(matches!(kept.place(), IntermediatePlace::Device(_)));
     assert_eq!(store.relieve(u64::MAX).unwrap(), 2 * BLOCK_BYTES, "but for what is in use");
     for (value, index) in all.iter().enumerate().skip(1) {
         let bytes = vec![u8::try_from(value).unwrap(); 4 << 20];
         assert_eq!(
             store.get(*index, ONE, 10).unwrap().place(),
-            Place::Host(bytes::Bytes::from(bytes).into())
+            IntermediatePlace::Host(bytes::Bytes::from(bytes).into())
         );
     }
 }
 
 #[test]
 fn idle_memory_is_kept_until_another_consumer_needs_it() {
-    let machine = Machine::new(2);
+    let machine = TestDevice::new(2);
     let pool = machine.pool(16 * BLOCK_BYTES);
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 2 * BLOCK_BYTES };
     let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(1 << 30)).unwrap();
@@ -164,7 +167,7 @@ fn idle_memory_is_kept_until_another_consumer_needs_it() {
 
 #[test]
 fn foreign_and_expired_intermediates_are_not_found() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let store = store(&machine, 64, 50);
     let slot = machine.allocate(1000);
     machine.stream.fill(slot.span(), 1).unwrap();
@@ -185,7 +188,7 @@ fn foreign_and_expired_intermediates_are_not_found() {
 
 #[test]
 fn store_refuses_more_than_its_entry_limit() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let limits = CommLimits { free_percent_max: 50, entries_max: 2, idle_bytes_max: 0 };
     let pool = machine.pool(8 * BLOCK_BYTES);
     let store = CommStore::new(7, limits, &pool, &machine.engine(), &Arena::new(100)).unwrap();

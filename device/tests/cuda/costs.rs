@@ -1,14 +1,14 @@
 //! Costs that the fake driver charges.
 
-use crate::support::Machine;
-use weir_device::cuda::{AddressRange, BLOCK_BYTES, Owner, PinnedMemory};
-use weir_fake_cuda::{CopyThreads, Costs};
+use crate::support::TestDevice;
+use weir_device::cuda::{AddressRange, BLOCK_BYTES, MemoryOwner, PinnedMemory};
+use weir_fake_cuda::{CopyThreadCosts, DriverCosts};
 
-const OWNER: Owner = Owner(1);
+const OWNER: MemoryOwner = MemoryOwner(1);
 
 #[test]
 fn mapping_is_charged_per_call_and_per_piece() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     let prices = [("create_ns", 1_000), ("create_mib_ns", 500), ("map_ns", 100), ("set_access_ns", 10_000)];
     for (price, ns) in prices.into_iter().chain([("set_access_piece_ns", 10)]) {
         machine.fake.set(price, ns);
@@ -25,7 +25,7 @@ fn mapping_is_charged_per_call_and_per_piece() {
 
 #[test]
 fn host_is_charged_only_for_new_contents() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     machine.fake.set("host_copy_bytes_per_s", 4_096_000_000_u64).set("page_fault_ns", 100);
     let to = machine.allocate(8 << 10);
     let mut pinned = PinnedMemory::copy_of(&machine.context, &[1; 8 << 10]).unwrap();
@@ -41,7 +41,7 @@ fn host_is_charged_only_for_new_contents() {
 
 #[test]
 fn freeing_pinned_memory_is_charged_for_stalled_work() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     machine.fake.set("host_free_mib_ns", 1_000);
     let pinned = PinnedMemory::new(&machine.context, 2 << 20).unwrap();
     let memory = machine.allocate(1 << 10);
@@ -62,9 +62,10 @@ fn freeing_pinned_memory_is_charged_for_stalled_work() {
 
 #[test]
 fn load_time_is_bounded_by_the_slower_of_host_and_bus() {
-    let threads = |count, piece_bytes| CopyThreads { count, start_ns: 5, piece_bytes };
-    let host = Costs { host_copy_ns: 350, host_copies: 10, host_copy_bytes: 1_000, ..Costs::default() };
-    let costs = Costs { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..host };
+    let threads = |count, piece_bytes| CopyThreadCosts { count, start_ns: 5, piece_bytes };
+    let host =
+        DriverCosts { host_copy_ns: 350, host_copies: 10, host_copy_bytes: 1_000, ..DriverCosts::default() };
+    let costs = DriverCosts { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..host };
     // Whole blocks: 400 ns of host time, plus 40 for the first block.
     assert_eq!(costs.load_ns(threads(1, 100)), 1_000 + 40 + 400);
     assert_eq!(costs.load_ns(threads(4, 100)), 1_000 + 40 + 200);
@@ -72,6 +73,6 @@ fn load_time_is_bounded_by_the_slower_of_host_and_bus() {
     assert_eq!(costs.load_ns(threads(1, 25)), 1_000 + 55 + 550);
     assert_eq!(costs.load_ns(threads(2, 25)), 1_000 + 27 + 275, "two rounds");
     assert_eq!(costs.load_ns(threads(4, 25)), 1_000 + 13 + 200);
-    let direct = Costs { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..Costs::default() };
+    let direct = DriverCosts { mapping_ns: 1_000, bus_ns: 200, copies: 10, ..DriverCosts::default() };
     assert_eq!(direct.load_ns(threads(4, 25)), 1_000 + 200, "nobody copies what lies in pinned memory");
 }

@@ -1,20 +1,20 @@
 //! Device memory that another device reads in place.
 
-use crate::support::{Machine, SEEDS, devices};
+use crate::support::{SEEDS, TestDevice, devices};
 use weir_device::Arena;
 use weir_device::cuda::{
-    Allocation, BLOCK_BYTES, CommLimits, CommStore, CudaError, Exported, Held, Imported, Owner, Place,
-    Priority, Stream,
+    Allocation, BLOCK_BYTES, CommLimits, CommStore, CudaError, ExportedMemory, Imported, IntermediateGuard,
+    IntermediatePlace, MemoryOwner, Priority, Stream,
 };
 use weir_fake_cuda::Fake;
 
-const ONE: Owner = Owner(1);
+const ONE: MemoryOwner = MemoryOwner(1);
 
 /// A driver with two devices, the first of which is open.
-fn machine(seed: u64) -> Machine {
+fn machine(seed: u64) -> TestDevice {
     let fake = Fake::new(seed);
     fake.set("devices", 2);
-    Machine::from_fake(fake)
+    TestDevice::from_fake(fake)
 }
 
 /// A reading device, with its stream and target.
@@ -24,14 +24,14 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(of: &Machine, bytes: u64) -> Self {
+    fn new(of: &TestDevice, bytes: u64) -> Self {
         let context = devices(&of.fake).open(1).unwrap();
         let (to, stream) =
             (Allocation::new(&context, bytes).unwrap(), Stream::new(&context, Priority::Normal).unwrap());
         Self { stream, to }
     }
 
-    fn read(&self, exported: &Exported) -> Result<Vec<u8>, CudaError> {
+    fn read(&self, exported: &ExportedMemory) -> Result<Vec<u8>, CudaError> {
         let imported = Imported::map(self.stream.context(), exported)?;
         self.stream.copy(imported.span(), self.to.span())?;
         let mut bytes = vec![0; usize::try_from(self.to.span().bytes()).unwrap()];
@@ -40,14 +40,14 @@ impl Reader {
     }
 }
 
-fn store(machine: &Machine) -> CommStore {
+fn store(machine: &TestDevice) -> CommStore {
     let limits = CommLimits { free_percent_max: 100, entries_max: 100, idle_bytes_max: 0 };
     CommStore::new(7, limits, &machine.pool(64 * BLOCK_BYTES), &machine.engine(), &Arena::new(1 << 30))
         .unwrap()
 }
 
 /// Stores `bytes` bytes of this value.
-fn leave(machine: &Machine, store: &CommStore, bytes: u64, value: u8) -> Held {
+fn leave(machine: &TestDevice, store: &CommStore, bytes: u64, value: u8) -> IntermediateGuard {
     let slot = machine.allocate(bytes);
     machine.stream.fill(slot.span(), value).unwrap();
     let index = store.put(slot.span(), &machine.stream, ONE, 0).unwrap();
@@ -95,7 +95,7 @@ fn exported_memory_is_readable_but_not_writable_by_another_process() {
     assert!(reader.stream.fill(imported.span(), 0).is_err(), "it has written");
     drop(imported);
     // Each read sees the contents at the time of the read.
-    let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+    let IntermediatePlace::Device(span) = held.place() else { panic!("it should be on the device") };
     owner.stream.fill(span, 8).unwrap();
     owner.stream.synchronize().unwrap();
     assert!(reader.read(&exported).unwrap().iter().all(|byte| *byte == 8));
@@ -118,12 +118,12 @@ fn unconnected_devices_are_detected_and_refused() {
 fn device_without_export_support_still_works() {
     let fake = Fake::new(1);
     fake.set("devices", 2).set("exports_memory", 0);
-    let machine = Machine::from_fake(fake);
+    let machine = TestDevice::from_fake(fake);
     assert_eq!(devices(&machine.fake).siblings(1).unwrap(), []);
     let store = store(&machine);
     let held = leave(&machine, &store, 100_000, 1);
     assert!(held.export().is_err());
-    let Place::Device(span) = held.place() else { panic!("it should be on the device") };
+    let IntermediatePlace::Device(span) = held.place() else { panic!("it should be on the device") };
     assert!(machine.read(span).iter().all(|byte| *byte == 1));
 }
 
@@ -131,15 +131,15 @@ fn device_without_export_support_still_works() {
 fn invalid_exports_are_refused() {
     let machine = machine(1);
     let reader = Reader::new(&machine, 16);
-    let refused = |exported: &Exported| {
+    let refused = |exported: &ExportedMemory| {
         let context = reader.stream.context().clone();
         assert!(Imported::map(&context, exported).is_err(), "{exported:?}");
     };
-    refused(&Exported { blocks: Vec::new(), offset: 0, bytes: 16 });
+    refused(&ExportedMemory { blocks: Vec::new(), offset: 0, bytes: 16 });
     let store = store(&machine);
     let held = leave(&machine, &store, 100_000, 1);
     let exported = held.export().unwrap().unwrap();
-    refused(&Exported { offset: BLOCK_BYTES, ..exported });
+    refused(&ExportedMemory { offset: BLOCK_BYTES, ..exported });
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    refused(&Exported { blocks: vec![file.into()], offset: 0, bytes: 16 });
+    refused(&ExportedMemory { blocks: vec![file.into()], offset: 0, bytes: 16 });
 }

@@ -1,5 +1,7 @@
-use crate::support::{Machine, SEEDS, devices, launch_fill, launch_scale_add};
-use weir_device::cuda::{AddressRange, BLOCK_BYTES, CudaError, Launch, Owner, Parameters, TransferError};
+use crate::support::{SEEDS, TestDevice, devices, launch_fill, launch_scale_add};
+use weir_device::cuda::{
+    AddressRange, BLOCK_BYTES, CudaError, KernelParameters, LaunchConfig, MemoryOwner, TransferError,
+};
 use weir_fake_cuda::Fake;
 
 #[test]
@@ -8,14 +10,14 @@ fn out_of_bounds_kernel_loses_only_its_context() {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
         let neighbour = devices(&fake).open(1).unwrap();
-        let machine = Machine::from_fake(fake);
+        let machine = TestDevice::from_fake(fake);
         let function = machine.kernel("weir_test_fill");
         let memory = machine.allocate(4096);
-        let mut parameters = Parameters::default();
+        let mut parameters = KernelParameters::default();
         // The page behind the memory is unmapped.
         parameters.address(memory.span().address()).u32(1).u64(8192);
         // SAFETY: the fake catches accesses beyond the memory, which is the subject of this test.
-        unsafe { machine.stream.launch(&function, &Launch::linear(8192, 256), &parameters) }.unwrap();
+        unsafe { machine.stream.launch(&function, &LaunchConfig::linear(8192, 256), &parameters) }.unwrap();
         let error = machine.stream.synchronize().unwrap_err();
         assert!(error.is_context_lost() && error.to_string().contains("started anew"), "{error}");
         assert!(error.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{error}");
@@ -31,15 +33,16 @@ fn out_of_bounds_kernel_loses_only_its_context() {
 
 #[test]
 fn failed_launch_is_reported_to_waiters() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let function = machine.kernel("weir_test_fill");
     let memory = machine.allocate(4096);
     machine.fake.fail_launch(2);
     for _ in 0..4 {
-        let mut parameters = Parameters::default();
+        let mut parameters = KernelParameters::default();
         parameters.address(memory.span().address()).u32(1).u64(1024);
         // SAFETY: as declared, on memory that is kept.
-        let launched = unsafe { machine.stream.launch(&function, &Launch::linear(1024, 256), &parameters) };
+        let launched =
+            unsafe { machine.stream.launch(&function, &LaunchConfig::linear(1024, 256), &parameters) };
         assert!(launched.is_ok() || launched.unwrap_err().is_context_lost());
     }
     assert!(machine.stream.synchronize().unwrap_err().is_context_lost());
@@ -47,7 +50,7 @@ fn failed_launch_is_reported_to_waiters() {
 
 #[test]
 fn only_the_named_kernel_fails() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let fill = machine.kernel("weir_test_fill");
     let add = machine.kernel("weir_test_scale_add");
     let memory = machine.allocate(4096);
@@ -63,11 +66,11 @@ fn only_the_named_kernel_fails() {
 #[test]
 fn kernel_cannot_access_unmapped_memory() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let function = machine.kernel("weir_test_fill");
         let pool = machine.pool(8 * BLOCK_BYTES);
         let mut range = AddressRange::reserve(&pool, 8 * BLOCK_BYTES).unwrap();
-        range.back(0..2, Owner(1), Some(&machine.stream)).unwrap();
+        range.back(0..2, MemoryOwner(1), Some(&machine.stream)).unwrap();
         machine.stream.synchronize().unwrap();
         range.release(1..2);
         launch_fill(&machine.stream, &function, range.span().slice(0, 2 * BLOCK_BYTES).unwrap(), 1);
@@ -77,11 +80,11 @@ fn kernel_cannot_access_unmapped_memory() {
 
 #[test]
 fn everything_can_be_dropped_in_a_lost_context() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let function = machine.kernel("weir_test_fill");
     let pool = machine.pool(8 * BLOCK_BYTES);
     let mut range = AddressRange::reserve(&pool, 8 * BLOCK_BYTES).unwrap();
-    range.back(0..4, Owner(1), Some(&machine.stream)).unwrap();
+    range.back(0..4, MemoryOwner(1), Some(&machine.stream)).unwrap();
     let memory = machine.allocate(4096);
     let engine = machine.engine();
     machine.fake.fail_launch(0);

@@ -1,11 +1,11 @@
 //! Costs of loads, by the prices of the fake driver: see `fake-cuda/README.md`.
 
-use crate::support::Machine;
+use crate::support::TestDevice;
 use bytes::Bytes;
 use weir_device::cuda::{
-    BLOCK_BYTES, PIECE_BYTES, PinnedCache, Source, Tensor, TensorKey, TensorStore, Wanted,
+    BLOCK_BYTES, CopySource, PIECE_BYTES, PinnedCache, TensorGuard, TensorKey, TensorStore, Wanted,
 };
-use weir_fake_cuda::{CopyThreads, Costs};
+use weir_fake_cuda::{CopyThreadCosts, DriverCosts};
 use weir_types::ContentHash;
 
 /// Bytes of each group of weights.
@@ -52,7 +52,7 @@ fn wanted(lengths: &[usize]) -> Vec<Vec<Wanted>> {
         }
         group_bytes += len;
         let key = TensorKey { hash: ContentHash::from_content(&number.to_le_bytes()), layout: 0 };
-        let wanted = Wanted { key, source: Source::Pageable(contents(*len, number)) };
+        let wanted = Wanted { key, source: CopySource::Pageable(contents(*len, number)) };
         groups.last_mut().unwrap().push(wanted);
     }
     groups
@@ -66,47 +66,47 @@ fn resnet50() -> Vec<Vec<Wanted>> {
 fn from_cache(cache: &PinnedCache, wanted: &[Vec<Wanted>]) -> Vec<Vec<Wanted>> {
     let pinned = |wanted: &Wanted| {
         let slice = cache.get(&ContentHash::from_content(wanted.source.bytes())).unwrap();
-        Wanted { key: wanted.key, source: Source::Pinned(slice) }
+        Wanted { key: wanted.key, source: CopySource::Pinned(slice) }
     };
     wanted.iter().map(|group| group.iter().map(pinned).collect()).collect()
 }
 
 fn offer(cache: &PinnedCache, wanted: &[Vec<Wanted>]) {
     let pageable = wanted.iter().flatten().filter_map(|wanted| match &wanted.source {
-        Source::Pageable(bytes) => Some((ContentHash::from_content(bytes), bytes.clone())),
-        Source::Pinned(_) => None,
+        CopySource::Pageable(bytes) => Some((ContentHash::from_content(bytes), bytes.clone())),
+        CopySource::Pinned(_) => None,
     });
     cache.offer(pageable);
     cache.settle();
 }
 
-fn store(machine: &Machine, spare_bytes_max: u64) -> TensorStore {
+fn store(machine: &TestDevice, spare_bytes_max: u64) -> TensorStore {
     TensorStore::new(&machine.pool(256 * BLOCK_BYTES), &machine.engine(), spare_bytes_max).unwrap()
 }
 
 /// Loads missing tensors.
-fn load(store: &TensorStore, wanted: &[Vec<Wanted>]) -> Vec<Vec<Tensor>> {
+fn load(store: &TensorStore, wanted: &[Vec<Wanted>]) -> Vec<Vec<TensorGuard>> {
     let held = store.acquire(wanted.to_vec()).unwrap();
-    held.iter().flatten().try_for_each(Tensor::wait).unwrap();
+    held.iter().flatten().try_for_each(TensorGuard::wait).unwrap();
     held
 }
 
 /// The costs of a load whose tensors are dropped immediately.
-fn costs_of(machine: &Machine, store: &TensorStore, wanted: &[Vec<Wanted>]) -> Costs {
+fn costs_of(machine: &TestDevice, store: &TensorStore, wanted: &[Vec<Wanted>]) -> DriverCosts {
     let before = machine.fake.costs();
     drop(load(store, wanted));
     machine.fake.costs().since(&before)
 }
 
 /// The rate of a load, in per cent of the rate of one copy from pinned memory.
-fn percent_of_pinned(costs: &Costs, threads: CopyThreads) -> u64 {
+fn percent_of_pinned(costs: &DriverCosts, threads: CopyThreadCosts) -> u64 {
     let bare_ns = 2_000 + costs.bytes * 1_000_000_000 / 55_600_000_000;
     bare_ns * 100 / costs.load_ns(threads)
 }
 
 #[test]
 fn load_sets_access_once_for_all_tensors() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let store = store(&machine, 0);
     let held = load(&store, &resnet50());
     assert!(held.iter().flatten().count() > 100);
@@ -117,7 +117,7 @@ fn load_sets_access_once_for_all_tensors() {
 
 #[test]
 fn load_into_memory_mapped_ahead_maps_nothing() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let store = store(&machine, 64 * BLOCK_BYTES);
     store.map_ahead(64 * BLOCK_BYTES).unwrap();
     assert_eq!(store.usage().spare_bytes, 64 * BLOCK_BYTES);
@@ -132,7 +132,7 @@ fn load_into_memory_mapped_ahead_maps_nothing() {
 
 #[test]
 fn spare_memory_is_released_on_demand() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let store = TensorStore::new(&pool, &machine.engine(), 60 * BLOCK_BYTES).unwrap();
     store.map_ahead(u64::MAX).unwrap();
@@ -155,7 +155,7 @@ fn spare_memory_is_released_on_demand() {
 #[test]
 fn pinned_copy_loads_identically_without_host_copies() {
     for seed in 0..4 {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let store = store(&machine, 0);
         let cache = PinnedCache::new(&machine.context, 32 << 20).unwrap();
         let weights = wanted(&[3 << 20, 1000, (5 << 20) + 4, 256, 512 << 10]);
@@ -178,8 +178,8 @@ fn pinned_copy_loads_identically_without_host_copies() {
 }
 
 /// Copy threads that copy whole blocks, or [pieces](PIECE_BYTES) of the same block.
-fn copy_threads(count: u64, piece_bytes: usize) -> CopyThreads {
-    CopyThreads { count, start_ns: 5_000, piece_bytes: piece_bytes as u64 }
+fn copy_threads(count: u64, piece_bytes: usize) -> CopyThreadCosts {
+    CopyThreadCosts { count, start_ns: 5_000, piece_bytes: piece_bytes as u64 }
 }
 
 /// The target of the design, by the prices of the fake driver: at most a tenth below the rate of
@@ -187,7 +187,7 @@ fn copy_threads(count: u64, piece_bytes: usize) -> CopyThreads {
 /// -- --nocapture` prints the figures.
 #[test]
 fn loads_from_host_memory_reach_nine_tenths_of_the_bus() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     let store = store(&machine, 64 * BLOCK_BYTES);
     let cache = PinnedCache::new(&machine.context, 128 << 20).unwrap();
     let weights = resnet50();
@@ -203,8 +203,8 @@ fn loads_from_host_memory_reach_nine_tenths_of_the_bus() {
     costs_of(&machine, &store, &pinned);
     store.trim();
     // The host gathers short weights, from memory that is resident.
-    let warm = Costs { page_fault_ns: 0, ..costs_of(&machine, &store, &pinned) };
-    let cold_40 = Costs { page_fault_ns: cold.page_fault_ns / 10, ..cold };
+    let warm = DriverCosts { page_fault_ns: 0, ..costs_of(&machine, &store, &pinned) };
+    let cold_40 = DriverCosts { page_fault_ns: cold.page_fault_ns / 10, ..cold };
     let cases = [
         ("page cache, memory not mapped ahead", unmapped),
         ("page cache", cold),

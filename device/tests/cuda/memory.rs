@@ -1,17 +1,18 @@
-use crate::support::{Machine, SEEDS, launch_fill};
+use crate::support::{SEEDS, TestDevice, launch_fill};
 use weir_device::cuda::{
-    AddressRange, Allocation, BLOCK_BYTES, CudaError, Module, OutOfMemory, Owner, SlotMemory, mapping_cost,
+    AddressRange, Allocation, BLOCK_BYTES, CudaError, MemoryOwner, Module, OutOfMemory, SlotMemory,
+    mapping_cost,
 };
 use weir_fake_cuda::{Fake, TEST_KERNELS};
 
-const ONE: Owner = Owner(1);
-const OTHER: Owner = Owner(2);
+const ONE: MemoryOwner = MemoryOwner(1);
+const OTHER: MemoryOwner = MemoryOwner(2);
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
 fn range_maps_only_requested_blocks_and_kernels_cross_them() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let pool = machine.pool(16 * BLOCK_BYTES);
         let mut range = AddressRange::reserve(&pool, 100 * BLOCK_BYTES).unwrap();
         assert_eq!((range.mapped_bytes(), pool.usage().used_bytes), (0, 0));
@@ -46,7 +47,7 @@ fn refused() -> CudaError {
 #[test]
 fn blocks_never_expose_another_owners_bytes() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let pool = machine.pool(4 * BLOCK_BYTES);
         let mut range = AddressRange::reserve(&pool, 4 * BLOCK_BYTES).unwrap();
         let all = range.span();
@@ -66,7 +67,7 @@ fn blocks_never_expose_another_owners_bytes() {
 
 #[test]
 fn full_pool_reports_missing_bytes_and_takes_nothing() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let pool = machine.pool(10 * BLOCK_BYTES + 5);
     let mut range = AddressRange::reserve(&pool, 100 * BLOCK_BYTES).unwrap();
     range.back(0..7, ONE, None).unwrap();
@@ -84,7 +85,7 @@ fn full_pool_reports_missing_bytes_and_takes_nothing() {
 
 #[test]
 fn device_filled_by_others_is_out_of_memory() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let pool = machine.pool(1 << 40);
     let mut range = AddressRange::reserve(&pool, 1 << 30).unwrap();
     let _others = Allocation::new(&machine.context, (1 << 30) - 3 * BLOCK_BYTES).unwrap();
@@ -99,7 +100,7 @@ fn device_filled_by_others_is_out_of_memory() {
 #[test]
 fn driver_out_of_memory_leaves_no_partial_mapping() {
     for left in 0..6 {
-        let machine = Machine::new(left);
+        let machine = TestDevice::new(left);
         let pool = machine.pool(64 * BLOCK_BYTES);
         let mut range = AddressRange::reserve(&pool, 64 * BLOCK_BYTES).unwrap();
         range.back(0..2, ONE, None).unwrap();
@@ -113,7 +114,7 @@ fn driver_out_of_memory_leaves_no_partial_mapping() {
 
 #[test]
 fn idle_blocks_are_reused_and_freed_by_trim() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let mut range = AddressRange::reserve(&pool, 64 * BLOCK_BYTES).unwrap();
     range.back(0..8, ONE, None).unwrap();
@@ -128,7 +129,7 @@ fn idle_blocks_are_reused_and_freed_by_trim() {
 
 #[test]
 fn warmed_pool_needs_no_driver_allocations() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let pool = machine.pool(10 * BLOCK_BYTES);
     pool.warm(4 * BLOCK_BYTES + 5).unwrap();
     pool.warm(3 * BLOCK_BYTES).unwrap();
@@ -146,7 +147,7 @@ fn warmed_pool_needs_no_driver_allocations() {
 
 #[test]
 fn slot_grows_at_once_shrinks_gradually_and_keeps_its_addresses() {
-    let machine = Machine::new(5);
+    let machine = TestDevice::new(5);
     let pool = machine.pool(64 * BLOCK_BYTES);
     let mut slot = SlotMemory::new(&pool, &machine.stream, 32 * BLOCK_BYTES, 0).unwrap();
     let span = slot.prepare(16 * BLOCK_BYTES, ONE, 0).unwrap();
@@ -175,7 +176,7 @@ fn slot_grows_at_once_shrinks_gradually_and_keeps_its_addresses() {
 #[test]
 fn slot_is_zeroed_for_a_new_owner() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let pool = machine.pool(8 * BLOCK_BYTES);
         let mut slot = SlotMemory::new(&pool, &machine.stream, 8 * BLOCK_BYTES, 0).unwrap();
         let span = slot.prepare(3 * BLOCK_BYTES, ONE, 0).unwrap();
@@ -192,7 +193,7 @@ fn slot_is_zeroed_for_a_new_owner() {
 #[test]
 fn slot_can_be_dropped_with_pending_work() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let pool = machine.pool(8 * BLOCK_BYTES);
         let mut slot = SlotMemory::new(&pool, &machine.stream, 8 * BLOCK_BYTES, 0).unwrap();
         let span = slot.prepare(3 * BLOCK_BYTES, ONE, 0).unwrap();
@@ -208,7 +209,7 @@ fn measured_pool_stays_within_device_capacity() {
     const MIB: u64 = 1 << 20;
     let fake = Fake::new(0);
     fake.set("memory_bytes", 64 * MIB).set("context_bytes", 9 * MIB).set("module_bytes", 10 * MIB);
-    let machine = Machine::from_fake(fake);
+    let machine = TestDevice::from_fake(fake);
     let pool = machine.pool(64 * MIB);
     // A sixty-fourth of the device stays free.
     let measured = pool.measure().unwrap();
@@ -250,7 +251,7 @@ fn measured_pool_stays_within_device_capacity() {
 
 #[test]
 fn mapping_cost_leaves_no_memory_behind() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     let before = machine.fake.count("used_bytes");
     for blocks in [1, 4] {
         let cost = mapping_cost(&machine.context, blocks * BLOCK_BYTES).unwrap();

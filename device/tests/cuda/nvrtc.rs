@@ -1,13 +1,13 @@
 //! NVRTC on the fake driver.
 
-use crate::support::Machine;
+use crate::support::TestDevice;
 use weir_device::cuda::{CompileTarget, CudaSource, Nvrtc};
 
 /// The fake caches libraries by their sources. Two programs must not share a library because their
 /// texts and headers are equal when joined.
 #[test]
 fn programs_with_different_headers_do_not_share_a_library() {
-    let machine = Machine::new(0);
+    let machine = TestDevice::new(0);
     let nvrtc = Nvrtc::open(&machine.fake.nvrtc(12)).unwrap();
     let kernel = "#include \"a.cuh\"\nextern \"C\" void nothing() {}\n// ";
     let compile = |text: &str, header: &str| {

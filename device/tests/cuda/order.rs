@@ -1,11 +1,13 @@
-use crate::support::{Machine, SEEDS, bytes_of, devices, floats_of, launch_fill, launch_scale_add};
-use weir_device::cuda::{Allocation, CudaError, Event, Launch, Parameters, PinnedMemory, Priority, Stream};
+use crate::support::{SEEDS, TestDevice, bytes_of, devices, floats_of, launch_fill, launch_scale_add};
+use weir_device::cuda::{
+    Allocation, CudaError, Event, KernelParameters, LaunchConfig, PinnedMemory, Priority, Stream,
+};
 use weir_fake_cuda::Fake;
 
 #[test]
 fn kernel_computes_on_copied_data() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let function = machine.kernel("weir_test_scale_add");
         let x = machine.allocate(4000);
         let y = machine.allocate(4000);
@@ -20,7 +22,7 @@ fn kernel_computes_on_copied_data() {
 
 /// One stream writes and another reads. Returns whether the result was right.
 fn hand_over(seed: u64, with_event: bool) -> bool {
-    let machine = Machine::new(seed);
+    let machine = TestDevice::new(seed);
     let other = Stream::new(&machine.context, Priority::High).unwrap();
     let function = machine.kernel("weir_test_fill");
     let from = machine.allocate(4096);
@@ -50,7 +52,7 @@ fn streams_are_ordered_only_by_events() {
 
 #[test]
 fn event_is_the_point_of_its_last_recording() {
-    let machine = Machine::new(3);
+    let machine = TestDevice::new(3);
     machine.fake.pause();
     let event = Event::new(&machine.context).unwrap();
     assert!(event.is_reached().unwrap(), "it was never recorded");
@@ -68,7 +70,7 @@ fn event_is_the_point_of_its_last_recording() {
 
 #[test]
 fn events_measure_elapsed_time() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     machine.fake.set("bus_bytes_per_s", 1_000_000_000);
     let memory = machine.allocate(1 << 20);
     let [start, end] = [(); 2].map(|()| Event::with_timing(&machine.context).unwrap());
@@ -82,7 +84,7 @@ fn events_measure_elapsed_time() {
 
 #[test]
 fn pinned_memory_is_read_when_the_stream_reaches_the_copy() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     machine.fake.pause();
     let mut pinned = PinnedMemory::copy_of(&machine.context, &[1; 4096]).unwrap();
     let memory = machine.allocate(4096);
@@ -97,7 +99,7 @@ fn pinned_memory_is_read_when_the_stream_reaches_the_copy() {
 #[test]
 fn graph_repeats_the_recorded_work() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let fill = machine.kernel("weir_test_fill");
         let add = machine.kernel("weir_test_scale_add");
         let x = machine.allocate(1024);
@@ -131,7 +133,7 @@ fn graph_repeats_the_recorded_work() {
 
 #[test]
 fn failed_recording_leaves_the_stream_usable() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let memory = machine.allocate(64);
     let failed = machine.stream.capture(|stream| {
         stream.fill(memory.span(), 1)?;
@@ -144,14 +146,14 @@ fn failed_recording_leaves_the_stream_usable() {
 
 #[test]
 fn invalid_launch_is_refused_without_losing_the_context() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let function = machine.kernel("weir_test_fill");
     assert_eq!(function.attributes().unwrap().block_threads_max, 256);
     let memory = machine.allocate(4096);
-    let mut parameters = Parameters::default();
+    let mut parameters = KernelParameters::default();
     parameters.address(memory.span().address()).u32(1).u64(1024);
     for (grid, block) in [([1, 1, 1], [512, 1, 1]), ([0, 1, 1], [32, 1, 1]), ([1, 70_000, 1], [32, 1, 1])] {
-        let launch = Launch { grid, block, shared_bytes: 0 };
+        let launch = LaunchConfig { grid, block, shared_bytes: 0 };
         // SAFETY: as declared; nothing is launched.
         let error = unsafe { machine.stream.launch(&function, &launch, &parameters) }.unwrap_err();
         assert!(matches!(error, CudaError::Failed { .. }), "{error}");
@@ -167,7 +169,7 @@ fn devices_copy_to_each_other_but_do_not_share_kernels() {
         let fake = Fake::new(seed);
         fake.set("devices", 2);
         let other = devices(&fake).open(1).unwrap();
-        let machine = Machine::from_fake(fake);
+        let machine = TestDevice::from_fake(fake);
         let stream = Stream::new(&other, Priority::Normal).unwrap();
         let here = machine.allocate(4096);
         let there = Allocation::new(&other, 4096).unwrap();
@@ -184,7 +186,8 @@ fn devices_copy_to_each_other_but_do_not_share_kernels() {
         assert!(machine.stream.fill(there.span(), 1).is_err());
         let function = machine.kernel("weir_test_fill");
         // SAFETY: nothing is launched.
-        let launched = unsafe { stream.launch(&function, &Launch::linear(1, 1), &Parameters::default()) };
+        let launched =
+            unsafe { stream.launch(&function, &LaunchConfig::linear(1, 1), &KernelParameters::default()) };
         assert!(matches!(launched, Err(CudaError::Invalid(_))));
         assert!(!machine.context.is_lost());
         // Must drop before their fake driver.
@@ -194,7 +197,7 @@ fn devices_copy_to_each_other_but_do_not_share_kernels() {
 
 #[test]
 fn refused_ptx_error_contains_the_compiler_log() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let error = weir_device::cuda::Module::load(&machine.context, b"this is no PTX").unwrap_err();
     assert!(error.to_string().contains("Missing .version"), "{error}");
     let module =

@@ -1,6 +1,6 @@
 //! Pinned memory: the cache of weights, and staging buffers of runs.
 
-use crate::support::Machine;
+use crate::support::TestDevice;
 use bytes::Bytes;
 use std::sync::Arc;
 use weir_device::cuda::{PinnedCache, PinnedSlice, StagingBuffer};
@@ -13,7 +13,7 @@ fn bytes(len: usize, value: u8) -> (ContentHash, Bytes) {
     (ContentHash::from_content(&bytes), bytes)
 }
 
-fn cache(machine: &Machine, bytes_max: usize) -> PinnedCache {
+fn cache(machine: &TestDevice, bytes_max: usize) -> PinnedCache {
     PinnedCache::new(&machine.context, bytes_max as u64).unwrap()
 }
 
@@ -24,7 +24,7 @@ fn fill(cache: &PinnedCache, offers: impl IntoIterator<Item = (ContentHash, Byte
 
 #[test]
 fn cache_evicts_least_recently_used_copy() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let cache = cache(&machine, 4 * KIB);
     let weights: Vec<_> = (0..5).map(|value| bytes(KIB, value)).collect();
     for weight in &weights[..4] {
@@ -49,7 +49,7 @@ fn cache_evicts_least_recently_used_copy() {
 
 #[test]
 fn copy_in_use_by_a_transfer_is_not_evicted() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let cache = cache(&machine, KIB);
     let first = bytes(KIB, 1);
     let second = bytes(KIB, 2);
@@ -65,7 +65,7 @@ fn copy_in_use_by_a_transfer_is_not_evicted() {
 
 #[test]
 fn copy_that_does_not_match_its_hash_is_never_returned() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let cache = cache(&machine, 4 * KIB);
     let (hash, right) = bytes(KIB, 1);
     let mut wrong = right.to_vec();
@@ -79,7 +79,7 @@ fn copy_that_does_not_match_its_hash_is_never_returned() {
 
 #[test]
 fn a_cache_without_room_or_memory_holds_nothing() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let off = cache(&machine, 255);
     assert_eq!(off.usage().bytes_max, 0);
     fill(&off, [bytes(1, 1)]);
@@ -93,7 +93,7 @@ fn a_cache_without_room_or_memory_holds_nothing() {
 
 #[test]
 fn slice_outlives_its_cache() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let cache = cache(&machine, KIB);
     let (hash, contents) = bytes(KIB, 3);
     fill(&cache, [(hash, contents.clone())]);
@@ -105,7 +105,7 @@ fn slice_outlives_its_cache() {
 
 #[test]
 fn staging_buffer_grows_without_freeing_segments() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let mut staging = StagingBuffer::new(&machine.context, KIB).unwrap();
     staging.get(KIB).unwrap().fill(1);
     assert_eq!(machine.fake.calls("cuMemHostAlloc"), 1, "as sized");

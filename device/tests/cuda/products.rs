@@ -1,9 +1,9 @@
 //! Matrix products with cuBLASLt.
 
-use crate::support::{Machine, SEEDS, bytes_of, devices, floats_of, launch_fill};
+use crate::support::{SEEDS, TestDevice, bytes_of, devices, floats_of, launch_fill};
 use std::sync::Arc;
 use weir_device::cuda::{
-    Allocation, CublasLt, CudaError, Product, ProductBuffers, ProductMatrix, ProductShape, Products, Span,
+    Allocation, CublasLt, CudaError, Gemm, ProductBuffers, ProductMatrix, ProductShape, Products, Span,
     Unavailable,
 };
 use weir_fake_cuda::Fake;
@@ -19,7 +19,7 @@ struct Setup {
     shape: ProductShape,
     memory: [Allocation; 6],
     products: Arc<Products>,
-    machine: Machine,
+    machine: TestDevice,
 }
 
 /// A span with the minimum alignment.
@@ -29,10 +29,10 @@ fn behind(memory: &Allocation) -> Span {
 
 impl Setup {
     fn new(seed: u64) -> Self {
-        Self::from_machine(Machine::new(seed))
+        Self::from_machine(TestDevice::new(seed))
     }
 
-    fn from_machine(machine: Machine) -> Self {
+    fn from_machine(machine: TestDevice) -> Self {
         let library = CublasLt::open(&machine.fake.cublas_lt(12)).unwrap();
         let products = Arc::new(Products::new(library, &machine.context).unwrap());
         let contents: [&[f32]; 4] = [
@@ -71,11 +71,11 @@ impl Setup {
         Self { buffers, shape, memory, products, machine }
     }
 
-    fn product(&self) -> Product {
-        Product::new(&self.products, self.shape, WORKSPACE_BYTES).unwrap().unwrap()
+    fn product(&self) -> Gemm {
+        Gemm::new(&self.products, self.shape, WORKSPACE_BYTES).unwrap().unwrap()
     }
 
-    fn launch(&self, product: &Product) -> Result<(), CudaError> {
+    fn launch(&self, product: &Gemm) -> Result<(), CudaError> {
         // SAFETY: the memory matches the shape, and is freed after the work, for which the caller
         // waits.
         unsafe { product.launch(&self.machine.stream, &self.buffers) }
@@ -126,7 +126,7 @@ fn recorded_product_keeps_its_recorded_addresses() {
 #[test]
 fn unsupported_product_is_none_and_refused_call_is_an_error() {
     let setup = Setup::new(1);
-    let made = |shape| Product::new(&setup.products, shape, WORKSPACE_BYTES);
+    let made = |shape| Gemm::new(&setup.products, shape, WORKSPACE_BYTES);
     // Less than the size of an element.
     let odd = ProductMatrix { alignment_bytes: 2, ..setup.shape.a };
     assert!(made(ProductShape { a: odd, ..setup.shape }).unwrap().is_none());
@@ -153,7 +153,7 @@ fn fault_is_reported_as_the_drivers_error() {
     let fake = Fake::new(1);
     fake.set("devices", 2);
     let neighbour = devices(&fake).open(1).unwrap();
-    let mut setup = Setup::from_machine(Machine::from_fake(fake));
+    let mut setup = Setup::from_machine(TestDevice::from_fake(fake));
     let product = setup.product();
     // The page behind the memory is unmapped.
     setup.buffers.b += 4096;
@@ -168,7 +168,7 @@ fn fault_is_reported_as_the_drivers_error() {
 
 #[test]
 fn library_version_is_read_from_the_library() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     for (major, version) in [(12, "12.4.5"), (13, "13.4.5")] {
         assert_eq!(CublasLt::open(&machine.fake.cublas_lt(major)).unwrap().version(), version);
     }

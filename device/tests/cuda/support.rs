@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use weir_device::cuda::{
-    Allocation, BlockPool, Context, Devices, Function, Launch, Module, Parameters, PinnedRing, Priority,
-    Search, Span, Stream, TransferEngine,
+    Allocation, BlockPool, Context, Devices, Function, KernelParameters, LaunchConfig, Module, PinnedRing,
+    Priority, Search, Span, Stream, TransferEngine,
 };
 use weir_fake_cuda::{Fake, TEST_KERNELS};
 
@@ -11,13 +11,13 @@ use weir_fake_cuda::{Fake, TEST_KERNELS};
 pub(crate) const SEEDS: std::ops::Range<u64> = 0..24;
 
 /// A device, which drops before its fake driver.
-pub(crate) struct Machine {
+pub(crate) struct TestDevice {
     pub(crate) context: Arc<Context>,
     pub(crate) stream: Arc<Stream>,
     pub(crate) fake: Fake,
 }
 
-impl Machine {
+impl TestDevice {
     pub(crate) fn new(seed: u64) -> Self {
         Self::from_fake(Fake::new(seed))
     }
@@ -64,9 +64,9 @@ pub(crate) fn search(fake: &Fake) -> Search {
 /// Fills `to`, in words, on `stream`.
 pub(crate) fn launch_fill(stream: &Stream, function: &Function, to: Span, value: u32) {
     let count = to.bytes() / 4;
-    let mut parameters = Parameters::default();
+    let mut parameters = KernelParameters::default();
     parameters.address(to.address()).u32(value).u64(count);
-    let launch = Launch::linear(u32::try_from(count).unwrap(), 256);
+    let launch = LaunchConfig::linear(u32::try_from(count).unwrap(), 256);
     // SAFETY: the parameters are the kernel's; the callers keep the memory until the stream is
     // done.
     unsafe { stream.launch(function, &launch, &parameters) }.unwrap();
@@ -75,10 +75,10 @@ pub(crate) fn launch_fill(stream: &Stream, function: &Function, to: Span, value:
 /// `y = y * by + x`, on `stream`.
 pub(crate) fn launch_scale_add(stream: &Stream, function: &Function, y: Span, x: Span, by: f32) {
     let count = u32::try_from(y.bytes() / 4).unwrap();
-    let mut parameters = Parameters::default();
+    let mut parameters = KernelParameters::default();
     parameters.address(y.address()).address(x.address()).f32(by).u32(count);
     // SAFETY: as above.
-    unsafe { stream.launch(function, &Launch::linear(count, 256), &parameters) }.unwrap();
+    unsafe { stream.launch(function, &LaunchConfig::linear(count, 256), &parameters) }.unwrap();
 }
 
 pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {

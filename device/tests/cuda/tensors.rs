@@ -1,7 +1,7 @@
-use crate::support::{Machine, SEEDS};
+use crate::support::{SEEDS, TestDevice};
 use bytes::Bytes;
 use weir_device::cuda::{
-    BLOCK_BYTES, CudaError, Source, Tensor, TensorKey, TensorStore, TransferError, Wanted,
+    BLOCK_BYTES, CopySource, CudaError, TensorGuard, TensorKey, TensorStore, TransferError, Wanted,
 };
 use weir_types::ContentHash;
 
@@ -14,15 +14,15 @@ fn wanted(len: usize, seed: u8) -> Wanted {
     let bytes = Bytes::from(bytes);
     Wanted {
         key: TensorKey { hash: ContentHash::from_content(&bytes), layout: 0 },
-        source: Source::Pageable(bytes),
+        source: CopySource::Pageable(bytes),
     }
 }
 
-fn store(machine: &Machine, blocks: u64) -> TensorStore {
+fn store(machine: &TestDevice, blocks: u64) -> TensorStore {
     TensorStore::new(&machine.pool(blocks * BLOCK_BYTES), &machine.engine(), 0).unwrap()
 }
 
-fn holds(machine: &Machine, tensor: &Tensor, wanted: &Wanted) -> bool {
+fn holds(machine: &TestDevice, tensor: &TensorGuard, wanted: &Wanted) -> bool {
     tensor.order(&machine.stream).unwrap();
     machine.read(tensor.span()) == wanted.source.bytes()
 }
@@ -30,7 +30,7 @@ fn holds(machine: &Machine, tensor: &Tensor, wanted: &Wanted) -> bool {
 #[test]
 fn model_arrives_group_by_group_and_shares_equal_tensors() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let store = store(&machine, 64);
         let model: Vec<Vec<Wanted>> = (0..4)
             .map(|group| {
@@ -62,7 +62,7 @@ fn model_arrives_group_by_group_and_shares_equal_tensors() {
 #[test]
 fn concurrent_acquires_share_one_load() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let store = store(&machine, 64);
         let model = vec![vec![wanted(10 << 20, 1)]];
         machine.fake.pause();
@@ -78,7 +78,7 @@ fn concurrent_acquires_share_one_load() {
 
 #[test]
 fn unheld_tensors_are_evicted_oldest_first() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let store = store(&machine, 10);
     let models: Vec<_> = (0..3).map(|number| wanted(3 << 21, number)).collect();
     for (second, model) in models.iter().enumerate() {
@@ -106,7 +106,7 @@ fn unheld_tensors_are_evicted_oldest_first() {
 
 #[test]
 fn unheld_tensors_expire_after_keep_alive() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let store = store(&machine, 64);
     let model = wanted(3 << 20, 1);
     store.sweep(SECOND_NS, 10 * SECOND_NS);
@@ -122,7 +122,7 @@ fn unheld_tensors_expire_after_keep_alive() {
 
 #[test]
 fn load_without_waiters_is_cancelled_and_can_be_repeated() {
-    let machine = Machine::new(6);
+    let machine = TestDevice::new(6);
     let store = store(&machine, 200);
     let model = vec![vec![wanted(40 << 20, 1)]];
     machine.fake.pause();
@@ -140,7 +140,7 @@ fn load_without_waiters_is_cancelled_and_can_be_repeated() {
 #[test]
 fn store_can_be_dropped_before_its_tensors_and_during_a_load() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let store = store(&machine, 64);
         let held = store.acquire(vec![vec![wanted(20 << 20, 1)], vec![wanted(100, 2)]]).unwrap();
         drop(store);

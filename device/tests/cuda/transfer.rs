@@ -1,10 +1,10 @@
-use crate::support::{Machine, SEEDS, launch_scale_add};
+use crate::support::{SEEDS, TestDevice, launch_scale_add};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_device::Arena;
 use weir_device::cuda::{
-    BLOCK_BYTES, PinnedMemory, PinnedSlice, Priority, Segment, Source, Span, Stream, TransferError,
+    BLOCK_BYTES, CopySource, PinnedMemory, PinnedSlice, Priority, Segment, Span, Stream, TransferError,
 };
 use weir_fake_cuda::Direction;
 
@@ -16,19 +16,19 @@ fn pattern(len: usize, seed: usize) -> Bytes {
 }
 
 fn load(source: &Bytes, to: Span) -> Segment {
-    Segment { from: Source::Pageable(source.clone()), to }
+    Segment { from: CopySource::Pageable(source.clone()), to }
 }
 
 #[test]
 fn copies_of_any_length_arrive_intact_from_any_memory() {
     for seed in SEEDS {
-        let machine = Machine::new(seed);
+        let machine = TestDevice::new(seed);
         let engine = machine.engine();
         let block = BLOCK_BYTES as usize;
         for len in [1, 1000, block - 1, block, block + 1, 3 * block + 77] {
             let source = pattern(len, 1);
             let pinned = Arc::new(PinnedMemory::copy_of(&machine.context, &source).unwrap());
-            let pinned = Source::Pinned(Arc::new(PinnedSlice::new(pinned, 0..len).unwrap()));
+            let pinned = CopySource::Pinned(Arc::new(PinnedSlice::new(pinned, 0..len).unwrap()));
             let memory = [machine.allocate(len as u64 + 100), machine.allocate(len as u64)];
             let groups =
                 [vec![load(&source, memory[0].span())], vec![Segment { from: pinned, to: memory[1].span() }]];
@@ -51,7 +51,7 @@ fn copies_of_any_length_arrive_intact_from_any_memory() {
 /// Computes with the first of two groups, on a stream that waits for the group or not. Returns
 /// whether the result was right.
 fn compute_behind(seed: u64, in_order: bool) -> bool {
-    let machine = Machine::new(seed);
+    let machine = TestDevice::new(seed);
     let engine = machine.engine();
     let function = machine.kernel("weir_test_scale_add");
     let stream = Stream::new(&machine.context, Priority::Normal).unwrap();
@@ -86,7 +86,7 @@ fn group_is_usable_while_the_next_is_in_flight() {
 
 #[test]
 fn short_copy_overtakes_a_long_one() {
-    let machine = Machine::new(9);
+    let machine = TestDevice::new(9);
     let engine = machine.engine();
     let long = machine.allocate(60 * BLOCK_BYTES);
     let short = machine.allocate(1000);
@@ -108,19 +108,19 @@ fn short_copy_overtakes_a_long_one() {
 
 #[test]
 fn cancelled_copy_ends_early_and_releases_its_memory() {
-    struct Kept(Arc<AtomicBool>);
-    impl Drop for Kept {
+    struct DropFlag(Arc<AtomicBool>);
+    impl Drop for DropFlag {
         fn drop(&mut self) {
             self.0.store(true, Ordering::SeqCst);
         }
     }
-    let machine = Machine::new(2);
+    let machine = TestDevice::new(2);
     let engine = machine.engine();
     let memory = machine.allocate(40 * BLOCK_BYTES);
     let dropped = Arc::new(AtomicBool::new(false));
     machine.fake.pause();
     let groups = vec![vec![load(&pattern(40 << 21, 5), memory.span())]];
-    let transfer = engine.load(&groups, Box::new(Kept(dropped.clone()))).unwrap();
+    let transfer = engine.load(&groups, Box::new(DropFlag(dropped.clone()))).unwrap();
     transfer.cancel();
     assert!(!dropped.load(Ordering::SeqCst) || transfer.end().is_some());
     machine.fake.resume();
@@ -138,7 +138,7 @@ fn cancelled_copy_ends_early_and_releases_its_memory() {
 
 #[test]
 fn dropping_the_engine_ends_current_copies() {
-    let machine = Machine::new(4);
+    let machine = TestDevice::new(4);
     let engine = machine.engine();
     let memory = machine.allocate(40 * BLOCK_BYTES);
     let transfers: Vec<_> = (0..4)
@@ -151,7 +151,7 @@ fn dropping_the_engine_ends_current_copies() {
 
 #[test]
 fn source_that_does_not_fit_is_refused() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let engine = machine.engine();
     let memory = machine.allocate(100);
     let error = engine.load(&[vec![load(&pattern(101, 1), memory.span())]], Box::new(())).unwrap_err();
@@ -164,7 +164,7 @@ fn source_that_does_not_fit_is_refused() {
 
 #[test]
 fn empty_groups_complete_at_once() {
-    let machine = Machine::new(1);
+    let machine = TestDevice::new(1);
     let engine = machine.engine();
     let nothing = engine.load(&[vec![], vec![]], Box::new(())).unwrap();
     nothing.order(1, &machine.stream).unwrap();

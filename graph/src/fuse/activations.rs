@@ -5,8 +5,10 @@
 //! expression computes, not its form. An expression of one value is an activation if both agree at
 //! many sample points. The points span the whole interval between the flat ends of the functions.
 
-use super::tree::Tree;
-use crate::ir::{Activation, Elementwise, Graph, Instruction, Lane, Op, Program, Unary, ValueId};
+use super::tree::ExpressionTree;
+use crate::ir::{
+    Activation, Elementwise, ElementwiseProgram, Graph, Instruction, NumberType, Op, Unary, ValueId,
+};
 
 /// Activations that the pass recognises.
 const KNOWN: [Activation; 8] = [
@@ -29,7 +31,7 @@ pub(super) fn fuse(graph: &mut Graph) {
         if let Some((activation, of)) = found(graph, index) {
             let elements = graph.value(of).tensor.elements();
             let instructions = vec![Instruction::Load(0), Instruction::Unary(Unary::Activate(activation))];
-            let program = Program { lane: Lane::Float, instructions };
+            let program = ElementwiseProgram { lane: NumberType::Float, instructions };
             let node = &mut graph.nodes[index];
             node.op = Op::Elementwise(Elementwise { program, dims: vec![elements], strides: vec![vec![1]] });
             node.inputs = vec![Some(of)];
@@ -45,7 +47,7 @@ fn found(graph: &Graph, index: usize) -> Option<(Activation, ValueId)> {
     if !matches!(node.op, Op::Elementwise(_)) {
         return None;
     }
-    let tree = Tree::across(graph, output);
+    let tree = ExpressionTree::across(graph, output);
     let mut candidates: Vec<ValueId> = tree.all().iter().skip(1).filter_map(|tree| tree.value).collect();
     candidates.sort_unstable();
     candidates.dedup();

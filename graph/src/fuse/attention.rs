@@ -3,9 +3,10 @@
 
 use super::products::product;
 use super::softmax::{Scores, scores};
-use super::strides::Walk;
+use super::strides::StridedWalk;
 use crate::ir::{
-    Attention, Copy, Graph, HEAD_DIM_MAX, Heads, MatMul, Matrix, Node, Op, Source, Value, ValueId,
+    Attention, Copy, Graph, GraphNode, GraphValue, HEAD_DIM_MAX, Heads, MatMul, Matrix, Op, ValueId,
+    ValueSource,
 };
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -25,7 +26,7 @@ fn found(graph: &Graph, index: usize) -> Option<(Attention, Vec<Option<ValueId>>
     let q_len = second.m;
     let kv_len = second.k;
     let head_dim = second.n;
-    let plain = |matmul: &MatMul, node: &Node| {
+    let plain = |matmul: &MatMul, node: &GraphNode| {
         matmul.activation.is_none() && node.inputs.iter().skip(2).all(Option::is_none)
     };
     if op.log || op.mask.is_some() || op.cols != kv_len || !plain(second, node) || second.alpha != 1.0 {
@@ -94,16 +95,20 @@ fn replace(graph: &mut Graph, index: usize, attention: Attention, inputs: Vec<Op
     let name = graph.nodes[index].name.clone();
     let made = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
     let node = u32::try_from(index).unwrap_or(u32::MAX);
-    graph.values.push(Value { name: name.clone(), tensor, source: Source::Node { node, output: 0 } });
+    graph.values.push(GraphValue {
+        name: name.clone(),
+        tensor,
+        source: ValueSource::Node { node, output: 0 },
+    });
     graph.nodes[index] =
-        Node { name: name.clone(), op: Op::Attention(attention), inputs, outputs: vec![Some(made)] };
+        GraphNode { name: name.clone(), op: Op::Attention(attention), inputs, outputs: vec![Some(made)] };
     let signed = |stride: usize| isize::try_from(stride).unwrap_or(isize::MAX);
-    let walk = Walk {
+    let walk = StridedWalk {
         offset: 0,
         dims: vec![batch, heads, q_len, head_dim],
         strides: vec![signed(q_len * heads * head_dim), signed(head_dim), signed(heads * head_dim), 1],
     };
     let op = Op::Copy(Copy { fill: None, parts: vec![walk.into_part()] });
-    graph.nodes.push(Node { name, op, inputs: vec![Some(made)], outputs: vec![Some(output)] });
+    graph.nodes.push(GraphNode { name, op, inputs: vec![Some(made)], outputs: vec![Some(output)] });
     graph.tidy_sources();
 }

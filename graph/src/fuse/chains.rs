@@ -1,10 +1,10 @@
 //! Fusion of consecutive elementwise operations into one program.
 
 use super::readers::Readers;
-use super::strides::{Walk, refined};
+use super::strides::{StridedWalk, refined};
 use crate::ir::{
-    Binary, DIMS_MAX, Elementwise, Graph, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction, Lane, Op, Program,
-    Unary, ValueId,
+    Binary, DIMS_MAX, Elementwise, ElementwiseProgram, Graph, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction,
+    NumberType, Op, Unary, ValueId,
 };
 use crate::lower::elementwise_over;
 use weir_types::ElementType;
@@ -89,7 +89,7 @@ fn merged(
             instructions.push(renamed(&outer, instruction)?);
         }
     }
-    let program = Program { lane: op.program.lane, instructions };
+    let program = ElementwiseProgram { lane: op.program.lane, instructions };
     let Operands { ids, strides, .. } = operands;
     let merged = elementwise_over(program, &dims, &strides)?;
     let possible = ids.len() <= INPUTS_MAX
@@ -99,9 +99,9 @@ fn merged(
     possible.then(|| (merged, ids.into_iter().map(Some).collect()))
 }
 
-fn walk(dims: &[usize], strides: &[usize]) -> Option<Walk> {
+fn walk(dims: &[usize], strides: &[usize]) -> Option<StridedWalk> {
     let strides = strides.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
-    Some(Walk { offset: 0, dims: dims.to_vec(), strides })
+    Some(StridedWalk { offset: 0, dims: dims.to_vec(), strides })
 }
 
 /// Operands of an operation, without duplicates.
@@ -113,7 +113,7 @@ struct Operands<'a> {
 
 impl Operands<'_> {
     /// Return the instruction that loads an operand; adds the operand if it is new.
-    fn add(&mut self, graph: &Graph, id: ValueId, walk: &Walk) -> Option<Instruction> {
+    fn add(&mut self, graph: &Graph, id: ValueId, walk: &StridedWalk) -> Option<Instruction> {
         let strides = walk.along(self.dims)?;
         let buffer = graph.buffer(id);
         let known = self
@@ -132,7 +132,7 @@ impl Operands<'_> {
 
 /// Return the instruction that has the effect of storing a program's result as this type and
 /// loading it again; `None` if the result stays the same or is only rounded.
-fn rounding(element_type: ElementType, program: &Program) -> Option<Instruction> {
+fn rounding(element_type: ElementType, program: &ElementwiseProgram) -> Option<Instruction> {
     use ElementType::{Bool, Int64};
     let is_truth = matches!(
         program.instructions.last(),
@@ -152,8 +152,8 @@ fn rounding(element_type: ElementType, program: &Program) -> Option<Instruction>
     );
     let changes = match (element_type, program.lane) {
         (Bool, _) => !is_truth,
-        (Int64, Lane::Integer) => false,
-        (other, _) => Lane::for_element_type(other) == Lane::Integer,
+        (Int64, NumberType::Integer) => false,
+        (other, _) => NumberType::for_element_type(other) == NumberType::Integer,
     };
     changes.then_some(Instruction::Unary(Unary::Cast(element_type)))
 }

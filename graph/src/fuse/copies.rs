@@ -1,6 +1,6 @@
 //! Removal of copies of copies, and of copies that change nothing.
 
-use super::strides::Walk;
+use super::strides::StridedWalk;
 use crate::ir::{Copy, DIMS_MAX, Graph, Op, ValueId};
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -27,19 +27,19 @@ pub(super) fn fuse(graph: &mut Graph) {
 }
 
 /// Return the buffer and the walk that a node's output is a strided view of, if it is one.
-pub(super) fn source(graph: &Graph, index: usize) -> Option<(ValueId, Walk)> {
+pub(super) fn source(graph: &Graph, index: usize) -> Option<(ValueId, StridedWalk)> {
     let node = graph.nodes.get(index)?;
     let Op::Copy(copy) = &node.op else { return None };
     let part = copy.as_strided()?;
     let source = graph.buffer(node.input(part.input)?);
-    let walk = Walk::from_part(part);
+    let walk = StridedWalk::from_part(part);
     // Earlier nodes are already simplified, so one step back is enough.
     let further = graph.maker(source).and_then(|maker| {
         let Op::Copy(copy) = &graph.nodes.get(maker)?.op else { return None };
         let inner = copy.as_strided()?;
         Some((
             graph.buffer(graph.nodes.get(maker)?.input(inner.input)?),
-            walk.through(&Walk::from_part(inner))?,
+            walk.through(&StridedWalk::from_part(inner))?,
         ))
     });
     Some(further.unwrap_or((source, walk)))

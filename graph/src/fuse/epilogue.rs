@@ -1,11 +1,11 @@
 //! Epilogue fusion: a convolution, a product or a normalisation applies the operations that follow
 //! it before it writes its result.
 
-use super::follower::{Follower, Step};
+use super::follower::{Follower, FollowerStep};
 use super::readers::Readers;
 use crate::ir::{
-    BiasAxis, Binary, Conv, Graph, Instruction, Lane, LayerNorm, MatMul, Node, Op, Program, Source, Value,
-    ValueId,
+    BiasAxis, Binary, Conv, ElementwiseProgram, Graph, GraphNode, GraphValue, Instruction, LayerNorm, MatMul,
+    NumberType, Op, ValueId, ValueSource,
 };
 use crate::lower::elementwise_over;
 
@@ -43,7 +43,7 @@ fn absorb(graph: &mut Graph, readers: &mut Readers, index: usize) -> Option<()> 
 }
 
 /// Add one step to the epilogue of `node`, if possible.
-fn take(graph: &mut Graph, node: &mut Node, follows: &Follower, step: &Step) -> Option<()> {
+fn take(graph: &mut Graph, node: &mut GraphNode, follows: &Follower, step: &FollowerStep) -> Option<()> {
     let output = node.output(0)?;
     let mut epilogue = EpilogueBuilder { graph, inputs: &mut node.inputs, follows, step };
     match &mut node.op {
@@ -60,7 +60,7 @@ struct EpilogueBuilder<'a> {
     /// Operands of the node. Those of its epilogue come last.
     inputs: &'a mut [Option<ValueId>],
     follows: &'a Follower,
-    step: &'a Step,
+    step: &'a FollowerStep,
 }
 
 impl EpilogueBuilder<'_> {
@@ -71,10 +71,10 @@ impl EpilogueBuilder<'_> {
             return None;
         }
         match self.step {
-            Step::Activate(activation) => conv.activation = Some(*activation),
-            Step::Scale(_) => return None,
-            Step::Mul(operand) => self.scale_channels(*operand, &dims)?,
-            Step::Add(operand) => self.add_to_conv(*operand, &dims)?,
+            FollowerStep::Activate(activation) => conv.activation = Some(*activation),
+            FollowerStep::Scale(_) => return None,
+            FollowerStep::Mul(operand) => self.scale_channels(*operand, &dims)?,
+            FollowerStep::Add(operand) => self.add_to_conv(*operand, &dims)?,
         }
         Some(())
     }
@@ -118,10 +118,10 @@ impl EpilogueBuilder<'_> {
             return None;
         }
         match self.step {
-            Step::Activate(activation) => matmul.activation = Some(*activation),
-            Step::Scale(by) if !has_bias && !has_residual && by.is_finite() => matmul.alpha *= by,
-            Step::Scale(_) | Step::Mul(_) => return None,
-            Step::Add(operand) => self.add_to_matmul(matmul, *operand)?,
+            FollowerStep::Activate(activation) => matmul.activation = Some(*activation),
+            FollowerStep::Scale(by) if !has_bias && !has_residual && by.is_finite() => matmul.alpha *= by,
+            FollowerStep::Scale(_) | FollowerStep::Mul(_) => return None,
+            FollowerStep::Add(operand) => self.add_to_matmul(matmul, *operand)?,
         }
         Some(())
     }
@@ -154,8 +154,8 @@ impl EpilogueBuilder<'_> {
         let has_gamma = self.inputs.get(LayerNorm::GAMMA)?.is_some();
         let has_beta = self.inputs.get(LayerNorm::BETA)?.is_some();
         let (place, operand) = match self.step {
-            Step::Mul(operand) if !has_gamma && !has_beta => (LayerNorm::GAMMA, *operand),
-            Step::Add(operand) if !has_beta => (LayerNorm::BETA, *operand),
+            FollowerStep::Mul(operand) if !has_gamma && !has_beta => (LayerNorm::GAMMA, *operand),
+            FollowerStep::Add(operand) if !has_beta => (LayerNorm::BETA, *operand),
             _ => return None,
         };
         let id = self.along(operand, &dims, 1)?;
@@ -192,18 +192,18 @@ impl EpilogueBuilder<'_> {
 /// it is computed once, before the first run.
 fn of_channels(graph: &mut Graph, binary: Binary, a: ValueId, b: ValueId) -> Option<ValueId> {
     let tensor = graph.value(a).tensor.clone();
-    let program = Program {
-        lane: Lane::Float,
+    let program = ElementwiseProgram {
+        lane: NumberType::Float,
         instructions: vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(binary)],
     };
     let op = elementwise_over(program, &[tensor.elements()], &[vec![1], vec![1]])?;
     let made = ValueId(u32::try_from(graph.values.len()).ok()?);
-    let source = Source::Node { node: u32::try_from(graph.nodes.len()).ok()?, output: 0 };
+    let source = ValueSource::Node { node: u32::try_from(graph.nodes.len()).ok()?, output: 0 };
     let name = graph.value(a).name.clone();
-    graph.values.push(Value { name: name.clone(), tensor, source });
+    graph.values.push(GraphValue { name: name.clone(), tensor, source });
     let inputs = vec![Some(a), Some(b)];
     let outputs = vec![Some(made)];
-    graph.nodes.push(Node { name, op: Op::Elementwise(op), inputs, outputs });
+    graph.nodes.push(GraphNode { name, op: Op::Elementwise(op), inputs, outputs });
     Some(made)
 }
 
@@ -213,7 +213,7 @@ impl Graph {
         for (index, node) in (0..).zip(&self.nodes) {
             for (output, id) in (0..).zip(&node.outputs) {
                 if let Some(value) = id.and_then(|id| self.values.get_mut(id.0 as usize)) {
-                    value.source = Source::Node { node: index, output };
+                    value.source = ValueSource::Node { node: index, output };
                 }
             }
         }

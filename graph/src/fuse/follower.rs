@@ -1,23 +1,23 @@
 //! An operation that follows another one, split into steps.
 
-use super::strides::Walk;
-use super::tree::{Kind, Tree};
-use crate::ir::{Activation, Binary, Graph, Node, Op, Unary, ValueId};
+use super::strides::StridedWalk;
+use super::tree::{ExpressionKind, ExpressionTree};
+use crate::ir::{Activation, Binary, Graph, GraphNode, Op, Unary, ValueId};
 
 /// An elementwise operation that reads a node's output once.
 pub(super) struct Follower {
-    node: Node,
-    tree: Tree,
+    node: GraphNode,
+    tree: ExpressionTree,
     /// Index of the operand that the node makes.
     place: u8,
     /// Output of the follower.
     pub(super) made: ValueId,
     /// Walk over each operand.
-    walks: Vec<Walk>,
+    walks: Vec<StridedWalk>,
 }
 
 /// One operation on the path from the node's output to the follower's output.
-pub(super) enum Step {
+pub(super) enum FollowerStep {
     Add(u8),
     Mul(u8),
     Scale(f32),
@@ -32,9 +32,9 @@ impl Follower {
         let walk = |strides: &Vec<usize>| {
             let strides =
                 strides.iter().map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
-            Some(Walk { offset: 0, dims: op.dims.clone(), strides })
+            Some(StridedWalk { offset: 0, dims: op.dims.clone(), strides })
         };
-        let walks: Vec<Walk> = op.strides.iter().map(walk).collect::<Option<_>>()?;
+        let walks: Vec<StridedWalk> = op.strides.iter().map(walk).collect::<Option<_>>()?;
         let made = node.output(0)?;
         let before = &graph.value(output).tensor;
         let after = &graph.value(made).tensor;
@@ -42,7 +42,7 @@ impl Follower {
         let in_step =
             walks.get(place)?.along(&[elements]).is_some_and(|strides| elements == 1 || strides == [1]);
         let same = elements == after.elements() && before.element_type() == after.element_type();
-        let tree = Tree::from_program(&op.program)?;
+        let tree = ExpressionTree::from_program(&op.program)?;
         (in_step && same).then_some(Self {
             node: node.clone(),
             tree,
@@ -53,21 +53,23 @@ impl Follower {
     }
 
     /// Return the operations from the node's output to the follower's output, in that order; `None`
-    /// if one of them is not a [`Step`].
-    pub(super) fn steps(&self) -> Option<Vec<Step>> {
+    /// if one of them is not a [`FollowerStep`].
+    pub(super) fn steps(&self) -> Option<Vec<FollowerStep>> {
         let mut steps = Vec::new();
         let mut at = &self.tree;
         loop {
-            let holds = |tree: &Tree| {
-                tree.all().iter().any(|tree| matches!(tree.kind, Kind::Leaf(place) if place == self.place))
+            let holds = |tree: &ExpressionTree| {
+                tree.all()
+                    .iter()
+                    .any(|tree| matches!(tree.kind, ExpressionKind::Leaf(place) if place == self.place))
             };
             at = match &at.kind {
-                Kind::Leaf(place) if *place == self.place => break,
-                Kind::Unary(Unary::Activate(activation), of) => {
-                    steps.push(Step::Activate(*activation));
+                ExpressionKind::Leaf(place) if *place == self.place => break,
+                ExpressionKind::Unary(Unary::Activate(activation), of) => {
+                    steps.push(FollowerStep::Activate(*activation));
                     of
                 }
-                Kind::Binary(binary, of) => {
+                ExpressionKind::Binary(binary, of) => {
                     let [a, b] = &**of;
                     let (path, other) = match (holds(a), holds(b)) {
                         (true, false) => (a, b),
@@ -75,10 +77,10 @@ impl Follower {
                         _ => return None,
                     };
                     steps.push(match (binary, &other.kind, other.constant()) {
-                        (Binary::Add, Kind::Leaf(place), _) => Step::Add(*place),
-                        (Binary::Mul, Kind::Leaf(place), _) => Step::Mul(*place),
-                        (Binary::Mul, _, Some(by)) => Step::Scale(by),
-                        (Binary::Div, _, Some(by)) if std::ptr::eq(path, a) => Step::Scale(1.0 / by),
+                        (Binary::Add, ExpressionKind::Leaf(place), _) => FollowerStep::Add(*place),
+                        (Binary::Mul, ExpressionKind::Leaf(place), _) => FollowerStep::Mul(*place),
+                        (Binary::Mul, _, Some(by)) => FollowerStep::Scale(by),
+                        (Binary::Div, _, Some(by)) if std::ptr::eq(path, a) => FollowerStep::Scale(1.0 / by),
                         _ => return None,
                     });
                     path

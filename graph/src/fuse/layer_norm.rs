@@ -1,7 +1,7 @@
 //! Fusion of decomposed layer normalisation: `(x - mean(x)) / sqrt(mean((x - mean(x))^2) +
 //! epsilon)`.
 
-use super::tree::Tree;
+use super::tree::ExpressionTree;
 use crate::ir::{Binary, Graph, LayerNorm, Op, Reduce, ReduceKind, Unary, ValueId};
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -18,7 +18,7 @@ pub(super) fn fuse(graph: &mut Graph) {
 fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
     let node = graph.nodes.get(index)?;
     let output = node.output(0)?;
-    let tree = Tree::across(graph, output);
+    let tree = ExpressionTree::across(graph, output);
     let Quotient { above, path, epsilon } = quotient(&tree)?;
     let variance = path.last()?.value?;
     let squares = graph.nodes.get(graph.maker(variance)?)?;
@@ -30,19 +30,19 @@ fn found(graph: &Graph, index: usize) -> Option<(ValueId, LayerNorm)> {
     let by_rows = spread.next()?.is_of_rows(count, cols) && spread.next().is_none();
     let x = centred(graph, above, rows)?;
     let fits = by_rows && graph.value(output).tensor.elements() == count * cols;
-    let is_variance = is_square(graph, &Tree::across(graph, squares.input(0)?), x, rows);
+    let is_variance = is_square(graph, &ExpressionTree::across(graph, squares.input(0)?), x, rows);
     (fits && is_variance).then_some((x, LayerNorm { rows: count, cols, epsilon }))
 }
 
 /// `above / sqrt(variance + epsilon)`, or `above` times the reciprocal.
 struct Quotient<'a> {
-    above: &'a Tree,
+    above: &'a ExpressionTree,
     /// Expressions from the divisor down to the variance, which is the last.
-    path: Vec<&'a Tree>,
+    path: Vec<&'a ExpressionTree>,
     epsilon: f32,
 }
 
-fn quotient(tree: &Tree) -> Option<Quotient<'_>> {
+fn quotient(tree: &ExpressionTree) -> Option<Quotient<'_>> {
     let made = |above, (path, epsilon)| Quotient { above, path, epsilon };
     if let Some([above, below]) = tree.binary(Binary::Div) {
         return root(below).map(|root| made(above, root));
@@ -57,7 +57,7 @@ fn quotient(tree: &Tree) -> Option<Quotient<'_>> {
 
 /// Return the path from the reciprocal of `sqrt(variance + epsilon)` down to the variance, and
 /// epsilon.
-fn reciprocal(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+fn reciprocal(tree: &ExpressionTree) -> Option<(Vec<&ExpressionTree>, f32)> {
     if let Some(sum) = tree.unary(Unary::Rsqrt) {
         return sum_of(sum);
     }
@@ -72,19 +72,19 @@ fn reciprocal(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
 }
 
 /// Return the path from a square root of a sum down to the variance, and epsilon.
-fn root(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+fn root(tree: &ExpressionTree) -> Option<(Vec<&ExpressionTree>, f32)> {
     let power = || tree.binary(Binary::Pow).filter(|[_, power]| power.is(0.5)).map(|[sum, _]| sum);
     let (path, epsilon) = sum_of(tree.unary(Unary::Sqrt).or_else(power)?)?;
     Some((std::iter::once(tree).chain(path).collect(), epsilon))
 }
 
-fn sum_of(tree: &Tree) -> Option<(Vec<&Tree>, f32)> {
+fn sum_of(tree: &ExpressionTree) -> Option<(Vec<&ExpressionTree>, f32)> {
     let [variance, epsilon] = tree.binary(Binary::Add)?;
     Some((vec![tree, variance], epsilon.constant()?))
 }
 
 /// Return `x`, if `tree` is `x - mean(x)` with the means that `rows` computes.
-fn centred(graph: &Graph, tree: &Tree, rows: &Reduce) -> Option<ValueId> {
+fn centred(graph: &Graph, tree: &ExpressionTree, rows: &Reduce) -> Option<ValueId> {
     let [x, mean] = tree.binary(Binary::Sub)?;
     let node = graph.nodes.get(graph.maker(mean.value?)?)?;
     let of = graph.buffer(node.input(0)?);
@@ -94,8 +94,8 @@ fn centred(graph: &Graph, tree: &Tree, rows: &Reduce) -> Option<ValueId> {
 }
 
 /// Whether `tree` is `(x - mean(x))^2`.
-fn is_square(graph: &Graph, tree: &Tree, x: ValueId, rows: &Reduce) -> bool {
-    let is_centred = |tree: &Tree| centred(graph, tree, rows) == Some(x);
+fn is_square(graph: &Graph, tree: &ExpressionTree, x: ValueId, rows: &Reduce) -> bool {
+    let is_centred = |tree: &ExpressionTree| centred(graph, tree, rows) == Some(x);
     let power = tree.binary(Binary::Pow).is_some_and(|[of, power]| is_centred(of) && power.is(2.0));
     power || tree.binary(Binary::Mul).is_some_and(|[a, b]| is_centred(a) && is_centred(b))
 }

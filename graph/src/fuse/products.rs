@@ -2,7 +2,7 @@
 //! before the product.
 
 use super::copies::source;
-use super::strides::{Walk, refined};
+use super::strides::{StridedWalk, refined};
 use crate::ir::{Binary, Graph, Instruction, MatMul, Matrix, Op, Scalar, ValueId};
 use crate::lower::BATCH_DIMS_MAX;
 
@@ -93,7 +93,7 @@ fn strided(graph: &mut Graph, index: usize, place: usize) -> Option<()> {
 }
 
 /// Return the batch split at the dimensions of a walk over all matrices.
-fn cut(batch: &[usize], walked: &Walk) -> Option<Vec<usize>> {
+fn cut(batch: &[usize], walked: &StridedWalk) -> Option<Vec<usize>> {
     let count: usize = batch.iter().product();
     let mut outer = Vec::new();
     for dim in &walked.dims {
@@ -109,16 +109,22 @@ fn cut(batch: &[usize], walked: &Walk) -> Option<Vec<usize>> {
 
 impl Matrix {
     /// Return the walk over all matrices, row by row in memory.
-    fn walked(&self, batch: &[usize], rows: usize, columns: usize) -> Option<Walk> {
+    fn walked(&self, batch: &[usize], rows: usize, columns: usize) -> Option<StridedWalk> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let strides = self.batch_strides.iter().chain([&self.row_stride, &1]);
         let strides = strides.map(|stride| isize::try_from(*stride).ok()).collect::<Option<_>>()?;
-        Some(Walk { offset: self.offset, dims: [batch, &[outer, inner]].concat(), strides })
+        Some(StridedWalk { offset: self.offset, dims: [batch, &[outer, inner]].concat(), strides })
     }
 
     /// Return the same matrices at their places in the buffer that `through` reads, if rows or
     /// columns are still contiguous in memory there.
-    fn seen_through(&self, through: &Walk, batch: &[usize], rows: usize, columns: usize) -> Option<Self> {
+    fn seen_through(
+        &self,
+        through: &StridedWalk,
+        batch: &[usize],
+        rows: usize,
+        columns: usize,
+    ) -> Option<Self> {
         let (outer, inner) = if self.transposed { (columns, rows) } else { (rows, columns) };
         let mut strides = through.forward_along(&[batch, &[outer, inner]].concat())?;
         let inner_stride = strides.pop()?;
@@ -144,7 +150,7 @@ impl Matrix {
             .iter()
             .map(|stride| isize::try_from(*stride).ok())
             .collect::<Option<Vec<_>>>()?;
-        Walk { offset: 0, dims: batch.to_vec(), strides }.forward_along(dims)
+        StridedWalk { offset: 0, dims: batch.to_vec(), strides }.forward_along(dims)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Property test with random graphs: fusion and planned memory leave the results unchanged.
 
-use crate::ir::{Graph, Source, ValueId};
-use crate::reference::{self, Tensor};
-use crate::{MemoryPlan, Model, Place, onnx};
+use crate::ir::{Graph, ValueId, ValueSource};
+use crate::reference::{self, ReferenceTensor};
+use crate::{MemoryPlan, OnnxModel, ValuePlace, onnx};
 use proptest::prelude::*;
 use prost::Message as _;
 use weir_types::Shape;
@@ -11,7 +11,7 @@ use weir_types::Shape;
 type Choice = (u8, u8, u8);
 
 /// Builder of a random model.
-struct Maker {
+struct ModelBuilder {
     graph: onnx::Graph,
     /// Values available as operands: names and dimensions.
     values: Vec<(String, Vec<usize>)>,
@@ -19,7 +19,7 @@ struct Maker {
 
 const ELEMENTS_MAX: usize = 1_500;
 
-impl Maker {
+impl ModelBuilder {
     fn new(dims: &[usize]) -> Self {
         let mut graph = onnx::Graph::default();
         graph.inputs.push(port("x", dims));
@@ -209,7 +209,7 @@ impl Maker {
         self.values[self.values.len() - 1].0.clone()
     }
 
-    fn model(mut self) -> Model {
+    fn model(mut self) -> OnnxModel {
         // Outputs: the last value, and a value from the middle.
         let last = self.values.len() - 1;
         for at in [last, last / 2].into_iter().collect::<std::collections::BTreeSet<_>>() {
@@ -218,7 +218,7 @@ impl Maker {
         }
         let opset = onnx::OperatorSet { domain: String::new(), version: 17 };
         let model = onnx::Model { graph: Some(self.graph), opset_imports: vec![opset], ..Default::default() };
-        Model::read(model.encode_to_vec().into()).unwrap()
+        OnnxModel::read(model.encode_to_vec().into()).unwrap()
     }
 }
 
@@ -240,21 +240,21 @@ fn ints(name: &str, values: &[usize]) -> onnx::Attribute {
     }
 }
 
-fn weight(model: &Model, index: u32) -> Option<Tensor> {
+fn weight(model: &OnnxModel, index: u32) -> Option<ReferenceTensor> {
     let weight = model.weights().get(index as usize)?;
-    Tensor::from_bytes(weight.tensor.clone(), weight.inline()?)
+    ReferenceTensor::from_bytes(weight.tensor.clone(), weight.inline()?)
 }
 
 /// Run a graph in memory laid out by its plan. A node that overwrites a value that is still needed
 /// changes the results.
-fn run_planned(model: &Model, graph: &Graph, x: &Tensor) -> Vec<Tensor> {
+fn run_planned(model: &OnnxModel, graph: &Graph, x: &ReferenceTensor) -> Vec<ReferenceTensor> {
     let plan = MemoryPlan::new(graph);
     let mut memory = (vec![0xa5_u8; plan.arena_bytes], vec![0x5a_u8; plan.resident_bytes]);
-    let write = |memory: &mut (Vec<u8>, Vec<u8>), id: ValueId, tensor: &Tensor| {
+    let write = |memory: &mut (Vec<u8>, Vec<u8>), id: ValueId, tensor: &ReferenceTensor| {
         let bytes = tensor.to_bytes();
         match plan.place(id) {
-            Place::Arena { offset } => memory.0[offset..offset + bytes.len()].copy_from_slice(&bytes),
-            Place::Resident { offset } => memory.1[offset..offset + bytes.len()].copy_from_slice(&bytes),
+            ValuePlace::Arena { offset } => memory.0[offset..offset + bytes.len()].copy_from_slice(&bytes),
+            ValuePlace::Resident { offset } => memory.1[offset..offset + bytes.len()].copy_from_slice(&bytes),
             other => panic!("{id:?} is written to {other:?}"),
         }
     };
@@ -262,11 +262,17 @@ fn run_planned(model: &Model, graph: &Graph, x: &Tensor) -> Vec<Tensor> {
         let tensor = graph.value(id).tensor.clone();
         let bytes = tensor.bytes();
         match plan.place(id) {
-            Place::Arena { offset } => Tensor::from_bytes(tensor, &memory.0[offset..offset + bytes]),
-            Place::Resident { offset } => Tensor::from_bytes(tensor, &memory.1[offset..offset + bytes]),
-            Place::Weight(index) => weight(model, index).and_then(|weight| weight.reshaped(tensor.dims())),
-            Place::Constant(of) => match &graph.value(of).source {
-                Source::Constant(bytes) => Tensor::from_bytes(tensor, bytes),
+            ValuePlace::Arena { offset } => {
+                ReferenceTensor::from_bytes(tensor, &memory.0[offset..offset + bytes])
+            }
+            ValuePlace::Resident { offset } => {
+                ReferenceTensor::from_bytes(tensor, &memory.1[offset..offset + bytes])
+            }
+            ValuePlace::Weight(index) => {
+                weight(model, index).and_then(|weight| weight.reshaped(tensor.dims()))
+            }
+            ValuePlace::Constant(of) => match &graph.value(of).source {
+                ValueSource::Constant(bytes) => ReferenceTensor::from_bytes(tensor, bytes),
                 other => panic!("{other:?} is no constant"),
             },
         }
@@ -291,13 +297,13 @@ proptest! {
         start in prop::sample::select(vec![vec![2_usize, 3, 4], vec![1, 2, 4, 6], vec![2, 3, 2, 4], vec![6, 4]]),
         choices in prop::collection::vec(any::<Choice>(), 1..25),
     ) {
-        let mut maker = Maker::new(&start);
+        let mut maker = ModelBuilder::new(&start);
         choices.iter().for_each(|choice| maker.step(*choice));
         let model = maker.model();
         let dims: Vec<u32> = start.iter().map(|dim| *dim as u32).collect();
         let plain = model.specialise(&[Shape::new(&dims).unwrap()]).unwrap();
         let tensor = plain.value(plain.inputs[0].value).tensor.clone();
-        let x = Tensor::floats(tensor.clone(), (0..tensor.elements()).map(|at| ((at * 7919 + 5) % 100) as f32 / 50.0 - 1.0).collect());
+        let x = ReferenceTensor::floats(tensor.clone(), (0..tensor.elements()).map(|at| ((at * 7919 + 5) % 100) as f32 / 50.0 - 1.0).collect());
         let weight = |index| weight(&model, index);
         let expected = reference::run(&plain, std::slice::from_ref(&x), &weight).unwrap();
         let fused = plain.clone().fuse().unwrap();

@@ -1,7 +1,7 @@
 //! Fusion of factors and masks into the softmax that follows them.
 
-use super::strides::Walk;
-use super::tree::{Kind, Tree};
+use super::strides::StridedWalk;
+use super::tree::{ExpressionKind, ExpressionTree};
 use crate::ir::{Binary, DIMS_MAX, Graph, Mask, Op, Softmax, ValueId};
 use crate::lower::collapse;
 
@@ -10,7 +10,7 @@ pub(super) struct Scores {
     pub(super) of: ValueId,
     pub(super) scale: f32,
     /// The mask, and the walk that reads it for each element in turn.
-    pub(super) mask: Option<(ValueId, Walk)>,
+    pub(super) mask: Option<(ValueId, StridedWalk)>,
 }
 
 pub(super) fn fuse(graph: &mut Graph) {
@@ -40,15 +40,15 @@ fn found(graph: &Graph, index: usize) -> Option<(Vec<Option<ValueId>>, Softmax)>
 /// Split a value into a factor, a mask and a remaining operand. The operand has as many elements as
 /// the value.
 pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
-    let tree = Tree::across(graph, id);
+    let tree = ExpressionTree::across(graph, id);
     let mut at = &tree;
     let mut scale = 1.0;
     let mut mask = None;
     let elements = graph.value(id).tensor.elements();
-    let is_full = |tree: &Tree| {
+    let is_full = |tree: &ExpressionTree| {
         tree.is_in_step() && tree.value.is_none_or(|id| graph.value(id).tensor.elements() == elements)
     };
-    while let Kind::Binary(binary, of) = &at.kind {
+    while let ExpressionKind::Binary(binary, of) = &at.kind {
         let [a, b] = &**of;
         at = match (binary, a.constant(), b.constant()) {
             (Binary::Mul, None, Some(by)) if by.is_finite() && is_full(a) => {
@@ -80,13 +80,13 @@ pub(super) fn scores(graph: &Graph, id: ValueId) -> Option<Scores> {
 }
 
 /// Whether a matrix product, perhaps with a factor, makes the value of `tree`.
-fn is_product(graph: &Graph, tree: &Tree) -> bool {
+fn is_product(graph: &Graph, tree: &ExpressionTree) -> bool {
     tree.all().iter().filter_map(|tree| tree.value).any(|id| super::products::product(graph, id).is_some())
 }
 
 /// Return the mask for `scores` with rows of `cols` elements, when `walk` reads the mask for each
 /// score.
-fn mask_of(walk: &Walk, scores: &[usize], cols: usize) -> Option<Mask> {
+fn mask_of(walk: &StridedWalk, scores: &[usize], cols: usize) -> Option<Mask> {
     let (last_dim, outer_dims) = scores.split_last()?;
     let strides = walk.along(scores)?;
     let (last, outer) = strides.split_last()?;

@@ -1,20 +1,20 @@
 //! Strided walks over memory: a walk under other dimensions, and the composition of two walks.
 
-use crate::ir::{Layout, Part};
+use crate::ir::{BlockLayout, CopyPart};
 use crate::lower::collapse;
 use crate::tensor_type::row_major;
 
 /// A strided walk: starts at `offset` and visits `dims` elements with `strides`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Walk {
+pub(super) struct StridedWalk {
     pub(super) offset: usize,
     pub(super) dims: Vec<usize>,
     pub(super) strides: Vec<isize>,
 }
 
-impl Walk {
+impl StridedWalk {
     /// The walk that a part of a copy reads by.
-    pub(super) fn from_part(part: &Part) -> Self {
+    pub(super) fn from_part(part: &CopyPart) -> Self {
         Self { offset: part.from.offset, dims: part.dims.clone(), strides: part.from.strides.clone() }
     }
 
@@ -26,16 +26,16 @@ impl Walk {
     }
 
     /// Return the part of a copy that reads this walk from operand 0, and writes it in order.
-    pub(super) fn into_part(self) -> Part {
+    pub(super) fn into_part(self) -> CopyPart {
         let to = Self::whole(&self.dims).strides;
         let (dims, mut layouts) = collapse(&self.dims, &[self.strides, to]);
         let to = layouts.pop().unwrap_or_default();
         let from = layouts.pop().unwrap_or_default();
-        Part {
+        CopyPart {
             input: 0,
             dims,
-            from: Layout { offset: self.offset, strides: from },
-            to: Layout { offset: 0, strides: to },
+            from: BlockLayout { offset: self.offset, strides: from },
+            to: BlockLayout { offset: 0, strides: to },
         }
     }
 
@@ -92,7 +92,7 @@ impl Walk {
 }
 
 struct Through<'a> {
-    inner: &'a Walk,
+    inner: &'a StridedWalk,
     /// Number of elements in one step along each dimension of the inner walk.
     units: Vec<usize>,
     /// First and last index that is reached along each dimension of the inner walk.
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at(walk: &Walk, mut index: usize) -> isize {
+    fn at(walk: &StridedWalk, mut index: usize) -> isize {
         let mut at = walk.offset as isize;
         for (dim, stride) in walk.dims.iter().zip(&walk.strides).rev() {
             at += (index % dim) as isize * stride;
@@ -189,11 +189,11 @@ mod tests {
 
     #[test]
     fn slice_of_transposition_composes_to_one_walk() {
-        let transposed = Walk { offset: 0, dims: vec![4, 3], strides: vec![1, 4] };
-        let slice = Walk { offset: 3, dims: vec![2, 3], strides: vec![3, 1] };
+        let transposed = StridedWalk { offset: 0, dims: vec![4, 3], strides: vec![1, 4] };
+        let slice = StridedWalk { offset: 3, dims: vec![2, 3], strides: vec![3, 1] };
         assert_eq!(
             slice.through(&transposed),
-            Some(Walk { offset: 1, dims: vec![2, 3], strides: vec![1, 4] })
+            Some(StridedWalk { offset: 1, dims: vec![2, 3], strides: vec![1, 4] })
         );
     }
 
@@ -212,9 +212,9 @@ mod tests {
         fn along_reads_the_same_elements(
             dims in prop::collection::vec(1_usize..5, 1..4), strides in prop::collection::vec(0_isize..20, 4), cut in prop::collection::vec(1_usize..5, 1..5)
         ) {
-            let walk = Walk { offset: 7, strides: strides[..dims.len()].to_vec(), dims };
+            let walk = StridedWalk { offset: 7, strides: strides[..dims.len()].to_vec(), dims };
             if let Some(strides) = walk.along(&cut) {
-                let same = Walk { offset: 7, dims: cut, strides };
+                let same = StridedWalk { offset: 7, dims: cut, strides };
                 let count: usize = walk.dims.iter().product();
                 prop_assert_eq!(count, same.dims.iter().product::<usize>());
                 for index in 0..count {
@@ -231,7 +231,7 @@ mod tests {
         ) {
             let walk = |pairs: Vec<(usize, isize)>, offset| {
                 let (dims, strides) = pairs.into_iter().unzip();
-                Walk { offset, dims, strides }
+                StridedWalk { offset, dims, strides }
             };
             let inner = walk(inner, 100);
             let outer = walk(outer, offset);

@@ -2,38 +2,38 @@
 
 use crate::TensorType;
 use crate::ir::{
-    Activation, Binary, Elementwise, Graph, Instruction, Lane, Node, Op, Port, Program, Scalar, Source,
-    Unary, Value, ValueId,
+    Activation, Binary, Elementwise, ElementwiseProgram, Graph, GraphNode, GraphPort, GraphValue,
+    Instruction, NumberType, Op, Scalar, Unary, ValueId, ValueSource,
 };
 use crate::lower::elementwise_over;
-use crate::reference::{self, Tensor};
+use crate::reference::{self, ReferenceTensor};
 use weir_types::ElementType;
 
 /// A graph of elementwise operations on one input, `x`, of 40 elements.
-struct Maker(Graph);
+struct GraphBuilder(Graph);
 
 const LEN: usize = 40;
 
-impl Maker {
+impl GraphBuilder {
     fn new() -> Self {
         let mut maker = Self(Graph::default());
-        let value = maker.value(Source::Input);
-        maker.0.inputs.push(Port { name: "x".to_owned(), value });
+        let value = maker.value(ValueSource::Input);
+        maker.0.inputs.push(GraphPort { name: "x".to_owned(), value });
         maker
     }
 
-    fn value(&mut self, source: Source) -> ValueId {
+    fn value(&mut self, source: ValueSource) -> ValueId {
         let tensor = TensorType::new(ElementType::Fp32, [LEN]).unwrap();
-        self.0.values.push(Value { name: String::new(), tensor, source });
+        self.0.values.push(GraphValue { name: String::new(), tensor, source });
         ValueId(self.0.values.len() as u32 - 1)
     }
 
     fn op(&mut self, inputs: &[ValueId], instructions: &[Instruction]) -> ValueId {
-        let program = Program { lane: Lane::Float, instructions: instructions.to_vec() };
+        let program = ElementwiseProgram { lane: NumberType::Float, instructions: instructions.to_vec() };
         let op: Elementwise = elementwise_over(program, &[LEN], &vec![vec![1]; inputs.len()]).unwrap();
-        let output = self.value(Source::Node { node: self.0.nodes.len() as u32, output: 0 });
+        let output = self.value(ValueSource::Node { node: self.0.nodes.len() as u32, output: 0 });
         let inputs = inputs.iter().copied().map(Some).collect();
-        self.0.nodes.push(Node {
+        self.0.nodes.push(GraphNode {
             name: String::new(),
             op: Op::Elementwise(op),
             inputs,
@@ -45,10 +45,10 @@ impl Maker {
     /// Return the fused graph with output `y`, after checking that fusion leaves the results
     /// unchanged.
     fn fused(mut self, y: ValueId) -> Graph {
-        self.0.outputs.push(Port { name: "y".to_owned(), value: y });
+        self.0.outputs.push(GraphPort { name: "y".to_owned(), value: y });
         let fused = self.0.clone().fuse().unwrap();
         let tensor = TensorType::new(ElementType::Fp32, [LEN]).unwrap();
-        let x = Tensor::floats(tensor, (0..LEN).map(|at| at as f32 / 4.0 - 5.0).collect());
+        let x = ReferenceTensor::floats(tensor, (0..LEN).map(|at| at as f32 / 4.0 - 5.0).collect());
         let all = |graph: &Graph| {
             reference::run(graph, std::slice::from_ref(&x), &|_| None).unwrap()[0].to_floats()
         };
@@ -83,7 +83,7 @@ fn activate(activation: Activation) -> Instruction {
 #[test]
 fn gelu_is_fused_in_both_orders() {
     for halved_first in [true, false] {
-        let mut maker = Maker::new();
+        let mut maker = GraphBuilder::new();
         let x = ValueId(0);
         let scaled = maker.op(&[x], &[X, number(std::f32::consts::SQRT_2), with(Binary::Div)]);
         let erf = maker.op(&[scaled], &[X, Instruction::Unary(Unary::Erf)]);
@@ -101,7 +101,7 @@ fn gelu_is_fused_in_both_orders() {
 
 #[test]
 fn tanh_gelu_is_fused_as_gelu_tanh() {
-    let mut maker = Maker::new();
+    let mut maker = GraphBuilder::new();
     let x = ValueId(0);
     let cube = maker.op(&[x], &[X, number(3.0), with(Binary::Pow)]);
     let cube = maker.op(&[cube], &[X, number(0.044_715), with(Binary::Mul)]);
@@ -114,12 +114,12 @@ fn tanh_gelu_is_fused_as_gelu_tanh() {
 
 #[test]
 fn silu_and_hard_swish_are_fused() {
-    let mut maker = Maker::new();
+    let mut maker = GraphBuilder::new();
     let sigmoid = maker.op(&[ValueId(0)], &[X, activate(Activation::Sigmoid)]);
     let y = maker.op(&[ValueId(0), sigmoid], &[X, Y, with(Binary::Mul)]);
     assert_eq!(program(&maker.fused(y)), [X, activate(Activation::Silu)]);
 
-    let mut maker = Maker::new();
+    let mut maker = GraphBuilder::new();
     let clipped = maker.op(
         &[ValueId(0)],
         &[X, number(3.0), with(Binary::Add), activate(Activation::Clip { min: 0.0, max: 6.0 })],
@@ -131,7 +131,7 @@ fn silu_and_hard_swish_are_fused() {
 
 #[test]
 fn similar_expression_is_not_fused_as_activation() {
-    let mut maker = Maker::new();
+    let mut maker = GraphBuilder::new();
     let sigmoid =
         maker.op(&[ValueId(0)], &[X, number(1.702), with(Binary::Mul), activate(Activation::Sigmoid)]);
     let y = maker.op(&[ValueId(0), sigmoid], &[X, Y, with(Binary::Mul)]);
@@ -141,7 +141,7 @@ fn similar_expression_is_not_fused_as_activation() {
 
 #[test]
 fn shared_value_is_computed_once() {
-    let mut maker = Maker::new();
+    let mut maker = GraphBuilder::new();
     let shared = maker.op(&[ValueId(0)], &[X, Instruction::Unary(Unary::Sin)]);
     let a = maker.op(&[shared], &[X, Instruction::Unary(Unary::Exp)]);
     let b = maker.op(&[shared], &[X, Instruction::Unary(Unary::Abs)]);

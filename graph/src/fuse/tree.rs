@@ -1,51 +1,51 @@
 //! Expression trees, within one program or across several.
 
-use crate::ir::{Binary, Graph, Instruction, Lane, Op, Program, Scalar, Unary, ValueId};
+use crate::ir::{Binary, ElementwiseProgram, Graph, Instruction, NumberType, Op, Scalar, Unary, ValueId};
 use crate::reference;
 
-use super::strides::Walk;
+use super::strides::StridedWalk;
 
 /// Largest number of operations in a tree across programs; exceeds the longest pattern.
 const TREE_LEN_MAX: usize = 48;
 
 /// An expression.
 #[derive(Debug, Clone)]
-pub(super) struct Tree {
+pub(super) struct ExpressionTree {
     /// Buffer that holds the expression's value, if there is one.
     pub(super) value: Option<ValueId>,
     /// Walk by which the enclosing expression reads `value`; `None` within a program, and for the
     /// outermost expression.
-    pub(super) walk: Option<Walk>,
-    pub(super) kind: Kind,
+    pub(super) walk: Option<StridedWalk>,
+    pub(super) kind: ExpressionKind,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Kind {
+pub(super) enum ExpressionKind {
     /// An operand of the program, or a value of the graph that is not made by an expression.
     Leaf(u8),
     Constant(Scalar),
-    Unary(Unary, Box<Tree>),
-    Binary(Binary, Box<[Tree; 2]>),
-    Where(Box<[Tree; 3]>),
+    Unary(Unary, Box<ExpressionTree>),
+    Binary(Binary, Box<[ExpressionTree; 2]>),
+    Where(Box<[ExpressionTree; 3]>),
 }
 
-impl Tree {
+impl ExpressionTree {
     /// The expression of a program, with the program's operands as leaves.
-    pub(super) fn from_program(program: &Program) -> Option<Self> {
+    pub(super) fn from_program(program: &ElementwiseProgram) -> Option<Self> {
         let mut stack: Vec<Self> = Vec::new();
         for instruction in &program.instructions {
             let kind = match *instruction {
-                Instruction::Load(place) => Kind::Leaf(place),
-                Instruction::Constant(scalar) => Kind::Constant(scalar),
-                Instruction::Unary(unary) => Kind::Unary(unary, Box::new(stack.pop()?)),
+                Instruction::Load(place) => ExpressionKind::Leaf(place),
+                Instruction::Constant(scalar) => ExpressionKind::Constant(scalar),
+                Instruction::Unary(unary) => ExpressionKind::Unary(unary, Box::new(stack.pop()?)),
                 Instruction::Binary(binary) => {
                     let b = stack.pop()?;
-                    Kind::Binary(binary, Box::new([stack.pop()?, b]))
+                    ExpressionKind::Binary(binary, Box::new([stack.pop()?, b]))
                 }
                 Instruction::Where => {
                     let b = stack.pop()?;
                     let a = stack.pop()?;
-                    Kind::Where(Box::new([stack.pop()?, a, b]))
+                    ExpressionKind::Where(Box::new([stack.pop()?, a, b]))
                 }
             };
             stack.push(Self { value: None, walk: None, kind });
@@ -62,11 +62,12 @@ impl Tree {
 
     fn within(graph: &Graph, id: ValueId, left: &mut usize) -> Self {
         let value = Some(graph.buffer(id));
-        let leaf = Self { value, walk: None, kind: Kind::Leaf(0) };
+        let leaf = Self { value, walk: None, kind: ExpressionKind::Leaf(0) };
         let Some(node) = graph.maker(id).and_then(|maker| graph.nodes.get(maker)) else { return leaf };
         let Op::Elementwise(op) = &node.op else { return leaf };
-        let is_float = Lane::for_element_type(graph.value(id).tensor.element_type()) == Lane::Float
-            && op.program.lane == Lane::Float;
+        let is_float = NumberType::for_element_type(graph.value(id).tensor.element_type())
+            == NumberType::Float
+            && op.program.lane == NumberType::Float;
         if !is_float || op.program.instructions.len() > *left {
             return leaf;
         }
@@ -77,8 +78,11 @@ impl Tree {
             ..tree.with_leaves(&mut |place| {
                 let strides =
                     op.strides.get(usize::from(place))?.iter().map(|stride| isize::try_from(*stride).ok());
-                let walk =
-                    Walk { offset: 0, dims: op.dims.clone(), strides: strides.collect::<Option<_>>()? };
+                let walk = StridedWalk {
+                    offset: 0,
+                    dims: op.dims.clone(),
+                    strides: strides.collect::<Option<_>>()?,
+                };
                 let operand = Self::within(graph, node.input(usize::from(place))?, left);
                 Some(Self { walk: Some(walk), ..operand })
             })
@@ -87,11 +91,15 @@ impl Tree {
 
     fn with_leaves(self, leaf: &mut impl FnMut(u8) -> Option<Self>) -> Self {
         let kind = match self.kind {
-            Kind::Leaf(place) => return leaf(place).unwrap_or(self),
-            Kind::Constant(scalar) => Kind::Constant(scalar),
-            Kind::Unary(unary, of) => Kind::Unary(unary, Box::new(of.with_leaves(leaf))),
-            Kind::Binary(binary, of) => Kind::Binary(binary, Box::new(of.map(|tree| tree.with_leaves(leaf)))),
-            Kind::Where(of) => Kind::Where(Box::new(of.map(|tree| tree.with_leaves(leaf)))),
+            ExpressionKind::Leaf(place) => return leaf(place).unwrap_or(self),
+            ExpressionKind::Constant(scalar) => ExpressionKind::Constant(scalar),
+            ExpressionKind::Unary(unary, of) => ExpressionKind::Unary(unary, Box::new(of.with_leaves(leaf))),
+            ExpressionKind::Binary(binary, of) => {
+                ExpressionKind::Binary(binary, Box::new(of.map(|tree| tree.with_leaves(leaf))))
+            }
+            ExpressionKind::Where(of) => {
+                ExpressionKind::Where(Box::new(of.map(|tree| tree.with_leaves(leaf))))
+            }
         };
         Self { kind, ..self }
     }
@@ -114,7 +122,7 @@ impl Tree {
     /// The value of a float constant.
     pub(super) fn constant(&self) -> Option<f32> {
         match self.kind {
-            Kind::Constant(Scalar::Float(float)) => Some(float),
+            ExpressionKind::Constant(Scalar::Float(float)) => Some(float),
             _ => None,
         }
     }
@@ -127,7 +135,7 @@ impl Tree {
     /// Both operands, if this expression is the operation `wanted`.
     pub(super) fn binary(&self, wanted: Binary) -> Option<&[Self; 2]> {
         match &self.kind {
-            Kind::Binary(binary, of) if *binary == wanted => Some(of),
+            ExpressionKind::Binary(binary, of) if *binary == wanted => Some(of),
             _ => None,
         }
     }
@@ -135,7 +143,7 @@ impl Tree {
     /// The operand, if this expression is the operation `wanted`.
     pub(super) fn unary(&self, wanted: Unary) -> Option<&Self> {
         match &self.kind {
-            Kind::Unary(unary, of) if *unary == wanted => Some(of),
+            ExpressionKind::Unary(unary, of) if *unary == wanted => Some(of),
             _ => None,
         }
     }
@@ -146,10 +154,10 @@ impl Tree {
         let mut at = 0;
         while let Some(tree) = all.get(at).copied() {
             match &tree.kind {
-                Kind::Leaf(_) | Kind::Constant(_) => {}
-                Kind::Unary(_, of) => all.push(of),
-                Kind::Binary(_, of) => all.extend(of.iter()),
-                Kind::Where(of) => all.extend(of.iter()),
+                ExpressionKind::Leaf(_) | ExpressionKind::Constant(_) => {}
+                ExpressionKind::Unary(_, of) => all.push(of),
+                ExpressionKind::Binary(_, of) => all.extend(of.iter()),
+                ExpressionKind::Where(of) => all.extend(of.iter()),
             }
             at += 1;
         }
@@ -157,10 +165,10 @@ impl Tree {
     }
 
     /// This expression as a function of `value`, if it depends on `value` alone.
-    pub(super) fn function_of(&self, value: ValueId) -> Option<Function> {
+    pub(super) fn function_of(&self, value: ValueId) -> Option<UnaryFunction> {
         let mut instructions = Vec::new();
         self.append(value, true, &mut instructions)?;
-        Some(Function(Program { lane: Lane::Float, instructions }))
+        Some(UnaryFunction(ElementwiseProgram { lane: NumberType::Float, instructions }))
     }
 
     fn append(&self, value: ValueId, is_root: bool, to: &mut Vec<Instruction>) -> Option<()> {
@@ -172,17 +180,17 @@ impl Tree {
             return Some(());
         }
         match &self.kind {
-            Kind::Leaf(_) => return None,
-            Kind::Constant(scalar) => to.push(Instruction::Constant(*scalar)),
-            Kind::Unary(unary, of) => {
+            ExpressionKind::Leaf(_) => return None,
+            ExpressionKind::Constant(scalar) => to.push(Instruction::Constant(*scalar)),
+            ExpressionKind::Unary(unary, of) => {
                 of.append(value, false, to)?;
                 to.push(Instruction::Unary(*unary));
             }
-            Kind::Binary(binary, of) => {
+            ExpressionKind::Binary(binary, of) => {
                 of.iter().try_for_each(|tree| tree.append(value, false, to))?;
                 to.push(Instruction::Binary(*binary));
             }
-            Kind::Where(of) => {
+            ExpressionKind::Where(of) => {
                 of.iter().try_for_each(|tree| tree.append(value, false, to))?;
                 to.push(Instruction::Where);
             }
@@ -192,9 +200,9 @@ impl Tree {
 }
 
 /// A function of one number.
-pub(super) struct Function(Program);
+pub(super) struct UnaryFunction(ElementwiseProgram);
 
-impl Function {
+impl UnaryFunction {
     /// Number of instructions.
     pub(super) fn len(&self) -> usize {
         self.0.instructions.len()

@@ -2,8 +2,8 @@
 
 mod node;
 
-use super::{Graph, Node, ProgramError, Source, ValueId};
-use node::{Checker, Fault};
+use super::{Graph, GraphNode, ProgramError, ValueId, ValueSource};
+use node::{NodeChecker, NodeFault};
 
 /// Violated invariant of a graph: a bug in the code that built the graph.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,17 +59,17 @@ impl Graph {
         let wrong = CheckError::Value(id.0);
         let value = self.value(id);
         let is_right = match &value.source {
-            Source::Input => self.inputs.iter().any(|port| port.value == id),
-            Source::Weight(_) => true,
-            Source::Constant(bytes) => bytes.len() == value.tensor.bytes(),
-            Source::Node { node, output } => {
+            ValueSource::Input => self.inputs.iter().any(|port| port.value == id),
+            ValueSource::Weight(_) => true,
+            ValueSource::Constant(bytes) => bytes.len() == value.tensor.bytes(),
+            ValueSource::Node { node, output } => {
                 let node = self.nodes.get(*node as usize);
                 node.is_some_and(|node| node.output(*output as usize) == Some(id))
             }
-            Source::View(of) => {
+            ValueSource::View(of) => {
                 self.exists(*of)?;
                 let of = self.value(*of);
-                !matches!(of.source, Source::View(_))
+                !matches!(of.source, ValueSource::View(_))
                     && of.tensor.elements() == value.tensor.elements()
                     && of.tensor.element_type() == value.tensor.element_type()
             }
@@ -77,11 +77,11 @@ impl Graph {
         if is_right { Ok(()) } else { Err(wrong) }
     }
 
-    fn check_node(&self, index: usize, node: &Node) -> Result<(), CheckError> {
+    fn check_node(&self, index: usize, node: &GraphNode) -> Result<(), CheckError> {
         for id in node.inputs.iter().flatten() {
             self.exists(*id)?;
             let is_late = self.maker(*id).is_some_and(|maker| maker >= index);
-            let is_input = matches!(self.value(self.buffer(*id)).source, Source::Input);
+            let is_input = matches!(self.value(self.buffer(*id)).source, ValueSource::Input);
             if is_late || (is_input && index < self.prologue_len) {
                 return Err(CheckError::Order(node.name.clone()));
             }
@@ -92,13 +92,13 @@ impl Graph {
                 return Err(CheckError::Value(id.0));
             }
         }
-        let checker = Checker { graph: self, node };
+        let checker = NodeChecker { graph: self, node };
         match checker.check() {
             Ok(()) => Ok(()),
-            Err(Fault::Misfit(what)) => {
+            Err(NodeFault::Misfit(what)) => {
                 Err(CheckError::Misfit { node: node.name.clone(), op: node.op.name(), what })
             }
-            Err(Fault::Program(error)) => Err(CheckError::Program { node: node.name.clone(), error }),
+            Err(NodeFault::Program(error)) => Err(CheckError::Program { node: node.name.clone(), error }),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Conv {
 /// window without an element inside the image gives 0 as its mean, and negative infinity (for
 /// integers the smallest number) as its maximum.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Pool {
+pub struct Pooling {
     /// Number computed from each window.
     pub kind: PoolKind,
     /// Height and width of the window.

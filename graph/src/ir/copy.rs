@@ -11,25 +11,25 @@ pub struct Copy {
     /// Initial value of all output elements.
     pub fill: Option<Scalar>,
     /// Blocks to copy.
-    pub parts: Vec<Part>,
+    pub parts: Vec<CopyPart>,
 }
 
 /// A block of elements to copy, of 1 to [`DIMS_MAX`](super::DIMS_MAX) dimensions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct CopyPart {
     /// Index of the source operand.
     pub input: usize,
     /// Number of elements along each dimension, at least 1.
     pub dims: Vec<usize>,
     /// Layout in the operand.
-    pub from: Layout,
+    pub from: BlockLayout,
     /// Layout in the output.
-    pub to: Layout,
+    pub to: BlockLayout,
 }
 
 /// Layout of a block's elements in a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout {
+pub struct BlockLayout {
     /// Index of the first element.
     pub offset: usize,
     /// Distance in elements between neighbours along each dimension of the block; negative for a
@@ -75,7 +75,7 @@ impl Copy {
     /// The only part, if it makes up the whole output in order: the output is then a strided view
     /// of the operand.
     #[must_use]
-    pub fn as_strided(&self) -> Option<&Part> {
+    pub fn as_strided(&self) -> Option<&CopyPart> {
         let [part] = self.parts.as_slice() else { return None };
         let in_order = crate::tensor_type::row_major(&part.dims);
         let same = part.to.strides.iter().zip(&in_order).zip(&part.dims);

@@ -2,7 +2,7 @@
 
 use weir_types::ElementType;
 
-/// Largest number of instructions in a [`Program`].
+/// Largest number of instructions in a [`ElementwiseProgram`].
 pub const INSTRUCTIONS_MAX: usize = 32;
 /// Largest number of operands of a program.
 pub const INPUTS_MAX: usize = 8;
@@ -14,7 +14,7 @@ pub const STACK_MAX: usize = 8;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Elementwise {
     /// Expression for each element.
-    pub program: Program,
+    pub program: ElementwiseProgram,
     /// Dimensions of the output, collapsed to as few as the strides allow: 1 to
     /// [`DIMS_MAX`](super::DIMS_MAX).
     pub dims: Vec<usize>,
@@ -24,9 +24,9 @@ pub struct Elementwise {
 
 /// A stack machine's program: instructions in postfix order that leave one number on the stack.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Program {
+pub struct ElementwiseProgram {
     /// Number type of the computation. Loads convert to this type, and stores convert from it.
-    pub lane: Lane,
+    pub lane: NumberType,
     /// The instructions, at most [`INSTRUCTIONS_MAX`].
     pub instructions: Vec<Instruction>,
 }
@@ -37,7 +37,7 @@ pub struct Program {
 /// float to an integer truncates (the result is unspecified if it overflows); storing an integer to
 /// a narrower one keeps its lowest bits. Comparisons give 0 or 1, and any number except 0 is true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Lane {
+pub enum NumberType {
     /// `f32`, for all types of floats.
     Float,
     /// `i64`, wrapping on overflow.
@@ -208,7 +208,7 @@ pub enum ProgramError {
     Lane(usize),
 }
 
-impl Lane {
+impl NumberType {
     /// The lane for elements of this type. Booleans use the integer lane, although both lanes
     /// represent them exactly.
     #[must_use]
@@ -221,19 +221,19 @@ impl Lane {
 impl Scalar {
     /// The lane of the number.
     #[must_use]
-    pub fn lane(self) -> Lane {
+    pub fn lane(self) -> NumberType {
         match self {
-            Self::Float(_) => Lane::Float,
-            Self::Integer(_) => Lane::Integer,
+            Self::Float(_) => NumberType::Float,
+            Self::Integer(_) => NumberType::Integer,
         }
     }
 
     /// Convert to the other lane, truncating fractions.
     #[must_use]
-    pub fn in_lane(self, lane: Lane) -> Self {
+    pub fn in_lane(self, lane: NumberType) -> Self {
         match (self, lane) {
-            (Self::Float(number), Lane::Integer) => Self::Integer(number as i64),
-            (Self::Integer(number), Lane::Float) => Self::Float(number as f32),
+            (Self::Float(number), NumberType::Integer) => Self::Integer(number as i64),
+            (Self::Integer(number), NumberType::Float) => Self::Float(number as f32),
             (same, _) => same,
         }
     }
@@ -247,7 +247,7 @@ impl Unary {
     }
 }
 
-impl Program {
+impl ElementwiseProgram {
     /// Check that the program can run with this many operands, within the limits.
     pub fn check(&self, operands: usize) -> Result<(), ProgramError> {
         if self.instructions.len() > INSTRUCTIONS_MAX {
@@ -262,7 +262,7 @@ impl Program {
                 Instruction::Constant(scalar) if scalar.lane() != self.lane => {
                     return Err(ProgramError::Lane(at));
                 }
-                Instruction::Unary(unary) if unary.is_float_only() && self.lane == Lane::Integer => {
+                Instruction::Unary(unary) if unary.is_float_only() && self.lane == NumberType::Integer => {
                     return Err(ProgramError::Lane(at));
                 }
                 Instruction::Load(_) | Instruction::Constant(_) => 0,

@@ -2,7 +2,7 @@
 
 use super::{
     ArgReduce, Attention, Conv, Copy, CumSum, Elementwise, Gather, GatherElements, LayerNorm, Lrn, MatMul,
-    Pool, Reduce, Resize, Scalar, Softmax, TopK,
+    Pooling, Reduce, Resize, Scalar, Softmax, TopK,
 };
 
 /// Operation of a node. Each variant documents its operands and their indices; dimensions that the
@@ -14,7 +14,7 @@ pub enum Op {
     /// Matrix products.
     MatMul(MatMul),
     /// Maximum or mean of windows.
-    Pool(Pool),
+    Pool(Pooling),
     /// One expression for every element.
     Elementwise(Elementwise),
     /// Data movement: transposing, slicing, joining, padding, expanding.

@@ -1,38 +1,42 @@
 //! Elementwise operators.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::functions::{X, activate, apply, number, of_floats, with};
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Activation, Binary, INPUTS_MAX, Instruction, Lane, Scalar, Unary, ValueId};
+use crate::ir::{Activation, Binary, INPUTS_MAX, Instruction, NumberType, Scalar, Unary, ValueId};
 use weir_types::ElementType;
 
 /// Lower an operator of one input.
-pub(super) fn unary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn unary(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     let instructions = match (call.node.operator.as_str(), lane) {
         ("Abs", _) => vec![X, apply(Unary::Abs)],
         ("Neg", _) => vec![X, apply(Unary::Neg)],
         ("Sign", _) => vec![X, apply(Unary::Sign)],
         ("Not", _) => vec![X, apply(Unary::Not)],
         // Integers are whole already.
-        ("Ceil" | "Floor" | "Round", Lane::Integer) => vec![X],
-        ("Relu", Lane::Integer) => vec![X, Instruction::Constant(Scalar::Integer(0)), with(Binary::Max)],
-        (_, Lane::Float) => of_floats(call)?,
-        (_, Lane::Integer) => return Err(call.unsupported(format!("elements of type {element_type} are"))),
+        ("Ceil" | "Floor" | "Round", NumberType::Integer) => vec![X],
+        ("Relu", NumberType::Integer) => {
+            vec![X, Instruction::Constant(Scalar::Integer(0)), with(Binary::Max)]
+        }
+        (_, NumberType::Float) => of_floats(call)?,
+        (_, NumberType::Integer) => {
+            return Err(call.unsupported(format!("elements of type {element_type} are")));
+        }
     };
     let made = if call.node.operator == "IsNaN" { ElementType::Bool } else { element_type };
     Ok(vec![Some(lowering.elementwise(call, lane, instructions, &[x], made)?)])
 }
 
 /// Lower an operator of two inputs.
-pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn binary(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let mut a = call.input(0)?;
     let mut b = call.input(1)?;
     let element_type = lowering.element_type(a);
-    let mut lane = Lane::for_element_type(element_type);
+    let mut lane = NumberType::for_element_type(element_type);
     let (binary, made) = match call.node.operator.as_str() {
         "Add" => (Binary::Add, element_type),
         "Sub" => (Binary::Sub, element_type),
@@ -50,8 +54,8 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         "GreaterOrEqual" => (Binary::GreaterEqual, ElementType::Bool),
         // Base and exponent may differ in type; the result has the type of the base.
         "Pow" => {
-            if Lane::for_element_type(lowering.element_type(b)) == Lane::Float {
-                lane = Lane::Float;
+            if NumberType::for_element_type(lowering.element_type(b)) == NumberType::Float {
+                lane = NumberType::Float;
             }
             (Binary::Pow, element_type)
         }
@@ -76,11 +80,11 @@ pub(super) fn binary(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower an operator of any number of inputs.
-pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let inputs = call.all_inputs()?;
     let (first, rest) = inputs.split_first().ok_or_else(|| call.invalid("it has no inputs"))?;
     let element_type = lowering.element_type(*first);
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     let binary = match call.node.operator.as_str() {
         "Max" => Binary::Max,
         "Min" => Binary::Min,
@@ -98,7 +102,7 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         made = lowering.elementwise(call, lane, code, &operands, element_type)?;
     }
     if call.node.operator == "Mean" {
-        if lane == Lane::Integer {
+        if lane == NumberType::Integer {
             return Err(call.invalid(format!("elements of type {element_type} have no mean")));
         }
         let code = vec![X, number(inputs.len() as f32), with(Binary::Div)];
@@ -108,10 +112,10 @@ pub(super) fn variadic(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `min(max(x, min), max)`, with bounds from attributes or inputs.
-pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn clip(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let element_type = lowering.element_type(x);
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     let mut bounds = [call.float("min").map(Scalar::Float), call.float("max").map(Scalar::Float)];
     let mut operands = vec![x];
     let mut code = vec![X];
@@ -125,7 +129,7 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
             }
         }
     }
-    if operands.len() == 1 && lane == Lane::Float {
+    if operands.len() == 1 && lane == NumberType::Float {
         let bound = |scalar: Option<Scalar>, default| match scalar.map(|scalar| scalar.in_lane(lane)) {
             Some(Scalar::Float(float)) => float,
             _ => default,
@@ -146,11 +150,11 @@ pub(super) fn clip(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `PRelu`: a slope for elements below 0, from an input that broadcasts.
-pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let slope = call.input(1)?;
     let element_type = lowering.element_type(x);
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
     let code =
         vec![X, zero, with(Binary::Less), X, Instruction::Load(1), with(Binary::Mul), X, Instruction::Where];
@@ -158,7 +162,7 @@ pub(super) fn prelu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `Where`: elements of one value or the other.
-pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn choose(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let condition = call.input(0)?;
     let a = call.input(1)?;
     let b = call.input(2)?;
@@ -171,12 +175,12 @@ pub(super) fn choose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         )));
     }
     let code = vec![X, Instruction::Load(1), Instruction::Load(2), Instruction::Where];
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[condition, a, b], element_type)?)])
 }
 
 /// Lower GELU of a value with an optional bias.
-pub(super) fn biased(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn biased(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let gelu = if call.node.operator == "FastGelu" { Activation::GeluTanh } else { Activation::Gelu };
     let mut operands = vec![x];
@@ -187,10 +191,10 @@ pub(super) fn biased(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     }
     code.push(activate(gelu));
     let element_type = lowering.element_type(x);
-    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &operands, element_type)?)])
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &operands, element_type)?)])
 }
 
-pub(super) fn cast(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn cast(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let number = call.int("to").ok_or_else(|| call.invalid("it does not say what to cast to"))?;
     let to = i32::try_from(number).ok().and_then(crate::model::element_type);
     let to = to.ok_or_else(|| call.unsupported(format!("elements of type {number} are")))?;
@@ -198,7 +202,7 @@ pub(super) fn cast(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.cast(call, x, to)?)])
 }
 
-pub(super) fn cast_like(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn cast_like(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let like = call.input(1)?;
     let to = lowering.element_type(like);
@@ -209,7 +213,7 @@ impl Lowering<'_> {
     /// Convert a value to another element type.
     pub(super) fn cast(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         to: ElementType,
     ) -> Result<ValueId, GraphError> {
@@ -217,9 +221,9 @@ impl Lowering<'_> {
         if from == to {
             return Ok(x);
         }
-        let both =
-            Lane::for_element_type(from) == Lane::Integer && Lane::for_element_type(to) == Lane::Integer;
-        let lane = if both { Lane::Integer } else { Lane::Float };
+        let both = NumberType::for_element_type(from) == NumberType::Integer
+            && NumberType::for_element_type(to) == NumberType::Integer;
+        let lane = if both { NumberType::Integer } else { NumberType::Float };
         self.elementwise(call, lane, vec![X], &[x], to)
     }
 }

@@ -1,18 +1,18 @@
 //! ONNX Runtime's operators for attention.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{broadcast, broadcast_strides};
 use super::matmul::Factor;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Attention, Binary, HEAD_DIM_MAX, Heads, Instruction, Lane, Op, Scalar, ValueId};
+use crate::ir::{Attention, Binary, HEAD_DIM_MAX, Heads, Instruction, NumberType, Op, Scalar, ValueId};
 
 /// Summand of masked-out scores, unless the model states another.
 const MASKED: f32 = -10_000.0;
 
 /// Lower `Attention`: projections of one value to queries, keys and values, and attention among
 /// them.
-pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn packed(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let weights = call.input(1)?;
     if call.flag("unidirectional") || call.optional(4).is_some() || call.ints("qkv_hidden_sizes").is_some() {
@@ -22,7 +22,7 @@ pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let element_type = lowering.element_type(x);
     if let Some(bias) = call.optional(2) {
         let code = vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(Binary::Add)];
-        projected = lowering.elementwise(call, Lane::Float, code, &[projected, bias], element_type)?;
+        projected = lowering.elementwise(call, NumberType::Float, code, &[projected, bias], element_type)?;
     }
     let dims = lowering.dims(projected);
     let &[batch, len, width] = dims.as_slice() else {
@@ -57,7 +57,7 @@ pub(super) fn packed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `MultiHeadAttention`: attention among given queries, keys and values.
-pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let q = call.input(0)?;
     let (Some(k), Some(v)) = (call.optional(1), call.optional(2)) else {
         return Err(call.unsupported("queries, keys and values in one input are"));
@@ -102,7 +102,7 @@ pub(super) fn multi_head(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.attention(call, op, [q, k, v], mask, hidden)?)])
 }
 
-fn heads(call: &Call<'_>, hidden: usize) -> Result<(usize, usize), GraphError> {
+fn heads(call: &LoweringCall<'_>, hidden: usize) -> Result<(usize, usize), GraphError> {
     let heads =
         call.int("num_heads").and_then(|heads| usize::try_from(heads).ok()).filter(|heads| *heads > 0);
     let heads = heads.filter(|heads| hidden.is_multiple_of(*heads) && hidden > 0);
@@ -117,14 +117,14 @@ fn heads(call: &Call<'_>, hidden: usize) -> Result<(usize, usize), GraphError> {
 impl Lowering<'_> {
     fn attention(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         mut op: Attention,
         [q, k, v]: [ValueId; 3],
         mask: Option<ValueId>,
         hidden: usize,
     ) -> Result<ValueId, GraphError> {
         let element_type = self.element_type(q);
-        if Lane::for_element_type(element_type) == Lane::Integer {
+        if NumberType::for_element_type(element_type) == NumberType::Integer {
             return Err(call.invalid(format!("there is no attention among elements of type {element_type}")));
         }
         if let Some(mask) = mask {
@@ -141,7 +141,12 @@ impl Lowering<'_> {
     }
 
     /// Strides by which an additive mask broadcasts to scores.
-    fn mask(&self, call: &Call<'_>, mask: ValueId, scores: [usize; 4]) -> Result<[usize; 4], GraphError> {
+    fn mask(
+        &self,
+        call: &LoweringCall<'_>,
+        mask: ValueId,
+        scores: [usize; 4],
+    ) -> Result<[usize; 4], GraphError> {
         let dims = self.tensor(mask).dims();
         if broadcast(&[dims, &scores]).as_deref() != Some(&scores) {
             return Err(call.invalid(format!("a mask of {dims:?} is not for scores of {scores:?}")));
@@ -154,7 +159,7 @@ impl Lowering<'_> {
     /// the scores.
     fn padding_mask(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         mask: ValueId,
         batch: usize,
         len: usize,
@@ -172,7 +177,7 @@ impl Lowering<'_> {
             number(by),
             Instruction::Binary(Binary::Mul),
         ];
-        let wide = self.elementwise(call, Lane::Float, code, &[mask], weir_types::ElementType::Fp32)?;
+        let wide = self.elementwise(call, NumberType::Float, code, &[mask], weir_types::ElementType::Fp32)?;
         self.view(call, wide, [batch, 1, 1, len])
     }
 }

@@ -6,13 +6,13 @@ use crate::tensor_type::{TensorType, TypeError};
 use crate::{GraphError, onnx};
 use weir_types::ElementType;
 
-pub(crate) struct Call<'a> {
+pub(crate) struct LoweringCall<'a> {
     pub(crate) node: &'a onnx::Node,
     pub(crate) inputs: Vec<Option<ValueId>>,
     pub(crate) opset: i64,
 }
 
-impl Call<'_> {
+impl LoweringCall<'_> {
     /// The input at `place`; an error if it is missing.
     pub(crate) fn input(&self, place: usize) -> Result<ValueId, GraphError> {
         self.optional(place).ok_or_else(|| self.invalid(format!("input {place} is missing")))

@@ -1,9 +1,9 @@
 //! Convolutions and pooling, in one or two dimensions.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Activation, Conv, Instruction, Lane, Op, Pool, PoolKind, Unary, ValueId};
+use crate::ir::{Activation, Conv, Instruction, NumberType, Op, PoolKind, Pooling, Unary, ValueId};
 
 /// A sliding window over an image.
 struct Window {
@@ -15,7 +15,7 @@ struct Window {
     out: [usize; 2],
 }
 
-pub(super) fn conv(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn conv(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let w = call.input(1)?;
     let bias = call.optional(2);
@@ -23,7 +23,7 @@ pub(super) fn conv(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower a convolution with an activation, and optionally a summand before it.
-pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn fused(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let w = call.input(1)?;
     let bias = call.optional(2);
@@ -52,12 +52,12 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     };
     code.extend(activation.map(|activation| Instruction::Unary(Unary::Activate(activation))));
     if code.len() > 1 {
-        y = lowering.elementwise(call, Lane::Float, code, &operands, element_type)?;
+        y = lowering.elementwise(call, NumberType::Float, code, &operands, element_type)?;
     }
     Ok(vec![Some(y)])
 }
 
-pub(super) fn pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let (picture, spatial) = lowering.as_picture(call, x)?;
@@ -70,12 +70,12 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         _ => PoolKind::Average { count_padding: call.flag("count_include_pad") },
     };
     let element_type = lowering.element_type(x);
-    if Lane::for_element_type(element_type) == Lane::Integer && kind != PoolKind::Max {
+    if NumberType::for_element_type(element_type) == NumberType::Integer && kind != PoolKind::Max {
         return Err(call.invalid(format!("elements of type {element_type} have no mean")));
     }
     let output = call.tensor(element_type, [batch, channels, window.out[0], window.out[1]])?;
     let Window { kernel, strides, dilations, pads_begin, pads_end, out } = window;
-    let op = Pool { kind, kernel, strides, pads_begin, pads_end, dilations };
+    let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations };
     let y = lowering.emit(Op::Pool(op), vec![Some(picture.0)], output);
     Ok(vec![Some(lowering.view(call, y, with_picture(&dims, channels, out))?), None])
 }
@@ -83,14 +83,14 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 impl Lowering<'_> {
     fn conv(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         w: ValueId,
         bias: Option<ValueId>,
     ) -> Result<ValueId, GraphError> {
         let element_type = self.element_type(x);
         let all_alike = [Some(w), bias].into_iter().flatten().all(|id| self.element_type(id) == element_type);
-        if !all_alike || Lane::for_element_type(element_type) == Lane::Integer {
+        if !all_alike || NumberType::for_element_type(element_type) == NumberType::Integer {
             return Err(
                 call.unsupported(format!("elements of type {element_type}, or of several types, are"))
             );
@@ -125,7 +125,7 @@ impl Lowering<'_> {
     /// and the number of spatial dimensions.
     fn as_picture(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         id: ValueId,
     ) -> Result<((ValueId, Vec<usize>), usize), GraphError> {
         let dims = self.dims(id);
@@ -146,13 +146,13 @@ fn with_picture(dims: &[usize], channels: usize, out: [usize; 2]) -> Vec<usize> 
     if dims.len() == 3 { vec![batch, channels, out[1]] } else { vec![batch, channels, out[0], out[1]] }
 }
 
-fn four<'a>(call: &Call<'_>, dims: &'a [usize]) -> Result<&'a [usize; 4], GraphError> {
+fn four<'a>(call: &LoweringCall<'_>, dims: &'a [usize]) -> Result<&'a [usize; 4], GraphError> {
     dims.try_into().map_err(|_| call.invalid("it takes pictures"))
 }
 
 impl Window {
     fn new(
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         kernel: [usize; 2],
         size: [usize; 2],
         spatial: usize,
@@ -195,7 +195,7 @@ impl Window {
 }
 
 /// Padding before and after the image.
-fn pads(call: &Call<'_>, spatial: usize) -> Result<([usize; 2], [usize; 2]), GraphError> {
+fn pads(call: &LoweringCall<'_>, spatial: usize) -> Result<([usize; 2], [usize; 2]), GraphError> {
     let given = call.ints("pads").unwrap_or(&[]);
     let sizes: Vec<usize> = given
         .iter()

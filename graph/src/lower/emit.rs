@@ -1,13 +1,14 @@
 //! Adding operations to the graph, with constant folding.
 
 use super::Lowering;
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{broadcast, broadcast_strides, collapse, signed, unsigned};
 use super::views::too_many;
 use crate::ir::{
-    DIMS_MAX, Elementwise, INPUTS_MAX, Instruction, Lane, Node, Op, Program, Scalar, Source, ValueId,
+    DIMS_MAX, Elementwise, ElementwiseProgram, GraphNode, INPUTS_MAX, Instruction, NumberType, Op, Scalar,
+    ValueId, ValueSource,
 };
-use crate::reference::{self, Data, Tensor};
+use crate::reference::{self, ReferenceData, ReferenceTensor};
 use crate::tensor_type::row_major;
 use crate::{GraphError, TensorType};
 use weir_types::ElementType;
@@ -37,16 +38,16 @@ impl Lowering<'_> {
     }
 
     /// The contents of a value, if they are known and small enough for constant folding.
-    pub(crate) fn known(&mut self, id: ValueId) -> Option<Tensor> {
+    pub(crate) fn known(&mut self, id: ValueId) -> Option<ReferenceTensor> {
         let buffer = self.graph.buffer(id);
         if !self.known.contains_key(&buffer) {
             let value = self.graph.value(buffer);
             let bytes = match &value.source {
-                Source::Constant(bytes) => bytes,
-                Source::Weight(index) => self.model.weights().get(*index as usize)?.inline()?,
+                ValueSource::Constant(bytes) => bytes,
+                ValueSource::Weight(index) => self.model.weights().get(*index as usize)?.inline()?,
                 _ => return None,
             };
-            let tensor = Tensor::from_bytes(value.tensor.clone(), bytes)?;
+            let tensor = ReferenceTensor::from_bytes(value.tensor.clone(), bytes)?;
             self.known.insert(buffer, tensor);
         }
         self.known.get(&buffer)?.reshaped(self.graph.value(id).tensor.dims())
@@ -58,13 +59,13 @@ impl Lowering<'_> {
             return None;
         }
         match self.known(id)?.data() {
-            Data::Floats(floats) => floats.first().copied().map(Scalar::Float),
-            Data::Integers(integers) => integers.first().copied().map(Scalar::Integer),
+            ReferenceData::Floats(floats) => floats.first().copied().map(Scalar::Float),
+            ReferenceData::Integers(integers) => integers.first().copied().map(Scalar::Integer),
         }
     }
 
     /// The elements of an integer input; an error if its contents are unknown.
-    pub(crate) fn integers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<i64>, GraphError> {
+    pub(crate) fn integers(&mut self, call: &LoweringCall<'_>, place: usize) -> Result<Vec<i64>, GraphError> {
         let id = call.input(place)?;
         let known = self.known(id).and_then(|tensor| tensor.as_integers().map(<[i64]>::to_vec));
         known.ok_or_else(|| {
@@ -75,7 +76,7 @@ impl Lowering<'_> {
     }
 
     /// The elements of an input as floats; an error if its contents are unknown.
-    pub(crate) fn numbers(&mut self, call: &Call<'_>, place: usize) -> Result<Vec<f32>, GraphError> {
+    pub(crate) fn numbers(&mut self, call: &LoweringCall<'_>, place: usize) -> Result<Vec<f32>, GraphError> {
         let id = call.input(place)?;
         let known = self.known(id).map(|tensor| tensor.to_floats());
         known.ok_or_else(|| {
@@ -86,9 +87,9 @@ impl Lowering<'_> {
     }
 
     /// Add a constant with these contents.
-    pub(crate) fn constant(&mut self, tensor: Tensor) -> ValueId {
+    pub(crate) fn constant(&mut self, tensor: ReferenceTensor) -> ValueId {
         self.constant_bytes += tensor.tensor().bytes();
-        let id = self.value(tensor.tensor().clone(), Source::Constant(tensor.to_bytes().into()));
+        let id = self.value(tensor.tensor().clone(), ValueSource::Constant(tensor.to_bytes().into()));
         self.known.insert(id, tensor);
         id
     }
@@ -108,18 +109,18 @@ impl Lowering<'_> {
         if outputs.iter().all(|tensor| tensor.elements() == 0) {
             return outputs
                 .into_iter()
-                .map(|tensor| self.constant(Tensor::integers(tensor, vec![])))
+                .map(|tensor| self.constant(ReferenceTensor::integers(tensor, vec![])))
                 .collect();
         }
         if let Some(made) = self.folded(&op, &inputs, &outputs) {
             return made;
         }
         let node = u32::try_from(self.graph.nodes.len()).unwrap_or(u32::MAX);
-        let of_node = |output| Source::Node { node, output };
+        let of_node = |output| ValueSource::Node { node, output };
         let ids: Vec<ValueId> =
             (0..).zip(outputs).map(|(output, tensor)| self.value(tensor, of_node(output))).collect();
         let outputs = ids.iter().copied().map(Some).collect();
-        self.graph.nodes.push(Node { name: self.title.clone(), op, inputs, outputs });
+        self.graph.nodes.push(GraphNode { name: self.title.clone(), op, inputs, outputs });
         ids
     }
 
@@ -150,7 +151,7 @@ impl Lowering<'_> {
             });
         }
         let types: Vec<Option<&TensorType>> = outputs.iter().map(Some).collect();
-        let made: Vec<Tensor> =
+        let made: Vec<ReferenceTensor> =
             reference::run_op(op, &operands, &types)?.into_iter().collect::<Option<_>>()?;
         self.folded_elements += elements;
         Some(made.into_iter().map(|tensor| self.constant(tensor)).collect())
@@ -160,8 +161,8 @@ impl Lowering<'_> {
     /// constants of the program.
     pub(crate) fn elementwise(
         &mut self,
-        call: &Call<'_>,
-        lane: Lane,
+        call: &LoweringCall<'_>,
+        lane: NumberType,
         instructions: Vec<Instruction>,
         inputs: &[ValueId],
         element_type: ElementType,
@@ -190,7 +191,8 @@ impl Lowering<'_> {
             Instruction::Load(place) => places.get(usize::from(place)).copied().unwrap_or(instruction),
             other => other,
         };
-        let program = Program { lane, instructions: instructions.into_iter().map(placed).collect() };
+        let program =
+            ElementwiseProgram { lane, instructions: instructions.into_iter().map(placed).collect() };
         let strides: Vec<Vec<isize>> = kept
             .iter()
             .map(|id| signed(&broadcast_strides(self.tensor(*id).dims(), output.dims())))
@@ -203,7 +205,7 @@ impl Lowering<'_> {
 /// Build a program over `dims`, in as few dimensions as possible; `None` if more than [`DIMS_MAX`]
 /// remain.
 pub(crate) fn elementwise_over(
-    program: Program,
+    program: ElementwiseProgram,
     dims: &[usize],
     strides: &[Vec<isize>],
 ) -> Option<Elementwise> {

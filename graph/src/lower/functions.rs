@@ -1,6 +1,6 @@
 //! Programs of operators that are functions of one float.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use crate::GraphError;
 use crate::ir::{Activation, Binary, Instruction, Scalar, Unary};
 
@@ -23,7 +23,7 @@ pub(super) fn with(binary: Binary) -> Instruction {
 }
 
 /// The program of an operator that exists for floats only.
-pub(super) fn of_floats(call: &Call<'_>) -> Result<Vec<Instruction>, GraphError> {
+pub(super) fn of_floats(call: &LoweringCall<'_>) -> Result<Vec<Instruction>, GraphError> {
     let float = |name, default: f32| call.float(name).unwrap_or(default);
     let one = |unary| Ok(vec![X, apply(unary)]);
     let activation = |activation| Ok(vec![X, activate(activation)]);

@@ -1,10 +1,10 @@
 //! Operators that select elements by index.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{signed, unsigned};
 use super::{Lowering, Made};
-use crate::ir::{Binary, DIMS_MAX, Gather, GatherElements, Instruction, Lane, Op, Scalar};
-use crate::reference::Tensor;
+use crate::ir::{Binary, DIMS_MAX, Gather, GatherElements, Instruction, NumberType, Op, Scalar};
+use crate::reference::ReferenceTensor;
 use crate::tensor_type::row_major;
 use crate::{GraphError, ir::ValueId};
 use weir_types::ElementType;
@@ -12,7 +12,7 @@ use weir_types::ElementType;
 /// Largest mask that is made as a constant.
 const MASK_ELEMENTS_MAX: usize = 1 << 22;
 
-pub(super) fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn gather(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let indices = call.input(1)?;
     let rank = lowering.dims(x).len();
@@ -23,7 +23,7 @@ pub(super) fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 impl Lowering<'_> {
     fn gathered(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         indices: ValueId,
         axis: usize,
@@ -59,7 +59,7 @@ impl Lowering<'_> {
     }
 
     /// Return indices in one of the two types that operations accept.
-    fn as_indices(&mut self, call: &Call<'_>, indices: ValueId) -> Result<ValueId, GraphError> {
+    fn as_indices(&mut self, call: &LoweringCall<'_>, indices: ValueId) -> Result<ValueId, GraphError> {
         match self.element_type(indices) {
             ElementType::Int64 | ElementType::Int32 => Ok(indices),
             _ => self.cast(call, indices, ElementType::Int64),
@@ -67,7 +67,7 @@ impl Lowering<'_> {
     }
 }
 
-pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let indices = call.input(1)?;
     let indices = lowering.as_indices(call, indices)?;
@@ -92,7 +92,7 @@ pub(super) fn gather_elements(lowering: &mut Lowering<'_>, call: &Call<'_>) -> M
 }
 
 /// Lower `GatherND` where it equals `Gather` along the first axis.
-pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let indices = call.input(1)?;
     let mut dims = lowering.dims(indices);
@@ -104,7 +104,7 @@ pub(super) fn gather_nd(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Keep the elements above or below a diagonal.
-pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let diagonal = match call.optional(1) {
         Some(_) => lowering.integers(call, 1)?.first().copied().unwrap_or(0),
@@ -122,17 +122,17 @@ pub(super) fn trilu(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         i64::from(if upper { right >= diagonal } else { right <= diagonal })
     };
     let mask = at(*rows).flat_map(|row| at(*columns).map(move |column| keep(row, column))).collect();
-    let mask = Tensor::integers(call.tensor(ElementType::Bool, [*rows, *columns])?, mask);
+    let mask = ReferenceTensor::integers(call.tensor(ElementType::Bool, [*rows, *columns])?, mask);
     let mask = lowering.constant(mask);
     let element_type = lowering.element_type(x);
-    let lane = Lane::for_element_type(element_type);
+    let lane = NumberType::for_element_type(element_type);
     let zero = Instruction::Constant(Scalar::Integer(0).in_lane(lane));
     let code = vec![Instruction::Load(0), Instruction::Load(1), zero, Instruction::Where];
     Ok(vec![Some(lowering.elementwise(call, lane, code, &[mask, x], element_type)?)])
 }
 
 /// Lower `OneHot`: `on` at the position of the index, `off` elsewhere.
-pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let indices = call.input(0)?;
     let depth = lowering.numbers(call, 1)?.first().copied().unwrap_or(0.0);
     if !(1.0..=MASK_ELEMENTS_MAX as f32).contains(&depth) {
@@ -150,7 +150,8 @@ pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let mut along = vec![1; dims.len()];
     along[axis] = depth;
     let numbers = (0..i64::try_from(depth).unwrap_or(0)).collect();
-    let places = lowering.constant(Tensor::integers(call.tensor(ElementType::Int64, along)?, numbers));
+    let places =
+        lowering.constant(ReferenceTensor::integers(call.tensor(ElementType::Int64, along)?, numbers));
     // A negative index counts from the end: a position matches the index, or the index plus the
     // depth.
     let float = |x| Instruction::Constant(Scalar::Float(x));
@@ -161,5 +162,5 @@ pub(super) fn one_hot(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let mut code = vec![index, place, with(Binary::Equal)];
     code.extend(wrapped);
     code.extend([with(Binary::Or), float(on), float(off), Instruction::Where]);
-    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[indices, places], element_type)?)])
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[indices, places], element_type)?)])
 }

@@ -1,15 +1,15 @@
 //! Operators that make values from shapes and numbers.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::ir::{Op, Scalar};
-use crate::reference::{Data, Tensor};
+use crate::reference::{ReferenceData, ReferenceTensor};
 use weir_types::ElementType;
 
 /// Largest number of elements that are made as a constant.
 const NUMBERS_MAX: usize = 1 << 22;
 
-pub(super) fn shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn shape(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let dims = lowering.dims(call.input(0)?);
     let rank = i64::try_from(dims.len()).unwrap_or(i64::MAX);
     let end = |name, default| {
@@ -20,18 +20,19 @@ pub(super) fn shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let sizes: Vec<i64> = dims.iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
     let wanted = sizes.get(end("start", 0)..end("end", rank)).unwrap_or(&[]).to_vec();
     let tensor = call.tensor(ElementType::Int64, [wanted.len()])?;
-    Ok(vec![Some(lowering.constant(Tensor::integers(tensor, wanted)))])
+    Ok(vec![Some(lowering.constant(ReferenceTensor::integers(tensor, wanted)))])
 }
 
-pub(super) fn size(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn size(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let elements = lowering.tensor(call.input(0)?).elements();
     let tensor = call.tensor(ElementType::Int64, [])?;
     Ok(vec![Some(
-        lowering.constant(Tensor::integers(tensor, vec![i64::try_from(elements).unwrap_or(i64::MAX)])),
+        lowering
+            .constant(ReferenceTensor::integers(tensor, vec![i64::try_from(elements).unwrap_or(i64::MAX)])),
     )])
 }
 
-pub(super) fn constant_of_shape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn constant_of_shape(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let sizes = lowering.integers(call, 0)?;
     let dims: Vec<usize> = sizes
         .iter()
@@ -44,10 +45,11 @@ pub(super) fn constant_of_shape(lowering: &mut Lowering<'_>, call: &Call<'_>) ->
             Some(tensor) => {
                 let (tensor, bytes) = crate::model::attribute_tensor(tensor)?;
                 let element_type = tensor.element_type();
-                let scalar = Tensor::from_bytes(tensor, &bytes).and_then(|tensor| match tensor.data() {
-                    Data::Floats(floats) => floats.first().copied().map(Scalar::Float),
-                    Data::Integers(integers) => integers.first().copied().map(Scalar::Integer),
-                });
+                let scalar =
+                    ReferenceTensor::from_bytes(tensor, &bytes).and_then(|tensor| match tensor.data() {
+                        ReferenceData::Floats(floats) => floats.first().copied().map(Scalar::Float),
+                        ReferenceData::Integers(integers) => integers.first().copied().map(Scalar::Integer),
+                    });
                 (element_type, scalar.ok_or_else(|| call.invalid("its value is empty"))?)
             }
         };
@@ -55,7 +57,7 @@ pub(super) fn constant_of_shape(lowering: &mut Lowering<'_>, call: &Call<'_>) ->
     Ok(vec![Some(lowering.emit(Op::Fill(scalar), vec![], output))])
 }
 
-pub(super) fn range(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn range(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let element_type = lowering.element_type(call.input(0)?);
     let mut number = |place| {
         let id = call.input(place)?;
@@ -69,14 +71,14 @@ pub(super) fn range(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
             let count =
                 count.ok_or_else(|| call.invalid(format!("a range from {start} to {limit} by {step}")))?;
             let numbers = (0..count as i64).map(|at| start.wrapping_add(at.wrapping_mul(step))).collect();
-            Tensor::integers(call.tensor(element_type, [count])?, numbers)
+            ReferenceTensor::integers(call.tensor(element_type, [count])?, numbers)
         }
         (Scalar::Float(start), Scalar::Float(limit), Scalar::Float(step)) => {
             let count = steps(f64::from(limit - start), step.into());
             let count =
                 count.ok_or_else(|| call.invalid(format!("a range from {start} to {limit} by {step}")))?;
             let numbers = (0..count).map(|at| start + at as f32 * step).collect();
-            Tensor::floats(call.tensor(element_type, [count])?, numbers)
+            ReferenceTensor::floats(call.tensor(element_type, [count])?, numbers)
         }
         _ => return Err(call.invalid("its ends differ in type")),
     };
@@ -90,7 +92,7 @@ fn steps(distance: f64, step: f64) -> Option<usize> {
 }
 
 /// Indices of the nonzero elements of a known value.
-pub(super) fn non_zero(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn non_zero(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let contents = lowering.numbers(call, 0)?;
@@ -103,5 +105,5 @@ pub(super) fn non_zero(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         rows.push(places.iter().map(along).collect());
     }
     let tensor = call.tensor(ElementType::Int64, [dims.len(), places.len()])?;
-    Ok(vec![Some(lowering.constant(Tensor::integers(tensor, rows.concat())))])
+    Ok(vec![Some(lowering.constant(ReferenceTensor::integers(tensor, rows.concat())))])
 }

@@ -1,22 +1,22 @@
 //! Matrix products.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{broadcast, broadcast_strides, collapse, unsigned};
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{BiasAxis, Binary, Instruction, Lane, MatMul, Matrix, Op, Scalar, ValueId};
+use crate::ir::{BiasAxis, Binary, Instruction, MatMul, Matrix, NumberType, Op, Scalar, ValueId};
 
 /// Largest number of batch dimensions.
 pub(crate) const BATCH_DIMS_MAX: usize = 4;
 
-pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn matmul(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let a = Factor::new(call.input(0)?);
     let b = Factor::new(call.input(1)?);
     Ok(vec![Some(lowering.product(call, a, b, 1.0)?)])
 }
 
 /// Lower ONNX Runtime's `FusedMatMul`: a product with a factor, of matrices that may be transposed.
-pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn fused(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     if call.flag("transBatchA") || call.flag("transBatchB") {
         return Err(call.unsupported("transposed batches are"));
     }
@@ -26,7 +26,7 @@ pub(super) fn fused(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `alpha * a * b + beta * c`.
-pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let a = Factor { value: call.input(0)?, transposed: call.flag("transA") };
     let b = Factor { value: call.input(1)?, transposed: call.flag("transB") };
     if lowering.dims(a.value).len() != 2 || lowering.dims(b.value).len() != 2 {
@@ -50,14 +50,14 @@ pub(super) fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if beta != 1.0 {
         let beta = Instruction::Constant(Scalar::Float(beta));
         let code = vec![Instruction::Load(0), beta, Instruction::Binary(Binary::Mul)];
-        c = lowering.elementwise(call, Lane::Float, code, &[c], element_type)?;
+        c = lowering.elementwise(call, NumberType::Float, code, &[c], element_type)?;
     }
     let code = vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(Binary::Add)];
-    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[y, c], element_type)?)])
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[y, c], element_type)?)])
 }
 
 /// Lower `Einsum` where it equals a product of two matrices.
-pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn einsum(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let equation: String = call.text("equation", "")?.chars().filter(|c| !c.is_whitespace()).collect();
     let unsupported = || call.unsupported(format!("the equation {equation:?} is"));
     let (operands, out) = equation.split_once("->").ok_or_else(unsupported)?;
@@ -136,13 +136,14 @@ impl Lowering<'_> {
     /// Add the products of the matrices in two values.
     pub(super) fn product(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         a: Factor,
         b: Factor,
         alpha: f32,
     ) -> Result<ValueId, GraphError> {
         let element_type = self.element_type(a.value);
-        if Lane::for_element_type(element_type) == Lane::Integer || self.element_type(b.value) != element_type
+        if NumberType::for_element_type(element_type) == NumberType::Integer
+            || self.element_type(b.value) != element_type
         {
             let what = format!("the product of {} and {} is", self.tensor(a.value), self.tensor(b.value));
             return Err(call.unsupported(what));

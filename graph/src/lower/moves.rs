@@ -1,24 +1,25 @@
 //! Operators that move elements, or view them under other dimensions.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{broadcast, broadcast_strides, collapse, signed};
 use super::views::part;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Copy, Lane, Op, Scalar, ValueId};
+use crate::ir::{Copy, NumberType, Op, Scalar, ValueId};
 use crate::tensor_type::row_major;
 use weir_types::ElementType;
 
-pub(super) fn identity(_: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn identity(_: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     Ok(vec![Some(call.input(0)?)])
 }
 
 /// Lower a dropout that keeps all elements: outside training, or with the ratio 0.
-pub(super) fn dropout(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn dropout(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let mut is_zero = |place| {
         let scalar = call.optional(place).map(|id| lowering.scalar(id));
-        scalar.map(|known| known.is_some_and(|scalar| scalar.in_lane(Lane::Float) == Scalar::Float(0.0)))
+        scalar
+            .map(|known| known.is_some_and(|scalar| scalar.in_lane(NumberType::Float) == Scalar::Float(0.0)))
     };
     // Both inputs exist from opset 12 on; by default there is no training, and the ratio is not 0.
     let is_training = is_zero(2) == Some(false);
@@ -35,7 +36,7 @@ pub(super) fn dropout(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(x), mask])
 }
 
-pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let wanted = lowering.integers(call, 1)?;
     let dims = lowering.dims(x);
@@ -64,7 +65,7 @@ pub(super) fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.view(call, x, out)?)])
 }
 
-pub(super) fn flatten(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn flatten(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = call.int("axis").unwrap_or(1);
@@ -77,7 +78,7 @@ pub(super) fn flatten(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// The axes from an attribute, or from opset 13 on from the second input.
-fn axes(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Result<Option<Vec<i64>>, GraphError> {
+fn axes(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Result<Option<Vec<i64>>, GraphError> {
     match (call.ints("axes"), call.optional(1)) {
         (Some(axes), _) => Ok(Some(axes.to_vec())),
         (None, Some(_)) => lowering.integers(call, 1).map(Some),
@@ -85,7 +86,7 @@ fn axes(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Result<Option<Vec<i64>>
     }
 }
 
-pub(super) fn squeeze(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn squeeze(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let gone = match axes(lowering, call)? {
@@ -100,7 +101,7 @@ pub(super) fn squeeze(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.view(call, x, out)?)])
 }
 
-pub(super) fn unsqueeze(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn unsqueeze(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let axes = axes(lowering, call)?.ok_or_else(|| call.invalid("it does not say which axes"))?;
     let dims = lowering.dims(x);
@@ -115,7 +116,7 @@ pub(super) fn unsqueeze(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.view(call, x, out)?)])
 }
 
-pub(super) fn transpose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn transpose(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
     let order = match call.ints("perm") {
@@ -128,7 +129,7 @@ pub(super) fn transpose(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.transposed(call, x, &order)?)])
 }
 
-pub(super) fn expand(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn expand(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let wanted = lowering.integers(call, 1)?;
     let dims = lowering.dims(x);
@@ -139,7 +140,7 @@ pub(super) fn expand(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.strided(call, x, &out, 0, &strides)?)])
 }
 
-pub(super) fn tile(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn tile(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let repeats = lowering.integers(call, 1)?;
     let dims = lowering.dims(x);
@@ -173,7 +174,7 @@ pub(super) fn tile(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.view(call, y, out)?)])
 }
 
-pub(super) fn concat(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn concat(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let inputs = call.all_inputs()?;
     let first = inputs.first().map(|id| lowering.dims(*id)).unwrap_or_default();
     let axis = call.axis(call.int("axis").unwrap_or(1), first.len())?;
@@ -184,7 +185,7 @@ impl Lowering<'_> {
     /// Concatenate values along an axis.
     pub(super) fn joined(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         inputs: &[ValueId],
         axis: usize,
     ) -> Result<ValueId, GraphError> {
@@ -229,7 +230,7 @@ impl Lowering<'_> {
 }
 
 /// Lower `DepthToSpace`: blocks of channels become larger images.
-pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let ([n, c, h, w], block) = picture_and_block(lowering, call, x)?;
     if block == 0 || c % (block * block) != 0 {
@@ -246,7 +247,7 @@ pub(super) fn depth_to_space(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Ma
 }
 
 /// Lower `SpaceToDepth`: blocks of images become channels.
-pub(super) fn space_to_depth(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn space_to_depth(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let ([n, c, h, w], block) = picture_and_block(lowering, call, x)?;
     if block == 0 || h == 0 || w == 0 || h % block != 0 || w % block != 0 {
@@ -261,7 +262,7 @@ pub(super) fn space_to_depth(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Ma
 
 fn picture_and_block(
     lowering: &Lowering<'_>,
-    call: &Call<'_>,
+    call: &LoweringCall<'_>,
     x: ValueId,
 ) -> Result<([usize; 4], usize), GraphError> {
     let dims = lowering.tensor(x).dims();

@@ -1,9 +1,9 @@
 //! Normalisations.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Binary, Instruction, Lane, LayerNorm, Lrn, Op, ReduceKind, Scalar, Unary, ValueId};
+use crate::ir::{Binary, Instruction, LayerNorm, Lrn, NumberType, Op, ReduceKind, Scalar, Unary, ValueId};
 
 const ADD: Instruction = Instruction::Binary(Binary::Add);
 const SUB: Instruction = Instruction::Binary(Binary::Sub);
@@ -21,7 +21,7 @@ fn number(float: f32) -> Instruction {
 /// Lower `(x - mean) / sqrt(variance + epsilon) * scale + shift` for each channel, as one factor
 /// and one summand. If both are known, only they remain, and a preceding convolution can absorb
 /// them.
-pub(super) fn batch(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn batch(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     if call.flag("training_mode") || call.wants(1) || call.int("is_test") == Some(0) {
         return Err(call.unsupported("training is"));
     }
@@ -48,9 +48,9 @@ pub(super) fn batch(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let epsilon = number(call.float("epsilon").unwrap_or(1e-5));
     let of_channels = lowering.element_type(scale);
     let code = vec![load(0), load(1), epsilon, ADD, Instruction::Unary(Unary::Sqrt), DIV];
-    let factor = lowering.elementwise(call, Lane::Float, code, &[scale, variance], of_channels)?;
+    let factor = lowering.elementwise(call, NumberType::Float, code, &[scale, variance], of_channels)?;
     let code = vec![load(0), load(1), load(2), MUL, SUB];
-    let summand = lowering.elementwise(call, Lane::Float, code, &[shift, mean, factor], of_channels)?;
+    let summand = lowering.elementwise(call, NumberType::Float, code, &[shift, mean, factor], of_channels)?;
     Ok(vec![Some(lowering.of_channels(call, x, factor, summand)?)])
 }
 
@@ -58,7 +58,7 @@ impl Lowering<'_> {
     /// Add `x * factor[c] + summand[c]`; channels are the second dimension of `x`.
     fn of_channels(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         factor: ValueId,
         summand: ValueId,
@@ -72,7 +72,7 @@ impl Lowering<'_> {
         let summand = self.view(call, summand, along)?;
         let element_type = self.element_type(x);
         let code = vec![load(0), load(1), MUL, load(2), ADD];
-        self.elementwise(call, Lane::Float, code, &[x, factor, summand], element_type)
+        self.elementwise(call, NumberType::Float, code, &[x, factor, summand], element_type)
     }
 
     /// Normalise each row of `cols` elements; the output has the dimensions of `x`.
@@ -93,7 +93,7 @@ impl Lowering<'_> {
     }
 }
 
-pub(super) fn layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn layer(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = call.axis(call.int("axis").unwrap_or(-1), dims.len())?;
@@ -105,7 +105,7 @@ pub(super) fn layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 impl Lowering<'_> {
     fn scaled_layer_norm(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         gamma: Option<ValueId>,
         beta: Option<ValueId>,
@@ -128,7 +128,7 @@ impl Lowering<'_> {
             if let Some(id) = id {
                 y = self.elementwise(
                     call,
-                    Lane::Float,
+                    NumberType::Float,
                     vec![load(0), load(1), binary],
                     &[y, id],
                     element_type,
@@ -140,7 +140,7 @@ impl Lowering<'_> {
 }
 
 /// Lower ONNX Runtime's `SkipLayerNormalization`: the normalised sum of two or three values.
-pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let skip = call.input(1)?;
     let element_type = lowering.element_type(x);
@@ -150,7 +150,7 @@ pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         operands.push(bias);
         code.extend([load(2), ADD]);
     }
-    let sum = lowering.elementwise(call, Lane::Float, code, &operands, element_type)?;
+    let sum = lowering.elementwise(call, NumberType::Float, code, &operands, element_type)?;
     let rank = lowering.dims(sum).len();
     let epsilon = call.float("epsilon").unwrap_or(1e-12);
     let y = lowering.scaled_layer_norm(
@@ -165,22 +165,23 @@ pub(super) fn skip_layer(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `x / sqrt(mean(x^2) + epsilon) * scale`.
-pub(super) fn rms(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn rms(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let scale = call.input(1)?;
     let rank = lowering.dims(x).len();
     let axis = call.axis(call.int("axis").unwrap_or(-1), rank)?;
     let axes: Vec<usize> = (axis..rank).collect();
     let element_type = lowering.element_type(x);
-    let squares = lowering.elementwise(call, Lane::Float, vec![load(0), load(0), MUL], &[x], element_type)?;
+    let squares =
+        lowering.elementwise(call, NumberType::Float, vec![load(0), load(0), MUL], &[x], element_type)?;
     let mean = lowering.reduced(call, squares, ReduceKind::Mean, &axes, true)?;
     let epsilon = number(call.float("epsilon").unwrap_or(1e-5));
     let code = vec![load(0), load(1), epsilon, ADD, Instruction::Unary(Unary::Rsqrt), MUL, load(2), MUL];
-    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[x, mean, scale], element_type)?)])
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[x, mean, scale], element_type)?)])
 }
 
 /// Normalise each channel of each image separately.
-pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn instance(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let scale = call.input(1)?;
     let shift = call.input(2)?;
@@ -193,7 +194,7 @@ pub(super) fn instance(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Normalise each group of channels of each image separately.
-pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn group(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let mut scale = call.input(1)?;
     let mut shift = call.input(2)?;
@@ -217,7 +218,7 @@ pub(super) fn group(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Divide by a norm along an axis; rows of zeroes stay.
-pub(super) fn lp(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn lp(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let axis = call.axis(call.int("axis").unwrap_or(-1), lowering.dims(x).len())?;
     let kind = match call.int("p").unwrap_or(2) {
@@ -230,16 +231,16 @@ pub(super) fn lp(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     // The divisor of a row of zeroes is 1.
     let is_zero = [load(1), number(0.0), Instruction::Binary(Binary::Equal)];
     let code = [&[load(0), load(1)], &is_zero[..], &[ADD, DIV]].concat();
-    Ok(vec![Some(lowering.elementwise(call, Lane::Float, code, &[x, norm], element_type)?)])
+    Ok(vec![Some(lowering.elementwise(call, NumberType::Float, code, &[x, norm], element_type)?)])
 }
 
-pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn lrn(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let tensor = lowering.tensor(x).clone();
     let size = call.int("size").and_then(|size| usize::try_from(size).ok());
     let size = size.filter(|size| (1..=super::call::SIZE_MAX).contains(size));
     let size = size.ok_or_else(|| call.invalid("it does not say across how many channels"))?;
-    if tensor.dims().len() < 3 || Lane::for_element_type(tensor.element_type()) == Lane::Integer {
+    if tensor.dims().len() < 3 || NumberType::for_element_type(tensor.element_type()) == NumberType::Integer {
         return Err(call.invalid("it takes pictures"));
     }
     let float = |name, default| call.float(name).unwrap_or(default);

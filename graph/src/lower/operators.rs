@@ -1,6 +1,6 @@
 //! Table of the supported operators, by name; `docs/reference/operators.md` is generated from it.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{
     Lowering, Made, arithmetic, attention, conv, index, make, matmul, moves, norm, pad, resize, rows, slice,
 };
@@ -18,7 +18,7 @@ pub struct Operator {
     /// Places of the outputs that are made; `None` for all.
     makes: Option<&'static [usize]>,
     /// Function that lowers a call of the operator.
-    pub(super) lower: fn(&mut Lowering<'_>, &Call<'_>) -> Made,
+    pub(super) lower: fn(&mut Lowering<'_>, &LoweringCall<'_>) -> Made,
 }
 
 impl Operator {

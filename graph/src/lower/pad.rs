@@ -1,14 +1,14 @@
 //! Padding, and cropping by negative padding.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{collapse, signed};
 use super::views::part;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Copy, Layout, Op, Part, Scalar, ValueId};
+use crate::ir::{BlockLayout, Copy, CopyPart, Op, Scalar, ValueId};
 use crate::tensor_type::row_major;
 
-pub(super) fn pad(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn pad(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
     let pads = match call.ints("pads").or_else(|| call.ints("paddings")) {
@@ -62,7 +62,12 @@ fn size(pad: i64) -> usize {
 
 impl Lowering<'_> {
     /// Crop where padding is negative.
-    fn cropped(&mut self, call: &Call<'_>, x: ValueId, each: &[[i64; 2]]) -> Result<ValueId, GraphError> {
+    fn cropped(
+        &mut self,
+        call: &LoweringCall<'_>,
+        x: ValueId,
+        each: &[[i64; 2]],
+    ) -> Result<ValueId, GraphError> {
         let dims = self.dims(x);
         let strides = row_major(&dims);
         let mut out = dims.clone();
@@ -82,7 +87,7 @@ impl Lowering<'_> {
     /// Surround with `value`.
     fn padded(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         each: &[[i64; 2]],
         value: Scalar,
@@ -95,7 +100,7 @@ impl Lowering<'_> {
         }
         let element_type = self.element_type(x);
         let output = call.tensor(element_type, out)?;
-        let fill = Some(value.in_lane(crate::ir::Lane::for_element_type(element_type)));
+        let fill = Some(value.in_lane(crate::ir::NumberType::for_element_type(element_type)));
         if dims.contains(&0) {
             return Ok(self.emit(Op::Copy(Copy { fill, parts: vec![] }), vec![], output));
         }
@@ -110,7 +115,7 @@ impl Lowering<'_> {
     /// the edge.
     fn mirrored(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         axis: usize,
         [before, behind]: [usize; 2],
@@ -134,14 +139,14 @@ impl Lowering<'_> {
         let inner: usize = dims[axis + 1..].iter().product();
         let whole = here * inner;
         let wide = output.dims()[axis] * inner;
-        let block = |count: usize, from: usize, step: isize, to: usize| -> Part {
+        let block = |count: usize, from: usize, step: isize, to: usize| -> CopyPart {
             let strides = |outer: usize, step| [signed(&[outer]), vec![step], vec![1]].concat();
             let inner_step = signed(&[inner]).first().copied().unwrap_or(1);
-            Part {
+            CopyPart {
                 input: 0,
                 dims: vec![outer, count, inner],
-                from: Layout { offset: from * inner, strides: strides(whole, step * inner_step) },
-                to: Layout { offset: to * inner, strides: strides(wide, inner_step) },
+                from: BlockLayout { offset: from * inner, strides: strides(whole, step * inner_step) },
+                to: BlockLayout { offset: to * inner, strides: strides(wide, inner_step) },
             }
         };
         let mut parts = vec![block(here, 0, 1, before)];

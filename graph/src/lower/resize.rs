@@ -1,9 +1,9 @@
 //! Image resizing.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Coordinates, Lane, Nearest, Op, Resize, ResizeMode, ValueId};
+use crate::ir::{Coordinates, Nearest, NumberType, Op, Resize, ResizeMode, ValueId};
 
 /// Requested scales and sizes.
 struct Wanted {
@@ -11,7 +11,7 @@ struct Wanted {
     sizes: Vec<usize>,
 }
 
-pub(super) fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn resize(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     // Opset 10 had no region of interest before the scales.
@@ -53,7 +53,7 @@ pub(super) fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 }
 
 /// Lower `Upsample`, the predecessor of `Resize`.
-pub(super) fn upsample(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn upsample(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let scales = match call.floats("scales") {
@@ -67,7 +67,7 @@ pub(super) fn upsample(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
 
 /// Scale and size of every dimension, from those of `axes`.
 fn wanted(
-    call: &Call<'_>,
+    call: &LoweringCall<'_>,
     dims: &[usize],
     axes: &[usize],
     scales: &[f32],
@@ -101,7 +101,7 @@ fn wanted(
 impl Lowering<'_> {
     fn resized(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         wanted: &Wanted,
         coordinates: Coordinates,
@@ -114,7 +114,7 @@ impl Lowering<'_> {
             "linear" | "bilinear" => ResizeMode::Linear,
             other => return Err(call.unsupported(format!("the mode {other:?} is"))),
         };
-        if Lane::for_element_type(element_type) == Lane::Integer {
+        if NumberType::for_element_type(element_type) == NumberType::Integer {
             return Err(call.unsupported(format!("elements of type {element_type} are")));
         }
         // The last two dimensions at most are spatial; all others must keep their size.

@@ -1,15 +1,15 @@
 //! Operators on rows: reductions, softmax, `TopK`, cumulative sums.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::ir::{
-    ArgReduce, Binary, CumSum, Instruction, Lane, Op, Reduce, ReduceKind, Scalar, Softmax, TopK, Unary,
+    ArgReduce, Binary, CumSum, Instruction, NumberType, Op, Reduce, ReduceKind, Scalar, Softmax, TopK, Unary,
     ValueId,
 };
 use weir_types::ElementType;
 
-pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
     let given = match (call.ints("axes"), call.optional(1)) {
@@ -25,7 +25,7 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     let keep = call.int("keepdims").is_none_or(|keep| keep != 0);
     let element_type = lowering.element_type(x);
     let float = |lowering: &mut Lowering<'_>, code: Vec<Instruction>, inputs: &[ValueId]| {
-        lowering.elementwise(call, Lane::Float, code, inputs, element_type)
+        lowering.elementwise(call, NumberType::Float, code, inputs, element_type)
     };
     let load = Instruction::Load(0);
     let log = Instruction::Unary(Unary::Log);
@@ -39,7 +39,9 @@ pub(super) fn reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
         "ReduceL2" => ReduceKind::L2,
         _ => ReduceKind::SumSquares,
     };
-    if call.node.operator.starts_with("ReduceLog") && Lane::for_element_type(element_type) == Lane::Integer {
+    if call.node.operator.starts_with("ReduceLog")
+        && NumberType::for_element_type(element_type) == NumberType::Integer
+    {
         return Err(call.unsupported(format!("elements of type {element_type} are")));
     }
     let y = match call.node.operator.as_str() {
@@ -75,7 +77,7 @@ fn reduced_dims(dims: &[usize], axes: &[usize], keep: bool) -> Vec<usize> {
 impl Lowering<'_> {
     pub(super) fn reduced(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         kind: ReduceKind,
         axes: &[usize],
@@ -94,7 +96,7 @@ impl Lowering<'_> {
                 _ => Scalar::Integer(0),
             };
             return Ok(self.emit(
-                Op::Fill(of_nothing.in_lane(Lane::for_element_type(element_type))),
+                Op::Fill(of_nothing.in_lane(NumberType::for_element_type(element_type))),
                 vec![],
                 output,
             ));
@@ -106,7 +108,7 @@ impl Lowering<'_> {
     /// elements in the other dimensions and in `axes`.
     fn innermost(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         axes: &[usize],
     ) -> Result<(ValueId, usize, usize), GraphError> {
@@ -123,7 +125,7 @@ impl Lowering<'_> {
     /// result may have another size along the axis.
     fn along(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         x: ValueId,
         axis: usize,
         of_rows: impl FnOnce(&mut Self, ValueId, usize, usize, &[usize]) -> Result<Vec<ValueId>, GraphError>,
@@ -138,7 +140,7 @@ impl Lowering<'_> {
 }
 
 /// Mean or maximum of each channel.
-pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let rank = lowering.dims(x).len();
     if rank < 3 {
@@ -149,11 +151,11 @@ pub(super) fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made 
     Ok(vec![Some(lowering.reduced(call, x, kind, &axes, true)?)])
 }
 
-pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let element_type = lowering.element_type(x);
-    if Lane::for_element_type(element_type) == Lane::Integer {
+    if NumberType::for_element_type(element_type) == NumberType::Integer {
         return Err(call.invalid(format!("there is no softmax of {element_type}")));
     }
     let log = call.node.operator == "LogSoftmax";
@@ -179,7 +181,7 @@ pub(super) fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(made.into_iter().map(Some).collect())
 }
 
-pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = call.axis(call.int("axis").unwrap_or(0), dims.len())?;
@@ -195,7 +197,7 @@ pub(super) fn arg_reduce(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(vec![Some(lowering.emit(Op::ArgReduce(op), vec![Some(x)], output))])
 }
 
-pub(super) fn top_k(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn top_k(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let k = match call.optional(1) {
         Some(_) => lowering.integers(call, 1)?.first().copied(),
@@ -219,7 +221,7 @@ pub(super) fn top_k(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     Ok(made.into_iter().map(Some).collect())
 }
 
-pub(super) fn cum_sum(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn cum_sum(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = lowering.integers(call, 1)?.first().copied().unwrap_or(0);

@@ -1,12 +1,12 @@
 //! Operators that take parts of a value.
 
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::signed;
 use super::{Lowering, Made};
 use crate::GraphError;
 use crate::tensor_type::row_major;
 
-pub(super) fn slice(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn slice(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let (starts, ends, axes, steps) = if call.opset < 10 {
@@ -68,7 +68,7 @@ fn range(start: i64, end: i64, step: i64, size: usize) -> Option<(usize, usize)>
     Some((usize::try_from(first).ok()?, usize::try_from(count).ok()?))
 }
 
-pub(super) fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
+pub(super) fn split(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made {
     let x = call.input(0)?;
     let dims = lowering.dims(x);
     let axis = call.axis(call.int("axis").unwrap_or(0), dims.len())?;
@@ -102,7 +102,7 @@ pub(super) fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Made {
     if start != dims[axis] { Err(misfit(call, &sizes, &dims)) } else { Ok(made) }
 }
 
-fn misfit(call: &Call<'_>, sizes: &[i64], dims: &[usize]) -> GraphError {
+fn misfit(call: &LoweringCall<'_>, sizes: &[i64], dims: &[usize]) -> GraphError {
     call.invalid(format!("{dims:?} cannot be split into {sizes:?}"))
 }
 

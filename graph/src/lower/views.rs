@@ -1,17 +1,17 @@
 //! Views under other dimensions, and strided parts of values.
 
 use super::Lowering;
-use super::call::Call;
+use super::call::LoweringCall;
 use super::dims::{collapse, signed};
 use crate::GraphError;
-use crate::ir::{Copy, DIMS_MAX, Layout, Op, Part, Source, ValueId};
+use crate::ir::{BlockLayout, Copy, CopyPart, DIMS_MAX, Op, ValueId, ValueSource};
 use crate::tensor_type::row_major;
 
 impl Lowering<'_> {
     /// View the same elements under other dimensions, without moving them.
     pub(crate) fn view(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         id: ValueId,
         dims: impl Into<Vec<usize>>,
     ) -> Result<ValueId, GraphError> {
@@ -26,13 +26,13 @@ impl Lowering<'_> {
         if *self.tensor(of) == tensor {
             return Ok(of);
         }
-        Ok(self.value(tensor, Source::View(of)))
+        Ok(self.value(tensor, ValueSource::View(of)))
     }
 
     /// Copy the elements that start at `offset` and follow `strides`, `dims` of them.
     pub(crate) fn strided(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         id: ValueId,
         dims: &[usize],
         offset: usize,
@@ -52,7 +52,7 @@ impl Lowering<'_> {
     /// Transpose a value: dimension `i` of the result is dimension `order[i]` of `id`.
     pub(crate) fn transposed(
         &mut self,
-        call: &Call<'_>,
+        call: &LoweringCall<'_>,
         id: ValueId,
         order: &[usize],
     ) -> Result<ValueId, GraphError> {
@@ -71,20 +71,20 @@ impl Lowering<'_> {
 
 /// Build a block to copy; the last argument has the offsets to read and write at.
 pub(crate) fn part(
-    call: &Call<'_>,
+    call: &LoweringCall<'_>,
     input: usize,
     dims: Vec<usize>,
     [from, to]: [usize; 2],
     layouts: Vec<Vec<isize>>,
-) -> Result<Part, GraphError> {
+) -> Result<CopyPart, GraphError> {
     if dims.len() > DIMS_MAX {
         return Err(too_many(call));
     }
     let mut layouts = layouts.into_iter();
-    let mut layout = |offset| Layout { offset, strides: layouts.next().unwrap_or_default() };
-    Ok(Part { input, dims, from: layout(from), to: layout(to) })
+    let mut layout = |offset| BlockLayout { offset, strides: layouts.next().unwrap_or_default() };
+    Ok(CopyPart { input, dims, from: layout(from), to: layout(to) })
 }
 
-pub(super) fn too_many(call: &Call<'_>) -> GraphError {
+pub(super) fn too_many(call: &LoweringCall<'_>) -> GraphError {
     call.unsupported(format!("more than {DIMS_MAX} dimensions that do not lie one in the other are"))
 }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Maker of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Maker {
+pub(super) enum Producer {
     /// The value is an input or a weight.
     Given,
     /// The node at this index makes the value.
@@ -16,12 +16,12 @@ pub(super) enum Maker {
 /// file order. The standard requires this order, but some files violate it.
 pub(super) fn ordered(
     nodes: Vec<onnx::Node>,
-    mut makers: HashMap<String, Maker>,
+    mut makers: HashMap<String, Producer>,
     outputs: &[onnx::ValueInfo],
 ) -> Result<Vec<onnx::Node>, GraphError> {
     for (index, node) in nodes.iter().enumerate() {
         for name in node.outputs.iter().filter(|name| !name.is_empty()) {
-            if makers.insert(name.clone(), Maker::Node(index)).is_some() {
+            if makers.insert(name.clone(), Producer::Node(index)).is_some() {
                 return Err(GraphError::malformed(format!("{name:?} is made twice")));
             }
         }
@@ -31,8 +31,8 @@ pub(super) fn ordered(
     for (index, node) in nodes.iter().enumerate() {
         for name in node.inputs.iter().filter(|name| !name.is_empty()) {
             match makers.get(name) {
-                Some(Maker::Given) => {}
-                Some(Maker::Node(maker)) => {
+                Some(Producer::Given) => {}
+                Some(Producer::Node(maker)) => {
                     missing[index] += 1;
                     needed_by[*maker].push(index);
                 }
@@ -99,8 +99,8 @@ mod tests {
         names.iter().map(|name| onnx::ValueInfo { name: name.to_string(), ..Default::default() }).collect()
     }
 
-    fn given() -> HashMap<String, Maker> {
-        HashMap::from([("x".to_owned(), Maker::Given)])
+    fn given() -> HashMap<String, Producer> {
+        HashMap::from([("x".to_owned(), Producer::Given)])
     }
 
     #[test]

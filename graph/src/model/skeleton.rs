@@ -3,7 +3,7 @@
 //! A skeleton is an ONNX file with "external data", ONNX's standard form for bytes outside the
 //! file; the location is `sha256:` and a hash.
 
-use super::{Model, Weight, WeightData, weights};
+use super::{ModelWeight, OnnxModel, WeightData, weights};
 use crate::{GraphError, onnx};
 use bytes::Bytes;
 use prost::Message;
@@ -19,7 +19,7 @@ const STORED_AS: &str = "stored-as";
 /// A model split into skeleton and weights.
 #[derive(Debug, Clone)]
 pub struct Separated {
-    /// The model without its large weights, for [`Model::read_skeleton`].
+    /// The model without its large weights, for [`OnnxModel::read_skeleton`].
     pub skeleton: Bytes,
     /// Large weights, without duplicates, in file order.
     pub weights: Vec<WeightFile>,
@@ -36,7 +36,7 @@ pub struct WeightFile {
     pub bytes: Bytes,
 }
 
-impl Model {
+impl OnnxModel {
     /// The same model with its large fp32 weights in a 16-bit type, which halves the bytes to store
     /// and to load. [`Graph::in_storage`](crate::Graph::in_storage) defines the computation with
     /// such weights.
@@ -86,7 +86,7 @@ impl Model {
     }
 }
 
-fn described(weight: &Weight) -> onnx::Tensor {
+fn described(weight: &ModelWeight) -> onnx::Tensor {
     let dims = weight.tensor.dims().iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
     let data_type = weights::number(weight.tensor.element_type());
     onnx::Tensor { name: weight.name.clone(), dims, data_type, ..onnx::Tensor::default() }

@@ -1,6 +1,6 @@
 //! Weights: initialisers and constants, as bytes.
 
-use crate::reference::Tensor;
+use crate::reference::ReferenceTensor;
 use crate::tensor_type::TensorType;
 use crate::{GraphError, onnx};
 use bytes::Bytes;
@@ -15,13 +15,13 @@ pub const INLINE_INTEGER_BYTES_MAX: usize = 1 << 20;
 
 /// One weight.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Weight {
+pub struct ModelWeight {
     /// Name in the file.
     pub name: String,
     /// Element type and dimensions in the graph.
     pub tensor: TensorType,
     /// Element type of the stored bytes. It equals the graph's type, unless
-    /// [`Model::with_weights_as`](crate::Model::with_weights_as) changed it.
+    /// [`Model::with_weights_as`](crate::OnnxModel::with_weights_as) changed it.
     pub stored_as: ElementType,
     /// The bytes, or their hash.
     pub data: WeightData,
@@ -36,7 +36,7 @@ pub enum WeightData {
     Elsewhere(ContentHash),
 }
 
-impl Weight {
+impl ModelWeight {
     /// Hash of the bytes; computed on every call if the bytes are present.
     #[must_use]
     pub fn hash(&self) -> ContentHash {
@@ -64,17 +64,17 @@ impl Weight {
     }
 
     pub(super) fn is_small(&self) -> bool {
-        use crate::ir::Lane;
-        let bytes_max = match Lane::for_element_type(self.tensor.element_type()) {
-            Lane::Float => INLINE_BYTES_MAX,
-            Lane::Integer => INLINE_INTEGER_BYTES_MAX,
+        use crate::ir::NumberType;
+        let bytes_max = match NumberType::for_element_type(self.tensor.element_type()) {
+            NumberType::Float => INLINE_BYTES_MAX,
+            NumberType::Integer => INLINE_INTEGER_BYTES_MAX,
         };
         self.tensor.bytes() <= bytes_max
     }
 }
 
 /// Take the weights out of `graph`: its initialisers, and its constant nodes.
-pub(super) fn take(graph: &mut onnx::Graph, is_skeleton: bool) -> Result<Vec<Weight>, GraphError> {
+pub(super) fn take(graph: &mut onnx::Graph, is_skeleton: bool) -> Result<Vec<ModelWeight>, GraphError> {
     let mut weights = Vec::with_capacity(graph.initialisers.len());
     let mut names = HashSet::new();
     for tensor in std::mem::take(&mut graph.initialisers) {
@@ -128,7 +128,7 @@ fn constant(node: &onnx::Node) -> Result<onnx::Tensor, GraphError> {
     Ok(onnx::Tensor { name, ..tensor })
 }
 
-fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphError> {
+fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<ModelWeight, GraphError> {
     let name = std::mem::take(&mut tensor.name);
     let element_type = element_type(tensor.data_type).ok_or_else(|| {
         GraphError::Refused(format!("a weight, {name:?}, with elements of type {}", tensor.data_type))
@@ -143,7 +143,7 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphEr
         let hash = hash.ok_or_else(|| GraphError::Refused(format!("a weight, {name:?}, in another file")))?;
         let stored_as = super::skeleton::stored_as(&tensor).unwrap_or(element_type);
         shape.with_elements(stored_as).map_err(|error| GraphError::value(&name, &error))?;
-        return Ok(Weight { name, tensor: shape, stored_as, data: WeightData::Elsewhere(hash) });
+        return Ok(ModelWeight { name, tensor: shape, stored_as, data: WeightData::Elsewhere(hash) });
     }
     let bytes = bytes(tensor, element_type);
     if bytes.len() != shape.bytes() {
@@ -154,17 +154,17 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<Weight, GraphEr
         );
         return Err(GraphError::Malformed(why));
     }
-    Ok(Weight { name, tensor: shape, stored_as: element_type, data: WeightData::Bytes(bytes) })
+    Ok(ModelWeight { name, tensor: shape, stored_as: element_type, data: WeightData::Bytes(bytes) })
 }
 
 /// Convert a large fp32 weight to another storage type.
-pub(super) fn store(weight: &mut Weight, storage: ElementType) -> Result<(), GraphError> {
+pub(super) fn store(weight: &mut ModelWeight, storage: ElementType) -> Result<(), GraphError> {
     let WeightData::Bytes(bytes) = &weight.data else { return Ok(()) };
     if weight.is_small() || weight.stored_as != ElementType::Fp32 {
         return Ok(());
     }
-    let stored =
-        Tensor::from_bytes(weight.tensor.clone(), bytes).and_then(|tensor| tensor.in_elements(storage));
+    let stored = ReferenceTensor::from_bytes(weight.tensor.clone(), bytes)
+        .and_then(|tensor| tensor.in_elements(storage));
     let stored = stored.ok_or_else(|| GraphError::Refused(format!("weights kept as {storage}")))?;
     weight.data = WeightData::Bytes(stored.to_bytes().into());
     weight.stored_as = storage;

@@ -5,7 +5,7 @@ pub const ALIGNMENT_BYTES: usize = 256;
 
 /// A block of memory, in use in the steps `first ..= last`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
+pub struct PlannedBlock {
     /// Size in bytes.
     pub bytes: usize,
     /// First step that uses the block.
@@ -27,7 +27,7 @@ pub struct Packed {
 /// block goes into the smallest gap that holds it, or after all blocks that conflict with it
 /// ("greedy by size" of Pisarchyk and Lee, arXiv:2001.03288, section 5.2).
 #[must_use]
-pub fn pack(blocks: &[Block]) -> Packed {
+pub fn pack(blocks: &[PlannedBlock]) -> Packed {
     let mut order: Vec<usize> = (0..blocks.len()).collect();
     // Blocks of equal size are ordered by descending lifetime, then by index.
     order.sort_by_key(|index| {
@@ -49,12 +49,12 @@ pub fn pack(blocks: &[Block]) -> Packed {
 }
 
 /// Size of a block, rounded up to the alignment. An empty block still has a distinct place.
-fn size(block: &Block) -> usize {
+fn size(block: &PlannedBlock) -> usize {
     block.bytes.max(1).next_multiple_of(ALIGNMENT_BYTES)
 }
 
 /// Best offset of `block` among the `placed` blocks, which are sorted by offset.
-fn gap(blocks: &[Block], offsets: &[usize], placed: &[usize], block: &Block) -> usize {
+fn gap(blocks: &[PlannedBlock], offsets: &[usize], placed: &[usize], block: &PlannedBlock) -> usize {
     let mut best: Option<(usize, usize)> = None;
     let mut end = 0;
     for other in placed {
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn blocks() -> impl Strategy<Value = Vec<Block>> {
-        let block = (0_usize..5_000, 0_usize..40, 0_usize..12).prop_map(|(bytes, first, len)| Block {
+    fn blocks() -> impl Strategy<Value = Vec<PlannedBlock>> {
+        let block = (0_usize..5_000, 0_usize..40, 0_usize..12).prop_map(|(bytes, first, len)| PlannedBlock {
             bytes,
             first,
             last: first + len,
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn smallest_sufficient_gap_is_used() {
-        let block = |bytes, first, last| Block { bytes: bytes * ALIGNMENT_BYTES, first, last };
+        let block = |bytes, first, last| PlannedBlock { bytes: bytes * ALIGNMENT_BYTES, first, last };
         // At step 1, two gaps of 3 and 2 units are free.
         let blocks = [block(9, 1, 1), block(8, 1, 1), block(7, 1, 1), block(2, 1, 1)];
         let offsets = [0, 12, 22].map(|at| at * ALIGNMENT_BYTES);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::TensorType;
-use crate::ir::{Instruction, Lane, Port, Program, Scalar, Value};
+use crate::ir::{ElementwiseProgram, GraphPort, GraphValue, Instruction, NumberType, Scalar};
 use proptest::prelude::*;
 use weir_types::ElementType;
 
@@ -11,28 +11,28 @@ fn graph(sizes: &[(u8, u8, bool)]) -> Graph {
     let mut graph = Graph::default();
     let value = |graph: &mut Graph, source| {
         let tensor = TensorType::new(ElementType::Fp32, [100]).unwrap();
-        graph.values.push(Value { name: String::new(), tensor, source });
+        graph.values.push(GraphValue { name: String::new(), tensor, source });
         ValueId(graph.values.len() as u32 - 1)
     };
-    let input = value(&mut graph, Source::Input);
-    graph.inputs.push(Port { name: "x".to_owned(), value: input });
+    let input = value(&mut graph, ValueSource::Input);
+    graph.inputs.push(GraphPort { name: "x".to_owned(), value: input });
     for (index, (a, b, constant)) in sizes.iter().enumerate() {
         let pick = |at: &u8| ValueId(u32::from(*at) % graph.values.len() as u32);
         let operands = [pick(a), pick(b)];
-        let output = value(&mut graph, Source::Node { node: index as u32, output: 0 });
+        let output = value(&mut graph, ValueSource::Node { node: index as u32, output: 0 });
         let (op, inputs) = if *constant {
             (Op::Fill(Scalar::Float(1.0)), vec![])
         } else {
             let instructions =
                 vec![Instruction::Load(0), Instruction::Load(1), Instruction::Binary(crate::ir::Binary::Add)];
-            let program = Program { lane: Lane::Float, instructions };
+            let program = ElementwiseProgram { lane: NumberType::Float, instructions };
             let op = Elementwise { program, dims: vec![100], strides: vec![vec![1], vec![1]] };
             (Op::Elementwise(op), operands.map(Some).to_vec())
         };
-        graph.nodes.push(Node { name: index.to_string(), op, inputs, outputs: vec![Some(output)] });
+        graph.nodes.push(GraphNode { name: index.to_string(), op, inputs, outputs: vec![Some(output)] });
     }
     let last = ValueId(graph.values.len() as u32 - 1);
-    graph.outputs.push(Port { name: "y".to_owned(), value: last });
+    graph.outputs.push(GraphPort { name: "y".to_owned(), value: last });
     graph.tidy();
     graph.check().unwrap();
     graph
@@ -41,11 +41,13 @@ fn graph(sizes: &[(u8, u8, bool)]) -> Graph {
 /// Run the graph in the planned memory, and check that each read finds the value that was written.
 fn runs_right(graph: &Graph) {
     let plan = MemoryPlan::new(graph);
-    let mut owners: Vec<(Place, ValueId)> =
+    let mut owners: Vec<(ValuePlace, ValueId)> =
         graph.inputs.iter().map(|port| (plan.place(port.value), port.value)).collect();
-    let overlap = |a: Place, b: Place| match (a, b) {
-        (Place::Arena { offset: a }, Place::Arena { offset: b })
-        | (Place::Resident { offset: a }, Place::Resident { offset: b }) => a < b + 400 && b < a + 400,
+    let overlap = |a: ValuePlace, b: ValuePlace| match (a, b) {
+        (ValuePlace::Arena { offset: a }, ValuePlace::Arena { offset: b })
+        | (ValuePlace::Resident { offset: a }, ValuePlace::Resident { offset: b }) => {
+            a < b + 400 && b < a + 400
+        }
         _ => false,
     };
     for node in &graph.nodes {
@@ -107,5 +109,5 @@ fn prologue_results_are_resident() {
     let plan = MemoryPlan::new(&graph);
     assert_eq!(plan.resident_bytes, 512);
     let made = graph.nodes[0].output(0).unwrap();
-    assert_eq!(plan.place(made), Place::Resident { offset: 0 });
+    assert_eq!(plan.place(made), ValuePlace::Resident { offset: 0 });
 }

@@ -1,15 +1,15 @@
 //! Scaled dot-product attention.
 
 use super::rows::{masked, softmax_row};
-use super::{Tensor, floats};
+use super::{ReferenceTensor, floats};
 use crate::TensorType;
 use crate::ir::{Attention, Heads, Mask};
 
 pub(super) fn attention<'a>(
     op: &Attention,
-    operand: &dyn Fn(usize) -> Option<&'a Tensor>,
+    operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
     out: &TensorType,
-) -> Option<Tensor> {
+) -> Option<ReferenceTensor> {
     let (q, k, v) =
         (floats(operand(Attention::Q))?, floats(operand(Attention::K))?, floats(operand(Attention::V))?);
     let dims = op.scores();
@@ -44,5 +44,5 @@ pub(super) fn attention<'a>(
             }
         }
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }

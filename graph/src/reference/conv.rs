@@ -1,16 +1,16 @@
 //! Convolutions and other operations on images.
 
 use super::numbers::activate;
-use super::{Data, Tensor, floats};
+use super::{ReferenceData, ReferenceTensor, floats};
 use crate::TensorType;
-use crate::ir::{Conv, Lrn, Pool, PoolKind};
+use crate::ir::{Conv, Lrn, PoolKind, Pooling};
 use std::ops::Range;
 
 pub(super) fn conv<'a>(
     op: &Conv,
-    operand: &dyn Fn(usize) -> Option<&'a Tensor>,
+    operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
     out: &TensorType,
-) -> Option<Tensor> {
+) -> Option<ReferenceTensor> {
     let x = operand(Conv::X)?;
     let w = operand(Conv::W)?;
     let (&[_, channels, height, width], &[filters, group_channels, kh, kw]) =
@@ -63,7 +63,7 @@ pub(super) fn conv<'a>(
             }
         }
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }
 
 /// Add the contribution of one filter element to a plane of the output.
@@ -135,13 +135,13 @@ impl Tap {
     }
 }
 
-pub(super) fn pool(op: &Pool, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn pool(op: &Pooling, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     let (&[_, _, height, width], &[images, channels, out_height, out_width]) =
         (dims4(x.tensor())?, dims4(out)?);
     let windows = Windows { op, height, width, out_height, out_width };
     let planes = images * channels;
     match x.data() {
-        Data::Floats(x) => {
+        ReferenceData::Floats(x) => {
             let mut made = Vec::with_capacity(out.elements());
             for plane in 0..planes {
                 let x = &x[plane * height * width..][..height * width];
@@ -158,21 +158,21 @@ pub(super) fn pool(op: &Pool, x: &Tensor, out: &TensorType) -> Option<Tensor> {
                     });
                 });
             }
-            Some(Tensor::floats(out.clone(), made))
+            Some(ReferenceTensor::floats(out.clone(), made))
         }
-        Data::Integers(x) => {
+        ReferenceData::Integers(x) => {
             let mut made = Vec::with_capacity(out.elements());
             for plane in 0..planes {
                 let x = &x[plane * height * width..][..height * width];
                 windows.each(|at, _| made.push(at.iter().map(|at| x[*at]).max().unwrap_or(i64::MIN)));
             }
-            Some(Tensor::integers(out.clone(), made))
+            Some(ReferenceTensor::integers(out.clone(), made))
         }
     }
 }
 
 struct Windows<'a> {
-    op: &'a Pool,
+    op: &'a Pooling,
     height: usize,
     width: usize,
     out_height: usize,
@@ -210,7 +210,7 @@ impl Windows<'_> {
     }
 }
 
-pub(super) fn lrn(op: &Lrn, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn lrn(op: &Lrn, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     let [images, channels, rest @ ..] = out.dims() else { return None };
     let plane: usize = rest.iter().product();
     let x = floats(Some(x))?;
@@ -227,7 +227,7 @@ pub(super) fn lrn(op: &Lrn, x: &Tensor, out: &TensorType) -> Option<Tensor> {
             }
         }
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }
 
 fn dims4(tensor: &TensorType) -> Option<&[usize; 4]> {

@@ -1,32 +1,40 @@
 //! Data movement, and elements selected by index.
 
-use super::{Data, Tensor, fill};
+use super::{ReferenceData, ReferenceTensor, fill};
 use crate::TensorType;
-use crate::ir::{Copy, Gather, GatherElements, Layout, Part, Scalar};
+use crate::ir::{BlockLayout, Copy, CopyPart, Gather, GatherElements, Scalar};
 
-pub(super) fn copy(op: &Copy, operands: &[Option<Tensor>], out: &TensorType) -> Option<Tensor> {
+pub(super) fn copy(
+    op: &Copy,
+    operands: &[Option<ReferenceTensor>],
+    out: &TensorType,
+) -> Option<ReferenceTensor> {
     let blank = fill(op.fill.unwrap_or(Scalar::Integer(0)), out);
     match blank.data() {
-        Data::Floats(blank) => {
+        ReferenceData::Floats(blank) => {
             let mut made = blank.to_vec();
             for part in &op.parts {
-                let Data::Floats(from) = operands.get(part.input)?.as_ref()?.data() else { return None };
+                let ReferenceData::Floats(from) = operands.get(part.input)?.as_ref()?.data() else {
+                    return None;
+                };
                 copy_part(part, from, &mut made)?;
             }
-            Some(Tensor::floats(out.clone(), made))
+            Some(ReferenceTensor::floats(out.clone(), made))
         }
-        Data::Integers(blank) => {
+        ReferenceData::Integers(blank) => {
             let mut made = blank.to_vec();
             for part in &op.parts {
-                let Data::Integers(from) = operands.get(part.input)?.as_ref()?.data() else { return None };
+                let ReferenceData::Integers(from) = operands.get(part.input)?.as_ref()?.data() else {
+                    return None;
+                };
                 copy_part(part, from, &mut made)?;
             }
-            Some(Tensor::integers(out.clone(), made))
+            Some(ReferenceTensor::integers(out.clone(), made))
         }
     }
 }
 
-fn copy_part<T: std::marker::Copy>(part: &Part, from: &[T], to: &mut [T]) -> Option<()> {
+fn copy_part<T: std::marker::Copy>(part: &CopyPart, from: &[T], to: &mut [T]) -> Option<()> {
     for index in 0..part.dims.iter().product() {
         let target = to.get_mut(part.to.at(&part.dims, index)?)?;
         *target = *from.get(part.from.at(&part.dims, index)?)?;
@@ -34,7 +42,7 @@ fn copy_part<T: std::marker::Copy>(part: &Part, from: &[T], to: &mut [T]) -> Opt
     Some(())
 }
 
-impl Layout {
+impl BlockLayout {
     /// Index, in the value, of the block's element `index` in row-major order.
     fn at(&self, dims: &[usize], mut index: usize) -> Option<usize> {
         let mut at = self.offset;
@@ -54,7 +62,12 @@ fn place(index: i64, axis: usize) -> usize {
     usize::try_from(index.clamp(0, (size - 1).max(0))).unwrap_or(0)
 }
 
-pub(super) fn gather(op: &Gather, x: &Tensor, indices: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn gather(
+    op: &Gather,
+    x: &ReferenceTensor,
+    indices: &ReferenceTensor,
+    out: &TensorType,
+) -> Option<ReferenceTensor> {
     let indices = indices.as_integers()?;
     if indices.len() != op.count || x.tensor().elements() != op.outer * op.axis * op.inner || op.axis == 0 {
         return None;
@@ -63,11 +76,11 @@ pub(super) fn gather(op: &Gather, x: &Tensor, indices: &Tensor, out: &TensorType
         indices.iter().map(move |index| (outer * op.axis + place(*index, op.axis)) * op.inner)
     });
     Some(match x.data() {
-        Data::Floats(x) => Tensor::floats(
+        ReferenceData::Floats(x) => ReferenceTensor::floats(
             out.clone(),
             starts.flat_map(|start| x[start..start + op.inner].iter().copied()).collect(),
         ),
-        Data::Integers(x) => Tensor::integers(
+        ReferenceData::Integers(x) => ReferenceTensor::integers(
             out.clone(),
             starts.flat_map(|start| x[start..start + op.inner].iter().copied()).collect(),
         ),
@@ -76,10 +89,10 @@ pub(super) fn gather(op: &Gather, x: &Tensor, indices: &Tensor, out: &TensorType
 
 pub(super) fn gather_elements(
     op: &GatherElements,
-    x: &Tensor,
-    indices: &Tensor,
+    x: &ReferenceTensor,
+    indices: &ReferenceTensor,
     out: &TensorType,
-) -> Option<Tensor> {
+) -> Option<ReferenceTensor> {
     let indices = indices.as_integers()?;
     let around = |mut index: usize| {
         let mut at = 0;
@@ -92,11 +105,11 @@ pub(super) fn gather_elements(
     let at = |(element, index): (usize, &i64)| around(element) + place(*index, op.axis) * op.axis_stride;
     let at = indices.iter().enumerate().map(at);
     Some(match x.data() {
-        Data::Floats(x) => {
-            Tensor::floats(out.clone(), at.map(|at| x.get(at).copied()).collect::<Option<_>>()?)
+        ReferenceData::Floats(x) => {
+            ReferenceTensor::floats(out.clone(), at.map(|at| x.get(at).copied()).collect::<Option<_>>()?)
         }
-        Data::Integers(x) => {
-            Tensor::integers(out.clone(), at.map(|at| x.get(at).copied()).collect::<Option<_>>()?)
+        ReferenceData::Integers(x) => {
+            ReferenceTensor::integers(out.clone(), at.map(|at| x.get(at).copied()).collect::<Option<_>>()?)
         }
     })
 }

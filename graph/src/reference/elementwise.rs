@@ -1,26 +1,30 @@
 //! Elementwise programs.
 
 use super::numbers::{float_binary, float_unary, integer_binary, integer_unary};
-use super::{Data, Tensor};
+use super::{ReferenceData, ReferenceTensor};
 use crate::TensorType;
-use crate::ir::{Elementwise, Instruction, Lane, Program, STACK_MAX, Scalar};
+use crate::ir::{Elementwise, ElementwiseProgram, Instruction, NumberType, STACK_MAX, Scalar};
 
-pub(super) fn elementwise(op: &Elementwise, operands: &[Option<Tensor>], out: &TensorType) -> Option<Tensor> {
+pub(super) fn elementwise(
+    op: &Elementwise,
+    operands: &[Option<ReferenceTensor>],
+    out: &TensorType,
+) -> Option<ReferenceTensor> {
     op.program.check(op.strides.len()).ok()?;
-    let operands: Vec<&Tensor> = operands.iter().map(Option::as_ref).collect::<Option<_>>()?;
-    let mut walk = Walk::new(&op.dims, &op.strides);
+    let operands: Vec<&ReferenceTensor> = operands.iter().map(Option::as_ref).collect::<Option<_>>()?;
+    let mut walk = OperandWalk::new(&op.dims, &op.strides);
     let elements = out.elements();
     match op.program.lane {
-        Lane::Float => {
+        NumberType::Float => {
             let inputs: Vec<Vec<f32>> = operands.iter().map(|tensor| tensor.to_floats()).collect();
             let mut made = Vec::with_capacity(elements);
             for _ in 0..elements {
                 made.push(float(&op.program, |input| inputs.get(input)?.get(*walk.at.get(input)?).copied())?);
                 walk.step();
             }
-            Some(Tensor::floats(out.clone(), made))
+            Some(ReferenceTensor::floats(out.clone(), made))
         }
-        Lane::Integer => {
+        NumberType::Integer => {
             let inputs: Vec<Vec<i64>> = operands.iter().map(|tensor| integers(tensor)).collect();
             let mut made = Vec::with_capacity(elements);
             for _ in 0..elements {
@@ -29,27 +33,27 @@ pub(super) fn elementwise(op: &Elementwise, operands: &[Option<Tensor>], out: &T
                 })?);
                 walk.step();
             }
-            Some(Tensor::integers(out.clone(), made))
+            Some(ReferenceTensor::integers(out.clone(), made))
         }
     }
 }
 
-fn integers(tensor: &Tensor) -> Vec<i64> {
+fn integers(tensor: &ReferenceTensor) -> Vec<i64> {
     match tensor.data() {
-        Data::Integers(integers) => integers.to_vec(),
-        Data::Floats(floats) => floats.iter().map(|float| *float as i64).collect(),
+        ReferenceData::Integers(integers) => integers.to_vec(),
+        ReferenceData::Floats(floats) => floats.iter().map(|float| *float as i64).collect(),
     }
 }
 
 /// Position in each operand, for the elements of the output in order.
-struct Walk<'a> {
+struct OperandWalk<'a> {
     dims: &'a [usize],
     strides: &'a [Vec<usize>],
     index: Vec<usize>,
     at: Vec<usize>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> OperandWalk<'a> {
     fn new(dims: &'a [usize], strides: &'a [Vec<usize>]) -> Self {
         Self { dims, strides, index: vec![0; dims.len()], at: vec![0; strides.len()] }
     }
@@ -71,7 +75,7 @@ impl<'a> Walk<'a> {
 }
 
 /// Run a program for one element in floats; each step rounds to `f32`.
-pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
+pub(crate) fn float(program: &ElementwiseProgram, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
     let mut stack = Stack::default();
     for instruction in &program.instructions {
         let number = match instruction {
@@ -95,7 +99,7 @@ pub(crate) fn float(program: &Program, load: impl Fn(usize) -> Option<f32>) -> O
 }
 
 /// Run a program for one element in integers.
-fn integer(program: &Program, load: impl Fn(usize) -> Option<i64>) -> Option<i64> {
+fn integer(program: &ElementwiseProgram, load: impl Fn(usize) -> Option<i64>) -> Option<i64> {
     let mut stack = Stack::default();
     for instruction in &program.instructions {
         let number = match instruction {

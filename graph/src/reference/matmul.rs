@@ -1,15 +1,15 @@
 //! Matrix products.
 
 use super::numbers::activate;
-use super::{Tensor, floats};
+use super::{ReferenceTensor, floats};
 use crate::TensorType;
 use crate::ir::{BiasAxis, MatMul, Matrix};
 
 pub(super) fn matmul<'a>(
     op: &MatMul,
-    operand: &dyn Fn(usize) -> Option<&'a Tensor>,
+    operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
     out: &TensorType,
-) -> Option<Tensor> {
+) -> Option<ReferenceTensor> {
     let a = floats(operand(MatMul::A))?;
     let b = floats(operand(MatMul::B))?;
     let bias = floats(operand(MatMul::BIAS));
@@ -38,7 +38,7 @@ pub(super) fn matmul<'a>(
             }
         }
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }
 
 /// Compute one row of one product; the inner loop runs along the contiguous direction of `b`.

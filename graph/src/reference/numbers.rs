@@ -1,7 +1,7 @@
 //! Scalar semantics of the instructions of elementwise programs.
 
 use super::tensor::{round_to, wrap_to};
-use crate::ir::{Activation, Binary, Lane, Unary};
+use crate::ir::{Activation, Binary, NumberType, Unary};
 use weir_types::ElementType;
 
 fn truth(is_so: bool) -> f32 {
@@ -16,7 +16,9 @@ pub(super) fn float_unary(unary: Unary, x: f32) -> f32 {
         Unary::Sign => truth(x > 0.0) - truth(x < 0.0),
         Unary::Not => truth(x == 0.0),
         Unary::Cast(ElementType::Bool) => truth(x != 0.0),
-        Unary::Cast(to) if Lane::for_element_type(to) == Lane::Integer => wrap_to(to, x as i64) as f32,
+        Unary::Cast(to) if NumberType::for_element_type(to) == NumberType::Integer => {
+            wrap_to(to, x as i64) as f32
+        }
         Unary::Cast(to) => round_to(to, x),
         Unary::Sqrt => x.sqrt(),
         Unary::Rsqrt => (1.0 / wide.sqrt()) as f32,
@@ -111,7 +113,7 @@ pub(super) fn integer_unary(unary: Unary, x: i64) -> Option<i64> {
         Unary::Abs => x.wrapping_abs(),
         Unary::Sign => x.signum(),
         Unary::Not => i64::from(x == 0),
-        Unary::Cast(to) if Lane::for_element_type(to) == Lane::Integer => wrap_to(to, x),
+        Unary::Cast(to) if NumberType::for_element_type(to) == NumberType::Integer => wrap_to(to, x),
         Unary::Cast(_) => x,
         _ => return None,
     })

@@ -1,10 +1,10 @@
 //! Image resizing.
 
-use super::{Tensor, floats};
+use super::{ReferenceTensor, floats};
 use crate::TensorType;
 use crate::ir::{Coordinates, Nearest, Resize, ResizeMode};
 
-pub(super) fn resize(op: &Resize, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn resize(op: &Resize, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     let &[_, _, height, width]: &[usize; 4] = x.tensor().dims().try_into().ok()?;
     let &[images, channels, out_height, out_width]: &[usize; 4] = out.dims().try_into().ok()?;
     let x = floats(Some(x))?;
@@ -25,7 +25,7 @@ pub(super) fn resize(op: &Resize, x: &Tensor, out: &TensorType) -> Option<Tensor
             }
         }
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }
 
 impl Resize {

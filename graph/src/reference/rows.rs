@@ -1,19 +1,20 @@
 //! Operations on rows.
 
-use super::{Data, Tensor, floats};
+use super::{ReferenceData, ReferenceTensor, floats};
 use crate::TensorType;
 use crate::ir::{ArgReduce, CumSum, LayerNorm, Mask, Reduce, ReduceKind, Softmax, TopK};
 use std::cmp::Ordering;
 
-pub(super) fn reduce(op: &Reduce, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn reduce(op: &Reduce, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     if op.cols == 0 || x.tensor().elements() != op.rows * op.cols {
         return None;
     }
     Some(match x.data() {
-        Data::Floats(x) => {
-            Tensor::floats(out.clone(), x.chunks_exact(op.cols).map(|row| of_floats(op.kind, row)).collect())
-        }
-        Data::Integers(x) => Tensor::integers(
+        ReferenceData::Floats(x) => ReferenceTensor::floats(
+            out.clone(),
+            x.chunks_exact(op.cols).map(|row| of_floats(op.kind, row)).collect(),
+        ),
+        ReferenceData::Integers(x) => ReferenceTensor::integers(
             out.clone(),
             x.chunks_exact(op.cols).map(|row| of_integers(op.kind, row)).collect(),
         ),
@@ -50,7 +51,12 @@ fn of_integers(kind: ReduceKind, row: &[i64]) -> i64 {
     }
 }
 
-pub(super) fn softmax(op: &Softmax, x: &Tensor, mask: Option<&Tensor>, out: &TensorType) -> Option<Tensor> {
+pub(super) fn softmax(
+    op: &Softmax,
+    x: &ReferenceTensor,
+    mask: Option<&ReferenceTensor>,
+    out: &TensorType,
+) -> Option<ReferenceTensor> {
     let x = floats(Some(x))?;
     if op.cols == 0 || x.len() != op.rows * op.cols {
         return None;
@@ -67,7 +73,7 @@ pub(super) fn softmax(op: &Softmax, x: &Tensor, mask: Option<&Tensor>, out: &Ten
             .collect();
         made.extend(softmax_row(&scores, op.log).into_iter().map(|y| y as f32));
     }
-    Some(Tensor::floats(out.clone(), made))
+    Some(ReferenceTensor::floats(out.clone(), made))
 }
 
 /// Softmax of a row, or its logarithm.
@@ -81,7 +87,11 @@ pub(super) fn softmax_row(scores: &[f64], log: bool) -> Vec<f64> {
 /// Broadcast a mask to `elements` elements. The inner `None` means that there is no mask; the outer
 /// `None` that the operation and its operands disagree.
 #[expect(clippy::option_option, reason = "the outer option is an invalid mask, the inner an absent one")]
-pub(super) fn masked(mask: Option<&Tensor>, how: Option<&Mask>, elements: usize) -> Option<Option<Vec<f32>>> {
+pub(super) fn masked(
+    mask: Option<&ReferenceTensor>,
+    how: Option<&Mask>,
+    elements: usize,
+) -> Option<Option<Vec<f32>>> {
     let (mask, how) = match (mask, how) {
         (None, None) => return Some(None),
         (Some(mask), Some(how)) => (floats(Some(mask))?, how),
@@ -103,9 +113,9 @@ pub(super) fn masked(mask: Option<&Tensor>, how: Option<&Mask>, elements: usize)
 
 pub(super) fn layer_norm<'a>(
     op: &LayerNorm,
-    operand: &dyn Fn(usize) -> Option<&'a Tensor>,
+    operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
     types: &[Option<&TensorType>],
-) -> Option<Vec<Option<Tensor>>> {
+) -> Option<Vec<Option<ReferenceTensor>>> {
     let x = floats(operand(LayerNorm::X))?;
     let gamma = floats(operand(LayerNorm::GAMMA));
     let beta = floats(operand(LayerNorm::BETA));
@@ -132,8 +142,12 @@ pub(super) fn layer_norm<'a>(
             ((f64::from(*x) - mean) / by * gamma + beta) as f32
         }));
     }
-    let y = Tensor::floats((*types.first()?)?.clone(), made);
-    let sum = types.get(LayerNorm::SUM).copied().flatten().map(|tensor| Tensor::floats(tensor.clone(), sums));
+    let y = ReferenceTensor::floats((*types.first()?)?.clone(), made);
+    let sum = types
+        .get(LayerNorm::SUM)
+        .copied()
+        .flatten()
+        .map(|tensor| ReferenceTensor::floats(tensor.clone(), sums));
     Some(vec![Some(y), sum])
 }
 
@@ -142,15 +156,15 @@ fn compare<T: PartialOrd>(a: &T, b: &T) -> Ordering {
     a.partial_cmp(b).unwrap_or(Ordering::Equal)
 }
 
-pub(super) fn arg_reduce(op: &ArgReduce, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn arg_reduce(op: &ArgReduce, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     if op.cols == 0 || x.tensor().elements() != op.rows * op.cols {
         return None;
     }
     let made = match x.data() {
-        Data::Floats(x) => x.chunks_exact(op.cols).map(|row| extreme(op, row)).collect(),
-        Data::Integers(x) => x.chunks_exact(op.cols).map(|row| extreme(op, row)).collect(),
+        ReferenceData::Floats(x) => x.chunks_exact(op.cols).map(|row| extreme(op, row)).collect(),
+        ReferenceData::Integers(x) => x.chunks_exact(op.cols).map(|row| extreme(op, row)).collect(),
     };
-    Some(Tensor::integers(out.clone(), made))
+    Some(ReferenceTensor::integers(out.clone(), made))
 }
 
 fn extreme<T: PartialOrd>(op: &ArgReduce, row: &[T]) -> i64 {
@@ -165,25 +179,29 @@ fn extreme<T: PartialOrd>(op: &ArgReduce, row: &[T]) -> i64 {
     i64::try_from(best).unwrap_or(i64::MAX)
 }
 
-pub(super) fn top_k(op: &TopK, x: &Tensor, types: &[Option<&TensorType>]) -> Option<Vec<Option<Tensor>>> {
+pub(super) fn top_k(
+    op: &TopK,
+    x: &ReferenceTensor,
+    types: &[Option<&TensorType>],
+) -> Option<Vec<Option<ReferenceTensor>>> {
     if op.cols == 0 || op.k > op.cols || x.tensor().elements() != op.rows * op.cols {
         return None;
     }
     let output = |place: usize| types.get(place).copied().flatten().cloned();
     let at: Vec<usize> = match x.data() {
-        Data::Floats(x) => {
+        ReferenceData::Floats(x) => {
             x.chunks_exact(op.cols).enumerate().flat_map(|(row, x)| best(op, row, x)).collect()
         }
-        Data::Integers(x) => {
+        ReferenceData::Integers(x) => {
             x.chunks_exact(op.cols).enumerate().flat_map(|(row, x)| best(op, row, x)).collect()
         }
     };
     let values = output(0).map(|tensor| match x.data() {
-        Data::Floats(x) => Tensor::floats(tensor, at.iter().map(|at| x[*at]).collect()),
-        Data::Integers(x) => Tensor::integers(tensor, at.iter().map(|at| x[*at]).collect()),
+        ReferenceData::Floats(x) => ReferenceTensor::floats(tensor, at.iter().map(|at| x[*at]).collect()),
+        ReferenceData::Integers(x) => ReferenceTensor::integers(tensor, at.iter().map(|at| x[*at]).collect()),
     });
     let column = |at: &usize| i64::try_from(at % op.cols).unwrap_or(i64::MAX);
-    let indices = output(1).map(|tensor| Tensor::integers(tensor, at.iter().map(column).collect()));
+    let indices = output(1).map(|tensor| ReferenceTensor::integers(tensor, at.iter().map(column).collect()));
     Some(vec![values, indices])
 }
 
@@ -198,19 +216,19 @@ fn best<T: PartialOrd>(op: &TopK, row: usize, x: &[T]) -> Vec<usize> {
     columns.into_iter().map(|column| row * op.cols + column).collect()
 }
 
-pub(super) fn cum_sum(op: &CumSum, x: &Tensor, out: &TensorType) -> Option<Tensor> {
+pub(super) fn cum_sum(op: &CumSum, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
     if op.cols == 0 || x.tensor().elements() != op.rows * op.cols {
         return None;
     }
     Some(match x.data() {
-        Data::Floats(x) => {
+        ReferenceData::Floats(x) => {
             let rows = x.chunks_exact(op.cols);
             let sums = rows.flat_map(|row| running(op, row, 0.0_f64, |sum, x| sum + f64::from(x)));
-            Tensor::floats(out.clone(), sums.map(|sum| sum as f32).collect())
+            ReferenceTensor::floats(out.clone(), sums.map(|sum| sum as f32).collect())
         }
-        Data::Integers(x) => {
+        ReferenceData::Integers(x) => {
             let rows = x.chunks_exact(op.cols);
-            Tensor::integers(
+            ReferenceTensor::integers(
                 out.clone(),
                 rows.flat_map(|row| running(op, row, 0, i64::wrapping_add)).collect(),
             )

@@ -1,33 +1,33 @@
 //! Tensors of the reference interpreter: on the heap, in the widest type of their lane.
 
 use crate::TensorType;
-use crate::ir::Lane;
+use crate::ir::NumberType;
 use half::{bf16, f16};
 use std::sync::Arc;
 use weir_types::ElementType;
 
 /// Elements of a value with their type. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Tensor {
+pub struct ReferenceTensor {
     tensor: TensorType,
-    data: Data,
+    data: ReferenceData,
 }
 
 /// Elements in row-major order, each representable in the element type.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Data {
+pub enum ReferenceData {
     /// Elements of a floating-point type.
     Floats(Arc<Vec<f32>>),
     /// Elements of an integer type, or booleans, which are 0 or 1.
     Integers(Arc<Vec<i64>>),
 }
 
-impl Tensor {
+impl ReferenceTensor {
     /// Make a tensor of floats, rounded to the element type, or truncated if that is an integer
     /// type. Missing elements are 0.
     #[must_use]
     pub fn floats(tensor: TensorType, mut data: Vec<f32>) -> Self {
-        if Lane::for_element_type(tensor.element_type()) == Lane::Integer {
+        if NumberType::for_element_type(tensor.element_type()) == NumberType::Integer {
             let integer = |float: &f32| match tensor.element_type() {
                 ElementType::Bool => i64::from(*float != 0.0),
                 _ => *float as i64,
@@ -39,14 +39,14 @@ impl Tensor {
         if matches!(tensor.element_type(), ElementType::Fp16 | ElementType::Bf16) {
             data.iter_mut().for_each(|float| *float = round_to(tensor.element_type(), *float));
         }
-        Self { tensor, data: Data::Floats(Arc::new(data)) }
+        Self { tensor, data: ReferenceData::Floats(Arc::new(data)) }
     }
 
     /// Make a tensor of integers, wrapped to the element type, or converted if that is a
     /// floating-point type. Missing elements are 0.
     #[must_use]
     pub fn integers(tensor: TensorType, mut data: Vec<i64>) -> Self {
-        if Lane::for_element_type(tensor.element_type()) == Lane::Float {
+        if NumberType::for_element_type(tensor.element_type()) == NumberType::Float {
             let floats = data.iter().map(|integer| *integer as f32).collect();
             return Self::floats(tensor, floats);
         }
@@ -54,7 +54,7 @@ impl Tensor {
         if tensor.element_type() != ElementType::Int64 {
             data.iter_mut().for_each(|integer| *integer = wrap_to(tensor.element_type(), *integer));
         }
-        Self { tensor, data: Data::Integers(Arc::new(data)) }
+        Self { tensor, data: ReferenceData::Integers(Arc::new(data)) }
     }
 
     /// Decode little-endian elements; `None` if their number differs from the type's.
@@ -66,8 +66,8 @@ impl Tensor {
         if bytes.len() != tensor.bytes() {
             return None;
         }
-        let floats = |data| Data::Floats(Arc::new(data));
-        let integers = |data| Data::Integers(Arc::new(data));
+        let floats = |data| ReferenceData::Floats(Arc::new(data));
+        let integers = |data| ReferenceData::Integers(Arc::new(data));
         let data = match tensor.element_type() {
             Fp32 => floats(read(bytes, f32::from_le_bytes)),
             Fp64 => floats(read(bytes, |bytes| f64::from_le_bytes(bytes) as f32)),
@@ -91,13 +91,13 @@ impl Tensor {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         match &self.data {
-            Data::Floats(floats) => match self.tensor.element_type() {
+            ReferenceData::Floats(floats) => match self.tensor.element_type() {
                 ElementType::Fp64 => write(floats, |float| f64::from(float).to_le_bytes()),
                 ElementType::Fp16 => write(floats, |float| f16::from_f32(float).to_le_bytes()),
                 ElementType::Bf16 => write(floats, |float| bf16::from_f32(float).to_le_bytes()),
                 _ => write(floats, f32::to_le_bytes),
             },
-            Data::Integers(integers) => match self.tensor.element_type().size_bytes() {
+            ReferenceData::Integers(integers) => match self.tensor.element_type().size_bytes() {
                 Some(8) => write(integers, i64::to_le_bytes),
                 Some(4) => write(integers, |integer| (integer as i32).to_le_bytes()),
                 Some(2) => write(integers, |integer| (integer as i16).to_le_bytes()),
@@ -114,7 +114,7 @@ impl Tensor {
 
     /// The elements.
     #[must_use]
-    pub fn data(&self) -> &Data {
+    pub fn data(&self) -> &ReferenceData {
         &self.data
     }
 
@@ -122,8 +122,8 @@ impl Tensor {
     #[must_use]
     pub fn to_floats(&self) -> Vec<f32> {
         match &self.data {
-            Data::Floats(floats) => floats.to_vec(),
-            Data::Integers(integers) => integers.iter().map(|integer| *integer as f32).collect(),
+            ReferenceData::Floats(floats) => floats.to_vec(),
+            ReferenceData::Integers(integers) => integers.iter().map(|integer| *integer as f32).collect(),
         }
     }
 
@@ -131,8 +131,8 @@ impl Tensor {
     #[must_use]
     pub fn as_integers(&self) -> Option<&[i64]> {
         match &self.data {
-            Data::Floats(_) => None,
-            Data::Integers(integers) => Some(integers),
+            ReferenceData::Floats(_) => None,
+            ReferenceData::Integers(integers) => Some(integers),
         }
     }
 
@@ -150,8 +150,8 @@ impl Tensor {
         }
         let tensor = self.tensor.with_elements(element_type).ok()?;
         Some(match &self.data {
-            Data::Floats(floats) => Self::floats(tensor, floats.to_vec()),
-            Data::Integers(integers) => Self::integers(tensor, integers.to_vec()),
+            ReferenceData::Floats(floats) => Self::floats(tensor, floats.to_vec()),
+            ReferenceData::Integers(integers) => Self::integers(tensor, integers.to_vec()),
         })
     }
 }

@@ -7,11 +7,11 @@ use ort::session::builder::GraphOptimizationLevel;
 use ort::value::{DynTensor, Tensor as Value};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use weir_graph::reference::{Data, Tensor};
+use weir_graph::reference::{ReferenceData, ReferenceTensor};
 
 /// The model's first output for inputs in its order, computed operator by operator without graph
 /// optimisation.
-pub(crate) fn onnxruntime(file: &[u8], inputs: &[Tensor]) -> Vec<f32> {
+pub(crate) fn onnxruntime(file: &[u8], inputs: &[ReferenceTensor]) -> Vec<f32> {
     let builder = Session::builder(environment()).unwrap();
     let builder = builder.with_optimization_level(GraphOptimizationLevel::Disable).unwrap();
     let mut session = builder.with_intra_threads(1).unwrap().commit_from_memory(file).unwrap();
@@ -23,11 +23,11 @@ pub(crate) fn onnxruntime(file: &[u8], inputs: &[Tensor]) -> Vec<f32> {
     outputs[0].try_extract_tensor::<f32>().unwrap().1.to_vec()
 }
 
-fn value(tensor: &Tensor) -> DynTensor {
+fn value(tensor: &ReferenceTensor) -> DynTensor {
     let dims = tensor.tensor().dims().to_vec();
     match tensor.data() {
-        Data::Floats(floats) => Value::from_array((dims, floats.to_vec())).unwrap().upcast(),
-        Data::Integers(integers) => Value::from_array((dims, integers.to_vec())).unwrap().upcast(),
+        ReferenceData::Floats(floats) => Value::from_array((dims, floats.to_vec())).unwrap().upcast(),
+        ReferenceData::Integers(integers) => Value::from_array((dims, integers.to_vec())).unwrap().upcast(),
     }
 }
 

@@ -1,16 +1,16 @@
 //! Helper that runs graphs in tests.
 
-use weir_graph::reference::{self, Tensor};
-use weir_graph::{Graph, Model, WeightData};
+use weir_graph::reference::{self, ReferenceTensor};
+use weir_graph::{Graph, OnnxModel, WeightData};
 
 /// Run a graph of a model.
-pub(crate) fn run(model: &Model, graph: &Graph, inputs: &[Tensor]) -> Vec<Tensor> {
+pub(crate) fn run(model: &OnnxModel, graph: &Graph, inputs: &[ReferenceTensor]) -> Vec<ReferenceTensor> {
     let weight = |index: u32| {
         let weight = model.weights().get(index as usize)?;
         match &weight.data {
             WeightData::Bytes(bytes) => {
                 let stored = weight.tensor.with_elements(weight.stored_as).ok()?;
-                Tensor::from_bytes(stored, bytes)
+                ReferenceTensor::from_bytes(stored, bytes)
             }
             WeightData::Elsewhere(_) => None,
         }

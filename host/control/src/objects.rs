@@ -24,7 +24,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_datastore::{Compare, Datastore, Key, KeyError, Revision, Transaction};
-use weir_device::{Arena, OutOfMemory};
+use weir_device::{Arena, ArenaExhausted};
 use weir_inference::{Tensor, TensorError};
 use weir_storage::Heard;
 use weir_storage::blobs::{BlobError, Blobs, PutError};
@@ -93,7 +93,7 @@ pub enum ObjectError {
     },
     /// The tensor memory has no room for the object.
     #[error("{0}; try again")]
-    OutOfMemory(#[from] OutOfMemory),
+    OutOfMemory(#[from] ArenaExhausted),
     /// A record in the datastore cannot be parsed.
     #[error("the record {key} cannot be read: {why}")]
     Damaged {

@@ -17,7 +17,8 @@ use arriving::Prologue;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_device::cuda::{
-    AddressRange, BLOCK_BYTES, CudaError, Owner, Parameters, Source, Span, Stream, Tensor, TensorKey, Wanted,
+    AddressRange, BLOCK_BYTES, CopySource, CudaError, KernelParameters, MemoryOwner, Span, Stream,
+    TensorGuard, TensorKey, Wanted,
 };
 use weir_inference::InferenceError;
 use weir_types::ContentHash;
@@ -33,22 +34,27 @@ pub struct Bound {
     pub(crate) captures: CaptureBackoff,
     prologue: Prologue,
     steps: Vec<BoundStep>,
-    constants: Vec<Tensor>,
+    constants: Vec<TensorGuard>,
     resident: Option<AddressRange>,
 }
 
 impl Bound {
     /// Allocates device memory for `program` and starts the transfers into it. The data can arrive
     /// later: see [`Self::begin`].
-    pub fn new(gpu: &Gpu, program: Program, weights: &Weights, owner: Owner) -> Result<Self, InferenceError> {
+    pub fn new(
+        gpu: &Gpu,
+        program: Program,
+        weights: &Weights,
+        owner: MemoryOwner,
+    ) -> Result<Self, InferenceError> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let wanted = program.constants.iter().map(|bytes| Wanted {
             key: TensorKey { hash: ContentHash::from_content(bytes), layout: 0 },
-            source: Source::Pageable(bytes.clone()),
+            source: CopySource::Pageable(bytes.clone()),
         });
         let constants =
             gpu.tensors.acquire(vec![wanted.collect()]).map_err(|error| weights_failure(&error))?;
-        let constants: Vec<Tensor> = constants.into_iter().flatten().collect();
+        let constants: Vec<TensorGuard> = constants.into_iter().flatten().collect();
         let resident = (program.resident_bytes > 0).then(|| resident(gpu, program.resident_bytes, owner));
         let resident = resident.transpose().map_err(|error| failure(&error))?;
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
@@ -101,7 +107,7 @@ impl Bound {
     /// `arena` must have the length that the program requires. Until the work is done, no other
     /// work may use `arena`, and the model's weights and `self` must stay alive.
     pub(crate) unsafe fn launch(&self, stream: &Stream, arena: Span) -> Result<(), CudaError> {
-        let mut parameters = Parameters::default();
+        let mut parameters = KernelParameters::default();
         // SAFETY: the caller guarantees the arena and the weights; `self` owns the constants and
         // the resident memory.
         self.steps.iter().try_for_each(|step| unsafe { step.launch(stream, arena, &mut parameters) })
@@ -154,7 +160,7 @@ impl Bound {
 
 /// Allocates the memory that lives as long as the program. It is left uninitialised: the prologue
 /// writes every byte that is read.
-fn resident(gpu: &Gpu, bytes: u64, owner: Owner) -> Result<AddressRange, CudaError> {
+fn resident(gpu: &Gpu, bytes: u64, owner: MemoryOwner) -> Result<AddressRange, CudaError> {
     let mut range = AddressRange::reserve(&gpu.pool, bytes)?;
     let places = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
     gpu.make_room(|| range.back(0..places, owner, None))?;

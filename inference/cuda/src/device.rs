@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_device::Arena;
 use weir_device::cuda::{
-    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, Measured, PinnedCache, PinnedRing,
+    BlockPool, CommLimits, CommStore, Context, CudaError, Devices, MeasuredMemory, PinnedCache, PinnedRing,
     TensorStore, TransferEngine, copy_threads,
 };
 use weir_inference::VerifiedFiles;
-use weir_kernels::Target;
+use weir_kernels::KernelTarget;
 
 /// Number of pinned staging blocks for copies of weights: enough for all copy threads, and as many
 /// again in transfer to the device.
@@ -99,10 +99,10 @@ pub struct Gpu {
     /// Context of the process on the device.
     pub context: Arc<Context>,
     /// Device as the planner of launches sees it.
-    pub target: Target,
+    pub target: KernelTarget,
     pub(crate) arena: Arena,
     /// Result of the last measurement.
-    measured: Mutex<Measured>,
+    measured: Mutex<MeasuredMemory>,
     pub(crate) elastic: Elastic,
     began: Instant,
 }
@@ -114,7 +114,7 @@ impl Gpu {
         let context = devices.open(config.ordinal)?;
         let info = context.info();
         let (major, minor) = info.compute_capability;
-        let target = Target {
+        let target = KernelTarget {
             compute_capability: major * 10 + minor,
             multiprocessors: info.multiprocessors,
             shared_bytes_max: info.shared_bytes_max,
@@ -168,7 +168,7 @@ impl Gpu {
 
     /// Returns the device memory available to the pool and the memory used outside the pool, from
     /// the last measurement.
-    pub(crate) fn measured(&self) -> Measured {
+    pub(crate) fn measured(&self) -> MeasuredMemory {
         *self.measured.lock()
     }
 

@@ -5,9 +5,9 @@ use crate::program::{ProductTier, Program, ProgramError};
 use bytes::Bytes;
 use std::fs;
 use std::path::Path;
-use weir_graph::{GraphError, Model};
+use weir_graph::{GraphError, OnnxModel};
 use weir_inference::{Content, FormMaker, FormResult, PrepareError, Variant, Weight};
-use weir_kernels::{Precision, Target};
+use weir_kernels::{KernelTarget, Precision};
 use weir_types::{ContentHash, ElementType, Platform, Shape};
 
 /// Makes the GPU form of a model, for the process that checks uploads.
@@ -58,8 +58,8 @@ pub fn form(upload: Bytes, precision: Precision, out: &Path) -> FormResult {
 }
 
 /// Reads the model, and checks that GPUs support it, to the extent possible without input shapes.
-fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
-    let model = Model::read(upload).map_err(|error| error.to_string())?;
+fn read(upload: Bytes, precision: Precision) -> Result<OnnxModel, String> {
+    let model = OnnxModel::read(upload).map_err(|error| error.to_string())?;
     let model = stored_for(model, precision).map_err(|error| error.to_string())?;
     let unsupported = model.unsupported();
     if let Some(first) = unsupported.first() {
@@ -77,7 +77,7 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
     let shapes: Result<Vec<_>, _> =
         model.signature().inputs.iter().map(|port| nominal(&port.shape)).collect();
     let Ok(shapes) = shapes else { return Ok(model) };
-    match Program::compile(&model, &shapes, precision, &Target::H200, ProductTier::Own) {
+    match Program::compile(&model, &shapes, precision, &KernelTarget::H200, ProductTier::Own) {
         Err(
             error @ (ProgramError::Kernel { .. }
             | ProgramError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
@@ -87,7 +87,7 @@ fn read(upload: Bytes, precision: Precision) -> Result<Model, String> {
 }
 
 /// Converts the weights of a model to the type in which runs in `precision` read them.
-pub fn stored_for(model: Model, precision: Precision) -> Result<Model, GraphError> {
+pub fn stored_for(model: OnnxModel, precision: Precision) -> Result<OnnxModel, GraphError> {
     match precision.storage() {
         ElementType::Fp32 => Ok(model),
         storage => model.with_weights_as(storage),

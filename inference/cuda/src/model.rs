@@ -11,7 +11,7 @@ use moka::sync::Cache;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::sync::Arc;
-use weir_device::cuda::Owner;
+use weir_device::cuda::MemoryOwner;
 use weir_graph::WeightData;
 use weir_inference::{Footprint, InferenceError, IntegrityError, Model, ModelSource, Session, SharedPart};
 use weir_types::{ContentHash, ModelId, Platform, Port, Precision, Shape, Signature, TenantId};
@@ -27,13 +27,13 @@ pub(crate) struct CudaModel(Arc<ModelShared>);
 pub(crate) struct ModelShared {
     programs: Cache<Vec<Shape>, Arc<Bound>>,
     pub(crate) weights: Weights,
-    model: weir_graph::Model,
+    model: weir_graph::OnnxModel,
     precision: Precision,
     /// Position in the signature of each input of the graph.
     inputs: Vec<usize>,
     /// Position in the graph of each output of the signature.
     pub(crate) outputs: Vec<usize>,
-    pub(crate) owner: Owner,
+    pub(crate) owner: MemoryOwner,
     id: ModelId,
     pub(crate) gpu: Arc<Gpu>,
 }
@@ -79,8 +79,8 @@ impl CudaModel {
         if ContentHash::from_content(&file) != *skeleton {
             return Err(broken(IntegrityError::Damaged(*skeleton).to_string()));
         }
-        let model =
-            weir_graph::Model::read_skeleton(Bytes::from(file)).map_err(|error| broken(error.to_string()))?;
+        let model = weir_graph::OnnxModel::read_skeleton(Bytes::from(file))
+            .map_err(|error| broken(error.to_string()))?;
         let own = model.signature();
         let inputs = positions(&own.inputs, &signature.inputs).map_err(&broken)?;
         let outputs = positions(&signature.outputs, &own.outputs).map_err(&broken)?;
@@ -199,7 +199,7 @@ fn positions(wanted: &[Port], ports: &[Port]) -> Result<Vec<usize>, String> {
 }
 
 /// Returns the memory owner for a tenant's runs.
-pub(crate) fn owner(tenant: &TenantId) -> Owner {
+pub(crate) fn owner(tenant: &TenantId) -> MemoryOwner {
     let hash = ContentHash::from_content(tenant.as_str().as_bytes()).to_string();
-    Owner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
+    MemoryOwner(u64::from_str_radix(hash.get(..15).unwrap_or_default(), 16).unwrap_or_default())
 }

@@ -6,8 +6,8 @@ use crate::device::Gpu;
 use crate::failure::failure;
 use crate::program::ProgramPort;
 use crate::weights::Weights;
-use weir_device::cuda::{CudaError, GraphExec, Owner, Span, Stream};
-use weir_graph::reference::Tensor;
+use weir_device::cuda::{CudaError, GraphExec, MemoryOwner, Span, Stream};
+use weir_graph::reference::ReferenceTensor;
 use weir_inference::{InferenceError, Interrupt};
 
 /// Why a run failed.
@@ -25,7 +25,7 @@ pub enum RunFailure {
 pub struct PreparedRun<'a> {
     bound: &'a Bound,
     weights: &'a Weights,
-    inputs: &'a [Tensor],
+    inputs: &'a [ReferenceTensor],
     /// Stream of the slot.
     pub stream: &'a Stream,
     arena: Span,
@@ -43,10 +43,10 @@ pub type Outputs = Vec<Vec<u8>>;
 /// Runs `work` with a program whose weights have arrived in a slot and whose inputs are written.
 pub fn in_slot<T>(
     gpu: &Gpu,
-    owner: Owner,
+    owner: MemoryOwner,
     bound: &Bound,
     weights: &Weights,
-    inputs: &[Tensor],
+    inputs: &[ReferenceTensor],
     work: impl FnOnce(&PreparedRun<'_>) -> Result<T, CudaError>,
 ) -> Result<T, RunFailure> {
     let mut taken = gpu.slots.take(Some(0));
@@ -63,10 +63,10 @@ pub fn in_slot<T>(
 /// Runs a program once, ordered after the transfer of its weights, and returns its outputs.
 pub fn cold_outputs(
     gpu: &Gpu,
-    owner: Owner,
+    owner: MemoryOwner,
     bound: &Bound,
     weights: &Weights,
-    inputs: &[Tensor],
+    inputs: &[ReferenceTensor],
 ) -> Result<Vec<Vec<u8>>, RunFailure> {
     let mut taken = gpu.slots.take(Some(0));
     let slot = taken.slot().ok_or_else(|| CudaError::Invalid("the device has no slots".to_owned()))?;

@@ -75,9 +75,9 @@ impl ProductLibrary {
     pub(crate) fn make(
         &self,
         product: &LibraryGemm<BufferLocation>,
-    ) -> Result<Option<cuda::Product>, CudaError> {
+    ) -> Result<Option<cuda::Gemm>, CudaError> {
         let Some(products) = &self.products else { return Ok(None) };
-        match cuda::Product::new(products, product.shape, product.workspace_bytes) {
+        match cuda::Gemm::new(products, product.shape, product.workspace_bytes) {
             Err(error) if !error.is_context_lost() => {
                 warn!(%error, shape = ?product.shape, "cuBLASLt cannot prepare a matrix product: Weir's own kernels compute it");
                 Ok(None)

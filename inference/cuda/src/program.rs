@@ -15,8 +15,12 @@ pub use product::{FLOPS_MIN, LibraryGemm, ProductTier};
 use bias::Biases;
 use bytes::Bytes;
 use std::collections::HashMap;
-use weir_graph::{ALIGNMENT_BYTES, Graph, GraphError, MemoryPlan, Model, Node, Source, TensorType, ValueId};
-use weir_kernels::{Cost, Launch, Operands, Plan, Precision, Slot, Target, Unsupported};
+use weir_graph::{
+    ALIGNMENT_BYTES, Graph, GraphError, GraphNode, MemoryPlan, OnnxModel, TensorType, ValueId, ValueSource,
+};
+use weir_kernels::{
+    KernelTarget, Launch, LaunchCost, LaunchPlan, OperandBuffer, Operands, Precision, UnsupportedOperation,
+};
 use weir_types::{ElementType, Shape};
 
 /// Steps of one run, in order.
@@ -84,7 +88,7 @@ pub enum ProgramError {
         /// Name of the operation.
         node: String,
         /// The missing feature.
-        why: Unsupported,
+        why: UnsupportedOperation,
     },
 }
 
@@ -92,10 +96,10 @@ impl Program {
     /// Compiles `model` for inputs of these shapes, given in the order of its signature. The
     /// weights must be stored for `precision`.
     pub fn compile(
-        model: &Model,
+        model: &OnnxModel,
         shapes: &[Shape],
         precision: Precision,
-        target: &Target,
+        target: &KernelTarget,
         tier: ProductTier,
     ) -> Result<Self, ProgramError> {
         let graph = model.specialise(shapes)?.fuse()?;
@@ -120,7 +124,7 @@ impl Program {
     pub fn from_graph(
         graph: &Graph,
         precision: Precision,
-        target: &Target,
+        target: &KernelTarget,
         tier: ProductTier,
     ) -> Result<Self, ProgramError> {
         let places = Places::new(graph);
@@ -131,7 +135,8 @@ impl Program {
         for (index, node) in graph.nodes.iter().enumerate() {
             let types = Types::for_node(graph, node);
             let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
-            let plan: Plan = plan.map_err(|why| ProgramError::Kernel { node: node.name.clone(), why })?;
+            let plan: LaunchPlan =
+                plan.map_err(|why| ProgramError::Kernel { node: node.name.clone(), why })?;
             let is_once = index < graph.prologue_len;
             // The prologue runs once, so Weir's own kernels are fast enough.
             let tier = if is_once { ProductTier::Own } else { tier };
@@ -149,8 +154,8 @@ impl Program {
                 to.extend(launches.map(ProgramStep::Launch));
             }
         }
-        let ports = |ports: &[weir_graph::Port]| {
-            let port = |port: &weir_graph::Port| ProgramPort {
+        let ports = |ports: &[weir_graph::GraphPort]| {
+            let port = |port: &weir_graph::GraphPort| ProgramPort {
                 place: places.place(port.value),
                 tensor: graph.value(port.value).tensor.clone(),
             };
@@ -174,11 +179,11 @@ impl Program {
 
 impl ProgramStep {
     /// Returns the work of the step. The work of a product is the sum over its fallback launches.
-    pub fn cost(&self) -> Cost {
+    pub fn cost(&self) -> LaunchCost {
         match self {
             Self::Launch(launch) => launch.cost,
             Self::Product { otherwise, .. } => {
-                otherwise.iter().fold(Cost::default(), |sum, launch| sum + launch.cost)
+                otherwise.iter().fold(LaunchCost::default(), |sum, launch| sum + launch.cost)
             }
         }
     }
@@ -191,7 +196,7 @@ struct Types {
 }
 
 impl Types {
-    fn for_node(graph: &Graph, node: &Node) -> Self {
+    fn for_node(graph: &Graph, node: &GraphNode) -> Self {
         let types = |ids: &[Option<ValueId>]| {
             ids.iter().map(|id| id.map(|id| graph.value(id).tensor.clone())).collect()
         };
@@ -222,7 +227,7 @@ impl Places {
         let mut constants = Vec::new();
         let mut constant_of = HashMap::new();
         for id in graph.ids() {
-            if let Source::Constant(bytes) = &graph.value(id).source {
+            if let ValueSource::Constant(bytes) = &graph.value(id).source {
                 constant_of.insert(id, constants.len());
                 constants.push(bytes.clone());
             }
@@ -232,20 +237,20 @@ impl Places {
 
     fn place(&self, id: ValueId) -> BufferLocation {
         match self.memory.place(id) {
-            weir_graph::Place::Arena { offset } => BufferLocation::Arena(offset as u64),
-            weir_graph::Place::Resident { offset } => BufferLocation::Resident(offset as u64),
-            weir_graph::Place::Weight(index) => BufferLocation::Weight(index),
-            weir_graph::Place::Constant(id) => {
+            weir_graph::ValuePlace::Arena { offset } => BufferLocation::Arena(offset as u64),
+            weir_graph::ValuePlace::Resident { offset } => BufferLocation::Resident(offset as u64),
+            weir_graph::ValuePlace::Weight(index) => BufferLocation::Weight(index),
+            weir_graph::ValuePlace::Constant(id) => {
                 BufferLocation::Constant(self.constant_of.get(&id).copied().unwrap_or(usize::MAX))
             }
         }
     }
 
-    fn of_slot(&self, node: &Node, slot: Slot) -> BufferLocation {
+    fn of_slot(&self, node: &GraphNode, slot: OperandBuffer) -> BufferLocation {
         let value = match slot {
-            Slot::Input(place) => node.input(place),
-            Slot::Output(place) => node.output(place),
-            Slot::Workspace => None,
+            OperandBuffer::Input(place) => node.input(place),
+            OperandBuffer::Output(place) => node.output(place),
+            OperandBuffer::Workspace => None,
         };
         value.map_or(BufferLocation::Arena(self.workspace), |id| self.place(id))
     }

@@ -9,7 +9,7 @@ use crate::slots::RunSlot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, Owner, Span, Stream};
+use weir_device::cuda::{CudaError, MemoryOwner, Span, Stream};
 use weir_inference::{InferenceError, Interrupt, Job, Session, Tensor, TensorError};
 use weir_types::{ElementType, Shape};
 
@@ -104,7 +104,7 @@ impl CudaSession {
     }
 
     /// Returns the memory owner of the session's runs.
-    pub(crate) fn owner(&self) -> Owner {
+    pub(crate) fn owner(&self) -> MemoryOwner {
         self.model.owner
     }
 }

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use weir_device::Arena;
-use weir_device::cuda::{Devices, Owner, Search};
+use weir_device::cuda::{Devices, MemoryOwner, Search};
 use weir_fake_cuda::Fake;
 use weir_graph::reference;
 use weir_inference::{
@@ -34,7 +34,7 @@ use weir_types::{Batching, ElementType, ModelId, Name, Shape, TenantId, Version}
 
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
 /// Owner of the memory of programs that no model has.
-const OWNER: Owner = Owner(0);
+const OWNER: MemoryOwner = MemoryOwner(0);
 /// Less than the weights of MiniLM, and more than the weights of the other models.
 const PINNED_CACHE_BYTES_MAX: u64 = 64 << 20;
 const DIGITS: &str = "functions/classify-digits/model/digits.onnx";
@@ -102,7 +102,7 @@ impl Setup {
     }
 
     fn source(&self, name: &str, upload: Bytes) -> ModelSource {
-        let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+        let signature = weir_graph::OnnxModel::read(upload.clone()).unwrap().signature().clone();
         let form = form(upload, self.precision, self.blobs.path()).unwrap().unwrap();
         let weight_bytes = form.weight_bytes;
         let resident_bytes = form.resident_bytes;
@@ -178,21 +178,21 @@ fn expected(upload: Bytes, input: &Tensor) -> Vec<f32> {
 }
 
 fn expected_of_all(upload: Bytes, inputs: &[Tensor]) -> Vec<f32> {
-    let model = weir_graph::Model::read(upload).unwrap();
+    let model = weir_graph::OnnxModel::read(upload).unwrap();
     let shapes: Vec<Shape> = inputs.iter().map(|input| input.shape().clone()).collect();
     let graph = model.specialise(&shapes).unwrap();
     let weight = |index: u32| {
         let weight = &model.weights()[index as usize];
         match &weight.data {
             weir_graph::WeightData::Bytes(bytes) => {
-                reference::Tensor::from_bytes(weight.tensor.clone(), bytes)
+                reference::ReferenceTensor::from_bytes(weight.tensor.clone(), bytes)
             }
             weir_graph::WeightData::Elsewhere(_) => None,
         }
     };
     let inputs = graph.inputs.iter().zip(inputs).map(|(port, input)| {
         let wanted = graph.value(port.value).tensor.clone();
-        reference::Tensor::from_bytes(wanted, input.data()).unwrap()
+        reference::ReferenceTensor::from_bytes(wanted, input.data()).unwrap()
     });
     reference::run(&graph, &inputs.collect::<Vec<_>>(), &weight).unwrap().remove(0).to_floats()
 }

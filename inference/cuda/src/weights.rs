@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use weir_device::cuda::{PinnedCache, Source, Span, Tensor, TensorKey, TransferError, Wanted};
-use weir_graph::{Model, Weight, WeightData};
+use weir_device::cuda::{CopySource, PinnedCache, Span, TensorGuard, TensorKey, TransferError, Wanted};
+use weir_graph::{ModelWeight, OnnxModel, WeightData};
 use weir_inference::{IntegrityCheck, IntegrityError, MappedFile};
 use weir_types::ContentHash;
 
@@ -20,7 +20,7 @@ const GROUP_BYTES: usize = 8 << 20;
 /// Weights of a model in device memory.
 pub struct Weights {
     /// Tensors by weight index.
-    tensors: Vec<Tensor>,
+    tensors: Vec<TensorGuard>,
     /// Whether all weights are known to have arrived.
     are_there: AtomicBool,
     /// Verification of the file hashes. `None` if no weight came from a file.
@@ -89,7 +89,7 @@ impl Weights {
     /// Acquires every weight. Missing weights are transferred in the order in which runs read them,
     /// from the files named by hash in `blobs`. Also starts the verification of the files. Does not
     /// wait for either.
-    pub fn load(gpu: &Gpu, model: &Model, blobs: &Path) -> Result<Self, WeightsError> {
+    pub fn load(gpu: &Gpu, model: &OnnxModel, blobs: &Path) -> Result<Self, WeightsError> {
         let order = model.weights_by_use();
         let mut groups: Vec<Vec<Wanted>> = Vec::new();
         let mut group_bytes = GROUP_BYTES;
@@ -132,7 +132,7 @@ impl Weights {
 
     /// Blocks until all weights have arrived.
     pub fn wait(&self) -> Result<(), TransferError> {
-        self.tensors.iter().try_for_each(Tensor::wait)?;
+        self.tensors.iter().try_for_each(TensorGuard::wait)?;
         self.are_there.store(true, Ordering::Release);
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Weights {
     pub(crate) fn verify(&self) -> Result<(), IntegrityError> {
         let found = self.check.as_ref().map_or(Ok(()), IntegrityCheck::wait);
         if found.is_err() {
-            self.tensors.iter().for_each(Tensor::condemn);
+            self.tensors.iter().for_each(TensorGuard::condemn);
         }
         found
     }
@@ -177,7 +177,7 @@ impl Weights {
     /// Returns the time when all weights had arrived and were [verified](Self::verify). Waits for
     /// the verification. Returns `None` while weights are in transfer.
     pub(crate) fn usable_since(&self) -> Option<Instant> {
-        let arrived: Option<Vec<_>> = self.tensors.iter().map(Tensor::arrived_at).collect();
+        let arrived: Option<Vec<_>> = self.tensors.iter().map(TensorGuard::arrived_at).collect();
         arrived?.into_iter().chain(self.check.as_ref().map(IntegrityCheck::ended_at)).max()
     }
 
@@ -192,13 +192,13 @@ impl Weights {
     }
 
     /// Returns the weight with this index.
-    pub(crate) fn tensor(&self, index: u32) -> Option<&Tensor> {
+    pub(crate) fn tensor(&self, index: u32) -> Option<&TensorGuard> {
         self.tensors.get(index as usize)
     }
 
     /// Returns the device memory of the weight with this index.
     pub(crate) fn span(&self, index: u32) -> Option<Span> {
-        self.tensor(index).map(Tensor::span)
+        self.tensor(index).map(TensorGuard::span)
     }
 }
 
@@ -210,13 +210,13 @@ impl WeightFiles {
     /// come from a load whose verification has not ended.
     fn source(
         &mut self,
-        weight: &Weight,
+        weight: &ModelWeight,
         blobs: &Path,
         pinned: &PinnedCache,
         is_loaded: bool,
-    ) -> Result<Source, WeightsError> {
+    ) -> Result<CopySource, WeightsError> {
         let source = match &weight.data {
-            WeightData::Bytes(bytes) => Source::Pageable(bytes.clone()),
+            WeightData::Bytes(bytes) => CopySource::Pageable(bytes.clone()),
             WeightData::Elsewhere(hash) => {
                 let path = blobs.join(hash.to_string());
                 let copy = pinned.get(hash);
@@ -227,7 +227,7 @@ impl WeightFiles {
                     let PinnedLookups { hit_bytes, miss_bytes } = &mut self.lookups;
                     *(if copy.is_some() { hit_bytes } else { miss_bytes }) += weight.bytes() as u64;
                 }
-                copy.map_or_else(|| self.unpinned(*hash, file), Source::Pinned)
+                copy.map_or_else(|| self.unpinned(*hash, file), CopySource::Pinned)
             }
         };
         let found = source.bytes().len();
@@ -238,10 +238,10 @@ impl WeightFiles {
         Ok(source)
     }
 
-    fn unpinned(&mut self, hash: ContentHash, file: Arc<MappedFile>) -> Source {
+    fn unpinned(&mut self, hash: ContentHash, file: Arc<MappedFile>) -> CopySource {
         let bytes = Bytes::from_owner(Mapped(file));
         self.unpinned.push((hash, bytes.clone()));
-        Source::Pageable(bytes)
+        CopySource::Pageable(bytes)
     }
 }
 

@@ -3,21 +3,27 @@
 
 use crate::compare::worst_element;
 use crate::outcome::{Check, Mismatch};
-use weir_graph::reference::{Tensor, distance, spread};
+use weir_graph::reference::{ReferenceTensor, distance, spread};
 use weir_types::Precision;
 
 /// Adds the error of the outputs relative to the reference, and whether the reference can
 /// distinguish right from wrong answers. Every item of a batch must match the reference of one
 /// item.
-pub(crate) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], precision: Precision) -> Check {
-    let off_by =
-        |(found, expected): (&Vec<u8>, &Tensor)| worst_item(found, expected).unwrap_or(f64::INFINITY);
+pub(crate) fn answers(
+    check: Check,
+    found: &[Vec<u8>],
+    expected: &[ReferenceTensor],
+    precision: Precision,
+) -> Check {
+    let off_by = |(found, expected): (&Vec<u8>, &ReferenceTensor)| {
+        worst_item(found, expected).unwrap_or(f64::INFINITY)
+    };
     let all_there = if found.len() == expected.len() { 0.0 } else { f64::INFINITY };
     let tolerance = tolerance(precision);
     let check = check.off_by(found.iter().zip(expected).map(off_by).fold(all_there, f64::max), tolerance);
     let check = check.with_worst(worst(found, expected));
 
-    let floats: Vec<Vec<f32>> = expected.iter().map(Tensor::to_floats).collect();
+    let floats: Vec<Vec<f32>> = expected.iter().map(ReferenceTensor::to_floats).collect();
     if floats.iter().flatten().all(|element| *element == 0.0) {
         let detail = "the reference gives nothing but zeroes, by which nothing can be told".to_owned();
         return Check { passed: false, detail, ..check };
@@ -32,11 +38,11 @@ pub(crate) fn answers(check: Check, found: &[Vec<u8>], expected: &[Tensor], prec
 }
 
 /// Returns the element with the largest error. All items of a batch have the same expected values.
-fn worst(found: &[Vec<u8>], expected: &[Tensor]) -> Option<Mismatch> {
-    let of_output = |(output, (found, expected)): (usize, (&Vec<u8>, &Tensor))| {
+fn worst(found: &[Vec<u8>], expected: &[ReferenceTensor]) -> Option<Mismatch> {
+    let of_output = |(output, (found, expected)): (usize, (&Vec<u8>, &ReferenceTensor))| {
         let item_bytes = expected.to_bytes().len().max(1);
         let of_item = |(item, bytes): (usize, &[u8])| {
-            let tensor = Tensor::from_bytes(expected.tensor().clone(), bytes);
+            let tensor = ReferenceTensor::from_bytes(expected.tensor().clone(), bytes);
             let found = tensor.map(|tensor| tensor.to_floats()).unwrap_or_default();
             let (error, at) = worst_element(&found, &expected.to_floats());
             (error, Mismatch { output, index: item * expected.tensor().elements() + at.index, ..at })
@@ -48,14 +54,17 @@ fn worst(found: &[Vec<u8>], expected: &[Tensor]) -> Option<Mismatch> {
 }
 
 /// Returns the error of the worst item of an output; `None` if the output has a wrong length.
-fn worst_item(found: &[u8], expected: &Tensor) -> Option<f64> {
+fn worst_item(found: &[u8], expected: &ReferenceTensor) -> Option<f64> {
     let item_bytes = expected.to_bytes().len();
     if item_bytes == 0 || found.is_empty() || !found.len().is_multiple_of(item_bytes) {
         return None;
     }
     let expected_floats = expected.to_floats();
     let off = |item| {
-        Some(distance(&Tensor::from_bytes(expected.tensor().clone(), item)?.to_floats(), &expected_floats))
+        Some(distance(
+            &ReferenceTensor::from_bytes(expected.tensor().clone(), item)?.to_floats(),
+            &expected_floats,
+        ))
     };
     found.chunks(item_bytes).map(off).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
 }
@@ -79,16 +88,16 @@ mod tests {
     use weir_types::ElementType;
 
     /// Output of a network with a thousand classes, whose elements are all small.
-    fn classes(element: impl Fn(usize) -> f32) -> Tensor {
+    fn classes(element: impl Fn(usize) -> f32) -> ReferenceTensor {
         let tensor = TensorType::new(ElementType::Fp32, [1, 1000]).unwrap_or_else(|error| panic!("{error}"));
-        Tensor::floats(tensor, (0..1000).map(element).collect())
+        ReferenceTensor::floats(tensor, (0..1000).map(element).collect())
     }
 
     fn expected(at: usize) -> f32 {
         1e-3 + 5e-7 * (at * 7919 % 1000) as f32
     }
 
-    fn judged(found: &Tensor, expected: &Tensor, precision: Precision) -> Check {
+    fn judged(found: &ReferenceTensor, expected: &ReferenceTensor, precision: Precision) -> Check {
         let check = Check::passed(Stage::Networks, "a network");
         answers(check, &[found.to_bytes()], std::slice::from_ref(expected), precision)
     }

@@ -9,10 +9,10 @@ use weir_cuda::executor::{
     CompilerConfig, FLOPS_MIN, Gpu, GpuConfig, INSTRUCTIONS_MIN, LibraryConfig, Outputs, PreparedRun,
 };
 use weir_device::Arena;
-use weir_device::cuda::{CudaError, Devices, Library, Monitor, Owner};
+use weir_device::cuda::{CudaError, Devices, Library, MemoryOwner, Monitor};
 
 /// Owner of the memory that checks allocate.
-pub(crate) const OWNER: Owner = Owner(0);
+pub(crate) const OWNER: MemoryOwner = MemoryOwner(0);
 /// Host memory for outputs, in bytes.
 const ARENA_BYTES_MAX: u64 = 1 << 30;
 

@@ -3,7 +3,7 @@
 
 use weir_cuda::executor::ProgramStep;
 use weir_device::cuda::DeviceInfo;
-use weir_kernels::{Cost, Module, Precision};
+use weir_kernels::{KernelModule, LaunchCost, Precision};
 
 /// Theoretical peak rates of a device for the roofline model (Williams, Waterman and Patterson,
 /// CACM 2009).
@@ -42,22 +42,26 @@ impl Floor {
             ProgramStep::Product { .. } => true,
         };
         let flops_per_s = if is_product { self.matrix_flops_per_s } else { self.flops_per_s };
-        let Cost { flops, bytes } = step.cost();
+        let LaunchCost { flops, bytes } = step.cost();
         1e9 * (flops as f64 / flops_per_s).max(bytes as f64 / self.bytes_per_s)
     }
 }
 
 /// Returns whether tensor cores could compute the module's kernels, even if the kernels do not use
 /// them.
-fn is_product(module: Module) -> bool {
+fn is_product(module: KernelModule) -> bool {
     match module {
-        Module::Gemm | Module::GemmTensor | Module::Conv | Module::ConvTensor | Module::Attention => true,
-        Module::Copy
-        | Module::Elementwise
-        | Module::Picture
-        | Module::Reduce
-        | Module::Normalise
-        | Module::Gather => false,
+        KernelModule::Gemm
+        | KernelModule::GemmTensor
+        | KernelModule::Conv
+        | KernelModule::ConvTensor
+        | KernelModule::Attention => true,
+        KernelModule::Copy
+        | KernelModule::Elementwise
+        | KernelModule::Picture
+        | KernelModule::Reduce
+        | KernelModule::Normalise
+        | KernelModule::Gather => false,
     }
 }
 
@@ -99,7 +103,7 @@ mod tests {
         }
     }
 
-    fn step(module: Module, cost: Cost) -> ProgramStep {
+    fn step(module: KernelModule, cost: LaunchCost) -> ProgramStep {
         ProgramStep::Launch(Launch {
             kernel: Kernel { module, name: "k".into() },
             grid: [1; 3],
@@ -124,13 +128,13 @@ mod tests {
     #[test]
     fn step_time_is_the_longer_of_memory_and_compute() {
         let floor = floor(Precision::Tf32);
-        let moves = step(Module::Elementwise, Cost { flops: 1, bytes: 4_800_000 });
+        let moves = step(KernelModule::Elementwise, LaunchCost { flops: 1, bytes: 4_800_000 });
         assert_eq!(floor.time_ns(&[moves]).round(), 1000.0);
         let flops = 535_265_280;
-        let computes = || step(Module::Conv, Cost { flops, bytes: 1 });
+        let computes = || step(KernelModule::Conv, LaunchCost { flops, bytes: 1 });
         assert_eq!(floor.time_ns(&[computes()]).round(), 1000.0);
         assert_eq!(floor.time_ns(&[computes(), computes()]).round(), 2000.0);
-        let no_product = step(Module::Reduce, Cost { flops, bytes: 1 });
+        let no_product = step(KernelModule::Reduce, LaunchCost { flops, bytes: 1 });
         assert_eq!(floor.time_ns(&[no_product]).round(), 8000.0);
     }
 

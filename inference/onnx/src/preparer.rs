@@ -7,7 +7,7 @@ use crate::protocol::{CheckReply, CheckTask};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_child::{Command, Failure, Limits};
+use weir_child::{ChildCommand, ChildFailure, Limits};
 use weir_inference::{PrepareError, Prepared, UploadRefusal};
 use weir_types::Precision;
 
@@ -20,8 +20,8 @@ pub(crate) async fn prepare(
     out: &Path,
 ) -> Result<Prepared, PrepareError> {
     let command = match &config.prepare_command {
-        Some((program, arguments)) => Command::new(program, arguments.clone()),
-        None => Command::this_program(PREPARE_COMMAND),
+        Some((program, arguments)) => ChildCommand::new(program, arguments.clone()),
+        None => ChildCommand::this_program(PREPARE_COMMAND),
     };
     let task = CheckTask {
         library: absolute(library)?,
@@ -37,12 +37,12 @@ pub(crate) async fn prepare(
         Ok(CheckReply::Refused(refusal)) => Err(refusal.into()),
         Ok(CheckReply::Library { path, why }) => Err(LibraryError::Unusable { path, why }.into()),
         Ok(CheckReply::Failed { action, why }) => Err(io_error(&action, io::Error::other(why))),
-        Err(Failure::OverTime) => Err(UploadRefusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
-        Err(Failure::OverMemory) => {
+        Err(ChildFailure::OverTime) => Err(UploadRefusal::OverTime { cpu_ms_max: limits.cpu_ms_max }.into()),
+        Err(ChildFailure::OverMemory) => {
             Err(UploadRefusal::OverMemory { bytes_max: limits.memory_bytes_max }.into())
         }
-        Err(Failure::Crashed { how }) => Err(UploadRefusal::Crashed { how }.into()),
-        Err(Failure::Io(error)) => Err(io_error("run the process that checks models", error)),
+        Err(ChildFailure::Crashed { how }) => Err(UploadRefusal::Crashed { how }.into()),
+        Err(ChildFailure::Io(error)) => Err(io_error("run the process that checks models", error)),
     }
 }
 

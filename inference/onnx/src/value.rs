@@ -8,7 +8,7 @@ use ort::{AsPointer, Error as OrtError};
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use weir_device::{Arena, Buffer, BufferMut, OutOfMemory};
+use weir_device::{Arena, ArenaExhausted, Buffer, BufferMut};
 use weir_inference::{Tensor, TensorError};
 use weir_types::{ElementType, Shape, ShapeError};
 
@@ -24,7 +24,7 @@ pub(crate) enum ValueError {
     #[error(transparent)]
     Runtime(#[from] OrtError),
     #[error(transparent)]
-    OutOfMemory(#[from] OutOfMemory),
+    OutOfMemory(#[from] ArenaExhausted),
     #[error(transparent)]
     Tensor(#[from] TensorError),
     #[error("{0}")]

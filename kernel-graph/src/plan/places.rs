@@ -1,17 +1,17 @@
 //! Sizes and offsets of buffers.
 
 use crate::bounds::bounded;
-use crate::buffers::{Known, Role};
+use crate::buffers::{BufferDefinition, Role};
 use crate::check::{Checked, KernelGraph};
-use crate::error::PlanError;
+use crate::error::RunPlanError;
 use crate::limits::STEPS_MAX;
 use std::collections::BTreeMap;
-use weir_graph::{Block, pack};
+use weir_graph::{PlannedBlock, pack};
 use weir_types::Shape;
 
 /// Repetition of a launch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Turn {
+pub(super) struct LaunchRepetition {
     /// Index of the launch in the topological order.
     pub(super) at: usize,
     /// Index of the repetition, starting at 0.
@@ -20,17 +20,20 @@ pub(super) struct Turn {
 }
 
 /// Binds the dimension names of the inputs to the sizes of `shapes`.
-pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeMap<String, u32>, PlanError> {
+pub(super) fn dimensions(
+    graph: &KernelGraph,
+    shapes: &[Shape],
+) -> Result<BTreeMap<String, u32>, RunPlanError> {
     let inputs = &graph.document().inputs;
     if inputs.len() != shapes.len() {
-        return Err(PlanError::Inputs { expected: inputs.len(), found: shapes.len() });
+        return Err(RunPlanError::Inputs { expected: inputs.len(), found: shapes.len() });
     }
     let mut dimensions = BTreeMap::new();
     for (input, shape) in inputs.iter().zip(shapes) {
         let wrong = || {
             let sizes: Vec<_> = input.shape.iter().map(ToString::to_string).collect();
             let expected = format!("{}[{}]", input.datatype, sizes.join(", "));
-            PlanError::InputShape { input: input.name.clone(), expected, found: shape.clone() }
+            RunPlanError::InputShape { input: input.name.clone(), expected, found: shape.clone() }
         };
         if input.shape.len() != shape.dimensions().len() {
             return Err(wrong());
@@ -41,7 +44,7 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
                 if first != *found {
                     let name = name.to_owned();
                     let input = input.name.clone();
-                    return Err(PlanError::Contradiction { name, first, second: *found, input });
+                    return Err(RunPlanError::Contradiction { name, first, second: *found, input });
                 }
             } else if size.as_number() != Some(i128::from(*found)) {
                 return Err(wrong());
@@ -52,22 +55,22 @@ pub(super) fn dimensions(graph: &KernelGraph, shapes: &[Shape]) -> Result<BTreeM
 }
 
 /// Returns the number of repetitions of a launch.
-pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i128, PlanError> {
+pub(super) fn times(checked: &Checked, dimensions: &BTreeMap<String, u32>) -> Result<i128, RunPlanError> {
     let Some(repeat) = &checked.launch.repeat else { return Ok(1) };
     let place = || format!("launch {:?}", checked.launch.name);
     bounded(&place, "repeat.times", &repeat.times, dimensions, 1, STEPS_MAX as i128)
 }
 
 /// Shape and size in bytes of each buffer.
-pub(super) struct Sizes(Vec<(Shape, u64)>);
+pub(super) struct BufferSizes(Vec<(Shape, u64)>);
 
-impl Sizes {
+impl BufferSizes {
     pub(super) fn new(
         graph: &KernelGraph,
         dimensions: &BTreeMap<String, u32>,
         bytes_max: u64,
-    ) -> Result<Self, PlanError> {
-        let size = |buffer: &Known| {
+    ) -> Result<Self, RunPlanError> {
+        let size = |buffer: &BufferDefinition| {
             let place = || format!("buffer {:?}", buffer.name);
             let sizes = buffer
                 .shape
@@ -75,7 +78,7 @@ impl Sizes {
                 .map(|size| bounded(&place, "a dimension", size, dimensions, 0, i128::from(u32::MAX)));
             let sizes: Vec<i128> = sizes.collect::<Result<_, _>>()?;
             let shape: Vec<u32> = sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect();
-            let too_large = || PlanError::BufferSize {
+            let too_large = || RunPlanError::BufferSize {
                 buffer: buffer.name.clone(),
                 dimensions: sizes.clone(),
                 datatype: buffer.datatype,
@@ -83,7 +86,7 @@ impl Sizes {
             let shape = Shape::new(&shape).map_err(|_| too_large())?;
             let bytes = shape.element_count().checked_mul(buffer.element_bytes).ok_or_else(too_large)?;
             if bytes > bytes_max {
-                return Err(PlanError::Memory { needed_bytes: bytes, bytes_max });
+                return Err(RunPlanError::Memory { needed_bytes: bytes, bytes_max });
             }
             Ok((shape, bytes))
         };
@@ -100,7 +103,7 @@ impl Sizes {
 }
 
 /// Offsets of all buffers in the arena.
-pub(super) struct Places {
+pub(super) struct ArenaOffsets {
     /// Size of the arena in bytes.
     pub(super) bytes: u64,
     offsets: Vec<u64>,
@@ -109,14 +112,14 @@ pub(super) struct Places {
     others: BTreeMap<(usize, usize), u64>,
 }
 
-impl Places {
+impl ArenaOffsets {
     pub(super) fn new(
         graph: &KernelGraph,
-        sizes: &Sizes,
+        sizes: &BufferSizes,
         dimensions: &BTreeMap<String, u32>,
-    ) -> Result<Self, PlanError> {
+    ) -> Result<Self, RunPlanError> {
         let end = graph.launches.len();
-        let block = |number: usize, first, last| Block {
+        let block = |number: usize, first, last| PlannedBlock {
             bytes: usize::try_from(sizes.bytes(number)).unwrap_or(usize::MAX),
             first,
             last,
@@ -145,7 +148,7 @@ impl Places {
                         graph.buffers.all.get(number).map(|buffer| buffer.name.clone()).unwrap_or_default()
                     };
                     let launch = launch.launch.name.clone();
-                    return Err(PlanError::FeedSize { launch, from: name(*from), to: name(*to) });
+                    return Err(RunPlanError::FeedSize { launch, from: name(*from), to: name(*to) });
                 }
                 of.push((Some(at), *from));
                 blocks.push(block(*from, at, at));
@@ -173,7 +176,11 @@ impl Places {
 
     /// Returns the offset at which a repetition writes a buffer. The last repetition writes to the
     /// buffer's own region.
-    pub(super) fn written(&self, number: usize, Turn { at, turn, times }: Turn) -> u64 {
+    pub(super) fn written(
+        &self,
+        number: usize,
+        LaunchRepetition { at, turn, times }: LaunchRepetition,
+    ) -> u64 {
         let own = self.offset(number);
         let is_other = (times - 1 - turn) % 2 == 1;
         if is_other { self.others.get(&(at, number)).copied().unwrap_or(own) } else { own }
@@ -181,10 +188,12 @@ impl Places {
 
     /// Returns the offset at which a repetition reads a buffer. After the first repetition, a fed
     /// buffer is read from the region that the previous repetition wrote.
-    pub(super) fn read(&self, checked: &Checked, number: usize, turn: Turn) -> u64 {
+    pub(super) fn read(&self, checked: &Checked, number: usize, turn: LaunchRepetition) -> u64 {
         let from = checked.feed.iter().find(|(_, to)| *to == number);
         match from {
-            Some((from, _)) if turn.turn > 0 => self.written(*from, Turn { turn: turn.turn - 1, ..turn }),
+            Some((from, _)) if turn.turn > 0 => {
+                self.written(*from, LaunchRepetition { turn: turn.turn - 1, ..turn })
+            }
             _ => self.offset(number),
         }
     }

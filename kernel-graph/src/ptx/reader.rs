@@ -1,7 +1,7 @@
 //! Parser of PTX directives.
 
 use super::tokens::{Token, tokens};
-use super::{Entry, PARAMETERS_MAX, Parameter, PtxError};
+use super::{PARAMETERS_MAX, Parameter, PtxError, PtxKernel};
 
 /// Parser that consumes directives in order.
 pub(super) struct Reader<'a> {
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Parses the name, parameters and performance directives after `.entry`, up to the body.
-    pub(super) fn entry(&mut self) -> Result<Entry, PtxError> {
+    pub(super) fn entry(&mut self) -> Result<PtxKernel, PtxError> {
         let name = self.word().to_owned();
         if !name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || matches!(c, '_' | '$')) {
             return Err(self.malformed(format!("{name:?} is no name of a kernel")));
@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         let mut threads_max: Option<u64> = None;
         loop {
             match self.peek() {
-                "{" => return Ok(Entry { name, parameters, threads_max }),
+                "{" => return Ok(PtxKernel { name, parameters, threads_max }),
                 ".maxntid" | ".reqntid" => {
                     self.next();
                     let mut threads = self.number()?;

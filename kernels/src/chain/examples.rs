@@ -1,11 +1,11 @@
 //! Example programs that compare compiled chains with the interpreter.
 
 use super::Chain;
-use crate::{Operands, Precision, Target, plan};
+use crate::{KernelTarget, Operands, Precision, plan};
 use std::sync::Arc;
 use weir_graph::{
-    Activation, Binary, Elementwise, Graph, Instruction, Lane, Node, Op, Port, Program, Scalar, Source,
-    TensorType, TypeError, Unary, Value, ValueId, row_major,
+    Activation, Binary, Elementwise, ElementwiseProgram, Graph, GraphNode, GraphPort, GraphValue,
+    Instruction, NumberType, Op, Scalar, TensorType, TypeError, Unary, ValueId, ValueSource, row_major,
 };
 use weir_types::ElementType::{self, Bf16, Bool, Fp16, Fp32, Fp64, Int8, Int32, Int64, Uint8};
 
@@ -58,38 +58,38 @@ impl Example {
                 for unary in unaries {
                     code.extend([Load(0), U(*unary), B(Binary::Add)]);
                 }
-                examples.push(Self::new(Lane::Float, code, &[Fp32], Fp32, packed));
+                examples.push(Self::new(NumberType::Float, code, &[Fp32], Fp32, packed));
             }
             for binaries in BINARIES.chunks(7) {
-                examples.push(Self::new(Lane::Float, folded(binaries), &[Fp32, Fp32], Fp32, packed));
+                examples.push(Self::new(NumberType::Float, folded(binaries), &[Fp32, Fp32], Fp32, packed));
             }
             for (place, from) in TYPES.into_iter().enumerate() {
                 let to = TYPES.get((place + 4) % TYPES.len()).copied().unwrap_or(Fp32);
                 let code =
                     vec![Load(0), Load(1), B(Binary::Mul), Constant(Scalar::Float(0.3)), B(Binary::Add)];
-                examples.push(Self::new(Lane::Float, code, &[from, Fp32], to, packed));
+                examples.push(Self::new(NumberType::Float, code, &[from, Fp32], to, packed));
             }
         }
         let choice = vec![Load(0), Load(1), B(Binary::Less), Load(2), Constant(Scalar::Float(-0.0)), Where];
-        examples.push(Self::new(Lane::Float, choice, &[Fp32, Fp16, Bf16], Fp32, true));
+        examples.push(Self::new(NumberType::Float, choice, &[Fp32, Fp16, Bf16], Fp32, true));
         let mut deep: Vec<_> = (0..8).map(Load).collect();
         deep.extend([B(Binary::Mul), B(Binary::Sub), B(Binary::Mul), B(Binary::Add), B(Binary::Mul)]);
         deep.extend([B(Binary::Add), B(Binary::Div)]);
-        examples.push(Self::new(Lane::Float, deep, &[Fp32; 8], Fp32, true));
+        examples.push(Self::new(NumberType::Float, deep, &[Fp32; 8], Fp32, true));
 
         let mut code = vec![Load(0)];
         let casts = [Int64, Int32, Uint8, Int8, Bool].map(Unary::Cast);
         for unary in [Unary::Neg, Unary::Abs, Unary::Sign, Unary::Not].into_iter().chain(casts) {
             code.extend([Load(0), U(unary), B(Binary::Sub)]);
         }
-        examples.push(Self::new(Lane::Integer, code, &[Int64], Int64, false));
+        examples.push(Self::new(NumberType::Integer, code, &[Int64], Int64, false));
         for binaries in BINARIES.chunks(7) {
-            examples.push(Self::new(Lane::Integer, folded(binaries), &[Int64, Int64], Int64, false));
+            examples.push(Self::new(NumberType::Integer, folded(binaries), &[Int64, Int64], Int64, false));
         }
         for (place, from) in TYPES.into_iter().enumerate() {
             let to = TYPES.get((place + 5) % TYPES.len()).copied().unwrap_or(Int64);
             let code = vec![Load(0), Constant(Scalar::Integer(1)), Load(1), Where];
-            examples.push(Self::new(Lane::Integer, code, &[from, Int32], to, false));
+            examples.push(Self::new(NumberType::Integer, code, &[from, Int32], to, false));
         }
         examples
     }
@@ -113,7 +113,7 @@ impl Example {
             first.last_mut().into_iter().for_each(|stride| *stride = 1);
         }
         let op = Elementwise {
-            program: Program { lane: Lane::Float, instructions: code },
+            program: ElementwiseProgram { lane: NumberType::Float, instructions: code },
             dims: dims.to_vec(),
             strides,
         };
@@ -121,7 +121,7 @@ impl Example {
     }
 
     fn new(
-        lane: Lane,
+        lane: NumberType,
         instructions: Vec<Instruction>,
         inputs: &[ElementType],
         output: ElementType,
@@ -130,7 +130,7 @@ impl Example {
         // Not a multiple of the elements that a thread processes at once.
         let dims: &[usize] = if packed { &[331] } else { &[7, 43] };
         let op = Elementwise {
-            program: Program { lane, instructions },
+            program: ElementwiseProgram { lane, instructions },
             dims: dims.to_vec(),
             strides: vec![row_major(dims); inputs.len()],
         };
@@ -144,7 +144,8 @@ impl Example {
         let tensors: Vec<_> = graph.values.iter().map(|value| Some(&value.tensor)).collect();
         let (output, inputs) = tensors.split_last()?;
         let operands = Operands { inputs, outputs: &[*output] };
-        let plan = plan(&Op::Elementwise(self.op.clone()), operands, Precision::Fp32, &Target::H200).ok()?;
+        let plan =
+            plan(&Op::Elementwise(self.op.clone()), operands, Precision::Fp32, &KernelTarget::H200).ok()?;
         plan.launches.into_iter().next()?.chain
     }
 
@@ -154,16 +155,16 @@ impl Example {
         let mut add = |element_type, source| {
             let value = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
             let tensor = TensorType::new(element_type, self.op.dims.clone())?;
-            graph.values.push(Value { name: format!("v{}", value.0), tensor, source });
+            graph.values.push(GraphValue { name: format!("v{}", value.0), tensor, source });
             Ok(value)
         };
         let inputs =
-            self.inputs.iter().map(|from| add(*from, Source::Input)).collect::<Result<Vec<_>, _>>()?;
-        let output = add(self.output, Source::Node { node: 0, output: 0 })?;
-        let port = |value: &ValueId| Port { name: format!("v{}", value.0), value: *value };
+            self.inputs.iter().map(|from| add(*from, ValueSource::Input)).collect::<Result<Vec<_>, _>>()?;
+        let output = add(self.output, ValueSource::Node { node: 0, output: 0 })?;
+        let port = |value: &ValueId| GraphPort { name: format!("v{}", value.0), value: *value };
         graph.inputs = inputs.iter().map(port).collect();
         graph.outputs = vec![port(&output)];
-        graph.nodes = vec![Node {
+        graph.nodes = vec![GraphNode {
             name: "example".to_owned(),
             op: Op::Elementwise(self.op.clone()),
             inputs: inputs.into_iter().map(Some).collect(),

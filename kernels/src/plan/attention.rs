@@ -1,10 +1,10 @@
 //! Attention.
 
 use super::limits::{all_there, blocks, size, stride};
-use super::{Operands, Plan, float_name, has_elements, same_type};
-use crate::Module;
+use super::{LaunchPlan, Operands, float_name, has_elements, same_type};
+use crate::KernelModule;
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 use weir_graph::{Attention, HEAD_DIM_MAX, Heads, TensorType};
 
 /// Queries and keys per block, and threads per block: `attention.cu`.
@@ -12,7 +12,7 @@ const QUERIES: u32 = 32;
 const KEYS: u32 = 32;
 const THREADS: u32 = 128;
 
-pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let output = operands.output()?;
     let name = float_name(output.element_type())?;
     has_elements(Some(output), op.batch * op.q_len * op.heads * op.head_dim, "output")?;
@@ -32,7 +32,7 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
         fields = distances.iter().try_fold(fields, |fields, at| Ok::<_, String>(fields.i64(stride(*at)?)))?;
     }
     if output.elements() == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     for at in mask_strides(op, mask)? {
         fields = fields.i64(stride(at)?);
@@ -47,17 +47,21 @@ pub(super) fn plan(op: &Attention, operands: Operands<'_>) -> Result<Plan, Strin
     let dim = (op.head_dim as u32).next_power_of_two().max(32);
     let shared_floats = (QUERIES + 2 * KEYS) * (dim + 4) + QUERIES * (KEYS + 1);
     let products = op.batch * op.heads * op.q_len * op.kv_len * op.head_dim;
-    let mask_at =
-        if mask.is_some() { Argument::Address(Slot::Input(Attention::MASK)) } else { Argument::Null };
-    let sides = [Attention::Q, Attention::K, Attention::V].map(|place| Argument::Address(Slot::Input(place)));
-    let arguments = [Argument::Address(Slot::Output(0))].into_iter().chain(sides);
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Attention, name: format!("attention_{name}_{dim}") },
+    let mask_at = if mask.is_some() {
+        Argument::Address(OperandBuffer::Input(Attention::MASK))
+    } else {
+        Argument::Null
+    };
+    let sides = [Attention::Q, Attention::K, Attention::V]
+        .map(|place| Argument::Address(OperandBuffer::Input(place)));
+    let arguments = [Argument::Address(OperandBuffer::Output(0))].into_iter().chain(sides);
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel { module: KernelModule::Attention, name: format!("attention_{name}_{dim}") },
         grid: [(op.q_len as u32).div_ceil(QUERIES), op.heads as u32, blocks("sequences", op.batch)?],
         block: [THREADS, 1, 1],
         shared_bytes: shared_floats * 4,
         arguments: arguments.chain([mask_at, Argument::Bytes(fields.bytes())]).collect(),
-        cost: Cost { flops: 4 * products as u64, bytes: operands.bytes() },
+        cost: LaunchCost { flops: 4 * products as u64, bytes: operands.bytes() },
         chain: None,
     }))
 }

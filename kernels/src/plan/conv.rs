@@ -1,13 +1,13 @@
 //! Two-dimensional convolutions.
 
-use super::epilogue::{Output, vector_type};
+use super::epilogue::{EpilogueOutput, vector_type};
 use super::limits::{BLOCKS_MAX, blocks, product, size};
 use super::matmul::finish;
-use super::tile::{Choice, Problem, Units};
-use super::{Operands, Plan, float_bytes, float_name, has_elements, same_type};
+use super::tile::{TileChoice, TileProblem, Units};
+use super::{LaunchPlan, Operands, float_bytes, float_name, has_elements, same_type};
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Module, Precision, Target};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{KernelModule, KernelTarget, Precision};
 use weir_graph::{Conv, TensorType};
 use weir_types::ElementType;
 
@@ -18,17 +18,17 @@ const GROUP_CHANNELS_MIN: u32 = 8;
 /// Threads per block of the direct kernel, which computes each output separately.
 const DIRECT_THREADS: u32 = 128;
 
-const OUTPUT: Argument<Slot> = Argument::Address(Slot::Output(0));
+const OUTPUT: Argument<OperandBuffer> = Argument::Address(OperandBuffer::Output(0));
 
 pub(super) fn plan(
     op: &Conv,
     operands: Operands<'_>,
     precision: Precision,
-    target: &Target,
-) -> Result<Plan, String> {
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let conv = Convolution::new(op, operands)?;
     if operands.output()?.elements() == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     let shape = &conv.shape;
     if shape.groups > 1 && shape.m < GROUP_CHANNELS_MIN {
@@ -40,12 +40,12 @@ pub(super) fn plan(
 
 /// Convolution whose operands have matching types and sizes.
 struct Convolution<'a> {
-    shape: Shape<'a>,
+    shape: ConvShape<'a>,
     element_type: ElementType,
     /// Part of the kernels' names for the type of the floats.
     type_name: &'static str,
     operands: Operands<'a>,
-    cost: Cost,
+    cost: LaunchCost,
 }
 
 impl<'a> Convolution<'a> {
@@ -60,23 +60,23 @@ impl<'a> Convolution<'a> {
             same_type(tensor, element_type, what)?;
         }
         let vectors = [Conv::BIAS, Conv::SCALE, Conv::SHIFT].map(|place| operands.input(place));
-        let shape = Shape::new(op, x, w, output, vector_type(&vectors)?)?;
+        let shape = ConvShape::new(op, x, w, output, vector_type(&vectors)?)?;
         for vector in vectors {
             has_elements(vector, shape.groups as usize * shape.m as usize, "vector")?;
         }
         has_elements(residual, output.elements(), "residual")?;
         let flops = 2 * output.elements() as u64 * u64::from(shape.k);
-        let cost = Cost { flops, bytes: operands.bytes() };
+        let cost = LaunchCost { flops, bytes: operands.bytes() };
         Ok(Self { shape, element_type, type_name, operands, cost })
     }
 
     /// Plan the kernel that computes each output separately.
-    fn direct(&self) -> Result<Plan, String> {
+    fn direct(&self) -> Result<LaunchPlan, String> {
         let Self { shape, type_name, cost, .. } = self;
         let channels = blocks("output channels", shape.groups as usize * shape.m as usize)?;
         let fields = Argument::Bytes(shape.fields(shape.k, 1, 4).bytes());
-        Ok(Plan::from_launch(Launch {
-            kernel: Kernel { module: Module::Conv, name: format!("conv_direct_{type_name}") },
+        Ok(LaunchPlan::from_launch(Launch {
+            kernel: Kernel { module: KernelModule::Conv, name: format!("conv_direct_{type_name}") },
             grid: [shape.out_pixels.div_ceil(DIRECT_THREADS), channels, shape.images.min(BLOCKS_MAX)],
             block: [DIRECT_THREADS, 1, 1],
             shared_bytes: 0,
@@ -87,24 +87,25 @@ impl<'a> Convolution<'a> {
     }
 
     /// Plan a product of the filters with the windows of the images, in tiles.
-    fn tiled(&self, units: Units, target: &Target) -> Result<Plan, String> {
+    fn tiled(&self, units: Units, target: &KernelTarget) -> Result<LaunchPlan, String> {
         let Self { shape, element_type, type_name, cost, .. } = self;
         let element_bytes = float_bytes(*element_type);
-        let problem = Problem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
+        let problem =
+            TileProblem { m: shape.m, n: shape.n, k: shape.k, z: shape.groups, element_bytes, units };
         let choice = problem
             .choose(units.tiles(element_bytes), target)
             .ok_or("on a device with too little shared memory")?;
-        let Choice { tile, k_part, parts } = choice;
+        let TileChoice { tile, k_part, parts } = choice;
         let module = match units {
-            Units::Plain => Module::Conv,
-            Units::Tensor => Module::ConvTensor,
+            Units::Plain => KernelModule::Conv,
+            Units::Tensor => KernelModule::ConvTensor,
         };
         let tiles_m = shape.m.div_ceil(tile.m);
         let grid_x =
             tiles_m.checked_mul(shape.n.div_ceil(tile.n)).ok_or("with too many pixels and channels")?;
         let way = if shape.is_pointwise() { "pointwise" } else { "gathered" };
         let math_name = units.kernel_name(*element_type)?;
-        let sums = if parts > 1 { Argument::Address(Slot::Workspace) } else { Argument::Null };
+        let sums = if parts > 1 { Argument::Address(OperandBuffer::Workspace) } else { Argument::Null };
         let fields = Argument::Bytes(shape.fields(k_part, tiles_m, element_bytes).bytes());
         let mut launches = vec![Launch {
             kernel: Kernel { module, name: format!("conv_{way}_{math_name}_{}", tile.name) },
@@ -119,21 +120,21 @@ impl<'a> Convolution<'a> {
             let buffers = [OUTPUT].into_iter().chain(self.epilogue_buffers());
             launches.push(finish(type_name, buffers, &problem, &choice, &shape.output(), target));
         }
-        Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+        Ok(LaunchPlan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
     }
 
     /// The output, images and filters, and the operands of the epilogue.
-    fn buffers(&self) -> impl Iterator<Item = Argument<Slot>> {
+    fn buffers(&self) -> impl Iterator<Item = Argument<OperandBuffer>> {
         [OUTPUT, self.buffer(Conv::X), self.buffer(Conv::W)].into_iter().chain(self.epilogue_buffers())
     }
 
-    fn epilogue_buffers(&self) -> [Argument<Slot>; 4] {
+    fn epilogue_buffers(&self) -> [Argument<OperandBuffer>; 4] {
         [Conv::BIAS, Conv::SCALE, Conv::SHIFT, Conv::RESIDUAL].map(|place| self.buffer(place))
     }
 
-    fn buffer(&self, place: usize) -> Argument<Slot> {
+    fn buffer(&self, place: usize) -> Argument<OperandBuffer> {
         match self.operands.input(place) {
-            Some(_) => Argument::Address(Slot::Input(place)),
+            Some(_) => Argument::Address(OperandBuffer::Input(place)),
             None => Argument::Null,
         }
     }
@@ -141,7 +142,7 @@ impl<'a> Convolution<'a> {
 
 /// `ConvShape` in `conv.cuh`.
 #[derive(Debug)]
-struct Shape<'a> {
+struct ConvShape<'a> {
     op: &'a Conv,
     images: u32,
     groups: u32,
@@ -159,7 +160,7 @@ struct Shape<'a> {
     vector_type: u32,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> ConvShape<'a> {
     fn new(
         op: &'a Conv,
         x: &TensorType,
@@ -251,9 +252,9 @@ impl<'a> Shape<'a> {
             .fields(&self.output().fields())
     }
 
-    fn output(&self) -> Output {
+    fn output(&self) -> EpilogueOutput {
         let group_outputs = u64::from(self.m) * u64::from(self.out_pixels);
-        Output {
+        EpilogueOutput {
             z_stride: group_outputs,
             image_stride: group_outputs * u64::from(self.groups),
             m: self.m,

@@ -3,18 +3,18 @@
 mod window;
 
 use super::limits::{BLOCKS_MAX, product, walk};
-use super::{Operands, Plan};
+use super::{LaunchPlan, Operands};
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Module, Target};
-use weir_graph::{Copy, DIMS_MAX, Part, Scalar, TensorType};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{KernelModule, KernelTarget};
+use weir_graph::{Copy, CopyPart, DIMS_MAX, Scalar, TensorType};
 use weir_types::ElementType;
-use window::{Transposition, Window};
+use window::{CopyWindow, Transposition};
 
 /// Threads per block.
 const THREADS: u32 = 256;
 
-pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &KernelTarget) -> Result<LaunchPlan, String> {
     let output = operands.output()?;
     let mut launches = Vec::with_capacity(op.parts.len() + 1);
     if let Some(scalar) = op.fill {
@@ -27,49 +27,54 @@ pub(super) fn plan(op: &Copy, operands: Operands<'_>, target: &Target) -> Result
         }
         launches.extend(copy(part, input, output, target)?);
     }
-    Ok(Plan { launches, workspace_bytes: 0 })
+    Ok(LaunchPlan { launches, workspace_bytes: 0 })
 }
 
 /// Fill the output with `scalar`.
-pub(super) fn fill(scalar: Scalar, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn fill(
+    scalar: Scalar,
+    operands: Operands<'_>,
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let output = operands.output()?;
     let bytes = element_bytes(output)?;
     let count = product("elements", &[output.elements()])? as u64;
     if count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Copy, name: format!("fill_{bytes}") },
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel { module: KernelModule::Copy, name: format!("fill_{bytes}") },
         grid: walk(count, THREADS, target),
         block: [THREADS, 1, 1],
         shared_bytes: 0,
         arguments: vec![
-            Argument::Address(Slot::Output(0)),
+            Argument::Address(OperandBuffer::Output(0)),
             Argument::U64(count),
             Argument::U64(bits(scalar, output.element_type())?),
         ],
-        cost: Cost { flops: 0, bytes: output.bytes() as u64 },
+        cost: LaunchCost { flops: 0, bytes: output.bytes() as u64 },
         chain: None,
     }))
 }
 
 fn copy(
-    part: &Part,
+    part: &CopyPart,
     input: &TensorType,
     output: &TensorType,
-    target: &Target,
-) -> Result<Option<Launch<Slot>>, String> {
+    target: &KernelTarget,
+) -> Result<Option<Launch<OperandBuffer>>, String> {
     let count = product("elements", &part.dims)? as u64;
     if count == 0 {
         return Ok(None);
     }
     let bytes = element_bytes(output)?;
-    let window = Window::from_part(part)?;
+    let window = CopyWindow::from_part(part)?;
     window.check(input.elements(), output.elements())?;
-    let cost = Cost { flops: 0, bytes: 2 * count * bytes };
-    let buffers = [Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(part.input))];
+    let cost = LaunchCost { flops: 0, bytes: 2 * count * bytes };
+    let buffers =
+        [Argument::Address(OperandBuffer::Output(0)), Argument::Address(OperandBuffer::Input(part.input))];
     let launch = |name: String, grid, block, fields: Fields| Launch {
-        kernel: Kernel { module: Module::Copy, name },
+        kernel: Kernel { module: KernelModule::Copy, name },
         grid,
         block,
         shared_bytes: 0,

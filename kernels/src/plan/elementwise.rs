@@ -1,26 +1,30 @@
 //! Elementwise expressions.
 
 mod registers;
-pub(crate) use registers::Step;
+pub(crate) use registers::RegisterInstruction;
 
 use super::limits::{all_there, product, size, stride, walk};
-use super::{Operands, Plan, type_code};
+use super::{LaunchPlan, Operands, type_code};
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Chain, Module, Target};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{Chain, KernelModule, KernelTarget};
 use registers::Registers;
-use weir_graph::{DIMS_MAX, Elementwise, INPUTS_MAX, INSTRUCTIONS_MAX, Lane};
+use weir_graph::{DIMS_MAX, Elementwise, INPUTS_MAX, INSTRUCTIONS_MAX, NumberType};
 
 /// Threads per block.
 const THREADS: u32 = 128;
 /// Neighbours that a thread processes at once where possible.
 const LANES: u32 = 4;
 
-pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn plan(
+    op: &Elementwise,
+    operands: Operands<'_>,
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let output = operands.output()?;
     let count = product("elements", &op.dims)?;
     if count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     op.program.check(op.strides.len()).map_err(|why| format!("whose program {why}"))?;
     if op.dims.len() > DIMS_MAX
@@ -35,11 +39,11 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
         all_there(0, along, operands.needed(operand)?.elements())?;
     }
     let registers = Registers::from_program(&op.program, op.strides.len());
-    let packed = op.program.lane == Lane::Float && is_packed(op);
+    let packed = op.program.lane == NumberType::Float && is_packed(op);
     let (name, lane_bytes, lanes) = match op.program.lane {
-        Lane::Float if packed => ("elementwise_packed", 4 * LANES, LANES),
-        Lane::Float => ("elementwise_float", 4, 1),
-        Lane::Integer => ("elementwise_integer", 8, 1),
+        NumberType::Float if packed => ("elementwise_packed", 4 * LANES, LANES),
+        NumberType::Float => ("elementwise_float", 4, 1),
+        NumberType::Integer => ("elementwise_integer", 8, 1),
     };
     let input_types =
         (0..op.strides.len()).map(|operand| type_code(operands.needed(operand)?.element_type()));
@@ -69,16 +73,20 @@ pub(super) fn plan(op: &Elementwise, operands: Operands<'_>, target: &Target) ->
         .u32(output_type);
 
     let inputs = (0..INPUTS_MAX).map(|operand| {
-        if operand < op.strides.len() { Argument::Address(Slot::Input(operand)) } else { Argument::Null }
+        if operand < op.strides.len() {
+            Argument::Address(OperandBuffer::Input(operand))
+        } else {
+            Argument::Null
+        }
     });
-    let arguments = std::iter::once(Argument::Address(Slot::Output(0))).chain(inputs);
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Elementwise, name: name.to_owned() },
+    let arguments = std::iter::once(Argument::Address(OperandBuffer::Output(0))).chain(inputs);
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel { module: KernelModule::Elementwise, name: name.to_owned() },
         grid: walk(count as u64, THREADS * lanes, target),
         block: [THREADS, 1, 1],
         shared_bytes: registers.count * THREADS * lane_bytes,
         arguments: arguments.chain([Argument::Bytes(fields.bytes())]).collect(),
-        cost: Cost { flops: (registers.code.len() * count) as u64, bytes: operands.bytes() },
+        cost: LaunchCost { flops: (registers.code.len() * count) as u64, bytes: operands.bytes() },
         chain: Some(
             Chain { lane: op.program.lane, packed, code: registers.code, input_types, output_type }.into(),
         ),

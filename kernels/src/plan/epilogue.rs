@@ -1,14 +1,14 @@
-//! Epilogue of a product, applied before its sums are stored: `Output` and `Activation` in the
-//! kernels.
+//! Epilogue of a product, applied before its sums are stored: `EpilogueOutput` and `Activation` in
+//! the kernels.
 
 use super::type_code;
 use crate::fields::Fields;
 use weir_graph::{Activation, TensorType};
 use weir_types::ElementType;
 
-/// Destination and epilogue of the sums: `Output` in `epilogue.cuh`.
+/// Destination and epilogue of the sums: `EpilogueOutput` in `epilogue.cuh`.
 #[derive(Debug, Clone)]
-pub(super) struct Output {
+pub(super) struct EpilogueOutput {
     pub(super) z_stride: u64,
     pub(super) image_stride: u64,
     pub(super) m: u32,
@@ -21,7 +21,7 @@ pub(super) struct Output {
     pub(super) activation: Option<Activation>,
 }
 
-impl Output {
+impl EpilogueOutput {
     pub(super) fn fields(&self) -> Fields {
         let (kind, alpha, beta) = activation_code(self.activation);
         Fields::default()

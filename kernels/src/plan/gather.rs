@@ -2,17 +2,21 @@
 
 use super::copy::element_bytes;
 use super::limits::{all_there, product, size, stride, walk};
-use super::{Operands, Plan, has_elements, same_type, type_code};
+use super::{LaunchPlan, Operands, has_elements, same_type, type_code};
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Module, Target};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{KernelModule, KernelTarget};
 use weir_graph::{DIMS_MAX, Gather, GatherElements, TensorType};
 use weir_types::ElementType;
 
 /// Threads per block.
 const THREADS: u32 = 256;
 
-pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn gather(
+    op: &Gather,
+    operands: Operands<'_>,
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let indices = operands.needed(1)?;
     let output = operands.output()?;
@@ -22,7 +26,7 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
     has_elements(Some(indices), op.count, "list of indices")?;
     has_elements(Some(x), product("elements to pick from", &[op.outer, op.axis, op.inner])?, "value")?;
     if count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     picks(op.axis)?;
     // Blocks move in the largest pieces that divide their size.
@@ -33,22 +37,22 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
     }
     let inner = block_bytes / bytes;
     let pieces = op.outer as u64 * op.count as u64 * inner;
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Gather, name: format!("gather_{bytes}") },
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel { module: KernelModule::Gather, name: format!("gather_{bytes}") },
         grid: walk(pieces, THREADS, target),
         block: [THREADS, 1, 1],
         shared_bytes: 0,
         arguments: vec![
-            Argument::Address(Slot::Output(0)),
-            Argument::Address(Slot::Input(0)),
-            Argument::Address(Slot::Input(1)),
+            Argument::Address(OperandBuffer::Output(0)),
+            Argument::Address(OperandBuffer::Input(0)),
+            Argument::Address(OperandBuffer::Input(1)),
             Argument::U32(index_code(indices)?),
             Argument::U64(pieces),
             Argument::U32(size("axis", op.axis)?),
             Argument::U32(size("index count", op.count)?),
             Argument::U32(inner as u32),
         ],
-        cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+        cost: LaunchCost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
         chain: None,
     }))
 }
@@ -56,8 +60,8 @@ pub(super) fn gather(op: &Gather, operands: Operands<'_>, target: &Target) -> Re
 pub(super) fn gather_elements(
     op: &GatherElements,
     operands: Operands<'_>,
-    target: &Target,
-) -> Result<Plan, String> {
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let indices = operands.needed(1)?;
     let output = operands.output()?;
@@ -66,7 +70,7 @@ pub(super) fn gather_elements(
     has_elements(Some(output), count, "output")?;
     has_elements(Some(indices), count, "list of indices")?;
     if count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     picks(op.axis)?;
     if op.dims.len() > DIMS_MAX || op.strides.len() != op.dims.len() {
@@ -83,22 +87,22 @@ pub(super) fn gather_elements(
         .u32s_reversed::<DIMS_MAX>(&sizes, 1)
         .u32(sizes.len() as u32)
         .u32(size("axis", op.axis)?);
-    Ok(Plan::from_launch(Launch {
+    Ok(LaunchPlan::from_launch(Launch {
         kernel: Kernel {
-            module: Module::Gather,
+            module: KernelModule::Gather,
             name: format!("gather_elements_{}", element_bytes(output)?),
         },
         grid: walk(count as u64, THREADS, target),
         block: [THREADS, 1, 1],
         shared_bytes: 0,
         arguments: vec![
-            Argument::Address(Slot::Output(0)),
-            Argument::Address(Slot::Input(0)),
-            Argument::Address(Slot::Input(1)),
+            Argument::Address(OperandBuffer::Output(0)),
+            Argument::Address(OperandBuffer::Input(0)),
+            Argument::Address(OperandBuffer::Input(1)),
             Argument::U32(index_code(indices)?),
             Argument::Bytes(fields.bytes()),
         ],
-        cost: Cost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
+        cost: LaunchCost { flops: 0, bytes: 2 * output.bytes() as u64 + indices.bytes() as u64 },
         chain: None,
     }))
 }

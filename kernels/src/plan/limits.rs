@@ -1,6 +1,6 @@
 //! Limits of a launch, and conversions to the number types of kernels.
 
-use crate::Target;
+use crate::KernelTarget;
 
 /// Largest number of blocks in the second and third directions of a grid.
 pub(super) const BLOCKS_MAX: u32 = 65_535;
@@ -57,7 +57,7 @@ pub(super) fn all_there(
 
 /// Grid for threads that loop over `count` elements, with `per_block` of them per block and
 /// iteration.
-pub(super) fn walk(count: u64, per_block: u32, target: &Target) -> [u32; 3] {
+pub(super) fn walk(count: u64, per_block: u32, target: &KernelTarget) -> [u32; 3] {
     let most = u64::from(target.multiprocessors.max(1)) * BLOCKS_PER_MULTIPROCESSOR;
     let blocks = count.div_ceil(u64::from(per_block)).clamp(1, most);
     [u32::try_from(blocks).unwrap_or(u32::MAX), 1, 1]
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn loop_grid_is_limited_by_multiprocessors() {
-        assert_eq!(walk(1, 256, &Target::H200), [1, 1, 1]);
-        assert_eq!(walk(1 << 40, 256, &Target::H200), [132 * 32, 1, 1]);
+        assert_eq!(walk(1, 256, &KernelTarget::H200), [1, 1, 1]);
+        assert_eq!(walk(1 << 40, 256, &KernelTarget::H200), [132 * 32, 1, 1]);
     }
 }

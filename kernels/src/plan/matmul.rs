@@ -2,13 +2,13 @@
 
 mod shape;
 
-use super::epilogue::{Output, vector_type};
+use super::epilogue::{EpilogueOutput, vector_type};
 use super::limits::{all_there, blocks, size, walk};
-use super::tile::{Choice, MEDIUM, Problem, Units};
-use super::{Operands, Plan, float_bytes, float_name, has_elements, same_type};
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Module, Precision, Target};
-use shape::{BATCH_DIMS_MAX, Shape};
+use super::tile::{MEDIUM, TileChoice, TileProblem, Units};
+use super::{LaunchPlan, Operands, float_bytes, float_name, has_elements, same_type};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{KernelModule, KernelTarget, Precision};
+use shape::{BATCH_DIMS_MAX, GemmShape};
 use weir_graph::{BiasAxis, MatMul, Matrix};
 use weir_types::ElementType;
 
@@ -23,13 +23,13 @@ pub(super) fn plan(
     op: &MatMul,
     operands: Operands<'_>,
     precision: Precision,
-    target: &Target,
-) -> Result<Plan, String> {
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let op = &op.flattened();
     let elements = op.batch.iter().product::<usize>() * op.m * op.n;
     check_operands(op, operands, elements)?;
     if elements == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     check_matrices(op, operands)?;
     let product = Product::new(op, operands, elements)?;
@@ -68,13 +68,13 @@ fn check_matrices(op: &MatMul, operands: Operands<'_>) -> Result<(), String> {
 
 /// Product whose operands have matching types and sizes.
 struct Product<'a> {
-    shape: Shape<'a>,
+    shape: GemmShape<'a>,
     /// Number of matrices.
     z: u32,
     element_type: ElementType,
     /// Part of the kernels' names for the type of the floats.
     type_name: &'static str,
-    cost: Cost,
+    cost: LaunchCost,
     has_bias: bool,
     has_residual: bool,
 }
@@ -89,22 +89,22 @@ impl<'a> Product<'a> {
         let z = blocks("matrices", op.batch.iter().product())?;
         let element_bytes = float_bytes(element_type);
         Ok(Self {
-            shape: Shape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? },
+            shape: GemmShape { op, m, n, k, element_bytes, vector_type: vector_type(&[bias])? },
             z,
             element_type,
             type_name: float_name(element_type)?,
-            cost: Cost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() },
+            cost: LaunchCost { flops: 2 * elements as u64 * op.k as u64, bytes: operands.bytes() },
             has_bias: bias.is_some(),
             has_residual: operands.input(MatMul::RESIDUAL).is_some(),
         })
     }
 
     /// Plan the kernel for few rows.
-    fn few_rows(&self) -> Plan {
+    fn few_rows(&self) -> LaunchPlan {
         let Self { shape, z, type_name, cost, .. } = self;
         let fields = Argument::Bytes(shape.fields(shape.k, 1).bytes());
-        Plan::from_launch(Launch {
-            kernel: Kernel { module: Module::Gemm, name: format!("gemv_{type_name}") },
+        LaunchPlan::from_launch(Launch {
+            kernel: Kernel { module: KernelModule::Gemm, name: format!("gemv_{type_name}") },
             grid: [shape.n.div_ceil(FEW_ROWS_THREADS / 32), 1, *z],
             block: [FEW_ROWS_THREADS, 1, 1],
             shared_bytes: 0,
@@ -115,18 +115,18 @@ impl<'a> Product<'a> {
     }
 
     /// Plan the kernels that compute the product in tiles.
-    fn tiled(&self, units: Units, target: &Target) -> Result<Plan, String> {
+    fn tiled(&self, units: Units, target: &KernelTarget) -> Result<LaunchPlan, String> {
         let &Self { ref shape, z, element_type, type_name, cost, .. } = self;
-        let &Shape { op, m, n, k, element_bytes, .. } = shape;
+        let &GemmShape { op, m, n, k, element_bytes, .. } = shape;
         let tiles = if op.a.transposed { &[MEDIUM] } else { units.tiles(element_bytes) };
-        let problem = Problem { m, n, k, z, element_bytes, units };
+        let problem = TileProblem { m, n, k, z, element_bytes, units };
         let choice = problem.choose(tiles, target).ok_or("on a device with too little shared memory")?;
-        let Choice { tile, k_part, parts } = choice;
+        let TileChoice { tile, k_part, parts } = choice;
         let letter = |transposed| if transposed { 't' } else { 'n' };
         let layout = format!("{}{}", letter(op.a.transposed), letter(op.b.transposed));
         let module = match units {
-            Units::Plain => Module::Gemm,
-            Units::Tensor => Module::GemmTensor,
+            Units::Plain => KernelModule::Gemm,
+            Units::Tensor => KernelModule::GemmTensor,
         };
         let math_name = units.kernel_name(element_type)?;
         let tiles_m = m.div_ceil(tile.m);
@@ -136,7 +136,7 @@ impl<'a> Product<'a> {
         } else {
             tile.shared_bytes(element_bytes, op.b.transposed)
         };
-        let sums = address(Slot::Workspace, parts > 1);
+        let sums = address(OperandBuffer::Workspace, parts > 1);
         let fields = Argument::Bytes(shape.fields(k_part, tiles_m).bytes());
         let mut launches = vec![Launch {
             kernel: Kernel { module, name: format!("gemm_{layout}_{math_name}_{}", tile.name) },
@@ -152,22 +152,22 @@ impl<'a> Product<'a> {
             let buffers = [to, bias, Argument::Null, Argument::Null, residual].into_iter();
             launches.push(finish(type_name, buffers, &problem, &choice, &shape.output(), target));
         }
-        Ok(Plan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+        Ok(LaunchPlan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
     }
 
     /// The output, the factors, the bias and the residual.
-    fn buffers(&self) -> [Argument<Slot>; 5] {
+    fn buffers(&self) -> [Argument<OperandBuffer>; 5] {
         [
-            Argument::Address(Slot::Output(0)),
-            Argument::Address(Slot::Input(MatMul::A)),
-            Argument::Address(Slot::Input(MatMul::B)),
-            address(Slot::Input(MatMul::BIAS), self.has_bias),
-            address(Slot::Input(MatMul::RESIDUAL), self.has_residual),
+            Argument::Address(OperandBuffer::Output(0)),
+            Argument::Address(OperandBuffer::Input(MatMul::A)),
+            Argument::Address(OperandBuffer::Input(MatMul::B)),
+            address(OperandBuffer::Input(MatMul::BIAS), self.has_bias),
+            address(OperandBuffer::Input(MatMul::RESIDUAL), self.has_residual),
         ]
     }
 }
 
-fn address(slot: Slot, is_present: bool) -> Argument<Slot> {
+fn address(slot: OperandBuffer, is_present: bool) -> Argument<OperandBuffer> {
     if is_present { Argument::Address(slot) } else { Argument::Null }
 }
 
@@ -175,26 +175,26 @@ fn address(slot: Slot, is_present: bool) -> Argument<Slot> {
 /// residual.
 pub(super) fn finish(
     name: &str,
-    buffers: impl Iterator<Item = Argument<Slot>>,
-    problem: &Problem,
-    choice: &Choice,
-    output: &Output,
-    target: &Target,
-) -> Launch<Slot> {
+    buffers: impl Iterator<Item = Argument<OperandBuffer>>,
+    problem: &TileProblem,
+    choice: &TileChoice,
+    output: &EpilogueOutput,
+    target: &KernelTarget,
+) -> Launch<OperandBuffer> {
     let rest = [
-        Argument::Address(Slot::Workspace),
+        Argument::Address(OperandBuffer::Workspace),
         Argument::U32(choice.parts),
         Argument::U32(problem.z),
         Argument::Bytes(output.fields().bytes()),
     ];
     Launch {
-        kernel: Kernel { module: Module::Gemm, name: format!("gemm_finish_{name}") },
+        kernel: Kernel { module: KernelModule::Gemm, name: format!("gemm_finish_{name}") },
         grid: walk(problem.outputs(), FINISH_THREADS, target),
         block: [FINISH_THREADS, 1, 1],
         shared_bytes: 0,
         arguments: buffers.chain(rest).collect(),
         // Its work is counted as part of the product.
-        cost: Cost::default(),
+        cost: LaunchCost::default(),
         chain: None,
     }
 }

@@ -2,17 +2,17 @@
 
 use super::limits::{all_there, product, size, stride};
 use super::rows::Rows;
-use super::{Operands, Plan, float_name, has_elements, same_type};
-use crate::Module;
+use super::{LaunchPlan, Operands, float_name, has_elements, same_type};
+use crate::KernelModule;
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 use weir_graph::{DIMS_MAX, LayerNorm, Mask, Softmax, TensorType};
 
 /// Longest row that is kept in shared memory between passes: 48 KiB, less the kernel's static
 /// shared memory.
 const KEPT_COLS_MAX: u32 = 12_000;
 
-pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(Softmax::X)?;
     let output = operands.output()?;
     let name = float_name(x.element_type())?;
@@ -23,15 +23,16 @@ pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, Stri
     has_elements(Some(output), x.elements(), "output")?;
     let rows = Rows::new(x, op.rows, op.cols)?;
     let (mask_at, shape) = match (mask, &op.mask) {
-        (Some(mask), Some(shape)) => {
-            (Argument::Address(Slot::Input(Softmax::MASK)), mask_fields(shape, mask, op.rows, op.cols)?)
-        }
+        (Some(mask), Some(shape)) => (
+            Argument::Address(OperandBuffer::Input(Softmax::MASK)),
+            mask_fields(shape, mask, op.rows, op.cols)?,
+        ),
         (None, None) => (Argument::Null, mask_fields_none()),
         _ => return Err("with a mask of which either the values or the place is not there".to_owned()),
     };
     let arguments = vec![
-        Argument::Address(Slot::Output(0)),
-        Argument::Address(Slot::Input(Softmax::X)),
+        Argument::Address(OperandBuffer::Output(0)),
+        Argument::Address(OperandBuffer::Input(Softmax::X)),
         mask_at,
         Argument::U32(rows.count),
         Argument::U32(rows.cols),
@@ -39,11 +40,11 @@ pub(super) fn softmax(op: &Softmax, operands: Operands<'_>) -> Result<Plan, Stri
         Argument::U32(u32::from(op.log)),
         Argument::Bytes(shape.bytes()),
     ];
-    let cost = Cost { flops: 5 * x.elements() as u64, bytes: operands.bytes() };
-    Ok(rows.plan(Module::Normalise, format!("softmax_{name}"), arguments, 0, cost))
+    let cost = LaunchCost { flops: 5 * x.elements() as u64, bytes: operands.bytes() };
+    Ok(rows.plan(KernelModule::Normalise, format!("softmax_{name}"), arguments, 0, cost))
 }
 
-pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(LayerNorm::X)?;
     let output = operands.output()?;
     let name = float_name(x.element_type())?;
@@ -59,29 +60,29 @@ pub(super) fn layer_norm(op: &LayerNorm, operands: Operands<'_>) -> Result<Plan,
     }
     let rows = Rows::new(x, op.rows, op.cols)?;
     if rows.count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     let kept = rows.cols <= KEPT_COLS_MAX;
     let address = |slot, there: bool| if there { Argument::Address(slot) } else { Argument::Null };
     let arguments = vec![
-        Argument::Address(Slot::Output(LayerNorm::Y)),
-        address(Slot::Output(LayerNorm::SUM), sums.is_some()),
-        Argument::Address(Slot::Input(LayerNorm::X)),
-        address(Slot::Input(LayerNorm::RESIDUAL), residual.is_some()),
-        address(Slot::Input(LayerNorm::GAMMA), vectors[0].is_some()),
-        address(Slot::Input(LayerNorm::BETA), vectors[1].is_some()),
+        Argument::Address(OperandBuffer::Output(LayerNorm::Y)),
+        address(OperandBuffer::Output(LayerNorm::SUM), sums.is_some()),
+        Argument::Address(OperandBuffer::Input(LayerNorm::X)),
+        address(OperandBuffer::Input(LayerNorm::RESIDUAL), residual.is_some()),
+        address(OperandBuffer::Input(LayerNorm::GAMMA), vectors[0].is_some()),
+        address(OperandBuffer::Input(LayerNorm::BETA), vectors[1].is_some()),
         Argument::U32(super::epilogue::vector_type(&vectors)?),
         Argument::U32(rows.cols),
         Argument::F32(op.epsilon),
         Argument::U32(u32::from(kept)),
     ];
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Normalise, name: format!("layer_norm_{name}") },
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel { module: KernelModule::Normalise, name: format!("layer_norm_{name}") },
         grid: [rows.count, 1, 1],
         block: [rows.threads(), 1, 1],
         shared_bytes: if kept { rows.cols * 4 } else { 0 },
         arguments,
-        cost: Cost { flops: 8 * x.elements() as u64, bytes: operands.bytes() },
+        cost: LaunchCost { flops: 8 * x.elements() as u64, bytes: operands.bytes() },
         chain: None,
     }))
 }

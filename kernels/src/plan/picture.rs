@@ -1,16 +1,20 @@
 //! Image operations: pooling, local response normalisation, resizing.
 
 use super::limits::{product, size, walk};
-use super::{Operands, Plan, float_name, has_elements, same_type};
+use super::{LaunchPlan, Operands, float_name, has_elements, same_type};
 use crate::fields::Fields;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
-use crate::{Module, Target};
-use weir_graph::{Coordinates, Lrn, Nearest, Pool, PoolKind, Resize, ResizeMode, TensorType};
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
+use crate::{KernelModule, KernelTarget};
+use weir_graph::{Coordinates, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode, TensorType};
 
 /// Threads per block.
 const THREADS: u32 = 256;
 
-pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn pool(
+    op: &Pooling,
+    operands: Operands<'_>,
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let pictures = Pictures::from_operands(operands)?;
     let kind = match op.kind {
         PoolKind::Max => 0,
@@ -36,12 +40,16 @@ pub(super) fn pool(op: &Pool, operands: Operands<'_>, target: &Target) -> Result
     pictures.launch(
         "pool",
         vec![Argument::Bytes(fields.bytes())],
-        Cost { flops, bytes: operands.bytes() },
+        LaunchCost { flops, bytes: operands.bytes() },
         target,
     )
 }
 
-pub(super) fn resize(op: &Resize, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn resize(
+    op: &Resize,
+    operands: Operands<'_>,
+    target: &KernelTarget,
+) -> Result<LaunchPlan, String> {
     let pictures = Pictures::from_operands(operands)?;
     if pictures.count > 0 && (pictures.height == 0 || pictures.width == 0) {
         return Err("of pictures without pixels".to_owned());
@@ -63,11 +71,12 @@ pub(super) fn resize(op: &Resize, operands: Operands<'_>, target: &Target) -> Re
     };
     let [scale_h, scale_w] = op.scales;
     let fields = pictures.fields().f32(scale_h).f32(scale_w).u32(coordinates).u32(nearest).u32(linear);
-    let cost = Cost { flops: pictures.count * if linear == 1 { 16 } else { 4 }, bytes: operands.bytes() };
+    let cost =
+        LaunchCost { flops: pictures.count * if linear == 1 { 16 } else { 4 }, bytes: operands.bytes() };
     pictures.launch("resize", vec![Argument::Bytes(fields.bytes())], cost, target)
 }
 
-pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<Plan, String> {
+pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &KernelTarget) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let output = operands.output()?;
     same_type(Some(x), output.element_type(), "picture")?;
@@ -75,19 +84,22 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<P
     let [_, channels, pixels @ ..] = x.dims() else { return Err(format!("of {x}, which has no channels")) };
     let count = product("elements", x.dims())? as u64;
     if count == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     if op.size == 0 {
         return Err("over no channels".to_owned());
     }
-    Ok(Plan::from_launch(Launch {
-        kernel: Kernel { module: Module::Picture, name: format!("lrn_{}", float_name(x.element_type())?) },
+    Ok(LaunchPlan::from_launch(Launch {
+        kernel: Kernel {
+            module: KernelModule::Picture,
+            name: format!("lrn_{}", float_name(x.element_type())?),
+        },
         grid: walk(count, THREADS, target),
         block: [THREADS, 1, 1],
         shared_bytes: 0,
         arguments: vec![
-            Argument::Address(Slot::Output(0)),
-            Argument::Address(Slot::Input(0)),
+            Argument::Address(OperandBuffer::Output(0)),
+            Argument::Address(OperandBuffer::Input(0)),
             Argument::U64(count),
             Argument::U32(size("channel count", *channels)?),
             Argument::U32(size("picture", product("pixels", pixels)?)?),
@@ -96,7 +108,7 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &Target) -> Result<P
             Argument::F32(op.beta),
             Argument::F32(op.bias),
         ],
-        cost: Cost { flops: count * (2 * op.size as u64 + 8), bytes: operands.bytes() },
+        cost: LaunchCost { flops: count * (2 * op.size as u64 + 8), bytes: operands.bytes() },
         chain: None,
     }))
 }
@@ -148,16 +160,17 @@ impl Pictures {
     fn launch(
         &self,
         what: &str,
-        rest: Vec<Argument<Slot>>,
-        cost: Cost,
-        target: &Target,
-    ) -> Result<Plan, String> {
+        rest: Vec<Argument<OperandBuffer>>,
+        cost: LaunchCost,
+        target: &KernelTarget,
+    ) -> Result<LaunchPlan, String> {
         if self.count == 0 {
-            return Ok(Plan::default());
+            return Ok(LaunchPlan::default());
         }
-        let buffers = [Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(0))];
-        Ok(Plan::from_launch(Launch {
-            kernel: Kernel { module: Module::Picture, name: format!("{what}_{}", self.name) },
+        let buffers =
+            [Argument::Address(OperandBuffer::Output(0)), Argument::Address(OperandBuffer::Input(0))];
+        Ok(LaunchPlan::from_launch(Launch {
+            kernel: Kernel { module: KernelModule::Picture, name: format!("{what}_{}", self.name) },
             grid: walk(self.count, THREADS, target),
             block: [THREADS, 1, 1],
             shared_bytes: 0,

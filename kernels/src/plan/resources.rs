@@ -4,7 +4,7 @@
 //! `cargo xtask kernels --check` compares the table with NVIDIA's assembler.
 
 use super::tile::{Tile, Units};
-use crate::Module;
+use crate::KernelModule;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Families of devices with PTX.
@@ -19,7 +19,7 @@ const SHARED_BYTES: u32 = 48 << 10;
 /// One kernel on one architecture.
 #[derive(Debug)]
 struct Row {
-    module: Module,
+    module: KernelModule,
     kernel: String,
     architecture: u32,
     registers: u32,
@@ -42,7 +42,7 @@ fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     for line in lines {
         let cells: Vec<_> = line.split('\t').collect();
-        let module = Module::ALL.into_iter().find(|module| module.name() == cells[0]).unwrap();
+        let module = KernelModule::ALL.into_iter().find(|module| module.name() == cells[0]).unwrap();
         for (architecture, cell) in architectures.iter().zip(&cells[2..]) {
             if *cell == "-" {
                 continue;
@@ -58,16 +58,16 @@ fn rows() -> Vec<Row> {
 }
 
 /// Kernels of all modules by family of devices.
-struct Compiled(BTreeMap<(Module, u32), BTreeMap<String, Bounds>>);
+struct Compiled(BTreeMap<(KernelModule, u32), BTreeMap<String, Bounds>>);
 
 impl Compiled {
     fn new() -> Self {
-        let pairs = FAMILIES.into_iter().flat_map(|family| Module::ALL.map(|module| (module, family)));
+        let pairs = FAMILIES.into_iter().flat_map(|family| KernelModule::ALL.map(|module| (module, family)));
         Self(pairs.map(|(module, family)| ((module, family), entries(module, family))).collect())
     }
 
     /// Kernels of a module that an architecture runs.
-    fn kernels(&self, module: Module, architecture: u32) -> &BTreeMap<String, Bounds> {
+    fn kernels(&self, module: KernelModule, architecture: u32) -> &BTreeMap<String, Bounds> {
         let family = FAMILIES.into_iter().rfind(|family| *family <= architecture).unwrap();
         &self.0[&(module, family)]
     }
@@ -78,7 +78,7 @@ impl Compiled {
 }
 
 /// Kernels in the PTX of a module.
-fn entries(module: Module, family: u32) -> BTreeMap<String, Bounds> {
+fn entries(module: KernelModule, family: u32) -> BTreeMap<String, Bounds> {
     let ptx = module.ptx(family).unwrap_or_default();
     let number_after = |text: &str, word: &str| -> Option<u32> {
         let rest = text.split_once(word)?.1.trim_start();
@@ -118,7 +118,7 @@ fn table_lists_every_kernel_of_every_architecture() {
     let architectures: BTreeSet<u32> = rows.iter().map(|row| row.architecture).collect();
     assert_eq!(architectures.into_iter().collect::<Vec<_>>(), [75, 80, 86, 89, 90, 100, 120]);
     for architecture in [75, 80, 86, 89, 90, 100, 120] {
-        for module in Module::ALL {
+        for module in KernelModule::ALL {
             let mine = rows.iter().filter(|row| row.module == module && row.architecture == architecture);
             let listed: Vec<_> = mine.map(|row| row.kernel.clone()).collect();
             let kernels: Vec<_> = compiled.kernels(module, architecture).keys().cloned().collect();

@@ -1,9 +1,9 @@
 //! Operations on rows of a matrix: reductions, selection, cumulative sums.
 
 use super::limits::{product, size};
-use super::{Operands, Plan, float_name, has_elements, same_type, type_code};
-use crate::Module;
-use crate::launch::{Argument, Cost, Kernel, Launch, Slot};
+use super::{LaunchPlan, Operands, float_name, has_elements, same_type, type_code};
+use crate::KernelModule;
+use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 use weir_graph::{ArgReduce, CumSum, Reduce, ReduceKind, TensorType, TopK};
 use weir_types::ElementType;
 
@@ -14,7 +14,7 @@ const WARPS: u32 = 4;
 /// Largest number of elements to select from a row, since each takes a pass.
 const TAKEN_MAX: usize = 1_024;
 
-pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
@@ -31,7 +31,8 @@ pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String
         ReduceKind::SumSquares => 7,
     };
     let sizes = [Argument::U32(rows.count), Argument::U32(rows.cols), Argument::U32(kind)];
-    let buffers = vec![Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(0))];
+    let buffers =
+        vec![Argument::Address(OperandBuffer::Output(0)), Argument::Address(OperandBuffer::Input(0))];
     let (name, arguments) = match float_name(x.element_type()) {
         Ok(name) => (format!("reduce_{name}"), buffers.into_iter().chain(sizes).collect()),
         Err(_) => {
@@ -39,22 +40,25 @@ pub(super) fn reduce(op: &Reduce, operands: Operands<'_>) -> Result<Plan, String
             ("reduce_integer".to_owned(), buffers.into_iter().chain([code]).chain(sizes).collect())
         }
     };
-    let cost = Cost { flops: x.elements() as u64, bytes: operands.bytes() };
-    Ok(rows.plan(Module::Reduce, name, arguments, 0, cost))
+    let cost = LaunchCost { flops: x.elements() as u64, bytes: operands.bytes() };
+    Ok(rows.plan(KernelModule::Reduce, name, arguments, 0, cost))
 }
 
-pub(super) fn arg_reduce(op: &ArgReduce, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn arg_reduce(op: &ArgReduce, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let output = operands.output()?;
     same_type(Some(output), ElementType::Int64, "output")?;
     has_elements(Some(output), op.rows, "output")?;
     let rows = Rows::new(x, op.rows, op.cols)?;
-    let arguments =
-        vec![Argument::Null, Argument::Address(Slot::Output(0)), Argument::Address(Slot::Input(0))];
+    let arguments = vec![
+        Argument::Null,
+        Argument::Address(OperandBuffer::Output(0)),
+        Argument::Address(OperandBuffer::Input(0)),
+    ];
     select(&rows, x, arguments, 1, op.largest, op.last, operands)
 }
 
-pub(super) fn top_k(op: &TopK, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn top_k(op: &TopK, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let values = operands.output()?;
     let places = operands.outputs.get(1).copied().flatten().ok_or("without its second output")?;
@@ -67,22 +71,23 @@ pub(super) fn top_k(op: &TopK, operands: Operands<'_>) -> Result<Plan, String> {
     has_elements(Some(values), taken, "output")?;
     has_elements(Some(places), taken, "second output")?;
     if op.k == 0 {
-        return Ok(Plan::default());
+        return Ok(LaunchPlan::default());
     }
     let rows = Rows::new(x, op.rows, op.cols)?;
-    let buffers = [Slot::Output(0), Slot::Output(1), Slot::Input(0)].map(Argument::Address);
+    let buffers =
+        [OperandBuffer::Output(0), OperandBuffer::Output(1), OperandBuffer::Input(0)].map(Argument::Address);
     select(&rows, x, buffers.to_vec(), op.k, op.largest, false, operands)
 }
 
 fn select(
     rows: &Rows,
     x: &TensorType,
-    mut arguments: Vec<Argument<Slot>>,
+    mut arguments: Vec<Argument<OperandBuffer>>,
     k: usize,
     largest: bool,
     last: bool,
     operands: Operands<'_>,
-) -> Result<Plan, String> {
+) -> Result<LaunchPlan, String> {
     let (name, code) = lane(x)?;
     arguments.extend([
         Argument::U32(code),
@@ -92,11 +97,11 @@ fn select(
         Argument::U32(u32::from(largest)),
         Argument::U32(u32::from(last)),
     ]);
-    let cost = Cost { flops: (x.elements() * k) as u64, bytes: operands.bytes() };
-    Ok(rows.plan(Module::Reduce, format!("select_{name}"), arguments, 0, cost))
+    let cost = LaunchCost { flops: (x.elements() * k) as u64, bytes: operands.bytes() };
+    Ok(rows.plan(KernelModule::Reduce, format!("select_{name}"), arguments, 0, cost))
 }
 
-pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<Plan, String> {
+pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<LaunchPlan, String> {
     let x = operands.needed(0)?;
     let output = operands.output()?;
     same_type(Some(x), output.element_type(), "value")?;
@@ -104,17 +109,17 @@ pub(super) fn cum_sum(op: &CumSum, operands: Operands<'_>) -> Result<Plan, Strin
     let rows = Rows::new(x, op.rows, op.cols)?;
     let (name, code) = lane(x)?;
     let arguments = vec![
-        Argument::Address(Slot::Output(0)),
-        Argument::Address(Slot::Input(0)),
+        Argument::Address(OperandBuffer::Output(0)),
+        Argument::Address(OperandBuffer::Input(0)),
         Argument::U32(code),
         Argument::U32(rows.count),
         Argument::U32(rows.cols),
         Argument::U32(u32::from(op.exclusive)),
         Argument::U32(u32::from(op.reverse)),
     ];
-    let cost = Cost { flops: x.elements() as u64, bytes: operands.bytes() };
+    let cost = LaunchCost { flops: x.elements() as u64, bytes: operands.bytes() };
     let by_warps = Rows { cols: rows.cols.min(WARP_COLS_MAX), ..rows };
-    Ok(by_warps.plan(Module::Reduce, format!("cumsum_{name}"), arguments, 0, cost))
+    Ok(by_warps.plan(KernelModule::Reduce, format!("cumsum_{name}"), arguments, 0, cost))
 }
 
 /// Rows of a matrix, and the assignment of threads to rows.
@@ -137,21 +142,21 @@ impl Rows {
     /// Plan a launch with one warp or one block per row.
     pub(super) fn plan(
         &self,
-        module: Module,
+        module: KernelModule,
         name: String,
-        arguments: Vec<Argument<Slot>>,
+        arguments: Vec<Argument<OperandBuffer>>,
         shared_bytes: u32,
-        cost: Cost,
-    ) -> Plan {
+        cost: LaunchCost,
+    ) -> LaunchPlan {
         if self.count == 0 {
-            return Plan::default();
+            return LaunchPlan::default();
         }
         let (grid, block) = if self.cols <= WARP_COLS_MAX {
             ([self.count.div_ceil(WARPS), 1, 1], [32, WARPS, 1])
         } else {
             ([self.count, 1, 1], [self.threads(), 1, 1])
         };
-        Plan::from_launch(Launch {
+        LaunchPlan::from_launch(Launch {
             kernel: Kernel { module, name },
             grid,
             block,

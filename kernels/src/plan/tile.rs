@@ -7,7 +7,7 @@
 //! deterministic.
 
 use super::float_name;
-use crate::{Precision, Target};
+use crate::{KernelTarget, Precision};
 use weir_types::ElementType;
 
 /// Arithmetic units of a block.
@@ -43,7 +43,7 @@ const SMALL: Tile =
 
 /// A product to compute, once for each of `z` matrices or groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Problem {
+pub(super) struct TileProblem {
     pub(super) m: u32,
     pub(super) n: u32,
     pub(super) k: u32,
@@ -54,7 +54,7 @@ pub(super) struct Problem {
 
 /// Chosen tile and split of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct TileChoice {
     pub(super) tile: Tile,
     /// Length of k per block, a multiple of the tile's step; `parts` of them cover k.
     pub(super) k_part: u32,
@@ -77,7 +77,7 @@ const BYTES_PER_CLOCK: u64 = 16;
 
 impl Units {
     /// Choose the units for products of floats of `element_bytes`.
-    pub(super) fn choose(element_bytes: u32, precision: Precision, target: &Target) -> Self {
+    pub(super) fn choose(element_bytes: u32, precision: Precision, target: &KernelTarget) -> Self {
         let may_use_tensor = precision != Precision::Fp32 || element_bytes == 2;
         if target.has_tensor_units() && may_use_tensor { Self::Tensor } else { Self::Plain }
     }
@@ -101,9 +101,9 @@ impl Units {
     }
 }
 
-impl Problem {
+impl TileProblem {
     /// Choose the fastest tile and split for this device.
-    pub(super) fn choose(&self, tiles: &[Tile], target: &Target) -> Option<Choice> {
+    pub(super) fn choose(&self, tiles: &[Tile], target: &KernelTarget) -> Option<TileChoice> {
         let fitting = tiles
             .iter()
             .filter(|tile| tile.shared_bytes(self.element_bytes, true) <= target.shared_bytes_max);
@@ -112,11 +112,11 @@ impl Problem {
     }
 
     /// Split k into this many parts, if each part has work and the sums fit the workspace.
-    fn split(&self, tile: Tile, parts: u32) -> Option<Choice> {
+    fn split(&self, tile: Tile, parts: u32) -> Option<TileChoice> {
         let step = tile.k(self.element_bytes);
         let steps = self.k.div_ceil(step).max(1);
         let steps_part = steps.div_ceil(parts);
-        let choice = Choice { tile, k_part: steps_part * step, parts };
+        let choice = TileChoice { tile, k_part: steps_part * step, parts };
         let worth_it = parts == 1
             || steps_part >= STEPS_MIN
                 && steps.div_ceil(steps_part) == parts
@@ -125,7 +125,7 @@ impl Problem {
     }
 
     /// Size of the workspace for the sums of parts.
-    pub(super) fn workspace_bytes(&self, choice: &Choice) -> u64 {
+    pub(super) fn workspace_bytes(&self, choice: &TileChoice) -> u64 {
         if choice.parts == 1 { 0 } else { self.outputs() * u64::from(choice.parts) * 4 }
     }
 
@@ -134,7 +134,7 @@ impl Problem {
         u64::from(self.m) * u64::from(self.n) * u64::from(self.z)
     }
 
-    fn clocks(&self, choice: &Choice, target: &Target) -> u64 {
+    fn clocks(&self, choice: &TileChoice, target: &KernelTarget) -> u64 {
         let tile = choice.tile;
         let multiprocessors = u64::from(target.multiprocessors.max(1));
         let tiles =
@@ -195,9 +195,9 @@ mod tests {
 
     const TILES: [Tile; 3] = [LARGE, MEDIUM, SMALL];
 
-    fn choose(m: u32, n: u32, k: u32) -> Choice {
-        let problem = Problem { m, n, k, z: 1, element_bytes: 4, units: Units::Tensor };
-        problem.choose(&TILES, &Target::H200).unwrap()
+    fn choose(m: u32, n: u32, k: u32) -> TileChoice {
+        let problem = TileProblem { m, n, k, z: 1, element_bytes: 4, units: Units::Tensor };
+        problem.choose(&TILES, &KernelTarget::H200).unwrap()
     }
 
     #[test]
@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn tile_over_shared_memory_limit_is_not_chosen() {
-        let small = Target { shared_bytes_max: 48 << 10, ..Target::H200 };
-        let problem = Problem { m: 4096, n: 4096, k: 64, z: 1, element_bytes: 4, units: Units::Plain };
+        let small = KernelTarget { shared_bytes_max: 48 << 10, ..KernelTarget::H200 };
+        let problem = TileProblem { m: 4096, n: 4096, k: 64, z: 1, element_bytes: 4, units: Units::Plain };
         assert_eq!(problem.choose(&TILES, &small).unwrap().tile.name, "medium");
     }
 
@@ -237,13 +237,13 @@ mod tests {
             halves in any::<bool>(),
             multiprocessors in 1_u32..200,
         ) {
-            let problem = Problem { m, n, k, z, element_bytes: if halves { 2 } else { 4 }, units: Units::Tensor };
-            let choice = problem.choose(&TILES, &Target { multiprocessors, ..Target::H200 }).unwrap();
+            let problem = TileProblem { m, n, k, z, element_bytes: if halves { 2 } else { 4 }, units: Units::Tensor };
+            let choice = problem.choose(&TILES, &KernelTarget { multiprocessors, ..KernelTarget::H200 }).unwrap();
             prop_assert!(choice.k_part * (choice.parts - 1) < k && choice.k_part * choice.parts >= k);
             // Parts begin where aligned lines allow reads of 16 bytes.
             prop_assert_eq!(choice.k_part % (16 / problem.element_bytes), 0);
             prop_assert!(choice.parts <= PARTS_MAX && problem.workspace_bytes(&choice) <= WORKSPACE_BYTES_MAX);
-            prop_assert!(choice.tile.shared_bytes(problem.element_bytes, true) <= Target::H200.shared_bytes_max);
+            prop_assert!(choice.tile.shared_bytes(problem.element_bytes, true) <= KernelTarget::H200.shared_bytes_max);
         }
     }
 }

@@ -3,9 +3,9 @@
 use crate::Emulator;
 use anyhow::{Context as _, Result, bail, ensure};
 use parking_lot::Mutex;
-use weir_graph::reference::{self, Data, Tensor};
-use weir_graph::{Graph, Node, Op, Port, Source, TensorType, Value, ValueId};
-use weir_kernels::{Launch, Operands, Plan, Precision, Slot, Target, plan};
+use weir_graph::reference::{self, ReferenceData, ReferenceTensor};
+use weir_graph::{Graph, GraphNode, GraphPort, GraphValue, Op, TensorType, ValueId, ValueSource};
+use weir_kernels::{KernelTarget, Launch, LaunchPlan, OperandBuffer, Operands, Precision, plan};
 
 /// Thread orders: forwards, backwards, and two shuffled ones.
 const ORDERS: [u32; 4] = [0, 1, 2, 7];
@@ -49,17 +49,17 @@ impl Tolerance {
 
 /// An operation with its operands and outputs.
 #[derive(Debug, Clone)]
-pub struct Case {
+pub struct KernelCase {
     /// The operation.
     pub op: Op,
     /// The operands.
-    pub inputs: Vec<Option<Tensor>>,
+    pub inputs: Vec<Option<ReferenceTensor>>,
     /// Types of the outputs.
     pub outputs: Vec<Option<TensorType>>,
     /// Precision of the plan.
     pub precision: Precision,
     /// Device of the plan.
-    pub target: Target,
+    pub target: KernelTarget,
     /// Tolerance of the results.
     pub tolerance: Tolerance,
 }
@@ -69,8 +69,8 @@ pub struct Case {
 ///
 /// # Errors
 /// If results differ, or the emulator reports an error.
-pub fn check(case: &Case) -> Result<Plan> {
-    let types: Vec<_> = case.inputs.iter().map(|input| input.as_ref().map(Tensor::tensor)).collect();
+pub fn check(case: &KernelCase) -> Result<LaunchPlan> {
+    let types: Vec<_> = case.inputs.iter().map(|input| input.as_ref().map(ReferenceTensor::tensor)).collect();
     let outputs: Vec<_> = case.outputs.iter().map(Option::as_ref).collect();
     let operands = Operands { inputs: &types, outputs: &outputs };
     let plan = plan(&case.op, operands, case.precision, &case.target)?;
@@ -87,13 +87,13 @@ pub fn check(case: &Case) -> Result<Plan> {
     Ok(plan)
 }
 
-fn names(plan: &Plan) -> Vec<&str> {
+fn names(plan: &LaunchPlan) -> Vec<&str> {
     plan.launches.iter().map(|launch| launch.kernel.name.as_str()).collect()
 }
 
 /// Check the limits of CUDA's programming guide for compute capability 7.5 to 9.0, and of the
 /// device.
-fn within_limits<B>(launch: &Launch<B>, target: &Target) -> Result<()> {
+fn within_limits<B>(launch: &Launch<B>, target: &KernelTarget) -> Result<()> {
     let [grid_x, grid_y, grid_z] = launch.grid;
     let [block_x, block_y, block_z] = launch.block;
     ensure!(grid_x <= i32::MAX as u32 && grid_y.max(grid_z) <= 65_535, "grid {:?}", launch.grid);
@@ -111,49 +111,61 @@ fn within_limits<B>(launch: &Launch<B>, target: &Target) -> Result<()> {
     Ok(())
 }
 
-fn reference(case: &Case) -> Result<Vec<Option<Tensor>>> {
+fn reference(case: &KernelCase) -> Result<Vec<Option<ReferenceTensor>>> {
     let mut graph = Graph::default();
-    let mut add = |tensor: &TensorType, source: Source| {
-        graph.values.push(Value { name: String::new(), tensor: tensor.clone(), source });
+    let mut add = |tensor: &TensorType, source: ValueSource| {
+        graph.values.push(GraphValue { name: String::new(), tensor: tensor.clone(), source });
         ValueId(graph.values.len() as u32 - 1)
     };
     let given: Vec<_> = case
         .inputs
         .iter()
-        .map(|input| input.as_ref().map(|input| add(input.tensor(), Source::Input)))
+        .map(|input| input.as_ref().map(|input| add(input.tensor(), ValueSource::Input)))
         .collect();
     let made: Vec<_> = case
         .outputs
         .iter()
         .enumerate()
         .map(|(output, tensor)| {
-            tensor.as_ref().map(|tensor| add(tensor, Source::Node { node: 0, output: output as u32 }))
+            tensor.as_ref().map(|tensor| add(tensor, ValueSource::Node { node: 0, output: output as u32 }))
         })
         .collect();
-    let port = |id: &ValueId| Port { name: String::new(), value: *id };
+    let port = |id: &ValueId| GraphPort { name: String::new(), value: *id };
     graph.inputs = given.iter().flatten().map(port).collect();
     graph.outputs = made.iter().flatten().map(port).collect();
-    graph.nodes =
-        vec![Node { name: "node".to_owned(), op: case.op.clone(), inputs: given, outputs: made.clone() }];
+    graph.nodes = vec![GraphNode {
+        name: "node".to_owned(),
+        op: case.op.clone(),
+        inputs: given,
+        outputs: made.clone(),
+    }];
     let inputs: Vec<_> = case.inputs.iter().flatten().cloned().collect();
     let mut results = reference::run(&graph, &inputs, &|_| None)?.into_iter();
     Ok(made.iter().map(|id| id.and_then(|_| results.next())).collect())
 }
 
-fn run(case: &Case, plan: &Plan, order: u32, sanitised: bool) -> Result<Vec<Option<Tensor>>> {
+fn run(
+    case: &KernelCase,
+    plan: &LaunchPlan,
+    order: u32,
+    sanitised: bool,
+) -> Result<Vec<Option<ReferenceTensor>>> {
     // Inputs, then outputs, then the workspace; omitted buffers are empty. Unwritten outputs are
     // NaN.
-    let mut buffers: Vec<Vec<u8>> =
-        case.inputs.iter().map(|input| input.as_ref().map_or_else(Vec::new, Tensor::to_bytes)).collect();
+    let mut buffers: Vec<Vec<u8>> = case
+        .inputs
+        .iter()
+        .map(|input| input.as_ref().map_or_else(Vec::new, ReferenceTensor::to_bytes))
+        .collect();
     let first_output = buffers.len();
     buffers
         .extend(case.outputs.iter().map(|tensor| vec![0xff; tensor.as_ref().map_or(0, TensorType::bytes)]));
     let workspace = buffers.len();
     buffers.push(vec![0xff; plan.workspace_bytes as usize]);
-    let find = |slot: &Slot| match slot {
-        Slot::Input(place) => *place,
-        Slot::Output(place) => first_output + place,
-        Slot::Workspace => workspace,
+    let find = |slot: &OperandBuffer| match slot {
+        OperandBuffer::Input(place) => *place,
+        OperandBuffer::Output(place) => first_output + place,
+        OperandBuffer::Workspace => workspace,
     };
     let launches: Vec<_> = plan.launches.iter().map(|launch| launch.with_buffers(find)).collect();
     let after = with_emulator(sanitised, |emulator| emulator.run(&launches, &buffers, order))?;
@@ -164,7 +176,8 @@ fn run(case: &Case, plan: &Plan, order: u32, sanitised: bool) -> Result<Vec<Opti
         tensor
             .as_ref()
             .map(|tensor| {
-                Tensor::from_bytes(tensor.clone(), &after[first_output + place]).context("wrong size")
+                ReferenceTensor::from_bytes(tensor.clone(), &after[first_output + place])
+                    .context("wrong size")
             })
             .transpose()
     };
@@ -188,15 +201,19 @@ fn with_emulator<T>(sanitised: bool, work: impl FnOnce(&mut Emulator) -> Result<
     Ok(result)
 }
 
-fn compare(made: &Option<Tensor>, wanted: &Option<Tensor>, tolerance: Tolerance) -> Result<()> {
+fn compare(
+    made: &Option<ReferenceTensor>,
+    wanted: &Option<ReferenceTensor>,
+    tolerance: Tolerance,
+) -> Result<()> {
     let (Some(made), Some(wanted)) = (made, wanted) else { return Ok(()) };
     match (made.data(), wanted.data()) {
-        (Data::Integers(made), Data::Integers(wanted)) => {
+        (ReferenceData::Integers(made), ReferenceData::Integers(wanted)) => {
             if let Some(at) = made.iter().zip(wanted.iter()).position(|(made, wanted)| made != wanted) {
                 bail!("element {at} of {} is {}, not {}", made.len(), made[at], wanted[at]);
             }
         }
-        (Data::Floats(made), Data::Floats(wanted)) => {
+        (ReferenceData::Floats(made), ReferenceData::Floats(wanted)) => {
             let off = |(made, wanted): (&f32, &f32)| {
                 let equal = made == wanted || (made.is_nan() && wanted.is_nan());
                 let near = (made - wanted).abs() <= tolerance.absolute + tolerance.relative * wanted.abs();

@@ -9,7 +9,7 @@ mod emulator;
 pub use emulator::{Emulator, kernels};
 
 mod compare;
-pub use compare::{Case, Tolerance, check};
+pub use compare::{KernelCase, Tolerance, check};
 
 mod values;
 pub use values::Values;

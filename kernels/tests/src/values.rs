@@ -1,7 +1,7 @@
 //! Pseudo-random numbers, the same in every run.
 
 use weir_graph::TensorType;
-use weir_graph::reference::Tensor;
+use weir_graph::reference::ReferenceTensor;
 
 /// A pseudo-random number generator.
 #[derive(Debug, Clone)]
@@ -24,15 +24,15 @@ impl Values {
     }
 
     /// Floats between `low` and `high`.
-    pub fn floats(&mut self, tensor: &TensorType, low: f32, high: f32) -> Tensor {
+    pub fn floats(&mut self, tensor: &TensorType, low: f32, high: f32) -> ReferenceTensor {
         let data = (0..tensor.elements()).map(|_| low + self.unit() * (high - low)).collect();
-        Tensor::floats(tensor.clone(), data)
+        ReferenceTensor::floats(tensor.clone(), data)
     }
 
     /// Integers from `low` up to, but not including `high`.
-    pub fn integers(&mut self, tensor: &TensorType, low: i64, high: i64) -> Tensor {
+    pub fn integers(&mut self, tensor: &TensorType, low: i64, high: i64) -> ReferenceTensor {
         let span = (high - low) as f32;
         let data = (0..tensor.elements()).map(|_| low + (self.unit() * span) as i64).collect();
-        Tensor::integers(tensor.clone(), data)
+        ReferenceTensor::integers(tensor.clone(), data)
     }
 }

@@ -1,7 +1,7 @@
 //! Tests of the errors that the emulator detects.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
-use weir_kernels::{Argument, Cost, Kernel, Launch, Module};
+use weir_kernels::{Argument, Kernel, KernelModule, Launch, LaunchCost};
 use weir_kernels_tests::Emulator;
 
 const ELEMENTS: usize = 64;
@@ -9,12 +9,12 @@ const ELEMENTS: usize = 64;
 /// A launch of one block of `threads` on one or two buffers of 64 floats.
 fn launch(name: &str, threads: u32, buffers: usize) -> Launch<usize> {
     Launch {
-        kernel: Kernel { module: Module::Copy, name: name.to_owned() },
+        kernel: Kernel { module: KernelModule::Copy, name: name.to_owned() },
         grid: [1, 1, 1],
         block: [threads, 1, 1],
         shared_bytes: 0,
         arguments: (0..buffers).map(Argument::Address).collect(),
-        cost: Cost::default(),
+        cost: LaunchCost::default(),
         chain: None,
     }
 }

@@ -3,15 +3,15 @@
 //! the linkers.
 
 use super::{Route, Toolchain};
-use crate::apt::{self, Package};
+use crate::apt::{self, DebianPackage};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 /// Packages of this route.
-pub const PACKAGES: [Package; 3] = [
-    Package { name: "rustc-web", files: &[RUSTC] },
-    Package { name: "rust-web-src", files: &[STD_SOURCES] },
-    Package { name: "wasi-libc", files: &["/usr/lib/wasm32-wasi/libc.a"] },
+pub const PACKAGES: [DebianPackage; 3] = [
+    DebianPackage { name: "rustc-web", files: &[RUSTC] },
+    DebianPackage { name: "rust-web-src", files: &[STD_SOURCES] },
+    DebianPackage { name: "wasi-libc", files: &["/usr/lib/wasm32-wasi/libc.a"] },
 ];
 
 const RUSTC: &str = "/usr/bin/rustc";

@@ -1,7 +1,7 @@
 //! Standard route: `rustc` has the target's standard library next to the host's.
 
 use super::{Route, TARGET, Toolchain, ToolchainError};
-use crate::process::{self, Failure};
+use crate::process::{self, ProcessFailure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,8 +10,8 @@ pub(crate) fn sysroot(folder: &Path) -> Result<PathBuf, ToolchainError> {
     let no_rust = |source| ToolchainError::NoRust { folder: folder.display().to_string(), source };
     match process::answer(rustc(folder).args(["--print", "sysroot"])) {
         Ok(path) => Ok(path.into()),
-        Err(Failure::Start(source)) => Err(no_rust(source)),
-        Err(Failure::Exit(said)) => Err(no_rust(std::io::Error::other(said))),
+        Err(ProcessFailure::Start(source)) => Err(no_rust(source)),
+        Err(ProcessFailure::Exit(said)) => Err(no_rust(std::io::Error::other(said))),
     }
 }
 

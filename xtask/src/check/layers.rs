@@ -1,6 +1,6 @@
 //! Cycles between the modules of a crate.
 
-use super::source::Source;
+use super::source::RustFile;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules that may depend on each other in a cycle: two that are halves of one thing.
@@ -8,8 +8,8 @@ const CYCLE_MAX: usize = 2;
 
 type Dependencies = BTreeMap<String, BTreeSet<String>>;
 
-pub(super) fn check(sources: &[Source]) -> Vec<String> {
-    let mut crates: BTreeMap<&str, Vec<&Source>> = BTreeMap::new();
+pub(super) fn check(sources: &[RustFile]) -> Vec<String> {
+    let mut crates: BTreeMap<&str, Vec<&RustFile>> = BTreeMap::new();
     for source in sources.iter().filter(|source| !source.is_test()) {
         if let Some((top, _)) = source.path.split_once("/src/") {
             crates.entry(&source.path[..top.len() + 4]).or_default().push(source);
@@ -30,7 +30,7 @@ fn check_crate(root: &str, dependencies: &Dependencies) -> Option<String> {
 }
 
 /// The modules at the top of a crate, and those that each names as `crate::module`.
-fn dependencies(root: &str, sources: &[&Source]) -> Dependencies {
+fn dependencies(root: &str, sources: &[&RustFile]) -> Dependencies {
     let mut dependencies = Dependencies::new();
     for source in sources {
         let path = &source.path[root.len() + 1..];
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     fn krate(files: &[(&str, &str)]) -> Dependencies {
-        let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        let sources: Vec<RustFile> = files.iter().map(|(path, text)| RustFile::new(path, text)).collect();
         dependencies("a/src", &sources.iter().collect::<Vec<_>>())
     }
 

@@ -1,6 +1,6 @@
 //! Clauses and words that hide the noun of a comment.
 
-use super::source::Source;
+use super::source::RustFile;
 
 /// Limit on comment lines with a nominal clause, in the whole tree.
 const CLAUSES_MAX: usize = 20;
@@ -35,14 +35,14 @@ const MANNERED: [&str; 20] = [
     "senseless",
 ];
 
-pub(super) fn check(sources: &[Source]) -> Vec<String> {
+pub(super) fn check(sources: &[RustFile]) -> Vec<String> {
     let mut findings = counted(sources, "nominal clauses (\"what is ...\")", CLAUSES_MAX, has_clause);
     findings.extend(counted(sources, "words that hide the noun", MANNERED_MAX, is_mannered));
     findings
 }
 
 /// Every line that `hits`, if they are more than `max`.
-fn counted(sources: &[Source], name: &str, max: usize, hits: fn(&str) -> bool) -> Vec<String> {
+fn counted(sources: &[RustFile], name: &str, max: usize, hits: fn(&str) -> bool) -> Vec<String> {
     let comments = sources
         .iter()
         .flat_map(|source| source.comments.iter().map(move |(line, text)| (&source.path, line, text)));
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn only_more_than_the_limit_is_reported() {
-        let source = Source::new("a.rs", "// what it is\n// what it was\n");
+        let source = RustFile::new("a.rs", "// what it is\n// what it was\n");
         let sources = [source];
         assert!(counted(&sources, "clauses", 2, has_clause).is_empty());
         let findings = counted(&sources, "clauses", 1, has_clause);

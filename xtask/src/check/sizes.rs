@@ -1,6 +1,6 @@
 //! Long functions and wide structs, apart from tests.
 
-use super::source::Source;
+use super::source::RustFile;
 use std::collections::BTreeMap;
 
 /// Lines of a function, from `fn` to its last brace.
@@ -11,7 +11,7 @@ const STRUCT_FIELDS_MAX: usize = 20;
 /// Functions and structs that are larger, by `path:name`, and how large. Only ever lowered.
 const LARGER: [(&str, usize); 0] = [];
 
-pub(super) fn check(sources: &[Source]) -> Vec<String> {
+pub(super) fn check(sources: &[RustFile]) -> Vec<String> {
     let mut larger: BTreeMap<&str, usize> = LARGER.into_iter().collect();
     let mut findings = Vec::new();
     for source in sources.iter().filter(|source| !source.is_test()) {
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn functions_are_measured_from_name_to_brace() {
-        let source = Source::new(
+        let source = RustFile::new(
             "a.rs",
             "trait T { fn none(&self) -> [u8; 4]; }\nfn two(a: [u8; 2]) -> u8\nwhere\n{ if true { 1 } else { 2 }\n}\n",
         );
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn long_functions_are_reported_unless_in_tests() {
         let long = format!("fn long() {{{}}}", "\n".repeat(90));
-        let findings = check(&[Source::new("a/src/b.rs", &long)]);
+        let findings = check(&[RustFile::new("a/src/b.rs", &long)]);
         assert!(findings[0].contains("a/src/b.rs:1: long has 91 lines, at most 80"), "{findings:?}");
         // What remains are the exceptions that these sources do not need.
-        assert_eq!(check(&[Source::new("a/tests/b.rs", &long)]).len(), LARGER.len());
+        assert_eq!(check(&[RustFile::new("a/tests/b.rs", &long)]).len(), LARGER.len());
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use std::process::Command;
 
 /// A Rust file.
-pub(super) struct Source {
+pub(super) struct RustFile {
     /// From the top folder, with `/`.
     pub(super) path: String,
     /// The text with every comment, string and character literal replaced by spaces; lines are
@@ -16,7 +16,7 @@ pub(super) struct Source {
     pub(super) comments: Vec<(usize, String)>,
 }
 
-impl Source {
+impl RustFile {
     /// Every Rust file in version control but generated ones.
     pub(super) fn all(repo: &Repo) -> Result<Vec<Self>> {
         let mut git = Command::new("git");
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn comments_and_literals_become_spaces() {
         let text = "let a = \"{ \\\" }\"; // {\nlet b = r#\"}\"\"#; /* } */ let c = ('{', '\\'', b\"{\");";
-        let code = Source::new("a.rs", text).code;
+        let code = RustFile::new("a.rs", text).code;
         assert_eq!(code.len(), text.len());
         assert!(!code.contains(['{', '}', '"', '\'']), "{code}");
         assert!(code.contains("let b =") && code.contains("let c ="), "{code}");
@@ -130,12 +130,12 @@ mod tests {
     #[test]
     fn lifetimes_and_raw_names_stay() {
         let text = "fn f<'a>(x: &'a str, r#type: u8) {}";
-        assert_eq!(Source::new("a.rs", text).code, text);
+        assert_eq!(RustFile::new("a.rs", text).code, text);
     }
 
     #[test]
     fn comment_lines_are_numbered_from_one() {
-        let source = Source::new("a.rs", "fn f() {}\n    /// One.\nlet x = 1; // not a line\n");
+        let source = RustFile::new("a.rs", "fn f() {}\n    /// One.\nlet x = 1; // not a line\n");
         assert_eq!(source.comments, [(2, "/// One.".to_owned())]);
     }
 }

@@ -1,12 +1,12 @@
 //! Constructors called `of`, and several bindings in one `let`.
 
-use super::source::Source;
+use super::source::RustFile;
 
-pub(super) fn check(sources: &[Source]) -> Vec<String> {
+pub(super) fn check(sources: &[RustFile]) -> Vec<String> {
     sources.iter().flat_map(findings).collect()
 }
 
-fn findings(source: &Source) -> Vec<String> {
+fn findings(source: &RustFile) -> Vec<String> {
     let lines = source.code.lines().zip(1..);
     let finding = |(line, number): (&str, usize)| {
         let why = if has_function_of(line) {

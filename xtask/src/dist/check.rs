@@ -7,7 +7,7 @@
 use super::copy;
 use crate::process;
 use crate::setup::{report, step};
-use crate::weir::Node;
+use crate::weir::DemoNode;
 use anyhow::{Context as _, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,7 +43,7 @@ fn check(tarball: &Path, name: &str, root: &Path) -> Result<()> {
     command.arg(format!("/{name}/bin/weir")).args(["up", "--listen", "127.0.0.1:0", "--data", "/data"]);
     // PATH is only for the programs of this command line.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-    let node = Node::spawn(command)?;
+    let node = DemoNode::spawn(command)?;
     let script = folder.join("examples/digits/try.sh");
     let answer = process::answer(Command::new(&script).env("WEIR_URL", node.url()).env_remove("WEIR_TOKEN"))?;
     node.stop()?;

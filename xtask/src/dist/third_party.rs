@@ -1,5 +1,5 @@
-//! The software that a release contains: a bill of materials in CycloneDX's format, and the licences
-//! of its packages.
+//! The software that a release contains: a bill of materials in CycloneDX's format, and the
+//! licences of its packages.
 
 mod licences;
 mod metadata;
@@ -7,10 +7,10 @@ mod metadata;
 use crate::repo::Repo;
 use anyhow::{Context as _, Result};
 use licences::Licences;
-use metadata::{Package, packages};
+use metadata::{LinkedPackage, packages};
 use serde_json::{Value, json};
 use std::path::Path;
-use weir_provision::OnnxRuntime;
+use weir_provision::OnnxRuntimeRelease;
 
 /// File name of the licences in a release.
 pub(super) const LICENCES: &str = "THIRD-PARTY-LICENSES.txt";
@@ -21,10 +21,10 @@ pub(super) const MATERIALS: &str = "sbom.cdx.json";
 pub(super) fn write(repo: &Repo, folder: &Path) -> Result<()> {
     let packages = packages(repo)?;
     let mut licences = Licences::from_packages(&packages)?;
-    for file in OnnxRuntime::notices(&repo.local().join("lib")) {
+    for file in OnnxRuntimeRelease::notices(&repo.local().join("lib")) {
         let text =
             std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        licences.add(&text, &format!("onnxruntime {}", OnnxRuntime::VERSION));
+        licences.add(&text, &format!("onnxruntime {}", OnnxRuntimeRelease::VERSION));
     }
     let put = |name: &str, text: String| {
         let file = folder.join(name);
@@ -35,12 +35,12 @@ pub(super) fn write(repo: &Repo, folder: &Path) -> Result<()> {
 }
 
 /// The bill of materials, CycloneDX 1.6.
-fn materials(packages: &[Package]) -> Value {
+fn materials(packages: &[LinkedPackage]) -> Value {
     let onnxruntime = json!({
         "type": "library",
         "name": "onnxruntime",
-        "version": OnnxRuntime::VERSION,
-        "purl": format!("pkg:pypi/onnxruntime@{}", OnnxRuntime::VERSION),
+        "version": OnnxRuntimeRelease::VERSION,
+        "purl": format!("pkg:pypi/onnxruntime@{}", OnnxRuntimeRelease::VERSION),
         "licenses": [{ "expression": "MIT" }],
     });
     let components = packages.iter().map(component).chain([onnxruntime]);
@@ -60,7 +60,7 @@ fn materials(packages: &[Package]) -> Value {
     })
 }
 
-fn component(Package { name, version, licence, checksum, .. }: &Package) -> Value {
+fn component(LinkedPackage { name, version, licence, checksum, .. }: &LinkedPackage) -> Value {
     let hashes = checksum.iter().map(|sha256| json!({ "alg": "SHA-256", "content": sha256 }));
     json!({
         "type": "library",
@@ -83,7 +83,7 @@ mod tests {
         assert!(names.contains(&"wasmtime") && names.contains(&"tokio"), "{names:?}");
         assert!(!names.iter().any(|name| name.starts_with("weir") || *name == "proptest"), "{names:?}");
         let text = Licences::from_packages(&packages).unwrap().to_string();
-        for Package { name, version, licence, checksum, .. } in &packages {
+        for LinkedPackage { name, version, licence, checksum, .. } in &packages {
             assert!(!licence.is_empty() && !licence.contains('/'), "{name}: {licence}");
             assert_eq!(checksum.as_ref().map(String::len), Some(64), "{name}");
             assert!(text.contains(&format!("{name} {version}")), "{name} is not in the licences");

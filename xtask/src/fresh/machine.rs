@@ -38,12 +38,12 @@ const NETWORK_VARIABLES: [&str; 6] =
     ["http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
 /// Machine in a folder. Removed by [`remove`](Self::remove), or by the next run after a kill.
-pub(super) struct Machine {
+pub(super) struct FreshMachine {
     folder: PathBuf,
     rustup: PathBuf,
 }
 
-impl Machine {
+impl FreshMachine {
     /// Copies `base` and clones the last commit of `repo` into the copy.
     pub(super) fn copy_of(base: &Base, repo: &Repo) -> Result<Self> {
         let runs = repo.local().join("fresh/runs");

@@ -28,12 +28,12 @@ pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>> {
 
 /// Stamp of the last successful check of PTX, machine code and resources. Without stamps,
 /// assembling all modules for all architectures takes minutes of CPU time.
-pub(super) struct Stamp {
+pub(super) struct CheckStamp {
     file: PathBuf,
     content: String,
 }
 
-impl Stamp {
+impl CheckStamp {
     /// Creates the stamp of a module for an architecture. `subject` is the compared data; the
     /// pinned version of the assembler is included.
     pub(super) fn new(folder: &Path, module: &str, architecture: u32, subject: impl Hash) -> Self {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn stamp_is_current_only_for_equal_content() {
         let folder = tempfile::tempdir().unwrap();
-        let stamp = |content: &str| Stamp::new(folder.path(), "gemm", 90, content);
+        let stamp = |content: &str| CheckStamp::new(folder.path(), "gemm", 90, content);
         assert!(!stamp("a").is_current());
         stamp("a").write().unwrap();
         assert!(stamp("a").is_current() && !stamp("b").is_current());

@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Resources of a kernel on a multiprocessor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Usage {
+pub(super) struct KernelUsage {
     pub(super) kernel: String,
     /// Registers per thread.
     pub(super) registers: u32,
@@ -17,7 +17,7 @@ pub(super) struct Usage {
     pub(super) shared_bytes: u32,
 }
 
-impl Usage {
+impl KernelUsage {
     /// Sorts by kernel name.
     pub(super) fn sorted(mut usages: Vec<Self>) -> Vec<Self> {
         usages.sort_by(|a, b| a.kernel.cmp(&b.kernel));
@@ -34,7 +34,7 @@ impl Usage {
     }
 }
 
-impl fmt::Display for Usage {
+impl fmt::Display for KernelUsage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { registers, spill_bytes, stack_bytes, shared_bytes, .. } = self;
         write!(f, "{registers}/{spill_bytes}/{stack_bytes}/{shared_bytes}")
@@ -43,12 +43,12 @@ impl fmt::Display for Usage {
 
 /// Extracts the kernels' resources from `log`. A device function is reported after the kernel that
 /// calls it, and its spills count for the kernel.
-pub(super) fn usages(log: &str) -> Result<Vec<Usage>> {
-    let mut usages: Vec<Usage> = Vec::new();
+pub(super) fn usages(log: &str) -> Result<Vec<KernelUsage>> {
+    let mut usages: Vec<KernelUsage> = Vec::new();
     for line in log.lines() {
         if let Some((_, rest)) = line.split_once("Compiling entry function '") {
             let kernel = rest.split('\'').next().unwrap_or_default().to_owned();
-            usages.push(Usage { kernel, ..Usage::default() });
+            usages.push(KernelUsage { kernel, ..KernelUsage::default() });
         }
         let Some(usage) = usages.last_mut() else { continue };
         if line.contains(" bytes spill stores") {
@@ -95,18 +95,18 @@ ptxas info    : Used 8 registers
 
     #[test]
     fn log_reports_registers_spills_stack_and_shared_memory() {
-        let gemm = Usage {
+        let gemm = KernelUsage {
             kernel: "gemm".to_owned(),
             registers: 96,
             spill_bytes: 28,
             stack_bytes: 16,
             shared_bytes: 1024,
         };
-        let fill = Usage { kernel: "fill".to_owned(), registers: 8, ..Usage::default() };
+        let fill = KernelUsage { kernel: "fill".to_owned(), registers: 8, ..KernelUsage::default() };
         let found = usages(LOG).unwrap();
         assert_eq!(found, [gemm.clone(), fill.clone()]);
-        assert_eq!(Usage::sorted(found), [fill, gemm.clone()]);
-        assert_eq!(Usage::parse("gemm", &gemm.to_string()).unwrap(), gemm);
+        assert_eq!(KernelUsage::sorted(found), [fill, gemm.clone()]);
+        assert_eq!(KernelUsage::parse("gemm", &gemm.to_string()).unwrap(), gemm);
     }
 
     #[test]

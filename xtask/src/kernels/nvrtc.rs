@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 /// Source file or header.
-pub(super) struct Source {
+pub(super) struct CudaSource {
     pub(super) name: String,
     pub(super) text: String,
 }
 
 /// The loaded library.
-pub(super) struct Nvrtc {
+pub(super) struct NvrtcLibrary {
     library: Library,
     // Loaded first, because NVRTC searches for it by name. Both stay loaded.
     _builtins: Library,
@@ -34,7 +34,7 @@ type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type Get = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 type Destroy = unsafe extern "C" fn(*mut Program) -> c_int;
 
-impl Nvrtc {
+impl NvrtcLibrary {
     /// Loads NVRTC from the Python environment in `folder`.
     pub(super) fn open(folder: &Path) -> Result<Self> {
         let load = |beginning: &str| -> Result<Library> {
@@ -48,11 +48,21 @@ impl Nvrtc {
     }
 
     /// Compiles `source` to PTX.
-    pub(super) fn ptx(&self, source: &Source, headers: &[Source], options: &[&str]) -> Result<String> {
+    pub(super) fn ptx(
+        &self,
+        source: &CudaSource,
+        headers: &[CudaSource],
+        options: &[&str],
+    ) -> Result<String> {
         self.compile(source, headers, options)?.text(b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")
     }
 
-    fn compile(&self, source: &Source, headers: &[Source], options: &[&str]) -> Result<Compilation<'_>> {
+    fn compile(
+        &self,
+        source: &CudaSource,
+        headers: &[CudaSource],
+        options: &[&str],
+    ) -> Result<Compilation<'_>> {
         let text = CString::new(source.text.as_str())?;
         let name = CString::new(source.name.as_str())?;
         let strings = |strings: &mut dyn Iterator<Item = &str>| -> Result<Vec<CString>> {
@@ -109,7 +119,7 @@ impl Nvrtc {
 
 /// Compiled program.
 struct Compilation<'a> {
-    nvrtc: &'a Nvrtc,
+    nvrtc: &'a NvrtcLibrary,
     program: Program,
 }
 

@@ -1,6 +1,6 @@
 //! NVIDIA's assembler: PTX to machine code for one architecture.
 
-use super::log::{self, Usage};
+use super::log::{self, KernelUsage};
 use super::nvrtc::site_packages;
 use anyhow::{Context as _, Result, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(super) struct Ptxas(PathBuf);
 /// Assembled module for one architecture.
 pub(super) struct Assembled {
     pub(super) cubin: Vec<u8>,
-    pub(super) usages: Vec<Usage>,
+    pub(super) usages: Vec<KernelUsage>,
 }
 
 impl Ptxas {

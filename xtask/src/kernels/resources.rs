@@ -1,7 +1,7 @@
 //! Table of kernel resources per architecture: `kernels/resources.tsv`.
 
 use super::ARCHITECTURES;
-use super::log::Usage;
+use super::log::KernelUsage;
 use anyhow::{Context as _, Result, ensure};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,9 +13,9 @@ const HEADING: &str = "# Registers of a thread, bytes of them spilled, bytes of 
 
 /// Resources by module, kernel and architecture.
 #[derive(Debug, Default)]
-pub(super) struct Resources(BTreeMap<(String, String), BTreeMap<u32, Usage>>);
+pub(super) struct ResourceTable(BTreeMap<(String, String), BTreeMap<u32, KernelUsage>>);
 
-impl Resources {
+impl ResourceTable {
     pub(super) fn read(file: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -31,12 +31,12 @@ impl Resources {
     }
 
     /// Resources of a module's kernels on an architecture, sorted by kernel.
-    pub(super) fn get(&self, module: &str, architecture: u32) -> Vec<Usage> {
+    pub(super) fn get(&self, module: &str, architecture: u32) -> Vec<KernelUsage> {
         let rows = self.0.iter().filter(|((of, _), _)| of == module);
         rows.filter_map(|(_, figures)| figures.get(&architecture).cloned()).collect()
     }
 
-    pub(super) fn set(&mut self, module: &str, architecture: u32, usages: &[Usage]) {
+    pub(super) fn set(&mut self, module: &str, architecture: u32, usages: &[KernelUsage]) {
         for usage in usages {
             let row = self.0.entry((module.to_owned(), usage.kernel.clone())).or_default();
             row.insert(architecture, usage.clone());
@@ -58,7 +58,7 @@ impl Resources {
             let kernel = cells.next().unwrap_or_default();
             for (architecture, cell) in ARCHITECTURES.into_iter().zip(cells.by_ref()) {
                 if cell != "-" {
-                    let usage = Usage::parse(kernel, cell).with_context(|| format!("in {line:?}"))?;
+                    let usage = KernelUsage::parse(kernel, cell).with_context(|| format!("in {line:?}"))?;
                     resources.set(module, architecture, &[usage]);
                 }
             }
@@ -68,7 +68,7 @@ impl Resources {
     }
 }
 
-impl fmt::Display for Resources {
+impl fmt::Display for ResourceTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{HEADING}{}", columns())?;
         for ((module, kernel), figures) in &self.0 {
@@ -95,18 +95,24 @@ fn columns() -> String {
 mod tests {
     use super::*;
 
-    fn usage(kernel: &str, registers: u32) -> Usage {
-        Usage { kernel: kernel.to_owned(), registers, spill_bytes: 0, stack_bytes: 8, shared_bytes: 512 }
+    fn usage(kernel: &str, registers: u32) -> KernelUsage {
+        KernelUsage {
+            kernel: kernel.to_owned(),
+            registers,
+            spill_bytes: 0,
+            stack_bytes: 8,
+            shared_bytes: 512,
+        }
     }
 
     #[test]
     fn table_round_trips() {
-        let mut resources = Resources::default();
+        let mut resources = ResourceTable::default();
         resources.set("gemm", 90, &[usage("b", 40), usage("a", 32)]);
         resources.set("gemm", 75, &[usage("a", 64)]);
         let text = resources.to_string();
         assert!(text.contains("gemm\ta\t64/0/8/512\t-\t-\t-\t32/0/8/512\t-\t-\n"), "{text}");
-        let mut read = Resources::parse(&text).unwrap();
+        let mut read = ResourceTable::parse(&text).unwrap();
         assert_eq!(read.get("gemm", 90), [usage("a", 32), usage("b", 40)]);
         assert_eq!(read.to_string(), text);
         read.forget(&["gemm".to_owned()]);
@@ -116,7 +122,7 @@ mod tests {
     #[test]
     fn malformed_table_is_rejected() {
         let text = format!("{}\ngemm\ta\t64/0/8\n", columns());
-        assert!(Resources::parse(&text).is_err());
-        assert!(Resources::parse("module\n").is_err());
+        assert!(ResourceTable::parse(&text).is_err());
+        assert!(ResourceTable::parse("module\n").is_err());
     }
 }

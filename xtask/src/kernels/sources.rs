@@ -1,7 +1,7 @@
 //! Kernel sources and their compilation to PTX.
 
 use super::FAMILIES;
-use super::nvrtc::{Nvrtc, Source};
+use super::nvrtc::{CudaSource, NvrtcLibrary};
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 
@@ -14,9 +14,9 @@ const APART: [&str; 1] = ["elementwise"];
 /// Kernel sources with their compiler.
 pub(super) struct Sources {
     folder: PathBuf,
-    nvrtc: Nvrtc,
+    nvrtc: NvrtcLibrary,
     modules: Vec<String>,
-    headers: Vec<Source>,
+    headers: Vec<CudaSource>,
 }
 
 /// Whether a module can be compiled for a family or an architecture.
@@ -41,14 +41,14 @@ impl Sources {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("cu") if only.is_empty() || only.contains(&stem) => modules.push(stem),
-                Some("cuh") => headers.push(Source::read(&path)?),
+                Some("cuh") => headers.push(CudaSource::read(&path)?),
                 _ => {}
             }
         }
         let missing = only.iter().find(|name| !modules.contains(name));
         ensure!(missing.is_none(), "there is no kernels/cuda/{}.cu", missing.cloned().unwrap_or_default());
         modules.sort();
-        Ok(Self { folder: folder.to_owned(), nvrtc: Nvrtc::open(environment)?, modules, headers })
+        Ok(Self { folder: folder.to_owned(), nvrtc: NvrtcLibrary::open(environment)?, modules, headers })
     }
 
     /// Module names: file names without the extension, sorted.
@@ -61,12 +61,12 @@ impl Sources {
         let architecture = format!("--gpu-architecture=compute_{family}");
         let mut options = vec![architecture.as_str(), "--std=c++17"];
         options.extend(APART.contains(&module).then_some("--fmad=false"));
-        let source = Source::read(&self.folder.join(module).with_extension("cu"))?;
+        let source = CudaSource::read(&self.folder.join(module).with_extension("cu"))?;
         Ok(code(&self.nvrtc.ptx(&source, &self.headers, &options)?))
     }
 }
 
-impl Source {
+impl CudaSource {
     fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -1,15 +1,16 @@
 //! Debian packages that setup installs.
 
-use weir_provision::apt::Package;
+use weir_provision::apt::DebianPackage;
 
 /// C++ compiler for the GPU tests, which compile the CUDA kernels for the CPU.
-pub(super) const COMPILER: [Package; 1] = [Package {
+pub(super) const COMPILER: [DebianPackage; 1] = [DebianPackage {
     name: "g++",
     files: &["/usr/bin/g++", "/usr/include/c++/*/cmath", "/usr/include/stdio.h", "/usr/bin/ld"],
 }];
 
 /// etcd for the tests of clusters.
-pub(super) const ETCD: [Package; 1] = [Package { name: "etcd-server", files: &["/usr/bin/etcd"] }];
+pub(super) const ETCD: [DebianPackage; 1] =
+    [DebianPackage { name: "etcd-server", files: &["/usr/bin/etcd"] }];
 
 #[cfg(test)]
 mod tests {
@@ -19,7 +20,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::process::Command;
     use weir_provision::DEBIAN_PACKAGES;
-    use weir_provision::apt::Package;
+    use weir_provision::apt::DebianPackage;
 
     /// Installed packages with their dependencies, and the packages that provide virtual names.
     #[derive(Default)]
@@ -60,7 +61,11 @@ mod tests {
 
         /// Files of `packages` that neither they nor the README's prerequisites install. `owners`
         /// returns the packages that own a file.
-        fn missing<'a>(&self, packages: &'a [Package], owners: impl Fn(&str) -> Vec<String>) -> Vec<&'a str> {
+        fn missing<'a>(
+            &self,
+            packages: &'a [DebianPackage],
+            owners: impl Fn(&str) -> Vec<String>,
+        ) -> Vec<&'a str> {
             let stated = PREREQUISITES.iter().map(|prerequisite| prerequisite.package);
             let closure = self.closure(stated.chain(packages.iter().map(|package| package.name)));
             let files = packages.iter().flat_map(|package| package.files).copied();
@@ -89,7 +94,8 @@ mod tests {
             reached.iter().map(String::as_str).collect::<Vec<_>>(),
             ["libc6", "libprotoc", "mawk", "protoc"]
         );
-        let packages = [Package { name: "protoc", files: &["/bin/protoc", "/include/descriptor.proto"] }];
+        let packages =
+            [DebianPackage { name: "protoc", files: &["/bin/protoc", "/include/descriptor.proto"] }];
         let owner = |file: &str| vec![if file.starts_with("/bin") { "protoc" } else { "protos" }.to_owned()];
         assert_eq!(installed.missing(&packages, owner), ["/include/descriptor.proto"]);
     }

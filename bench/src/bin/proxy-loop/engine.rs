@@ -84,7 +84,7 @@ impl Drop for EpochTicker {
 }
 
 /// Store data of one request.
-pub(crate) struct State {
+pub(crate) struct RequestState {
     wasi: WasiCtx,
     http: WasiHttpCtx,
     table: ResourceTable,
@@ -92,7 +92,7 @@ pub(crate) struct State {
     pub(crate) limits: StoreLimits,
 }
 
-impl State {
+impl RequestState {
     pub(crate) fn new() -> Self {
         Self {
             wasi: WasiCtx::builder().build(),
@@ -123,13 +123,13 @@ impl WasiHttpHooks for NoRequests {
     }
 }
 
-impl WasiView for State {
+impl WasiView for RequestState {
     fn ctx(&mut self) -> WasiCtxView<'_> {
         WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
     }
 }
 
-impl WasiHttpView for State {
+impl WasiHttpView for RequestState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
         WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
     }

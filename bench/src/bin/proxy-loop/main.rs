@@ -6,7 +6,7 @@
 mod engine;
 
 use anyhow::Context as _;
-use engine::{EpochTicker, State};
+use engine::{EpochTicker, RequestState};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,7 +25,7 @@ use wasmtime_wasi_http::p2::body::HyperOutgoingBody;
 /// Time limit of a request.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-type Pre = ProxyPre<State>;
+type Pre = ProxyPre<RequestState>;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -67,7 +67,7 @@ async fn serve(stream: TcpStream, pre: Pre) {
 async fn call(pre: Pre, request: Request<Incoming>) -> wasmtime::Result<Response<HyperOutgoingBody>> {
     let (sender, mut receiver) = oneshot::channel();
     let mut guest = Box::pin(async move {
-        let mut store = Store::new(pre.engine(), State::new());
+        let mut store = Store::new(pre.engine(), RequestState::new());
         store.limiter(|state| &mut state.limits);
         store.set_epoch_deadline(1);
         store.epoch_deadline_async_yield_and_update(1);

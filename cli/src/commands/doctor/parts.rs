@@ -8,7 +8,7 @@ use crate::settings::ConfigFile;
 use std::path::{Path, PathBuf};
 use weir_device::Arena;
 use weir_onnx::{LibraryError, OnnxRuntime as Backend, OnnxRuntimeConfig};
-use weir_provision::{OnnxRuntime, Toolchain};
+use weir_provision::{OnnxRuntimeRelease, Toolchain};
 use weir_types::api::Status;
 
 /// Memory for model runs, of which the doctor makes none.
@@ -51,7 +51,7 @@ pub(super) fn onnxruntime(given: Option<&Path>, fix: bool, output: OutputSetting
         );
     }
     output.note("fetching ONNX Runtime");
-    let fetched = OnnxRuntime::for_this_machine()
+    let fetched = OnnxRuntimeRelease::for_this_machine()
         .and_then(|release| release.fetch(&library_folder(), &mut steps(output)));
     match fetched {
         Ok(path) => brought(path),

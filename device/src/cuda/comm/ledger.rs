@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Entries by number. `P` is the place of an entry's bytes.
 #[derive(Debug)]
-pub(super) struct Ledger<P> {
+pub(super) struct IntermediateLedger<P> {
     entries: HashMap<u64, LedgerEntry<P>>,
     /// Entries by time of last use, with their number.
     order: BTreeSet<(u64, u64)>,
@@ -22,7 +22,7 @@ struct LedgerEntry<P> {
     gone: bool,
 }
 
-impl<P> Ledger<P> {
+impl<P> IntermediateLedger<P> {
     pub(super) fn new() -> Self {
         Self { entries: HashMap::new(), order: BTreeSet::new() }
     }
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn pinned_entries_are_neither_moved_nor_freed() {
-        let mut ledger = Ledger::new();
+        let mut ledger = IntermediateLedger::new();
         ledger.add(1, "device", 10);
         ledger.add(2, "device", 20);
         assert_eq!(ledger.pin(1, 30), Some(&"device"));
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn pin_during_a_move_cancels_the_move() {
-        let mut ledger = Ledger::new();
+        let mut ledger = IntermediateLedger::new();
         ledger.add(1, "device", 10);
         ledger.begin_move(|_| true);
         assert_eq!(ledger.pin(1, 20), Some(&"device"));
@@ -151,7 +151,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_place_is_freed_once(steps in prop::collection::vec((0_u8..7, 0_u64..6), 1..200)) {
-            let mut ledger: Ledger<u64> = Ledger::new();
+            let mut ledger: IntermediateLedger<u64> = IntermediateLedger::new();
             let mut next = 100;
             let mut freed = Vec::new();
             let mut moving = Vec::new();

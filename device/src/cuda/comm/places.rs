@@ -1,37 +1,37 @@
 //! Places of intermediates.
 
 use super::STORE;
-use super::ledger::Ledger;
+use super::ledger::IntermediateLedger;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
-use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, Owner, Span};
+use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, MemoryOwner, Span};
 use crate::cuda::stream::Stream;
 use crate::{Buffer, share_of_free_bytes};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Memory of a store, and its intermediates.
-pub(super) struct State {
+pub(super) struct CommState {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
     /// Empty blocks that still have memory.
     pub(super) idle: BTreeSet<usize>,
     pub(super) idle_bytes_max: u64,
-    pub(super) ledger: Ledger<Kept>,
+    pub(super) ledger: IntermediateLedger<KeptIntermediate>,
     pub(super) next_number: u64,
 }
 
 /// An intermediate, on the device or the host.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
-    pub(super) owner: Owner,
-    pub(super) tier: Tier,
+pub(super) struct KeptIntermediate {
+    pub(super) owner: MemoryOwner,
+    pub(super) tier: IntermediateTier,
     /// Whether it was moved here from another device, to make room there.
     pub(super) is_guest: bool,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Tier {
+pub(super) enum IntermediateTier {
     /// At an offset of the range; written once the event is reached.
     Device {
         offset: u64,
@@ -41,7 +41,7 @@ pub(super) enum Tier {
     Host(Buffer),
 }
 
-impl State {
+impl CommState {
     /// Device memory that the store may use now, and the memory that it uses.
     pub(super) fn share(&self, free_percent_max: u64) -> (u64, u64) {
         let usage = self.range.pool().usage();
@@ -51,7 +51,7 @@ impl State {
     }
 
     /// Copies `from` to a new place in the store, in the order of `stream`.
-    pub(super) fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<Tier, CudaError> {
+    pub(super) fn copy_in(&mut self, from: Span, stream: &Stream) -> Result<IntermediateTier, CudaError> {
         let ready = Arc::new(Event::new(stream.context())?);
         let no_place = || CudaError::Invalid("there is no place for so large an intermediate".to_owned());
         let placement = self.map.place(from.bytes()).ok_or_else(no_place)?;
@@ -66,7 +66,7 @@ impl State {
             Ok(span)
         });
         match copied {
-            Ok(span) => Ok(Tier::Device { offset, span, ready }),
+            Ok(span) => Ok(IntermediateTier::Device { offset, span, ready }),
             Err(error) => {
                 self.release(offset);
                 Err(error)

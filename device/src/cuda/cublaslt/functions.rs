@@ -39,13 +39,13 @@ impl Heuristic {
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         #[allow(non_snake_case, reason = "the library's own names")]
-        pub(super) struct Functions {
+        pub(super) struct CublasLtFunctions {
             $($name: unsafe extern "C" fn($($type),*) -> u32,)*
             name: unsafe extern "C" fn(u32) -> *const c_char,
             text: unsafe extern "C" fn(u32) -> *const c_char,
         }
 
-        impl Functions {
+        impl CublasLtFunctions {
             /// Looks up all functions; on failure returns the names of the missing ones.
             #[allow(non_snake_case, reason = "the library's own names")]
             pub(super) fn from_library(library: &Library) -> Result<Self, Vec<&'static str>> {
@@ -65,7 +65,7 @@ macro_rules! functions {
         }
 
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the library's own names and arguments")]
-        impl Functions {
+        impl CublasLtFunctions {
             $(
                 /// # Safety
                 /// As NVIDIA documents the function of this name.
@@ -100,7 +100,7 @@ functions! {
         algorithm: *const cublasLtMatmulAlgo_t, workspace: u64, workspace_bytes: usize, stream: CUstream);
 }
 
-impl Functions {
+impl CublasLtFunctions {
     fn check(&self, call: &'static str, status: u32) -> Result<(), CudaError> {
         if status == 0 { Ok(()) } else { Err(self.error(call, status)) }
     }

@@ -2,7 +2,7 @@
 //! independent of any device.
 
 use super::Products;
-use super::functions::Functions;
+use super::functions::CublasLtFunctions;
 use crate::cuda::error::CudaError;
 use cudarc::cublaslt::sys::{
     cublasComputeType_t, cublasLtMatmulDesc_t, cublasLtMatmulDescAttributes_t, cublasLtMatmulPreference_t,
@@ -34,7 +34,7 @@ macro_rules! held {
 
             fn made(
                 products: &Arc<Products>,
-                make: impl FnOnce(&Functions, *mut $handle) -> Result<(), CudaError>,
+                make: impl FnOnce(&CublasLtFunctions, *mut $handle) -> Result<(), CudaError>,
             ) -> Result<Self, CudaError> {
                 let mut handle = ptr::null_mut();
                 make(products.functions(), &mut handle)?;

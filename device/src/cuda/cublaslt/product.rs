@@ -87,7 +87,7 @@ pub struct ProductBuffers<B> {
 }
 
 /// A prepared shape of product on a device, with the algorithm that the library has selected.
-pub struct Product {
+pub struct Gemm {
     /// Changed by each launch, since it contains the address of the bias.
     descriptor: Mutex<Descriptor>,
     left: Layout,
@@ -99,7 +99,7 @@ pub struct Product {
     products: Arc<Products>,
 }
 
-impl Product {
+impl Gemm {
     /// Prepares a shape with a workspace of at most `workspace_bytes_max`. `None` if the library
     /// has no kernel for the shape. Takes some microseconds, on the host only.
     pub fn new(

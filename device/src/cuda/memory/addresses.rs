@@ -1,7 +1,7 @@
 //! Reserved addresses, and the blocks mapped into them.
 #![allow(unsafe_code, reason = "the driver is called")]
 
-use super::block::{BLOCK_BYTES, Block, location};
+use super::block::{BLOCK_BYTES, DeviceBlock, location};
 use super::span::Span;
 use crate::cuda::context::Context;
 use crate::cuda::error::CudaError;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// A range of reserved addresses, in blocks. Reserving costs no memory. All blocks must be unmapped
 /// before it drops.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(super) struct ReservedAddresses {
     context: Arc<Context>,
     span: Span,
 }
 
-impl Addresses {
+impl ReservedAddresses {
     /// Reserves addresses for `bytes` bytes, rounded up to blocks.
     pub(super) fn reserve(context: &Arc<Context>, bytes: u64) -> Result<Self, CudaError> {
         let bytes = bytes.max(1).checked_next_multiple_of(BLOCK_BYTES);
@@ -43,7 +43,7 @@ impl Addresses {
 
     /// Maps a block to `place`, which must be unmapped. The driver keeps its memory until the place
     /// is unmapped.
-    pub(super) fn map(&self, place: usize, block: &Block) -> Result<(), CudaError> {
+    pub(super) fn map(&self, place: usize, block: &DeviceBlock) -> Result<(), CudaError> {
         let address = self.at(place).address();
         let bytes = BLOCK_BYTES as usize;
         // SAFETY: the addresses are reserved by `self`, and unmapped.
@@ -68,7 +68,7 @@ impl Addresses {
     }
 }
 
-impl Drop for Addresses {
+impl Drop for ReservedAddresses {
     fn drop(&mut self) {
         let address = self.span.address();
         let bytes = self.span.bytes();

@@ -22,12 +22,12 @@ const FILE: HandleType = HandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// 2 MiB of a device's memory, mapped or not.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct DeviceBlock {
     context: Arc<Context>,
     handle: CUmemGenericAllocationHandle,
 }
 
-impl Block {
+impl DeviceBlock {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
         Self::with_bytes(context, BLOCK_BYTES)
     }
@@ -73,7 +73,7 @@ impl Block {
     }
 }
 
-impl Drop for Block {
+impl Drop for DeviceBlock {
     fn drop(&mut self) {
         // SAFETY: created in `new`, or imported; the driver keeps the memory while it is mapped.
         self.context.release("memory block", |driver| unsafe { driver.cuMemRelease(self.handle) });

@@ -35,7 +35,7 @@ pub struct BlockMap {
 
 /// The place of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
+pub struct BlockPlacement {
     /// Offset from the start of the range.
     pub offset: u64,
     /// Length: the requested length, rounded up.
@@ -63,7 +63,7 @@ impl BlockMap {
     }
 
     /// Finds a place for `bytes` bytes; `None` if no hole is long enough.
-    pub fn place(&mut self, bytes: u64) -> Option<Placement> {
+    pub fn place(&mut self, bytes: u64) -> Option<BlockPlacement> {
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT_BYTES)?;
         let candidates = self.by_bytes.range((bytes, 0)..).take(CANDIDATES_MAX);
         // Either end of a hole may share its block with an existing object.
@@ -91,7 +91,7 @@ impl BlockMap {
                 new_blocks.push(block);
             }
         }
-        Some(Placement { offset, bytes, new_blocks })
+        Some(BlockPlacement { offset, bytes, new_blocks })
     }
 
     /// Frees the object at `offset`. Returns the blocks that are now unused and need no memory.
@@ -197,7 +197,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 1_u64..5 * BLOCK, any::<prop::sample::Index>()), 1..200),
         ) {
             let mut map = BlockMap::new(BLOCK, 64);
-            let (mut alive, mut backed): (Vec<Placement>, BTreeSet<usize>) = Default::default();
+            let (mut alive, mut backed): (Vec<BlockPlacement>, BTreeSet<usize>) = Default::default();
             for (free, bytes, which) in steps {
                 if free && !alive.is_empty() {
                     let gone = alive.swap_remove(which.index(alive.len()));

@@ -21,14 +21,14 @@ const HEADROOM_SHARE: u64 = 64;
 
 /// Memory that a device was measured to have for a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Measured {
+pub struct MeasuredMemory {
     /// Device memory in use outside of the pool, by this process and others.
     pub outside_bytes: u64,
     /// The most that the pool may use: at most the limit that it was created with.
     pub capacity_bytes: u64,
 }
 
-impl Measured {
+impl MeasuredMemory {
     /// The result for a device with this `memory` and a pool that has a limit of `limit_bytes` and
     /// has created `pool_bytes` so far.
     pub(super) fn new(memory: MemoryInfo, pool_bytes: u64, limit_bytes: u64) -> Self {
@@ -55,7 +55,8 @@ mod tests {
     fn capacity_excludes_outside_memory_and_headroom() {
         let measured = |free_bytes, pool_bytes, limit_bytes| {
             let memory = MemoryInfo { free_bytes, total_bytes: 16 * GIB };
-            let Measured { outside_bytes, capacity_bytes } = Measured::new(memory, pool_bytes, limit_bytes);
+            let MeasuredMemory { outside_bytes, capacity_bytes } =
+                MeasuredMemory::new(memory, pool_bytes, limit_bytes);
             (outside_bytes, capacity_bytes)
         };
         // The device has more than the pool's limit.

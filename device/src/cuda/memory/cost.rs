@@ -1,8 +1,8 @@
 //! Time that the driver takes to create, map and open one block of memory, by block size.
 #![allow(unsafe_code, reason = "the driver is called")]
 
-use super::addresses::Addresses;
-use super::block::{BLOCK_BYTES, Block};
+use super::addresses::ReservedAddresses;
+use super::block::{BLOCK_BYTES, DeviceBlock};
 use crate::cuda::context::Context;
 use crate::cuda::error::CudaError;
 use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
@@ -31,7 +31,7 @@ impl MappingCost {
 /// A block mapped at the start of `addresses`. Unmapped on drop.
 struct Mapping<'a> {
     context: &'a Context,
-    addresses: &'a Addresses,
+    addresses: &'a ReservedAddresses,
 }
 
 /// Measures creating, mapping and opening one block of `bytes`, a multiple of [`BLOCK_BYTES`], and
@@ -40,9 +40,9 @@ pub fn mapping_cost(context: &Arc<Context>, bytes: u64) -> Result<MappingCost, C
     if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(CudaError::Invalid(format!("{bytes} bytes are no multiple of {BLOCK_BYTES}")));
     }
-    let addresses = Addresses::reserve(context, bytes)?;
+    let addresses = ReservedAddresses::reserve(context, bytes)?;
     let began = Instant::now();
-    let block = Block::with_bytes(context, bytes)?;
+    let block = DeviceBlock::with_bytes(context, bytes)?;
     let create = began.elapsed();
     let began = Instant::now();
     let _mapping = Mapping::new(context, &addresses, &block)?;
@@ -54,7 +54,11 @@ pub fn mapping_cost(context: &Arc<Context>, bytes: u64) -> Result<MappingCost, C
 }
 
 impl<'a> Mapping<'a> {
-    fn new(context: &'a Context, addresses: &'a Addresses, block: &Block) -> Result<Self, CudaError> {
+    fn new(
+        context: &'a Context,
+        addresses: &'a ReservedAddresses,
+        block: &DeviceBlock,
+    ) -> Result<Self, CudaError> {
         let span = addresses.span();
         let bytes = usize::try_from(span.bytes()).unwrap_or_default();
         // SAFETY: the caller has reserved the addresses, which are as long as the block and

@@ -11,7 +11,7 @@ const HALVES: u64 = 2;
 /// the requests of the runs in place of profiles made offline: a plan knows its memory demand
 /// before it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Demand {
+pub struct DemandEstimate {
     interval_ns: u64,
     /// Start of the current interval.
     began_ns: u64,
@@ -21,7 +21,7 @@ pub struct Demand {
     estimate_bytes: u64,
 }
 
-impl Demand {
+impl DemandEstimate {
     /// Creates an estimate of zero, updated every `interval_ns`, at least one.
     #[must_use]
     pub fn new(interval_ns: u64, now_ns: u64) -> Self {
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn demand_rises_at_once_and_halves_per_interval() {
-        let mut demand = Demand::new(100, 0);
+        let mut demand = DemandEstimate::new(100, 0);
         demand.used(1024, 10);
         assert_eq!(demand.bytes(10), 1024);
         assert_eq!(demand.bytes(150), 1024, "the interval in which it was used has just passed");
@@ -75,7 +75,7 @@ mod tests {
         fn demand_covers_current_use_and_never_exceeds_peak(
             steps in prop::collection::vec((0_u64..1 << 40, 0_u64..1_000), 1..100),
         ) {
-            let mut demand = Demand::new(100, 0);
+            let mut demand = DemandEstimate::new(100, 0);
             let mut now = 0;
             let mut peak = 0;
             for (bytes, pause) in steps {
@@ -89,7 +89,7 @@ mod tests {
 
         #[test]
         fn demand_falls_to_zero_without_use(bytes in 0_u64..u64::MAX, pauses in prop::collection::vec(0_u64..500, 1..50)) {
-            let mut demand = Demand::new(100, 0);
+            let mut demand = DemandEstimate::new(100, 0);
             let mut now = 0;
             demand.used(bytes, now);
             let mut last = demand.bytes(now);

@@ -1,7 +1,7 @@
 //! Memory of one process's device that another process's device reads.
 
-use super::addresses::Addresses;
-use super::block::{BLOCK_BYTES, Block};
+use super::addresses::ReservedAddresses;
+use super::block::{BLOCK_BYTES, DeviceBlock};
 use super::span::Span;
 use crate::cuda::context::Context;
 use crate::cuda::error::CudaError;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// The exporter keeps the bytes in place while the other process reads them. The files only keep
 /// the memory from being freed.
 #[derive(Debug)]
-pub struct Exported {
+pub struct ExportedMemory {
     /// The blocks, in order.
     pub blocks: Vec<OwnedFd>,
     /// Offset of the bytes in the first block.
@@ -24,11 +24,11 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Memory that another process has [exported](Exported), mapped for this process's device to read.
-/// Drop it once no work uses it any more.
+/// Memory that another process has [exported](ExportedMemory), mapped for this process's device to
+/// read. Drop it once no work uses it any more.
 #[derive(Debug)]
 pub struct Imported {
-    addresses: Addresses,
+    addresses: ReservedAddresses,
     /// Number of mapped blocks, from the first place on.
     mapped: usize,
     span: Span,
@@ -37,9 +37,9 @@ pub struct Imported {
 impl Imported {
     /// Maps the exported memory. The files may be closed afterwards. Fails if the devices have no
     /// connection over which this device can read the other.
-    pub fn map(context: &Arc<Context>, exported: &Exported) -> Result<Self, CudaError> {
-        let Exported { ref blocks, offset, bytes } = *exported;
-        let addresses = Addresses::reserve(context, blocks.len() as u64 * BLOCK_BYTES)?;
+    pub fn map(context: &Arc<Context>, exported: &ExportedMemory) -> Result<Self, CudaError> {
+        let ExportedMemory { ref blocks, offset, bytes } = *exported;
+        let addresses = ReservedAddresses::reserve(context, blocks.len() as u64 * BLOCK_BYTES)?;
         let span = addresses.span().slice(offset, bytes).filter(|_| !blocks.is_empty());
         let span = span.ok_or_else(|| {
             CudaError::Invalid(format!("{bytes} bytes from {offset} on are not in {} blocks", blocks.len()))
@@ -47,7 +47,7 @@ impl Imported {
         let mut imported = Self { addresses, mapped: 0, span };
         for (place, file) in blocks.iter().enumerate() {
             // The mapping keeps its memory, so the handle is not needed any more.
-            let block = Block::import(context, file)?;
+            let block = DeviceBlock::import(context, file)?;
             imported.addresses.map(place, &block)?;
             imported.mapped += 1;
         }

@@ -2,9 +2,9 @@
 #![allow(unsafe_code, reason = "the driver is called")]
 
 use super::allocation::device_full;
-use super::block::{BLOCK_BYTES, Block, properties};
-use super::capacity::Measured;
-use super::span::Owner;
+use super::block::{BLOCK_BYTES, DeviceBlock, properties};
+use super::capacity::MeasuredMemory;
+use super::span::MemoryOwner;
 use crate::cuda::context::Context;
 use crate::cuda::error::{CudaError, OutOfMemory};
 use cudarc::driver::sys::CUmemAllocationGranularity_flags_enum as Granularity;
@@ -19,7 +19,7 @@ pub struct BlockPool {
     context: Arc<Context>,
     /// The most that the pool may ever have.
     limit_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<MemoryPoolState>,
     /// Number of existing blocks: lent, idle or in transit. The lock is held while the driver
     /// creates or releases blocks, so that a measurement sees none half-way. Locked before `state`
     /// where both are needed.
@@ -41,9 +41,9 @@ pub struct PoolUsage {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MemoryPoolState {
     /// Idle blocks by last owner; `None`: fresh from the driver.
-    idle: HashMap<Option<Owner>, Vec<Block>>,
+    idle: HashMap<Option<MemoryOwner>, Vec<DeviceBlock>>,
     idle_len: usize,
     /// Blocks lent, or about to be lent.
     lent: usize,
@@ -74,7 +74,7 @@ impl BlockPool {
                 info.name
             )));
         }
-        let state = State { blocks_max: blocks(limit_bytes), ..State::default() };
+        let state = MemoryPoolState { blocks_max: blocks(limit_bytes), ..MemoryPoolState::default() };
         let context = context.clone();
         let created = Mutex::default();
         Ok(Arc::new(Self { context, limit_bytes, state: state.into(), created }))
@@ -103,9 +103,9 @@ impl BlockPool {
     ///
     /// Call it after large changes outside of the pool, and after an allocation failure. Takes some
     /// ten microseconds.
-    pub fn measure(&self) -> Result<Measured, CudaError> {
+    pub fn measure(&self) -> Result<MeasuredMemory, CudaError> {
         let created = self.created();
-        let measured = Measured::new(self.context.memory()?, bytes(*created), self.limit_bytes);
+        let measured = MeasuredMemory::new(self.context.memory()?, bytes(*created), self.limit_bytes);
         let mut state = self.state();
         state.blocks_max = blocks(measured.capacity_bytes);
         let surplus = (state.lent + state.idle_len).saturating_sub(state.blocks_max);
@@ -143,7 +143,11 @@ impl BlockPool {
 
     /// Takes `count` blocks for `owner`, all or none. Each comes with a flag: whether it may hold
     /// another owner's bytes.
-    pub(super) fn take(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
+    pub(super) fn take(
+        &self,
+        count: usize,
+        owner: MemoryOwner,
+    ) -> Result<Vec<(DeviceBlock, bool)>, CudaError> {
         let mut blocks = self.reserve(count, owner)?;
         while blocks.len() < count {
             match self.create() {
@@ -159,14 +163,14 @@ impl BlockPool {
     }
 
     /// Takes back blocks that contain bytes of `owner`.
-    pub(super) fn put(&self, blocks: Vec<Block>, owner: Owner) {
+    pub(super) fn put(&self, blocks: Vec<DeviceBlock>, owner: MemoryOwner) {
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(blocks.len());
         state.add(Some(owner), blocks);
     }
 
     /// Counts `count` blocks as lent, and takes idle ones among them, the owner's own first.
-    fn reserve(&self, count: usize, owner: Owner) -> Result<Vec<(Block, bool)>, CudaError> {
+    fn reserve(&self, count: usize, owner: MemoryOwner) -> Result<Vec<(DeviceBlock, bool)>, CudaError> {
         let mut state = self.state();
         let free = state.blocks_max.saturating_sub(state.lent);
         if count > free {
@@ -193,7 +197,7 @@ impl BlockPool {
 
     /// Undoes a [`reserve`](Self::reserve) of `count` blocks. Blocks that may hold other owners'
     /// bytes return to the driver.
-    fn cancel(&self, blocks: Vec<(Block, bool)>, count: usize, owner: Owner) {
+    fn cancel(&self, blocks: Vec<(DeviceBlock, bool)>, count: usize, owner: MemoryOwner) {
         let (foreign, own): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|(_, foreign)| *foreign);
         let mut state = self.state();
         state.lent = state.lent.saturating_sub(count);
@@ -203,15 +207,15 @@ impl BlockPool {
     }
 
     /// Creates a block.
-    fn create(&self) -> Result<Block, CudaError> {
+    fn create(&self) -> Result<DeviceBlock, CudaError> {
         let mut created = self.created();
-        let block = Block::new(&self.context)?;
+        let block = DeviceBlock::new(&self.context)?;
         *created += 1;
         Ok(block)
     }
 
     /// Returns blocks to the driver, which takes a while.
-    fn release(&self, blocks: Vec<Block>) {
+    fn release(&self, blocks: Vec<DeviceBlock>) {
         let mut created = self.created();
         *created = created.saturating_sub(blocks.len());
         drop(blocks);
@@ -221,14 +225,14 @@ impl BlockPool {
         self.created.lock()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryPoolState> {
         // Counts and lists are consistent between any two statements that can panic.
         self.state.lock()
     }
 }
 
-impl State {
-    fn add(&mut self, owner: Option<Owner>, blocks: Vec<Block>) {
+impl MemoryPoolState {
+    fn add(&mut self, owner: Option<MemoryOwner>, blocks: Vec<DeviceBlock>) {
         // An owner without blocks would hide the blocks of others from `take_any`.
         if !blocks.is_empty() {
             self.idle_len += blocks.len();
@@ -236,7 +240,7 @@ impl State {
         }
     }
 
-    fn take_of(&mut self, owner: Option<Owner>) -> Option<Block> {
+    fn take_of(&mut self, owner: Option<MemoryOwner>) -> Option<DeviceBlock> {
         let blocks = self.idle.get_mut(&owner)?;
         let block = blocks.pop();
         if blocks.is_empty() {
@@ -246,7 +250,7 @@ impl State {
         block
     }
 
-    fn take_any(&mut self) -> Option<Block> {
+    fn take_any(&mut self) -> Option<DeviceBlock> {
         let owner = *self.idle.keys().next()?;
         self.take_of(owner)
     }

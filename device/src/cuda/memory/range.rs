@@ -1,10 +1,10 @@
 //! Stable addresses, with memory mapped where it is needed.
 
-use super::addresses::Addresses;
-use super::block::{BLOCK_BYTES, Block};
-use super::exported::Exported;
+use super::addresses::ReservedAddresses;
+use super::block::{BLOCK_BYTES, DeviceBlock};
+use super::exported::ExportedMemory;
 use super::pool::BlockPool;
-use super::span::{Owner, Span};
+use super::span::{MemoryOwner, Span};
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;
 use cudarc::driver::sys::CUmemAccess_flags_enum as Access;
@@ -20,21 +20,21 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct AddressRange {
     pool: Arc<BlockPool>,
-    addresses: Addresses,
+    addresses: ReservedAddresses,
     /// Mapped blocks by place, with the owner of their bytes.
     mapped: BTreeMap<usize, Mapped>,
 }
 
 #[derive(Debug)]
 struct Mapped {
-    block: Block,
-    owner: Owner,
+    block: DeviceBlock,
+    owner: MemoryOwner,
 }
 
 impl AddressRange {
     /// Reserves addresses for `bytes` bytes, rounded up to blocks.
     pub fn reserve(pool: &Arc<BlockPool>, bytes: u64) -> Result<Self, CudaError> {
-        let addresses = Addresses::reserve(pool.context(), bytes)?;
+        let addresses = ReservedAddresses::reserve(pool.context(), bytes)?;
         Ok(Self { pool: pool.clone(), addresses, mapped: BTreeMap::new() })
     }
 
@@ -73,7 +73,7 @@ impl AddressRange {
     pub fn back(
         &mut self,
         places: impl IntoIterator<Item = usize>,
-        owner: Owner,
+        owner: MemoryOwner,
         scrub: Option<&Stream>,
     ) -> Result<(), CudaError> {
         let missing: Vec<usize> = places.into_iter().filter(|place| !self.is_mapped(*place)).collect();
@@ -114,7 +114,7 @@ impl AddressRange {
 
     /// Transfers the mapped memory to `owner`: other owners' blocks in the first `bytes` are filled
     /// with zeroes, in the order of `stream`.
-    pub fn hand_over(&mut self, bytes: u64, owner: Owner, stream: &Stream) -> Result<(), CudaError> {
+    pub fn hand_over(&mut self, bytes: u64, owner: MemoryOwner, stream: &Stream) -> Result<(), CudaError> {
         let places = usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX);
         let others = |(_, mapped): &(&usize, &Mapped)| mapped.owner != owner;
         let places: Vec<_> = self.mapped.range(..places).filter(others).map(|(place, _)| *place).collect();
@@ -131,7 +131,7 @@ impl AddressRange {
     }
 
     /// Exports some bytes of the range to another process: exactly the blocks that contain them.
-    pub fn export(&self, span: Span) -> Result<Exported, CudaError> {
+    pub fn export(&self, span: Span) -> Result<ExportedMemory, CudaError> {
         let outside = || CudaError::Invalid("no memory of this range is at those addresses".to_owned());
         let offset = span.address().checked_sub(self.span().address()).ok_or_else(outside)?;
         let end = offset.checked_add(span.bytes()).ok_or_else(outside)?;
@@ -139,10 +139,15 @@ impl AddressRange {
         let places = place(offset / BLOCK_BYTES)?..place(end.div_ceil(BLOCK_BYTES))?;
         let export = |place| self.mapped.get(&place).ok_or_else(outside)?.block.export();
         let blocks = places.map(export).collect::<Result<_, CudaError>>()?;
-        Ok(Exported { blocks, offset: offset % BLOCK_BYTES, bytes: span.bytes() })
+        Ok(ExportedMemory { blocks, offset: offset % BLOCK_BYTES, bytes: span.bytes() })
     }
 
-    fn map(&mut self, place: usize, block: Block, owner: Owner) -> Result<(), (CudaError, Block)> {
+    fn map(
+        &mut self,
+        place: usize,
+        block: DeviceBlock,
+        owner: MemoryOwner,
+    ) -> Result<(), (CudaError, DeviceBlock)> {
         match self.addresses.map(place, &block) {
             Ok(()) => {
                 self.mapped.insert(place, Mapped { block, owner });

@@ -1,10 +1,10 @@
 //! Memory of one run slot.
 
 use super::block::BLOCK_BYTES;
-use super::demand::Demand;
+use super::demand::DemandEstimate;
 use super::pool::BlockPool;
 use super::range::AddressRange;
-use super::span::{Owner, Span};
+use super::span::{MemoryOwner, Span};
 use crate::cuda::error::CudaError;
 use crate::cuda::stream::Stream;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 pub struct SlotMemory {
     range: AddressRange,
     stream: Arc<Stream>,
-    demand: Demand,
+    demand: DemandEstimate,
 }
 
 impl SlotMemory {
@@ -31,12 +31,12 @@ impl SlotMemory {
         now_ns: u64,
     ) -> Result<Self, CudaError> {
         let range = AddressRange::reserve(pool, bytes_max)?;
-        Ok(Self { range, stream: stream.clone(), demand: Demand::new(INTERVAL_NS, now_ns) })
+        Ok(Self { range, stream: stream.clone(), demand: DemandEstimate::new(INTERVAL_NS, now_ns) })
     }
 
     /// Prepares `bytes` bytes for a run of `owner`, at the start of the slot's addresses and
     /// without other owners' bytes. On error the slot is unchanged.
-    pub fn prepare(&mut self, bytes: u64, owner: Owner, now_ns: u64) -> Result<Span, CudaError> {
+    pub fn prepare(&mut self, bytes: u64, owner: MemoryOwner, now_ns: u64) -> Result<Span, CudaError> {
         let span = self.range.span().slice(0, bytes).ok_or_else(|| {
             let bytes_max = self.range.span().bytes();
             CudaError::Invalid(format!("a run takes {bytes} bytes, and a slot has at most {bytes_max}"))

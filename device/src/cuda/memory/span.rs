@@ -9,7 +9,7 @@ pub struct Span {
 
 /// Owner of memory: bytes that one owner leaves in memory are never visible to another owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Owner(pub u64);
+pub struct MemoryOwner(pub u64);
 
 impl Span {
     pub(in super::super) fn new(address: u64, bytes: u64) -> Self {

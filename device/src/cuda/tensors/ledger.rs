@@ -14,7 +14,7 @@ pub struct TensorKey {
 
 /// Usage of a store, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StoreUsage {
+pub struct TensorStoreUsage {
     /// Held tensors.
     pub held_bytes: u64,
     /// Unheld tensors, which are dropped when their memory is needed.
@@ -27,8 +27,8 @@ pub struct StoreUsage {
 
 /// The tensors of a store. `L` describes the load that brought a tensor.
 #[derive(Debug)]
-pub(super) struct Ledger<L> {
-    entries: HashMap<u64, Entry<L>>,
+pub(super) struct TensorLedger<L> {
+    entries: HashMap<u64, TensorEntry<L>>,
     by_key: HashMap<TensorKey, u64>,
     /// Unheld tensors: idle since, and number.
     idle: BTreeSet<(u64, u64)>,
@@ -37,7 +37,7 @@ pub(super) struct Ledger<L> {
 
 /// One tensor.
 #[derive(Debug)]
-pub(super) struct Entry<L> {
+pub(super) struct TensorEntry<L> {
     key: TensorKey,
     /// Offset of its place.
     pub(super) offset: u64,
@@ -49,13 +49,13 @@ pub(super) struct Entry<L> {
     idle_since_ns: u64,
 }
 
-impl<L> Ledger<L> {
+impl<L> TensorLedger<L> {
     pub(super) fn new() -> Self {
         Self { entries: HashMap::new(), by_key: HashMap::new(), idle: BTreeSet::new(), next_id: 0 }
     }
 
     /// The tensor with this key.
-    pub(super) fn find(&self, key: &TensorKey) -> Option<(u64, &Entry<L>)> {
+    pub(super) fn find(&self, key: &TensorKey) -> Option<(u64, &TensorEntry<L>)> {
         let id = *self.by_key.get(key)?;
         Some((id, self.entries.get(&id)?))
     }
@@ -64,13 +64,13 @@ impl<L> Ledger<L> {
     pub(super) fn add(&mut self, key: TensorKey, offset: u64, bytes: u64, load: L) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.entries.insert(id, Entry { key, offset, bytes, load, holders: 1, idle_since_ns: 0 });
+        self.entries.insert(id, TensorEntry { key, offset, bytes, load, holders: 1, idle_since_ns: 0 });
         self.by_key.insert(key, id);
         id
     }
 
     /// Adds a holder. Returns the tensor, and whether it was unheld before.
-    pub(super) fn hold(&mut self, id: u64) -> Option<(&Entry<L>, bool)> {
+    pub(super) fn hold(&mut self, id: u64) -> Option<(&TensorEntry<L>, bool)> {
         let entry = self.entries.get_mut(&id)?;
         let was_idle = entry.holders == 0;
         if was_idle {
@@ -81,7 +81,7 @@ impl<L> Ledger<L> {
     }
 
     /// Removes a holder. Returns the tensor, and whether it is unheld now.
-    pub(super) fn release(&mut self, id: u64, now_ns: u64) -> Option<(&Entry<L>, bool)> {
+    pub(super) fn release(&mut self, id: u64, now_ns: u64) -> Option<(&TensorEntry<L>, bool)> {
         let entry = self.entries.get_mut(&id)?;
         entry.holders = entry.holders.saturating_sub(1);
         let is_idle = entry.holders == 0;
@@ -99,7 +99,7 @@ impl<L> Ledger<L> {
     }
 
     /// Removes an unheld tensor.
-    pub(super) fn remove(&mut self, id: u64) -> Option<Entry<L>> {
+    pub(super) fn remove(&mut self, id: u64) -> Option<TensorEntry<L>> {
         let entry = self.entries.get(&id)?;
         if entry.holders > 0 {
             return None;
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn unheld_tensors_are_dropped_in_order_of_last_use() {
-        let mut ledger = Ledger::new();
+        let mut ledger = TensorLedger::new();
         let ids: Vec<_> = (0..3).map(|number| ledger.add(key(number), 0, 1, ())).collect();
         for (id, now) in ids.iter().zip([30, 10, 20]) {
             ledger.release(*id, now);
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn newer_tensor_replaces_older_one_in_lookups_only() {
-        let mut ledger = Ledger::new();
+        let mut ledger = TensorLedger::new();
         let old = ledger.add(key(0), 0, 1, "failed");
         let new = ledger.add(key(0), 1, 1, "good");
         assert_eq!(ledger.find(&key(0)).unwrap().0, new);
@@ -159,7 +159,7 @@ mod tests {
     proptest! {
         #[test]
         fn counts_add_up(steps in prop::collection::vec((0_u8..4, 0_usize..8), 1..100)) {
-            let mut ledger = Ledger::new();
+            let mut ledger = TensorLedger::new();
             let mut holders: HashMap<u64, usize> = HashMap::new();
             for (now, (step, which)) in steps.into_iter().enumerate() {
                 let mut ids: Vec<u64> = holders.keys().copied().collect();

@@ -1,35 +1,35 @@
 //! Places of tensors, and their loads.
 
 use super::STORE;
-use super::ledger::{Entry, Ledger, TensorKey};
+use super::ledger::{TensorEntry, TensorKey, TensorLedger};
 use crate::cuda::error::{CudaError, OutOfMemory};
 use crate::cuda::memory::{AddressRange, BLOCK_BYTES, BlockMap, Span};
-use crate::cuda::transfer::{Source, Transfer};
+use crate::cuda::transfer::{CopySource, Transfer};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Memory of a store, and its tensors.
-pub(super) struct State {
+pub(super) struct TensorStoreState {
     pub(super) range: AddressRange,
     pub(super) map: BlockMap,
     /// Empty blocks that still have memory: the next load finds them mapped.
     pub(super) spare: BTreeSet<usize>,
     pub(super) spare_bytes_max: u64,
-    pub(super) ledger: Ledger<Brought>,
+    pub(super) ledger: TensorLedger<Brought>,
     pub(super) now_ns: u64,
 }
 
 /// The part of a load that a tensor arrived with.
 #[derive(Debug, Clone)]
 pub(super) struct Brought {
-    pub(super) load: Arc<Load>,
+    pub(super) load: Arc<TensorLoad>,
     pub(super) group: usize,
 }
 
 /// The load of tensors that were requested together.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(super) struct TensorLoad {
     /// Set before other threads see the load.
     pub(super) transfer: OnceLock<Arc<Transfer>>,
     /// Number of its tensors that are held.
@@ -38,13 +38,13 @@ pub(super) struct Load {
     condemned: AtomicBool,
 }
 
-impl State {
+impl TensorStoreState {
     /// Holds the tensor with this key, if it is loaded or being loaded.
     pub(super) fn find(
         &mut self,
         key: &TensorKey,
-        source: &Source,
-        current: &Arc<Load>,
+        source: &CopySource,
+        current: &Arc<TensorLoad>,
     ) -> Option<(u64, Span, Brought)> {
         let (id, entry) = self.ledger.find(key)?;
         // A tensor requested twice in one call belongs to a load that is still being assembled.
@@ -147,7 +147,7 @@ impl State {
         Some(entry.bytes)
     }
 
-    fn free(&mut self, entry: &Entry<Brought>) {
+    fn free(&mut self, entry: &TensorEntry<Brought>) {
         let blocks = self.map.free(entry.offset).into_iter();
         // After a load that failed for lack of memory, some blocks have none.
         self.spare.extend(blocks.filter(|block| self.range.is_mapped(*block)));
@@ -191,7 +191,7 @@ impl State {
     }
 }
 
-impl Load {
+impl TensorLoad {
     /// Whether its tensors will never arrive, or have wrong contents.
     pub(super) fn failed(&self) -> bool {
         let failed =

@@ -1,6 +1,6 @@
 //! Held tensors.
 
-use super::{Brought, Shared};
+use super::{Brought, TensorStoreShared};
 use crate::cuda::memory::Span;
 use crate::cuda::stream::Stream;
 use crate::cuda::transfer::TransferError;
@@ -10,20 +10,21 @@ use std::time::Instant;
 
 /// A tensor that stays in place until this handle drops. Drop it once no work uses the tensor any
 /// more.
-pub struct Tensor {
-    store: Arc<Shared>,
+pub struct TensorGuard {
+    store: Arc<TensorStoreShared>,
     id: u64,
     span: Span,
     brought: Brought,
 }
 
-impl Tensor {
-    pub(super) fn new(store: &Arc<Shared>, id: u64, span: Span, brought: Brought) -> Self {
+impl TensorGuard {
+    pub(super) fn new(store: &Arc<TensorStoreShared>, id: u64, span: Span, brought: Brought) -> Self {
         Self { store: store.clone(), id, span, brought }
     }
 
     /// The tensor's place in device memory. The bytes are valid on a stream after
-    /// [`order`](Self::order) was called with that stream, and everywhere after [`Tensor::wait`].
+    /// [`order`](Self::order) was called with that stream, and everywhere after
+    /// [`TensorGuard::wait`].
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -78,13 +79,13 @@ impl Tensor {
     }
 }
 
-impl fmt::Debug for Tensor {
+impl fmt::Debug for TensorGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tensor").field("id", &self.id).field("span", &self.span).finish_non_exhaustive()
     }
 }
 
-impl Drop for Tensor {
+impl Drop for TensorGuard {
     fn drop(&mut self) {
         self.store.state().release(self.id);
     }

@@ -1,6 +1,6 @@
 //! Cutting copies into blocks. Pure functions of numbers and slices.
 
-use super::job::{Segment, Source};
+use super::job::{CopySource, Segment};
 use crate::cuda::memory::{BLOCK_BYTES, Span};
 use std::ops::Range;
 
@@ -14,22 +14,22 @@ const DIRECT_BYTES_MAX: u64 = 2 * BLOCK_BYTES;
 /// Unit of copying: up to 2 MiB that are contiguous on the device, or 4 MiB directly from pinned
 /// memory.
 #[derive(Debug, Clone)]
-pub(super) struct Block {
+pub(super) struct CopyBlock {
     /// Its place on the device.
     pub(super) span: Span,
     /// Its offset in the whole, for a copy to the host.
     pub(super) offset: u64,
     /// Its contents, in order and without gaps; each part is padded with zeroes to its length on
     /// the device.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<SourcePart>,
     /// The groups whose last block it is.
     pub(super) ends: Range<usize>,
 }
 
 /// A piece of a source.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
-    pub(super) from: Source,
+pub(super) struct SourcePart {
+    pub(super) from: CopySource,
     pub(super) range: Range<usize>,
     /// Length on the device: at least the length of the range.
     pub(super) bytes: u64,
@@ -37,7 +37,7 @@ pub(super) struct Part {
     is_direct: bool,
 }
 
-impl Block {
+impl CopyBlock {
     /// Cuts a span of the device into blocks.
     pub(super) fn of_span(span: Span) -> Vec<Self> {
         let starts = (0..span.bytes()).step_by(BLOCK_BYTES as usize);
@@ -83,8 +83,8 @@ impl Block {
 
 /// Cuts groups of segments into blocks. Segments that are contiguous on the device share blocks,
 /// except across groups and for data copied directly from pinned memory.
-pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<CopyBlock> {
+    let mut blocks: Vec<CopyBlock> = Vec::new();
     let mut ended = 0;
     for (group, segments) in groups.iter().enumerate() {
         let first = blocks.len();
@@ -106,9 +106,9 @@ pub(super) fn cut(groups: &[Vec<Segment>]) -> Vec<Block> {
 }
 
 /// Adds the blocks of one segment, or parts to the last block if its index is at least `first`.
-fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
+fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<CopyBlock>) {
     let source_bytes = segment.from.bytes().len() as u64;
-    let is_direct = matches!(segment.from, Source::Pinned(_)) && source_bytes >= DIRECT_BYTES_MIN;
+    let is_direct = matches!(segment.from, CopySource::Pinned(_)) && source_bytes >= DIRECT_BYTES_MIN;
     let mut done = 0;
     while done < segment.to.bytes() {
         // The padding behind a source does not come from the source.
@@ -124,21 +124,26 @@ fn cut_segment(segment: &Segment, first: usize, blocks: &mut Vec<Block>) {
         }
         let from = usize::try_from(done.min(source_bytes)).unwrap_or(usize::MAX);
         let end = usize::try_from((done + bytes).min(source_bytes)).unwrap_or(usize::MAX);
-        let part = Part { from: segment.from.clone(), range: from..end, bytes, is_direct };
+        let part = SourcePart { from: segment.from.clone(), range: from..end, bytes, is_direct };
         match open {
             Some(block) => {
                 block.span = Span::new(block.span.address(), block.span.bytes() + bytes);
                 block.parts.push(part);
             }
             None => {
-                blocks.push(Block { span: Span::new(at, bytes), offset: 0, parts: vec![part], ends: 0..0 });
+                blocks.push(CopyBlock {
+                    span: Span::new(at, bytes),
+                    offset: 0,
+                    parts: vec![part],
+                    ends: 0..0,
+                });
             }
         }
         done += bytes;
     }
 }
 
-impl Block {
+impl CopyBlock {
     /// Whether data at `address` can be appended.
     fn takes(&self, address: u64) -> bool {
         let is_direct = self.parts.iter().any(|part| part.is_direct);
@@ -153,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn segment(at: u64, source: &[u8], place: u64) -> Segment {
-        Segment { from: Source::Pageable(Bytes::copy_from_slice(source)), to: Span::new(at, place) }
+        Segment { from: CopySource::Pageable(Bytes::copy_from_slice(source)), to: Span::new(at, place) }
     }
 
     #[test]
@@ -176,10 +181,10 @@ mod tests {
 
     #[test]
     fn span_is_cut_into_full_blocks_and_a_remainder() {
-        let blocks = Block::of_span(Span::new(64, 2 * BLOCK_BYTES + 5));
+        let blocks = CopyBlock::of_span(Span::new(64, 2 * BLOCK_BYTES + 5));
         let sizes: Vec<_> = blocks.iter().map(|block| (block.offset, block.span.bytes())).collect();
         assert_eq!(sizes, [(0, BLOCK_BYTES), (BLOCK_BYTES, BLOCK_BYTES), (2 * BLOCK_BYTES, 5)]);
-        assert!(Block::of_span(Span::new(64, 0)).is_empty());
+        assert!(CopyBlock::of_span(Span::new(64, 0)).is_empty());
     }
 
     proptest! {

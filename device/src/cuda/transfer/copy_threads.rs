@@ -6,8 +6,8 @@
 //! block of its own, the bus would wait until one thread has copied a whole block. The engine's
 //! thread hands blocks over, and meanwhile gives finished blocks to the device.
 
-use super::Shared;
-use super::blocks::Block;
+use super::TransferShared;
+use super::blocks::CopyBlock;
 use crate::cuda::error::CudaError;
 use crate::cuda::memory::BLOCK_BYTES;
 use crate::cuda::pinned::{PinnedBlock, PinnedPiece};
@@ -33,7 +33,7 @@ pub fn copy_threads() -> usize {
 
 /// The copy threads of an engine. Joined on drop.
 pub(super) struct CopyThreads {
-    queue: Arc<Queue>,
+    queue: Arc<CopyQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct CopyThreads {
 pub(super) struct Fill {
     /// Number under which the block comes back.
     pub(super) ticket: u64,
-    pub(super) blocks: Arc<[Block]>,
+    pub(super) blocks: Arc<[CopyBlock]>,
     /// Index of the block.
     pub(super) number: usize,
     pub(super) staging: PinnedBlock,
@@ -56,26 +56,26 @@ pub(super) struct Filled {
 /// A piece of a block to gather.
 struct FillPiece {
     ticket: u64,
-    blocks: Arc<[Block]>,
+    blocks: Arc<[CopyBlock]>,
     number: usize,
     piece: PinnedPiece,
 }
 
 #[derive(Default)]
-struct Queue {
-    work: Mutex<Work>,
+struct CopyQueue {
+    work: Mutex<CopyWork>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct Work {
+struct CopyWork {
     pieces: VecDeque<FillPiece>,
     stop: bool,
 }
 
 impl CopyThreads {
     /// Starts `count` threads, at least one, which send finished blocks to the inbox of `shared`.
-    pub(super) fn start(count: usize, shared: &Arc<Shared>) -> Result<Self, CudaError> {
+    pub(super) fn start(count: usize, shared: &Arc<TransferShared>) -> Result<Self, CudaError> {
         let mut started = Self { queue: Arc::default(), threads: Vec::new() };
         for _ in 0..count.max(1) {
             let queue = started.queue.clone();
@@ -116,7 +116,7 @@ impl Drop for CopyThreads {
     }
 }
 
-impl Queue {
+impl CopyQueue {
     fn push(&self, Fill { ticket, blocks, number, staging }: Fill) {
         let bytes = blocks.get(number).map_or(0, |block| block.span.bytes());
         let pieces = staging.split(usize::try_from(bytes).unwrap_or(usize::MAX), PIECE_BYTES);
@@ -129,7 +129,7 @@ impl Queue {
     }
 
     /// Gathers pieces until stopped.
-    fn work(&self, shared: &Shared) {
+    fn work(&self, shared: &TransferShared) {
         while let Some(FillPiece { ticket, blocks, number, mut piece }) = self.next() {
             if let Some(block) = blocks.get(number) {
                 block.gather(piece.offset(), piece.as_mut_slice());
@@ -143,7 +143,7 @@ impl Queue {
     }
 
     fn next(&self) -> Option<FillPiece> {
-        let waits = |work: &mut Work| work.pieces.is_empty() && !work.stop;
+        let waits = |work: &mut CopyWork| work.pieces.is_empty() && !work.stop;
         let mut work = self.work.lock();
         self.wake.wait_while(&mut work, waits);
         work.pieces.pop_front()
@@ -153,7 +153,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::super::blocks::cut;
-    use super::super::job::{Segment, Source};
+    use super::super::job::{CopySource, Segment};
     use super::*;
     use crate::cuda::memory::{BLOCK_BYTES, Span};
     use crate::cuda::{Devices, PinnedRing, Search};
@@ -162,8 +162,8 @@ mod tests {
 
     const BLOCKS: usize = 6;
 
-    fn shared() -> Arc<Shared> {
-        Arc::new(Shared { inbox: Mutex::default(), wake: Condvar::new() })
+    fn shared() -> Arc<TransferShared> {
+        Arc::new(TransferShared { inbox: Mutex::default(), wake: Condvar::new() })
     }
 
     #[test]
@@ -175,8 +175,8 @@ mod tests {
         let block_bytes = BLOCK_BYTES as usize;
         let bytes: Vec<u8> = (1..=BLOCKS as u8).flat_map(|block| vec![block; block_bytes]).collect();
         let to = Span::new(0, bytes.len() as u64);
-        let blocks: Arc<[Block]> =
-            cut(&[vec![Segment { from: Source::Pageable(Bytes::from(bytes)), to }]]).into();
+        let blocks: Arc<[CopyBlock]> =
+            cut(&[vec![Segment { from: CopySource::Pageable(Bytes::from(bytes)), to }]]).into();
         for count in 1..=4 {
             let shared = shared();
             let threads = CopyThreads::start(count, &shared).unwrap();
@@ -205,10 +205,10 @@ mod tests {
         let ring = PinnedRing::new(&context, 1).unwrap();
         let bytes: Vec<u8> = (0..BLOCK_BYTES as usize + 3).map(|at| (at % 251) as u8).collect();
         let to = Span::new(0, bytes.len() as u64);
-        let source = Source::Pageable(Bytes::from(bytes.clone()));
-        let blocks: Arc<[Block]> = cut(&[vec![Segment { from: source, to }]]).into();
+        let source = CopySource::Pageable(Bytes::from(bytes.clone()));
+        let blocks: Arc<[CopyBlock]> = cut(&[vec![Segment { from: source, to }]]).into();
         for (number, count) in [(0, 8), (1, 1)] {
-            let queue = Queue::default();
+            let queue = CopyQueue::default();
             queue.push(Fill { ticket: 7, blocks: blocks.clone(), number, staging: ring.try_take().unwrap() });
             assert_eq!(queue.work.lock().pieces.len(), count);
             let mut whole = None;

@@ -1,13 +1,13 @@
 //! A copy: its request, and the handle that its owner has.
 
-use super::Shared;
-use super::blocks::{Block, cut};
+use super::TransferShared;
+use super::blocks::{CopyBlock, cut};
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::memory::Span;
 use crate::cuda::pinned::PinnedSlice;
 use crate::cuda::stream::Stream;
-use crate::{Buffer, BufferMut, OutOfMemory};
+use crate::{ArenaExhausted, Buffer, BufferMut};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
@@ -19,14 +19,14 @@ use std::time::Instant;
 #[derive(Debug, Clone)]
 pub struct Segment {
     /// The source.
-    pub from: Source,
+    pub from: CopySource,
     /// The target.
     pub to: Span,
 }
 
 /// Source of a copy to the device.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum CopySource {
     /// Any memory, such as a mapped file: copied through the ring.
     Pageable(Bytes),
     /// Pinned memory: copied directly.
@@ -59,7 +59,7 @@ pub enum TransferError {
     },
     /// The host has no room for the fetched bytes.
     #[error(transparent)]
-    Host(#[from] OutOfMemory),
+    Host(#[from] ArenaExhausted),
     /// The device failed to copy.
     #[error(transparent)]
     Device(#[from] CudaError),
@@ -68,13 +68,13 @@ pub enum TransferError {
 /// A copy to the device, in progress or ended.
 #[derive(Debug)]
 pub struct Transfer {
-    state: Mutex<State>,
+    state: Mutex<TransferState>,
     changed: Condvar,
-    shared: Arc<Shared>,
+    shared: Arc<TransferShared>,
 }
 
 #[derive(Debug)]
-struct State {
+struct TransferState {
     groups: Vec<Group>,
     cancelled: bool,
     end: Option<Result<(), TransferError>>,
@@ -99,9 +99,9 @@ pub struct Fetch {
 }
 
 /// A copy on the engine's thread.
-pub(super) struct Job {
+pub(super) struct CopyJob {
     pub(super) transfer: Arc<Transfer>,
-    pub(super) blocks: Arc<[Block]>,
+    pub(super) blocks: Arc<[CopyBlock]>,
     /// Target of a copy to the host.
     pub(super) buffer: Option<Arc<Mutex<Option<BufferMut>>>>,
     /// Owner of the copy's memory; drops with the job.
@@ -113,7 +113,7 @@ impl Transfer {
     /// Returns as soon as the group's last block has been given to the device, because a stream can
     /// only wait for work that has been given.
     pub fn order(&self, group: usize, stream: &Stream) -> Result<(), TransferError> {
-        let waits = |state: &mut State| {
+        let waits = |state: &mut TransferState| {
             state.end.is_none() && matches!(state.groups.get(group), Some(Group::Waiting))
         };
         let mut state = self.state();
@@ -184,19 +184,19 @@ impl Transfer {
         self.changed.notify_all();
     }
 
-    fn new(groups: Vec<Group>, shared: &Arc<Shared>) -> Arc<Self> {
-        let state = Mutex::new(State { groups, cancelled: false, end: None, ended_at: None });
+    fn new(groups: Vec<Group>, shared: &Arc<TransferShared>) -> Arc<Self> {
+        let state = Mutex::new(TransferState { groups, cancelled: false, end: None, ended_at: None });
         Arc::new(Self { state, changed: Condvar::new(), shared: shared.clone() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TransferState> {
         // Consistent between any two statements.
         self.state.lock()
     }
 }
 
 impl Fetch {
-    pub(super) fn new(job: &Job) -> Self {
+    pub(super) fn new(job: &CopyJob) -> Self {
         Self { transfer: job.transfer.clone(), buffer: job.buffer.clone().unwrap_or_default() }
     }
 
@@ -213,11 +213,11 @@ impl Fetch {
     }
 }
 
-impl Job {
+impl CopyJob {
     pub(super) fn load(
         groups: &[Vec<Segment>],
         keep: Box<dyn Any + Send>,
-        shared: &Arc<Shared>,
+        shared: &Arc<TransferShared>,
     ) -> Result<Self, TransferError> {
         for segment in groups.iter().flatten() {
             let source_bytes = segment.from.bytes().len() as u64;
@@ -238,18 +238,23 @@ impl Job {
         Ok(Self { transfer, blocks: blocks.into(), buffer: None, _keep: keep })
     }
 
-    pub(super) fn fetch(from: Span, to: BufferMut, keep: Box<dyn Any + Send>, shared: &Arc<Shared>) -> Self {
+    pub(super) fn fetch(
+        from: Span,
+        to: BufferMut,
+        keep: Box<dyn Any + Send>,
+        shared: &Arc<TransferShared>,
+    ) -> Self {
         let buffer = Some(Arc::new(Mutex::new(Some(to))));
         Self {
             transfer: Transfer::new(Vec::new(), shared),
-            blocks: Block::of_span(from).into(),
+            blocks: CopyBlock::of_span(from).into(),
             buffer,
             _keep: keep,
         }
     }
 }
 
-impl Source {
+impl CopySource {
     /// The bytes to copy.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

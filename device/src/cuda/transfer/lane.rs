@@ -1,10 +1,10 @@
 //! Copies of one direction, on the engine's thread.
 #![allow(unsafe_code, reason = "copies are given to the device, with addresses of pinned memory")]
 
-use super::blocks::Block;
+use super::blocks::CopyBlock;
 use super::copy_threads::{CopyThreads, Fill, Filled};
-use super::job::{Job, TransferError};
-use super::schedule::Schedule;
+use super::job::{CopyJob, TransferError};
+use super::schedule::CopySchedule;
 use crate::cuda::error::CudaError;
 use crate::cuda::event::Event;
 use crate::cuda::pinned::{PinnedBlock, PinnedRing};
@@ -26,9 +26,9 @@ const CHOSEN_LEN_MIN: usize = 2;
 const RING_WAIT: Duration = Duration::from_millis(5);
 
 /// Copies of one direction.
-pub(super) struct Lane {
+pub(super) struct CopyLane {
     stream: Stream,
-    schedule: Schedule,
+    schedule: CopySchedule,
     active: HashMap<u64, Active>,
     next_id: u64,
     /// Blocks that go next, in order.
@@ -41,7 +41,7 @@ pub(super) struct Lane {
 
 /// A copy that has not ended.
 struct Active {
-    job: Job,
+    job: CopyJob,
     /// Blocks that are chosen or in flight.
     under_way: usize,
     /// Blocks that are not chosen yet.
@@ -56,11 +56,11 @@ struct Chosen {
     number: usize,
     bytes: u64,
     ticket: u64,
-    stage: Stage,
+    stage: CopyStage,
 }
 
 /// Progress of a chosen block on the host.
-enum Stage {
+enum CopyStage {
     /// A copy thread gathers it.
     Filling,
     /// Ready for the device, with its pinned block if it needs one.
@@ -75,11 +75,11 @@ struct Flight {
     staging: Option<PinnedBlock>,
 }
 
-impl Lane {
+impl CopyLane {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
             stream,
-            schedule: Schedule::default(),
+            schedule: CopySchedule::default(),
             active: HashMap::new(),
             next_id: 0,
             chosen: VecDeque::new(),
@@ -90,7 +90,7 @@ impl Lane {
     }
 
     /// Starts a copy.
-    pub(super) fn add(&mut self, job: Job) {
+    pub(super) fn add(&mut self, job: CopyJob) {
         let id = self.next_id;
         self.next_id += 1;
         self.schedule.add(id, job.blocks.iter().map(|block| block.span.bytes()).collect());
@@ -131,13 +131,13 @@ impl Lane {
             let ticket = self.next_ticket;
             self.next_ticket += 1;
             let stage = if active.job.buffer.is_some() {
-                Stage::Ready(Some(staging))
+                CopyStage::Ready(Some(staging))
             } else if block.direct().is_some() {
-                Stage::Ready(None)
+                CopyStage::Ready(None)
             } else {
                 let blocks = active.job.blocks.clone();
                 threads.fill(Fill { ticket, blocks, number, staging });
-                Stage::Filling
+                CopyStage::Filling
             };
             self.chosen_bytes += bytes;
             self.chosen.push_back(Chosen { id, number, bytes, ticket, stage });
@@ -149,7 +149,7 @@ impl Lane {
     /// Takes back a gathered block.
     pub(super) fn filled(&mut self, Filled { ticket, staging }: Filled) {
         if let Some(chosen) = self.chosen.iter_mut().find(|chosen| chosen.ticket == ticket) {
-            chosen.stage = Stage::Ready(Some(staging));
+            chosen.stage = CopyStage::Ready(Some(staging));
         }
     }
 
@@ -158,8 +158,8 @@ impl Lane {
     pub(super) fn give(&mut self) -> bool {
         let mut any = false;
         while self.flights.len() < FLIGHTS_MAX {
-            let ready = |chosen: &mut Chosen| matches!(chosen.stage, Stage::Ready(_));
-            let Some(Chosen { id, number, bytes, stage: Stage::Ready(staging), .. }) =
+            let ready = |chosen: &mut Chosen| matches!(chosen.stage, CopyStage::Ready(_));
+            let Some(Chosen { id, number, bytes, stage: CopyStage::Ready(staging), .. }) =
                 self.chosen.pop_front_if(ready)
             else {
                 break;
@@ -229,7 +229,7 @@ impl Lane {
 
     /// Whether a copy thread is gathering one of its blocks.
     pub(super) fn is_filling(&self) -> bool {
-        self.chosen.iter().any(|chosen| matches!(chosen.stage, Stage::Filling))
+        self.chosen.iter().any(|chosen| matches!(chosen.stage, CopyStage::Filling))
     }
 
     /// Whether no copy is active.
@@ -262,8 +262,8 @@ impl Active {
 /// event of its arrival, and the pinned block to keep until then.
 fn give(
     stream: &Stream,
-    job: &Job,
-    block: &Block,
+    job: &CopyJob,
+    block: &CopyBlock,
     staging: Option<PinnedBlock>,
 ) -> Result<(Arc<Event>, Option<PinnedBlock>), CudaError> {
     let event = Arc::new(Event::new(stream.context())?);

@@ -13,7 +13,7 @@ const QUANTUM_BYTES: u64 = 2 * (2 << 20);
 
 /// Copies in blocks, and the order of their turns.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct CopySchedule {
     copies: HashMap<u64, Blocks>,
     /// Copies without a turn so far, in order of arrival.
     new: VecDeque<u64>,
@@ -36,7 +36,7 @@ struct Blocks {
     deficit_bytes: u64,
 }
 
-impl Schedule {
+impl CopySchedule {
     /// Adds a copy called `id` with blocks of these lengths. A copy without blocks never has a
     /// turn.
     pub(super) fn add(&mut self, id: u64, bytes: VecDeque<u64>) {
@@ -117,13 +117,13 @@ mod tests {
         vec![BLOCK; count].into()
     }
 
-    fn take(schedule: &mut Schedule, count: usize) -> Vec<u64> {
+    fn take(schedule: &mut CopySchedule, count: usize) -> Vec<u64> {
         (0..count).map_while(|_| schedule.next()).map(|(id, _)| id).collect()
     }
 
     #[test]
     fn short_copy_behind_a_long_one_waits_for_one_turn() {
-        let mut schedule = Schedule::default();
+        let mut schedule = CopySchedule::default();
         schedule.add(1, blocks(500));
         assert_eq!(take(&mut schedule, 101).len(), 101);
         schedule.add(2, blocks(1));
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn long_copy_progresses_despite_many_short_ones() {
-        let mut schedule = Schedule::default();
+        let mut schedule = CopySchedule::default();
         schedule.add(0, blocks(100));
         take(&mut schedule, 1);
         let mut seen = 0;
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn removed_copy_has_no_further_turns() {
-        let mut schedule = Schedule::default();
+        let mut schedule = CopySchedule::default();
         schedule.add(1, blocks(10));
         schedule.add(2, blocks(3));
         schedule.next();
@@ -158,7 +158,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_block_is_scheduled_once_and_in_order(sizes in prop::collection::vec(prop::collection::vec(1..=BLOCK, 0..20), 1..12)) {
-            let mut schedule = Schedule::default();
+            let mut schedule = CopySchedule::default();
             for (id, bytes) in sizes.iter().enumerate() {
                 schedule.add(id as u64, bytes.clone().into());
             }
@@ -175,7 +175,7 @@ mod tests {
         /// limited number of their turns.
         #[test]
         fn copy_waits_for_at_most_its_share(others in 1_usize..10, count in 1_usize..20, before in 0_usize..100) {
-            let mut schedule = Schedule::default();
+            let mut schedule = CopySchedule::default();
             for id in 0..others {
                 schedule.add(id as u64, blocks(10_000));
             }
@@ -191,7 +191,7 @@ mod tests {
 
         #[test]
         fn long_copies_get_equal_shares_after_their_first_turn(copies in 2_u64..8, rounds in 1_usize..50) {
-            let mut schedule = Schedule::default();
+            let mut schedule = CopySchedule::default();
             for id in 0..copies {
                 schedule.add(id, blocks(1_000));
             }

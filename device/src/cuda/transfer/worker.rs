@@ -1,32 +1,32 @@
 //! Main loop of the engine's thread.
 
-use super::Shared;
+use super::TransferShared;
 use super::copy_threads::CopyThreads;
 use super::job::TransferError;
-use super::lane::Lane;
+use super::lane::CopyLane;
 use crate::cuda::pinned::PinnedRing;
 use crate::cuda::stream::Stream;
 use std::sync::Arc;
 
 /// State of the thread.
-pub(super) struct Worker {
-    shared: Arc<Shared>,
+pub(super) struct TransferThread {
+    shared: Arc<TransferShared>,
     ring: Arc<PinnedRing>,
-    up: Lane,
-    down: Lane,
+    up: CopyLane,
+    down: CopyLane,
     /// Joined when the thread ends.
     threads: CopyThreads,
 }
 
-impl Worker {
+impl TransferThread {
     /// Creates the worker for two streams: `up` to the device and `down` from it.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<TransferShared>,
         ring: Arc<PinnedRing>,
         (up, down): (Stream, Stream),
         threads: CopyThreads,
     ) -> Self {
-        Self { shared, ring, up: Lane::new(up), down: Lane::new(down), threads }
+        Self { shared, ring, up: CopyLane::new(up), down: CopyLane::new(down), threads }
     }
 
     /// Runs until stopped.

@@ -2,29 +2,29 @@
 
 use crate::TensorType;
 use crate::ir::{
-    Attention, BiasAxis, Conv, Copy, DIMS_MAX, Elementwise, Graph, HEAD_DIM_MAX, Heads, INPUTS_MAX,
-    LayerNorm, Layout, Mask, MatMul, Node, Op, ProgramError, Softmax,
+    Attention, BiasAxis, BlockLayout, Conv, Copy, DIMS_MAX, Elementwise, Graph, GraphNode, HEAD_DIM_MAX,
+    Heads, INPUTS_MAX, LayerNorm, Mask, MatMul, Op, ProgramError, Softmax,
 };
 
 /// Checks one node within its graph.
-pub(super) struct Checker<'a> {
+pub(super) struct NodeChecker<'a> {
     pub(super) graph: &'a Graph,
-    pub(super) node: &'a Node,
+    pub(super) node: &'a GraphNode,
 }
 
 /// Reason why a node is unsound.
-pub(super) enum Fault {
+pub(super) enum NodeFault {
     Misfit(&'static str),
     Program(ProgramError),
 }
 
-fn ensure(holds: bool, what: &'static str) -> Result<(), Fault> {
-    if holds { Ok(()) } else { Err(Fault::Misfit(what)) }
+fn ensure(holds: bool, what: &'static str) -> Result<(), NodeFault> {
+    if holds { Ok(()) } else { Err(NodeFault::Misfit(what)) }
 }
 
-impl Checker<'_> {
-    pub(super) fn check(&self) -> Result<(), Fault> {
-        let out = self.output(0).ok_or(Fault::Misfit("its output"))?;
+impl NodeChecker<'_> {
+    pub(super) fn check(&self) -> Result<(), NodeFault> {
+        let out = self.output(0).ok_or(NodeFault::Misfit("its output"))?;
         ensure(out.elements() > 0, "an output without elements")?;
         match &self.node.op {
             Op::Conv(op) => self.conv(op, out),
@@ -86,38 +86,38 @@ impl Checker<'_> {
         self.node.output(place).map(|id| &self.graph.value(id).tensor)
     }
 
-    fn operand(&self, place: usize) -> Result<&TensorType, Fault> {
-        let id = self.node.input(place).ok_or(Fault::Misfit("a missing operand"))?;
+    fn operand(&self, place: usize) -> Result<&TensorType, NodeFault> {
+        let id = self.node.input(place).ok_or(NodeFault::Misfit("a missing operand"))?;
         Ok(&self.graph.value(id).tensor)
     }
 
-    fn elements(&self, place: usize, elements: usize) -> Result<(), Fault> {
+    fn elements(&self, place: usize, elements: usize) -> Result<(), NodeFault> {
         ensure(self.operand(place)?.elements() == elements, "an operand")
     }
 
     /// Check an optional operand.
-    fn maybe(&self, place: usize, elements: usize) -> Result<(), Fault> {
+    fn maybe(&self, place: usize, elements: usize) -> Result<(), NodeFault> {
         if self.node.input(place).is_some() { self.elements(place, elements) } else { Ok(()) }
     }
 
-    fn rows(&self, rows: usize, cols: usize, out: &TensorType, elements: usize) -> Result<(), Fault> {
+    fn rows(&self, rows: usize, cols: usize, out: &TensorType, elements: usize) -> Result<(), NodeFault> {
         self.elements(0, rows * cols)?;
         ensure(cols > 0 && out.elements() == elements, "its rows")
     }
 
-    fn mask(&self, place: usize, mask: Option<&Mask>, elements: usize) -> Result<(), Fault> {
+    fn mask(&self, place: usize, mask: Option<&Mask>, elements: usize) -> Result<(), NodeFault> {
         ensure(self.node.input(place).is_some() == mask.is_some(), "its mask")?;
         let Some(mask) = mask else { return Ok(()) };
         ensure(walks(&mask.dims, mask.strides.len(), elements), "its mask")?;
         ensure(reach(0, &mask.dims, &mask.strides) < self.operand(place)?.elements(), "its mask")
     }
 
-    fn conv(&self, op: &Conv, out: &TensorType) -> Result<(), Fault> {
+    fn conv(&self, op: &Conv, out: &TensorType) -> Result<(), NodeFault> {
         let x = self.operand(Conv::X)?.dims();
         let w = self.operand(Conv::W)?.dims();
         let (&[n, c, h, width], &[m, group_channels, kh, kw], &[out_n, out_m, oh, ow]) = (x, w, out.dims())
         else {
-            return Err(Fault::Misfit("its picture"));
+            return Err(NodeFault::Misfit("its picture"));
         };
         ensure(
             (out_n, out_m) == (n, m)
@@ -138,25 +138,25 @@ impl Checker<'_> {
         self.maybe(Conv::RESIDUAL, out.elements())
     }
 
-    fn matmul(&self, op: &MatMul, out: &TensorType) -> Result<(), Fault> {
+    fn matmul(&self, op: &MatMul, out: &TensorType) -> Result<(), NodeFault> {
         let count: usize = op.batch.iter().product();
         ensure(out.elements() == count * op.m * op.n, "its output")?;
         ensure(
             op.a.batch_strides.len() == op.batch.len() && op.b.batch_strides.len() == op.batch.len(),
             "its batch",
         )?;
-        let a = op.a.reach(&op.batch, op.m, op.k).ok_or(Fault::Misfit("its left operand"))?;
-        let b = op.b.reach(&op.batch, op.k, op.n).ok_or(Fault::Misfit("its right operand"))?;
+        let a = op.a.reach(&op.batch, op.m, op.k).ok_or(NodeFault::Misfit("its left operand"))?;
+        let b = op.b.reach(&op.batch, op.k, op.n).ok_or(NodeFault::Misfit("its right operand"))?;
         ensure(a <= self.operand(MatMul::A)?.elements(), "its left operand")?;
         ensure(b <= self.operand(MatMul::B)?.elements(), "its right operand")?;
         self.maybe(MatMul::BIAS, if op.bias_axis == BiasAxis::Rows { op.m } else { op.n })?;
         self.maybe(MatMul::RESIDUAL, out.elements())
     }
 
-    fn attention(&self, op: &Attention, out: &TensorType) -> Result<(), Fault> {
+    fn attention(&self, op: &Attention, out: &TensorType) -> Result<(), NodeFault> {
         ensure(out.elements() == op.batch * op.q_len * op.heads * op.head_dim, "its output")?;
         ensure((1..=HEAD_DIM_MAX).contains(&op.head_dim) && op.kv_len > 0, "its heads")?;
-        let fits = |place: usize, heads: &Heads, len: usize| -> Result<(), Fault> {
+        let fits = |place: usize, heads: &Heads, len: usize| -> Result<(), NodeFault> {
             let dims = [op.batch, op.heads, len];
             let strides = [heads.batch_stride, heads.head_stride, heads.row_stride];
             ensure(
@@ -172,8 +172,8 @@ impl Checker<'_> {
         self.mask(Attention::MASK, mask.as_ref(), dims.iter().product())
     }
 
-    fn elementwise(&self, op: &Elementwise, out: &TensorType) -> Result<(), Fault> {
-        op.program.check(op.strides.len()).map_err(Fault::Program)?;
+    fn elementwise(&self, op: &Elementwise, out: &TensorType) -> Result<(), NodeFault> {
+        op.program.check(op.strides.len()).map_err(NodeFault::Program)?;
         ensure(op.strides.len() == self.node.inputs.len() && op.strides.len() <= INPUTS_MAX, "its operands")?;
         for (place, strides) in op.strides.iter().enumerate() {
             ensure(walks(&op.dims, strides.len(), out.elements()), "its dimensions")?;
@@ -182,7 +182,7 @@ impl Checker<'_> {
         ensure(walks(&op.dims, op.dims.len(), out.elements()), "its dimensions")
     }
 
-    fn copy(&self, op: &Copy, out: &TensorType) -> Result<(), Fault> {
+    fn copy(&self, op: &Copy, out: &TensorType) -> Result<(), NodeFault> {
         let mut written = 0;
         for part in &op.parts {
             let from = self.operand(part.input)?;
@@ -215,7 +215,7 @@ fn reach(offset: usize, dims: &[usize], strides: &[usize]) -> usize {
 }
 
 /// Whether all elements of a block are inside a value.
-fn inside(layout: &Layout, dims: &[usize], tensor: &TensorType) -> bool {
+fn inside(layout: &BlockLayout, dims: &[usize], tensor: &TensorType) -> bool {
     let mut first = layout.offset as i128;
     let mut last = layout.offset as i128;
     for (dim, stride) in dims.iter().zip(&layout.strides) {

@@ -1,7 +1,7 @@
 //! Generates inputs for profiling a model.
 
 use std::collections::BTreeMap;
-use weir_device::{Arena, OutOfMemory};
+use weir_device::{Arena, ArenaExhausted};
 use weir_inference::{Tensor, TensorError};
 use weir_types::{ElementType, Port, Shape, ShapeError, Signature};
 
@@ -47,7 +47,7 @@ pub enum InputsError {
     TooLarge(u64),
     /// The arena has no room for the inputs.
     #[error(transparent)]
-    Memory(#[from] OutOfMemory),
+    Memory(#[from] ArenaExhausted),
     /// A generated input is not a valid tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),

@@ -112,7 +112,7 @@ fn broken(why: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, format!("the body is not what content-encoding says: {why}"))
 }
 
-fn no_memory(_: weir_device::OutOfMemory) -> ApiError {
+fn no_memory(_: weir_device::ArenaExhausted) -> ApiError {
     ApiError::new(ErrorCode::Unavailable, "the node has no memory left for request bodies; try again")
 }
 

@@ -170,7 +170,7 @@ fn raw(body: &Buffer, ports: Option<&[Port]>, arena: &Arena) -> Result<Unresolve
         None => body.clone(),
         Some(prefix) => {
             let full =
-                |error: weir_device::OutOfMemory| ApiError::new(ErrorCode::Unavailable, error.to_string());
+                |error: weir_device::ArenaExhausted| ApiError::new(ErrorCode::Unavailable, error.to_string());
             let mut data = arena.with_capacity(prefix.len() + body.len()).map_err(full)?;
             data.extend_from_slice(&prefix).and_then(|()| data.extend_from_slice(body)).map_err(full)?;
             data.freeze()

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use wasmtime::component::Component;
-use weir_child::{Command, Confinement, Failure, Limits};
+use weir_child::{ChildCommand, ChildFailure, Confinement, Limits};
 use weir_storage::{DiskFull, is_disk_full};
 use weir_types::{ErrorCode, FunctionKind, FunctionManifest};
 
@@ -83,14 +83,14 @@ impl CompileError {
 
 /// Compiles in a child process. Dropping the future kills it.
 pub async fn compile(task: &CompileTask, limits: Limits) -> Result<CompiledComponent, CompileError> {
-    Command::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
-        Failure::OverTime => CompileError::over(limits, "time"),
-        Failure::OverMemory => CompileError::over(limits, "memory"),
-        Failure::Crashed { how } => CompileError::new(
+    ChildCommand::this_program(SUBCOMMAND).run(limits, task).await.map_err(|failure| match failure {
+        ChildFailure::OverTime => CompileError::over(limits, "time"),
+        ChildFailure::OverMemory => CompileError::over(limits, "memory"),
+        ChildFailure::Crashed { how } => CompileError::new(
             ErrorCode::InvalidComponent,
             format!("the component crashed the process that compiled it: {how}"),
         ),
-        Failure::Io(error) => {
+        ChildFailure::Io(error) => {
             CompileError::new(ErrorCode::Internal, format!("cannot run the compiler process: {error}"))
         }
     })?

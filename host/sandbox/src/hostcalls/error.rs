@@ -40,8 +40,8 @@ impl From<wasmtime::component::ResourceTableError> for CallError {
     }
 }
 
-impl From<weir_device::OutOfMemory> for CallError {
-    fn from(error: weir_device::OutOfMemory) -> Self {
+impl From<weir_device::ArenaExhausted> for CallError {
+    fn from(error: weir_device::ArenaExhausted) -> Self {
         Self::exhausted(error)
     }
 }

@@ -14,7 +14,7 @@ use crate::failure::{failure, weights_failure};
 use crate::program::BufferLocation;
 use crate::weights::Weights;
 use parking_lot::Mutex;
-use weir_device::cuda::{Event, Parameters, Span, Stream, Tensor, TransferError};
+use weir_device::cuda::{Event, KernelParameters, Span, Stream, TensorGuard, TransferError};
 use weir_inference::{InferenceError, Interrupt};
 
 /// Steps that are launched once, by the first run.
@@ -40,7 +40,7 @@ pub(crate) struct Ordered<'a> {
     stream: &'a Stream,
     interrupt: &'a Interrupt,
     /// The last tensor of each transfer that the stream waits for.
-    last: Vec<&'a Tensor>,
+    last: Vec<&'a TensorGuard>,
 }
 
 impl Prologue {
@@ -136,7 +136,7 @@ impl Bound {
         weights: &'a Weights,
         arena: Span,
     ) -> Result<(), InferenceError> {
-        let mut parameters = Parameters::default();
+        let mut parameters = KernelParameters::default();
         for step in steps {
             step.arrivals.iter().try_for_each(|place| self.order(*place, ordered, weights))?;
             // SAFETY: the caller guarantees the requirements of `launch`.
@@ -149,7 +149,7 @@ impl Bound {
     /// Blocks until all weights and constants have arrived. The prologue's results are excluded:
     /// [`Self::begin`] orders them.
     pub fn wait(&self, weights: &Weights) -> Result<(), InferenceError> {
-        let arrived = weights.wait().and_then(|()| self.constants.iter().try_for_each(Tensor::wait));
+        let arrived = weights.wait().and_then(|()| self.constants.iter().try_for_each(TensorGuard::wait));
         arrived.map_err(|error| weights_failure(&error))
     }
 
@@ -174,7 +174,7 @@ impl<'a> Ordered<'a> {
     }
 
     /// Makes the stream wait for the arrival of a tensor.
-    fn wait(&mut self, tensor: &'a Tensor) -> Result<(), InferenceError> {
+    fn wait(&mut self, tensor: &'a TensorGuard) -> Result<(), InferenceError> {
         if self.last.iter().any(|last| tensor.comes_with(last)) {
             return Ok(());
         }

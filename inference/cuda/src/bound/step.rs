@@ -3,7 +3,9 @@
 use crate::chains::{ChainKernel, Chains};
 use crate::program::BufferLocation;
 use std::sync::{Arc, OnceLock};
-use weir_device::cuda::{CudaError, Function, Launch, Parameters, Product, ProductBuffers, Span, Stream};
+use weir_device::cuda::{
+    CudaError, Function, Gemm, KernelParameters, LaunchConfig, ProductBuffers, Span, Stream,
+};
 use weir_kernels::Argument;
 
 /// Bound step.
@@ -17,9 +19,14 @@ pub(super) struct BoundStep {
 /// Work of a step.
 pub(super) enum StepWork {
     /// Kernel launch.
-    Kernel { function: Function, launch: Launch, arguments: Vec<Argument<Address>>, chain: Option<ChainStep> },
+    Kernel {
+        function: Function,
+        launch: LaunchConfig,
+        arguments: Vec<Argument<Address>>,
+        chain: Option<ChainStep>,
+    },
     /// Matrix product by the library.
-    Product(Box<(Product, ProductBuffers<Address>)>),
+    Product(Box<(Gemm, ProductBuffers<Address>)>),
 }
 
 /// Chain of a kernel that interprets it, and the compiled kernel that replaces the interpreter.
@@ -58,7 +65,7 @@ impl StepWork {
     pub(super) fn kernel(function: Function, launch: weir_kernels::Launch<Address>) -> Self {
         let weir_kernels::Launch { grid, block, shared_bytes, arguments, chain, .. } = launch;
         let chain = chain.map(|chain| ChainStep { chain, compiled: OnceLock::new() });
-        Self::Kernel { function, launch: Launch { grid, block, shared_bytes }, arguments, chain }
+        Self::Kernel { function, launch: LaunchConfig { grid, block, shared_bytes }, arguments, chain }
     }
 }
 
@@ -97,7 +104,7 @@ impl BoundStep {
         &self,
         stream: &Stream,
         arena: Span,
-        parameters: &mut Parameters,
+        parameters: &mut KernelParameters,
     ) -> Result<(), CudaError> {
         let (function, launch, arguments) = match &self.work {
             StepWork::Kernel { function, launch, arguments, chain } => {
@@ -105,7 +112,7 @@ impl BoundStep {
                 match compiled {
                     // A compiled kernel keeps values in registers and needs no dynamic shared
                     // memory.
-                    Some(compiled) => (compiled, Launch { shared_bytes: 0, ..*launch }, arguments),
+                    Some(compiled) => (compiled, LaunchConfig { shared_bytes: 0, ..*launch }, arguments),
                     None => (function, *launch, arguments),
                 }
             }

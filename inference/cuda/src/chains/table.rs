@@ -158,14 +158,14 @@ impl<F: Clone> ChainTable<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_graph::{Elementwise, Instruction, Lane, Program, Scalar};
+    use weir_graph::{Elementwise, ElementwiseProgram, Instruction, NumberType, Scalar};
     use weir_kernels::Example;
     use weir_types::ElementType::Fp32;
 
     /// Returns a chain that is unique to this number.
     fn chain(number: usize) -> Arc<Chain> {
         let instructions = vec![Instruction::Constant(Scalar::Float(number as f32))];
-        let program = Program { lane: Lane::Float, instructions };
+        let program = ElementwiseProgram { lane: NumberType::Float, instructions };
         let op = Elementwise { program, dims: vec![1], strides: Vec::new() };
         Example { op, inputs: Vec::new(), output: Fp32 }.chain().unwrap()
     }

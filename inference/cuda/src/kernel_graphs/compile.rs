@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use weir_child::{Command, Failure, Limits};
+use weir_child::{ChildCommand, ChildFailure, Limits};
 use weir_device::cuda::{Nvrtc, Search};
 use weir_inference::{PrepareError, UploadRefusal};
 
@@ -51,20 +51,20 @@ pub(super) async fn compile(
     let limits = Limits { memory_bytes_max, cpu_ms_max };
     let source_name = task.sources.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
     let over = |log: String| Err(UploadRefusal::Compile { source_name, log }.into());
-    match Command::this_program(COMPILE_COMMAND).run(limits, &task).await {
+    match ChildCommand::this_program(COMPILE_COMMAND).run(limits, &task).await {
         Ok(CompileReply::Compiled(compiled)) => Ok(compiled),
         Ok(CompileReply::Refused { name, log }) => {
             Err(UploadRefusal::Compile { source_name: name, log }.into())
         }
         Ok(CompileReply::NoCompiler(why)) => Err(PrepareError::Compiler(why.into())),
-        Err(Failure::OverTime) => {
+        Err(ChildFailure::OverTime) => {
             over(format!("it takes more than {cpu_ms_max} ms of CPU time (kernel_graphs.compile_cpu_ms_max)"))
         }
-        Err(Failure::OverMemory) => over(format!(
+        Err(ChildFailure::OverMemory) => over(format!(
             "it takes more than {memory_bytes_max} bytes of memory (kernel_graphs.compile_memory_bytes_max)"
         )),
-        Err(Failure::Crashed { how }) => over(format!("it crashed the compiler: {how}")),
-        Err(Failure::Io(error)) => Err(PrepareError::Io {
+        Err(ChildFailure::Crashed { how }) => over(format!("it crashed the compiler: {how}")),
+        Err(ChildFailure::Io(error)) => Err(PrepareError::Io {
             action: "run the process that compiles kernels".to_owned(),
             source: Arc::new(io::Error::other(error)),
         }),

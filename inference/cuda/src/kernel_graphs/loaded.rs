@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use weir_device::cuda::{
-    Allocation, Context, CudaError, Function, GraphExec, Launch, Module, Parameters, Span, Stream,
+    Allocation, Context, CudaError, Function, GraphExec, KernelParameters, LaunchConfig, Module, Span, Stream,
 };
-use weir_kernel_graph::{Bundle, KernelGraph, Plan, PlannedLaunch, Step, Value};
+use weir_kernel_graph::{ArgumentValue, Bundle, KernelGraph, PlanStep, PlannedLaunch, RunPlan};
 use weir_types::Shape;
 
 /// Maximum number of cached plans of a graph, keyed by input shapes. The cache is cleared when it
@@ -36,7 +36,7 @@ pub(super) struct LoadedGraph {
 struct Planned {
     captured: CapturedPlan,
     captures: CaptureBackoff,
-    plan: Arc<Plan>,
+    plan: Arc<RunPlan>,
 }
 
 enum CapturedPlan {
@@ -91,7 +91,7 @@ impl LoadedGraph {
         &mut self,
         shapes: &[Shape],
         memory_bytes_max: u64,
-    ) -> Result<(Arc<Plan>, PlanRun<'_>), GraphFailure> {
+    ) -> Result<(Arc<RunPlan>, PlanRun<'_>), GraphFailure> {
         if !self.plans.contains_key(shapes) {
             let plan = Arc::new(self.graph.plan(shapes, memory_bytes_max)?);
             self.code.allow(&plan)?;
@@ -143,9 +143,9 @@ impl PlanRun<'_> {
 
 impl Code {
     /// Raises the shared memory limits of the kernels to the sizes in the plan.
-    fn allow(&mut self, plan: &Plan) -> Result<(), CudaError> {
+    fn allow(&mut self, plan: &RunPlan) -> Result<(), CudaError> {
         for step in &plan.steps {
-            let Step::Launch(launch) = step else { continue };
+            let PlanStep::Launch(launch) = step else { continue };
             if let Some((function, allowed)) = self.functions.get_mut(&launch.kernel)
                 && launch.shared_bytes > *allowed
             {
@@ -166,7 +166,7 @@ impl Code {
         &self,
         captured: &mut CapturedPlan,
         captures: &CaptureBackoff,
-        plan: &Plan,
+        plan: &RunPlan,
         stream: &Stream,
         arena: Span,
     ) -> Result<bool, GraphFailure> {
@@ -191,26 +191,28 @@ impl Code {
     ///
     /// # Safety
     /// Same as for [`PlanRun::launch`].
-    unsafe fn launch(&self, plan: &Plan, stream: &Stream, arena: Span) -> Result<(), GraphFailure> {
-        let mut parameters = Parameters::default();
+    unsafe fn launch(&self, plan: &RunPlan, stream: &Stream, arena: Span) -> Result<(), GraphFailure> {
+        let mut parameters = KernelParameters::default();
         for step in &plan.steps {
             let launch = match step {
-                Step::Zero(region) => {
+                PlanStep::Zero(region) => {
                     stream.fill(arena.slice(region.offset, region.bytes).ok_or_else(misfit)?, 0)?;
                     continue;
                 }
-                Step::Launch(launch) => launch,
+                PlanStep::Launch(launch) => launch,
             };
             parameters.clear();
             for argument in &launch.arguments {
                 match argument {
-                    Value::Arena(offset) => parameters.address(arena.address() + offset),
-                    Value::Constant(offset) => parameters.address(self.constants.span().address() + offset),
-                    Value::I32(number) => parameters.i32(*number),
-                    Value::U32(number) => parameters.u32(*number),
-                    Value::U64(number) => parameters.u64(*number),
-                    Value::F32(number) => parameters.f32(*number),
-                    Value::F64(number) => parameters.u64(number.to_bits()),
+                    ArgumentValue::Arena(offset) => parameters.address(arena.address() + offset),
+                    ArgumentValue::Constant(offset) => {
+                        parameters.address(self.constants.span().address() + offset)
+                    }
+                    ArgumentValue::I32(number) => parameters.i32(*number),
+                    ArgumentValue::U32(number) => parameters.u32(*number),
+                    ArgumentValue::U64(number) => parameters.u64(*number),
+                    ArgumentValue::F32(number) => parameters.f32(*number),
+                    ArgumentValue::F64(number) => parameters.u64(number.to_bits()),
                 };
             }
             let PlannedLaunch { kernel, grid, block, shared_bytes, name, .. } = launch;
@@ -218,7 +220,7 @@ impl Code {
                 .functions
                 .get(kernel)
                 .ok_or_else(|| GraphFailure::Other(format!("there is no kernel {kernel}")))?;
-            let how = Launch { grid: *grid, block: *block, shared_bytes: *shared_bytes };
+            let how = LaunchConfig { grid: *grid, block: *block, shared_bytes: *shared_bytes };
             // SAFETY: the number and sizes of the parameters match the kernel's signature in its
             // PTX. A kernel may access any address of this context, but the context contains only
             // data of the kernel's tenant.

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use weir_inference::{Content, PrepareError, Prepared, Preparer, Unsupported, UploadRefusal, Variant};
-use weir_kernel_graph::{Bundle, GraphError, KernelGraph, UPLOAD_BYTES_MAX, check_source};
+use weir_kernel_graph::{Bundle, KernelGraph, KernelGraphError, UPLOAD_BYTES_MAX, check_source};
 use weir_types::{ContentHash, Platform, Precision};
 
 /// Limits of the preparation.
@@ -68,7 +68,7 @@ fn read(file: &Path) -> Result<Bundle, PrepareError> {
     let unreadable = |error| PrepareError::io("read", file, error);
     let len = std::fs::metadata(file).map_err(unreadable)?.len();
     if len > UPLOAD_BYTES_MAX as u64 {
-        return Err(refused(&GraphError::TooLarge(usize::try_from(len).unwrap_or(usize::MAX))));
+        return Err(refused(&KernelGraphError::TooLarge(usize::try_from(len).unwrap_or(usize::MAX))));
     }
     let bundle = Bundle::parse(&std::fs::read(file).map_err(unreadable)?).map_err(|error| refused(&error))?;
     for (name, text) in bundle.to_compile() {
@@ -82,7 +82,7 @@ pub fn store(bundle: Bundle, out: &Path) -> Result<Prepared, PrepareError> {
     let json = serde_json::to_vec(&bundle).map_err(|error| refused(&error))?;
     // The graph is checked again, because PTX in place of CUDA C can exceed the size limit.
     if json.len() > UPLOAD_BYTES_MAX {
-        return Err(refused(&GraphError::TooLarge(json.len())));
+        return Err(refused(&KernelGraphError::TooLarge(json.len())));
     }
     let graph = KernelGraph::new(bundle).map_err(|error| refused(&error))?;
     let skeleton = ContentHash::from_content(&json);

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use weir_device::cuda::{
-    BlockPool, Context, CudaError, Devices, Event, Owner, Priority, Search, SlotMemory, StagingBuffer, Stream,
+    BlockPool, Context, CudaError, Devices, Event, MemoryOwner, Priority, Search, SlotMemory, StagingBuffer,
+    Stream,
 };
-use weir_kernel_graph::PlanError;
+use weir_kernel_graph::RunPlanError;
 use weir_worker::{TensorFile, TensorLocation, write_memory};
 
 /// All data in this process belongs to one tenant.
-const OWNER: Owner = Owner(1);
+const OWNER: MemoryOwner = MemoryOwner(1);
 
 /// Opened device and its loaded graphs. Fields drop in order: data in device memory before the
 /// device.
@@ -39,7 +40,7 @@ pub(super) enum GraphFailure {
     #[error(transparent)]
     Device(#[from] CudaError),
     #[error(transparent)]
-    Plan(#[from] PlanError),
+    Plan(#[from] RunPlanError),
     #[error("the memory for tensors: {0}")]
     Memory(#[from] std::io::Error),
     #[error("{0}")]
@@ -55,7 +56,7 @@ impl GraphFailure {
     fn answer(self) -> KernelGraphReply {
         let why = self.to_string();
         match self {
-            Self::Plan(PlanError::Memory { .. }) => KernelGraphReply::OutOfMemory(why),
+            Self::Plan(RunPlanError::Memory { .. }) => KernelGraphReply::OutOfMemory(why),
             Self::Plan(_) => KernelGraphReply::Refused(why),
             Self::Device(error) if error.is_context_lost() => KernelGraphReply::Lost(why),
             Self::Device(error) if error.is_out_of_memory() => KernelGraphReply::OutOfMemory(why),

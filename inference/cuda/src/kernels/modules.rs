@@ -22,7 +22,7 @@ pub struct Modules {
     context: Arc<Context>,
     compute_capability: u32,
     /// Locked while a cell is looked up, not while its module is loaded.
-    cells: Mutex<HashMap<weir_kernels::Module, Arc<Cell>>>,
+    cells: Mutex<HashMap<weir_kernels::KernelModule, Arc<Cell>>>,
     told: Once,
 }
 
@@ -32,15 +32,15 @@ impl Modules {
     }
 
     /// Returns the modules for this device.
-    pub(super) fn all(&self) -> impl Iterator<Item = weir_kernels::Module> {
+    pub(super) fn all(&self) -> impl Iterator<Item = weir_kernels::KernelModule> {
         let compute_capability = self.compute_capability;
-        let all = weir_kernels::Module::ALL.into_iter();
+        let all = weir_kernels::KernelModule::ALL.into_iter();
         all.filter(move |module| module.compute_capability_min() <= compute_capability)
     }
 
     /// Returns a module, and loads it on first use. Machine code loads in milliseconds. PTX takes
     /// seconds, unless the driver has cached its compilation.
-    pub(super) fn get(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
+    pub(super) fn get(&self, module: weir_kernels::KernelModule) -> Result<Arc<Module>, CudaError> {
         let cell = {
             let mut cells = self.cells.lock();
             Arc::clone(cells.entry(module).or_default())
@@ -56,7 +56,7 @@ impl Modules {
 
     /// Loads the machine code of a module. Falls back to PTX if there is no machine code for this
     /// device, or if the driver rejects it, as a driver older than the format does.
-    fn load(&self, module: weir_kernels::Module) -> Result<Arc<Module>, CudaError> {
+    fn load(&self, module: weir_kernels::KernelModule) -> Result<Arc<Module>, CudaError> {
         match self.load_machine_code(module) {
             Some(Err(refused @ CudaError::Failed { .. })) if !refused.is_out_of_memory() => {
                 self.tell(module, &refused);
@@ -69,12 +69,15 @@ impl Modules {
 
     /// Loads the machine code of a module, even if the module is already loaded. Returns `None` if
     /// there is no machine code for this device.
-    pub fn load_machine_code(&self, module: weir_kernels::Module) -> Option<Result<LoadedModule, CudaError>> {
+    pub fn load_machine_code(
+        &self,
+        module: weir_kernels::KernelModule,
+    ) -> Option<Result<LoadedModule, CudaError>> {
         module.cubin(self.compute_capability).map(|cubin| self.load_image(&cubin))
     }
 
     /// Compiles and loads the PTX of a module, even if the module is already loaded.
-    pub fn load_ptx(&self, module: weir_kernels::Module) -> Result<LoadedModule, CudaError> {
+    pub fn load_ptx(&self, module: weir_kernels::KernelModule) -> Result<LoadedModule, CudaError> {
         let ptx = module.ptx(self.compute_capability).ok_or_else(|| {
             let name = module.name();
             let capability = self.compute_capability;
@@ -90,7 +93,7 @@ impl Modules {
     }
 
     /// Reports once on stderr, which goes to the node's log, why the driver has to compile kernels.
-    fn tell(&self, module: weir_kernels::Module, why: &dyn Display) {
+    fn tell(&self, module: weir_kernels::KernelModule, why: &dyn Display) {
         let name = module.name();
         self.told.call_once(|| {
             eprintln!(

@@ -4,14 +4,14 @@
 
 use super::{BufferLocation, ProgramStep};
 use std::collections::HashMap;
-use weir_graph::{ALIGNMENT_BYTES, Elementwise, Instruction, Lane, Op, Program, TensorType};
-use weir_kernels::{Launch, Operands, Precision, Slot, Target};
+use weir_graph::{ALIGNMENT_BYTES, Elementwise, ElementwiseProgram, Instruction, NumberType, Op, TensorType};
+use weir_kernels::{KernelTarget, Launch, OperandBuffer, Operands, Precision};
 use weir_types::ElementType;
 
 /// Rounded biases of a program.
 pub(super) struct Biases<'a> {
     precision: Precision,
-    target: &'a Target,
+    target: &'a KernelTarget,
     rounded: HashMap<(BufferLocation, ElementType), BufferLocation>,
     /// Offset of the next bias in the resident memory.
     end: u64,
@@ -21,7 +21,7 @@ pub(super) struct Biases<'a> {
 impl<'a> Biases<'a> {
     /// Creates an empty list. Rounded biases follow the first `resident_bytes` of the resident
     /// memory.
-    pub(super) fn new(resident_bytes: u64, precision: Precision, target: &'a Target) -> Self {
+    pub(super) fn new(resident_bytes: u64, precision: Precision, target: &'a KernelTarget) -> Self {
         let end = resident_bytes.next_multiple_of(ALIGNMENT_BYTES as u64);
         Self { precision, target, rounded: HashMap::new(), end, steps: Vec::new() }
     }
@@ -46,7 +46,7 @@ impl<'a> Biases<'a> {
         let made = tensor.with_elements(to).ok()?;
         let place = BufferLocation::Resident(self.end);
         let launches = self.launches(tensor, &made)?;
-        let at = |slot: &Slot| if matches!(slot, Slot::Input(_)) { bias } else { place };
+        let at = |slot: &OperandBuffer| if matches!(slot, OperandBuffer::Input(_)) { bias } else { place };
         self.steps.extend(launches.iter().map(|launch| ProgramStep::Launch(launch.with_buffers(at))));
         self.end += (made.bytes() as u64).next_multiple_of(ALIGNMENT_BYTES as u64);
         self.rounded.insert((bias, to), place);
@@ -58,8 +58,9 @@ impl<'a> Biases<'a> {
         (self.steps, self.end)
     }
 
-    fn launches(&self, from: &TensorType, to: &TensorType) -> Option<Vec<Launch<Slot>>> {
-        let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
+    fn launches(&self, from: &TensorType, to: &TensorType) -> Option<Vec<Launch<OperandBuffer>>> {
+        let program =
+            ElementwiseProgram { lane: NumberType::Float, instructions: vec![Instruction::Load(0)] };
         let op =
             Op::Elementwise(Elementwise { program, dims: vec![from.elements()], strides: vec![vec![1]] });
         let operands = Operands { inputs: &[Some(from)], outputs: &[Some(to)] };

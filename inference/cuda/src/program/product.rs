@@ -9,7 +9,7 @@ use super::bias::Biases;
 use super::{BufferLocation, Types};
 use weir_device::cuda::{ProductBuffers, ProductMatrix, ProductShape};
 use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op, TensorType};
-use weir_kernels::{Operands, Plan, Precision, Slot};
+use weir_kernels::{LaunchPlan, OperandBuffer, Operands, Precision};
 use weir_types::ElementType;
 
 /// Minimum number of floating-point operations of a product for the library. The value is
@@ -66,18 +66,21 @@ impl ProductTier {
         op: &Op,
         operands: Operands<'_>,
         precision: Precision,
-        plan: &Plan,
-    ) -> Option<LibraryGemm<Slot>> {
+        plan: &LaunchPlan,
+    ) -> Option<LibraryGemm<OperandBuffer>> {
         let (Self::CublasLt { flops_min, workspace_bytes }, Op::MatMul(op)) = (self, op) else { return None };
         let is_large = plan.cost().flops >= flops_min && !plan.launches.is_empty();
         if is_large { product(&op.flattened(), operands, precision, workspace_bytes) } else { None }
     }
 }
 
-impl LibraryGemm<Slot> {
+impl LibraryGemm<OperandBuffer> {
     /// Replaces the operand slots with locations.
-    pub(super) fn with_buffers(&self, place: impl Fn(Slot) -> BufferLocation) -> LibraryGemm<BufferLocation> {
-        let at = |operand: &Operand<Slot>| Operand {
+    pub(super) fn with_buffers(
+        &self,
+        place: impl Fn(OperandBuffer) -> BufferLocation,
+    ) -> LibraryGemm<BufferLocation> {
+        let at = |operand: &Operand<OperandBuffer>| Operand {
             buffer: place(operand.buffer),
             offset_bytes: operand.offset_bytes,
         };
@@ -102,7 +105,7 @@ fn product(
     operands: Operands<'_>,
     precision: Precision,
     workspace_bytes: u64,
-) -> Option<LibraryGemm<Slot>> {
+) -> Option<LibraryGemm<OperandBuffer>> {
     let output = operands.outputs.first().copied().flatten()?;
     let operand = |place: usize| operands.inputs.get(place).copied().flatten();
     let bias = operand(MatMul::BIAS);
@@ -155,15 +158,17 @@ fn product(
         has_residual: residual.is_some(),
         relu,
     };
-    let at =
-        |slot: Slot, offset: usize| Operand { buffer: slot, offset_bytes: (offset * element_bytes) as u64 };
+    let at = |slot: OperandBuffer, offset: usize| Operand {
+        buffer: slot,
+        offset_bytes: (offset * element_bytes) as u64,
+    };
     let buffers = ProductBuffers {
-        a: at(Slot::Input(MatMul::A), op.a.offset),
-        b: at(Slot::Input(MatMul::B), op.b.offset),
-        bias: bias.map(|_| at(Slot::Input(MatMul::BIAS), 0)),
-        residual: residual.map(|_| at(Slot::Input(MatMul::RESIDUAL), 0)),
-        d: at(Slot::Output(0), 0),
-        workspace: at(Slot::Workspace, 0),
+        a: at(OperandBuffer::Input(MatMul::A), op.a.offset),
+        b: at(OperandBuffer::Input(MatMul::B), op.b.offset),
+        bias: bias.map(|_| at(OperandBuffer::Input(MatMul::BIAS), 0)),
+        residual: residual.map(|_| at(OperandBuffer::Input(MatMul::RESIDUAL), 0)),
+        d: at(OperandBuffer::Output(0), 0),
+        workspace: at(OperandBuffer::Workspace, 0),
     };
     Some(LibraryGemm { shape, buffers, workspace_bytes })
 }

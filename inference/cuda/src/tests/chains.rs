@@ -82,7 +82,7 @@ fn runs(setup: &Setup, name: &str, upload: Bytes, inputs: &[Tensor]) -> Vec<Vec<
 }
 
 fn minilm_inputs(setup: &Setup, upload: &Bytes) -> Vec<Tensor> {
-    let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+    let signature = weir_graph::OnnxModel::read(upload.clone()).unwrap().signature().clone();
     let port = |port: &weir_types::Port| {
         let is_ids = port.name == "input_ids";
         setup.integers(&[2, 9], |at| if is_ids { 100 + (at as i64 * 37) % 20_000 } else { 1 })
@@ -130,7 +130,7 @@ fn captured_compiled_chain_matches_interpreter() {
         .iter()
         .map(|port| {
             let elements = (0..1000).map(|at| (at as f32 - 500.0) / 77.0).collect();
-            reference::Tensor::floats(graph.value(port.value).tensor.clone(), elements)
+            reference::ReferenceTensor::floats(graph.value(port.value).tensor.clone(), elements)
         })
         .collect();
     let mut interpreted = program();

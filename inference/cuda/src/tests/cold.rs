@@ -21,7 +21,7 @@ const LOADS_OF_EARLY_LAYERS: u64 = 30;
 /// Inputs for MiniLM.
 fn words(setup: &Setup) -> Vec<Tensor> {
     let ids = |at: usize| 100 + (at as i64 * 37) % 20_000;
-    let signature = weir_graph::Model::read(read(MINILM)).unwrap().signature().clone();
+    let signature = weir_graph::OnnxModel::read(read(MINILM)).unwrap().signature().clone();
     let input = |port: &weir_types::Port| {
         let is_ids = port.name == "input_ids";
         setup.integers(&[1, 7], |at| if is_ids { ids(at) } else { 1 })

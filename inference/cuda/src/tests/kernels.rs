@@ -4,14 +4,14 @@ use super::{Fake, Setup};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
-use weir_kernels::{Kernel, Module};
+use weir_kernels::{Kernel, KernelModule};
 
 /// Timeout for events that happen immediately or never.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
 const NO_BINARY_FOR_GPU: u32 = 209;
 
-fn kernel(module: Module, name: &str) -> Kernel {
+fn kernel(module: KernelModule, name: &str) -> Kernel {
     Kernel { module, name: name.to_owned() }
 }
 
@@ -30,11 +30,11 @@ fn setup(compute_capability: u32, driver_version: u32) -> Setup {
 fn machine_code_is_loaded_once_for_each_module() {
     let setup = Setup::new(1);
     for name in ["fill_1", "fill_4", "copy_4"] {
-        setup.gpu.kernels.function(&kernel(Module::Copy, name), 0).unwrap();
+        setup.gpu.kernels.function(&kernel(KernelModule::Copy, name), 0).unwrap();
     }
-    setup.gpu.kernels.function(&kernel(Module::Gather, "gather_4"), 0).unwrap();
+    setup.gpu.kernels.function(&kernel(KernelModule::Gather, "gather_4"), 0).unwrap();
     assert_eq!(loads(&setup), (2, 0));
-    let missing = setup.gpu.kernels.function(&kernel(Module::Copy, "gather_4"), 0).unwrap_err();
+    let missing = setup.gpu.kernels.function(&kernel(KernelModule::Copy, "gather_4"), 0).unwrap_err();
     assert!(missing.to_string().contains("gather_4"), "{missing}");
 }
 
@@ -43,7 +43,7 @@ fn refused_machine_code_falls_back_to_ptx() {
     let setup = Setup::new(1);
     setup.fake.set("cubin_refusal", NO_BINARY_FOR_GPU);
     for name in ["fill_1", "fill_4"] {
-        setup.gpu.kernels.function(&kernel(Module::Copy, name), 0).unwrap();
+        setup.gpu.kernels.function(&kernel(KernelModule::Copy, name), 0).unwrap();
     }
     assert_eq!(loads(&setup), (0, 1));
 }
@@ -59,7 +59,7 @@ fn devices_newer_than_all_machine_code_get_ptx() {
         (110, 13000, (0, 1)),
     ] {
         let setup = setup(compute_capability, driver_version);
-        setup.gpu.kernels.function(&kernel(Module::Copy, "fill_4"), 0).unwrap();
+        setup.gpu.kernels.function(&kernel(KernelModule::Copy, "fill_4"), 0).unwrap();
         assert_eq!(loads(&setup), expected, "{compute_capability} with CUDA {driver_version}");
     }
 }
@@ -78,18 +78,18 @@ fn module_load_does_not_block_other_modules() {
                 done.send(module).unwrap();
             });
         };
-        ask(Module::Gather, "gather_4");
-        ask(Module::Gather, "gather_8");
+        ask(KernelModule::Gather, "gather_4");
+        ask(KernelModule::Gather, "gather_8");
         // The first of the two loads has started, and is blocked.
         while loads(&setup) == (0, 0) {
             thread::yield_now();
         }
-        ask(Module::Copy, "fill_4");
+        ask(KernelModule::Copy, "fill_4");
         let first = finished.recv_timeout(PATIENCE);
         setup.fake.set("held_kernel", "");
-        assert_eq!(first, Ok(Module::Copy));
+        assert_eq!(first, Ok(KernelModule::Copy));
     });
-    assert_eq!(finished.try_iter().collect::<Vec<_>>(), [Module::Gather; 2]);
+    assert_eq!(finished.try_iter().collect::<Vec<_>>(), [KernelModule::Gather; 2]);
     assert_eq!(loads(&setup), (2, 0));
 }
 
@@ -99,11 +99,11 @@ fn modules_loaded_in_advance_are_not_loaded_again() {
     let kernels = &mut Arc::get_mut(&mut gpu).unwrap().kernels;
     kernels.load_ahead();
     // Runs concurrently with the background loading.
-    kernels.function(&kernel(Module::Gather, "gather_4"), 0).unwrap();
+    kernels.function(&kernel(KernelModule::Gather, "gather_4"), 0).unwrap();
     kernels.wait_until_loaded();
-    let all = Module::ALL.len() as u64;
+    let all = KernelModule::ALL.len() as u64;
     assert_eq!(fake.count("cubin_loads"), all);
-    kernels.function(&kernel(Module::Gemm, "gemv_f32"), 0).unwrap();
+    kernels.function(&kernel(KernelModule::Gemm, "gemv_f32"), 0).unwrap();
     assert_eq!(fake.count("cubin_loads"), all);
     drop(gpu);
 }

@@ -60,7 +60,7 @@ fn premapped_memory_is_freed_for_runs() {
     let free = setup.gpu.pool.usage().capacity_bytes - setup.gpu.pool.usage().used_bytes;
     let mut taken = setup.gpu.slots.take(None);
     let slot = taken.slot().unwrap();
-    let owner = weir_device::cuda::Owner(1);
+    let owner = weir_device::cuda::MemoryOwner(1);
     setup.gpu.make_room(|| slot.memory.prepare(free + spare, owner, 0).map(drop)).unwrap();
     assert_eq!(setup.gpu.tensors.usage().spare_bytes, 0);
 }

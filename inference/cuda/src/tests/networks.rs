@@ -42,7 +42,7 @@ pub(super) fn assert_near(what: &str, precision: Precision, found: &[f32], expec
 }
 
 impl Setup {
-    fn upload(&self, tensor: &reference::Tensor) -> Tensor {
+    fn upload(&self, tensor: &reference::ReferenceTensor) -> Tensor {
         let dims: Vec<u32> = tensor.tensor().dims().iter().map(|dim| *dim as u32).collect();
         let data = self.arena.copy_of(&tensor.to_bytes()).unwrap();
         Tensor::new(tensor.tensor().element_type(), Shape::new(&dims).unwrap(), data).unwrap()
@@ -55,7 +55,7 @@ fn network(name: &str, precisions: &[Precision]) {
     let mut random = Random(2);
     let image = TensorType::new(ElementType::Fp32, [1, 3, 224, 224]).unwrap();
     let pixels = (0..image.elements()).map(|_| random.next()).collect();
-    let image = reference::Tensor::floats(image, pixels);
+    let image = reference::ReferenceTensor::floats(image, pixels);
     let expected = onnxruntime(&upload, std::slice::from_ref(&image));
     for precision in precisions.iter().copied() {
         let setup = Setup::with(Fake::new(1), MEMORY_BYTES_MAX, precision);
@@ -81,11 +81,14 @@ fn densenet121_matches_onnx_runtime() {
 }
 
 /// Inputs of MiniLM for sentences given as word numbers. Shorter sentences are padded and masked.
-fn sentences(ids: &[Vec<i64>]) -> Vec<reference::Tensor> {
+fn sentences(ids: &[Vec<i64>]) -> Vec<reference::ReferenceTensor> {
     let length = ids.iter().map(Vec::len).max().unwrap();
     let tensor = |element: &dyn Fn(Option<&i64>) -> i64| {
         let all = ids.iter().flat_map(|ids| (0..length).map(move |at| element(ids.get(at)))).collect();
-        reference::Tensor::integers(TensorType::new(ElementType::Int64, [ids.len(), length]).unwrap(), all)
+        reference::ReferenceTensor::integers(
+            TensorType::new(ElementType::Int64, [ids.len(), length]).unwrap(),
+            all,
+        )
     };
     // The value of padding must not affect the result.
     vec![tensor(&|id| id.copied().unwrap_or(2024)), tensor(&|id| i64::from(id.is_some()))]

@@ -1,7 +1,7 @@
 //! Tests of memory that the driver allocates outside the pool for weights and runs.
 
 use super::*;
-use weir_device::cuda::Owner;
+use weir_device::cuda::MemoryOwner;
 
 const MIB: u64 = 1 << 20;
 
@@ -66,7 +66,7 @@ fn module_without_room_is_refused_as_out_of_memory() {
     let mut held = weir_device::cuda::AddressRange::reserve(&setup.gpu.pool, 64 * MIB).unwrap();
     let free_bytes = setup.gpu.measured().capacity_bytes - setup.gpu.pool.usage().used_bytes;
     let places = usize::try_from(free_bytes / weir_device::cuda::BLOCK_BYTES).unwrap();
-    held.back(0..places, Owner(1), None).unwrap();
+    held.back(0..places, MemoryOwner(1), None).unwrap();
     setup.fake.set("module_bytes", 8 * MIB);
     let error = run(&mut *session, &input).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");

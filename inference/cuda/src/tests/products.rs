@@ -10,7 +10,8 @@ use crate::weights::Weights;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use weir_graph::{
-    Activation, BiasAxis, Graph, MatMul, Matrix, Node, Op, Port, Source, TensorType, Value, ValueId,
+    Activation, BiasAxis, Graph, GraphNode, GraphPort, GraphValue, MatMul, Matrix, Op, TensorType, ValueId,
+    ValueSource,
 };
 
 /// Opens a device whose library computes products of at least `flops_min` operations.
@@ -56,7 +57,7 @@ fn side(
     Matrix { offset, batch_strides: strides, row_stride, transposed }
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+fn cases() -> impl Strategy<GraphValue = Case> {
     let of_side = || (any::<bool>(), 0..3_usize, 0..9_usize, any::<[bool; 2]>());
     let sizes = (5..40_usize, 1..40_usize, 1..48_usize);
     let batch = prop::collection::vec(1..4_usize, 0..=2);
@@ -103,17 +104,21 @@ impl Case {
             self.residual.then_some((float, count * op.m * op.n)),
         ];
         let mut graph = Graph::default();
-        let mut node =
-            Node { name: "product".to_owned(), op: Op::MatMul(op.clone()), inputs: vec![], outputs: vec![] };
-        let add = |graph: &mut Graph, tensor: TensorType, source: Source| {
+        let mut node = GraphNode {
+            name: "product".to_owned(),
+            op: Op::MatMul(op.clone()),
+            inputs: vec![],
+            outputs: vec![],
+        };
+        let add = |graph: &mut Graph, tensor: TensorType, source: ValueSource| {
             let value = ValueId(u32::try_from(graph.values.len()).unwrap());
-            graph.values.push(Value { name: format!("v{}", value.0), tensor, source });
-            (value, Port { name: format!("v{}", value.0), value })
+            graph.values.push(GraphValue { name: format!("v{}", value.0), tensor, source });
+            (value, GraphPort { name: format!("v{}", value.0), value })
         };
         for operand in operands {
             let made = operand.map(|(element_type, elements)| {
                 let tensor = TensorType::new(element_type, vec![elements]).unwrap();
-                let (value, port) = add(&mut graph, tensor, Source::Input);
+                let (value, port) = add(&mut graph, tensor, ValueSource::Input);
                 graph.inputs.push(port);
                 value
             });
@@ -121,7 +126,7 @@ impl Case {
         }
         let dims: Vec<usize> = op.batch.iter().copied().chain([op.m, op.n]).collect();
         let tensor = TensorType::new(float, dims).unwrap();
-        let (value, port) = add(&mut graph, tensor, Source::Node { node: 0, output: 0 });
+        let (value, port) = add(&mut graph, tensor, ValueSource::Node { node: 0, output: 0 });
         graph.outputs.push(port);
         node.outputs.push(Some(value));
         graph.nodes.push(node);
@@ -160,14 +165,14 @@ fn library_products_match_reference() {
         let program = Program::from_graph(&graph, case.precision, &setup.gpu.target, tier).unwrap();
         let is_given = matches!(program.steps.as_slice(), [ProgramStep::Product { .. }]);
         prop_assert!(is_given || !case.is_plain(), "the kernels are to compute it");
-        let inputs: Vec<reference::Tensor> = graph
+        let inputs: Vec<reference::ReferenceTensor> = graph
             .inputs
             .iter()
             .map(|port| {
                 let tensor = graph.value(port.value).tensor.clone();
                 let number = |at: usize| ((at * 37 + port.value.0 as usize * 11) % 101) as f32 / 50.0 - 1.0;
                 let elements = (0..tensor.elements()).map(number).collect();
-                reference::Tensor::floats(tensor, elements)
+                reference::ReferenceTensor::floats(tensor, elements)
             })
             .collect();
         let expected = reference::run(&graph, &inputs, &|_| None).unwrap().remove(0);
@@ -178,7 +183,7 @@ fn library_products_match_reference() {
             in_slot(&setup.gpu, OWNER, &bound, &weights, &inputs, |ready| Ok(ready.outputs_both_ways()?.0));
         let [launched, captured] = ways.unwrap();
         prop_assert_eq!(&launched, &captured, "captured, it is the same to the bit");
-        let found = reference::Tensor::from_bytes(expected.tensor().clone(), &launched[0]);
+        let found = reference::ReferenceTensor::from_bytes(expected.tensor().clone(), &launched[0]);
         let off = error(&found.unwrap().to_floats(), &expected.to_floats());
         let tolerance = match case.precision {
             Precision::Fp32 => 1e-5,
@@ -201,7 +206,7 @@ fn minilm_by_library(precision: Precision) -> u64 {
     let upload = read(MINILM);
     let model = setup.load("minilm", upload.clone());
     let mut session = model.session(1).unwrap();
-    let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+    let signature = weir_graph::OnnxModel::read(upload.clone()).unwrap().signature().clone();
     let port = |port: &weir_types::Port| {
         let is_ids = port.name == "input_ids";
         setup.integers(&[2, 9], |at| if is_ids { 100 + (at as i64 * 37) % 20_000 } else { 1 })

@@ -7,7 +7,7 @@ use crate::model::ModelFiles;
 use crate::weights::PinnedLookups;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
-use weir_device::cuda::{Measured, PinnedCacheUsage};
+use weir_device::cuda::{MeasuredMemory, PinnedCacheUsage};
 use weir_types::{ContentHash, Shape, TenantId};
 use weir_worker::{TensorLocation, WireError};
 
@@ -86,7 +86,7 @@ pub(crate) struct MemoryReport {
 impl MemoryReport {
     /// Returns the last measurement of a device, and the current usage of its pinned cache.
     pub(super) fn new(gpu: &Gpu) -> Self {
-        let Measured { outside_bytes, capacity_bytes, .. } = gpu.measured();
+        let MeasuredMemory { outside_bytes, capacity_bytes, .. } = gpu.measured();
         let PinnedCacheUsage { bytes_max, used_bytes, .. } = gpu.pinned.usage();
         let pinned_capacity_bytes = bytes_max;
         let pinned_used_bytes = used_bytes;

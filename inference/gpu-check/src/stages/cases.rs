@@ -1,9 +1,10 @@
 //! Test cases of single operations, at the sizes of real networks.
 
 use weir_graph::{
-    Activation, ArgReduce, Attention, BiasAxis, Binary, Conv, Copy, CumSum, Elementwise, Gather, Graph,
-    Heads, Instruction, Lane, LayerNorm, Layout, Lrn, MatMul, Matrix, Node, Op, Part, Pool, PoolKind, Port,
-    Program, Reduce, ReduceKind, Softmax, Source, TensorType, TopK, TypeError, Value, ValueId, row_major,
+    Activation, ArgReduce, Attention, BiasAxis, Binary, BlockLayout, Conv, Copy, CopyPart, CumSum,
+    Elementwise, ElementwiseProgram, Gather, Graph, GraphNode, GraphPort, GraphValue, Heads, Instruction,
+    LayerNorm, Lrn, MatMul, Matrix, NumberType, Op, PoolKind, Pooling, Reduce, ReduceKind, Softmax,
+    TensorType, TopK, TypeError, ValueId, ValueSource, row_major,
 };
 use weir_types::ElementType::{self, Fp32, Int64};
 
@@ -42,24 +43,29 @@ impl OperationCase {
     /// Builds the graph of this operation on floats of a type.
     pub(super) fn graph(&self, float: ElementType) -> Result<Graph, TypeError> {
         let mut graph = Graph::default();
-        let add = |graph: &mut Graph, name: String, tensor: TensorType, source: Source| {
+        let add = |graph: &mut Graph, name: String, tensor: TensorType, source: ValueSource| {
             let id = ValueId(u32::try_from(graph.values.len()).unwrap_or(u32::MAX));
-            graph.values.push(Value { name, tensor, source });
+            graph.values.push(GraphValue { name, tensor, source });
             id
         };
-        let mut node =
-            Node { name: self.name.to_owned(), op: self.op.clone(), inputs: Vec::new(), outputs: Vec::new() };
+        let mut node = GraphNode {
+            name: self.name.to_owned(),
+            op: self.op.clone(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
         for (place, dims) in self.inputs.iter().enumerate() {
             let is_index = self.indices.is_some_and(|(of, _)| of == place);
             let tensor = TensorType::new(if is_index { Int64 } else { float }, dims.clone())?;
-            let id = add(&mut graph, format!("in{place}"), tensor, Source::Input);
-            graph.inputs.push(Port { name: format!("in{place}"), value: id });
+            let id = add(&mut graph, format!("in{place}"), tensor, ValueSource::Input);
+            graph.inputs.push(GraphPort { name: format!("in{place}"), value: id });
             node.inputs.push(Some(id));
         }
         for ((dims, element_type), place) in self.outputs.iter().zip(0_u32..) {
             let tensor = TensorType::new(element_type.unwrap_or(float), dims.clone())?;
-            let id = add(&mut graph, format!("out{place}"), tensor, Source::Node { node: 0, output: place });
-            graph.outputs.push(Port { name: format!("out{place}"), value: id });
+            let id =
+                add(&mut graph, format!("out{place}"), tensor, ValueSource::Node { node: 0, output: place });
+            graph.outputs.push(GraphPort { name: format!("out{place}"), value: id });
             node.outputs.push(Some(id));
         }
         graph.nodes.push(node);
@@ -91,7 +97,7 @@ fn pool(kind: PoolKind) -> Op {
     let kernel = [3; 2];
     let strides = [2; 2];
     let pads = [1; 2];
-    Op::Pool(Pool { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2] })
+    Op::Pool(Pooling { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2] })
 }
 
 fn matmul(batch: &[usize], [m, n, k]: [usize; 3], transposed: bool) -> Op {
@@ -118,7 +124,7 @@ fn matmul(batch: &[usize], [m, n, k]: [usize; 3], transposed: bool) -> Op {
 fn elementwise(dims: &[usize], instructions: Vec<Instruction>, operands: usize) -> Op {
     let strides = vec![row_major(dims); operands];
     Op::Elementwise(Elementwise {
-        program: Program { lane: Lane::Float, instructions },
+        program: ElementwiseProgram { lane: NumberType::Float, instructions },
         dims: dims.to_vec(),
         strides,
     })
@@ -288,11 +294,11 @@ fn elementwise_chains() -> Vec<OperationCase> {
 fn transpose() -> OperationCase {
     let op = Op::Copy(Copy {
         fill: None,
-        parts: vec![Part {
+        parts: vec![CopyPart {
             input: 0,
             dims: vec![8, 128, 12, 32],
-            from: Layout { offset: 0, strides: vec![49_152, 32, 4_096, 1] },
-            to: Layout { offset: 0, strides: vec![49_152, 384, 32, 1] },
+            from: BlockLayout { offset: 0, strides: vec![49_152, 32, 4_096, 1] },
+            to: BlockLayout { offset: 0, strides: vec![49_152, 384, 32, 1] },
         }],
     });
     OperationCase::new("transpose", op, &[&[8, 12, 128, 32]], &[8, 128, 12, 32])

@@ -6,8 +6,8 @@ use crate::outcome::{Check, LaunchParameters, OperationTier};
 use crate::progress::Reporter;
 use crate::stage::Stage;
 use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, Weights, in_slot};
-use weir_graph::reference::{Data, Tensor};
-use weir_graph::{Graph, Lane, Port};
+use weir_graph::reference::{ReferenceData, ReferenceTensor};
+use weir_graph::{Graph, GraphPort, NumberType};
 use weir_kernels::{Example, Precision};
 
 /// Name of the case for all chains.
@@ -54,7 +54,7 @@ pub(crate) fn same(
         Ok(graph) => graph,
         Err(error) => return Ok(Err(error.to_string())),
     };
-    let inputs: Vec<Tensor> = graph.inputs.iter().map(|port| input(&graph, port)).collect();
+    let inputs: Vec<ReferenceTensor> = graph.inputs.iter().map(|port| input(&graph, port)).collect();
     let weights = Weights::none();
     let mut ways = Vec::new();
     for is_compiled in [false, true] {
@@ -78,7 +78,7 @@ pub(crate) fn same(
     let Some(tensor) = graph.outputs.first().map(|port| graph.value(port.value).tensor.clone()) else {
         return Ok(Err("it has no output".to_owned()));
     };
-    let read = |way: usize| Tensor::from_bytes(tensor.clone(), ways.get(way)?.first()?);
+    let read = |way: usize| ReferenceTensor::from_bytes(tensor.clone(), ways.get(way)?.first()?);
     Ok(match (read(0), read(1)) {
         (Some(interpreted), Some(compiled)) => compare(&interpreted, &compiled),
         _ => Err("its output is not as long as it should be".to_owned()),
@@ -86,36 +86,38 @@ pub(crate) fn same(
 }
 
 /// Input tensor: numbers between -1 and 1 and some between -30 and 30, or integers from -3 to 3.
-fn input(graph: &Graph, port: &Port) -> Tensor {
+fn input(graph: &Graph, port: &GraphPort) -> ReferenceTensor {
     let tensor = graph.value(port.value).tensor.clone();
     let hash = |at: usize| {
         ((at as u64 ^ u64::from(port.value.0) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as i64
     };
     let count = tensor.elements();
-    match Lane::for_element_type(tensor.element_type()) {
-        Lane::Float => {
+    match NumberType::for_element_type(tensor.element_type()) {
+        NumberType::Float => {
             let number =
                 |at| (hash(at) as f32 / (1 << 23) as f32 - 1.0) * if at % 7 == 0 { 30.0 } else { 1.0 };
-            Tensor::floats(tensor, (0..count).map(number).collect())
+            ReferenceTensor::floats(tensor, (0..count).map(number).collect())
         }
-        Lane::Integer => Tensor::integers(tensor, (0..count).map(|at| hash(at) % 7 - 3).collect()),
+        NumberType::Integer => {
+            ReferenceTensor::integers(tensor, (0..count).map(|at| hash(at) % 7 - 3).collect())
+        }
     }
 }
 
 /// Compares two tensors bit by bit; all NaNs are equal.
-fn compare(interpreted: &Tensor, compiled: &Tensor) -> Result<(), String> {
+fn compare(interpreted: &ReferenceTensor, compiled: &ReferenceTensor) -> Result<(), String> {
     let differ = |at: usize, one: &dyn std::fmt::Display, other: &dyn std::fmt::Display| {
         Err(format!("element {at} is {one} interpreted, and {other} compiled"))
     };
     match (interpreted.data(), compiled.data()) {
-        (Data::Floats(one), Data::Floats(other)) => {
+        (ReferenceData::Floats(one), ReferenceData::Floats(other)) => {
             for (at, (one, other)) in one.iter().zip(other.iter()).enumerate() {
                 if one.to_bits() != other.to_bits() && !(one.is_nan() && other.is_nan()) {
                     return differ(at, one, other);
                 }
             }
         }
-        (Data::Integers(one), Data::Integers(other)) => {
+        (ReferenceData::Integers(one), ReferenceData::Integers(other)) => {
             for (at, (one, other)) in one.iter().zip(other.iter()).enumerate() {
                 if one != other {
                     return differ(at, one, other);

@@ -36,7 +36,7 @@ fn device(info: &DeviceInfo) -> Check {
     );
     // Running models requires virtual memory management and kernels for the device's compute
     // capability.
-    let is_known = info.maps_memory && weir_kernels::Module::Gemm.ptx(major * 10 + minor).is_some();
+    let is_known = info.maps_memory && weir_kernels::KernelModule::Gemm.ptx(major * 10 + minor).is_some();
     Check { passed: is_known, detail, ..Check::passed(STAGE, format!("cuda:{}", info.ordinal)) }
 }
 

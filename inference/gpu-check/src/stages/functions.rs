@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_cuda::executor::{Bound, Gpu, Program, Weights, in_slot, weights_failure};
 use weir_device::cuda::{BLOCK_BYTES, CudaError};
-use weir_graph::{Model, WeightData};
+use weir_graph::{OnnxModel, WeightData};
 use weir_types::{ElementType, Precision};
 
 const STAGE: Stage = Stage::Functions;
@@ -62,7 +62,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 }
 
 /// Creates variants of a model that differ in some of their weights.
-fn family(model: &Model) -> Result<Vec<Stored>, String> {
+fn family(model: &OnnxModel) -> Result<Vec<Stored>, String> {
     let folder = Arc::new(TemporaryFolder::new().map_err(|error| error.to_string())?);
     let own = own_weights(model);
     let variant = |number: u32| {
@@ -82,8 +82,8 @@ fn family(model: &Model) -> Result<Vec<Stored>, String> {
 
 /// Returns the weights that fine-tuning changes: the last weights that a run reads, up to the
 /// share.
-fn own_weights(model: &Model) -> Vec<(u32, Bytes)> {
-    let mut left = model.weights().iter().map(weir_graph::Weight::bytes).sum::<usize>() / OWN_SHARE;
+fn own_weights(model: &OnnxModel) -> Vec<(u32, Bytes)> {
+    let mut left = model.weights().iter().map(weir_graph::ModelWeight::bytes).sum::<usize>() / OWN_SHARE;
     let mut own = Vec::new();
     for index in model.weights_by_use().into_iter().rev() {
         let weight = usize::try_from(index).ok().and_then(|index| model.weights().get(index));

@@ -13,8 +13,8 @@ use weir_cuda::IntermediateLimits;
 use weir_cuda::executor::{Gpu, GpuConfig, RunSlot};
 use weir_device::Arena;
 use weir_device::cuda::{
-    CommError, CommIndex, CommStore, CudaError, Event, Held, Imported, PinnedMemory, Place, Span, Stream,
-    TransferError,
+    CommError, CommIndex, CommStore, CudaError, Event, Imported, IntermediateGuard, IntermediatePlace,
+    PinnedMemory, Span, Stream, TransferError,
 };
 
 const STAGE: Stage = Stage::HandingOver;
@@ -237,7 +237,7 @@ struct OnDevice<'a> {
     from: (&'a Stream, Span),
     to: (&'a Stream, Span),
     /// Intermediates held until `finish`.
-    held: Vec<(CommIndex, Held)>,
+    held: Vec<(CommIndex, IntermediateGuard)>,
     /// Mappings of the peer's memory, held until `finish`. `None` if the same device reads.
     imported: Option<Vec<Imported>>,
 }
@@ -248,7 +248,7 @@ impl Way for OnDevice<'_> {
         let store: &CommStore = &gpu.intermediates;
         let index = store.put(*from, there, OWNER, gpu.now_ns()).map_err(device)?;
         let kept = store.get(index, OWNER, gpu.now_ns()).map_err(device)?;
-        let Place::Device(span) = kept.place() else {
+        let IntermediatePlace::Device(span) = kept.place() else {
             return Err(CudaError::Invalid(
                 "there is no room on the device to hand anything over".to_owned(),
             ));

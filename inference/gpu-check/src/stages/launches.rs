@@ -10,11 +10,12 @@ use crate::timer::MeasuredTime;
 use std::time::Instant;
 use weir_cuda::executor::{Bound, Gpu, ProductTier, Program, Weights, in_slot};
 use weir_device::cuda::CudaError;
-use weir_graph::reference::Tensor;
+use weir_graph::reference::ReferenceTensor;
 use weir_graph::{
-    Elementwise, Graph, Instruction, Lane, Node, Op, Port, Source, TensorType, Unary, Value, ValueId,
+    Elementwise, Graph, GraphNode, GraphPort, GraphValue, Instruction, NumberType, Op, TensorType, Unary,
+    ValueId, ValueSource,
 };
-use weir_kernels::Module;
+use weir_kernels::KernelModule;
 use weir_types::ElementType::Fp32;
 use weir_types::Precision;
 
@@ -35,11 +36,12 @@ enum Form {
 }
 
 pub(super) fn cases() -> Vec<String> {
-    let modules = Module::ALL.into_iter().flat_map(|module| FORMS.map(|form| module_case(module, form)));
+    let modules =
+        KernelModule::ALL.into_iter().flat_map(|module| FORMS.map(|form| module_case(module, form)));
     modules.chain([OVERHEAD.to_owned()]).collect()
 }
 
-fn module_case(module: Module, form: Form) -> String {
+fn module_case(module: KernelModule, form: Form) -> String {
     match form {
         Form::MachineCode => format!("module {} from machine code", module.name()),
         Form::Ptx => format!("module {} from PTX", module.name()),
@@ -48,7 +50,7 @@ fn module_case(module: Module, form: Form) -> String {
 
 pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFailure> {
     // Modules come first, before the process has loaded any of them.
-    for module in Module::ALL {
+    for module in KernelModule::ALL {
         for form in FORMS {
             report.single(&module_case(module, form), || load(bench, module, form))?;
         }
@@ -58,7 +60,7 @@ pub(super) fn check(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 
 /// Measures the load time of a module, including decompression and the driver's load, in a process
 /// that has not loaded the module. The driver may have cached the compiled PTX in another process.
-fn load(bench: &Bench<'_>, module: Module, form: Form) -> Result<Check, CheckFailure> {
+fn load(bench: &Bench<'_>, module: KernelModule, form: Form) -> Result<Check, CheckFailure> {
     let check = Check::passed(STAGE, module_case(module, form));
     let none = || Check { detail: "none for this device".to_owned(), ..check.clone() };
     if module.compute_capability_min() > bench.gpu.target.compute_capability {
@@ -96,33 +98,33 @@ fn overhead(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), CheckFai
 }
 
 /// Returns the chain's program for a device, and its input.
-pub(super) fn program(gpu: &Gpu) -> Result<(Program, Tensor), CudaError> {
+pub(super) fn program(gpu: &Gpu) -> Result<(Program, ReferenceTensor), CudaError> {
     let tensor = TensorType::new(Fp32, [ELEMENTS]).map_err(|error| CudaError::Invalid(error.to_string()))?;
     let program = Program::from_graph(&chain(&tensor), Precision::Fp32, &gpu.target, ProductTier::Own);
     let program = program.map_err(|error| CudaError::Invalid(error.to_string()))?;
-    Ok((program, Tensor::floats(tensor, vec![1.0; ELEMENTS])))
+    Ok((program, ReferenceTensor::floats(tensor, vec![1.0; ELEMENTS])))
 }
 
 /// Graph that negates its input repeatedly.
 fn chain(tensor: &TensorType) -> Graph {
-    let value = |name: String, source| Value { name, tensor: tensor.clone(), source };
-    let program = weir_graph::Program {
-        lane: Lane::Float,
+    let value = |name: String, source| GraphValue { name, tensor: tensor.clone(), source };
+    let program = weir_graph::ElementwiseProgram {
+        lane: NumberType::Float,
         instructions: vec![Instruction::Load(0), Instruction::Unary(Unary::Neg)],
     };
     let op = Op::Elementwise(Elementwise { program, dims: vec![ELEMENTS], strides: vec![vec![1]] });
-    let node = |at: u32| Node {
+    let node = |at: u32| GraphNode {
         name: format!("n{at}"),
         op: op.clone(),
         inputs: vec![Some(ValueId(at))],
         outputs: vec![Some(ValueId(at + 1))],
     };
-    let made = (0..CHAIN).map(|at| value(format!("v{at}"), Source::Node { node: at, output: 0 }));
+    let made = (0..CHAIN).map(|at| value(format!("v{at}"), ValueSource::Node { node: at, output: 0 }));
     Graph {
-        values: std::iter::once(value("x".to_owned(), Source::Input)).chain(made).collect(),
+        values: std::iter::once(value("x".to_owned(), ValueSource::Input)).chain(made).collect(),
         nodes: (0..CHAIN).map(node).collect(),
         prologue_len: 0,
-        inputs: vec![Port { name: "x".to_owned(), value: ValueId(0) }],
-        outputs: vec![Port { name: "y".to_owned(), value: ValueId(CHAIN) }],
+        inputs: vec![GraphPort { name: "x".to_owned(), value: ValueId(0) }],
+        outputs: vec![GraphPort { name: "y".to_owned(), value: ValueId(CHAIN) }],
     }
 }

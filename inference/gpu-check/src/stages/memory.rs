@@ -10,11 +10,11 @@ use crate::stage::Stage;
 use crate::timer::{median, nanoseconds};
 use std::time::Instant;
 use weir_cuda::executor::{Bound, Gpu, RunSlot, Weights, in_slot};
-use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, Owner, Priority, Stream, mapping_cost};
+use weir_device::cuda::{BLOCK_BYTES, CudaError, MappingCost, MemoryOwner, Priority, Stream, mapping_cost};
 
 const STAGE: Stage = Stage::Memory;
 /// Owner of a second tenant.
-const OTHER: Owner = Owner(1);
+const OTHER: MemoryOwner = MemoryOwner(1);
 /// Number of streams for the measurement of the memory per stream.
 const STREAMS: u64 = 32;
 /// Memory that passes from one tenant to another, in bytes.
@@ -171,7 +171,7 @@ fn shared(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
 }
 
 /// Returns the outputs of a small program after `count` runs.
-fn runs(gpu: &Gpu, owner: Owner, count: usize) -> Result<Vec<Vec<u8>>, CheckFailure> {
+fn runs(gpu: &Gpu, owner: MemoryOwner, count: usize) -> Result<Vec<Vec<u8>>, CheckFailure> {
     gpu.context.make_current()?;
     let (program, input) = launches::program(gpu)?;
     let weights = Weights::none();

@@ -19,10 +19,10 @@ use weir_cuda::executor::{
     Bound, Gpu, Program, ProgramError, Weights, cold_outputs, in_slot, load_failure, stored_for,
     weights_failure,
 };
-use weir_graph::reference::{self, Tensor};
-use weir_graph::{Model, TensorType, WeightData};
+use weir_graph::reference::{self, ReferenceTensor};
+use weir_graph::{OnnxModel, TensorType, WeightData};
 use weir_inference::{InferenceError, MappedFile};
-use weir_kernels::Cost;
+use weir_kernels::LaunchCost;
 use weir_types::{ElementType, Port, Precision, Shape};
 
 const STAGE: Stage = Stage::Networks;
@@ -37,8 +37,8 @@ const COLD_RATIO_MAX: f64 = 1.15;
 /// Model with its inputs.
 pub(super) struct NetworkInputs {
     pub(super) name: String,
-    pub(super) model: Model,
-    pub(super) inputs: Vec<Tensor>,
+    pub(super) model: OnnxModel,
+    pub(super) inputs: Vec<ReferenceTensor>,
     pub(super) shapes: Vec<Shape>,
 }
 
@@ -89,18 +89,18 @@ impl NetworkInputs {
     /// Reads a model and makes inputs with `batch` items, if the model has a variable batch size.
     pub(super) fn read(path: &Path, batch: u32) -> Result<Self, String> {
         let file = MappedFile::open(path).map_err(|error| error.to_string())?;
-        let model = Model::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
+        let model = OnnxModel::read(Bytes::from_owner(file)).map_err(|error| error.to_string())?;
         let (inputs, shapes) = inputs(&model, batch)?;
         Ok(Self { name: name(path), model, inputs, shapes })
     }
 
     /// Computes the outputs with the reference interpreter.
-    fn expected(&self) -> Result<Vec<Tensor>, String> {
+    fn expected(&self) -> Result<Vec<ReferenceTensor>, String> {
         let graph = self.model.specialise(&self.shapes).map_err(|error| error.to_string())?;
         let weight = |index: u32| {
             let weight = self.model.weights().get(usize::try_from(index).ok()?)?;
             match &weight.data {
-                WeightData::Bytes(bytes) => Tensor::from_bytes(weight.tensor.clone(), bytes),
+                WeightData::Bytes(bytes) => ReferenceTensor::from_bytes(weight.tensor.clone(), bytes),
                 WeightData::Elsewhere(_) => None,
             }
         };
@@ -127,8 +127,8 @@ impl NetworkInputs {
     }
 }
 
-fn inputs(model: &Model, batch: u32) -> Result<(Vec<Tensor>, Vec<Shape>), String> {
-    let inputs: Option<Vec<Tensor>> =
+fn inputs(model: &OnnxModel, batch: u32) -> Result<(Vec<ReferenceTensor>, Vec<Shape>), String> {
+    let inputs: Option<Vec<ReferenceTensor>> =
         model.signature().inputs.iter().map(|port| made_up(port, batch)).collect();
     let inputs = inputs.ok_or("its inputs cannot be made up")?;
     let shapes: Option<Vec<Shape>> = inputs.iter().map(shape).collect();
@@ -152,7 +152,7 @@ impl NetworkVariant<'_> {
     fn check(
         &self,
         bench: &Bench<'_>,
-        expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
+        expected: &dyn Fn() -> Result<Vec<ReferenceTensor>, String>,
         report: &mut Reporter<'_>,
     ) -> Result<(), CheckFailure> {
         let stored = match self.stored() {
@@ -173,7 +173,7 @@ impl NetworkVariant<'_> {
         };
         report.check(self.passed("its program made").took(trial.timer.since(began), 0, 0));
         report.launches(LaunchParameters::of_steps(&program.steps));
-        let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let cost = program.steps.iter().fold(LaunchCost::default(), |cost, step| cost + step.cost());
         trial.gpu.trim();
         let kept_before = kept_bytes(trial.gpu);
 
@@ -209,7 +209,7 @@ impl NetworkVariant<'_> {
 /// Stored model with inputs of one batch size.
 struct StoredVariant {
     model: Stored,
-    inputs: Vec<Tensor>,
+    inputs: Vec<ReferenceTensor>,
     shapes: Vec<Shape>,
 }
 
@@ -245,8 +245,8 @@ impl Trial<'_> {
         &self,
         program: Program,
         weights: Weights,
-        cost: Cost,
-        expected: &dyn Fn() -> Result<Vec<Tensor>, String>,
+        cost: LaunchCost,
+        expected: &dyn Fn() -> Result<Vec<ReferenceTensor>, String>,
         report: &mut Reporter<'_>,
     ) -> Result<TimedOutputs, CheckFailure> {
         let NetworkVariant { asked, precision, batch, .. } = *self.variant;
@@ -321,13 +321,13 @@ fn drop_weights(gpu: &Gpu, weights: Weights) {
 
 /// Model in the form in which nodes store it.
 pub(super) struct Stored {
-    pub(super) model: Model,
+    pub(super) model: OnnxModel,
     folder: Arc<TemporaryFolder>,
 }
 
 impl Stored {
     /// Stores the model in a folder, which other models can share.
-    pub(super) fn new(model: &Model, folder: &Arc<TemporaryFolder>) -> Result<Self, String> {
+    pub(super) fn new(model: &OnnxModel, folder: &Arc<TemporaryFolder>) -> Result<Self, String> {
         let separated = model.without_weights();
         let folder = folder.clone();
         for file in &separated.weights {
@@ -337,7 +337,7 @@ impl Stored {
             }
             std::fs::write(path, &file.bytes).map_err(|error| error.to_string())?;
         }
-        let model = Model::read_skeleton(separated.skeleton).map_err(|error| error.to_string())?;
+        let model = OnnxModel::read_skeleton(separated.skeleton).map_err(|error| error.to_string())?;
         Ok(Self { model, folder })
     }
 
@@ -374,7 +374,7 @@ fn cold_goal(time_ns: u64, longer_ns: u64) -> Goal {
 
 /// Makes an input of a shape that the model accepts. A variable first dimension is the batch; all
 /// items are equal.
-pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
+pub(super) fn made_up(port: &Port, batch: u32) -> Option<ReferenceTensor> {
     let size =
         |(axis, dim): (usize, &Option<u32>)| dim.unwrap_or(if axis == 0 { batch } else { LENGTH }) as usize;
     let dims: Vec<usize> = port.shape.iter().enumerate().map(size).collect();
@@ -384,15 +384,15 @@ pub(super) fn made_up(port: &Port, batch: u32) -> Option<Tensor> {
     let item = (count / items.max(1)).max(1);
     Some(match port.datatype {
         ElementType::Fp32 | ElementType::Fp16 | ElementType::Bf16 | ElementType::Fp64 => {
-            Tensor::floats(tensor, (0..count).map(|at| (at % item) as f32 / item as f32).collect())
+            ReferenceTensor::floats(tensor, (0..count).map(|at| (at % item) as f32 / item as f32).collect())
         }
         // Masks are all ones; all other integer inputs are small indices.
-        _ if port.name.contains("mask") => Tensor::integers(tensor, vec![1; count]),
-        _ => Tensor::integers(tensor, (0..count).map(|at| (at % item % 2) as i64).collect()),
+        _ if port.name.contains("mask") => ReferenceTensor::integers(tensor, vec![1; count]),
+        _ => ReferenceTensor::integers(tensor, (0..count).map(|at| (at % item % 2) as i64).collect()),
     })
 }
 
-fn shape(tensor: &Tensor) -> Option<Shape> {
+fn shape(tensor: &ReferenceTensor) -> Option<Shape> {
     let dims: Option<Vec<u32>> = tensor.tensor().dims().iter().map(|dim| u32::try_from(*dim).ok()).collect();
     Shape::new(&dims?).ok()
 }

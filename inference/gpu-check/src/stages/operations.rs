@@ -12,8 +12,8 @@ use crate::progress::Reporter;
 use crate::stage::Stage;
 use weir_cuda::executor::{Bound, Gpu, LibraryState, ProductTier, Program, ProgramStep, Weights, in_slot};
 use weir_graph::Graph;
-use weir_graph::reference::{self, Tensor};
-use weir_kernels::{Cost, Precision};
+use weir_graph::reference::{self, ReferenceTensor};
+use weir_kernels::{LaunchCost, Precision};
 use weir_types::ElementType;
 
 const STAGE: Stage = Stage::Operations;
@@ -32,8 +32,8 @@ struct OperationVariant {
 /// Operation on floats of one type, its inputs, and the reference's outputs.
 struct ReferenceCase {
     graph: Graph,
-    inputs: Vec<Tensor>,
-    expected: Vec<Tensor>,
+    inputs: Vec<ReferenceTensor>,
+    expected: Vec<ReferenceTensor>,
 }
 
 pub(super) fn cases() -> Vec<String> {
@@ -124,12 +124,12 @@ fn variants(operations: &[OperationCase]) -> Vec<OperationVariant> {
 
 fn answer(case: &OperationCase, float: ElementType) -> Result<ReferenceCase, String> {
     let graph = case.graph(float).map_err(|error| error.to_string())?;
-    let input = |(operand, port): (usize, &weir_graph::Port)| {
+    let input = |(operand, port): (usize, &weir_graph::GraphPort)| {
         let tensor = graph.value(port.value).tensor.clone();
         let elements = (0..tensor.elements()).map(|at| case.element(operand, at)).collect();
-        Tensor::floats(tensor, elements)
+        ReferenceTensor::floats(tensor, elements)
     };
-    let inputs: Vec<Tensor> = graph.inputs.iter().enumerate().map(input).collect();
+    let inputs: Vec<ReferenceTensor> = graph.inputs.iter().enumerate().map(input).collect();
     let expected = reference::run(&graph, &inputs, &|_| None).map_err(|error| error.to_string())?;
     Ok(ReferenceCase { graph, inputs, expected })
 }
@@ -172,7 +172,7 @@ impl OperationVariant {
             return Ok(None);
         }
         report.launches(LaunchParameters::of_steps(&program.steps));
-        let cost = program.steps.iter().fold(Cost::default(), |cost, step| cost + step.cost());
+        let cost = program.steps.iter().fold(LaunchCost::default(), |cost, step| cost + step.cost());
         let floor_ns =
             Floor::for_device(gpu.context.info(), precision).map(|floor| floor.time_ns(&program.steps));
         let weights = Weights::none();
@@ -198,10 +198,10 @@ impl OperationVariant {
 
 /// Returns the error and position of the worst element of all outputs; `None` if an output has a
 /// wrong length.
-fn worst(outputs: &[Vec<u8>], expected: &[Tensor]) -> Option<(f64, Mismatch)> {
+fn worst(outputs: &[Vec<u8>], expected: &[ReferenceTensor]) -> Option<(f64, Mismatch)> {
     let mut worst: Option<(f64, Mismatch)> = None;
     for (output, (bytes, expected)) in outputs.iter().zip(expected).enumerate() {
-        let found = Tensor::from_bytes(expected.tensor().clone(), bytes)?;
+        let found = ReferenceTensor::from_bytes(expected.tensor().clone(), bytes)?;
         let (error, at) = worst_element(&found.to_floats(), &expected.to_floats());
         if worst.is_none_or(|(before, _)| error > before) {
             worst = Some((error, Mismatch { output, ..at }));

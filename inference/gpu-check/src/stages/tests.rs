@@ -148,7 +148,7 @@ fn loads_from_the_page_cache_and_the_pinned_cache_have_goals() {
 fn every_kernel_module_has_a_load_time_in_both_formats() {
     let stages = Stages::new(Fake::new(4));
     let loaded = stages.checks(Stage::Launches);
-    for module in weir_kernels::Module::ALL {
+    for module in weir_kernels::KernelModule::ALL {
         for form in ["machine code", "PTX"] {
             let what = format!("module {} from {form}", module.name());
             let check = loaded.iter().find(|check| check.what == what).unwrap();

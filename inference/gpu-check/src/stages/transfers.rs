@@ -14,8 +14,8 @@ use crate::timer::{MeasuredTime, median, nanoseconds};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use weir_device::cuda::{
-    CudaError, PinnedCache, PinnedMemory, Priority, Source, Stream, Tensor, TensorKey, TransferError, Wanted,
-    copy_threads,
+    CopySource, CudaError, PinnedCache, PinnedMemory, Priority, Stream, TensorGuard, TensorKey,
+    TransferError, Wanted, copy_threads,
 };
 use weir_inference::{InferenceError, MappedFile};
 use weir_types::ContentHash;
@@ -62,7 +62,7 @@ fn of_size(bench: &Bench<'_>, bytes: usize, report: &mut Reporter<'_>) -> Result
     let mut loads = Loads::new(bench, bytes)?;
     let what = |how: &str| format!("{} to the device, {how}", size(bytes));
     let contents = loads.contents.clone();
-    let (loaded, differs) = loads.measure(&|| Ok(Source::Pageable(contents.clone())))?;
+    let (loaded, differs) = loads.measure(&|| Ok(CopySource::Pageable(contents.clone())))?;
     let bare = loads.bare_copy()?;
     let check = |how: &str, measured| Check::passed(STAGE, what(how)).took(measured, bytes as u64, 0);
     report.check(check("bare copy of pinned memory", bare));
@@ -82,14 +82,14 @@ fn from_host_memory(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
     // A new mapping for each load, as in a worker: each load has the page faults.
     let in_file = || {
         let mapping = MappedFile::ahead(&file).map_err(|error| host(&error))?;
-        Ok(Source::Pageable(Bytes::from_owner(mapping)))
+        Ok(CopySource::Pageable(Bytes::from_owner(mapping)))
     };
     let hash = ContentHash::from_content(&contents);
     let cache = PinnedCache::new(&bench.gpu.context, LOAD_BYTES as u64)?;
     cache.offer([(hash, contents)]);
     cache.settle();
     let in_cache =
-        || cache.get(&hash).map(Source::Pinned).ok_or_else(|| host(&"the pinned cache has no memory"));
+        || cache.get(&hash).map(CopySource::Pinned).ok_or_else(|| host(&"the pinned cache has no memory"));
 
     let bare = loads.bare_copy()?;
     let sources: [(&str, &LoadSource<'_>); 2] =
@@ -105,7 +105,7 @@ fn from_host_memory(bench: &Bench<'_>, report: &mut Reporter<'_>) -> Result<(), 
 }
 
 /// Provides the bytes of a load.
-type LoadSource<'a> = dyn Fn() -> Result<Source, CheckFailure> + 'a;
+type LoadSource<'a> = dyn Fn() -> Result<CopySource, CheckFailure> + 'a;
 
 /// Timed loads of the same bytes.
 struct Loads<'a> {
@@ -148,7 +148,7 @@ impl<'a> Loads<'a> {
     /// Measures a bare copy from pinned memory.
     fn bare_copy(&mut self) -> Result<MeasuredTime, CudaError> {
         let pinned = PinnedMemory::copy_of(&self.bench.gpu.context, &self.contents)?;
-        let loaded = self.load(Source::Pageable(self.contents.clone()))?;
+        let loaded = self.load(CopySource::Pageable(self.contents.clone()))?;
         let stream = &self.stream;
         let to = loaded.span();
         // SAFETY: the pinned memory lives until the stream is synchronised, and is not written to.
@@ -161,7 +161,7 @@ impl<'a> Loads<'a> {
         measured
     }
 
-    fn load(&mut self, source: Source) -> Result<Tensor, CudaError> {
+    fn load(&mut self, source: CopySource) -> Result<TensorGuard, CudaError> {
         let key = TensorKey { hash: ContentHash::from_content(&self.count.to_le_bytes()), layout: u32::MAX };
         self.count += 1;
         let loaded = self.bench.gpu.tensors.acquire(vec![vec![Wanted { key, source }]]);
@@ -172,7 +172,7 @@ impl<'a> Loads<'a> {
     }
 
     /// Drops a loaded tensor, and overwrites its memory, which stays mapped for the next load.
-    fn release(&self, loaded: Tensor) -> Result<(), CudaError> {
+    fn release(&self, loaded: TensorGuard) -> Result<(), CudaError> {
         self.stream.fill(loaded.span(), u8::MAX)?;
         self.stream.synchronize()?;
         drop(loaded);
@@ -203,7 +203,7 @@ fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
         // The contents are never read, so new keys are enough to force a copy.
         let wanted = |bytes: usize, layout| {
             let key = TensorKey { hash: ContentHash::from_content(&number.to_le_bytes()), layout };
-            vec![vec![Wanted { key, source: Source::Pageable(vec![1; bytes].into()) }]]
+            vec![vec![Wanted { key, source: CopySource::Pageable(vec![1; bytes].into()) }]]
         };
         let long = wanted(long_bytes, 1);
         let short = wanted(SHORT, 2);
@@ -211,9 +211,9 @@ fn behind_a_load(bench: &Bench<'_>) -> Result<Check, CheckFailure> {
         let long = gpu.tensors.acquire(long).map_err(|error| device(&error))?;
         let short_began = Instant::now();
         let short = gpu.tensors.acquire(short).map_err(|error| device(&error))?;
-        short.iter().flatten().try_for_each(Tensor::wait).map_err(|error| device(&error))?;
+        short.iter().flatten().try_for_each(TensorGuard::wait).map_err(|error| device(&error))?;
         let short_ns = nanoseconds(short_began.elapsed());
-        long.iter().flatten().try_for_each(Tensor::wait).map_err(|error| device(&error))?;
+        long.iter().flatten().try_for_each(TensorGuard::wait).map_err(|error| device(&error))?;
         let long_ns = nanoseconds(long_began.elapsed());
         drop((long, short));
         gpu.tensors.reclaim(u64::MAX);

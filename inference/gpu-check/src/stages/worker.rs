@@ -85,7 +85,7 @@ fn prepare(path: &Path, arena: &Arena) -> Result<Ready, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let upload = Bytes::from_owner(MappedFile::open(path).map_err(|error| text(&error))?);
     let signature =
-        weir_graph::Model::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
+        weir_graph::OnnxModel::read(upload.clone()).map_err(|error| text(&error))?.signature().clone();
     let blobs = TemporaryFolder::new().map_err(|error| text(&error))?;
     let form = form(upload, Precision::default(), blobs.path()).map_err(|error| text(&error))??;
     let tensor = |port| {

@@ -3,7 +3,7 @@
 use super::{JobShare, JoinedJobs, rows};
 use crate::error::InferenceError;
 use crate::tensor::{Tensor, TensorError};
-use weir_device::{Arena, Buffer, OutOfMemory};
+use weir_device::{Arena, ArenaExhausted, Buffer};
 use weir_types::{Port, Shape, Signature};
 
 impl JoinedJobs {
@@ -150,7 +150,7 @@ fn strided(
     tensor: &Tensor,
     (outer, whole, kept): (usize, usize, usize),
     arena: &Arena,
-) -> Result<Buffer, OutOfMemory> {
+) -> Result<Buffer, ArenaExhausted> {
     let mut data = arena.with_capacity(outer * kept)?;
     for row in 0..outer {
         data.extend_from_slice(tensor.data().get(row * whole..row * whole + kept).unwrap_or_default())?;

@@ -2,7 +2,7 @@
 
 use super::super::limits::{BLOCKS_MAX, size, stride};
 use crate::fields::Fields;
-use weir_graph::Part;
+use weir_graph::CopyPart;
 
 /// Largest piece that a kernel moves at once.
 const PIECE_BYTES_MAX: u64 = 16;
@@ -13,7 +13,7 @@ const TRANSPOSED_MIN: u32 = 8;
 /// Source and destination of elements. Dimensions are ordered from the outermost; no two neighbours
 /// can be merged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct CopyWindow {
     pub(super) sizes: Vec<u32>,
     pub(super) from: Vec<i64>,
     pub(super) to: Vec<i64>,
@@ -34,8 +34,8 @@ pub(super) struct Transposition {
     to_batch: i64,
 }
 
-impl Window {
-    pub(super) fn from_part(part: &Part) -> Result<Self, String> {
+impl CopyWindow {
+    pub(super) fn from_part(part: &CopyPart) -> Result<Self, String> {
         let from = &part.from.strides;
         let to = &part.to.strides;
         if from.len() != part.dims.len() || to.len() != part.dims.len() {
@@ -149,7 +149,7 @@ impl Window {
 
 impl Transposition {
     /// `TransposeShape` in `copy.cu`.
-    pub(super) fn fields(&self, window: &Window) -> Fields {
+    pub(super) fn fields(&self, window: &CopyWindow) -> Fields {
         Fields::default()
             .i64(window.from_offset)
             .i64(window.to_offset)
@@ -166,16 +166,16 @@ impl Transposition {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use weir_graph::Layout;
+    use weir_graph::BlockLayout;
 
-    fn part(dims: &[usize], from: &[isize], to: &[isize]) -> Part {
-        let layout = |strides: &[isize]| Layout { offset: 0, strides: strides.to_vec() };
-        Part { input: 0, dims: dims.to_vec(), from: layout(from), to: layout(to) }
+    fn part(dims: &[usize], from: &[isize], to: &[isize]) -> CopyPart {
+        let layout = |strides: &[isize]| BlockLayout { offset: 0, strides: strides.to_vec() };
+        CopyPart { input: 0, dims: dims.to_vec(), from: layout(from), to: layout(to) }
     }
 
     #[test]
     fn contiguous_copy_is_one_dimension_of_wide_pieces() {
-        let window = Window::from_part(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
+        let window = CopyWindow::from_part(&part(&[2, 1, 3, 8], &[24, 24, 8, 1], &[24, 7, 8, 1])).unwrap();
         assert_eq!((window.sizes.as_slice(), window.count()), (&[48][..], 48));
         let (wide, bytes) = window.widened(4);
         assert_eq!((wide.sizes, bytes), (vec![12], 16));
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn swapped_heads_and_positions_move_in_wide_pieces() {
         // [positions 5, heads 3, 64] to [heads, positions, 64].
-        let window = Window::from_part(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
+        let window = CopyWindow::from_part(&part(&[3, 5, 64], &[64, 192, 1], &[320, 64, 1])).unwrap();
         let (wide, bytes) = window.widened(2);
         assert_eq!(
             (wide.sizes.as_slice(), wide.from.as_slice(), bytes),
@@ -194,16 +194,19 @@ mod tests {
 
     #[test]
     fn transposition_is_detected() {
-        let window = Window::from_part(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
+        let window = CopyWindow::from_part(&part(&[7, 40, 50], &[2000, 1, 40], &[2000, 50, 1])).unwrap();
         let found = window.transposition().unwrap();
         assert_eq!((found.rows, found.columns, found.batches), (50, 40, 7));
-        assert_eq!(Window::from_part(&part(&[40, 50], &[50, 1], &[64, 1])).unwrap().transposition(), None);
+        assert_eq!(
+            CopyWindow::from_part(&part(&[40, 50], &[50, 1], &[64, 1])).unwrap().transposition(),
+            None
+        );
     }
 
     #[test]
     fn window_past_end_of_buffer_is_rejected() {
-        let backwards = Window::from_part(&Part {
-            from: Layout { offset: 9, strides: vec![-1] },
+        let backwards = CopyWindow::from_part(&CopyPart {
+            from: BlockLayout { offset: 9, strides: vec![-1] },
             ..part(&[10], &[1], &[1])
         })
         .unwrap();
@@ -238,16 +241,16 @@ mod tests {
             let in_order: Vec<isize> = weir_graph::row_major(&sizes).iter().map(|stride| *stride as isize).collect();
             let from = if contiguous { in_order.clone() } else { dims.iter().map(|(_, from, _)| *from).collect() };
             let to = if contiguous { in_order } else { dims.iter().map(|(_, _, to)| *to).collect() };
-            let given = Part {
-                from: Layout { offset: offsets.0, strides: from.clone() },
-                to: Layout { offset: offsets.1, strides: to.clone() },
+            let given = CopyPart {
+                from: BlockLayout { offset: offsets.0, strides: from.clone() },
+                to: BlockLayout { offset: offsets.1, strides: to.clone() },
                 ..part(&sizes, &[], &[])
             };
             let numbers = |strides: &[isize]| strides.iter().map(|stride| *stride as i64).collect::<Vec<_>>();
             let all: Vec<u32> = sizes.iter().map(|size| *size as u32).collect();
             let offsets = (offsets.0 as i64, offsets.1 as i64);
             let wanted = moves(&all, &numbers(&from), &numbers(&to), offsets, bytes as i64);
-            let (window, wide) = Window::from_part(&given).unwrap().widened(bytes);
+            let (window, wide) = CopyWindow::from_part(&given).unwrap().widened(bytes);
             prop_assert!(window.sizes.len() <= sizes.len() && wide <= PIECE_BYTES_MAX);
             let offsets = (window.from_offset, window.to_offset);
             prop_assert_eq!(moves(&window.sizes, &window.from, &window.to, offsets, wide as i64), wanted);

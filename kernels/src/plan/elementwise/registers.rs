@@ -2,11 +2,11 @@
 
 use super::super::epilogue::activation_code;
 use super::super::type_code;
-use weir_graph::{Binary, Instruction, Lane, Program, Scalar, Unary};
+use weir_graph::{Binary, ElementwiseProgram, Instruction, NumberType, Scalar, Unary};
 
 /// One instruction of the kernel: `Instruction` in `program.cuh`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Step {
+pub(crate) struct RegisterInstruction {
     pub(crate) code: u16,
     pub(crate) to: u8,
     pub(crate) a: u8,
@@ -19,14 +19,14 @@ pub(crate) struct Step {
 /// A program on registers. The first registers hold the operands.
 #[derive(Debug, Default)]
 pub(super) struct Registers {
-    pub(super) code: Vec<Step>,
+    pub(super) code: Vec<RegisterInstruction>,
     /// Number of registers.
     pub(super) count: u32,
 }
 
 impl Registers {
     /// Convert a program that has been checked.
-    pub(super) fn from_program(program: &Program, inputs: usize) -> Self {
+    pub(super) fn from_program(program: &ElementwiseProgram, inputs: usize) -> Self {
         let inputs = inputs as u8;
         let mut code = Vec::with_capacity(program.instructions.len());
         let mut stack: Vec<u8> = Vec::new();
@@ -48,7 +48,7 @@ impl Registers {
             count = count.max(to + 1);
             let operand = |place: usize| from.get(place).copied().unwrap_or(0);
             let (code_number, kind, value) = step;
-            code.push(Step {
+            code.push(RegisterInstruction {
                 code: code_number,
                 to,
                 a: operand(0),
@@ -65,10 +65,10 @@ impl Registers {
             let a = stack.first().copied().unwrap_or(0);
             let to = inputs;
             let (code_number, kind, value) = unary_code(Unary::Cast(match program.lane {
-                Lane::Float => weir_types::ElementType::Fp32,
-                Lane::Integer => weir_types::ElementType::Int64,
+                NumberType::Float => weir_types::ElementType::Fp32,
+                NumberType::Integer => weir_types::ElementType::Int64,
             }));
-            code.push(Step { code: code_number, to, a, b: 0, c: 0, kind, value });
+            code.push(RegisterInstruction { code: code_number, to, a, b: 0, c: 0, kind, value });
             count = count.max(to + 1);
         }
         Self { code, count: u32::from(count) }
@@ -141,8 +141,8 @@ mod tests {
     #[test]
     fn unused_registers_are_reused() {
         use Instruction::{Binary as B, Load};
-        let program = Program {
-            lane: Lane::Float,
+        let program = ElementwiseProgram {
+            lane: NumberType::Float,
             instructions: vec![
                 Load(0),
                 Load(1),
@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn load_only_program_produces_a_result() {
-        let program = Program { lane: Lane::Float, instructions: vec![Instruction::Load(0)] };
+        let program =
+            ElementwiseProgram { lane: NumberType::Float, instructions: vec![Instruction::Load(0)] };
         let registers = Registers::from_program(&program, 1);
         assert_eq!((registers.code.len(), registers.count), (1, 2));
     }

@@ -1,6 +1,6 @@
 //! Description of a matrix product for kernels.
 
-use super::super::epilogue::Output;
+use super::super::epilogue::EpilogueOutput;
 use super::super::limits::stride;
 use crate::fields::Fields;
 use weir_graph::{BiasAxis, MatMul, Matrix};
@@ -9,7 +9,7 @@ use weir_graph::{BiasAxis, MatMul, Matrix};
 pub(super) const BATCH_DIMS_MAX: usize = 4;
 
 /// `GemmShape` in `gemm.cuh`.
-pub(super) struct Shape<'a> {
+pub(super) struct GemmShape<'a> {
     pub(super) op: &'a MatMul,
     pub(super) m: u32,
     pub(super) n: u32,
@@ -18,7 +18,7 @@ pub(super) struct Shape<'a> {
     pub(super) vector_type: u32,
 }
 
-impl Shape<'_> {
+impl GemmShape<'_> {
     pub(super) fn fields(&self, k_part: u32, tiles_m: u32) -> Fields {
         let Self { op, k, .. } = *self;
         let strides = |matrix: &Matrix| -> Vec<i64> {
@@ -46,8 +46,8 @@ impl Shape<'_> {
             .fields(&self.output().fields())
     }
 
-    pub(super) fn output(&self) -> Output {
-        Output {
+    pub(super) fn output(&self) -> EpilogueOutput {
+        EpilogueOutput {
             z_stride: u64::from(self.m) * u64::from(self.n),
             image_stride: 0,
             m: self.m,

@@ -1,7 +1,7 @@
 //! Attention.
 
-use super::{Case, FLOATS, case, floats, run, tensor};
-use weir_graph::reference::Tensor;
+use super::{FLOATS, KernelCase, case, floats, run, tensor};
+use weir_graph::reference::ReferenceTensor;
 use weir_graph::{Attention, Heads, Op};
 use weir_kernels_tests::{Tolerance, Values};
 
@@ -15,7 +15,7 @@ fn apart(rows: usize, heads: usize, head_dim: usize) -> Heads {
     }
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for precision in FLOATS {
         let storage = precision.storage();
@@ -47,7 +47,7 @@ pub(super) fn cases() -> Vec<Case> {
                     // The first key is never masked: a row with all keys masked has no weights.
                     let values = (0..elements)
                         .map(|at| if at % kv_len > 0 && steps.unit() < 0.3 { -1e4 } else { 0.25 });
-                    Tensor::floats(tensor(storage, &[elements]), values.collect())
+                    ReferenceTensor::floats(tensor(storage, &[elements]), values.collect())
                 });
                 let inputs = vec![side(q_len), side(kv_len), side(kv_len), mask];
                 cases.push(case(

@@ -1,6 +1,6 @@
 //! Convolutions.
 
-use super::{Case, PRECISIONS, case, device, floats, run, tensor};
+use super::{KernelCase, PRECISIONS, case, device, floats, run, tensor};
 use weir_graph::{Activation, Conv, Op};
 use weir_kernels::Precision;
 use weir_kernels_tests::Tolerance;
@@ -15,7 +15,13 @@ const PLAIN: Conv = Conv {
 };
 
 /// A convolution with the vectors that `extras` selects, from the bias to the residual.
-fn convolution(op: Conv, x: [usize; 4], w: [usize; 4], precision: Precision, extras: [bool; 4]) -> Case {
+fn convolution(
+    op: Conv,
+    x: [usize; 4],
+    w: [usize; 4],
+    precision: Precision,
+    extras: [bool; 4],
+) -> KernelCase {
     let storage = precision.storage();
     let side = |along: usize| {
         let window = (w[2 + along] - 1) * op.dilations[along] + 1;
@@ -32,15 +38,15 @@ fn convolution(op: Conv, x: [usize; 4], w: [usize; 4], precision: Precision, ext
         extras[3].then(|| floats(storage, &out)),
     ];
     let tolerance = Tolerance::of_sum(precision, w[1] * w[2] * w[3]);
-    Case { precision, ..case(Op::Conv(op), inputs, tensor(storage, &out), tolerance) }
+    KernelCase { precision, ..case(Op::Conv(op), inputs, tensor(storage, &out), tolerance) }
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (precision, capability) in PRECISIONS {
         let mut add = |multiprocessors: u32, op: Conv, x, w, extras| {
             let made = convolution(op, x, w, precision, extras);
-            cases.push(Case { target: device(capability, multiprocessors), ..made });
+            cases.push(KernelCase { target: device(capability, multiprocessors), ..made });
         };
         let padded =
             Conv { pads_begin: [1, 1], pads_end: [1, 1], activation: Some(Activation::Relu), ..PLAIN };

@@ -1,26 +1,26 @@
 //! Data movement and elements selected by index.
 
-use super::{Case, case, floats, run, tensor};
-use weir_graph::reference::Tensor;
-use weir_graph::{Copy, Gather, GatherElements, Layout, Op, Part, Scalar, row_major};
+use super::{KernelCase, case, floats, run, tensor};
+use weir_graph::reference::ReferenceTensor;
+use weir_graph::{BlockLayout, Copy, CopyPart, Gather, GatherElements, Op, Scalar, row_major};
 use weir_kernels_tests::{Tolerance, Values};
 use weir_types::ElementType::{self, Bf16, Fp16, Fp32, Fp64, Int8, Int32, Int64, Uint8};
 
-fn layout(offset: usize, strides: &[isize]) -> Layout {
-    Layout { offset, strides: strides.to_vec() }
+fn layout(offset: usize, strides: &[isize]) -> BlockLayout {
+    BlockLayout { offset, strides: strides.to_vec() }
 }
 
 /// A copy of one part, which makes up the output, from a value of `elements`.
-fn copy(element_type: ElementType, elements: usize, dims: &[usize], from: Layout) -> Case {
+fn copy(element_type: ElementType, elements: usize, dims: &[usize], from: BlockLayout) -> KernelCase {
     let to = row_major(dims).into_iter().map(|stride| stride as isize).collect();
-    let part = Part { input: 0, dims: dims.to_vec(), from, to: Layout { offset: 0, strides: to } };
+    let part = CopyPart { input: 0, dims: dims.to_vec(), from, to: BlockLayout { offset: 0, strides: to } };
     let op = Op::Copy(Copy { fill: None, parts: vec![part] });
     let mut values = Values::new(elements as u64);
     let input = values.integers(&tensor(element_type, &[elements]), -100, 100);
     case(op, vec![Some(input)], tensor(element_type, dims), Tolerance::NONE)
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for element_type in [Int8, Fp16, Fp32, Int64] {
         // Contiguous; with strides that prevent widening; reversed; repeated.
@@ -43,7 +43,7 @@ pub(super) fn cases() -> Vec<Case> {
     }
     // Padding around two parts.
     for element_type in [Int8, Fp16, Bf16, Fp32, Fp64] {
-        let part = |input, offset| Part {
+        let part = |input, offset| CopyPart {
             input,
             dims: vec![4, 5],
             from: layout(0, &[5, 1]),
@@ -80,7 +80,7 @@ pub(super) fn cases() -> Vec<Case> {
         let ends =
             if index_type == Int64 { [i64::MIN, i64::MAX] } else { [i32::MIN, i32::MAX].map(i64::from) };
         let far = [ends[0], ends[0] + 1, -1 - (1 << 30), -10, -9, 8, 9, 1 << 30, ends[1] - 1, ends[1]];
-        let indices = Tensor::integers(tensor(index_type, &[10]), far.to_vec());
+        let indices = ReferenceTensor::integers(tensor(index_type, &[10]), far.to_vec());
         let x = Values::new(7).integers(&tensor(Fp32, &[9]), -90, 90);
         let elements = GatherElements { dims: vec![10], strides: vec![0], axis: 9, axis_stride: 1 };
         for op in

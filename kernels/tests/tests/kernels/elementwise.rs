@@ -1,8 +1,10 @@
 //! Elementwise programs: every instruction, every element type, and every layout of operands.
 
-use super::{Case, case, floats, run, tensor};
-use weir_graph::reference::Tensor;
-use weir_graph::{Activation, Binary, Elementwise, Instruction, Lane, Op, Program, Scalar, Unary};
+use super::{KernelCase, case, floats, run, tensor};
+use weir_graph::reference::ReferenceTensor;
+use weir_graph::{
+    Activation, Binary, Elementwise, ElementwiseProgram, Instruction, NumberType, Op, Scalar, Unary,
+};
 use weir_kernels_tests::{Tolerance, Values};
 use weir_types::ElementType::{self, Bf16, Bool, Fp16, Fp32, Fp64, Int8, Int32, Int64, Uint8};
 
@@ -58,19 +60,24 @@ const BINARIES: [Binary; 17] = [
 const ROUNDED: Tolerance = Tolerance { absolute: 2e-6, relative: 4e-6 };
 
 /// A program on operands of `dims` elements each, contiguous like the output.
-fn flat(lane: Lane, instructions: Vec<Instruction>, inputs: Vec<Tensor>, output: ElementType) -> Case {
+fn flat(
+    lane: NumberType,
+    instructions: Vec<Instruction>,
+    inputs: Vec<ReferenceTensor>,
+    output: ElementType,
+) -> KernelCase {
     let count = inputs[0].tensor().elements();
     let op = Elementwise {
-        program: Program { lane, instructions },
+        program: ElementwiseProgram { lane, instructions },
         dims: vec![count],
         strides: inputs.iter().map(|input| vec![usize::from(input.tensor().elements() > 1)]).collect(),
     };
     case(Op::Elementwise(op), inputs.into_iter().map(Some).collect(), tensor(output, &[count]), ROUNDED)
 }
 
-fn strided(instructions: Vec<Instruction>, dims: &[usize], operands: &[(usize, &[usize])]) -> Case {
+fn strided(instructions: Vec<Instruction>, dims: &[usize], operands: &[(usize, &[usize])]) -> KernelCase {
     let op = Elementwise {
-        program: Program { lane: Lane::Float, instructions },
+        program: ElementwiseProgram { lane: NumberType::Float, instructions },
         dims: dims.to_vec(),
         strides: operands.iter().map(|(_, strides)| strides.to_vec()).collect(),
     };
@@ -78,17 +85,17 @@ fn strided(instructions: Vec<Instruction>, dims: &[usize], operands: &[(usize, &
     case(Op::Elementwise(op), inputs, tensor(Fp32, dims), ROUNDED)
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     use Instruction::{Constant, Load, Where};
     let mut cases = Vec::new();
     let mut values = Values::new(1);
     for unary in UNARIES {
         let positive = matches!(unary, Unary::Sqrt | Unary::Rsqrt | Unary::Log | Unary::Reciprocal);
         let x = values.floats(&tensor(Fp32, &[601]), if positive { 0.1 } else { -4.0 }, 4.0);
-        cases.push(flat(Lane::Float, vec![Load(0), Instruction::Unary(unary)], vec![x], Fp32));
+        cases.push(flat(NumberType::Float, vec![Load(0), Instruction::Unary(unary)], vec![x], Fp32));
         if !unary.is_float_only() && !matches!(unary, Unary::Cast(Fp16 | Bf16)) {
             let x = values.integers(&tensor(Int64, &[333]), -3, 4);
-            cases.push(flat(Lane::Integer, vec![Load(0), Instruction::Unary(unary)], vec![x], Int64));
+            cases.push(flat(NumberType::Integer, vec![Load(0), Instruction::Unary(unary)], vec![x], Int64));
         }
     }
     for binary in BINARIES {
@@ -96,26 +103,26 @@ pub(super) fn cases() -> Vec<Case> {
         let (a, b) =
             (values.floats(&tensor(Fp32, &[257]), low, 3.0), values.floats(&tensor(Fp32, &[257]), -2.0, 3.0));
         let program = vec![Load(0), Load(1), Instruction::Binary(binary)];
-        cases.push(flat(Lane::Float, program.clone(), vec![a.clone(), b], Fp32));
+        cases.push(flat(NumberType::Float, program.clone(), vec![a.clone(), b], Fp32));
         // Operands with equal elements.
-        cases.push(flat(Lane::Float, program.clone(), vec![a.clone(), a], Fp32));
+        cases.push(flat(NumberType::Float, program.clone(), vec![a.clone(), a], Fp32));
         let (a, b) =
             (values.integers(&tensor(Int64, &[400]), -4, 5), values.integers(&tensor(Int64, &[400]), -3, 4));
-        cases.push(flat(Lane::Integer, program, vec![a, b], Int64));
+        cases.push(flat(NumberType::Integer, program, vec![a, b], Int64));
     }
     // Every type is loaded and stored, in both lanes.
     for from in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
         for to in [Fp32, Fp16, Bf16, Fp64, Int64, Int32, Uint8, Int8, Bool] {
-            let input = match Lane::for_element_type(from) {
-                Lane::Float => values.floats(&tensor(from, &[131]), 0.0, 90.0),
-                Lane::Integer => {
+            let input = match NumberType::for_element_type(from) {
+                NumberType::Float => values.floats(&tensor(from, &[131]), 0.0, 90.0),
+                NumberType::Integer => {
                     values.integers(&tensor(from, &[131]), 0, if from == Bool { 2 } else { 100 })
                 }
             };
-            let lane = if Lane::for_element_type(to) == Lane::Float {
-                Lane::Float
+            let lane = if NumberType::for_element_type(to) == NumberType::Float {
+                NumberType::Float
             } else {
-                Lane::for_element_type(from)
+                NumberType::for_element_type(from)
             };
             cases.push(flat(lane, vec![Load(0)], vec![input], to));
         }
@@ -132,7 +139,7 @@ pub(super) fn cases() -> Vec<Case> {
     ];
     for count in [1, 3, 4, 1_000, 5_003] {
         let inputs = vec![floats(Fp32, &[count]), floats(Fp32, &[1]), floats(Fp16, &[count])];
-        cases.push(flat(Lane::Float, silu.clone(), inputs, Fp32));
+        cases.push(flat(NumberType::Float, silu.clone(), inputs, Fp32));
     }
     // A selection by a condition, and the deepest allowed stack.
     let choose = vec![
@@ -143,11 +150,11 @@ pub(super) fn cases() -> Vec<Case> {
         Constant(Scalar::Float(7.5)),
         Where,
     ];
-    cases.push(flat(Lane::Float, choose, vec![floats(Fp32, &[99]), floats(Fp32, &[1])], Fp32));
+    cases.push(flat(NumberType::Float, choose, vec![floats(Fp32, &[99]), floats(Fp32, &[1])], Fp32));
     let mut deep: Vec<_> = (0..8).map(Load).collect();
     deep.extend(vec![Instruction::Binary(Binary::Sub); 7]);
     cases.push(flat(
-        Lane::Float,
+        NumberType::Float,
         deep,
         (0..8).map(|i| values.floats(&tensor(Fp32, &[70]), i as f32, 9.0)).collect(),
         Fp32,

@@ -11,16 +11,16 @@ mod picture;
 mod rows;
 
 use std::collections::BTreeSet;
-use weir_graph::reference::Tensor;
+use weir_graph::reference::ReferenceTensor;
 use weir_graph::{Op, TensorType};
-use weir_kernels::{Operands, Precision, Target};
-use weir_kernels_tests::{Case, Tolerance, Values, check};
+use weir_kernels::{KernelTarget, Operands, Precision};
+use weir_kernels_tests::{KernelCase, Tolerance, Values, check};
 use weir_types::ElementType;
 
 /// A device with the properties that select a kernel: the number of multiprocessors, and the
 /// compute capability, which decides on tensor cores.
-fn device(compute_capability: u32, multiprocessors: u32) -> Target {
-    Target { compute_capability, multiprocessors, ..Target::H200 }
+fn device(compute_capability: u32, multiprocessors: u32) -> KernelTarget {
+    KernelTarget { compute_capability, multiprocessors, ..KernelTarget::H200 }
 }
 
 /// All precisions, and devices before compute capability 8.0, for which kernels of f16 and bf16
@@ -42,14 +42,19 @@ fn tensor(element_type: ElementType, dims: &[usize]) -> TensorType {
 }
 
 /// Floats from -1 to 1, determined by the dimensions.
-fn floats(element_type: ElementType, dims: &[usize]) -> Tensor {
+fn floats(element_type: ElementType, dims: &[usize]) -> ReferenceTensor {
     let seed = dims.iter().fold(17, |seed, dim| seed * 31 + *dim as u64);
     Values::new(seed).floats(&tensor(element_type, dims), -1.0, 1.0)
 }
 
 /// A case with one output on a device of compute capability 9.0.
-fn case(op: Op, inputs: Vec<Option<Tensor>>, output: TensorType, tolerance: Tolerance) -> Case {
-    Case {
+fn case(
+    op: Op,
+    inputs: Vec<Option<ReferenceTensor>>,
+    output: TensorType,
+    tolerance: Tolerance,
+) -> KernelCase {
+    KernelCase {
         op,
         inputs,
         outputs: vec![Some(output)],
@@ -59,7 +64,7 @@ fn case(op: Op, inputs: Vec<Option<Tensor>>, output: TensorType, tolerance: Tole
     }
 }
 
-fn run(cases: Vec<Case>) {
+fn run(cases: Vec<KernelCase>) {
     for case in cases {
         if let Err(error) = check(&case) {
             let inputs: Vec<_> =
@@ -83,7 +88,8 @@ fn every_kernel_is_run() {
     ];
     let mut run = BTreeSet::new();
     for case in all.iter().flatten() {
-        let inputs: Vec<_> = case.inputs.iter().map(|input| input.as_ref().map(Tensor::tensor)).collect();
+        let inputs: Vec<_> =
+            case.inputs.iter().map(|input| input.as_ref().map(ReferenceTensor::tensor)).collect();
         let outputs: Vec<_> = case.outputs.iter().map(Option::as_ref).collect();
         let operands = Operands { inputs: &inputs, outputs: &outputs };
         let plan = weir_kernels::plan(&case.op, operands, case.precision, &case.target).unwrap();

@@ -1,6 +1,6 @@
 //! Matrix products.
 
-use super::{Case, PRECISIONS, case, device, floats, run, tensor};
+use super::{KernelCase, PRECISIONS, case, device, floats, run, tensor};
 use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op};
 use weir_kernels::Precision;
 use weir_kernels_tests::Tolerance;
@@ -24,7 +24,7 @@ fn plain(m: usize, n: usize, k: usize, transposed: (bool, bool)) -> MatMul {
     }
 }
 
-fn product(op: MatMul, precision: Precision, bias: bool, residual: bool) -> Case {
+fn product(op: MatMul, precision: Precision, bias: bool, residual: bool) -> KernelCase {
     let storage = precision.storage();
     let batch: usize = op.batch.iter().product();
     let elements = |matrix: &Matrix, rows: usize, columns: usize| {
@@ -42,10 +42,10 @@ fn product(op: MatMul, precision: Precision, bias: bool, residual: bool) -> Case
         residual.then(|| floats(storage, &dims)),
     ];
     let tolerance = Tolerance::of_sum(precision, op.k);
-    Case { precision, ..case(Op::MatMul(op), inputs, tensor(storage, &dims), tolerance) }
+    KernelCase { precision, ..case(Op::MatMul(op), inputs, tensor(storage, &dims), tolerance) }
 }
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for (precision, capability) in PRECISIONS {
         // Tile sizes: large on one multiprocessor, small on many; odd in all directions, and
@@ -65,7 +65,7 @@ pub(super) fn cases() -> Vec<Case> {
                 let op =
                     MatMul { activation: Some(Activation::Relu), alpha: 0.5, ..plain(m, n, k, transposed) };
                 let made = product(op, precision, transposed.1, !transposed.1);
-                cases.push(Case { target: device(capability, multiprocessors), ..made });
+                cases.push(KernelCase { target: device(capability, multiprocessors), ..made });
             }
         }
         // Few outputs of long sums are split.
@@ -74,13 +74,13 @@ pub(super) fn cases() -> Vec<Case> {
             activation: Some(Activation::Gelu),
             ..plain(20, 30, 1_500, (false, false))
         };
-        cases.push(Case { target: device(capability, 132), ..product(op, precision, true, true) });
+        cases.push(KernelCase { target: device(capability, 132), ..product(op, precision, true, true) });
         let op = plain(70, 30, 1_536, (false, true));
-        cases.push(Case { target: device(capability, 132), ..product(op, precision, false, false) });
+        cases.push(KernelCase { target: device(capability, 132), ..product(op, precision, false, false) });
         // Few rows.
         for (m, n, k) in [(1, 77, 200), (3, 10, 83), (4, 9, 1)] {
             let op = MatMul { activation: Some(Activation::Tanh), ..plain(m, n, k, (false, true)) };
-            cases.push(Case { target: device(capability, 132), ..product(op, precision, true, m > 1) });
+            cases.push(KernelCase { target: device(capability, 132), ..product(op, precision, true, m > 1) });
         }
         // A batch that broadcasts, of matrices interleaved with others.
         let op = MatMul {
@@ -89,7 +89,7 @@ pub(super) fn cases() -> Vec<Case> {
             b: Matrix { offset: 3, batch_strides: vec![0, 300], row_stride: 25, transposed: false },
             ..plain(17, 19, 11, (false, false))
         };
-        cases.push(Case { target: device(capability, 132), ..product(op, precision, true, true) });
+        cases.push(KernelCase { target: device(capability, 132), ..product(op, precision, true, true) });
         // A batch that shares the right operand.
         let op = MatMul {
             batch: vec![3],
@@ -97,7 +97,7 @@ pub(super) fn cases() -> Vec<Case> {
             b: Matrix { batch_strides: vec![0], ..dense(24, 16, false) },
             ..plain(7, 16, 24, (false, false))
         };
-        cases.push(Case { target: device(capability, 132), ..product(op, precision, true, false) });
+        cases.push(KernelCase { target: device(capability, 132), ..product(op, precision, true, false) });
     }
     cases
 }

@@ -1,7 +1,7 @@
 //! Image operations.
 
-use super::{Case, FLOATS, case, floats, run, tensor};
-use weir_graph::{Coordinates, Lrn, Nearest, Op, Pool, PoolKind, Resize, ResizeMode};
+use super::{FLOATS, KernelCase, case, floats, run, tensor};
+use weir_graph::{Coordinates, Lrn, Nearest, Op, PoolKind, Pooling, Resize, ResizeMode};
 use weir_kernels_tests::Tolerance;
 
 const COORDINATES: [Coordinates; 6] = [
@@ -20,7 +20,7 @@ const MODES: [ResizeMode; 5] = [
     ResizeMode::Linear,
 ];
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     for precision in FLOATS {
         let storage = precision.storage();
@@ -32,7 +32,7 @@ pub(super) fn cases() -> Vec<Case> {
         ] {
             let mut add =
                 |x: [usize; 4], out: [usize; 2], kernel, strides, pads_begin, pads_end, dilations| {
-                    let op = Op::Pool(Pool { kind, kernel, strides, pads_begin, pads_end, dilations });
+                    let op = Op::Pool(Pooling { kind, kernel, strides, pads_begin, pads_end, dilations });
                     let output = tensor(storage, &[x[0], x[1], out[0], out[1]]);
                     cases.push(case(op, vec![Some(floats(storage, &x))], output, tolerance));
                 };

@@ -1,6 +1,6 @@
 //! Operations on rows of matrices.
 
-use super::{Case, FLOATS, case, floats, run, tensor};
+use super::{FLOATS, KernelCase, case, floats, run, tensor};
 use weir_graph::{ArgReduce, CumSum, LayerNorm, Mask, Op, Reduce, ReduceKind, Softmax, TopK};
 use weir_kernels_tests::{Tolerance, Values};
 use weir_types::ElementType::{Fp32, Int32, Int64};
@@ -18,7 +18,7 @@ const REDUCTIONS: [ReduceKind; 8] = [
     ReduceKind::SumSquares,
 ];
 
-pub(super) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<KernelCase> {
     let mut cases = Vec::new();
     let mut values = Values::new(2);
     for [rows, cols] in SHAPES {
@@ -56,7 +56,7 @@ pub(super) fn cases() -> Vec<Case> {
             let places = Some(tensor(Int64, &[rows, k]));
             let op = Op::TopK(TopK { rows, cols, k, largest });
             let made = case(op, vec![Some(x)], tensor(Fp32, &[rows, k]), Tolerance::NONE);
-            cases.push(Case { outputs: vec![Some(tensor(Fp32, &[rows, k])), places], ..made });
+            cases.push(KernelCase { outputs: vec![Some(tensor(Fp32, &[rows, k])), places], ..made });
         }
         for (exclusive, reverse) in [(false, false), (true, false), (false, true), (true, true)] {
             let op = Op::CumSum(CumSum { rows, cols, exclusive, reverse });
@@ -88,7 +88,7 @@ pub(super) fn cases() -> Vec<Case> {
                 // zero.
                 let tolerance = if cols == 1 { Tolerance { absolute: 1e-2, ..tolerance } } else { tolerance };
                 let made = case(op, inputs, all.clone(), tolerance);
-                cases.push(Case { outputs: vec![Some(all.clone()), sum.then_some(all)], ..made });
+                cases.push(KernelCase { outputs: vec![Some(all.clone()), sum.then_some(all)], ..made });
             }
         }
     }
@@ -110,7 +110,7 @@ pub(super) fn cases() -> Vec<Case> {
             let mut steps = Values::new(9);
             let zeroes: Vec<f32> =
                 (0..mask.iter().product()).map(|_| if steps.unit() < 0.4 { -1e4 } else { 0.0 }).collect();
-            let mask = weir_graph::reference::Tensor::floats(tensor(storage, &mask), zeroes);
+            let mask = weir_graph::reference::ReferenceTensor::floats(tensor(storage, &mask), zeroes);
             let op = Op::Softmax(Softmax {
                 rows: 30,
                 cols: 11,

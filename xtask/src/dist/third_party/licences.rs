@@ -1,6 +1,6 @@
 //! Texts of licences, each once, with the packages that it covers.
 
-use super::metadata::Package;
+use super::metadata::LinkedPackage;
 use anyhow::{Context as _, Result, bail};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +18,9 @@ pub(super) struct Licences(BTreeMap<String, Vec<String>>);
 
 impl Licences {
     /// Collects the texts that the packages ship. Of the packages without a text, those of wasmtime
-    /// have the text of its other packages, and those under the MIT licence have its text with their
-    /// authors. Fails for others.
-    pub(super) fn from_packages(packages: &[Package]) -> Result<Self> {
+    /// have the text of its other packages, and those under the MIT licence have its text with
+    /// their authors. Fails for others.
+    pub(super) fn from_packages(packages: &[LinkedPackage]) -> Result<Self> {
         let mut all = Self::default();
         let mut apache = None;
         let mut without_text = Vec::new();
@@ -58,11 +58,11 @@ impl Licences {
 /// Licence of wasmtime's packages, some of which ship no text.
 const APACHE_LLVM: &str = "Apache-2.0 WITH LLVM-exception";
 
-fn label(package: &Package) -> String {
+fn label(package: &LinkedPackage) -> String {
     format!("{} {}", package.name, package.version)
 }
 
-fn texts(package: &Package) -> Result<Vec<String>> {
+fn texts(package: &LinkedPackage) -> Result<Vec<String>> {
     let cannot = || format!("cannot read the sources of {}", label(package));
     let mut files: Vec<PathBuf> = Vec::new();
     for file in std::fs::read_dir(&package.folder).with_context(cannot)? {
@@ -93,8 +93,8 @@ impl fmt::Display for Licences {
 mod tests {
     use super::*;
 
-    fn package(name: &str, licence: &str, folder: &std::path::Path) -> Package {
-        Package {
+    fn package(name: &str, licence: &str, folder: &std::path::Path) -> LinkedPackage {
+        LinkedPackage {
             name: name.into(),
             version: "1.0.0".into(),
             licence: licence.into(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 /// A package that the program links, or that one of its macros or build scripts does.
-pub(super) struct Package {
+pub(super) struct LinkedPackage {
     pub(super) name: String,
     pub(super) version: String,
     /// Licences as an SPDX expression.
@@ -73,7 +73,7 @@ struct LockedPackage {
 }
 
 /// The packages of `weir` for this machine's platform, by name and version.
-pub(super) fn packages(repo: &Repo) -> Result<Vec<Package>> {
+pub(super) fn packages(repo: &Repo) -> Result<Vec<LinkedPackage>> {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut cargo = repo.cargo(".");
     cargo.args(["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform]);
@@ -86,9 +86,9 @@ pub(super) fn packages(repo: &Repo) -> Result<Vec<Package>> {
         locked.map(|package| ((package.name, package.version), package.checksum)).collect();
     let linked = linked(&metadata);
     let from_elsewhere = metadata.packages.into_iter().filter(|package| package.source.is_some());
-    let mut packages: Vec<Package> = from_elsewhere
+    let mut packages: Vec<LinkedPackage> = from_elsewhere
         .filter(|package| linked.contains(&package.id))
-        .map(|RawPackage { name, version, license, authors, manifest_path, .. }| Package {
+        .map(|RawPackage { name, version, license, authors, manifest_path, .. }| LinkedPackage {
             // Old manifests separate alternatives by a slash.
             licence: license.unwrap_or_default().replace(" / ", " OR ").replace('/', " OR "),
             authors,

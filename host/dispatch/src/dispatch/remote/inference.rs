@@ -64,7 +64,7 @@ impl EncodedInference {
             return Err(internal(&"a tensor on a device was to go to another node"));
         }
         let json = request.to_string();
-        let full = |error: weir_device::OutOfMemory| Fault::new(ErrorCode::Unavailable, error.to_string());
+        let full = |error: weir_device::ArenaExhausted| Fault::new(ErrorCode::Unavailable, error.to_string());
         let here = || inputs.iter().filter_map(|(_, handle)| handle.here());
         let tensor_bytes: usize = here().map(|tensor| tensor.data().len()).sum();
         let mut body = arena.with_capacity(json.len() + tensor_bytes).map_err(full)?;

@@ -5,7 +5,7 @@ use crate::failure::lost;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use weir_device::cuda::{Exported, Held, Owner};
+use weir_device::cuda::{ExportedMemory, IntermediateGuard, MemoryOwner};
 use weir_inference::InferenceError;
 
 /// Maximum number of exports. Each belongs to a run on another device, and there are fewer runs.
@@ -13,7 +13,7 @@ const EXPORTS_MAX: usize = 256;
 
 /// Exports by the numbers that the node assigned.
 #[derive(Default)]
-pub(super) struct Exports(Mutex<HashMap<u64, (Arc<Stayed>, Held)>>);
+pub(super) struct Exports(Mutex<HashMap<u64, (Arc<Stayed>, IntermediateGuard)>>);
 
 impl Exports {
     /// Exports a tensor of `owner`, and returns its blocks. Returns the reason if the tensor is not
@@ -22,9 +22,9 @@ impl Exports {
         &self,
         number: u64,
         stayed: Arc<Stayed>,
-        owner: Owner,
+        owner: MemoryOwner,
         blocks_max: usize,
-    ) -> Result<Result<Exported, String>, InferenceError> {
+    ) -> Result<Result<ExportedMemory, String>, InferenceError> {
         let held = stayed.hold(owner)?;
         let exported = match held.export() {
             Ok(Some(exported)) if exported.blocks.len() <= blocks_max => exported,

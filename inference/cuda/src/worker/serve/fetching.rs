@@ -8,7 +8,7 @@ use crate::session::misfit;
 use std::fs::File;
 use std::sync::Arc;
 use weir_device::Arena;
-use weir_device::cuda::{Fetch, Place, Span};
+use weir_device::cuda::{Fetch, IntermediatePlace, Span};
 use weir_inference::InferenceError;
 use weir_types::TenantId;
 use weir_worker::write_memory;
@@ -22,11 +22,11 @@ pub(super) fn fetch(stayed: &Stayed, tenant: &TenantId, memory: &File) -> Result
     // The tensor stays in place until the last copy has ended, even if the caller leaves early.
     let held = Arc::new(stayed.hold(owner(tenant))?);
     let span: Span = match held.place() {
-        Place::Host(bytes) => {
+        IntermediatePlace::Host(bytes) => {
             write_memory(memory, &bytes, 0).map_err(|error| failed(&error))?;
             return Ok(bytes.len() as u64);
         }
-        Place::Device(span) => span,
+        IntermediatePlace::Device(span) => span,
     };
     let pieces = Arena::new(2 * PIECE_BYTES);
     let mut offset = 0;

@@ -6,7 +6,7 @@ use crate::failure::lost;
 use crate::worker::message::{self, TensorRange};
 use std::io;
 use std::os::fd::OwnedFd;
-use weir_device::cuda::{Exported, Imported};
+use weir_device::cuda::{ExportedMemory, Imported};
 use weir_inference::InferenceError;
 
 /// Device whose memory cannot be read, with the reason.
@@ -35,7 +35,7 @@ pub(super) fn import<'a>(
         if blocks.len() != exported.place.blocks {
             return Err(failed(&io::ErrorKind::UnexpectedEof.into()));
         }
-        match Imported::map(&gpu.context, &Exported { blocks, offset, bytes }) {
+        match Imported::map(&gpu.context, &ExportedMemory { blocks, offset, bytes }) {
             Ok(mapped) => imported.push(mapped),
             Err(error) if error.is_context_lost() => return Err(lost(&error)),
             Err(error) => return Ok(Err(NotReached { ordinal, why: error.to_string() })),

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use weir_child::raise_open_files;
 use weir_device::Arena;
-use weir_device::cuda::{Devices, Exported, Search};
+use weir_device::cuda::{Devices, ExportedMemory, Search};
 use weir_inference::{InferenceError, Model};
 use weir_types::TenantId;
 
@@ -257,7 +257,7 @@ impl Service {
     ) -> Result<Reply, InferenceError> {
         let stayed = self.staying.get(tensor)?;
         Ok(match self.exports.begin(export, stayed, owner(tenant), blocks_max.min(FILES_MAX))? {
-            Ok(Exported { blocks, offset, bytes }) => {
+            Ok(ExportedMemory { blocks, offset, bytes }) => {
                 (GpuWorkerReply::Exported(TensorRange { blocks: blocks.len(), offset, bytes }), blocks)
             }
             Err(why) => (GpuWorkerReply::NotExported { why }, Vec::new()),

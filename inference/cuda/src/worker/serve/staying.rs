@@ -11,7 +11,9 @@ use crate::worker::message::WorkerOutput;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use weir_device::cuda::{CommError, CommIndex, Held, Owner, Priority, Span, Stream, TransferError};
+use weir_device::cuda::{
+    CommError, CommIndex, IntermediateGuard, MemoryOwner, Priority, Span, Stream, TransferError,
+};
 use weir_inference::InferenceError;
 use weir_types::Shape;
 
@@ -36,7 +38,7 @@ struct StayingState {
 pub(super) struct Stayed {
     pub(super) gpu: Arc<Gpu>,
     index: CommIndex,
-    owner: Owner,
+    owner: MemoryOwner,
     pub(super) shape: Shape,
     pub(super) bytes: u64,
 }
@@ -91,7 +93,7 @@ impl Stayed {
     /// the tensor should go through the host.
     pub(super) fn leave(
         gpu: &Arc<Gpu>,
-        owner: Owner,
+        owner: MemoryOwner,
         shape: &Shape,
         from: Span,
         stream: &Stream,
@@ -115,7 +117,7 @@ impl Stayed {
     /// Copies a tensor from another device for `owner`, if there is room. Waits for the copy.
     pub(super) fn take_in(
         gpu: &Arc<Gpu>,
-        owner: Owner,
+        owner: MemoryOwner,
         shape: &Shape,
         from: Span,
     ) -> Result<Option<Self>, InferenceError> {
@@ -136,7 +138,7 @@ impl Stayed {
     }
 
     /// Holds the tensor for `owner`. Fails if the tensor belongs to another owner.
-    pub(super) fn hold(&self, owner: Owner) -> Result<Held, InferenceError> {
+    pub(super) fn hold(&self, owner: MemoryOwner) -> Result<IntermediateGuard, InferenceError> {
         self.gpu.intermediates.get(self.index, owner, self.gpu.now_ns()).map_err(|_| gone())
     }
 

@@ -116,7 +116,7 @@ impl Fixture {
         let path = format!("../../tests/fixtures/models/good/{name}.onnx");
         let upload = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
         let upload = Bytes::from(upload);
-        let signature = weir_graph::Model::read(upload.clone()).unwrap().signature().clone();
+        let signature = weir_graph::OnnxModel::read(upload.clone()).unwrap().signature().clone();
         let form = form(upload, Precision::Fp32, self.blobs.path()).unwrap().unwrap();
         let id = ModelId { tenant: tenant(of), name: Name::new(name).unwrap(), version: Version(1) };
         let source = ModelSource {

@@ -8,7 +8,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use weir_device::Buffer;
-use weir_device::cuda::{CudaError, Held, Imported, Owner, Place, Span, Stream};
+use weir_device::cuda::{
+    CudaError, Imported, IntermediateGuard, IntermediatePlace, MemoryOwner, Span, Stream,
+};
 use weir_inference::InferenceError;
 use weir_types::{ElementType, Shape};
 use weir_worker::{ConnectionFiles, TensorFile, TensorLocation, write_memory};
@@ -17,7 +19,7 @@ use weir_worker::{ConnectionFiles, TensorFile, TensorLocation, write_memory};
 /// outputs are written from pinned memory.
 pub(super) struct RunIo<'a> {
     gpu: &'a Arc<Gpu>,
-    owner: Owner,
+    owner: MemoryOwner,
     files: &'a ConnectionFiles,
     inputs: Vec<InputSource<'a>>,
     /// Number under which each wanted output may stay.
@@ -30,7 +32,7 @@ pub(super) struct RunIo<'a> {
 enum InputSource<'a> {
     Here(&'a TensorLocation),
     /// Device-resident tensor.
-    Stayed(Arc<Stayed>, Held, Span),
+    Stayed(Arc<Stayed>, IntermediateGuard, Span),
     /// Device-resident tensor that was spilled to the host.
     Spilled(Arc<Stayed>, Buffer),
     /// Tensor on another device, mapped during the run.
@@ -48,7 +50,7 @@ impl<'a> RunIo<'a> {
     /// devices, in the order of the inputs.
     pub(super) fn new(
         (gpu, staying): (&'a Arc<Gpu>, &Staying),
-        owner: Owner,
+        owner: MemoryOwner,
         files: &'a ConnectionFiles,
         (inputs, imported): (&'a [WorkerInput], Vec<Imported>),
         (numbers, outputs_at): (Vec<Option<u64>>, u64),
@@ -63,8 +65,8 @@ impl<'a> RunIo<'a> {
                 let stayed = staying.get(*number)?;
                 let held = stayed.hold(owner)?;
                 Ok(match held.place() {
-                    Place::Device(span) => InputSource::Stayed(stayed, held, span),
-                    Place::Host(bytes) => InputSource::Spilled(stayed, bytes),
+                    IntermediatePlace::Device(span) => InputSource::Stayed(stayed, held, span),
+                    IntermediatePlace::Host(bytes) => InputSource::Spilled(stayed, bytes),
                 })
             }
         };
