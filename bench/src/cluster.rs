@@ -10,7 +10,9 @@ use crate::args::Args;
 use crate::report::{Section, TextTable};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
-use weir_scheduler::sim::{Cluster, Costs, Metrics, Preset, Recipe, SimRequest, Workload, run as simulate};
+use weir_scheduler::sim::{
+    ModelCosts, Preset, Recipe, SimRequest, SimulatedCluster, SimulationMetrics, Workload, run as simulate,
+};
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
 const NODES: u32 = 3;
@@ -93,7 +95,7 @@ fn workload(preset: Preset, slots: u32, minutes: u32) -> Result<Workload> {
     let recipe =
         Recipe { devices: NODES, minutes, per_minute: per_minute(slots), ..preset.recipe(FUNCTIONS) };
     let slow = recipe.make(SEED)?;
-    let models = slow.models().iter().map(|costs| Costs {
+    let models = slow.models().iter().map(|costs| ModelCosts {
         load_time_ns: costs.load_time_ns / FASTER,
         run_time_ns: costs.run_time_ns / FASTER,
         ..*costs
@@ -106,16 +108,16 @@ fn workload(preset: Preset, slots: u32, minutes: u32) -> Result<Workload> {
 }
 
 fn predict(workload: &Workload, policy: PolicyKind, slots: u32) -> Result<WorkloadOutcome> {
-    let cluster = Cluster {
+    let cluster = SimulatedCluster {
         tells_costs: false,
         slots,
         hand_over_ns: HAND_OVER_NS,
         deadline_ns: Some(DEADLINE_NS),
-        ..Cluster::weir()
+        ..SimulatedCluster::weir()
     };
     let schedule = simulate(workload, &cluster, policy.build(&PolicyOptions::default()))
         .map_err(|violation| anyhow::anyhow!("{violation}"))?;
-    let metrics = Metrics::from_schedule(workload, &schedule);
+    let metrics = SimulationMetrics::from_schedule(workload, &schedule);
     let requests = workload.requests().len() as f64;
     Ok(WorkloadOutcome {
         mean_ms: metrics.avg * 1e3,

@@ -24,7 +24,7 @@ use client::protocol::{
     CompactionRequest, KeyValue, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest, RangeRequest,
     ResponseHeader, StatusRequest,
 };
-use client::{Call, Client, ClientError};
+use client::{ClientError, EtcdCall, EtcdClient};
 use rand::seq::SliceRandom as _;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const ALREADY_COMPACTED: &str = "required revision has been compacted";
 
 /// A [`Datastore`] in etcd.
 pub struct EtcdStore {
-    client: Client,
+    client: EtcdClient,
     root: Root,
     closed: CancellationToken,
     /// Tasks of the watches. A task ends when its reader or the store is dropped.
@@ -64,7 +64,7 @@ impl EtcdStore {
     /// Connects to the first server that answers.
     async fn connect_in_order(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
         let store = Self {
-            client: Client::new(address, tls)?,
+            client: EtcdClient::new(address, tls)?,
             root: Root(address.root.as_str().into()),
             closed: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -83,18 +83,18 @@ impl EtcdStore {
     }
 
     /// Sends `request`. Maps every failure to [`Error`].
-    async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
+    async fn call<C: EtcdCall>(&self, request: &C) -> Result<C::Answer> {
         Ok(self.outcome(request).await??)
     }
 
     /// Sends `request`. The inner result keeps the client's error, for callers that handle some
     /// errors.
-    async fn outcome<C: Call>(&self, request: &C) -> Result<Result<C::Answer, ClientError>> {
+    async fn outcome<C: EtcdCall>(&self, request: &C) -> Result<Result<C::Answer, ClientError>> {
         self.closed.run_until_cancelled(self.client.call(request)).await.ok_or(Error::Closed)
     }
 
     /// Sends a request about `lease`.
-    async fn call_about<C: Call>(&self, lease: LeaseId, request: &C) -> Result<C::Answer> {
+    async fn call_about<C: EtcdCall>(&self, lease: LeaseId, request: &C) -> Result<C::Answer> {
         match self.outcome(request).await? {
             Err(ClientError::LeaseNotFound) => Err(Error::LeaseNotFound(lease)),
             answer => Ok(answer?),

@@ -24,7 +24,7 @@ mod lease;
 pub use lease::{Lease, LeaseId, TIME_TO_LIVE_MAX};
 
 mod watch;
-pub use watch::{Change, Event, Watch, WatchEnd};
+pub use watch::{Change, Watch, WatchEnd, WatchEvent};
 
 mod store;
 pub use store::{Datastore, LIST_LIMIT_MAX, StoreHealth, StoreUsage};

@@ -4,8 +4,8 @@
 use crate::lease::{Deadlines, check_time_to_live};
 use crate::watch::Hub;
 use crate::{
-    Change, Commit, Datastore, Entry, Error, Event, Key, Lease, LeaseId, Listing, Prefix, Result, Revision,
-    Transaction, Watch, Write,
+    Change, Commit, Datastore, Entry, Error, Key, Lease, LeaseId, Listing, Prefix, Result, Revision,
+    Transaction, Watch, WatchEvent, Write,
 };
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -19,19 +19,19 @@ use tokio::task::JoinHandle;
 /// A [`Datastore`] in memory.
 #[derive(Debug)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    shared: Arc<MemoryShared>,
     expiry: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct MemoryShared {
     /// `None` once closed. The lock is never held across an await.
-    state: Mutex<Option<State>>,
+    state: Mutex<Option<MemoryState>>,
     deadlines: Deadlines,
 }
 
 #[derive(Debug)]
-struct State {
+struct MemoryState {
     revision: Revision,
     entries: BTreeMap<Key, Entry>,
     leased: HashMap<LeaseId, BTreeSet<Key>>,
@@ -43,14 +43,15 @@ impl MemoryStore {
     /// Creates an empty store. Lease expiry runs as a task of the current tokio runtime.
     #[must_use]
     pub fn new() -> Self {
-        let state = State {
+        let state = MemoryState {
             revision: Revision(0),
             entries: BTreeMap::new(),
             leased: HashMap::new(),
             leases_granted: 0,
             hub: Hub::new(Revision(0)),
         };
-        let shared = Arc::new(Shared { state: Mutex::new(Some(state)), deadlines: Deadlines::default() });
+        let shared =
+            Arc::new(MemoryShared { state: Mutex::new(Some(state)), deadlines: Deadlines::default() });
         let expiry = tokio::spawn(expire(shared.clone()));
         Self { shared, expiry }
     }
@@ -126,7 +127,7 @@ impl Datastore for MemoryStore {
 }
 
 /// Ends expired leases and deletes their entries. Runs until it is aborted or the store is closed.
-async fn expire(shared: Arc<Shared>) {
+async fn expire(shared: Arc<MemoryShared>) {
     loop {
         let expired = shared.deadlines.expired().await;
         let ended = shared.with(|state| {
@@ -139,13 +140,13 @@ async fn expire(shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
-    fn with<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+impl MemoryShared {
+    fn with<T>(&self, act: impl FnOnce(&mut MemoryState) -> Result<T>) -> Result<T> {
         act(self.state.lock().as_mut().ok_or(Error::Closed)?)
     }
 }
 
-impl State {
+impl MemoryState {
     fn commit(&mut self, transaction: Transaction, deadlines: &Deadlines) -> Result<Commit> {
         let Transaction { compares, writes } = transaction;
         if !compares.iter().all(|compare| compare.holds(self.entries.get(compare.key()))) {
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    fn write_one(&mut self, write: Write, revision: Revision) -> Option<Event> {
+    fn write_one(&mut self, write: Write, revision: Revision) -> Option<WatchEvent> {
         let old = self.entries.remove(write.key());
         if let Some(Entry { lease: Some(lease), key, .. }) = &old
             && let Some(keys) = self.leased.get_mut(lease)
@@ -185,7 +186,7 @@ impl State {
             keys.remove(key);
         }
         match write {
-            Write::Delete(key) => old.map(|_| Event::Delete(key)),
+            Write::Delete(key) => old.map(|_| WatchEvent::Delete(key)),
             Write::Put { key, value, lease } => {
                 let created_at = old.map_or(revision, |old| old.created_at);
                 let entry = Entry { key: key.clone(), value, created_at, modified_at: revision, lease };
@@ -193,7 +194,7 @@ impl State {
                     self.leased.entry(lease).or_default().insert(key.clone());
                 }
                 self.entries.insert(key, entry.clone());
-                Some(Event::Put(entry))
+                Some(WatchEvent::Put(entry))
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::{
     Transaction, Watch,
 };
 use async_trait::async_trait;
-use batch::Command;
+use batch::WriterCommand;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use reopen::{Opener, Opening, RETRY_EVERY};
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tables::Snapshot;
+use tables::ReadSnapshot;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tracing::warn;
@@ -47,13 +47,13 @@ const CACHE_BYTES_MAX: usize = 16 << 20;
 /// finished; [`Datastore::close`] waits for them.
 #[derive(Debug)]
 pub struct RedbStore {
-    shared: Arc<Shared>,
-    commands: mpsc::Sender<Command>,
+    shared: Arc<RedbShared>,
+    commands: mpsc::Sender<WriterCommand>,
     expiry: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct RedbShared {
     path: PathBuf,
     opener: Opener,
     /// `None` once closed, and while the file cannot be opened again after a failed write. Locked
@@ -94,7 +94,7 @@ impl RedbStore {
         let (file, start) = opening.await.unwrap_or_else(|panicked| {
             Err(Error::Corrupted { path: path.clone(), source: Arc::new(panicked) })
         })?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(RedbShared {
             path,
             opener,
             file: RwLock::new(Some(file)),
@@ -117,13 +117,13 @@ impl RedbStore {
     /// Runs `read` on the latest durable state.
     async fn read<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&Snapshot) -> Result<T, redb::Error> + Send + 'static,
+        read: impl FnOnce(&ReadSnapshot) -> Result<T, redb::Error> + Send + 'static,
     ) -> Result<T> {
         let shared = self.shared.clone();
         let reading = tokio::task::spawn_blocking(move || {
             let file = shared.file.read();
             let file = file.as_ref().ok_or_else(|| shared.why_no_file())?;
-            Snapshot::new(file)
+            ReadSnapshot::new(file)
                 .and_then(|snapshot| read(&snapshot))
                 .map_err(|source| failure(&shared.path, "read", source))
         });
@@ -133,7 +133,7 @@ impl RedbStore {
     }
 
     /// Sends a command to the writer and waits until the command is durable.
-    async fn write<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command) -> Result<T> {
+    async fn write<T>(&self, command: impl FnOnce(oneshot::Sender<Result<T>>) -> WriterCommand) -> Result<T> {
         send(&self.commands, command).await
     }
 
@@ -163,12 +163,12 @@ impl Datastore for RedbStore {
 
     async fn commit(&self, transaction: Transaction) -> Result<Commit> {
         transaction.check()?;
-        self.write(|reply| Command::Commit { transaction, reply }).await
+        self.write(|reply| WriterCommand::Commit { transaction, reply }).await
     }
 
     async fn grant_lease(&self, time_to_live: Duration) -> Result<Lease> {
         check_time_to_live(time_to_live)?;
-        self.write(|reply| Command::Grant { time_to_live, reply }).await
+        self.write(|reply| WriterCommand::Grant { time_to_live, reply }).await
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<Duration> {
@@ -177,7 +177,7 @@ impl Datastore for RedbStore {
     }
 
     async fn revoke_lease(&self, lease: LeaseId) -> Result<()> {
-        self.write(|reply| Command::End { lease, reply }).await
+        self.write(|reply| WriterCommand::End { lease, reply }).await
     }
 
     async fn watch(&self, prefix: &Prefix, after: Option<Revision>) -> Result<Watch> {
@@ -207,7 +207,7 @@ impl Datastore for RedbStore {
     }
 }
 
-impl Shared {
+impl RedbShared {
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock()
     }
@@ -215,7 +215,7 @@ impl Shared {
 
 /// Writes queued commands in batches. After a failure, also writes an empty batch now and then,
 /// which finds out whether writes succeed again.
-async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
+async fn write(shared: Arc<RedbShared>, mut queue: mpsc::Receiver<WriterCommand>) {
     let mut commands = Vec::with_capacity(BATCH_LEN_MAX);
     loop {
         let receiving = queue.recv_many(&mut commands, BATCH_LEN_MAX);
@@ -240,10 +240,10 @@ async fn write(shared: Arc<Shared>, mut queue: mpsc::Receiver<Command>) {
 }
 
 /// Ends expired leases. Runs until it is aborted or the store is closed.
-async fn expire(shared: Arc<Shared>, commands: mpsc::Sender<Command>) {
+async fn expire(shared: Arc<RedbShared>, commands: mpsc::Sender<WriterCommand>) {
     loop {
         for lease in shared.deadlines.expired().await {
-            match send(&commands, |reply| Command::End { lease: lease.id, reply }).await {
+            match send(&commands, |reply| WriterCommand::End { lease: lease.id, reply }).await {
                 Ok(()) | Err(Error::LeaseNotFound(_)) => {}
                 Err(Error::Closed) => return,
                 Err(error) => {
@@ -256,8 +256,8 @@ async fn expire(shared: Arc<Shared>, commands: mpsc::Sender<Command>) {
 }
 
 async fn send<T>(
-    commands: &mpsc::Sender<Command>,
-    command: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+    commands: &mpsc::Sender<WriterCommand>,
+    command: impl FnOnce(oneshot::Sender<Result<T>>) -> WriterCommand,
 ) -> Result<T> {
     let (reply, answer) = oneshot::channel();
     commands.send(command(reply)).await.map_err(|_| Error::Closed)?;

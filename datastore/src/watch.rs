@@ -26,12 +26,12 @@ pub struct Change {
     /// Revision of the commit. Increases from change to change.
     pub revision: Revision,
     /// Events. Never empty.
-    pub events: Vec<Event>,
+    pub events: Vec<WatchEvent>,
 }
 
 /// A change of one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum WatchEvent {
     /// The key was written.
     Put(Entry),
     /// The key was deleted, directly or by the end of its lease.
@@ -209,11 +209,11 @@ impl Change {
     }
 
     fn bytes(&self) -> usize {
-        self.events.iter().map(Event::bytes).sum()
+        self.events.iter().map(WatchEvent::bytes).sum()
     }
 }
 
-impl Event {
+impl WatchEvent {
     /// The key of the event.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -239,7 +239,7 @@ mod tests {
         let key = Key::new(key).unwrap();
         let value = Bytes::from(vec![0; value_bytes]);
         let entry = Entry { key, value, created_at: revision, modified_at: revision, lease: None };
-        Change { revision, events: vec![Event::Put(entry)] }
+        Change { revision, events: vec![WatchEvent::Put(entry)] }
     }
 
     #[tokio::test]

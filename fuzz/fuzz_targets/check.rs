@@ -2,7 +2,7 @@
 //! `protocol/`, which keeps them compiling.
 
 use std::convert::Infallible;
-use weir_protocol::{Classes, Data, RawInput, Request};
+use weir_protocol::{Classes, InferenceRequest, InputData, RawInput};
 use weir_types::{ElementType, Port, Shape};
 
 /// Parses or rejects a body. The first two bytes are the length of the JSON header; 65535 stands
@@ -11,15 +11,15 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
     let Some((header, body)) = bytes.split_first_chunk::<2>() else { return };
     let header = u16::from_le_bytes(*header);
     let json_bytes = (header != u16::MAX).then_some(usize::from(header));
-    let Ok(request) = Request::parse(body, json_bytes) else { return };
+    let Ok(request) = InferenceRequest::parse(body, json_bytes) else { return };
     let mut binary_bytes = 0;
     for input in &request.inputs {
         let data = match &input.data {
-            Data::Binary(range) => {
+            InputData::Binary(range) => {
                 binary_bytes += range.len();
                 body[range.clone()].to_vec()
             }
-            Data::Json(elements) => {
+            InputData::Json(elements) => {
                 let mut data = Vec::new();
                 let put = |more: &[u8]| -> Result<(), Infallible> {
                     data.extend_from_slice(more);
@@ -32,7 +32,7 @@ pub(crate) fn read_or_refuse(bytes: &[u8]) {
                 data
             }
             // The data is in a shared region and has no bytes in the body.
-            Data::Region(_) => continue,
+            InputData::Region(_) => continue,
         };
         if input.shape.check(input.datatype, &data).is_err() {
             continue;

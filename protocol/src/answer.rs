@@ -6,7 +6,7 @@ use weir_types::ElementType;
 
 /// Inference response. Binary outputs follow the JSON, in order.
 #[derive(Debug, Clone, Serialize)]
-pub struct Answer<'a> {
+pub struct InferenceResponse<'a> {
     /// Name of the model in the request.
     pub model_name: &'a str,
     /// Version of the model that ran.
@@ -15,12 +15,12 @@ pub struct Answer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<&'a str>,
     /// Outputs.
-    pub outputs: Vec<Given<'a>>,
+    pub outputs: Vec<ResponseOutput<'a>>,
 }
 
 /// One output of a response.
 #[derive(Debug, Clone)]
-pub struct Given<'a> {
+pub struct ResponseOutput<'a> {
     name: &'a str,
     datatype: ElementType,
     shape: &'a [u32],
@@ -39,7 +39,7 @@ pub enum Form<'a> {
     Region(&'a str),
 }
 
-impl<'a> Given<'a> {
+impl<'a> ResponseOutput<'a> {
     /// Creates an output. `data` must fit the type and shape.
     #[must_use]
     pub fn new(
@@ -53,7 +53,7 @@ impl<'a> Given<'a> {
     }
 }
 
-impl Serialize for Given<'_> {
+impl Serialize for ResponseOutput<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut output = serializer.serialize_struct("output", 4)?;
         output.serialize_field("name", self.name)?;
@@ -66,7 +66,7 @@ impl Serialize for Given<'_> {
             }
             Form::Region(shared_memory_region) => {
                 let shared_memory_byte_size = self.data.len();
-                let kept = Kept { shared_memory_region, shared_memory_byte_size };
+                let kept = OutputLayout { shared_memory_region, shared_memory_byte_size };
                 output.serialize_field("parameters", &kept)?;
             }
         }
@@ -80,7 +80,7 @@ struct BinarySize {
 }
 
 #[derive(Serialize)]
-struct Kept<'a> {
+struct OutputLayout<'a> {
     shared_memory_region: &'a str,
     shared_memory_byte_size: usize,
 }
@@ -134,7 +134,7 @@ mod tests {
     use serde_json::{Value, json};
 
     fn given(datatype: ElementType, shape: &[u32], data: &[u8], form: Form<'_>) -> Value {
-        serde_json::to_value(Given::new("x", datatype, shape, data, form)).unwrap()
+        serde_json::to_value(ResponseOutput::new("x", datatype, shape, data, form)).unwrap()
     }
 
     #[test]
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn half_precision_requires_binary_form() {
         for datatype in [ElementType::Fp16, ElementType::Bf16] {
-            let error =
-                serde_json::to_string(&Given::new("x", datatype, &[1], &[0, 0], Form::Json)).unwrap_err();
+            let error = serde_json::to_string(&ResponseOutput::new("x", datatype, &[1], &[0, 0], Form::Json))
+                .unwrap_err();
             assert!(error.to_string().contains("as binary"), "{error}");
         }
     }

@@ -1,10 +1,10 @@
 //! Request and response bodies of the Open Inference Protocol, version 2.
 //!
 //! The crate consists of pure functions: it does no I/O, allocates no tensors and is independent of
-//! the server, so that all of it can be fuzzed (`fuzz/`). [`Request::parse`] parses a body, which
-//! is JSON alone or JSON followed by binary tensors, into [`Input`]s. The data of an input is a
-//! range of the body, or text that [`Elements::decode`] converts to bytes. [`Answer`] serialises a
-//! response.
+//! the server, so that all of it can be fuzzed (`fuzz/`). [`InferenceRequest::parse`] parses a
+//! body, which is JSON alone or JSON followed by binary tensors, into [`InferenceInput`]s. The data
+//! of an input is a range of the body, or text that [`Elements::decode`] converts to bytes.
+//! [`InferenceResponse`] serialises a response.
 //!
 //! ```
 //! use weir_protocol::{Data, Request};
@@ -18,7 +18,8 @@
 
 mod request;
 pub use request::{
-    Data, INPUTS_MAX, Input, JSON_BYTES_MAX, OUTPUTS_MAX, Output, Region, Request, RequestError,
+    INPUTS_MAX, InferenceInput, InferenceRequest, InputData, JSON_BYTES_MAX, OUTPUTS_MAX, Region,
+    RequestError, RequestedOutput,
 };
 
 mod raw;
@@ -31,7 +32,7 @@ mod elements;
 pub use elements::{DEPTH_MAX, Elements};
 
 mod answer;
-pub use answer::{Answer, Form, Given};
+pub use answer::{Form, InferenceResponse, ResponseOutput};
 
 mod classes;
 pub use classes::{CLASSES_MAX, ClassError, Classes};

@@ -1,7 +1,7 @@
 //! Inference requests: the JSON header, and the assignment of the binary data to inputs.
 
 use crate::elements::Elements;
-use crate::wire::{Head, InputHead, OutputHead, Parameters};
+use crate::wire::{InputHead, JsonHead, OutputHead, Parameters};
 use std::collections::HashSet;
 use std::ops::Range;
 use weir_types::{ElementType, Shape, ShapeError};
@@ -16,21 +16,21 @@ pub const JSON_BYTES_MAX: usize = 64 << 20;
 
 /// A parsed inference request. Borrows the text of the body.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Request<'a> {
+pub struct InferenceRequest<'a> {
     /// Request ID, repeated in the response.
     pub id: Option<String>,
     /// Parameters of the whole request.
     pub parameters: Parameters,
     /// Inputs in the given order, with unique names.
-    pub inputs: Vec<Input<'a>>,
+    pub inputs: Vec<InferenceInput<'a>>,
     /// Requested outputs in order; `None`: all outputs.
-    pub outputs: Option<Vec<Output>>,
+    pub outputs: Option<Vec<RequestedOutput>>,
 }
 
 /// One input. The parser does not check the data against type and shape; the creator of the tensor
 /// does.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Input<'a> {
+pub struct InferenceInput<'a> {
     /// Name of the input.
     pub name: String,
     /// Element type.
@@ -38,12 +38,12 @@ pub struct Input<'a> {
     /// Dimensions.
     pub shape: Shape,
     /// Elements.
-    pub data: Data<'a>,
+    pub data: InputData<'a>,
 }
 
 /// Location of an input's elements.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Data<'a> {
+pub enum InputData<'a> {
     /// Raw elements in this range of the body.
     Binary(Range<usize>),
     /// Elements in the JSON.
@@ -66,7 +66,7 @@ pub struct Region {
 
 /// One requested output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct RequestedOutput {
     /// Name of the output.
     pub name: String,
     /// Whether to send the output as binary; `None`: as set by [`Parameters::binary_data_output`].
@@ -78,7 +78,7 @@ pub struct Output {
     pub region: Option<Region>,
 }
 
-impl Output {
+impl RequestedOutput {
     /// Returns the output if its parameters are consistent.
     pub fn check(self) -> Result<Self, RequestError> {
         match &self.region {
@@ -160,7 +160,7 @@ pub enum InputError {
     },
 }
 
-impl<'a> Request<'a> {
+impl<'a> InferenceRequest<'a> {
     /// Parses a body whose first `json_bytes` bytes are JSON, followed by the data of binary
     /// inputs. With `None`, the whole body is JSON.
     pub fn parse(body: &'a [u8], json_bytes: Option<usize>) -> Result<Self, RequestError> {
@@ -170,7 +170,7 @@ impl<'a> Request<'a> {
         if end > JSON_BYTES_MAX {
             return Err(RequestError::JsonTooLarge(end));
         }
-        let Head { id, parameters, inputs, outputs } = serde_json::from_slice(json)?;
+        let JsonHead { id, parameters, inputs, outputs } = serde_json::from_slice(json)?;
         let mut binary = Binary { next: json_bytes, end: body.len() };
         let mut names = HashSet::new();
         let repeated = inputs.iter().find(|input| !names.insert(&*input.name));
@@ -200,7 +200,7 @@ struct Binary {
 }
 
 impl Binary {
-    fn describe<'a>(&mut self, input: InputHead<'a>) -> Result<Input<'a>, RequestError> {
+    fn describe<'a>(&mut self, input: InputHead<'a>) -> Result<InferenceInput<'a>, RequestError> {
         let InputHead { name, datatype, shape, parameters, data } = input;
         let region = parameters.shared_memory_region.map(|name| Region {
             name,
@@ -208,15 +208,15 @@ impl Binary {
             bytes: parameters.shared_memory_byte_size,
         });
         let data = match (data, parameters.binary_data_size, region) {
-            (Some(text), None, None) => Ok(Data::Json(Elements::new(datatype, text))),
-            (None, Some(bytes), None) => self.take(bytes).map(Data::Binary),
-            (None, None, Some(region)) => Ok(Data::Region(region)),
+            (Some(text), None, None) => Ok(InputData::Json(Elements::new(datatype, text))),
+            (None, Some(bytes), None) => self.take(bytes).map(InputData::Binary),
+            (None, None, Some(region)) => Ok(InputData::Region(region)),
             (None, None, None) => Err(InputError::NoData),
             _ => Err(InputError::BothForms),
         };
         let described = data.and_then(|data| Ok((Shape::new(&shape)?, data)));
         match described {
-            Ok((shape, data)) => Ok(Input { name, datatype, shape, data }),
+            Ok((shape, data)) => Ok(InferenceInput { name, datatype, shape, data }),
             Err(why) => Err(RequestError::Input { name, why }),
         }
     }
@@ -236,12 +236,13 @@ impl Binary {
     }
 }
 
-fn output(head: OutputHead) -> Result<Output, RequestError> {
+fn output(head: OutputHead) -> Result<RequestedOutput, RequestError> {
     let OutputHead { name, parameters } = head;
     let offset = parameters.shared_memory_offset;
     let bytes = parameters.shared_memory_byte_size;
     let region = parameters.shared_memory_region.map(|name| Region { name, offset, bytes });
-    Output { name, binary: parameters.binary_data, classes: parameters.classification, region }.check()
+    RequestedOutput { name, binary: parameters.binary_data, classes: parameters.classification, region }
+        .check()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub struct Parameters {
 }
 
 #[derive(Deserialize)]
-pub(crate) struct Head<'a> {
+pub(crate) struct JsonHead<'a> {
     #[serde(default)]
     pub(crate) id: Option<String>,
     #[serde(default)]

@@ -26,7 +26,7 @@ const NODE: NodeId = NodeId(0);
 const STEPS: u32 = 20_000;
 const RUN_NS: u64 = 1_300_000_000;
 
-struct World {
+struct BenchWorld {
     scheduler: Scheduler,
     names: Vec<(FunctionId, ModelDemand)>,
     running: VecDeque<(InvocationId, DeviceId)>,
@@ -42,7 +42,7 @@ struct World {
     slo_ns: Option<u64>,
 }
 
-impl World {
+impl BenchWorld {
     fn new(policy: PolicyKind, devices: u32, queue: u64, models: u32, slo_ns: Option<u64>) -> Self {
         let settings = Settings { queue_len_max: usize::MAX, ..Settings::default() };
         let mut scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
@@ -238,14 +238,14 @@ fn instructions(what: &str, policy: PolicyKind, (devices, waiting, models): (u32
 
 /// The program that valgrind runs: counts some steps, and prints the number of calls.
 fn count_calls(policy: PolicyKind, (devices, waiting, models): (u32, u64, u32), slo_ns: Option<u64>) {
-    let mut world = World::new(policy, devices, waiting, models, slo_ns);
+    let mut world = BenchWorld::new(policy, devices, waiting, models, slo_ns);
     world.counts = true;
     (0..if slo_ns.is_some() { STEPS / 100 } else { STEPS / 20 }).for_each(|_| world.step());
     println!("{}", world.samples.len());
 }
 
 fn row(policy: PolicyKind, devices: u32, waiting: u64, models: u32) {
-    let mut world = World::new(policy, devices, waiting, models, None);
+    let mut world = BenchWorld::new(policy, devices, waiting, models, None);
     (0..STEPS).for_each(|_| world.step());
     let samples = &mut world.samples;
     samples.sort_unstable();

@@ -1,6 +1,6 @@
 //! Actions of the scheduler, and their reasons.
 
-use crate::Tier;
+use crate::StorageTier;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use weir_types::{Cost, DeviceId, InvocationId, ModelId, NodeId};
@@ -126,12 +126,12 @@ impl LoadByTier {
         *self == Self::default()
     }
 
-    pub(crate) fn add(&mut self, tier: Tier, time_ns: u64) {
+    pub(crate) fn add(&mut self, tier: StorageTier, time_ns: u64) {
         let sum_ns = match tier {
-            Tier::Sibling => &mut self.sibling_ns,
-            Tier::Memory => &mut self.memory_ns,
-            Tier::Disk => &mut self.disk_ns,
-            Tier::ObjectStore => &mut self.object_store_ns,
+            StorageTier::Sibling => &mut self.sibling_ns,
+            StorageTier::Memory => &mut self.memory_ns,
+            StorageTier::Disk => &mut self.disk_ns,
+            StorageTier::ObjectStore => &mut self.object_store_ns,
         };
         *sum_ns = sum_ns.saturating_add(time_ns);
     }
@@ -175,7 +175,7 @@ impl Estimate {
 /// Actual times of a placed invocation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Outcome {
+pub struct InvocationOutcome {
     /// Time that it waited after its placement: for a run slot, and for room or loads of other
     /// invocations.
     pub wait_ns: u64,
@@ -205,7 +205,7 @@ pub struct EstimateRatio {
     pub run: Option<f64>,
 }
 
-impl Outcome {
+impl InvocationOutcome {
     /// Time from placement to end.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
@@ -240,7 +240,7 @@ impl Why {
 
     /// Compares the estimate with the actual times of the invocation.
     #[must_use]
-    pub fn compare(&self, outcome: &Outcome) -> EstimateRatio {
+    pub fn compare(&self, outcome: &InvocationOutcome) -> EstimateRatio {
         let Estimate { wait_ns, load_time_ns, move_time_ns, run_time_ns, .. } = self.estimate;
         EstimateRatio {
             total: outcome.estimated(self.estimate.finish_after_ns()),
@@ -271,11 +271,16 @@ mod tests {
             ..Estimate::default()
         };
         let why = Why { estimate, ..Why::default() };
-        let outcome =
-            Outcome { wait_ns: 40, load_time_ns: 150, run_time_ns: 50, off_device_ns: 10, move_time_ns: 0 };
+        let outcome = InvocationOutcome {
+            wait_ns: 40,
+            load_time_ns: 150,
+            run_time_ns: 50,
+            off_device_ns: 10,
+            move_time_ns: 0,
+        };
         let ratio = why.compare(&outcome);
         assert_eq!((ratio.total, ratio.wait, ratio.load), (Some(2.0), Some(0.25), Some(2.0)));
         assert_eq!((ratio.moving, ratio.run), (None, Some(2.0)));
-        assert_eq!(why.compare(&Outcome::default()).total, Some(500.0));
+        assert_eq!(why.compare(&InvocationOutcome::default()).total, Some(500.0));
     }
 }

@@ -1,5 +1,5 @@
-//! Sizes a model for a request rate that changes: reruns [`crate::plan_capacity`] on each interval's
-//! rate.
+//! Sizes a model for a request rate that changes: reruns [`crate::plan_capacity`] on each
+//! interval's rate.
 //!
 //! Scale-up is immediate and scale-down is delayed, so that the size does not oscillate. The size
 //! grows when the current instances would be busy for more than [`BUSY_MAX`] of the time. It
@@ -7,7 +7,7 @@
 //! Every new size includes [`HEADROOM`], so a rate has to change by a tenth or more before the size
 //! changes back.
 
-use crate::capacity::{CapacityError, Configuration, plan_capacity};
+use crate::capacity::{CapacityError, InstanceConfiguration, plan_capacity};
 use std::collections::VecDeque;
 
 /// Intervals of lower rate before the size shrinks.
@@ -19,7 +19,7 @@ const BUSY_MAX: f64 = 0.9;
 
 /// Capacity available for a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct AvailableCapacity {
     /// Concurrent runs.
     pub slots: u32,
     /// Threads of all runs together.
@@ -32,7 +32,7 @@ pub struct Room {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Chosen {
     /// Setup of each instance.
-    pub configuration: Configuration,
+    pub configuration: InstanceConfiguration,
     /// Number of instances.
     pub instances: u32,
     /// Whether the available capacity is too small for the rate.
@@ -84,14 +84,15 @@ impl Autosizer {
         &mut self,
         rate_per_s: f64,
         slo_ns: u64,
-        measured: &[Configuration],
-        room: &Room,
+        measured: &[InstanceConfiguration],
+        room: &AvailableCapacity,
     ) -> Result<Chosen, CapacityError> {
         if self.rates_per_s.len() == INTERVALS {
             self.rates_per_s.pop_front();
         }
         self.rates_per_s.push_back(rate_per_s.max(0.0));
-        let is_usable = |one: &&Configuration| one.batch <= room.batch_max && instances_max(one, room) > 0;
+        let is_usable =
+            |one: &&InstanceConfiguration| one.batch <= room.batch_max && instances_max(one, room) > 0;
         let usable: Vec<_> = measured.iter().filter(is_usable).copied().collect();
         let wanted = choose(rate_per_s, slo_ns, &usable, room)?;
         let still_holds = |chosen: &Chosen| {
@@ -126,21 +127,21 @@ impl Autosizer {
 fn choose(
     rate_per_s: f64,
     slo_ns: u64,
-    usable: &[Configuration],
-    room: &Room,
+    usable: &[InstanceConfiguration],
+    room: &AvailableCapacity,
 ) -> Result<Chosen, CapacityError> {
     // `size` rejects a rate of 0. An idle model keeps one instance.
     let asked_per_s = rate_per_s;
     let rate_per_s = (rate_per_s * HEADROOM).max(f64::MIN_POSITIVE);
     let best = plan_capacity(rate_per_s, slo_ns, usable)?;
-    let fits = |configuration: &Configuration, instances: u64| {
+    let fits = |configuration: &InstanceConfiguration, instances: u64| {
         u32::try_from(instances).ok().filter(|instances| *instances <= instances_max(configuration, room))
     };
     if let Some(instances) = fits(&best.configuration, best.instances) {
         return Ok(Chosen { configuration: best.configuration, instances, is_short: false });
     }
     // A configuration that needs more memory may serve more on the same CPUs.
-    let all_fit = |one: &&Configuration| {
+    let all_fit = |one: &&InstanceConfiguration| {
         plan_capacity(rate_per_s, slo_ns, std::slice::from_ref(*one))
             .is_ok_and(|plan| fits(one, plan.instances).is_some())
     };
@@ -150,7 +151,7 @@ fn choose(
     {
         return Ok(Chosen { configuration: plan.configuration, instances, is_short: false });
     }
-    let most = |one: &Configuration| {
+    let most = |one: &InstanceConfiguration| {
         let most = Chosen { configuration: *one, instances: instances_max(one, room), is_short: false };
         Chosen { is_short: most.throughput_per_s() < asked_per_s, ..most }
     };
@@ -159,7 +160,7 @@ fn choose(
 }
 
 /// Maximum number of instances that fit into the room.
-fn instances_max(configuration: &Configuration, room: &Room) -> u32 {
+fn instances_max(configuration: &InstanceConfiguration, room: &AvailableCapacity) -> u32 {
     let runs = configuration.concurrency.max(1);
     let threads = runs.saturating_mul(configuration.threads.max(1));
     (room.slots / runs).min(room.threads / threads)
@@ -172,14 +173,19 @@ mod tests {
     use proptest::prelude::*;
 
     const MS: u64 = 1_000_000;
-    const ROOM: Room = Room { slots: 4, threads: 4, batch_max: 1 };
+    const ROOM: AvailableCapacity = AvailableCapacity { slots: 4, threads: 4, batch_max: 1 };
 
-    fn configuration(threads: u32, concurrency: u32, latency_ms: u64, memory_bytes: u64) -> Configuration {
-        Configuration { threads, batch: 1, concurrency, latency_ns: latency_ms * MS, memory_bytes }
+    fn configuration(
+        threads: u32,
+        concurrency: u32,
+        latency_ms: u64,
+        memory_bytes: u64,
+    ) -> InstanceConfiguration {
+        InstanceConfiguration { threads, batch: 1, concurrency, latency_ns: latency_ms * MS, memory_bytes }
     }
 
     /// One thread serves 100 items per second, two serve about 143.
-    fn measured() -> Vec<Configuration> {
+    fn measured() -> Vec<InstanceConfiguration> {
         vec![configuration(1, 1, 10, 100), configuration(2, 1, 7, 110)]
     }
 
@@ -213,7 +219,7 @@ mod tests {
         assert_eq!(unattainable, Err(CapacityError::Unattainable { slo_ns: 5 * MS, best_ns: 7 * MS }));
         // Unsupported batch sizes and configurations beyond the available slots count as
         // unmeasured.
-        let batches = [Configuration { batch: 2, ..measured()[0] }, configuration(1, 5, 10, 1)];
+        let batches = [InstanceConfiguration { batch: 2, ..measured()[0] }, configuration(1, 5, 10, 1)];
         assert_eq!(sizer.step(1.0, 1_000 * MS, &batches, &ROOM), Err(CapacityError::Nothing));
     }
 

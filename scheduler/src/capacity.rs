@@ -19,7 +19,7 @@ const RATE_PER_S_MAX: f64 = 1e9;
 
 /// An instance's configuration and measured performance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Configuration {
+pub struct InstanceConfiguration {
     /// Threads per run.
     pub threads: u32,
     /// Items per run.
@@ -36,7 +36,7 @@ pub struct Configuration {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CapacityPlan {
     /// Configuration of each instance.
-    pub configuration: Configuration,
+    pub configuration: InstanceConfiguration,
     /// Number of instances.
     pub instances: u64,
     /// Items per second of all instances together.
@@ -66,7 +66,7 @@ pub enum CapacityError {
 
 /// Takes the 95th percentile of the latency, or the latency implied by the measured throughput if
 /// that is higher: short runs have a lower throughput than their latency alone would allow.
-impl From<&Measured> for Configuration {
+impl From<&Measured> for InstanceConfiguration {
     fn from(measured: &Measured) -> Self {
         let Measured { threads, batch, concurrency, latency_p95_ns, throughput_per_s, memory_bytes, .. } =
             *measured;
@@ -80,7 +80,7 @@ impl From<&Measured> for Configuration {
     }
 }
 
-impl Configuration {
+impl InstanceConfiguration {
     /// Items per second.
     #[must_use]
     pub fn throughput_per_s(&self) -> f64 {
@@ -104,12 +104,12 @@ impl Configuration {
 pub fn plan_capacity(
     rate_per_s: f64,
     slo_ns: u64,
-    measured: &[Configuration],
+    measured: &[InstanceConfiguration],
 ) -> Result<CapacityPlan, CapacityError> {
     if !(rate_per_s > 0.0 && rate_per_s <= RATE_PER_S_MAX) {
         return Err(CapacityError::Rate);
     }
-    let best_ns = measured.iter().map(Configuration::slo_ns).min().ok_or(CapacityError::Nothing)?;
+    let best_ns = measured.iter().map(InstanceConfiguration::slo_ns).min().ok_or(CapacityError::Nothing)?;
     let keeps = measured.iter().filter(|configuration| configuration.slo_ns() <= slo_ns);
     // Ties go to the lower latency, then to the smaller memory.
     let best = keeps.max_by(|a, b| {
@@ -135,21 +135,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn configuration() -> impl Strategy<Value = Configuration> {
+    fn configuration() -> impl Strategy<Value = InstanceConfiguration> {
         // Latencies for which throughputs are whole numbers.
         let latency = prop::sample::select(vec![1_u64, 2, 4, 5, 8, 10, 20]);
         (1_u32..4, 1_u32..4, latency, 1_u64..20).prop_map(|(batch, concurrency, latency, memory_bytes)| {
-            Configuration { threads: 1, batch, concurrency, latency_ns: latency * 1_000_000, memory_bytes }
+            InstanceConfiguration {
+                threads: 1,
+                batch,
+                concurrency,
+                latency_ns: latency * 1_000_000,
+                memory_bytes,
+            }
         })
     }
 
     /// The least memory with which any choice of instances serves the rate, by exhaustive search.
-    fn least_memory(rate: u64, slo_ns: u64, measured: &[Configuration]) -> Option<u64> {
+    fn least_memory(rate: u64, slo_ns: u64, measured: &[InstanceConfiguration]) -> Option<u64> {
         let kept: Vec<_> = measured.iter().filter(|one| one.slo_ns() <= slo_ns).collect();
         // Least memory by items per second, for at least that rate.
         let mut least = vec![Some(0_u64)];
         for wanted in 1..=rate {
-            let with = |one: &&&Configuration| {
+            let with = |one: &&&InstanceConfiguration| {
                 let rest = (wanted as f64 - one.throughput_per_s()).ceil().max(0.0) as usize;
                 Some(least[rest]? + one.memory_bytes)
             };
@@ -172,7 +178,7 @@ mod tests {
             match plan_capacity(rate as f64, slo_ns, &measured) {
                 Err(error) => {
                     prop_assert_eq!(least, None);
-                    let best_ns = measured.iter().map(Configuration::slo_ns).min().unwrap();
+                    let best_ns = measured.iter().map(InstanceConfiguration::slo_ns).min().unwrap();
                     prop_assert_eq!(error, CapacityError::Unattainable { slo_ns, best_ns });
                     prop_assert!(plan_capacity(rate as f64, best_ns, &measured).is_ok());
                 }
@@ -204,17 +210,18 @@ mod tests {
             memory_bytes: 7,
         };
         // Little's law: six items in progress, one completed every ten nanoseconds.
-        let slowed = Configuration::from(&measured);
+        let slowed = InstanceConfiguration::from(&measured);
         assert_eq!((slowed.latency_ns, slowed.throughput_per_s()), (60, 1e8));
-        let quick = Configuration::from(&Measured { throughput_per_s: 1e12, ..measured });
+        let quick = InstanceConfiguration::from(&Measured { throughput_per_s: 1e12, ..measured });
         assert_eq!(quick.latency_ns, 10);
-        let stuck = Configuration::from(&Measured { throughput_per_s: 0.0, ..measured });
+        let stuck = InstanceConfiguration::from(&Measured { throughput_per_s: 0.0, ..measured });
         assert_eq!((stuck.latency_ns, stuck.slo_ns()), (u64::MAX, u64::MAX));
     }
 
     #[test]
     fn unattainable_slos_and_invalid_rates_are_errors() {
-        let slow = Configuration { threads: 1, batch: 4, concurrency: 1, latency_ns: 30, memory_bytes: 5 };
+        let slow =
+            InstanceConfiguration { threads: 1, batch: 4, concurrency: 1, latency_ns: 30, memory_bytes: 5 };
         assert_eq!(
             plan_capacity(1.0, 59, &[slow]),
             Err(CapacityError::Unattainable { slo_ns: 59, best_ns: 60 })
@@ -226,7 +233,7 @@ mod tests {
         let one = plan_capacity(1.0, 60, &[slow]).unwrap();
         assert_eq!((one.instances, one.memory_bytes), (1, 5));
         // A latency of 0 and a saturating amount of memory are accepted.
-        let absurd = Configuration { latency_ns: 0, memory_bytes: u64::MAX, batch: u32::MAX, ..slow };
+        let absurd = InstanceConfiguration { latency_ns: 0, memory_bytes: u64::MAX, batch: u32::MAX, ..slow };
         assert!(plan_capacity(1e9, u64::MAX, &[absurd]).is_ok());
     }
 }

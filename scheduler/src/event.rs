@@ -1,7 +1,7 @@
 //! Events that nodes report. Times are nanoseconds of a clock that the caller chooses; only their
 //! differences matter.
 
-use crate::{Slo, Tier};
+use crate::{Slo, StorageTier};
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -81,11 +81,11 @@ pub enum Event {
         model: ModelId,
         /// Bytes of the model in each tier that no earlier tier holds. The bytes missing from the
         /// sum are on the node's disk.
-        bytes: Vec<(Tier, u64)>,
+        bytes: Vec<(StorageTier, u64)>,
         /// The transfer that moved the bytes, if it was measured. Loads into a device's memory are
         /// reported by [`Loaded`](Self::Loaded) instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        moved: Option<Transfer>,
+        moved: Option<MeasuredTransfer>,
     },
     /// A model is no longer in a device's memory, for any reason.
     Evicted {
@@ -126,8 +126,8 @@ pub enum Event {
         /// Memory for models from now on.
         capacity_bytes: u64,
     },
-    /// The scheduler is about to learn what runs already: until [`Resumed`](Self::Resumed), it places
-    /// nothing, and arrivals wait without being judged.
+    /// The scheduler is about to learn what runs already: until [`Resumed`](Self::Resumed), it
+    /// places nothing, and arrivals wait without being judged.
     Paused,
     /// The scheduler knows what runs.
     Resumed,
@@ -151,9 +151,9 @@ pub struct DeviceUse {
 
 /// A measured transfer of a model's bytes between two tiers of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Transfer {
+pub struct MeasuredTransfer {
     /// The tier that the bytes came from.
-    pub from: Tier,
+    pub from: StorageTier,
     /// Number of bytes.
     pub bytes: u64,
     /// Duration of the transfer.

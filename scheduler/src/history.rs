@@ -1,7 +1,7 @@
 //! The latest decisions about invocations by tenant, with reasons and outcomes: they tell a tenant
 //! why a call ran where it did.
 
-use crate::{Action, EstimateRatio, Outcome, Rejection, Why};
+use crate::{Action, EstimateRatio, InvocationOutcome, Rejection, Why};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use weir_types::{DeviceId, InvocationId, NodeId, TenantId};
@@ -21,7 +21,7 @@ pub struct PlacementRecord {
     /// devices that came closest, the best one included.
     pub why: Why,
     /// Its actual times, once it has ended.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<InvocationOutcome>,
 }
 
 impl PlacementRecord {
@@ -112,7 +112,7 @@ impl PlacementHistory {
         &mut self,
         tenant: &TenantId,
         invocation: InvocationId,
-        outcome: Outcome,
+        outcome: InvocationOutcome,
     ) -> Option<EstimateRatio> {
         let placements = self.tenants.get_mut(tenant)?;
         let index = placements.index(invocation)?;
@@ -180,7 +180,7 @@ mod tests {
     fn outcome_joins_its_placement() {
         let mut history = PlacementHistory::new(2, 2);
         history.add(&tenant(0), record(7, 100));
-        let outcome = Outcome { run_time_ns: 50, ..Outcome::default() };
+        let outcome = InvocationOutcome { run_time_ns: 50, ..InvocationOutcome::default() };
         let ratio = history.end(&tenant(0), InvocationId(7), outcome).unwrap();
         assert_eq!(ratio.run, Some(2.0));
         assert_eq!(history.get(&tenant(0), InvocationId(7)).unwrap().outcome, Some(outcome));

@@ -42,7 +42,7 @@ keys! {
 /// A value outlives the last reference to its name, until the table is full and the entry is reused
 /// for another name.
 #[derive(Debug)]
-pub(crate) struct Table<I, T> {
+pub(crate) struct KeyTable<I, T> {
     keys: HashMap<I, u32>,
     entries: Vec<KeyEntry<I, T>>,
     /// Above this length, entries without references are reused.
@@ -61,7 +61,7 @@ struct KeyEntry<I, T> {
 /// Entries examined by one search for a free entry, which bounds the cost of a call.
 const SWEEP_LEN_MAX: usize = 64;
 
-impl<I: Clone + Eq + Hash, T: Default> Table<I, T> {
+impl<I: Clone + Eq + Hash, T: Default> KeyTable<I, T> {
     pub(crate) fn new(len_max: usize) -> Self {
         Self { keys: HashMap::new(), entries: Vec::new(), len_max, sweep: 0 }
     }
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn entries_are_reused_only_without_references() {
-        let mut table = Table::<String, u32>::new(2);
+        let mut table = KeyTable::<String, u32>::new(2);
         let a = table.retain(&"a".into());
         let b = table.retain(&"b".into());
         *table.get_mut(a) = 7;

@@ -14,12 +14,14 @@
 
 mod event;
 pub use event::{
-    Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, ModelDemand, Part, PartId,
-    Transfer, UnknownDeviceRule,
+    Arrival, DeviceKind, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, MeasuredTransfer, ModelDemand,
+    Part, PartId, UnknownDeviceRule,
 };
 
 mod action;
-pub use action::{Action, Alternative, Estimate, EstimateRatio, LoadByTier, Outcome, Rejection, Why};
+pub use action::{
+    Action, Alternative, Estimate, EstimateRatio, InvocationOutcome, LoadByTier, Rejection, Why,
+};
 
 mod scheduler;
 pub use scheduler::{Corrections, Scheduler, Settings};
@@ -28,32 +30,35 @@ mod keys;
 pub use keys::{DeviceKey, FunctionKey, KindKey, ModelKey, TenantKey};
 
 mod view;
-pub use view::{Candidate, DeviceView, Freeing, ModelView, Need, NodeView, Parts, View};
+pub use view::{DeviceView, EvictionCandidate, Freeing, ModelParts, ModelView, Need, NodeView, View};
 
 mod tenants;
 pub use tenants::{TenantLimits, TenantLimitsError, Tenants};
 
 mod estimate;
-pub use estimate::{LoadTimes, Network, RunLine, RunTimes, Tier};
+pub use estimate::{LoadTimes, Network, RunLine, RunTimes, StorageTier};
 
 mod policy;
 pub use policy::{
-    Balance, BusyChoice, Clockwork, Demand, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing,
-    Locality, Mlfqs, Placement, Placer, Planned, Policy, PolicyKind, PolicyOptions, Request, RoundRobin,
-    Srtf, UnknownPolicy, VictimKind,
+    Balance, BusyChoice, Clockwork, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs,
+    OpenableModel, PlacementDecision, PlacementRequest, Planned, Policy, PolicyKind, PolicyOptions,
+    RoomFinder, RoundRobin, Srtf, UnknownPolicy, VictimKind,
 };
 
 mod victims;
 pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
 
 mod slo;
-pub use slo::{Choice, Front, FrontError, Offer, Quote, Slo, SloSettings, Step, StepPlacement};
+pub use slo::{
+    Front, FrontError, PlacementOffer, PlacementPreference, Quote, Slo, SloSettings, StepPlacement,
+    WorkflowStep,
+};
 
 mod capacity;
-pub use capacity::{CapacityError, CapacityPlan, Configuration, plan_capacity};
+pub use capacity::{CapacityError, CapacityPlan, InstanceConfiguration, plan_capacity};
 
 mod autosize;
-pub use autosize::{Autosizer, Chosen, Room};
+pub use autosize::{Autosizer, AvailableCapacity, Chosen};
 
 mod history;
 pub use history::{PlacementHistory, PlacementRecord};

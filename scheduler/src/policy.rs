@@ -37,12 +37,12 @@ mod kind;
 pub use kind::{PolicyKind, PolicyOptions, UnknownPolicy, VictimKind};
 
 mod fit;
-pub use fit::Placer;
+pub use fit::RoomFinder;
 
 mod cycle;
 mod line;
 
-use crate::{DeviceKey, FunctionKey, InputsOn, KindKey, ModelKey, Parts, Slo, TenantKey, View, Why};
+use crate::{DeviceKey, FunctionKey, InputsOn, KindKey, ModelKey, ModelParts, Slo, TenantKey, View, Why};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId, Platforms};
 
@@ -57,7 +57,7 @@ pub trait Policy: Send {
 
     /// Queues an invocation. The invocation has at least one model. Its models are distinct, and
     /// fit into some device that was up when it arrived.
-    fn arrived(&mut self, request: Request, view: &View);
+    fn arrived(&mut self, request: PlacementRequest, view: &View);
 
     /// Called after every event, before [`next`](Self::next) is asked for placements.
     fn begin(&mut self, _now_ns: u64, _view: &View) {}
@@ -65,14 +65,14 @@ pub trait Policy: Send {
     /// The next placement to start, if any. Called after every event until it returns `None`; each
     /// placement is carried out before the next call. A placement must fit into the room that
     /// [`View`] reports for its device.
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement>;
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision>;
 
     /// Removes a waiting invocation; `None` if the invocation is not in the queue.
-    fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request>;
+    fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<PlacementRequest>;
 
     /// Removes a waiting invocation that can no longer meet its SLO; `None` if there is none, or if
     /// the policy ignores SLOs.
-    fn late(&mut self, _now_ns: u64, _view: &View) -> Option<Request> {
+    fn late(&mut self, _now_ns: u64, _view: &View) -> Option<PlacementRequest> {
         None
     }
 
@@ -90,7 +90,7 @@ pub trait Policy: Send {
 
 /// A waiting invocation, with its names resolved to keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct PlacementRequest {
     /// The invocation.
     pub invocation: InvocationId,
     /// The tenant that is charged.
@@ -98,7 +98,7 @@ pub struct Request {
     /// The function to run.
     pub function: FunctionKey,
     /// The models that the invocation may open.
-    pub models: SmallVec<[Demand; 1]>,
+    pub models: SmallVec<[OpenableModel; 1]>,
     /// Arrival time.
     pub arrived_at_ns: u64,
     /// Time at which the invocation expires.
@@ -121,7 +121,7 @@ pub struct Request {
 
 /// A model that an invocation may open.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Demand {
+pub struct OpenableModel {
     /// The model.
     pub model: ModelKey,
     /// Bytes of device memory that the model takes, as measured or estimated.
@@ -131,14 +131,14 @@ pub struct Demand {
     /// The platforms that can run the model.
     pub runs_on: Platforms,
     /// The parts of [`bytes`](Self::bytes) that other models may share.
-    pub parts: Parts,
+    pub parts: ModelParts,
 }
 
 /// An invocation and the device chosen for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placement {
+pub struct PlacementDecision {
     /// The invocation.
-    pub request: Request,
+    pub request: PlacementRequest,
     /// The node that runs the invocation.
     pub node: NodeId,
     /// The device on which the models are granted; `None` without models.

@@ -203,7 +203,8 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
             replayed.is_cut_short = !buffer.is_empty();
             return Ok(replayed);
         }
-        let call: Call = serde_json::from_slice(&buffer).map_err(|error| ReplayError::Bad { line, error })?;
+        let call: ReadCall =
+            serde_json::from_slice(&buffer).map_err(|error| ReplayError::Bad { line, error })?;
         let event = json(&call.event);
         actions.clear();
         scheduler.handle(call.now_ns, call.event, &mut actions);
@@ -230,7 +231,7 @@ struct RecordedCall<'a> {
 
 /// A call, for reading.
 #[derive(Deserialize)]
-struct Call {
+struct ReadCall {
     now_ns: u64,
     event: Event,
     actions: Box<RawValue>,

@@ -4,11 +4,11 @@ mod news;
 mod pause;
 mod plain;
 
-use crate::slo::{Admission, Refused};
+use crate::slo::{AdmissionQueue, Refused};
 use crate::view::together_bytes;
 use crate::{
-    Action, Alternative, Arrival, DeviceView, Event, Network, Placement, Policy, PolicyKind, PolicyOptions,
-    Rejection, Request, Slo, SloSettings, TenantLimits, View, Why,
+    Action, Alternative, Arrival, DeviceView, Event, Network, PlacementDecision, PlacementRequest, Policy,
+    PolicyKind, PolicyOptions, Rejection, Slo, SloSettings, TenantLimits, View, Why,
 };
 use plain::Plain;
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ pub struct Scheduler {
     plain: Plain,
     policy: Box<dyn Policy>,
     /// Queue of invocations with an SLO, which bypass the policy.
-    admission: Admission,
+    admission: AdmissionQueue,
     /// Whether any invocation had an SLO so far.
     has_slos: bool,
     view: View,
@@ -125,7 +125,7 @@ impl Scheduler {
         let (waiting, deadlines, corrections) = Default::default();
         let queue_len_max = settings.queue_len_max;
         let view = View::new(settings);
-        let admission = Admission::new(&settings.slo);
+        let admission = AdmissionQueue::new(&settings.slo);
         let has_slos = false;
         let now_ns = 0;
         let wake_at_ns = None;
@@ -224,12 +224,12 @@ impl Scheduler {
         }
     }
 
-    fn next(&mut self) -> Option<Placement> {
+    fn next(&mut self) -> Option<PlacementDecision> {
         self.plain.next(&self.view).or_else(|| self.policy.next(self.now_ns, &self.view))
     }
 
     /// Queues a request that has no admitted SLO.
-    fn queue(&mut self, request: Request) {
+    fn queue(&mut self, request: PlacementRequest) {
         if request.models.is_empty() {
             self.plain.push(request);
         } else {
@@ -238,7 +238,7 @@ impl Scheduler {
     }
 
     /// Removes a request queued by [`queue`](Self::queue).
-    fn unqueue(&mut self, invocation: InvocationId) -> Option<Request> {
+    fn unqueue(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         self.plain.remove(invocation).or_else(|| self.policy.remove(invocation, &self.view))
     }
 
@@ -294,7 +294,7 @@ impl Scheduler {
     }
 
     /// Admits an invocation with an SLO, or rejects it.
-    fn admit(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<InvocationId> {
+    fn admit(&mut self, request: PlacementRequest, actions: &mut Vec<Action>) -> Option<InvocationId> {
         self.has_slos = true;
         if !self.admission.is_used() {
             for (invocation, waits) in &self.waiting {
@@ -312,33 +312,33 @@ impl Scheduler {
         }
     }
 
-    fn waits(&mut self, request: &Request) {
-        let Request { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;
+    fn waits(&mut self, request: &PlacementRequest) {
+        let PlacementRequest { invocation, deadline_at_ns, arrived_at_ns, .. } = *request;
         self.waiting.insert(invocation, Waits { arrived_at_ns, deadline_at_ns });
         self.deadlines.insert((deadline_at_ns, invocation));
         self.view.tenants_mut().begin_waiting(request.tenant);
     }
 
-    fn waits_no_more(&mut self, request: &Request) {
+    fn waits_no_more(&mut self, request: &PlacementRequest) {
         self.forget_waiting(request.invocation);
         self.view.tenants_mut().end_waiting(request.tenant);
     }
 
     /// Rejects a request that no queue holds any more.
-    fn let_go(&mut self, request: &Request, actions: &mut Vec<Action>, why: Rejection) {
+    fn let_go(&mut self, request: &PlacementRequest, actions: &mut Vec<Action>, why: Rejection) {
         self.waits_no_more(request);
         self.reject(request, why, actions);
     }
 
     /// Whether some known device can run the request and is large enough, and the tenant's memory
     /// limit allows it. True while no device is known.
-    fn could_fit(&self, request: &Request) -> bool {
+    fn could_fit(&self, request: &PlacementRequest) -> bool {
         let is_within_cap =
             || together_bytes(&request.models) <= self.view.tenants().bytes_max(request.tenant);
         request.models.is_empty() || is_within_cap() && self.has_device_for(request)
     }
 
-    fn has_device_for(&self, request: &Request) -> bool {
+    fn has_device_for(&self, request: &PlacementRequest) -> bool {
         let Some(largest) = self.view.capacity_bytes_max() else { return true };
         if request.models.iter().all(|demand| demand.runs_on.is_all()) {
             return together_bytes(&request.models) <= largest;
@@ -375,12 +375,12 @@ impl Scheduler {
     }
 
     /// Carries out a placement.
-    fn start(&mut self, mut placement: Placement, actions: &mut Vec<Action>) {
+    fn start(&mut self, mut placement: PlacementDecision, actions: &mut Vec<Action>) {
         let invocation = placement.request.invocation;
         self.waits_no_more(&placement.request);
         placement.why.queued_ns = self.now_ns.saturating_sub(placement.request.arrived_at_ns);
         self.view.place(&placement, self.now_ns);
-        let Placement { node, device, evict, why, .. } = placement;
+        let PlacementDecision { node, device, evict, why, .. } = placement;
         let given_up = device.map(|device| self.view.take_given_up(device)).unwrap_or_default();
         let device = device.and_then(|device| self.view.device(device)).map(DeviceView::id);
         let evict =
@@ -413,7 +413,7 @@ impl Scheduler {
     }
 
     /// Removes a waiting invocation from its queue.
-    fn give_up(&mut self, invocation: InvocationId) -> Option<Request> {
+    fn give_up(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         self.forget_waiting(invocation);
         let admitted = self.has_slos.then(|| self.admission.remove(invocation, &self.view)).flatten();
         let request = admitted.or_else(|| self.unqueue(invocation))?;
@@ -421,7 +421,7 @@ impl Scheduler {
         Some(request)
     }
 
-    fn reject(&mut self, request: &Request, why: Rejection, actions: &mut Vec<Action>) {
+    fn reject(&mut self, request: &PlacementRequest, why: Rejection, actions: &mut Vec<Action>) {
         let mut alternatives = self.closest(request);
         let estimate = alternatives.first().map(|best| best.estimate).unwrap_or_default();
         if why == Rejection::NoCapacity {
@@ -454,8 +454,9 @@ impl Scheduler {
         }
     }
 
-    /// The devices on which an invocation that will not run would end first, behind the whole queue.
-    fn closest(&self, request: &Request) -> Vec<Alternative> {
+    /// The devices on which an invocation that will not run would end first, behind the whole
+    /// queue.
+    fn closest(&self, request: &PlacementRequest) -> Vec<Alternative> {
         let suits = |device: &&DeviceView| device.suits(&request.models);
         let waiting = self.plain.len() + self.policy.waiting();
         let devices = self.view.devices().map(|(_, device)| device).filter(suits).map(|device| {

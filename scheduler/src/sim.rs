@@ -2,11 +2,11 @@
 //!
 //! A [`Workload`] defines the arrivals and the costs of models. [`run`] runs it under a policy on
 //! simulated devices and checks the scheduler's guarantees on every step. The result is a
-//! [`Schedule`], which [`Metrics`] summarize. A simulation depends only on its arguments: it uses
-//! no real time, and all randomness is seeded.
+//! [`SimulatedSchedule`], which [`SimulationMetrics`] summarize. A simulation depends only on its
+//! arguments: it uses no real time, and all randomness is seeded.
 
 mod workload;
-pub use workload::{Costs, SimRequest, Workload, WorkloadError};
+pub use workload::{ModelCosts, SimRequest, Workload, WorkloadError};
 
 mod file;
 
@@ -27,10 +27,10 @@ mod slos;
 pub use slos::{SloCounts, SloLatency, SloRule};
 
 mod layout;
-pub use layout::{Kind, Losses};
+pub use layout::{Losses, SimulatedKind};
 
 mod cluster;
-pub use cluster::{Batching, Cluster, Ends, Placed, Schedule};
+pub use cluster::{Ends, SimulatedBatching, SimulatedCluster, SimulatedPlacement, SimulatedSchedule};
 
 mod world;
 pub use world::run;
@@ -39,7 +39,7 @@ mod check;
 pub use check::Violation;
 
 mod metrics;
-pub use metrics::Metrics;
+pub use metrics::SimulationMetrics;
 
 mod report;
 pub use report::{Chart, ChartKind, Compared, Figure, Reproduction, SimulationError, measure, reproduce};

@@ -3,7 +3,7 @@
 //! An invocation with an SLO is admitted or rejected on arrival, and later arrivals never make an
 //! admitted invocation late. Three parts, each in its own file, implement this: [`Front`] prices
 //! the possible placements on an idle cluster; [`Timetable`](timetable::Timetable) keeps the
-//! admitted invocations of one device in order of due time; [`Admission`] finds a place in a
+//! admitted invocations of one device in order of due time; [`AdmissionQueue`] finds a place in a
 //! timetable, or reports that there is none.
 //!
 //! The rules:
@@ -12,7 +12,7 @@
 //!    that order as slots of the device become free. They start before all other invocations there.
 //! 2. *Admission.* An invocation is admitted to a device if, at its place in that order, it and all
 //!    invocations behind it are expected to end by their due times, and if all models that any of
-//!    them expects in memory can stay there until then. Among several such places, the [`Choice`]
+//!    them expects in memory can stay there until then. Among several such places, the [`PlacementPreference`]
 //!    selects one. A model is loaded on a device with a line only if that is worth it for the
 //!    rejected invocations (`admission/crowding.rs`). Without a place, the invocation is rejected
 //!    at once with the best estimate.
@@ -32,12 +32,12 @@
 //! run or load takes longer than expected, or a node is lost.
 
 mod front;
-pub use front::{Front, FrontError, Offer, Quote, Step, StepPlacement};
+pub use front::{Front, FrontError, PlacementOffer, Quote, StepPlacement, WorkflowStep};
 
 mod timetable;
 
 mod admission;
-pub(crate) use admission::{Admission, Refused};
+pub(crate) use admission::{AdmissionQueue, Refused};
 
 use crate::DeviceKind;
 use serde::{Deserialize, Serialize};
@@ -73,7 +73,7 @@ pub struct SloSettings {
     /// Whether invocations that would miss their SLO are rejected. If not, SLOs are only counted.
     pub admission: bool,
     /// Which of the placements that meet the SLO is chosen.
-    pub choice: Choice,
+    pub choice: PlacementPreference,
     /// How many placements that would meet the SLO on an idle cluster are compared with the state
     /// of the cluster.
     pub sample_len: usize,
@@ -92,7 +92,7 @@ impl Default for SloSettings {
     fn default() -> Self {
         Self {
             admission: true,
-            choice: Choice::default(),
+            choice: PlacementPreference::default(),
             sample_len: 16,
             margin: 0.1,
             prices: BTreeMap::new(),
@@ -117,7 +117,7 @@ impl SloSettings {
 /// Which of several placements that meet an SLO is chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Choice {
+pub enum PlacementPreference {
     /// The placement with the least cost, ties by speed. With equal prices, it takes the least
     /// device time.
     #[default]

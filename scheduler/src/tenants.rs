@@ -11,9 +11,9 @@
 mod charges;
 
 use crate::estimate::round_ns;
-use crate::keys::Table;
-use crate::policy::Demand;
-use crate::{DeviceKey, DeviceView, ModelKey, Parts, TenantKey};
+use crate::keys::KeyTable;
+use crate::policy::OpenableModel;
+use crate::{DeviceKey, DeviceView, ModelKey, ModelParts, TenantKey};
 use charges::Charges;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -93,7 +93,7 @@ impl TenantLimits {
     }
 }
 
-/// Number of tenants above which unused entries are reused; see [`Table`].
+/// Number of tenants above which unused entries are reused; see [`KeyTable`].
 const TENANTS_MAX: usize = 4_096;
 
 /// Rounds that a tenant may be ahead of another, which leaves room for locality. A round is one
@@ -109,7 +109,7 @@ const SCAN_LEN_MAX: usize = 32;
 /// All tenants with invocations that wait or run, or with models in memory.
 #[derive(Debug)]
 pub struct Tenants {
-    table: Table<TenantId, Tenant>,
+    table: KeyTable<TenantId, Tenant>,
     limits: BTreeMap<TenantId, TenantLimits>,
     limits_default: TenantLimits,
     /// Tenants with waiting invocations, by their clocks.
@@ -152,7 +152,7 @@ impl Tenants {
     pub(crate) fn new(limits: BTreeMap<TenantId, TenantLimits>, limits_default: TenantLimits) -> Self {
         let (waiting, charges_ns) = Default::default();
         Self {
-            table: Table::new(TENANTS_MAX),
+            table: KeyTable::new(TENANTS_MAX),
             limits,
             limits_default,
             waiting,
@@ -196,7 +196,7 @@ impl Tenants {
         &self,
         tenant: TenantKey,
         (key, device): (DeviceKey, &DeviceView),
-        demands: &[Demand],
+        demands: &[OpenableModel],
     ) -> u64 {
         let state = self.table.get(tenant.0);
         if state.limits.resident_bytes_max == u64::MAX {
@@ -318,7 +318,7 @@ impl Tenants {
         &mut self,
         tenant: &TenantId,
         (device, model): (DeviceKey, ModelKey),
-        (bytes, parts): (u64, &Parts),
+        (bytes, parts): (u64, &ModelParts),
     ) {
         let Some(key) = self.table.key(tenant) else { return };
         let state = self.table.get_mut(key);
@@ -331,7 +331,7 @@ impl Tenants {
         &mut self,
         tenant: &TenantId,
         (device, model): (DeviceKey, ModelKey),
-        (bytes, parts): (u64, &Parts),
+        (bytes, parts): (u64, &ModelParts),
     ) {
         let Some(key) = self.table.key(tenant) else { return };
         let state = self.table.get_mut(key);

@@ -2,11 +2,11 @@
 //! invocations.
 
 mod device;
-pub use device::{Candidate, DeviceView, Need};
+pub use device::{DeviceView, EvictionCandidate, Need};
 
 mod memory;
-pub use memory::Parts;
-pub(crate) use memory::{Size, Together, together_bytes};
+pub use memory::ModelParts;
+pub(crate) use memory::{CombinedModelSize, ModelSize, together_bytes};
 
 mod freeing;
 pub use freeing::Freeing;
@@ -19,7 +19,7 @@ pub use nodes::NodeView;
 
 mod residency;
 mod running;
-pub(crate) use running::End;
+pub(crate) use running::InvocationEnd;
 
 mod committed;
 mod functions;
@@ -30,21 +30,21 @@ use commitments::Commitments;
 mod costs;
 
 use crate::estimate::Network;
-use crate::keys::Table;
-use crate::policy::Demand;
+use crate::keys::KeyTable;
+use crate::policy::OpenableModel;
 use crate::{
-    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, ModelDemand, ModelKey, PartId, Request, Settings,
-    Tenants,
+    Arrival, DeviceKey, DeviceKind, FunctionKey, KindKey, ModelDemand, ModelKey, PartId, PlacementRequest,
+    Settings, Tenants,
 };
 use functions::{AllTimes, FunctionTimes};
-use models::Models;
-use running::Running;
+use models::ModelTable;
+use running::StartedInvocation;
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::{DeviceId, FunctionId, InvocationId, ModelId, NodeId, Platform};
 
-/// Maximum number of functions with remembered run times; see [`Table`].
+/// Maximum number of functions with remembered run times; see [`KeyTable`].
 const FUNCTIONS_MAX: usize = 16_384;
 
 /// The cluster as the scheduler sees it. Policies read it; only [`Scheduler`](crate::Scheduler)
@@ -61,16 +61,16 @@ pub struct View {
     kinds: Vec<DeviceKind>,
     /// By kind: the platform of its devices, and how many of them belong to nodes that are up.
     kinds_up: Vec<(Platform, u32)>,
-    models: Models,
+    models: ModelTable,
     /// Number of events so far.
     events: u64,
     /// Devices that freed something since the last event.
     eased: SmallVec<[DeviceKey; 8]>,
     /// When the first invocation arrived.
     watched_from_ns: Option<u64>,
-    functions: Table<FunctionId, FunctionTimes>,
+    functions: KeyTable<FunctionId, FunctionTimes>,
     tenants: Tenants,
-    running: HashMap<InvocationId, Running>,
+    running: HashMap<InvocationId, StartedInvocation>,
     all_times: AllTimes,
     network: Network,
     commitments: Commitments,
@@ -90,11 +90,11 @@ impl View {
             closed,
             kinds,
             kinds_up,
-            models: Models::new(),
+            models: ModelTable::new(),
             events: 0,
             eased: SmallVec::new(),
             watched_from_ns: None,
-            functions: Table::new(FUNCTIONS_MAX),
+            functions: KeyTable::new(FUNCTIONS_MAX),
             tenants: Tenants::new(settings.tenants.clone(), settings.tenant_default.clone()),
             running,
             all_times: AllTimes::default(),
@@ -248,7 +248,7 @@ impl View {
 
     /// Resolves the names of an arrival, whose models must be distinct. [`forget`](Self::forget)
     /// undoes it.
-    pub(crate) fn resolve(&mut self, arrival: &Arrival, now_ns: u64) -> Request {
+    pub(crate) fn resolve(&mut self, arrival: &Arrival, now_ns: u64) -> PlacementRequest {
         self.watched_from_ns.get_or_insert(now_ns);
         let tenant = self.tenants.retain(&arrival.function.tenant);
         let function = FunctionKey(self.functions.retain(&arrival.function));
@@ -256,12 +256,18 @@ impl View {
             let model = self.models.retain(&demand.model);
             self.models.get_mut(model).demand(now_ns);
             let ModelDemand { bytes, load_time_ns, runs_on, .. } = *demand;
-            Demand { model, bytes, load_time_ns, runs_on, parts: Parts::new(bytes, &demand.parts) }
+            OpenableModel {
+                model,
+                bytes,
+                load_time_ns,
+                runs_on,
+                parts: ModelParts::new(bytes, &demand.parts),
+            }
         });
         let models = demands.collect();
         let told = arrival.run_times_ns.iter();
         let told_ns = told.filter_map(|(kind, ns)| Some((self.kind_key(kind)?, *ns))).collect();
-        Request {
+        PlacementRequest {
             invocation: arrival.invocation,
             tenant,
             function,
@@ -279,7 +285,7 @@ impl View {
     }
 
     /// Releases the references of a request that no longer waits.
-    pub(crate) fn forget(&mut self, request: &Request) {
+    pub(crate) fn forget(&mut self, request: &PlacementRequest) {
         for demand in &request.models {
             self.models.get_mut(demand.model).waits_no_more();
             self.models.release(demand.model);

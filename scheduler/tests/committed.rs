@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use weir_scheduler::sim::{
-    Batching, Cluster, Costs, Metrics, Preset, Schedule, SimRequest, Workload, measure, run,
+    ModelCosts, Preset, SimRequest, SimulatedBatching, SimulatedCluster, SimulatedSchedule,
+    SimulationMetrics, Workload, measure, run,
 };
 use weir_scheduler::{
-    Action, Arrival, DeviceRule, DeviceSpec, DeviceUse, Event, ModelDemand, PolicyKind, PolicyOptions,
-    Scheduler, Settings, TenantLimits, Tier, Transfer,
+    Action, Arrival, DeviceRule, DeviceSpec, DeviceUse, Event, MeasuredTransfer, ModelDemand, PolicyKind,
+    PolicyOptions, Scheduler, Settings, StorageTier, TenantLimits,
 };
 use weir_types::{
     DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -25,7 +26,7 @@ struct Cluster1 {
 }
 
 /// A start: the invocation, the node, and the estimated load time.
-type Start = (u64, u32, u64);
+type ObservedStart = (u64, u32, u64);
 
 impl Cluster1 {
     fn new(policy: PolicyKind, nodes: u32, slots: u32) -> Self {
@@ -45,7 +46,7 @@ impl Cluster1 {
         cluster
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Start> {
+    fn tell(&mut self, event: Event) -> Vec<ObservedStart> {
         let mut actions = Vec::new();
         self.scheduler.handle(self.now_ns, event, &mut actions);
         let starts = actions.into_iter().filter_map(|action| match action {
@@ -57,11 +58,11 @@ impl Cluster1 {
         starts.collect()
     }
 
-    fn arrive(&mut self, id: u64, (run_time_ns, load_time_ns): (u64, Option<u64>)) -> Vec<Start> {
+    fn arrive(&mut self, id: u64, (run_time_ns, load_time_ns): (u64, Option<u64>)) -> Vec<ObservedStart> {
         self.tell(Event::Arrived(arrival(id, run_time_ns, load_time_ns)))
     }
 
-    fn loaded(&mut self, node: u32, load_time_ns: u64) -> Vec<Start> {
+    fn loaded(&mut self, node: u32, load_time_ns: u64) -> Vec<ObservedStart> {
         self.tell(Event::Loaded {
             device: device(node),
             model: model(),
@@ -71,11 +72,11 @@ impl Cluster1 {
         })
     }
 
-    fn started(&mut self, id: u64) -> Vec<Start> {
+    fn started(&mut self, id: u64) -> Vec<ObservedStart> {
         self.tell(Event::Started { invocation: InvocationId(id) })
     }
 
-    fn finish(&mut self, id: u64, used: DeviceUse) -> Vec<Start> {
+    fn finish(&mut self, id: u64, used: DeviceUse) -> Vec<ObservedStart> {
         self.tell(Event::Finished { invocation: InvocationId(id), used: Some(used) })
     }
 }
@@ -121,7 +122,7 @@ fn alone(run_time_ns: u64) -> DeviceUse {
 
 /// One request per `every_ns` for each model, for a minute.
 fn workload(devices: u32, every_ns: u64, runs_ns: &[u64], load_time_ns: u64) -> Workload {
-    let costs = |run_time_ns: &u64| Costs { bytes: MIB, load_time_ns, run_time_ns: *run_time_ns };
+    let costs = |run_time_ns: &u64| ModelCosts { bytes: MIB, load_time_ns, run_time_ns: *run_time_ns };
     let models: Vec<_> = runs_ns.iter().map(costs).collect();
     let request = |(number, model)| SimRequest { arrived_at_ns: number * every_ns, model, tenant: model };
     let count = u32::try_from(models.len()).unwrap();
@@ -129,9 +130,13 @@ fn workload(devices: u32, every_ns: u64, runs_ns: &[u64], load_time_ns: u64) -> 
     Workload::new(models, numbers.map(request).collect(), devices, 1_000 * MIB).unwrap()
 }
 
-fn simulate(workload: &Workload, cluster: &Cluster, policy: PolicyKind) -> (Schedule, Metrics) {
+fn simulate(
+    workload: &Workload,
+    cluster: &SimulatedCluster,
+    policy: PolicyKind,
+) -> (SimulatedSchedule, SimulationMetrics) {
     let schedule = run(workload, cluster, policy.build(&PolicyOptions::default())).unwrap();
-    let metrics = Metrics::from_schedule(workload, &schedule);
+    let metrics = SimulationMetrics::from_schedule(workload, &schedule);
     (schedule, metrics)
 }
 
@@ -140,7 +145,7 @@ fn hot_model_spreads_over_all_devices_under_every_policy() {
     // Requests for one model keep three of four devices busy.
     let workload = workload(4, 100 * MS, &[300 * MS], SECOND);
     for policy in PolicyKind::ALL.into_iter().filter(|policy| *policy != PolicyKind::RoundRobin) {
-        let (schedule, metrics) = simulate(&workload, &Cluster::weir(), policy);
+        let (schedule, metrics) = simulate(&workload, &SimulatedCluster::weir(), policy);
         let mut runs = [0; 4];
         schedule.placed.iter().flatten().for_each(|placed| runs[placed.device as usize] += 1);
         assert!(runs.iter().filter(|runs| **runs > 50).count() >= 3, "{policy}: {runs:?}");
@@ -200,7 +205,12 @@ fn hand_over_between_runs_is_hidden_unless_runs_are_long() {
     for run_ns in [MS, 3 * MS, 9 * MS, 30 * MS, 100 * MS, SECOND] {
         let workload = workload(1, run_ns / 2, &[run_ns], 10 * MS);
         let deadline_ns = Some(10 * SECOND.max(run_ns));
-        let cluster = Cluster { hand_over_ns: MS, deadline_ns, tells_costs: false, ..Cluster::weir() };
+        let cluster = SimulatedCluster {
+            hand_over_ns: MS,
+            deadline_ns,
+            tells_costs: false,
+            ..SimulatedCluster::weir()
+        };
         let (schedule, metrics) = simulate(&workload, &cluster, PolicyKind::Lb);
         assert!(metrics.sm_util > 0.97, "{run_ns} ns: {}", metrics.sm_util);
         let mut placed: Vec<_> = schedule.placed.iter().flatten().copied().collect();
@@ -225,12 +235,12 @@ fn functions_with_time_off_the_device_keep_it_busy() {
         // Twice as much work arrives as the device can do.
         let every_ns = run_ns / 2 / u64::from(slots);
         let workload = workload(1, every_ns, &[run_ns], 10 * MS).with_device_shares([share]).unwrap();
-        let cluster = Cluster {
+        let cluster = SimulatedCluster {
             tells_costs: false,
             jitter: 0.3,
             deadline_ns: Some(2 * SECOND),
             slots,
-            ..Cluster::weir()
+            ..SimulatedCluster::weir()
         };
         for policy in [PolicyKind::FinishFirst, PolicyKind::Lb, PolicyKind::Lalb] {
             let (schedule, metrics) = simulate(&workload, &cluster, policy);
@@ -251,12 +261,12 @@ fn failed_and_cancelled_runs_do_not_teach_the_device_time() {
     for policy in [PolicyKind::FinishFirst, PolicyKind::Lb] {
         let runs_ns = [40 * MS, 80 * MS];
         let workload = workload(2, 30 * MS, &runs_ns, 10 * MS).with_device_shares([1.0, 0.4]).unwrap();
-        let cluster = Cluster {
+        let cluster = SimulatedCluster {
             faults: 0.3,
             jitter: 0.1,
             tells_costs: false,
             deadline_ns: Some(3 * SECOND),
-            ..Cluster::weir()
+            ..SimulatedCluster::weir()
         };
         let (schedule, metrics) = simulate(&workload, &cluster, policy);
         assert!(metrics.sm_util > 0.95 && schedule.failed > 500, "{} {}", metrics.sm_util, schedule.failed);
@@ -273,12 +283,12 @@ fn device_share_max_holds_while_a_third_of_the_requests_fail() {
         let workload = workload(2, 20 * MS, &[40 * MS, 40 * MS], 10 * MS);
         let limits = TenantLimits { device_share_max: 0.3, ..TenantLimits::default() };
         let tenants = [(TenantId::new("tenant-0").unwrap(), limits)].into();
-        let cluster = Cluster {
+        let cluster = SimulatedCluster {
             faults: 0.3,
             tells_costs: false,
             deadline_ns: Some(3 * SECOND),
             settings: Settings { tenants, queue_len_max: usize::MAX, ..Settings::default() },
-            ..Cluster::weir()
+            ..SimulatedCluster::weir()
         };
         let (schedule, metrics) = simulate(&workload, &cluster, policy);
         let share = schedule.device_time_ns[&0] as f64 / 1e9 / (2.0 * metrics.makespan);
@@ -290,8 +300,8 @@ fn device_share_max_holds_while_a_third_of_the_requests_fail() {
 /// A batch is filled from the queue at once, and each further run adds only its marginal time.
 #[test]
 fn waiting_inferences_join_a_batch() {
-    let batching = Batching { batch_max: 8, marginal: 0.1 };
-    let cluster = Cluster { batching, deadline_ns: Some(3 * SECOND), ..Cluster::weir() };
+    let batching = SimulatedBatching { batch_max: 8, marginal: 0.1 };
+    let cluster = SimulatedCluster { batching, deadline_ns: Some(3 * SECOND), ..SimulatedCluster::weir() };
     for policy in [PolicyKind::FinishFirst, PolicyKind::Lb, PolicyKind::Lalb, PolicyKind::Srtf] {
         // Three times as many requests arrive as single runs could serve.
         let workload = workload(1, 10 * MS, &[30 * MS], 10 * MS);
@@ -449,11 +459,11 @@ fn load_estimate_follows_the_tier_of_the_bytes() {
         cluster.tell(Event::Loaded { device, model: id, bytes: 50 * MIB, load_time_ns, parts: Vec::new() });
     };
     // Node 0 reads 1 GiB/s from its disk and 10 GiB/s from memory; node 1 half of that.
-    other(&mut cluster, 0, "a", Tier::Disk, 50 * SECOND / 1024);
-    other(&mut cluster, 0, "b", Tier::Memory, 5 * SECOND / 1024);
-    other(&mut cluster, 1, "a", Tier::Disk, 100 * SECOND / 1024);
-    other(&mut cluster, 1, "b", Tier::Memory, 10 * SECOND / 1024);
-    let mut estimates = |node: u32, tier: Tier, moved: Option<Transfer>| {
+    other(&mut cluster, 0, "a", StorageTier::Disk, 50 * SECOND / 1024);
+    other(&mut cluster, 0, "b", StorageTier::Memory, 5 * SECOND / 1024);
+    other(&mut cluster, 1, "a", StorageTier::Disk, 100 * SECOND / 1024);
+    other(&mut cluster, 1, "b", StorageTier::Memory, 10 * SECOND / 1024);
+    let mut estimates = |node: u32, tier: StorageTier, moved: Option<MeasuredTransfer>| {
         cluster.tell(staged(node, tier, moved));
         let mut estimates = Vec::new();
         let mut actions = Vec::new();
@@ -469,17 +479,18 @@ fn load_estimate_follows_the_tier_of_the_bytes() {
     let close = |ns: u64, expected_ns: u64| {
         assert!(ns.abs_diff(expected_ns) <= expected_ns / 5, "{ns}, not {expected_ns}");
     };
-    let from_disk = estimates(0, Tier::Disk, None);
+    let from_disk = estimates(0, StorageTier::Disk, None);
     close(from_disk.load_time_ns, 100 * SECOND / 1024);
     assert_eq!(from_disk.load_by_tier.disk_ns, from_disk.load_time_ns);
-    close(estimates(1, Tier::Disk, None).load_time_ns, 200 * SECOND / 1024);
-    close(estimates(0, Tier::Memory, None).load_time_ns, 10 * SECOND / 1024);
-    let from_memory = estimates(1, Tier::Memory, None);
+    close(estimates(1, StorageTier::Disk, None).load_time_ns, 200 * SECOND / 1024);
+    close(estimates(0, StorageTier::Memory, None).load_time_ns, 10 * SECOND / 1024);
+    let from_memory = estimates(1, StorageTier::Memory, None);
     close(from_memory.load_time_ns, 20 * SECOND / 1024);
     assert_eq!(from_memory.load_by_tier.memory_ns, from_memory.load_time_ns);
     // Another model's transfer from the object store took 10 s per GiB, and then the disk is read.
-    let transfer = Transfer { from: Tier::ObjectStore, bytes: 1024 * MIB, time_ns: 10 * SECOND };
-    close(estimates(0, Tier::ObjectStore, Some(transfer)).load_time_ns, 1_100 * SECOND / 1024);
+    let transfer =
+        MeasuredTransfer { from: StorageTier::ObjectStore, bytes: 1024 * MIB, time_ns: 10 * SECOND };
+    close(estimates(0, StorageTier::ObjectStore, Some(transfer)).load_time_ns, 1_100 * SECOND / 1024);
 }
 
 /// The scheduler learns all times, and its estimates are compared with the actual times of the
@@ -491,7 +502,7 @@ fn estimates_of_placements_are_close_to_the_outcomes() {
         let workload = preset.recipe(35).make(3).unwrap();
         let shares = shares.into_iter().cycle().take(35);
         let workload = workload.with_device_shares(shares).unwrap();
-        let cluster = Cluster { tells_costs: false, jitter: 0.1, ..Cluster::weir() };
+        let cluster = SimulatedCluster { tells_costs: false, jitter: 0.1, ..SimulatedCluster::weir() };
         let (schedule, _) = simulate(&workload, &cluster, PolicyKind::FinishFirst);
         let ratios = schedule.placed.iter().zip(&schedule.expected_end_ns).filter_map(|(placed, end_ns)| {
             let placed = (*placed)?;
@@ -515,7 +526,7 @@ fn finish_first_latency_is_20_percent_below_lalb_o3_under_committed_work() {
     for preset in [Preset::Trace, Preset::Overload] {
         let of = |policy| {
             let seeds = [1, 2, 3, 4, 5];
-            measure(preset, 35, &Cluster::weir(), policy, &PolicyOptions::default(), &seeds).unwrap()
+            measure(preset, 35, &SimulatedCluster::weir(), policy, &PolicyOptions::default(), &seeds).unwrap()
         };
         let own = of(PolicyKind::FinishFirst);
         let o3 = of(PolicyKind::LalbO3);

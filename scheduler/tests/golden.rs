@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use weir_scheduler::sim::{Cluster, Metrics, Workload, run};
+use weir_scheduler::sim::{SimulatedCluster, SimulationMetrics, Workload, run};
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
 /// Half of the reference's rounding unit.
@@ -13,7 +13,8 @@ fn check(file: &str, policy: PolicyKind) {
     let json = std::fs::read(path).unwrap();
     let (workload, expected) = Workload::from_json(&json).unwrap();
     let expected = expected.unwrap();
-    let schedule = run(&workload, &Cluster::default(), policy.build(&PolicyOptions::default())).unwrap();
+    let schedule =
+        run(&workload, &SimulatedCluster::default(), policy.build(&PolicyOptions::default())).unwrap();
     for (number, (placed, expected)) in schedule.placed.iter().zip(&expected).enumerate() {
         let placed = placed.unwrap();
         assert!(
@@ -25,8 +26,8 @@ fn check(file: &str, policy: PolicyKind) {
         );
     }
     let metrics = serde_json::from_slice::<serde_json::Value>(&json).unwrap()["metrics"].clone();
-    let reference: Metrics = serde_json::from_value(metrics).unwrap();
-    let metrics = Metrics::from_schedule(&workload, &schedule);
+    let reference: SimulationMetrics = serde_json::from_value(metrics).unwrap();
+    let metrics = SimulationMetrics::from_schedule(&workload, &schedule);
     let pairs = [
         (metrics.avg, reference.avg),
         (metrics.var, reference.var),

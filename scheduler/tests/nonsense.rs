@@ -4,9 +4,9 @@
 
 use proptest::prelude::*;
 use weir_scheduler::{
-    Arrival, Choice, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, ModelDemand, Part, PartId,
-    PolicyKind, PolicyOptions, Recorder, Settings, Setup, Slo, SloSettings, TenantLimits, Tier, Transfer,
-    VictimKind, replay,
+    Arrival, DeviceRule, DeviceSpec, DeviceUse, Event, InputsOn, MeasuredTransfer, ModelDemand, Part, PartId,
+    PlacementPreference, PolicyKind, PolicyOptions, Recorder, Settings, Setup, Slo, SloSettings, StorageTier,
+    TenantLimits, VictimKind, replay,
 };
 use weir_types::{
     Cost, DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
@@ -107,7 +107,9 @@ fn arrival() -> impl Strategy<Value = Arrival> {
 
 fn slo_settings() -> impl Strategy<Value = SloSettings> {
     let part = || prop_oneof![Just(f64::NAN), Just(-1.0), Just(0.0), Just(0.5), Just(f64::INFINITY)];
-    let choice = prop::sample::select(&[Choice::Cheapest, Choice::Fastest, Choice::Random][..]);
+    let choice = prop::sample::select(
+        &[PlacementPreference::Cheapest, PlacementPreference::Fastest, PlacementPreference::Random][..],
+    );
     (any::<bool>(), choice, 0_usize..3, part(), number().prop_map(Cost::from_nanos)).prop_map(
         |(admission, choice, sample_len, margin, price)| SloSettings {
             admission,
@@ -170,12 +172,12 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn transfer() -> impl Strategy<Value = Transfer> {
-    (tier(), number(), number()).prop_map(|(from, bytes, time_ns)| Transfer { from, bytes, time_ns })
+fn transfer() -> impl Strategy<Value = MeasuredTransfer> {
+    (tier(), number(), number()).prop_map(|(from, bytes, time_ns)| MeasuredTransfer { from, bytes, time_ns })
 }
 
-fn tier() -> impl Strategy<Value = Tier> {
-    prop::sample::select(&Tier::ALL[..])
+fn tier() -> impl Strategy<Value = StorageTier> {
+    prop::sample::select(&StorageTier::ALL[..])
 }
 
 proptest! {

@@ -15,12 +15,12 @@ const CPU: DeviceId = DeviceId { node: NODE, ordinal: 0 };
 const GPU: DeviceId = DeviceId { node: NODE, ordinal: 1 };
 const FAR_NS: u64 = 1_000_000;
 
-struct Cluster {
+struct Fixture {
     scheduler: Scheduler,
     now_ns: u64,
 }
 
-impl Cluster {
+impl Fixture {
     /// A node with these devices.
     fn with_capacities(capacities: &[u64]) -> Self {
         let mut cluster = Self {
@@ -115,7 +115,7 @@ const NOTHING: [&str; 0] = [];
 
 #[test]
 fn functions_without_models_start_at_once_on_full_devices() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 10)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("b", 10)])), NOTHING);
     assert_eq!(short(&cluster.arrive(3, &[])), ["3@node"]);
@@ -124,7 +124,7 @@ fn functions_without_models_start_at_once_on_full_devices() {
 
 #[test]
 fn holder_of_the_model_is_chosen_and_alternatives_are_listed() {
-    let mut cluster = Cluster::with_capacities(&[10, 10]);
+    let mut cluster = Fixture::with_capacities(&[10, 10]);
     cluster.load(GPU, "a", 4);
     let actions = cluster.arrive(1, &[("a", 4)]);
     let Action::Start { device, why, .. } = &actions[0] else { panic!("{actions:?}") };
@@ -136,7 +136,7 @@ fn holder_of_the_model_is_chosen_and_alternatives_are_listed() {
 
 #[test]
 fn second_device_is_used_when_it_is_ready_sooner() {
-    let mut cluster = Cluster::with_capacities(&[10, 10]);
+    let mut cluster = Fixture::with_capacities(&[10, 10]);
     cluster.load(CPU, "a", 4);
     // A run takes 1,000 ns and a load of `a` takes 4 ns: loading it again is faster than waiting
     // for the slot.
@@ -149,7 +149,7 @@ fn second_device_is_used_when_it_is_ready_sooner() {
 
 #[test]
 fn least_recently_used_models_are_evicted_and_granted_models_are_not() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     for (id, name) in [(1, "a"), (2, "b"), (3, "c")] {
         assert_eq!(short(&cluster.arrive(id, &[(name, 3)])), [format!("{id}@0")]);
         cluster.load(CPU, name, 3);
@@ -166,7 +166,7 @@ fn least_recently_used_models_are_evicted_and_granted_models_are_not() {
 
 #[test]
 fn promised_bytes_count_before_models_are_loaded() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 6)])), ["1@0"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6)])), ["2@0"], "the same promise serves both");
     assert_eq!(short(&cluster.arrive(3, &[("b", 6)])), NOTHING);
@@ -176,7 +176,7 @@ fn promised_bytes_count_before_models_are_loaded() {
 
 #[test]
 fn waiting_invocations_start_in_order_and_report_their_wait() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.now_ns = 5;
     assert_eq!(short(&cluster.arrive(2, &[("b", 5)])), NOTHING);
@@ -190,7 +190,7 @@ fn waiting_invocations_start_in_order_and_report_their_wait() {
 
 #[test]
 fn small_models_overtake_a_large_one_at_most_64_times() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(0, &[("small", 1)]);
     assert_eq!(short(&cluster.arrive(1, &[("large", 10)])), NOTHING);
     let mut passed = 0;
@@ -210,7 +210,7 @@ fn small_models_overtake_a_large_one_at_most_64_times() {
 
 #[test]
 fn full_queue_rejects_with_an_estimate() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     let no_capacity = cluster.arrive(7, &[("a", 11)]);
     assert!(matches!(&no_capacity[..], [Action::Reject { alternatives, .. }] if alternatives.is_empty()));
     cluster.arrive(0, &[("a", 10)]);
@@ -232,7 +232,7 @@ fn full_queue_rejects_with_an_estimate() {
 
 #[test]
 fn models_larger_than_every_device_are_rejected_at_once() {
-    let mut cluster = Cluster::with_capacities(&[10, 8]);
+    let mut cluster = Fixture::with_capacities(&[10, 8]);
     assert_eq!(short(&cluster.arrive(1, &[("a", 11)])), ["1!NoCapacity"]);
     assert_eq!(short(&cluster.arrive(2, &[("a", 6), ("b", 6)])), ["2!NoCapacity"]);
     assert_eq!(short(&cluster.arrive(3, &[("a", u64::MAX), ("b", u64::MAX)])), ["3!NoCapacity"]);
@@ -242,7 +242,7 @@ fn models_larger_than_every_device_are_rejected_at_once() {
 
 #[test]
 fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     let mut actions = Vec::new();
     cluster.scheduler.handle(0, arrival(2, &[("b", 1)], 100), &mut actions);
@@ -260,7 +260,7 @@ fn deadlines_wake_the_scheduler_and_reject_waiting_invocations() {
 
 #[test]
 fn cancellation_releases_waiting_and_running_invocations() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[("b", 10)]);
     cluster.arrive(3, &[("c", 10)]);
@@ -275,7 +275,7 @@ fn cancellation_releases_waiting_and_running_invocations() {
 
 #[test]
 fn node_loss_rejects_its_invocations_and_the_queue_waits_for_the_next_node() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 10)]);
     cluster.arrive(2, &[]);
     cluster.arrive(3, &[("b", 10)]);
@@ -289,7 +289,7 @@ fn node_loss_rejects_its_invocations_and_the_queue_waits_for_the_next_node() {
 
 #[test]
 fn invocations_max_of_one_serializes_a_device() {
-    let mut cluster = Cluster::with_capacities(&[]);
+    let mut cluster = Fixture::with_capacities(&[]);
     let spec = DeviceSpec {
         kind: "gpu".into(),
         platform: Platform::Cpu,
@@ -306,7 +306,7 @@ fn invocations_max_of_one_serializes_a_device() {
 
 #[test]
 fn invalid_events_are_counted_and_ignored() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.now_ns = 100;
     let nowhere = DeviceId { node: NODE, ordinal: u32::MAX };
     cluster.arrive(1, &[("a", 1)]);
@@ -336,7 +336,7 @@ fn invalid_events_are_counted_and_ignored() {
 
 #[test]
 fn model_larger_than_announced_evicts_others() {
-    let mut cluster = Cluster::with_capacities(&[10]);
+    let mut cluster = Fixture::with_capacities(&[10]);
     cluster.arrive(1, &[("a", 1)]);
     cluster.load(CPU, "a", u64::MAX);
     assert_eq!(short(&cluster.arrive(2, &[("b", 1)])), NOTHING, "there is no room beside it");
@@ -357,7 +357,7 @@ fn variant(name: &str) -> ModelDemand {
     ModelDemand { model: model(name), bytes: 10, load_time_ns: None, runs_on: Platforms::ALL, parts }
 }
 
-impl Cluster {
+impl Fixture {
     /// A call that needs this model, which is loaded before the call ends.
     fn call_variant(&mut self, id: u64, name: &str) -> Vec<String> {
         let mut arrival = arrival(id, &[], FAR_NS);
@@ -381,11 +381,11 @@ impl Cluster {
 #[test]
 fn shared_parts_of_variants_take_memory_once() {
     // The backbone and five variants fit.
-    let mut cluster = Cluster::with_capacities(&[14]);
+    let mut cluster = Fixture::with_capacities(&[14]);
     for (id, name) in (0..).zip(["a", "b", "c", "d", "e"]) {
         assert_eq!(cluster.call_variant(id, name), [format!("{id}@0")]);
     }
-    let held_bytes = |cluster: &Cluster| cluster.scheduler.view().devices().next().unwrap().1.held_bytes();
+    let held_bytes = |cluster: &Fixture| cluster.scheduler.view().devices().next().unwrap().1.held_bytes();
     assert_eq!(held_bytes(&cluster), 14);
     // Another variant replaces one variant; the backbone stays.
     let [start] = &cluster.call_variant(5, "f")[..] else { panic!() };
@@ -398,7 +398,7 @@ fn shared_parts_of_variants_take_memory_once() {
 
 #[test]
 fn device_with_a_shared_backbone_is_preferred() {
-    let mut cluster = Cluster::with_capacities(&[20, 20]);
+    let mut cluster = Fixture::with_capacities(&[20, 20]);
     let demand = variant("a");
     let model = demand.model;
     let parts = demand.parts;

@@ -16,7 +16,7 @@ const MS: u64 = 1_000_000;
 
 /// A node with devices of several kinds, and their loaded models. Run times depend on the kind of
 /// device.
-struct Cluster {
+struct Fixture {
     scheduler: Scheduler,
     now_ns: u64,
     next: u64,
@@ -47,7 +47,7 @@ fn only(platform: Platform) -> Platforms {
     Platforms::only(platform)
 }
 
-impl Cluster {
+impl Fixture {
     fn with_devices(policy: PolicyKind, devices: Vec<DeviceSpec>) -> Self {
         let policy = policy.build(&PolicyOptions::default());
         let mut cluster =
@@ -127,7 +127,7 @@ fn every_policy_places_models_on_supported_platforms() {
     for policy in PolicyKind::ALL {
         for devices in [vec![cpu(), gpu()], vec![gpu(), cpu()]] {
             let gpu_at = u32::from(devices[0] == cpu());
-            let mut cluster = Cluster::with_devices(policy, devices);
+            let mut cluster = Fixture::with_devices(policy, devices);
             let (first, actions) = cluster.arrive(&[("g", only(Platform::Cuda))]);
             assert_eq!(started(&actions, first), Some(gpu_at), "{policy:?}");
             let (second, actions) = cluster.arrive(&[("c", only(Platform::Cpu))]);
@@ -138,7 +138,7 @@ fn every_policy_places_models_on_supported_platforms() {
 
 #[test]
 fn models_without_a_supported_device_are_rejected_at_once() {
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![cpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![cpu()]);
     for models in [
         &[("g", only(Platform::Cuda))][..],
         &[("n", Platforms::NONE)],
@@ -154,11 +154,11 @@ fn models_without_a_supported_device_are_rejected_at_once() {
 /// models still use the accelerator.
 #[test]
 fn cpu_only_model_does_not_keep_a_call_off_the_accelerator() {
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
     let models = [("both", Platforms::ALL), ("cpu", only(Platform::Cpu))];
     let (invocation, actions) = cluster.arrive(&models);
     assert_eq!(started(&actions, invocation), Some(1));
-    let held = |cluster: &Cluster, ordinal| {
+    let held = |cluster: &Fixture, ordinal| {
         let view = cluster.scheduler.view();
         view.device(view.device_key(device(ordinal)).unwrap()).unwrap().held_bytes()
     };
@@ -166,7 +166,7 @@ fn cpu_only_model_does_not_keep_a_call_off_the_accelerator() {
     cluster.tell(Event::Finished { invocation, used: None });
     assert_eq!(held(&cluster, 1), 0);
     // An accelerator on a node without a CPU cannot serve the two models.
-    let mut alone = Cluster::with_devices(PolicyKind::default(), vec![gpu()]);
+    let mut alone = Fixture::with_devices(PolicyKind::default(), vec![gpu()]);
     let (_, actions) = alone.arrive(&models);
     assert!(matches!(&actions[..], [Action::Reject { why: Rejection::NoCapacity, .. }]), "{actions:?}");
 }
@@ -174,11 +174,11 @@ fn cpu_only_model_does_not_keep_a_call_off_the_accelerator() {
 #[test]
 fn every_kind_of_device_is_tried_and_the_fastest_is_kept() {
     let kinds = vec![cpu(), spec("fast", Platform::Cuda), spec("slow", Platform::Cuda)];
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), kinds);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), kinds);
     let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[80, 5, 30])).collect();
     assert_eq!(ran[10..], [1; 10], "{ran:?}");
     // A CPU that is faster than any accelerator is found, too.
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
     let ran: Vec<_> = (0..20).map(|_| cluster.run("m", &[1, 400])).collect();
     assert_eq!(ran[10..], [0; 10], "{ran:?}");
 }
@@ -190,7 +190,7 @@ fn two_models_do_not_evict_each_other_from_the_faster_device() {
     for times_ms in [[3, 4], [4, 3], [30, 40], [5, 500]] {
         let room_for_one = |kind| DeviceSpec { capacity_bytes: 5, ..spec(kind, Platform::Cuda) };
         let mut cluster =
-            Cluster::with_devices(PolicyKind::default(), vec![room_for_one("one"), room_for_one("other")]);
+            Fixture::with_devices(PolicyKind::default(), vec![room_for_one("one"), room_for_one("other")]);
         let mut call = |name| {
             let (invocation, actions) = cluster.arrive(&[(name, Platforms::ALL)]);
             let Some(Action::Start { device: Some(on), evict, .. }) = actions.first().cloned() else {
@@ -214,7 +214,7 @@ fn two_models_do_not_evict_each_other_from_the_faster_device() {
 
 #[test]
 fn slower_device_is_used_while_the_fastest_is_busy() {
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
     cluster.tell(Event::DeviceDown { device: device(1) });
     cluster.run("m", &[30, 20]);
     cluster.tell(Event::DeviceUp { device: device(1) });
@@ -234,7 +234,7 @@ fn slower_device_is_used_while_the_fastest_is_busy() {
 #[test]
 fn down_devices_get_no_placements_and_their_queue_moves() {
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::with_devices(policy, vec![gpu(), gpu()]);
+        let mut cluster = Fixture::with_devices(policy, vec![gpu(), gpu()]);
         cluster.tell(Event::DeviceDown { device: device(0) });
         let (first, actions) = cluster.arrive(&[("a", only(Platform::Cuda))]);
         assert_eq!(started(&actions, first), Some(1), "{policy:?}");
@@ -250,9 +250,9 @@ fn down_devices_get_no_placements_and_their_queue_moves() {
 #[test]
 fn smaller_device_evicts_more_and_rejects_models_that_no_longer_fit() {
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::with_devices(policy, vec![gpu()]);
+        let mut cluster = Fixture::with_devices(policy, vec![gpu()]);
         let bytes = 4;
-        let call = |cluster: &mut Cluster, name| {
+        let call = |cluster: &mut Fixture, name| {
             let (invocation, actions) = cluster.arrive(&[(name, only(Platform::Cuda))]);
             let evicted = actions.iter().find_map(|action| match action {
                 Action::Start { evict, .. } => Some(evict.len()),
@@ -285,7 +285,7 @@ fn smaller_device_evicts_more_and_rejects_models_that_no_longer_fit() {
 
 #[test]
 fn waiting_for_a_lost_device_does_not_block_other_invocations() {
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![cpu(), gpu()]);
     cluster.tell(Event::DeviceDown { device: device(1) });
     let (lost, actions) = cluster.arrive(&[("g", only(Platform::Cuda))]);
     assert_eq!(actions, []);
@@ -301,7 +301,7 @@ fn waiting_for_a_lost_device_does_not_block_other_invocations() {
 #[test]
 fn admitted_invocations_of_a_lost_device_start_on_another() {
     for lost in [0, 1] {
-        let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![gpu(), gpu()]);
+        let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![gpu(), gpu()]);
         let model = [("a", only(Platform::Cuda))];
         let slo = Slo { due_at_ns: 1_000 * MS, cost_max: Cost::MAX };
         let mut running = Vec::new();
@@ -347,7 +347,7 @@ proptest! {
         steps in prop::collection::vec((0_u8..4, 0_u32..3, prop::collection::vec((0_u8..4, 1_u8..8), 1..3)), 1..60),
     ) {
         let specs = [cpu(), gpu(), spec("made-up", Platform::Fake)];
-        let mut cluster = Cluster::with_devices(policy, specs.to_vec());
+        let mut cluster = Fixture::with_devices(policy, specs.to_vec());
         let mut down = [false; 3];
         let mut asked = Vec::new();
         let mut running = Vec::new();
@@ -397,7 +397,7 @@ proptest! {
 /// together, so the time beyond the load is no estimate of the run time.
 #[test]
 fn cold_gpu_runs_do_not_count_as_warm_run_times() {
-    let mut cluster = Cluster::with_devices(PolicyKind::default(), vec![gpu()]);
+    let mut cluster = Fixture::with_devices(PolicyKind::default(), vec![gpu()]);
     let mut run = |time_ms: u64| {
         let (invocation, actions) = cluster.arrive(&[("m", Platforms::ALL)]);
         let Some(Action::Start { why, .. }) = actions.first() else { panic!("{actions:?}") };

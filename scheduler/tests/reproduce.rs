@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use weir_scheduler::sim::{Cluster, Metrics, Preset, measure};
+use weir_scheduler::sim::{Preset, SimulatedCluster, SimulationMetrics, measure};
 use weir_scheduler::{PolicyKind, PolicyOptions};
 
 /// Tuning used other seeds.
@@ -14,10 +14,10 @@ const WAIT_MAX_S: f64 = 15.0;
 
 fn check(preset: Preset, lower: f64) {
     let measure = |policy, seeds: &[u64]| {
-        measure(preset, 35, &Cluster::default(), policy, &PolicyOptions::default(), seeds).unwrap()
+        measure(preset, 35, &SimulatedCluster::default(), policy, &PolicyOptions::default(), seeds).unwrap()
     };
     let by_seed = SEEDS.map(|seed| measure(PolicyKind::FinishFirst, &[seed]));
-    let own = Metrics::mean(&by_seed);
+    let own = SimulationMetrics::mean(&by_seed);
     let o3 = measure(PolicyKind::LalbO3, &SEEDS);
     let means = (own.avg, o3.avg);
     assert!(own.avg <= (1.0 - lower) * o3.avg, "mean latency {means:?}");

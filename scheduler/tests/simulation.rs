@@ -7,12 +7,12 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::HashMap;
 use weir_scheduler::sim::{
-    Arrivals, Batching, Cluster, Kind, Losses, Metrics, Popularity, Preset, Recipe, SloLatency, SloRule,
-    Workload, run,
+    Arrivals, Losses, Popularity, Preset, Recipe, SimulatedBatching, SimulatedCluster, SimulatedKind,
+    SimulationMetrics, SloLatency, SloRule, Workload, run,
 };
 use weir_scheduler::{
-    BusyChoice, Choice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, Settings, SloSettings,
-    TenantLimits, VictimKind,
+    BusyChoice, DeviceRule, ExclusiveOptions, PlacementPreference, PolicyKind, PolicyOptions, Settings,
+    SloSettings, TenantLimits, VictimKind,
 };
 use weir_types::Cost;
 
@@ -65,7 +65,8 @@ fn slo(rng: &mut Pcg64) -> SloRule {
 fn slo_settings(rng: &mut Pcg64) -> SloSettings {
     SloSettings {
         admission: rng.random_range(0..4) > 0,
-        choice: [Choice::Cheapest, Choice::Fastest, Choice::Random][rng.random_range(0..3)],
+        choice: [PlacementPreference::Cheapest, PlacementPreference::Fastest, PlacementPreference::Random]
+            [rng.random_range(0..3)],
         sample_len: rng.random_range(1..20),
         margin: [0.0, 0.1][rng.random_range(0..2)],
         prices: [
@@ -76,7 +77,7 @@ fn slo_settings(rng: &mut Pcg64) -> SloSettings {
     }
 }
 
-fn cluster(rng: &mut Pcg64) -> Cluster {
+fn cluster(rng: &mut Pcg64) -> SimulatedCluster {
     let limits = TenantLimits {
         weight: rng.random_range(1..4),
         running_max: [u32::MAX, 1, 3][rng.random_range(0..3)],
@@ -84,12 +85,12 @@ fn cluster(rng: &mut Pcg64) -> Cluster {
         resident_bytes_max: [u64::MAX, u64::MAX, 8_000_000_000][rng.random_range(0..3)],
     };
     let queue_len_max = [usize::MAX, 5][rng.random_range(0..2)];
-    Cluster {
+    SimulatedCluster {
         nodes: rng.random_range(1..4),
-        kinds: if rng.random() { Kind::MIXED.to_vec() } else { Vec::new() },
+        kinds: if rng.random() { SimulatedKind::MIXED.to_vec() } else { Vec::new() },
         losses: if rng.random() { Some(losses(rng)) } else { None },
         slots: rng.random_range(1..4),
-        batching: Batching { batch_max: rng.random_range(1..4), marginal: 0.5 },
+        batching: SimulatedBatching { batch_max: rng.random_range(1..4), marginal: 0.5 },
         tells_costs: rng.random(),
         deadline_ns: [None, Some(20_000_000_000)][rng.random_range(0..2)],
         slo: if rng.random() { Some(slo(rng)) } else { None },
@@ -102,7 +103,7 @@ fn cluster(rng: &mut Pcg64) -> Cluster {
             slo: slo_settings(rng),
             ..Settings::default()
         },
-        ..Cluster::default()
+        ..SimulatedCluster::default()
     }
 }
 
@@ -180,7 +181,7 @@ fn admitted_requests_meet_their_slo() {
         let settings = SloSettings { admission: true, ..slo_settings(&mut rng) };
         let settings = Settings { slo: settings, ..Settings::default() };
         let nodes = rng.random_range(1..4);
-        let cluster = Cluster { nodes, slo: Some(slo), settings, ..Cluster::default() };
+        let cluster = SimulatedCluster { nodes, slo: Some(slo), settings, ..SimulatedCluster::default() };
         let policy = PolicyKind::ALL[rng.random_range(0..PolicyKind::ALL.len())];
         let schedule = run(&recipe.make(seed).unwrap(), &cluster, policy.build(&options(&mut rng, seed)));
         let schedule = schedule.unwrap_or_else(|violation| {
@@ -203,7 +204,7 @@ fn admission_allows_loads_that_are_worth_it() {
         let workload = Recipe { per_minute, minutes: 4, ..Preset::Overload.recipe(35) }.make(1).unwrap();
         let settings = SloSettings { admission, margin: 0.0, ..SloSettings::default() };
         let settings = Settings { slo: settings, ..Settings::default() };
-        let cluster = Cluster { slo: Some(slo), settings, ..Cluster::default() };
+        let cluster = SimulatedCluster { slo: Some(slo), settings, ..SimulatedCluster::default() };
         let schedule = run(&workload, &cluster, policy.build(&PolicyOptions::default())).unwrap();
         let served: HashMap<u32, u32> = workload.requests().iter().zip(&schedule.placed).fold(
             HashMap::new(),
@@ -233,12 +234,15 @@ fn lost_node_rejects_exactly_its_running_requests() {
     for policy in PolicyKind::ALL {
         let options = PolicyOptions::default();
         let workload = recipe.make(5).unwrap();
-        let whole = Cluster { nodes: 4, ..Cluster::default() };
-        let played = |cluster: &Cluster| {
-            Metrics::from_schedule(&workload, &run(&workload, cluster, policy.build(&options)).unwrap())
+        let whole = SimulatedCluster { nodes: 4, ..SimulatedCluster::default() };
+        let played = |cluster: &SimulatedCluster| {
+            SimulationMetrics::from_schedule(
+                &workload,
+                &run(&workload, cluster, policy.build(&options)).unwrap(),
+            )
         };
         assert_eq!(played(&whole).rejected, 0.0);
-        let faulty = played(&Cluster { losses: Some(losses), ..whole.clone() });
+        let faulty = played(&SimulatedCluster { losses: Some(losses), ..whole.clone() });
         // About five outages of three devices that run one request each.
         let lost = (faulty.rejected * workload.requests().len() as f64).round();
         assert!((1.0..=18.0).contains(&lost), "{policy} lost {lost}");
@@ -260,10 +264,16 @@ fn dumped_workload_reads_back_with_its_schedule() {
     };
     let workload = workload.make(7).unwrap().with_device_shares([0.5, 0.05]).unwrap();
     let schedule =
-        run(&workload, &Cluster::default(), PolicyKind::default().build(&PolicyOptions::default())).unwrap();
+        run(&workload, &SimulatedCluster::default(), PolicyKind::default().build(&PolicyOptions::default()))
+            .unwrap();
     let mut json = Vec::new();
     workload
-        .to_json("finish-first", &schedule, &Metrics::from_schedule(&workload, &schedule), &mut json)
+        .to_json(
+            "finish-first",
+            &schedule,
+            &SimulationMetrics::from_schedule(&workload, &schedule),
+            &mut json,
+        )
         .unwrap();
     let (again, placed) = Workload::from_json(&json).unwrap();
     assert_eq!((again.devices(), again.capacity_bytes()), (workload.devices(), workload.capacity_bytes()));
@@ -315,7 +325,8 @@ fn empty_workload_runs() {
     let json = br#"{"models":[[100,1,1]],"requests":[],"capacity":500}"#;
     let (workload, _) = Workload::from_json(json).unwrap();
     for policy in PolicyKind::ALL {
-        let schedule = run(&workload, &Cluster::default(), policy.build(&PolicyOptions::default())).unwrap();
-        assert_eq!(Metrics::from_schedule(&workload, &schedule), Metrics::default());
+        let schedule =
+            run(&workload, &SimulatedCluster::default(), policy.build(&PolicyOptions::default())).unwrap();
+        assert_eq!(SimulationMetrics::from_schedule(&workload, &schedule), SimulationMetrics::default());
     }
 }

@@ -17,7 +17,7 @@ const LOAD_NS: u64 = 2_000_000_000;
 
 /// Devices that run one invocation at a time, loads of known duration, and counts of starts by
 /// tenant.
-struct Cluster {
+struct Fixture {
     scheduler: Scheduler,
     now_ns: u64,
     next: u64,
@@ -31,7 +31,7 @@ struct Cluster {
     loads: u64,
 }
 
-impl Cluster {
+impl Fixture {
     fn new(policy: PolicyKind, devices: usize, limits: &[(&str, TenantLimits)]) -> Self {
         let tenants = limits.iter().map(|(name, limits)| (tenant(name), limits.clone())).collect();
         let settings = Settings { tenants, queue_len_max: usize::MAX, ..Settings::default() };
@@ -136,7 +136,7 @@ fn tenant(name: &str) -> TenantId {
 #[test]
 fn flood_with_high_locality_does_not_starve_other_tenants() {
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 4, &[]);
+        let mut cluster = Fixture::new(policy, 4, &[]);
         (0..400).for_each(|_| cluster.arrive("flood", 0));
         cluster.run_until(20 * RUN_NS);
         let before = cluster.starts("flood");
@@ -153,7 +153,7 @@ fn device_time_is_shared_by_weight_while_both_tenants_wait() {
     let heavy = TenantLimits { weight: 3, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
         // Both models fit in memory.
-        let mut cluster = Cluster::new(policy, 4, &[("heavy", heavy.clone())]);
+        let mut cluster = Fixture::new(policy, 4, &[("heavy", heavy.clone())]);
         for _ in 0..600 {
             cluster.arrive("heavy", 0);
             cluster.arrive("light", 0);
@@ -170,7 +170,7 @@ fn device_time_is_shared_by_weight_while_both_tenants_wait() {
 fn running_max_limits_concurrent_invocations() {
     let few = TenantLimits { running_max: 2, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 4, &[("few", few.clone())]);
+        let mut cluster = Fixture::new(policy, 4, &[("few", few.clone())]);
         (0..20).for_each(|id| cluster.arrive("few", id % 3));
         cluster.run_until(1_000 * RUN_NS);
         assert_eq!((cluster.starts("few"), cluster.running_max["few"]), (20, 2), "{policy}");
@@ -181,7 +181,7 @@ fn running_max_limits_concurrent_invocations() {
 fn device_share_max_caps_device_time_and_wakes_waiting_tenants() {
     let slow = TenantLimits { device_share_max: 0.1, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 2, &[("slow", slow.clone())]);
+        let mut cluster = Fixture::new(policy, 2, &[("slow", slow.clone())]);
         (0..200).for_each(|_| cluster.arrive("slow", 0));
         // Woken every second, in place of the driver's wake-ups.
         (1..=200).for_each(|second| cluster.run_until(second * RUN_NS));
@@ -196,7 +196,7 @@ fn device_share_max_caps_device_time_and_wakes_waiting_tenants() {
 fn resident_bytes_max_limits_a_tenants_models() {
     let small = TenantLimits { resident_bytes_max: 5, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 1, &[("small", small.clone())]);
+        let mut cluster = Fixture::new(policy, 1, &[("small", small.clone())]);
         for id in 0..6 {
             cluster.arrive("small", id % 2);
             let bytes = cluster.scheduler.view().tenants().resident_bytes(&tenant("small"));
@@ -213,7 +213,7 @@ fn resident_bytes_max_limits_a_tenants_models() {
 fn shared_parts_count_once_against_the_memory_limit() {
     let small = TenantLimits { resident_bytes_max: 7, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 1, &[("small", small.clone())]);
+        let mut cluster = Fixture::new(policy, 1, &[("small", small.clone())]);
         cluster.parts = vec![Part { id: PartId(1), bytes: 4 }];
         for id in 0..12 {
             cluster.arrive("small", id % 3);
@@ -234,7 +234,7 @@ fn shared_parts_count_once_against_the_memory_limit() {
 fn capped_call_without_models_starts_when_another_ends() {
     let capped = TenantLimits { running_max: 1, ..TenantLimits::default() };
     for policy in PolicyKind::ALL {
-        let mut cluster = Cluster::new(policy, 1, &[("acme", capped.clone())]);
+        let mut cluster = Fixture::new(policy, 1, &[("acme", capped.clone())]);
         let mut tell = |event| {
             let mut actions = Vec::new();
             cluster.scheduler.handle(0, event, &mut actions);

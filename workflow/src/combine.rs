@@ -1,6 +1,6 @@
 //! Combines several tensors into one, for ensembles and cascades without a function of the author.
 
-use crate::value::View;
+use crate::value::TensorView;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use weir_types::{ElementType, Shape};
@@ -28,7 +28,7 @@ pub enum Combiner {
 #[derive(Debug, Clone)]
 pub struct Combination<'a> {
     combiner: Combiner,
-    tensors: Vec<View<'a>>,
+    tensors: Vec<TensorView<'a>>,
     /// The type of the result's elements.
     pub datatype: ElementType,
     /// The result's shape.
@@ -76,11 +76,11 @@ impl fmt::Display for Combiner {
 
 impl<'a> Combination<'a> {
     /// Checks that the tensors are compatible. An error describes the mismatch.
-    pub fn new(combiner: Combiner, tensors: Vec<View<'a>>) -> Result<Self, String> {
+    pub fn new(combiner: Combiner, tensors: Vec<TensorView<'a>>) -> Result<Self, String> {
         let first = *tensors.first().ok_or("no tensor to combine")?;
         let datatype = first.datatype;
         let mut shape = first.shape.clone();
-        let differs = |other: &View<'_>| {
+        let differs = |other: &TensorView<'_>| {
             format!("{}{} and {}{} do not fit", datatype, first.shape, other.datatype, other.shape)
         };
         if combiner.computes() && !is_float(datatype) {
@@ -92,7 +92,7 @@ impl<'a> Combination<'a> {
         match combiner {
             Combiner::First => {}
             Combiner::Mean | Combiner::Vote | Combiner::Best => {
-                let is_other = |other: &&View<'_>| other.datatype != datatype || *other.shape != shape;
+                let is_other = |other: &&TensorView<'_>| other.datatype != datatype || *other.shape != shape;
                 if let Some(other) = tensors.iter().find(is_other) {
                     return Err(differs(other));
                 }
@@ -162,7 +162,7 @@ impl<'a> Combination<'a> {
     fn best<T: Float<SIZE>, const SIZE: usize>(&self, out: &mut [u8]) {
         let row_len = self.row_len();
         for (row, places) in out.chunks_mut(row_len * SIZE).enumerate() {
-            let mut best: Option<(f64, &View<'_>)> = None;
+            let mut best: Option<(f64, &TensorView<'_>)> = None;
             for tensor in &self.tensors {
                 let sure = largest::<T, SIZE>(tensor, row * row_len, row_len)
                     .map_or(f64::NEG_INFINITY, |(_, sure)| sure);
@@ -182,7 +182,7 @@ impl<'a> Combination<'a> {
     }
 }
 
-fn copy<'a>(tensors: impl Iterator<Item = &'a View<'a>>, out: &mut [u8]) {
+fn copy<'a>(tensors: impl Iterator<Item = &'a TensorView<'a>>, out: &mut [u8]) {
     let mut at = 0;
     for tensor in tensors {
         let end = at + tensor.data.len();
@@ -196,7 +196,7 @@ fn copy<'a>(tensors: impl Iterator<Item = &'a View<'a>>, out: &mut [u8]) {
 /// The index and value of the first largest among `len` elements starting at `from`; `None` if all
 /// are NaN.
 fn largest<T: Float<SIZE>, const SIZE: usize>(
-    tensor: &View<'_>,
+    tensor: &TensorView<'_>,
     from: usize,
     len: usize,
 ) -> Option<(usize, f64)> {
@@ -211,7 +211,7 @@ fn largest<T: Float<SIZE>, const SIZE: usize>(
     found
 }
 
-fn element<T: Float<SIZE>, const SIZE: usize>(tensor: &View<'_>, at: usize) -> Option<f64> {
+fn element<T: Float<SIZE>, const SIZE: usize>(tensor: &TensorView<'_>, at: usize) -> Option<f64> {
     tensor.data.as_chunks::<SIZE>().0.get(at).map(|bytes| T::value(*bytes))
 }
 
@@ -257,7 +257,7 @@ mod tests {
         let (shape, data) =
             (Shape::new(shape).unwrap(), tensors.iter().map(|values| fp32(values)).collect::<Vec<_>>());
         let views =
-            data.iter().map(|data| View { datatype: ElementType::Fp32, shape: &shape, data }).collect();
+            data.iter().map(|data| TensorView { datatype: ElementType::Fp32, shape: &shape, data }).collect();
         let combination = Combination::new(combiner, views).unwrap();
         let mut out = vec![0xAA; combination.bytes];
         combination.write(&mut out);
@@ -288,13 +288,13 @@ mod tests {
         let two = Shape::new(&[2]).unwrap();
         let three = Shape::new(&[3]).unwrap();
         let scalar = Shape::default();
-        let view = |datatype, shape, data| View { datatype, shape, data };
+        let view = |datatype, shape, data| TensorView { datatype, shape, data };
         let floats = view(ElementType::Fp32, &two, &[0; 8][..]);
         let ints = view(ElementType::Int32, &two, &[0; 8]);
         let longer = view(ElementType::Fp32, &three, &[0; 12]);
         let one = view(ElementType::Fp32, &scalar, &[0; 4]);
         let wide = Shape::new(&[2, 1]).unwrap();
-        let why = |combiner, tensors: &[View<'_>]| {
+        let why = |combiner, tensors: &[TensorView<'_>]| {
             Combination::new(combiner, tensors.to_vec()).map(drop).unwrap_err()
         };
         assert!(why(Combiner::Mean, &[]).contains("no tensor"));

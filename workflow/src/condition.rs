@@ -1,7 +1,7 @@
 //! Conditions of steps, such as `max(step.output) < 0.8`.
 
-use crate::document::Source;
-use crate::value::View;
+use crate::document::TensorSource;
+use crate::value::TensorView;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub enum Condition {
         /// The measure of the tensor.
         measure: Measure,
         /// The tensor.
-        source: Source,
+        source: TensorSource,
         /// The comparison.
         comparison: Comparison,
         /// The number to compare with.
@@ -74,7 +74,7 @@ const COMPARISONS: [(&str, Comparison); 6] = [
 impl Measure {
     /// Computes the measure. NaN counts as smaller than every other number. An error describes the
     /// problem with the tensor.
-    pub fn evaluate(self, tensor: View<'_>) -> Result<f64, String> {
+    pub fn evaluate(self, tensor: TensorView<'_>) -> Result<f64, String> {
         if tensor.len() > CONDITION_ELEMENTS_MAX {
             let len = tensor.len();
             return Err(format!("it has {len} elements, and a condition looks at {CONDITION_ELEMENTS_MAX}"));
@@ -191,7 +191,7 @@ mod tests {
     fn measure(measure: Measure, shape: &[u32], values: &[f32]) -> Result<f64, String> {
         let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let shape = Shape::new(shape).unwrap();
-        measure.evaluate(View { datatype: ElementType::Fp32, shape: &shape, data: &data })
+        measure.evaluate(TensorView { datatype: ElementType::Fp32, shape: &shape, data: &data })
     }
 
     #[test]
@@ -204,7 +204,8 @@ mod tests {
         assert_eq!(measure(Measure::Confidence, &[], &[2.0]), Ok(2.0));
         assert!(measure(Measure::Element, &[2], &[1.0, 2.0]).unwrap_err().contains("has 2 elements"));
         assert!(measure(Measure::Max, &[0], &[]).unwrap_err().contains("no elements"));
-        let strings = View { datatype: ElementType::Bytes, shape: &Shape::new(&[1]).unwrap(), data: &[0; 4] };
+        let strings =
+            TensorView { datatype: ElementType::Bytes, shape: &Shape::new(&[1]).unwrap(), data: &[0; 4] };
         assert!(Measure::Max.evaluate(strings).unwrap_err().contains("no numbers"));
         let many = vec![0.0; CONDITION_ELEMENTS_MAX as usize + 1];
         assert!(measure(Measure::Max, &[many.len() as u32], &many).is_err());

@@ -3,7 +3,7 @@
 
 use crate::combine::Combiner;
 use crate::condition::Condition;
-use crate::tensor_type::TensorType;
+use crate::tensor_type::TensorSpec;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -37,11 +37,11 @@ pub struct Document {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost_slo: Option<Cost>,
     /// The workflow's inputs.
-    pub inputs: Table<TensorType>,
+    pub inputs: NamedTable<TensorSpec>,
     /// The workflow's steps, by name. Their order follows from the tensors that they read.
-    pub steps: Table<Step>,
+    pub steps: NamedTable<Step>,
     /// The workflow's outputs, and the source of each.
-    pub outputs: Table<Source>,
+    pub outputs: NamedTable<TensorSource>,
 }
 
 /// A step. Exactly one of `run`, `combine` and `split` defines its action.
@@ -53,20 +53,20 @@ pub struct Step {
     pub run: Option<ModelRef>,
     /// For `run`: the source of each input.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
-    pub inputs: Table<Source>,
+    pub inputs: NamedTable<TensorSource>,
     /// For `run`: the types of the outputs. Required for a tensor function; for a model, the types
     /// may be more specific than the model's.
     #[serde(default, skip_serializing_if = "Table::is_empty")]
-    pub outputs: Table<TensorType>,
+    pub outputs: NamedTable<TensorSpec>,
     /// How to combine the tensors listed in `of` into one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub combine: Option<Combiner>,
     /// For `combine`: the tensors to combine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub of: Vec<Source>,
+    pub of: Vec<TensorSource>,
     /// The tensor to split along its first dimension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub split: Option<Source>,
+    pub split: Option<TensorSource>,
     /// For `split`: the number of parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<u32>,
@@ -86,7 +86,7 @@ pub struct Step {
 /// one output.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Source {
+pub struct TensorSource {
     /// The name of the step or of the workflow's input.
     pub of: String,
     /// The step's output.
@@ -96,7 +96,7 @@ pub struct Source {
 /// Entries with unique names: a table with a repeated name is rejected, in JSON as in TOML.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct Table<T>(BTreeMap<String, T>);
+pub struct NamedTable<T>(BTreeMap<String, T>);
 
 /// Why bytes are not a document.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,14 +128,14 @@ impl Document {
     }
 }
 
-impl Source {
+impl TensorSource {
     /// An output of a step.
     pub(crate) fn new(step: &str, output: &str) -> Self {
         Self { of: step.to_owned(), output: Some(output.to_owned()) }
     }
 }
 
-impl FromStr for Source {
+impl FromStr for TensorSource {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let (of, output) = match text.split_once('.') {
@@ -149,27 +149,27 @@ impl FromStr for Source {
     }
 }
 
-impl TryFrom<String> for Source {
+impl TryFrom<String> for TensorSource {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
 
-impl From<Source> for String {
-    fn from(source: Source) -> Self {
+impl From<TensorSource> for String {
+    fn from(source: TensorSource) -> Self {
         source.to_string()
     }
 }
 
-impl fmt::Display for Source {
+impl fmt::Display for TensorSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.of)?;
         self.output.as_ref().map_or(Ok(()), |output| write!(f, ".{output}"))
     }
 }
 
-impl<T> Table<T> {
+impl<T> NamedTable<T> {
     /// Whether the table has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -194,19 +194,19 @@ impl<T> Table<T> {
     }
 }
 
-impl<T> Default for Table<T> {
+impl<T> Default for NamedTable<T> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<T> FromIterator<(String, T)> for Table<T> {
+impl<T> FromIterator<(String, T)> for NamedTable<T> {
     fn from_iter<I: IntoIterator<Item = (String, T)>>(entries: I) -> Self {
         Self(entries.into_iter().collect())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for NamedTable<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(Entries(PhantomData))
     }
@@ -215,13 +215,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
 struct Entries<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-    type Value = Table<T>;
+    type Value = NamedTable<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a table")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Table<T>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NamedTable<T>, A::Error> {
         let mut entries = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
             if entries.contains_key(&name) {
@@ -230,7 +230,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
             let value = map.next_value()?;
             entries.insert(name, value);
         }
-        Ok(Table(entries))
+        Ok(NamedTable(entries))
     }
 }
 

@@ -1,14 +1,14 @@
 //! Errors of workflows that parse: each names the step and the edge concerned.
 
 use crate::condition::CONDITION_ELEMENTS_MAX;
-use crate::document::{NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, Source};
+use crate::document::{NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, TensorSource};
 use crate::plan::{CASES_MAX, DEPTH_MAX, RUNS_MAX};
 use crate::split::PARTS_MAX;
 use std::fmt;
 
 /// Where a workflow reads a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum TensorUse {
     /// An input of a `run` step.
     Input {
         /// The step.
@@ -115,9 +115,9 @@ pub enum PlanError {
     #[error("{place}: there is no {source_text}; there are {have}")]
     NoSource {
         /// The place that reads the source.
-        place: Box<Place>,
+        place: Box<TensorUse>,
         /// The source.
-        source_text: Source,
+        source_text: TensorSource,
         /// The existing sources.
         have: String,
     },
@@ -125,7 +125,7 @@ pub enum PlanError {
     #[error("{place}: step {step} has several outputs, say which: {have}")]
     SeveralOutputs {
         /// The place that reads the step.
-        place: Box<Place>,
+        place: Box<TensorUse>,
         /// The step.
         step: String,
         /// Its outputs.
@@ -160,9 +160,9 @@ pub enum PlanError {
     #[error("{place}: {source_text} is listed before")]
     ListedTwice {
         /// The place of the second occurrence.
-        place: Box<Place>,
+        place: Box<TensorUse>,
         /// The tensor.
-        source_text: Source,
+        source_text: TensorSource,
     },
     /// Steps depend on each other.
     #[error("the steps wait for each other: {}", .0.join(" reads "))]
@@ -171,11 +171,11 @@ pub enum PlanError {
     #[error("{place}: {takes} is taken, and {source_text} is {is}")]
     DoesNotFit {
         /// The place that reads the tensor.
-        place: Box<Place>,
+        place: Box<TensorUse>,
         /// The required type.
         takes: String,
         /// The source.
-        source_text: Source,
+        source_text: TensorSource,
         /// The source's type.
         is: String,
     },
@@ -226,7 +226,7 @@ pub enum PlanError {
         /// The output.
         output: String,
         /// Its source.
-        source_text: Source,
+        source_text: TensorSource,
         /// A case in which the output is absent.
         case: String,
     },
@@ -256,7 +256,7 @@ pub(crate) fn too_long() -> String {
     format!("names have at most {NAME_LEN_MAX} bytes")
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TensorUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Input { step, input } => write!(f, "step {step}, input {input}"),

@@ -66,31 +66,33 @@
 
 mod document;
 pub use document::{
-    DOCUMENT_BYTES_MAX, Document, DocumentError, NAME_LEN_MAX, PORTS_MAX, STEPS_MAX, Source, Step, Table,
+    DOCUMENT_BYTES_MAX, Document, DocumentError, NAME_LEN_MAX, NamedTable, PORTS_MAX, STEPS_MAX, Step,
+    TensorSource,
 };
 
 mod tensor_type;
-pub use tensor_type::{Dimension, TensorType};
+pub use tensor_type::{DimensionSpec, TensorSpec};
 
 mod condition;
 pub use condition::{CONDITION_ELEMENTS_MAX, Comparison, Condition, Measure};
 
 mod error;
-pub use error::{Place, PlanError, RunError};
+pub use error::{PlanError, RunError, TensorUse};
 
 mod plan;
 pub use plan::{
-    Action, CASES_MAX, Catalog, DEPTH_MAX, Pinned, Plan, PlannedStep, RUNS_MAX, RunEstimate, TargetKind,
+    CASES_MAX, DEPTH_MAX, Pinned, Plan, PlannedStep, RUNS_MAX, RunEstimate, StepAction, TargetKind,
+    TargetResolver,
 };
 
 mod value;
-pub use value::{Value, View};
+pub use value::{TensorHandle, TensorView};
 
 mod run;
-pub use run::{Begin, Run};
+pub use run::{ReadyStep, Run};
 
 mod combine;
 pub use combine::{Combination, Combiner};
 
 mod split;
-pub use split::{PARTS_MAX, Part, split};
+pub use split::{PARTS_MAX, TensorPart, split};

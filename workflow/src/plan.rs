@@ -62,7 +62,7 @@ pub enum TargetKind {
 /// Resolves the target of a step by the step's name, or reports why it cannot. Returns `None` if
 /// the target is unknown, for example without a node; parts that depend on such a target are not
 /// checked.
-pub type Catalog<'a> = dyn Fn(&str, &ModelRef) -> Result<Option<Pinned>, String> + 'a;
+pub type TargetResolver<'a> = dyn Fn(&str, &ModelRef) -> Result<Option<Pinned>, String> + 'a;
 
 /// A workflow that can be run.
 #[derive(Debug, Clone)]
@@ -73,7 +73,7 @@ pub struct Plan {
     /// Topologically sorted: each step comes after the steps that it reads from.
     pub(crate) steps: Vec<PlannedStep>,
     pub(crate) conditions: Vec<PlannedCondition>,
-    pub(crate) outputs: Vec<(String, ValueId)>,
+    pub(crate) outputs: Vec<(String, ValueIndex)>,
     pub(crate) sizes: usize,
     /// Whether each step runs in every case.
     pub(crate) sure: Vec<bool>,
@@ -85,7 +85,7 @@ pub struct Plan {
 }
 
 /// The index of a value.
-pub(crate) type ValueId = usize;
+pub(crate) type ValueIndex = usize;
 
 /// A value: an input of the workflow or an output of a step.
 #[derive(Debug, Clone)]
@@ -104,17 +104,17 @@ pub struct PlannedStep {
     /// The step's name.
     pub name: String,
     /// The step's action.
-    pub action: Action,
+    pub action: StepAction,
     /// Whether a second copy starts if the first takes unusually long.
     pub is_hedged: bool,
-    pub(crate) inputs: Vec<(String, ValueId)>,
+    pub(crate) inputs: Vec<(String, ValueIndex)>,
     pub(crate) guard: Option<Guard>,
-    pub(crate) outputs: Vec<ValueId>,
+    pub(crate) outputs: Vec<ValueIndex>,
 }
 
 /// The action of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum StepAction {
     /// Run a target; `None` if the target is unknown, for example without a node.
     Run(Option<Pinned>),
     /// Combine several tensors into one.
@@ -145,20 +145,20 @@ pub(crate) struct PlannedCondition {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Test {
-    Compare { measure: Measure, value: ValueId, comparison: Comparison, number: f64 },
+    Compare { measure: Measure, value: ValueIndex, comparison: Comparison, number: f64 },
     Chance(f64),
 }
 
 impl Plan {
     /// Validates `document`, resolving its targets with `catalog`.
-    pub fn new(document: &Document, catalog: &Catalog<'_>) -> Result<Self, PlanError> {
+    pub fn new(document: &Document, catalog: &TargetResolver<'_>) -> Result<Self, PlanError> {
         names::check(document)?;
         let drawn = read::read(document, catalog)?;
         let order = order::order(&drawn)?;
         let typed = types::check(document, &drawn, &order)?;
         let mut plan = Self::assemble(drawn, &order, typed);
         names::check_use(&plan)?;
-        let cases::Found { sure, together } = cases::check(&plan)?;
+        let cases::CaseAnalysis { sure, together } = cases::check(&plan)?;
         plan.sure = sure;
         plan.together = together;
         Ok(plan)
@@ -172,7 +172,7 @@ impl Plan {
         }
         let mut steps: Vec<_> = steps.into_iter().map(Some).collect();
         let steps: Vec<_> = order.iter().filter_map(|place| steps.get_mut(*place)?.take()).collect();
-        let port = |name: &str, value: ValueId| {
+        let port = |name: &str, value: ValueIndex| {
             let is = values.get(value).and_then(|value| value.is.as_ref());
             is.map(|is| Port { name: name.to_owned(), datatype: is.datatype, shape: is.shape() })
         };
@@ -236,7 +236,7 @@ impl Plan {
     /// The resolved targets, by the names of their steps.
     pub fn pinned(&self) -> impl Iterator<Item = (&str, &Pinned)> {
         self.steps.iter().filter_map(|step| match &step.action {
-            Action::Run(Some(pinned)) => Some((step.name.as_str(), pinned)),
+            StepAction::Run(Some(pinned)) => Some((step.name.as_str(), pinned)),
             _ => None,
         })
     }
@@ -266,7 +266,7 @@ impl Plan {
     }
 
     /// The step that computes a value; `None` for an input of the workflow.
-    fn giver(&self, value: ValueId) -> Option<usize> {
+    fn giver(&self, value: ValueIndex) -> Option<usize> {
         if value < self.inputs {
             return None;
         }
@@ -284,7 +284,7 @@ impl PlannedStep {
 
 impl Test {
     /// The value that the test reads.
-    pub(crate) fn value(&self) -> Option<ValueId> {
+    pub(crate) fn value(&self) -> Option<ValueIndex> {
         match self {
             Self::Compare { value, .. } => Some(*value),
             Self::Chance(_) => None,

@@ -5,9 +5,9 @@
 //! outputs are absent, too. A step does not start if no remaining step reads its outputs.
 
 use crate::error::RunError;
-use crate::plan::{Action, Guard, Plan, PlannedStep, Sizes, TargetKind, Test};
-use crate::tensor_type::TensorType;
-use crate::value::{Value, View};
+use crate::plan::{Guard, Plan, PlannedStep, Sizes, StepAction, TargetKind, Test};
+use crate::tensor_type::TensorSpec;
+use crate::value::{TensorHandle, TensorView};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use weir_types::Port;
@@ -23,7 +23,7 @@ pub struct Run<V> {
     is_handed_on: Vec<bool>,
     /// Whether each value is read only by models.
     is_for_models: Vec<bool>,
-    steps: Vec<State>,
+    steps: Vec<StepState>,
     /// Results of the conditions evaluated so far.
     told: Vec<Option<bool>>,
     sizes: Sizes,
@@ -34,7 +34,7 @@ pub struct Run<V> {
 
 /// A step to start.
 #[derive(Debug, Clone)]
-pub struct Begin<V> {
+pub struct ReadyStep<V> {
     /// The step's index in [`Plan::steps`].
     pub step: usize,
     /// The step's inputs. A combiner gets only the tensors that are present.
@@ -42,7 +42,7 @@ pub struct Begin<V> {
     /// The outputs that are read, which the step has to return.
     pub outputs: Vec<String>,
     /// The outputs that only steps with a target read. A step may return these outputs [without
-    /// their data](Value::view) if their readers find the data elsewhere.
+    /// their data](TensorHandle::view) if their readers find the data elsewhere.
     pub handed_on: Vec<String>,
     /// The handed-on outputs that only models read.
     pub for_models: Vec<String>,
@@ -60,7 +60,7 @@ enum StepOutput<V> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum StepState {
     /// No requested output depends on the step.
     NotNeeded,
     Waiting {
@@ -79,7 +79,7 @@ enum Decision {
     Begin,
 }
 
-impl<V: Value> Run<V> {
+impl<V: TensorHandle> Run<V> {
     /// Starts a run with `inputs`, for the outputs `wanted`, or all of them. `draw` returns random
     /// numbers from 0 to 1, which decide the chance conditions.
     pub fn new(
@@ -96,8 +96,8 @@ impl<V: Value> Run<V> {
             Test::Compare { .. } => None,
         });
         let steps = needed.iter().zip(&plan.steps).map(|(is_needed, step)| match is_needed {
-            true => State::Waiting { is_let: step.guard.is_none() },
-            false => State::NotNeeded,
+            true => StepState::Waiting { is_let: step.guard.is_none() },
+            false => StepState::NotNeeded,
         });
         let mut run = Self {
             values: plan.values.iter().map(|_| StepOutput::Awaited).collect(),
@@ -124,16 +124,16 @@ impl<V: Value> Run<V> {
 
     /// The next step that can start, with handles to its inputs; `None` until another step
     /// finishes. Inputs without further readers are released.
-    pub fn next_step(&mut self) -> Option<Begin<V>> {
+    pub fn next_step(&mut self) -> Option<ReadyStep<V>> {
         let step = loop {
             let step = self.ready.pop_front()?;
-            if self.steps[step] == State::Ready {
+            if self.steps[step] == StepState::Ready {
                 break step;
             }
         };
         let plan = self.plan.clone();
         let planned = plan.steps.get(step)?;
-        self.steps[step] = State::Begun;
+        self.steps[step] = StepState::Begun;
         let mut inputs = Vec::with_capacity(planned.inputs.len());
         for (name, value) in &planned.inputs {
             if let StepOutput::There(there) = &self.values[*value] {
@@ -146,14 +146,14 @@ impl<V: Value> Run<V> {
         let outputs = needed().map(name).collect();
         let handed_on = needed().filter(|value| self.is_handed_on[**value]).map(name).collect();
         let for_models = needed().filter(|value| self.is_for_models[**value]).map(name).collect();
-        Some(Begin { step, inputs, outputs, handed_on, for_models })
+        Some(ReadyStep { step, inputs, outputs, handed_on, for_models })
     }
 
     /// Takes the outputs of a finished step. Outputs without readers are dropped.
     pub fn finished(&mut self, step: usize, outputs: Vec<(String, V)>) -> Result<(), RunError> {
         let plan = self.plan.clone();
         let Some(planned) = plan.steps.get(step) else { return Ok(()) };
-        self.steps[step] = State::Done;
+        self.steps[step] = StepState::Done;
         let mut outputs: Vec<_> = outputs.into_iter().map(Some).collect();
         for value in &planned.outputs {
             let is_it = |given: &Option<(String, V)>| {
@@ -170,13 +170,15 @@ impl<V: Value> Run<V> {
     /// split with few rows can prevent it from running.
     #[must_use]
     pub fn is_sure(&self, step: usize) -> bool {
-        self.plan.sure.get(step) == Some(&true) && self.steps.get(step) != Some(&State::NotNeeded)
+        self.plan.sure.get(step) == Some(&true) && self.steps.get(step) != Some(&StepState::NotNeeded)
     }
 
     /// Whether all steps that will run have finished.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.steps.iter().all(|state| matches!(state, State::NotNeeded | State::Done | State::Skipped))
+        self.steps
+            .iter()
+            .all(|state| matches!(state, StepState::NotNeeded | StepState::Done | StepState::Skipped))
     }
 
     /// The requested outputs, in the order requested. All of them are present once the run is over.
@@ -232,7 +234,7 @@ impl<V: Value> Run<V> {
         let planned = &self.plan.values[value];
         let Some(given) = given else {
             // A tensor with few rows has fewer parts.
-            if self.readers[value] == 0 || matches!(step.action, Action::Split { .. }) {
+            if self.readers[value] == 0 || matches!(step.action, StepAction::Split { .. }) {
                 return Ok(StepOutput::Absent);
             }
             return Err(RunError::NotGiven { step: step.name.clone(), output: planned.name.clone() });
@@ -257,13 +259,13 @@ impl<V: Value> Run<V> {
     fn decide_all(&mut self) -> Result<(), RunError> {
         let plan = self.plan.clone();
         for (place, step) in plan.steps.iter().enumerate() {
-            if !matches!(self.steps[place], State::Waiting { .. }) {
+            if !matches!(self.steps[place], StepState::Waiting { .. }) {
                 continue;
             }
             match self.decide(place, step)? {
                 Decision::Wait => {}
                 Decision::Begin => {
-                    self.steps[place] = State::Ready;
+                    self.steps[place] = StepState::Ready;
                     self.ready.push_back(place);
                 }
                 Decision::Skip => self.skip(place, step),
@@ -272,7 +274,7 @@ impl<V: Value> Run<V> {
         // In reverse topological order, one pass is enough here, too.
         for (place, step) in plan.steps.iter().enumerate().rev() {
             let is_read = step.outputs.iter().any(|value| self.readers[*value] > 0);
-            if !is_read && matches!(self.steps[place], State::Waiting { .. } | State::Ready) {
+            if !is_read && matches!(self.steps[place], StepState::Waiting { .. } | StepState::Ready) {
                 self.skip(place, step);
             }
         }
@@ -281,10 +283,10 @@ impl<V: Value> Run<V> {
 
     fn decide(&mut self, place: usize, step: &PlannedStep) -> Result<Decision, RunError> {
         let is_let = match (self.steps[place], step.guard) {
-            (State::Waiting { is_let: true }, _) | (_, None) => true,
+            (StepState::Waiting { is_let: true }, _) | (_, None) => true,
             (_, Some(guard)) => match self.tell(guard)? {
                 Some(true) => {
-                    self.steps[place] = State::Waiting { is_let: true };
+                    self.steps[place] = StepState::Waiting { is_let: true };
                     self.release_guard(step);
                     true
                 }
@@ -294,8 +296,8 @@ impl<V: Value> Run<V> {
         };
         let is_absent = |(_, value): &(String, usize)| matches!(self.values[*value], StepOutput::Absent);
         let is_lost = match step.action {
-            Action::Combine(_) => step.inputs.iter().all(is_absent),
-            Action::Run(_) | Action::Split { .. } => step.inputs.iter().any(is_absent),
+            StepAction::Combine(_) => step.inputs.iter().all(is_absent),
+            StepAction::Run(_) | StepAction::Split { .. } => step.inputs.iter().any(is_absent),
         };
         if is_lost {
             return Ok(Decision::Skip);
@@ -329,10 +331,10 @@ impl<V: Value> Run<V> {
     }
 
     fn skip(&mut self, place: usize, step: &PlannedStep) {
-        if self.steps[place] == (State::Waiting { is_let: false }) {
+        if self.steps[place] == (StepState::Waiting { is_let: false }) {
             self.release_guard(step);
         }
-        self.steps[place] = State::Skipped;
+        self.steps[place] = StepState::Skipped;
         step.inputs.iter().for_each(|(_, value)| self.release(*value));
         step.outputs.iter().for_each(|value| self.values[*value] = StepOutput::Absent);
     }
@@ -376,13 +378,12 @@ fn handed_on(plan: &Plan, wanted: &[usize], needed: &[bool]) -> (Vec<bool>, Vec<
     let given = wanted.iter().filter_map(|output| Some(plan.outputs.get(*output)?.1));
     let steps = || plan.steps.iter().zip(needed).filter(|(_, is_needed)| **is_needed).map(|(step, _)| step);
     let looked_at = steps().flat_map(|step| {
-        let is_run = matches!(step.action, Action::Run(_));
+        let is_run = matches!(step.action, StepAction::Run(_));
         let inputs = step.inputs.iter().map(|(_, value)| *value).filter(move |_| !is_run);
         inputs.chain(guard_value(plan, step))
     });
     given.chain(looked_at).for_each(|value| handed_on[value] = false);
-    let is_model =
-        |step: &&PlannedStep| matches!(&step.action, Action::Run(Some(ran)) if ran.kind == TargetKind::Model);
+    let is_model = |step: &&PlannedStep| matches!(&step.action, StepAction::Run(Some(ran)) if ran.kind == TargetKind::Model);
     let mut for_models = handed_on.clone();
     let others = steps().filter(|step| !is_model(step)).flat_map(|step| &step.inputs);
     others.for_each(|(_, value)| for_models[*value] = false);
@@ -415,10 +416,10 @@ fn wanted_outputs(plan: &Plan, wanted: Option<&[String]>) -> Result<Vec<usize>, 
     Ok(places)
 }
 
-fn show(tensor: View<'_>) -> String {
+fn show(tensor: TensorView<'_>) -> String {
     let shape = tensor.shape.dimensions().iter().map(|size| Some(*size)).collect();
     let port = Port { name: String::new(), datatype: tensor.datatype, shape };
-    TensorType::from_port(&port).to_string()
+    TensorSpec::from_port(&port).to_string()
 }
 
 fn list(ports: &[Port]) -> String {

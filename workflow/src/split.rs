@@ -1,6 +1,6 @@
 //! Splits a tensor along its first dimension. Parts are ranges of its data, without a copy.
 
-use crate::value::View;
+use crate::value::TensorView;
 use std::ops::Range;
 use weir_types::Shape;
 
@@ -9,7 +9,7 @@ pub const PARTS_MAX: u32 = 16;
 
 /// A part of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct TensorPart {
     /// The part's shape.
     pub shape: Shape,
     /// The range of its data in the data of the whole tensor.
@@ -19,7 +19,7 @@ pub struct Part {
 /// Splits a tensor into `parts` parts whose numbers of rows differ by at most one, larger parts
 /// first. A tensor with fewer rows has fewer parts, none of them empty; a tensor without rows is
 /// one part.
-pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
+pub fn split(tensor: TensorView<'_>, parts: u32) -> Result<Vec<TensorPart>, String> {
     let [rows, rest @ ..] = tensor.shape.dimensions() else {
         return Err("a scalar cannot be split".to_owned());
     };
@@ -28,21 +28,21 @@ pub fn split(tensor: View<'_>, parts: u32) -> Result<Vec<Part>, String> {
     let part = |number: u32| {
         let own = rows / parts + u32::from(number < rows % parts);
         let shape = Shape::new(&[&[own], rest].concat()).map_err(|error| error.to_string())?;
-        Ok(Part { shape, range: data.take(own) })
+        Ok(TensorPart { shape, range: data.take(own) })
     };
     (0..parts).map(part).collect()
 }
 
 /// Walks over the data row by row.
 struct Rows<'a> {
-    tensor: View<'a>,
+    tensor: TensorView<'a>,
     /// Elements per row.
     row_len: u64,
     at: usize,
 }
 
 impl<'a> Rows<'a> {
-    fn new(tensor: View<'a>, rows: u32) -> Result<Self, String> {
+    fn new(tensor: TensorView<'a>, rows: u32) -> Result<Self, String> {
         tensor.shape.check(tensor.datatype, tensor.data).map_err(|error| error.to_string())?;
         Ok(Self { tensor, row_len: tensor.len() / u64::from(rows.max(1)), at: 0 })
     }
@@ -73,10 +73,11 @@ mod tests {
     fn string_tensors_split_at_row_boundaries() {
         let data = b"\x01\0\0\0a\x00\0\0\0\x02\0\0\0bc\x01\0\0\0d";
         let shape = Shape::new(&[2, 2]).unwrap();
-        let parts = split(View { datatype: ElementType::Bytes, shape: &shape, data }, 2).unwrap();
+        let parts = split(TensorView { datatype: ElementType::Bytes, shape: &shape, data }, 2).unwrap();
         assert_eq!(parts.iter().map(|part| part.range.clone()).collect::<Vec<_>>(), [0..9, 9..20]);
         assert!(
-            split(View { datatype: ElementType::Fp32, shape: &Shape::default(), data: &[0; 4] }, 2).is_err()
+            split(TensorView { datatype: ElementType::Fp32, shape: &Shape::default(), data: &[0; 4] }, 2)
+                .is_err()
         );
     }
 
@@ -85,7 +86,7 @@ mod tests {
         fn split_parts_are_even_and_cover_the_tensor(rows in 0_u32..40, columns in 0_u32..4, parts in 1..=PARTS_MAX) {
             let shape = Shape::new(&[rows, columns]).unwrap();
             let data = vec![0; (rows * columns * 2) as usize];
-            let split = split(View { datatype: ElementType::Int16, shape: &shape, data: &data }, parts).unwrap();
+            let split = split(TensorView { datatype: ElementType::Int16, shape: &shape, data: &data }, parts).unwrap();
             let sizes: Vec<_> = split.iter().map(|part| part.shape.dimensions()[0]).collect();
             prop_assert_eq!(sizes.iter().sum::<u32>(), rows);
             prop_assert_eq!(sizes.len() as u32, parts.min(rows).max(1));

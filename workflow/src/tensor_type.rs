@@ -8,16 +8,16 @@ use weir_types::{ElementType, Port, Shape};
 /// The element type of a tensor, and constraints on its shape.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct TensorType {
+pub struct TensorSpec {
     /// The type of the elements.
     pub datatype: ElementType,
     /// The dimensions, outermost first.
-    pub dimensions: Vec<Dimension>,
+    pub dimensions: Vec<DimensionSpec>,
 }
 
 /// The size of one dimension.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Dimension {
+pub enum DimensionSpec {
     /// This size.
     Fixed(u32),
     /// A named size: equal everywhere in one run of the workflow.
@@ -26,15 +26,15 @@ pub enum Dimension {
     Any,
 }
 
-impl TensorType {
+impl TensorSpec {
     /// The type of a port.
     pub(crate) fn from_port(port: &Port) -> Self {
-        let dimension = |size: &Option<u32>| size.map_or(Dimension::Any, Dimension::Fixed);
+        let dimension = |size: &Option<u32>| size.map_or(DimensionSpec::Any, DimensionSpec::Fixed);
         Self { datatype: port.datatype, dimensions: port.shape.iter().map(dimension).collect() }
     }
 }
 
-impl FromStr for TensorType {
+impl FromStr for TensorSpec {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let short = || text.chars().take(80).collect::<String>();
@@ -57,47 +57,47 @@ impl FromStr for TensorType {
         // The known dimensions must not exceed the maximum size of a shape.
         let sizes: Vec<_> = dimensions
             .iter()
-            .map(|dimension| if let Dimension::Fixed(size) = dimension { *size } else { 1 })
+            .map(|dimension| if let DimensionSpec::Fixed(size) = dimension { *size } else { 1 })
             .collect();
         Shape::new(&sizes).map_err(|error| bad(&error.to_string()))?;
         Ok(Self { datatype, dimensions })
     }
 }
 
-fn dimension(text: &str) -> Option<Dimension> {
+fn dimension(text: &str) -> Option<DimensionSpec> {
     if text == "?" {
-        return Some(Dimension::Any);
+        return Some(DimensionSpec::Any);
     }
     if let Ok(size) = text.parse() {
-        return Some(Dimension::Fixed(size));
+        return Some(DimensionSpec::Fixed(size));
     }
     let is_name = text.starts_with(|c: char| c.is_ascii_lowercase())
         && text.len() <= 32
         && text.chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_'));
-    is_name.then(|| Dimension::Named(text.to_owned()))
+    is_name.then(|| DimensionSpec::Named(text.to_owned()))
 }
 
-impl TryFrom<String> for TensorType {
+impl TryFrom<String> for TensorSpec {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         text.parse()
     }
 }
 
-impl From<TensorType> for String {
-    fn from(tensor_type: TensorType) -> Self {
+impl From<TensorSpec> for String {
+    fn from(tensor_type: TensorSpec) -> Self {
         tensor_type.to_string()
     }
 }
 
-impl fmt::Display for TensorType {
+impl fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sizes: Vec<_> = self.dimensions.iter().map(ToString::to_string).collect();
         write!(f, "{}[{}]", self.datatype, sizes.join(", "))
     }
 }
 
-impl fmt::Display for Dimension {
+impl fmt::Display for DimensionSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(size) => write!(f, "{size}"),
@@ -114,13 +114,13 @@ mod tests {
     #[test]
     fn printed_tensor_types_parse_to_themselves() {
         for text in ["FP32[n, 3, ?]", "BYTES[]", "INT64[7]"] {
-            assert_eq!(text.parse::<TensorType>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<TensorSpec>().unwrap().to_string(), text);
         }
-        assert_eq!("BOOL[ a_1,2 ]".parse::<TensorType>().unwrap().to_string(), "BOOL[a_1, 2]");
+        assert_eq!("BOOL[ a_1,2 ]".parse::<TensorSpec>().unwrap().to_string(), "BOOL[a_1, 2]");
         for bad in ["", "FP32", "FP32[", "FP32[1", "FP32[-1]", "FP32[N]", "FP32[1,]", "fp32[1]", "FP32[1]]"] {
-            assert!(bad.parse::<TensorType>().is_err(), "{bad} was taken");
+            assert!(bad.parse::<TensorSpec>().is_err(), "{bad} was taken");
         }
-        let huge = "FP32[4294967295, 4294967295, n, 4294967295]".parse::<TensorType>().unwrap_err();
+        let huge = "FP32[4294967295, 4294967295, n, 4294967295]".parse::<TensorSpec>().unwrap_err();
         assert!(huge.contains("more elements than can exist"), "{huge}");
     }
 }

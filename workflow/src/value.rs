@@ -4,23 +4,23 @@ use weir_types::{ElementType, Shape};
 
 /// A borrowed tensor.
 #[derive(Debug, Clone, Copy)]
-pub struct View<'a> {
+pub struct TensorView<'a> {
     /// The type of its elements.
     pub datatype: ElementType,
     /// The size of each dimension.
     pub shape: &'a Shape,
     /// The elements, little-endian, without gaps. Empty if the tensor is elsewhere, which a
-    /// [handed-on](crate::Begin::handed_on) tensor may be.
+    /// [handed-on](crate::ReadyStep::handed_on) tensor may be.
     pub data: &'a [u8],
 }
 
 /// A handle to a tensor, passed from step to step. Cheap to clone.
-pub trait Value: Clone {
+pub trait TensorHandle: Clone {
     /// The tensor. A [`Run`](crate::Run) reads its data only to evaluate conditions.
-    fn view(&self) -> View<'_>;
+    fn view(&self) -> TensorView<'_>;
 }
 
-impl View<'_> {
+impl TensorView<'_> {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> u64 {

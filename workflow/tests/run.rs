@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::rc::{Rc, Weak};
 use weir_types::{ElementType, Shape};
-use weir_workflow::{Action, Begin, Document, Part, Plan, Run, RunError, Value, View, split};
+use weir_workflow::{
+    Document, Plan, ReadyStep, Run, RunError, StepAction, TensorHandle, TensorPart, TensorView, split,
+};
 
 /// A column of numbers, and whether only steps that run a target may read it.
 #[derive(Debug, Clone)]
@@ -25,33 +27,33 @@ impl Column {
     }
 }
 
-impl Value for Column {
-    fn view(&self) -> View<'_> {
+impl TensorHandle for Column {
+    fn view(&self) -> TensorView<'_> {
         let data = if self.1 { &[] } else { &self.0.0[..] };
-        View { datatype: ElementType::Fp32, shape: &self.0.1, data }
+        TensorView { datatype: ElementType::Fp32, shape: &self.0.1, data }
     }
 }
 
 /// A step of a generated workflow.
 #[derive(Debug, Clone)]
 struct Made {
-    kind: Kind,
+    kind: EventKind,
     /// Indexes of the values before it.
     reads: Vec<usize>,
     guard: Option<(usize, bool, f32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EventKind {
     Model,
     First,
     Concat,
     Split,
 }
 
-fn made() -> impl Strategy<Value = Vec<Made>> {
+fn made() -> impl Strategy<TensorHandle = Vec<Made>> {
     let kind = prop_oneof![
-        4 => Just(Kind::Model), 1 => Just(Kind::First), 2 => Just(Kind::Concat), 1 => Just(Kind::Split)
+        4 => Just(EventKind::Model), 1 => Just(EventKind::First), 2 => Just(EventKind::Concat), 1 => Just(EventKind::Split)
     ];
     let guard = prop::option::weighted(0.3, (0_usize..1_000, any::<bool>(), 0.1_f32..0.9));
     let step = (kind, prop::collection::vec(0_usize..1_000, 1..4), guard);
@@ -71,23 +73,23 @@ fn document(steps: &[Made]) -> String {
         let mut of: Vec<String> = reads.iter().map(|read| sources[read % sources.len()].clone()).collect();
         of.sort();
         of.dedup();
-        let kind = if *kind == Kind::Split && splits == 2 { Kind::Model } else { *kind };
-        if kind == Kind::Split {
+        let kind = if *kind == EventKind::Split && splits == 2 { EventKind::Model } else { *kind };
+        if kind == EventKind::Split {
             splits += 1;
             of.truncate(1);
         }
         let list = of.iter().map(|source| format!("{source:?}")).collect::<Vec<_>>().join(", ");
         writeln!(text, "[steps.s{number}]").unwrap();
         match kind {
-            Kind::Model => {
+            EventKind::Model => {
                 let inputs: Vec<_> =
                     of.iter().enumerate().map(|(i, source)| format!("i{i} = {source:?}")).collect();
                 writeln!(text, "run = \"m\"\ninputs = {{ {} }}", inputs.join(", ")).unwrap();
                 writeln!(text, "outputs = {{ a = \"FP32[?]\", b = \"FP32[?]\" }}").unwrap();
             }
-            Kind::First => writeln!(text, "combine = \"first\"\nof = [{list}]").unwrap(),
-            Kind::Concat => writeln!(text, "combine = \"concat\"\nof = [{list}]").unwrap(),
-            Kind::Split => writeln!(text, "split = {list}\nparts = 3").unwrap(),
+            EventKind::First => writeln!(text, "combine = \"first\"\nof = [{list}]").unwrap(),
+            EventKind::Concat => writeln!(text, "combine = \"concat\"\nof = [{list}]").unwrap(),
+            EventKind::Split => writeln!(text, "split = {list}\nparts = 3").unwrap(),
         }
         if let Some((read, holds, number)) = guard.filter(|_| conditions < 5) {
             conditions += 1;
@@ -98,9 +100,9 @@ fn document(steps: &[Made]) -> String {
         }
         of.iter().for_each(|source| _ = unread.remove(source));
         let outputs: &[&str] = match kind {
-            Kind::Model => &["a", "b"],
-            Kind::First | Kind::Concat => &["output"],
-            Kind::Split => &["0", "1", "2"],
+            EventKind::Model => &["a", "b"],
+            EventKind::First | EventKind::Concat => &["output"],
+            EventKind::Split => &["0", "1", "2"],
         };
         for output in outputs {
             sources.push(format!("s{number}.{output}"));
@@ -163,7 +165,7 @@ impl Oracle<'_> {
             let column = Column::new(&whole);
             let mut at = 0;
             let mut parts = vec![None, None, None];
-            for Part { shape, .. } in split(column.view(), 3).unwrap() {
+            for TensorPart { shape, .. } in split(column.view(), 3).unwrap() {
                 let rows = shape.dimensions()[0] as usize;
                 parts.push(Some(whole[at..at + rows].to_vec()));
                 at += rows;
@@ -184,7 +186,10 @@ impl Oracle<'_> {
 }
 
 /// The outputs of a step. Outputs that may be handed on are returned without data.
-fn perform(plan: &Plan, Begin { step, inputs, handed_on, .. }: &Begin<Column>) -> Vec<(String, Column)> {
+fn perform(
+    plan: &Plan,
+    ReadyStep { step, inputs, handed_on, .. }: &ReadyStep<Column>,
+) -> Vec<(String, Column)> {
     let mut given = made_of(plan, *step, inputs);
     given.iter_mut().for_each(|(name, column)| column.1 |= handed_on.contains(name));
     given
@@ -192,7 +197,7 @@ fn perform(plan: &Plan, Begin { step, inputs, handed_on, .. }: &Begin<Column>) -
 
 fn made_of(plan: &Plan, step: usize, inputs: &[(String, Column)]) -> Vec<(String, Column)> {
     let planned = &plan.steps()[step];
-    let is_run = matches!(planned.action, Action::Run(_));
+    let is_run = matches!(planned.action, StepAction::Run(_));
     assert!(
         is_run || inputs.iter().all(|(_, column)| !column.1),
         "{} looks at what is elsewhere",
@@ -200,12 +205,12 @@ fn made_of(plan: &Plan, step: usize, inputs: &[(String, Column)]) -> Vec<(String
     );
     let values: Vec<_> = inputs.iter().map(|(_, column)| column.values()).collect();
     match &planned.action {
-        Action::Run(_) => ["a", "b"]
+        StepAction::Run(_) => ["a", "b"]
             .map(|output| (output.to_owned(), Column::new(&model(&planned.name, output, &values))))
             .into(),
-        Action::Combine(weir_workflow::Combiner::First) => vec![("output".into(), inputs[0].1.clone())],
-        Action::Combine(_) => vec![("output".into(), Column::new(&values.concat()))],
-        Action::Split { parts } => {
+        StepAction::Combine(weir_workflow::Combiner::First) => vec![("output".into(), inputs[0].1.clone())],
+        StepAction::Combine(_) => vec![("output".into(), Column::new(&values.concat()))],
+        StepAction::Split { parts } => {
             let whole = &inputs[0].1;
             let bytes = &whole.0.0;
             let parts = split(whole.view(), *parts).unwrap().into_iter().enumerate();
@@ -284,7 +289,7 @@ proptest! {
             let (step, outputs) = under_way.swap_remove(pick);
             let name = &plan.steps()[step].name;
             // A value that passes through a combiner still belongs to another step.
-            if !matches!(plan.steps()[step].action, Action::Combine(_)) {
+            if !matches!(plan.steps()[step].action, StepAction::Combine(_)) {
                 alive.extend(outputs.iter().map(|(output, column)| (format!("{name}.{output}"), Rc::downgrade(&column.0))));
             }
             run.finished(step, outputs).unwrap();

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use ureq::Agent;
 use weir_scheduler::PolicyKind;
-use weir_scheduler::sim::{Costs, SimRequest, Workload};
+use weir_scheduler::sim::{ModelCosts, SimRequest, Workload};
 
 /// Time limit for the nodes to start and to learn about the deployments.
 const READY_MAX: Duration = Duration::from_secs(60);
@@ -138,7 +138,7 @@ fn start(
 
 /// A model with these costs. Its shape is fixed, as that of seed 000's models, whose requests are
 /// batches of 32 already.
-fn fake(costs: &Costs) -> String {
+fn fake(costs: &ModelCosts) -> String {
     let port = |name: &str| serde_json::json!([{ "name": name, "datatype": "FP32", "shape": [1] }]);
     serde_json::json!({
         "load_time_ms": costs.load_time_ns as f64 / 1e6,

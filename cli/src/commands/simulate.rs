@@ -18,7 +18,8 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_scheduler::sim::{
-    Batching, Chart, ChartKind, Cluster, Kind, Losses, Metrics, Schedule, Workload, run as play,
+    Chart, ChartKind, Losses, SimulatedBatching, SimulatedCluster, SimulatedKind, SimulatedSchedule,
+    SimulationMetrics, Workload, run as play,
 };
 use weir_scheduler::{
     BusyChoice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind,
@@ -163,7 +164,7 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     admission: Option<bool>,
     #[serde(flatten)]
-    metrics: Metrics,
+    metrics: SimulationMetrics,
 }
 
 /// A policy, serialized by its name.
@@ -194,14 +195,14 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
         for (seed, workload) in &workloads {
             let schedule = play_one(args, workload, policy, way, *seed)?;
             decisions += schedule.decisions;
-            let metrics = Metrics::from_schedule(workload, &schedule);
+            let metrics = SimulationMetrics::from_schedule(workload, &schedule);
             if let Some(path) = args.dump.as_deref().filter(|_| rows.is_empty() && all.is_empty()) {
                 dump(path, workload, policy, &schedule, &metrics)?;
             }
             all.push(metrics);
         }
         let admission = args.slo.rule().map(|_| way.admission);
-        rows.push(Row { policy: PolicyName(policy), admission, metrics: Metrics::mean(&all) });
+        rows.push(Row { policy: PolicyName(policy), admission, metrics: SimulationMetrics::mean(&all) });
     }
     let taken_s = begun.elapsed().as_secs_f64();
     let each_us = taken_s * 1e6 / decisions.max(1) as f64;
@@ -220,9 +221,10 @@ fn play_one(
     policy: PolicyKind,
     way: &SloSettings,
     seed: u64,
-) -> Result<Schedule> {
+) -> Result<SimulatedSchedule> {
     let options = PolicyOptions { seed, ..args.policy.options() };
-    let mut cluster = Cluster { slo: args.slo.rule(), jitter: args.slo.jitter, ..args.devices.cluster(seed) };
+    let mut cluster =
+        SimulatedCluster { slo: args.slo.rule(), jitter: args.slo.jitter, ..args.devices.cluster(seed) };
     cluster.settings.slo = way.clone();
     play(workload, &cluster, policy.build(&options)).map_err(|violation| {
         Problem::new(format!("{policy} violated an invariant with seed {seed}"))
@@ -254,8 +256,8 @@ fn dump(
     path: &Path,
     workload: &Workload,
     policy: PolicyKind,
-    schedule: &Schedule,
-    metrics: &Metrics,
+    schedule: &SimulatedSchedule,
+    metrics: &SimulationMetrics,
 ) -> Result<()> {
     let failed =
         |error: anyhow::Error| Problem::new(format!("cannot write {}", path.display())).because(error);
@@ -333,7 +335,7 @@ impl Row {
 }
 
 fn charts(rows: &[Row]) -> Vec<Chart> {
-    type Measure = fn(&Metrics) -> f64;
+    type Measure = fn(&SimulationMetrics) -> f64;
     let measures: [(&str, &str, &str, Measure); 4] = [
         ("mean-latency", "Mean latency", "s", |m| m.avg),
         ("p99-latency", "99th percentile of the latency", "s", |m| m.p99),
@@ -394,9 +396,9 @@ impl PolicyArgs {
 }
 
 impl DeviceArgs {
-    fn cluster(&self, seed: u64) -> Cluster {
+    fn cluster(&self, seed: u64) -> SimulatedCluster {
         let ns = |seconds: f64| Duration::from_secs_f64(seconds).as_nanos().try_into().unwrap_or(u64::MAX);
-        Cluster {
+        SimulatedCluster {
             slots: self.slots,
             rule: match self.rule {
                 Rule::CountedInvocations => DeviceRule::CountedInvocations,
@@ -405,15 +407,15 @@ impl DeviceArgs {
             hand_over_ns: ns(self.hand_over_ms / 1e3),
             faults: self.fail_share,
             nodes: self.nodes,
-            kinds: if self.mixed { Kind::MIXED.to_vec() } else { Vec::new() },
+            kinds: if self.mixed { SimulatedKind::MIXED.to_vec() } else { Vec::new() },
             losses: self.lose_every_s.map(|every_s| Losses {
                 every_ns: ns(every_s),
                 away_ns: ns(self.away_s),
                 seed,
             }),
-            batching: Batching { batch_max: self.batch_max, marginal: self.batch_marginal },
+            batching: SimulatedBatching { batch_max: self.batch_max, marginal: self.batch_marginal },
             tells_costs: !self.unknown_costs,
-            ..Cluster::default()
+            ..SimulatedCluster::default()
         }
     }
 }

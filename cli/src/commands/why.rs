@@ -145,7 +145,7 @@ fn time(ns: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_scheduler::{Outcome, Rejection, Why};
+    use weir_scheduler::{InvocationOutcome, Rejection, Why};
     use weir_types::{InvocationId, NodeId};
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
             alternatives: vec![Alternative { device: device(1), estimate }],
             queued_ns: 1_500_000,
         };
-        let outcome = Outcome { run_time_ns: 2_500_000, ..Outcome::default() };
+        let outcome = InvocationOutcome { run_time_ns: 2_500_000, ..InvocationOutcome::default() };
         let placement = PlacementRecord {
             invocation: InvocationId(1),
             node: Some(NodeId(2)),

@@ -5,11 +5,11 @@ use crate::{Commit, Compare, Datastore, Transaction};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-type Store = Arc<dyn Datastore>;
+type SharedDatastore = Arc<dyn Datastore>;
 
 /// Concurrent tasks increment a counter with compare-and-set; a lost update would leave the counter
 /// short.
-pub async fn concurrent_increments_are_not_lost(store: Store) {
+pub async fn concurrent_increments_are_not_lost(store: SharedDatastore) {
     const TASKS: u32 = 8;
     const EACH: u32 = 10;
     put(&*store, "counter", "0").await;
@@ -35,7 +35,7 @@ pub async fn concurrent_increments_are_not_lost(store: Store) {
     assert_eq!(value(&*store, "counter").await, Some((TASKS * EACH).to_string()));
 }
 
-pub async fn exactly_one_concurrent_claim_wins(store: Store) {
+pub async fn exactly_one_concurrent_claim_wins(store: SharedDatastore) {
     let mut tasks = JoinSet::new();
     for claimant in 0..32 {
         let store = store.clone();
@@ -51,7 +51,7 @@ pub async fn exactly_one_concurrent_claim_wins(store: Store) {
     assert_eq!(value(&*store, "leader").await, Some(winners[0].to_string()));
 }
 
-pub async fn readers_never_see_partial_transactions(store: Store) {
+pub async fn readers_never_see_partial_transactions(store: SharedDatastore) {
     let write = |count: u32| {
         Transaction::new().put(key("pair/left"), count.to_string()).put(key("pair/right"), count.to_string())
     };

@@ -8,15 +8,15 @@ use crate::{
 use bytes::Bytes;
 use std::sync::Arc;
 
-type Store = Arc<dyn Datastore>;
+type SharedDatastore = Arc<dyn Datastore>;
 
-pub async fn absent_key_has_no_entry(store: Store) {
+pub async fn absent_key_has_no_entry(store: SharedDatastore) {
     assert_eq!(store.get(&key("a/b")).await.unwrap(), None);
     put(&*store, "a/b/c", "below").await;
     assert_eq!(store.get(&key("a/b")).await.unwrap(), None);
 }
 
-pub async fn written_key_reads_back(store: Store) {
+pub async fn written_key_reads_back(store: SharedDatastore) {
     let created_at = put(&*store, "a/b", "one").await;
     let modified_at = put(&*store, "a/b", "two").await;
     assert!(modified_at > created_at);
@@ -30,7 +30,7 @@ pub async fn written_key_reads_back(store: Store) {
     assert_eq!(store.get(&key("a/largest")).await.unwrap().unwrap().value, largest);
 }
 
-pub async fn transaction_applies_all_writes_or_none(store: Store) {
+pub async fn transaction_applies_all_writes_or_none(store: SharedDatastore) {
     put(&*store, "a/there", "x").await;
     let both = |absent: &str| {
         Transaction::new()
@@ -47,7 +47,7 @@ pub async fn transaction_applies_all_writes_or_none(store: Store) {
     assert_eq!(value(&*store, "a/there").await, None);
 }
 
-pub async fn every_compare_accepts_and_rejects(store: Store) {
+pub async fn every_compare_accepts_and_rejects(store: SharedDatastore) {
     let created = put(&*store, "k", "old").await;
     let modified = put(&*store, "k", "new").await;
     let cases = [
@@ -71,7 +71,7 @@ pub async fn every_compare_accepts_and_rejects(store: Store) {
     }
 }
 
-pub async fn rewritten_key_gets_a_new_creation_revision(store: Store) {
+pub async fn rewritten_key_gets_a_new_creation_revision(store: SharedDatastore) {
     let first = put(&*store, "k", "1").await;
     delete(&*store, "k").await;
     let second = put(&*store, "k", "2").await;
@@ -86,14 +86,14 @@ pub async fn rewritten_key_gets_a_new_creation_revision(store: Store) {
     );
 }
 
-pub async fn only_effective_writes_advance_the_revision(store: Store) {
+pub async fn only_effective_writes_advance_the_revision(store: SharedDatastore) {
     let before = put(&*store, "k", "same").await;
     assert_eq!(delete(&*store, "none").await, before);
     assert_eq!(done(store.commit(Transaction::new()).await.unwrap()), before);
     assert!(put(&*store, "k", "same").await > before, "a put is a change even if the value is equal");
 }
 
-pub async fn transaction_advances_the_revision_once(store: Store) {
+pub async fn transaction_advances_the_revision_once(store: SharedDatastore) {
     let transaction = Transaction::new().put(key("a/1"), "x").put(key("b/2"), "y");
     let revision = done(store.commit(transaction).await.unwrap());
     for at in ["a/1", "b/2"] {
@@ -102,7 +102,7 @@ pub async fn transaction_advances_the_revision_once(store: Store) {
     assert_eq!(store.list(&Prefix::all(), None, 1).await.unwrap().revision, revision);
 }
 
-pub async fn oversize_input_is_rejected(store: Store) {
+pub async fn oversize_input_is_rejected(store: SharedDatastore) {
     let large = || Bytes::from(vec![0; VALUE_BYTES_MAX]);
     let too_large = Transaction::new().put(key("k"), vec![0; VALUE_BYTES_MAX + 1]);
     assert!(matches!(store.commit(too_large).await, Err(Error::ValueTooLarge { .. })));
@@ -119,7 +119,7 @@ pub async fn oversize_input_is_rejected(store: Store) {
     done(store.commit(many(TRANSACTION_OPERATIONS_MAX)).await.unwrap());
 }
 
-pub async fn duplicate_writes_in_a_transaction_are_rejected(store: Store) {
+pub async fn duplicate_writes_in_a_transaction_are_rejected(store: SharedDatastore) {
     for twice in [
         Transaction::new().put(key("k"), "1").put(key("k"), "2"),
         Transaction::new().put(key("k"), "1").delete(key("k")),
@@ -130,7 +130,7 @@ pub async fn duplicate_writes_in_a_transaction_are_rejected(store: Store) {
     assert_eq!(value(&*store, "k").await, None);
 }
 
-pub async fn listing_pages_are_in_key_order(store: Store) {
+pub async fn listing_pages_are_in_key_order(store: SharedDatastore) {
     let count = LIST_LIMIT_MAX + 10;
     let name = |i: usize| key(&format!("a/{i:05}"));
     for from in (0..count).rev().step_by(100) {
@@ -153,7 +153,7 @@ pub async fn listing_pages_are_in_key_order(store: Store) {
     assert_eq!(store.list(&prefix("a/"), None, 0).await.unwrap().entries.len(), 1);
 }
 
-pub async fn listing_stays_below_its_prefix(store: Store) {
+pub async fn listing_stays_below_its_prefix(store: SharedDatastore) {
     for at in ["a", "a/b", "a/b/c", "a-b/c", "a0", "b/a/b"] {
         put(&*store, at, "x").await;
     }
@@ -171,7 +171,7 @@ pub async fn listing_stays_below_its_prefix(store: Store) {
     assert_eq!(list("none/", None).await, [""; 0]);
 }
 
-pub async fn listing_page_is_limited_by_bytes(store: Store) {
+pub async fn listing_page_is_limited_by_bytes(store: SharedDatastore) {
     let value = Bytes::from(vec![1; VALUE_BYTES_MAX]);
     for i in 0..12 {
         done(store.commit(Transaction::new().put(key(&format!("a/{i:02}")), value.clone())).await.unwrap());

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-type Store = Arc<dyn Datastore>;
+type SharedDatastore = Arc<dyn Datastore>;
 
 /// Requested time to live; backends may grant more. With a real clock, the tests take this long.
 const TIME_TO_LIVE: Duration = Duration::from_secs(2);
 
-pub async fn revoking_a_lease_deletes_its_keys(store: Store) {
+pub async fn revoking_a_lease_deletes_its_keys(store: SharedDatastore) {
     let lease = store.grant_lease(TIME_TO_LIVE).await.unwrap().id;
     let other = store.grant_lease(TIME_TO_LIVE).await.unwrap().id;
     assert_ne!(lease, other);
@@ -33,7 +33,7 @@ pub async fn revoking_a_lease_deletes_its_keys(store: Store) {
     assert_eq!(value(&*store, "a/4").await.as_deref(), Some("x"));
 }
 
-pub async fn lease_without_keep_alive_expires(store: Store) {
+pub async fn lease_without_keep_alive_expires(store: SharedDatastore) {
     let began = Instant::now();
     let lease = store.grant_lease(TIME_TO_LIVE).await.unwrap();
     assert!(lease.time_to_live >= TIME_TO_LIVE);
@@ -47,7 +47,7 @@ pub async fn lease_without_keep_alive_expires(store: Store) {
     assert!(matches!(store.commit(successor).await.unwrap(), Commit::Done(_)));
 }
 
-pub async fn lease_with_keep_alive_does_not_expire(store: Store) {
+pub async fn lease_with_keep_alive_does_not_expire(store: SharedDatastore) {
     let lease = store.grant_lease(TIME_TO_LIVE).await.unwrap();
     done(store.commit(Transaction::new().put_leased(key("a/1"), "x", lease.id)).await.unwrap());
     let began = Instant::now();
@@ -58,7 +58,7 @@ pub async fn lease_with_keep_alive_does_not_expire(store: Store) {
     assert_eq!(value(&*store, "a/1").await.as_deref(), Some("x"));
 }
 
-pub async fn unleased_write_detaches_the_key_from_its_lease(store: Store) {
+pub async fn unleased_write_detaches_the_key_from_its_lease(store: SharedDatastore) {
     let lease = store.grant_lease(TIME_TO_LIVE).await.unwrap().id;
     let other = store.grant_lease(TIME_TO_LIVE).await.unwrap().id;
     let leased = Transaction::new().put_leased(key("a/1"), "x", lease).put_leased(key("a/2"), "x", lease);
@@ -72,7 +72,7 @@ pub async fn unleased_write_detaches_the_key_from_its_lease(store: Store) {
     assert_eq!(value(&*store, "a/2").await, None);
 }
 
-pub async fn ended_leases_are_rejected(store: Store) {
+pub async fn ended_leases_are_rejected(store: SharedDatastore) {
     let lease = store.grant_lease(TIME_TO_LIVE).await.unwrap().id;
     store.revoke_lease(lease).await.unwrap();
     for gone in [lease, LeaseId(u64::MAX >> 1)] {
@@ -84,7 +84,7 @@ pub async fn ended_leases_are_rejected(store: Store) {
     assert_eq!(value(&*store, "a/first").await, None, "a refused transaction left something behind");
 }
 
-pub async fn excessive_lease_times_are_rejected(store: Store) {
+pub async fn excessive_lease_times_are_rejected(store: SharedDatastore) {
     for absurd in [Duration::MAX, TIME_TO_LIVE_MAX + Duration::from_nanos(1)] {
         assert!(matches!(store.grant_lease(absurd).await, Err(Error::LeaseTooLong(_))));
     }

@@ -2,7 +2,8 @@
 
 use super::{key, prefix};
 use crate::{
-    Commit, Compare, Datastore, Entry, Error, Event, Key, LeaseId, Prefix, Revision, Transaction, WatchEnd,
+    Commit, Compare, Datastore, Entry, Error, Key, LeaseId, Prefix, Revision, Transaction, WatchEnd,
+    WatchEvent,
 };
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// One step of a random history. The keys are few, so that steps often share a key.
 #[derive(Debug, Clone)]
-enum Step {
+enum HistoryStep {
     Commit { compares: Vec<RandomCompare>, puts: BTreeMap<usize, Option<Put>> },
     Grant,
     Revoke(Index),
@@ -58,7 +59,7 @@ pub fn matches_a_model<Kept>(
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = HistoryStep> {
     let at = 0..KEYS.len();
     let compare = prop_oneof![
         at.clone().prop_map(RandomCompare::Absent),
@@ -72,15 +73,15 @@ fn step() -> impl Strategy<Value = Step> {
     let puts = prop::collection::btree_map(at, prop::option::weighted(0.7, put), 0..4);
     let commit = (prop::collection::vec(compare, 0..2), puts);
     prop_oneof![
-        8 => commit.prop_map(|(compares, puts)| Step::Commit { compares, puts }),
-        1 => Just(Step::Grant),
-        1 => any::<Index>().prop_map(Step::Revoke),
+        8 => commit.prop_map(|(compares, puts)| HistoryStep::Commit { compares, puts }),
+        1 => Just(HistoryStep::Grant),
+        1 => any::<Index>().prop_map(HistoryStep::Revoke),
     ]
 }
 
 /// The simplest possible store: a list of all its states.
 #[derive(Default)]
-struct Model {
+struct ReferenceStore {
     now: BTreeMap<Key, Entry>,
     revision: Revision,
     leases: Vec<LeaseId>,
@@ -88,15 +89,19 @@ struct Model {
     states: Vec<(Revision, BTreeMap<Key, Entry>)>,
 }
 
-async fn follow(store: &dyn Datastore, history: Vec<Step>) {
-    let mut model =
-        Model { revision: store.list(&Prefix::all(), None, 1).await.unwrap().revision, ..Model::default() };
+async fn follow(store: &dyn Datastore, history: Vec<HistoryStep>) {
+    let mut model = ReferenceStore {
+        revision: store.list(&Prefix::all(), None, 1).await.unwrap().revision,
+        ..ReferenceStore::default()
+    };
     let start = model.revision;
     let mut ended = Vec::new();
     for step in history {
         match step {
-            Step::Grant => model.leases.push(store.grant_lease(Duration::from_secs(3_600)).await.unwrap().id),
-            Step::Revoke(index) => {
+            HistoryStep::Grant => {
+                model.leases.push(store.grant_lease(Duration::from_secs(3_600)).await.unwrap().id)
+            }
+            HistoryStep::Revoke(index) => {
                 if !model.leases.is_empty() {
                     let lease = model.leases.swap_remove(index.index(model.leases.len()));
                     store.revoke_lease(lease).await.unwrap();
@@ -104,7 +109,7 @@ async fn follow(store: &dyn Datastore, history: Vec<Step>) {
                     model.end(lease, store).await;
                 }
             }
-            Step::Commit { compares, puts } => {
+            HistoryStep::Commit { compares, puts } => {
                 // Also names ended leases, which the store must reject.
                 let named: Vec<_> = model.leases.iter().chain(&ended).copied().collect();
                 let transaction = transaction(&model, &named, compares, &puts);
@@ -125,7 +130,7 @@ async fn follow(store: &dyn Datastore, history: Vec<Step>) {
 }
 
 fn transaction(
-    model: &Model,
+    model: &ReferenceStore,
     leases: &[LeaseId],
     compares: Vec<RandomCompare>,
     puts: &BTreeMap<usize, Option<Put>>,
@@ -169,9 +174,9 @@ enum Expected {
     Done { changed: bool },
 }
 
-impl Model {
-    /// Applies `transaction`. Written entries get a placeholder revision that [`Model::settle`]
-    /// replaces.
+impl ReferenceStore {
+    /// Applies `transaction`. Written entries get a placeholder revision that
+    /// [`ReferenceStore::settle`] replaces.
     fn commit(&mut self, transaction: &Transaction) -> Expected {
         let holds = transaction.compares.iter().all(|compare| match (compare, self.now.get(compare.key())) {
             (Compare::Absent(_), entry) => entry.is_none(),
@@ -233,7 +238,7 @@ impl Model {
 /// Placeholder for the revision that the store will assign.
 const UNSETTLED: Revision = Revision(u64::MAX);
 
-async fn check_state(store: &dyn Datastore, model: &Model) {
+async fn check_state(store: &dyn Datastore, model: &ReferenceStore) {
     for at in KEYS.map(key) {
         assert_eq!(store.get(&at).await.unwrap().as_ref(), model.now.get(&at));
     }
@@ -247,7 +252,7 @@ async fn check_state(store: &dyn Datastore, model: &Model) {
 
 /// The changes after any revision lead from the state at that revision to the current state,
 /// through all states between.
-async fn check_history(store: &dyn Datastore, model: &Model, start: Revision) {
+async fn check_history(store: &dyn Datastore, model: &ReferenceStore, start: Revision) {
     let mut states = vec![(start, BTreeMap::new())];
     states.extend(model.states.iter().cloned());
     for (index, (from, state)) in states.iter().enumerate() {
@@ -258,8 +263,10 @@ async fn check_history(store: &dyn Datastore, model: &Model, start: Revision) {
             assert_eq!(change.revision, *revision);
             for event in change.events {
                 match event {
-                    Event::Put(entry) => drop(state.insert(entry.key.clone(), entry)),
-                    Event::Delete(key) => assert!(state.remove(&key).is_some(), "{key} was deleted twice"),
+                    WatchEvent::Put(entry) => drop(state.insert(entry.key.clone(), entry)),
+                    WatchEvent::Delete(key) => {
+                        assert!(state.remove(&key).is_some(), "{key} was deleted twice")
+                    }
                 }
             }
             assert_eq!(state, *expected);

@@ -1,17 +1,17 @@
 //! Watches.
 
 use super::{delete, done, key, prefix, put};
-use crate::{Change, Datastore, Error, Event, Prefix, Revision, Transaction, Watch, WatchEnd};
+use crate::{Change, Datastore, Error, Prefix, Revision, Transaction, Watch, WatchEnd, WatchEvent};
 use std::sync::Arc;
 use std::time::Duration;
 
-type Store = Arc<dyn Datastore>;
+type SharedDatastore = Arc<dyn Datastore>;
 
 /// The events of a change, formatted as `+key=value` and `-key`.
 pub(crate) fn told(change: &Change) -> Vec<String> {
-    let tell = |event: &Event| match event {
-        Event::Put(entry) => format!("+{}={}", entry.key, String::from_utf8_lossy(&entry.value)),
-        Event::Delete(key) => format!("-{key}"),
+    let tell = |event: &WatchEvent| match event {
+        WatchEvent::Put(entry) => format!("+{}={}", entry.key, String::from_utf8_lossy(&entry.value)),
+        WatchEvent::Delete(key) => format!("-{key}"),
     };
     change.events.iter().map(tell).collect()
 }
@@ -24,7 +24,7 @@ async fn expect(watch: &mut Watch, revision: Revision, events: &[&str]) {
     );
 }
 
-pub async fn watch_delivers_changes_in_order(store: Store) {
+pub async fn watch_delivers_changes_in_order(store: SharedDatastore) {
     put(&*store, "a/before", "x").await;
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
     let first = put(&*store, "a/1", "x").await;
@@ -36,10 +36,10 @@ pub async fn watch_delivers_changes_in_order(store: Store) {
     let third = put(&*store, "a/1", "z").await;
     let change = watch.next().await.unwrap();
     let entry = store.get(&key("a/1")).await.unwrap().unwrap();
-    assert_eq!(change, Change { revision: third, events: vec![Event::Put(entry)] });
+    assert_eq!(change, Change { revision: third, events: vec![WatchEvent::Put(entry)] });
 }
 
-pub async fn watch_from_an_earlier_revision_misses_no_change(store: Store) {
+pub async fn watch_from_an_earlier_revision_misses_no_change(store: SharedDatastore) {
     let first = put(&*store, "a/1", "x").await;
     let listed = store.list(&prefix("a/"), None, 100).await.unwrap().revision;
     assert_eq!(listed, first);
@@ -51,7 +51,7 @@ pub async fn watch_from_an_earlier_revision_misses_no_change(store: Store) {
 }
 
 /// Writes so many changes that a store with a bounded history drops the first.
-pub async fn watch_before_the_history_reports_lag(store: Store) {
+pub async fn watch_before_the_history_reports_lag(store: SharedDatastore) {
     let first = put(&*store, "a/first", "x").await;
     let large = "x".repeat(1 << 20);
     for _ in 0..10 {
@@ -65,7 +65,7 @@ pub async fn watch_before_the_history_reports_lag(store: Store) {
     }
 }
 
-pub async fn watch_stays_below_its_prefix(store: Store) {
+pub async fn watch_stays_below_its_prefix(store: SharedDatastore) {
     let mut watch = store.watch(&prefix("a/"), None).await.unwrap();
     for elsewhere in ["a", "ab/c", "b/a/c"] {
         put(&*store, elsewhere, "x").await;
@@ -75,7 +75,7 @@ pub async fn watch_stays_below_its_prefix(store: Store) {
     expect(&mut watch, revision, &["+a/1=y"]).await;
 }
 
-pub async fn stalled_watch_lags_without_delaying_writers(store: Store) {
+pub async fn stalled_watch_lags_without_delaying_writers(store: SharedDatastore) {
     let mut idle = store.watch(&Prefix::all(), None).await.unwrap();
     let mut eager = store.watch(&Prefix::all(), None).await.unwrap();
     let mut seen = 0;
@@ -111,7 +111,7 @@ pub async fn stalled_watch_lags_without_delaying_writers(store: Store) {
     assert_eq!(end, WatchEnd::Lagged);
 }
 
-pub async fn closed_store_rejects_calls(store: Store) {
+pub async fn closed_store_rejects_calls(store: SharedDatastore) {
     put(&*store, "k", "x").await;
     let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();

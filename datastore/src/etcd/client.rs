@@ -13,13 +13,13 @@ mod session;
 mod tests;
 mod watch_stream;
 
-pub(super) use calls::Call;
+pub(super) use calls::EtcdCall;
 pub(super) use error::ClientError;
 pub(super) use watch_stream::WatchStream;
 
 use super::EtcdAddress;
-use servers::{Server, Servers};
-use session::Session;
+use servers::{EtcdServer, Servers};
+use session::UserSession;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -28,30 +28,30 @@ use tonic::transport::ClientTlsConfig;
 /// Time limit of a request, over all servers that the client tries.
 pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 
-type Result<T, E = ClientError> = std::result::Result<T, E>;
+type ClientResult<T, E = ClientError> = std::result::Result<T, E>;
 
 /// A client of one etcd cluster. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Client {
-    shared: Arc<Shared>,
+pub(super) struct EtcdClient {
+    shared: Arc<ClientShared>,
 }
 
-struct Shared {
+struct ClientShared {
     servers: Servers,
-    session: Session,
+    session: UserSession,
 }
 
-impl Client {
+impl EtcdClient {
     /// Creates a client of the servers at `address`, starting with the first. Connects on the first
     /// request.
-    pub(super) fn new(address: &EtcdAddress, tls: &ClientTlsConfig) -> Result<Self> {
+    pub(super) fn new(address: &EtcdAddress, tls: &ClientTlsConfig) -> ClientResult<Self> {
         let servers = Servers::new(&address.endpoints, tls)?;
-        let session = Session::new(address.user.clone());
-        Ok(Self { shared: Arc::new(Shared { servers, session }) })
+        let session = UserSession::new(address.user.clone());
+        Ok(Self { shared: Arc::new(ClientShared { servers, session }) })
     }
 
     /// Sends `request` and returns the answer of the first server that answers in time.
-    pub(super) async fn call<C: Call>(&self, request: &C) -> Result<C::Answer> {
+    pub(super) async fn call<C: EtcdCall>(&self, request: &C) -> ClientResult<C::Answer> {
         let servers = &self.shared.servers;
         let deadline = Instant::now() + REQUEST_TIME_MAX;
         // Tries every server, and then the first one again: a connection that broke while idle does
@@ -66,8 +66,13 @@ impl Client {
     }
 
     /// Sends `request` to `server`. If `server` fails, the client switches to the next one.
-    async fn attempt<C: Call>(&self, request: &C, server: &Server, deadline: Instant) -> Result<C::Answer> {
-        let Shared { servers, session } = &*self.shared;
+    async fn attempt<C: EtcdCall>(
+        &self,
+        request: &C,
+        server: &EtcdServer,
+        deadline: Instant,
+    ) -> ClientResult<C::Answer> {
+        let ClientShared { servers, session } = &*self.shared;
         let answer = timeout_at(deadline, session.call(request, &server.channel)).await;
         let answer = answer.unwrap_or(Err(ClientError::Timeout));
         if let Err(error) = &answer

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::conformance::{key, matches_a_model, put, value};
-use crate::{Event, WatchEnd};
+use crate::{WatchEnd, WatchEvent};
 use serde_json::json;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -71,7 +71,7 @@ async fn client_recovers_from_an_outage_without_restart() {
     let missed = put(&other, "k", "meanwhile").await;
     let change = watch.next().await.unwrap();
     assert_eq!(change.revision, missed);
-    assert!(matches!(&change.events[..], [Event::Put(entry)] if entry.value == "meanwhile"));
+    assert!(matches!(&change.events[..], [WatchEvent::Put(entry)] if entry.value == "meanwhile"));
     assert_eq!(value(&store, "k").await.as_deref(), Some("meanwhile"));
     put(&store, "k", "after").await;
     assert!(watch.next().await.unwrap().revision > missed);
@@ -95,7 +95,7 @@ async fn store_outlives_the_server_it_uses() {
     assert_eq!(value(&store, "k").await.as_deref(), Some("after"));
     let change = watch.next().await.unwrap();
     assert!(change.revision <= revision);
-    assert!(matches!(&change.events[..], [Event::Put(entry)] if entry.value == "after"));
+    assert!(matches!(&change.events[..], [WatchEvent::Put(entry)] if entry.value == "after"));
 }
 
 #[tokio::test]

@@ -2,10 +2,10 @@
 
 use super::client::protocol::WatchCreateRequest;
 use super::client::protocol::event::EventType;
-use super::client::{Client, ClientError, WatchStream, protocol};
+use super::client::{ClientError, EtcdClient, WatchStream, protocol};
 use super::{EtcdStore, Root, number_of, revision_of};
 use crate::watch::Feed;
-use crate::{Change, Event, Prefix, Result, Revision, Watch};
+use crate::{Change, Prefix, Result, Revision, Watch, WatchEvent};
 use std::time::Duration;
 
 /// Pause before the first attempt to reopen a stream. Doubles with each attempt, up to
@@ -34,7 +34,7 @@ pub(super) async fn watch(store: &EtcdStore, prefix: &Prefix, after: Option<Revi
         }
         opened => opened?,
     };
-    let follower = Follower { client: store.client.clone(), root: store.root.clone(), request };
+    let follower = EtcdWatcher { client: store.client.clone(), root: store.root.clone(), request };
     let closed = store.closed.clone();
     store.tasks.spawn(async move {
         tokio::select! {
@@ -46,14 +46,14 @@ pub(super) async fn watch(store: &EtcdStore, prefix: &Prefix, after: Option<Revi
     Ok(watch)
 }
 
-struct Follower {
-    client: Client,
+struct EtcdWatcher {
+    client: EtcdClient,
     root: Root,
     /// Starts at the first revision that was not yet delivered.
     request: WatchCreateRequest,
 }
 
-impl Follower {
+impl EtcdWatcher {
     /// Delivers changes to `feed` until its reader is gone or changes were missed.
     async fn follow(mut self, mut stream: WatchStream, feed: &Feed) {
         loop {
@@ -104,8 +104,8 @@ fn changes_of(root: &Root, events: Vec<protocol::Event>) -> Vec<Change> {
         let Some(found) = event.kv else { continue };
         let revision = revision_of(found.mod_revision);
         let told = match kind {
-            EventType::Put => root.entry(found).map(Event::Put),
-            EventType::Delete => root.key(&found.key).map(Event::Delete),
+            EventType::Put => root.entry(found).map(WatchEvent::Put),
+            EventType::Delete => root.key(&found.key).map(WatchEvent::Delete),
         };
         let Some(told) = told else { continue };
         match changes.last_mut() {

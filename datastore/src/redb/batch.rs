@@ -1,15 +1,15 @@
 //! Group commit: many commands in one transaction of the file, with one sync.
 
 use super::tables::{ENTRIES, LEASED, LEASES, LEASES_GRANTED, META, PROBES, REVISION, entry, number};
-use super::{Shared, failure};
-use crate::{Change, Commit, Error, Event, Key, Lease, LeaseId, Result, Revision, Transaction, Write};
+use super::{RedbShared, failure};
+use crate::{Change, Commit, Error, Key, Lease, LeaseId, Result, Revision, Transaction, WatchEvent, Write};
 use redb::{ReadableMultimapTable, ReadableTable, WriteTransaction};
 use std::path::Path;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// A command to the writer.
-pub(super) enum Command {
+pub(super) enum WriterCommand {
     /// A transaction that passed its checks.
     Commit { transaction: Transaction, reply: oneshot::Sender<Result<Commit>> },
     /// Grants a lease.
@@ -27,7 +27,7 @@ enum BatchReply {
 
 /// Applies `commands` in order and answers them. After a failure, opens the file again first, and
 /// writes even if no command does, to find out whether writes succeed again. Blocks.
-pub(super) fn write(shared: &Shared, commands: Vec<Command>) {
+pub(super) fn write(shared: &RedbShared, commands: Vec<WriterCommand>) {
     if let Err(error) = shared.ensure_open() {
         if !matches!(error, Error::Closed) {
             shared.note_failure(&error);
@@ -64,9 +64,10 @@ struct AppliedBatch {
 }
 
 /// Runs `commands` as one transaction of the file.
-fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<BatchReply>, Result<AppliedBatch>) {
-    let unanswered =
-        |commands: Vec<Command>| commands.into_iter().map(Command::into_answer).collect::<Vec<_>>();
+fn apply(shared: &RedbShared, commands: Vec<WriterCommand>) -> (Vec<BatchReply>, Result<AppliedBatch>) {
+    let unanswered = |commands: Vec<WriterCommand>| {
+        commands.into_iter().map(WriterCommand::into_answer).collect::<Vec<_>>()
+    };
     let file = shared.file.read();
     let Some(file) = file.as_ref() else { return (unanswered(commands), Err(Error::Closed)) };
     // The default durability waits for the sync.
@@ -77,7 +78,7 @@ fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<BatchReply>, Result<Ap
             return (unanswered(commands), Err(error));
         }
     };
-    let mut batch = Batch { transaction, changes: Vec::new(), wrote: false, failed: None };
+    let mut batch = WriteBatch { transaction, changes: Vec::new(), wrote: false, failed: None };
     let mut answers = Vec::with_capacity(commands.len());
     for command in commands {
         answers.push(batch.run(command, &shared.path));
@@ -86,7 +87,7 @@ fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<BatchReply>, Result<Ap
         let probed = batch.probe().map(Ok);
         let _ = batch.note(probed, &shared.path);
     }
-    let Batch { transaction, changes, wrote, failed } = batch;
+    let WriteBatch { transaction, changes, wrote, failed } = batch;
     // A batch without a write needs no sync. A failed batch is rolled back: no command was answered
     // yet.
     let ended = match &failed {
@@ -101,7 +102,7 @@ fn apply(shared: &Shared, commands: Vec<Command>) -> (Vec<BatchReply>, Result<Ap
     (answers, outcome)
 }
 
-struct Batch {
+struct WriteBatch {
     transaction: WriteTransaction,
     /// Changes to publish to watches.
     changes: Vec<Change>,
@@ -111,19 +112,19 @@ struct Batch {
     failed: Option<Error>,
 }
 
-impl Batch {
+impl WriteBatch {
     /// Applies one command.
-    fn run(&mut self, command: Command, path: &Path) -> BatchReply {
+    fn run(&mut self, command: WriterCommand, path: &Path) -> BatchReply {
         match command {
-            Command::Commit { transaction, reply } => {
+            WriterCommand::Commit { transaction, reply } => {
                 let outcome = self.commit(&transaction);
                 BatchReply::Commit(reply, self.note(outcome, path))
             }
-            Command::Grant { time_to_live, reply } => {
+            WriterCommand::Grant { time_to_live, reply } => {
                 let outcome = self.grant(time_to_live).map(Ok);
                 BatchReply::Grant(reply, self.note(outcome, path))
             }
-            Command::End { lease, reply } => {
+            WriterCommand::End { lease, reply } => {
                 let outcome = self.end(lease);
                 BatchReply::End(reply, lease, self.note(outcome, path))
             }
@@ -212,7 +213,7 @@ impl Batch {
         Ok(revision)
     }
 
-    fn write_one(&self, write: &Write, revision: Revision) -> Result<Option<Event>, redb::Error> {
+    fn write_one(&self, write: &Write, revision: Revision) -> Result<Option<WatchEvent>, redb::Error> {
         let mut entries = self.transaction.open_table(ENTRIES)?;
         let mut leased = self.transaction.open_multimap_table(LEASED)?;
         let key = write.key();
@@ -223,7 +224,7 @@ impl Batch {
         match write {
             Write::Delete(key) => {
                 entries.remove(key.as_str())?;
-                Ok(old.map(|_| Event::Delete(key.clone())))
+                Ok(old.map(|_| WatchEvent::Delete(key.clone())))
             }
             Write::Put { key, value, lease } => {
                 let created_at = old.map_or(revision, |old| old.created_at);
@@ -234,7 +235,7 @@ impl Batch {
                 }
                 let key = key.clone();
                 let value = value.clone();
-                Ok(Some(Event::Put(crate::Entry {
+                Ok(Some(WatchEvent::Put(crate::Entry {
                     key,
                     value,
                     created_at,
@@ -246,7 +247,7 @@ impl Batch {
     }
 }
 
-impl Command {
+impl WriterCommand {
     /// The answer of a command that was not applied, because the whole batch failed.
     fn into_answer(self) -> BatchReply {
         match self {
@@ -268,7 +269,7 @@ impl Command {
 
 impl BatchReply {
     /// Sends the answer, or the failure of the whole batch. The caller may be gone.
-    fn give(self, shared: &Shared, failed: Option<&Error>) {
+    fn give(self, shared: &RedbShared, failed: Option<&Error>) {
         let failed = failed.cloned();
         match self {
             Self::Commit(reply, outcome) => drop(reply.send(failed.map_or(outcome, Err))),

@@ -1,11 +1,11 @@
 //! Opens the file again after a failed write, until writes succeed.
 //!
 //! After a failed commit, the file may hold the commit or not. The file that is opened again
-//! decides: if its revision differs from the last published one, the watches end as lagged, and their
-//! readers read the whole store again.
+//! decides: if its revision differs from the last published one, the watches end as lagged, and
+//! their readers read the whole store again.
 
-use super::Shared;
-use super::tables::{self, Start};
+use super::RedbShared;
+use super::tables::{self, OpenedState};
 use crate::watch::Hub;
 use crate::{Error, Result};
 use std::fmt;
@@ -48,7 +48,7 @@ impl fmt::Debug for Opener {
     }
 }
 
-impl Shared {
+impl RedbShared {
     /// The failure of the last write, if it failed.
     pub(super) fn failure(&self) -> Option<Error> {
         self.failure.lock().clone()
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// Brings leases and watches in step with the file.
-    fn adopt(&self, start: &Start) {
+    fn adopt(&self, start: &OpenedState) {
         self.deadlines.adopt(&start.leases);
         let mut hub = self.hub();
         if hub.newest() != start.revision {

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Creation revision, modification revision, lease ID or 0, value.
-pub(super) type Row = (u64, u64, u64, &'static [u8]);
+pub(super) type EntryRow = (u64, u64, u64, &'static [u8]);
 
 /// Entries by key.
-pub(super) const ENTRIES: TableDefinition<'static, &'static str, Row> = TableDefinition::new("entries");
+pub(super) const ENTRIES: TableDefinition<'static, &'static str, EntryRow> = TableDefinition::new("entries");
 
 /// Times to live in milliseconds, by lease ID.
 pub(super) const LEASES: TableDefinition<'static, u64, u64> = TableDefinition::new("leases");
@@ -38,13 +38,13 @@ pub(super) const PROBES: &str = "probes";
 const FORMAT_NOW: u64 = 1;
 
 /// State of a store at opening.
-pub(super) struct Start {
+pub(super) struct OpenedState {
     pub(super) revision: Revision,
     pub(super) leases: Vec<Lease>,
 }
 
 /// Creates the tables of a new file, or checks the layout of an existing file.
-pub(super) fn prepare(file: &Database, path: &Path) -> Result<Start> {
+pub(super) fn prepare(file: &Database, path: &Path) -> Result<OpenedState> {
     let (found, start) = prepare_tables(file).map_err(|source| failure(path, "read", source))?;
     if found != FORMAT_NOW {
         return Err(Error::OtherFormat { path: path.to_owned(), found, expected: FORMAT_NOW });
@@ -53,8 +53,8 @@ pub(super) fn prepare(file: &Database, path: &Path) -> Result<Start> {
 }
 
 /// The layout version of the file, and the state of the store.
-fn prepare_tables(file: &Database) -> Result<(u64, Start), redb::Error> {
-    let nothing = Start { revision: Revision(0), leases: Vec::new() };
+fn prepare_tables(file: &Database) -> Result<(u64, OpenedState), redb::Error> {
+    let nothing = OpenedState { revision: Revision(0), leases: Vec::new() };
     if file.begin_read()?.list_tables()?.next().is_none() {
         let transaction = file.begin_write()?;
         transaction.open_table(META)?.insert(FORMAT, FORMAT_NOW)?;
@@ -82,7 +82,7 @@ fn prepare_tables(file: &Database) -> Result<(u64, Start), redb::Error> {
         Ok(Lease { id: LeaseId(id.value()), time_to_live: Duration::from_millis(time_to_live_ms.value()) })
     });
     let leases = leases.collect::<Result<_, redb::StorageError>>()?;
-    Ok((found, Start { revision: Revision(number(&meta, REVISION)?), leases }))
+    Ok((found, OpenedState { revision: Revision(number(&meta, REVISION)?), leases }))
 }
 
 /// A counter of the store; 0 until it is first written.
@@ -95,7 +95,7 @@ pub(super) fn number(
 
 /// The entry at `key`.
 pub(super) fn entry(
-    entries: &impl ReadableTable<&'static str, Row>,
+    entries: &impl ReadableTable<&'static str, EntryRow>,
     key: &Key,
 ) -> Result<Option<Entry>, redb::StorageError> {
     Ok(entries.get(key.as_str())?.map(|row| decode(key.clone(), row.value())))
@@ -112,12 +112,12 @@ fn decode(key: Key, (created_at, modified_at, lease, value): (u64, u64, u64, &[u
 }
 
 /// Read snapshot of the store.
-pub(super) struct Snapshot {
-    entries: ReadOnlyTable<&'static str, Row>,
+pub(super) struct ReadSnapshot {
+    entries: ReadOnlyTable<&'static str, EntryRow>,
     meta: ReadOnlyTable<&'static str, u64>,
 }
 
-impl Snapshot {
+impl ReadSnapshot {
     /// Snapshot of the latest durable state.
     pub(super) fn new(file: &Database) -> Result<Self, redb::Error> {
         let transaction = file.begin_read()?;

@@ -6,7 +6,7 @@ use rand::Rng;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::watch;
-use weir_datastore::{Change, Event, Prefix, Revision};
+use weir_datastore::{Change, Prefix, Revision, WatchEvent};
 use weir_storage::{Follow, follow};
 use weir_types::AsyncId;
 
@@ -46,19 +46,19 @@ impl Invocations {
             let mut index = self.index.lock();
             for event in &change.events {
                 match (place(event.key()), event) {
-                    (Some(IndexKey::Entry(id)), Event::Put(entry)) => {
+                    (Some(IndexKey::Entry(id)), WatchEvent::Put(entry)) => {
                         changed.push(id);
                         told(decode(entry)).into_iter().for_each(|entry| index.put(id, entry));
                     }
-                    (Some(IndexKey::Entry(id)), Event::Delete(_)) => {
+                    (Some(IndexKey::Entry(id)), WatchEvent::Delete(_)) => {
                         changed.push(id);
                         index.remove(id);
                         self.has_leftovers.store(true, Ordering::Relaxed);
                     }
-                    (Some(IndexKey::Claim(id)), Event::Put(entry)) => {
+                    (Some(IndexKey::Claim(id)), WatchEvent::Put(entry)) => {
                         told(decode(entry)).into_iter().for_each(|owner| index.claim(id, owner));
                     }
-                    (Some(IndexKey::Claim(id)), Event::Delete(_)) => {
+                    (Some(IndexKey::Claim(id)), WatchEvent::Delete(_)) => {
                         index.unclaim(id, now_ms() + rand::rng().random_range(0..=spread_ms));
                     }
                     (None, _) => {}

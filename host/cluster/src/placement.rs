@@ -53,7 +53,9 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 use weir_inference::Health;
-use weir_scheduler::{Action, Arrival, DeviceSpec, Event, Outcome, PlacementHistory, PlacementRecord, Setup};
+use weir_scheduler::{
+    Action, Arrival, DeviceSpec, Event, InvocationOutcome, PlacementHistory, PlacementRecord, Setup,
+};
 use weir_telemetry::Metrics;
 use weir_types::{InvocationId, ModelId, NodeId, Ordinal, TenantId};
 
@@ -72,7 +74,7 @@ pub struct Placements {
     scheduler: Setup,
     state: Mutex<PlacementState>,
     /// The outcomes of calls that ran here, and whose placement another node keeps.
-    outcomes: Cache<InvocationId, Outcome>,
+    outcomes: Cache<InvocationId, InvocationOutcome>,
     /// Records the scheduler's events and actions.
     record: Option<RecordSink>,
     /// The number of running calls without models that were placed here without asking the
@@ -185,7 +187,7 @@ impl Placements {
     }
 
     /// The outcome of a call that ran here and was placed by another node, if it has ended.
-    pub fn outcome(&self, invocation: InvocationId) -> Option<Outcome> {
+    pub fn outcome(&self, invocation: InvocationId) -> Option<InvocationOutcome> {
         self.outcomes.get(&invocation)
     }
 

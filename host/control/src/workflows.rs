@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use weir_telemetry::{Metrics, Served};
 use weir_types::api::{StepHedge, WorkflowStep, WorkflowVersion};
 use weir_types::{ContentHash, Name, TenantId, WorkflowId};
-use weir_workflow::{Action, Plan, PlannedStep};
+use weir_workflow::{Plan, PlannedStep, StepAction};
 
 /// The workflows of all tenants.
 pub type WorkflowRegistry = Registry<Workflows>;
@@ -158,10 +158,10 @@ impl WorkflowEntry {
 
 fn describe(plan: &Plan, step: &PlannedStep) -> WorkflowStep {
     let action = match &step.action {
-        Action::Run(Some(pinned)) => format!("run {}:{}", pinned.name, pinned.version),
-        Action::Run(None) => "run".to_owned(),
-        Action::Combine(combiner) => format!("combine {combiner}"),
-        Action::Split { parts } => format!("split {parts}"),
+        StepAction::Run(Some(pinned)) => format!("run {}:{}", pinned.name, pinned.version),
+        StepAction::Run(None) => "run".to_owned(),
+        StepAction::Combine(combiner) => format!("combine {combiner}"),
+        StepAction::Split { parts } => format!("split {parts}"),
     };
     WorkflowStep {
         name: step.name.clone(),

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use moka::sync::Cache;
 use serde::Serialize;
 use std::sync::Arc;
-use weir_scheduler::{EstimateRatio, Outcome, PlacementRecord};
+use weir_scheduler::{EstimateRatio, InvocationOutcome, PlacementRecord};
 use weir_types::{ErrorCode, InvocationId, TenantId};
 
 /// Number of remembered request ids that clients chose.
@@ -71,7 +71,7 @@ pub(super) async fn show(
 
 /// The outcome of a call that another node ran, from that node. If that node did not take the call,
 /// it may have run here after all.
-async fn outcome_elsewhere(node: &NodeState, placement: &PlacementRecord) -> Option<Outcome> {
+async fn outcome_elsewhere(node: &NodeState, placement: &PlacementRecord) -> Option<InvocationOutcome> {
     let placements = &node.dispatch.placements;
     let ran_on = placement.node.filter(|ran_on| *ran_on != placements.node())?;
     if let Some(outcome) = placements.outcome(placement.invocation) {

@@ -18,7 +18,7 @@ use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, Workflow
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
 use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
-use weir_workflow::{Action, DOCUMENT_BYTES_MAX, Document, Plan, TargetKind};
+use weir_workflow::{DOCUMENT_BYTES_MAX, Document, Plan, StepAction, TargetKind};
 
 /// Size limit of a record in the datastore.
 const RECORD_BYTES_MAX: usize = 512 << 10;
@@ -111,7 +111,7 @@ fn record(
 /// Rejects a hedged step whose function must not run twice.
 fn check_hedges(catalog: &Catalog, tenant: &TenantId, plan: &Plan) -> Result<(), ApiError> {
     for step in plan.steps().iter().filter(|step| step.is_hedged) {
-        let Action::Run(Some(pinned)) = &step.action else { continue };
+        let StepAction::Run(Some(pinned)) = &step.action else { continue };
         if let Some(FunctionId { name, version, .. }) = catalog.harmful_twice(tenant, pinned) {
             let text = format!(
                 "step {}: hedge may run function {name}:{version} twice, and its manifest does not say that this does no harm; deploy it with idempotent = true (`weir deploy --idempotent`), or leave hedge out",

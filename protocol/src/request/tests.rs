@@ -32,13 +32,13 @@ fn body(inputs: &[(ElementType, Vec<u8>, bool)]) -> (Vec<u8>, usize) {
 
 /// Exercises a parsed request the way a server does. Must neither panic nor index outside the body.
 fn use_up(body: &[u8], json_bytes: Option<usize>) -> Result<(), String> {
-    let request = Request::parse(body, json_bytes).map_err(|error| error.to_string())?;
+    let request = InferenceRequest::parse(body, json_bytes).map_err(|error| error.to_string())?;
     for input in request.inputs {
         let bytes = match input.data {
-            Data::Binary(range) => body[range].to_vec(),
+            InputData::Binary(range) => body[range].to_vec(),
             // The server looks up regions.
-            Data::Region(_) => continue,
-            Data::Json(elements) => {
+            InputData::Region(_) => continue,
+            InputData::Json(elements) => {
                 let mut bytes = Vec::new();
                 let put = |more: &[u8]| -> Result<(), Infallible> {
                     bytes.extend_from_slice(more);
@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn encoded_request_parses_back(inputs in inputs()) {
         let (body, json_bytes) = body(&inputs);
-        let request = Request::parse(&body, Some(json_bytes)).unwrap();
+        let request = InferenceRequest::parse(&body, Some(json_bytes)).unwrap();
         prop_assert_eq!(request.id.as_deref(), Some("7"));
         prop_assert!(request.parameters.binary_data_output);
         prop_assert_eq!(request.inputs.len(), inputs.len());
@@ -66,9 +66,9 @@ proptest! {
             prop_assert_eq!(input.datatype, *datatype);
             prop_assert_eq!(input.shape.element_count(), data.len() as u64);
             match &input.data {
-                Data::Binary(range) => prop_assert_eq!(&body[range.clone()], &data[..]),
-                Data::Json(_) => prop_assert!(!is_binary),
-                Data::Region(region) => prop_assert!(false, "{region:?}"),
+                InputData::Binary(range) => prop_assert_eq!(&body[range.clone()], &data[..]),
+                InputData::Json(_) => prop_assert!(!is_binary),
+                InputData::Region(region) => prop_assert!(false, "{region:?}"),
             }
         }
     }
@@ -97,7 +97,7 @@ proptest! {
 fn refusal(json: &Value, binary: &[u8]) -> String {
     let json = json.to_string();
     let body = [json.as_bytes(), binary].concat();
-    Request::parse(&body, Some(json.len())).unwrap_err().to_string()
+    InferenceRequest::parse(&body, Some(json.len())).unwrap_err().to_string()
 }
 
 fn input(more: &Value) -> Value {
@@ -154,13 +154,13 @@ fn each_invalid_request_has_its_own_error() {
 
 #[test]
 fn json_length_header_must_be_within_the_body() {
-    let error = Request::parse(b"{}", Some(3)).unwrap_err();
+    let error = InferenceRequest::parse(b"{}", Some(3)).unwrap_err();
     assert!(matches!(error, RequestError::HeaderPastEnd { json_bytes: 3, body_bytes: 2 }));
     let whole = input(&json!({"parameters": {"binary_data_size": 4}})).to_string();
-    let error = Request::parse(whole.as_bytes(), None).unwrap_err().to_string();
+    let error = InferenceRequest::parse(whole.as_bytes(), None).unwrap_err().to_string();
     assert!(error.contains("Inference-Header-Content-Length"), "{error}");
     let long = vec![b' '; JSON_BYTES_MAX + 1];
-    assert!(matches!(Request::parse(&long, None), Err(RequestError::JsonTooLarge(_))));
+    assert!(matches!(InferenceRequest::parse(&long, None), Err(RequestError::JsonTooLarge(_))));
 }
 
 #[test]
@@ -172,11 +172,11 @@ fn unknown_parameters_are_ignored() {
         "more": null,
     });
     let json = json.to_string();
-    let request = Request::parse(json.as_bytes(), None).unwrap();
+    let request = InferenceRequest::parse(json.as_bytes(), None).unwrap();
     assert_eq!(request.parameters, Parameters { binary_data_output: false, priority: 3, timeout: 250 });
     assert_eq!(
         request.outputs.unwrap(),
-        [Output { name: "y".into(), binary: Some(false), classes: 5, region: None }]
+        [RequestedOutput { name: "y".into(), binary: Some(false), classes: 5, region: None }]
     );
 }
 
@@ -184,7 +184,7 @@ fn unknown_parameters_are_ignored() {
 fn deep_nesting_in_unknown_fields_is_skipped() {
     let deep = |depth: usize| {
         let json = format!(r#"{{"inputs":[],"more":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
-        Request::parse(json.as_bytes(), None).map(|_| ()).map_err(|error| error.to_string())
+        InferenceRequest::parse(json.as_bytes(), None).map(|_| ()).map_err(|error| error.to_string())
     };
     // The parser skips unknown values without recursion.
     assert_eq!((deep(10), deep(10_000_000)), (Ok(()), Ok(())));
@@ -200,9 +200,9 @@ fn regions_are_parsed_by_name() {
         "outputs": [{"name": "z", "parameters": kept}],
     })
     .to_string();
-    let request = Request::parse(text.as_bytes(), None).unwrap();
+    let request = InferenceRequest::parse(text.as_bytes(), None).unwrap();
     let region = |name: &str, offset, bytes| Region { name: name.to_owned(), offset, bytes };
-    assert_eq!(request.inputs[0].data, Data::Region(region("r", 4, Some(8))));
-    assert_eq!(request.inputs[1].data, Data::Region(region("s", 0, None)));
+    assert_eq!(request.inputs[0].data, InputData::Region(region("r", 4, Some(8))));
+    assert_eq!(request.inputs[1].data, InputData::Region(region("s", 0, None)));
     assert_eq!(request.outputs.unwrap()[0].region, Some(region("s", 0, None)));
 }

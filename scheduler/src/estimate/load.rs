@@ -7,7 +7,7 @@ use weir_types::RunningMean;
 /// Where bytes outside a device's memory are stored, nearest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Tier {
+pub enum StorageTier {
     /// Another device of the same node.
     Sibling,
     /// The node's memory.
@@ -18,7 +18,7 @@ pub enum Tier {
     ObjectStore,
 }
 
-impl Tier {
+impl StorageTier {
     /// The tier that bytes pass through next on their way to a device, if any.
     pub(crate) const fn next(self) -> Option<Self> {
         match self {
@@ -46,14 +46,14 @@ impl Tier {
 /// Mean load times by kind of device and tier, either of one model or of all models per MiB.
 #[derive(Debug, Clone, Default)]
 pub struct LoadTimes {
-    kinds: Vec<[RunningMean; Tier::ALL.len()]>,
+    kinds: Vec<[RunningMean; StorageTier::ALL.len()]>,
 }
 
 const MIB: f64 = (1_u64 << 20) as f64;
 
 impl LoadTimes {
     /// Adds a load onto a device of the kind with index `kind`.
-    pub fn add(&mut self, kind: usize, tier: Tier, load_time_ns: u64) {
+    pub fn add(&mut self, kind: usize, tier: StorageTier, load_time_ns: u64) {
         if self.kinds.len() <= kind {
             self.kinds.resize(kind + 1, Default::default());
         }
@@ -61,7 +61,7 @@ impl LoadTimes {
     }
 
     /// Adds a load, normalized to the time per MiB.
-    pub fn add_per_mib(&mut self, kind: usize, tier: Tier, bytes: u64, load_time_ns: u64) {
+    pub fn add_per_mib(&mut self, kind: usize, tier: StorageTier, bytes: u64, load_time_ns: u64) {
         if bytes > 0 {
             self.add(kind, tier, round_ns(load_time_ns as f64 * MIB / bytes as f64));
         }
@@ -69,21 +69,21 @@ impl LoadTimes {
 
     /// The mean of the added times, if there are any.
     #[must_use]
-    pub fn mean_ns(&self, kind: usize, tier: Tier) -> Option<f64> {
+    pub fn mean_ns(&self, kind: usize, tier: StorageTier) -> Option<f64> {
         let mean = self.kinds.get(kind)?[tier as usize];
         (mean.count > 0).then_some(mean.mean)
     }
 
     /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier, or an assumed one.
     #[must_use]
-    pub fn by_size_ns(&self, kind: usize, tier: Tier, bytes: u64) -> u64 {
+    pub fn by_size_ns(&self, kind: usize, tier: StorageTier, bytes: u64) -> u64 {
         let prior_ns = || round_ns(bytes as f64 / tier.prior_bytes_per_ns());
         self.measured_ns(kind, tier, bytes).unwrap_or_else(prior_ns)
     }
 
     /// Time to load `bytes` from `tier`, at the mean bandwidth of that tier, if it was measured.
     #[must_use]
-    pub fn measured_ns(&self, kind: usize, tier: Tier, bytes: u64) -> Option<u64> {
+    pub fn measured_ns(&self, kind: usize, tier: StorageTier, bytes: u64) -> Option<u64> {
         self.mean_ns(kind, tier).map(|mean_ns| round_ns(bytes as f64 * mean_ns / MIB))
     }
 }
@@ -95,19 +95,22 @@ mod tests {
     #[test]
     fn load_time_by_size_uses_the_measured_bandwidth_of_the_tier() {
         let mut all = LoadTimes::default();
-        assert_eq!(all.by_size_ns(0, Tier::Disk, 1_000), 4_000);
-        assert!(all.by_size_ns(0, Tier::Memory, 1_000) < all.by_size_ns(0, Tier::ObjectStore, 1_000));
-        all.add_per_mib(0, Tier::Disk, 1 << 20, 100);
-        all.add_per_mib(0, Tier::Disk, 2 << 20, 400);
-        assert_eq!(all.by_size_ns(0, Tier::Disk, 2 << 20), 300);
-        assert_eq!(all.by_size_ns(1, Tier::Disk, 1_000), 4_000, "kinds are apart");
+        assert_eq!(all.by_size_ns(0, StorageTier::Disk, 1_000), 4_000);
+        assert!(
+            all.by_size_ns(0, StorageTier::Memory, 1_000)
+                < all.by_size_ns(0, StorageTier::ObjectStore, 1_000)
+        );
+        all.add_per_mib(0, StorageTier::Disk, 1 << 20, 100);
+        all.add_per_mib(0, StorageTier::Disk, 2 << 20, 400);
+        assert_eq!(all.by_size_ns(0, StorageTier::Disk, 2 << 20), 300);
+        assert_eq!(all.by_size_ns(1, StorageTier::Disk, 1_000), 4_000, "kinds are apart");
     }
 
     #[test]
     fn load_times_saturate() {
         let mut all = LoadTimes::default();
-        all.add_per_mib(0, Tier::Disk, 0, u64::MAX);
-        all.add_per_mib(0, Tier::Disk, 1, u64::MAX);
-        assert_eq!(all.by_size_ns(0, Tier::Disk, u64::MAX), u64::MAX);
+        all.add_per_mib(0, StorageTier::Disk, 0, u64::MAX);
+        all.add_per_mib(0, StorageTier::Disk, 1, u64::MAX);
+        assert_eq!(all.by_size_ns(0, StorageTier::Disk, u64::MAX), u64::MAX);
     }
 }

@@ -1,8 +1,8 @@
 //! The next free device, in turn.
 
 use super::cycle::Cycle;
-use super::in_order::{DeviceChoice, InOrder};
-use super::{Placer, Request};
+use super::in_order::{DeviceSelector, InOrder};
+use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
 /// `balance` of seed 001, chapter 6: the oldest waiting invocation goes to the next free device, in
@@ -13,10 +13,16 @@ pub type Balance = InOrder<NextFree>;
 #[derive(Debug, Default)]
 pub struct NextFree(Cycle);
 
-impl DeviceChoice for NextFree {
+impl DeviceSelector for NextFree {
     const NAME: &'static str = "balance";
 
-    fn choose(&mut self, now_ns: u64, view: &View, placer: &Placer, request: &Request) -> Option<DeviceKey> {
+    fn choose(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        placer: &RoomFinder,
+        request: &PlacementRequest,
+    ) -> Option<DeviceKey> {
         let device = self.0.next_free(now_ns, view, placer, request)?;
         self.0.used(device);
         Some(device)

@@ -1,6 +1,6 @@
 //! Clockwork, for comparison: earliest due time first, among the resident models.
 
-use super::{Demand, Placement, Placer, Policy, Request};
+use super::{OpenableModel, PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::{DeviceKey, DeviceView, FunctionKey, ModelKey, View};
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,27 +18,27 @@ use weir_types::InvocationId;
 /// The paper's other features, batches by deadline and loads ahead of requests, are left out: the
 /// other policies here lack them too.
 pub struct Clockwork {
-    placer: Placer,
+    placer: RoomFinder,
     /// By due time, then in order of arrival.
-    queues: BTreeMap<Class, BTreeMap<Order, Request>>,
+    queues: BTreeMap<QueueKey, BTreeMap<ClockworkOrder, PlacementRequest>>,
     /// The queues that need a model.
-    by_model: HashMap<ModelKey, BTreeSet<Class>>,
+    by_model: HashMap<ModelKey, BTreeSet<QueueKey>>,
     /// The queue and place of each invocation, and the latest start that still meets its due time,
     /// by the run time expected on arrival.
-    places: HashMap<InvocationId, (Class, Order, u64)>,
+    places: HashMap<InvocationId, (QueueKey, ClockworkOrder, u64)>,
     /// The latest starts of the invocations that have a due time.
     last_starts: BTreeSet<(u64, InvocationId)>,
     arrivals: u64,
 }
 
-type Order = (u64, u64);
+type ClockworkOrder = (u64, u64);
 
 /// The key of a queue: function and models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Class(FunctionKey, SmallVec<[ModelKey; 1]>);
+struct QueueKey(FunctionKey, SmallVec<[ModelKey; 1]>);
 
-impl Class {
-    fn for_request(request: &Request) -> Self {
+impl QueueKey {
+    fn for_request(request: &PlacementRequest) -> Self {
         Self(request.function, request.models.iter().map(|demand| demand.model).collect())
     }
 }
@@ -46,7 +46,7 @@ impl Class {
 impl Clockwork {
     /// Creates the policy with a victim selection.
     #[must_use]
-    pub fn new(placer: Placer) -> Self {
+    pub fn new(placer: RoomFinder) -> Self {
         let (queues, by_model, places, last_starts) = Default::default();
         Self { placer, queues, by_model, places, last_starts, arrivals: 0 }
     }
@@ -54,23 +54,23 @@ impl Clockwork {
     /// The invocation with the earliest due time among those whose models the device holds.
     fn hit(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
         let classes = device.held().filter_map(|model| self.by_model.get(&model)).flatten();
-        let holds_all = |class: &&Class| class.1.iter().all(|model| device.holds(*model));
-        let first = |class: &Class| self.first(view, class);
+        let holds_all = |class: &&QueueKey| class.1.iter().all(|model| device.holds(*model));
+        let first = |class: &QueueKey| self.first(view, class);
         let mut hits: SmallVec<[_; 16]> = classes.filter(holds_all).filter_map(first).collect();
         hits.sort_unstable_by_key(|(order, _)| *order);
-        let fits = |request: &&Request| self.placer.can_start(now_ns, view, key, request);
+        let fits = |request: &&PlacementRequest| self.placer.can_start(now_ns, view, key, request);
         hits.into_iter().map(|(_, request)| request).find(fits).map(|request| request.invocation)
     }
 
     /// The first invocation of the queue with the most waiting work per holder of its models.
     fn miss(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
-        let work = |class: &Class, (_, request): (Order, &Request)| {
+        let work = |class: &QueueKey, (_, request): (ClockworkOrder, &PlacementRequest)| {
             let waits = self.queues.get(class).map_or(0, BTreeMap::len) as u64;
             let copies = request.models.iter().map(|demand| view.model(demand.model).holders().len()).min();
             let run_ns = view.run_time_ns(device, request);
             run_ns.saturating_mul(waits) / (copies.unwrap_or(0) as u64 + 1)
         };
-        let is_missing = |demand: &Demand| !device.holds(demand.model);
+        let is_missing = |demand: &OpenableModel| !device.holds(demand.model);
         let misses = self.queues.keys().filter_map(|class| {
             let first =
                 self.first(view, class).filter(|(_, request)| request.models.iter().any(is_missing))?;
@@ -79,17 +79,18 @@ impl Clockwork {
         let mut misses: Vec<_> = misses.collect();
         misses.sort_unstable_by_key(|(work, (order, _))| (std::cmp::Reverse(*work), *order));
         let mut requests = misses.into_iter().map(|(_, (_, request))| request);
-        let fits = |request: &&Request| self.placer.can_start(now_ns, view, key, request);
+        let fits = |request: &&PlacementRequest| self.placer.can_start(now_ns, view, key, request);
         requests.find(fits).map(|request| request.invocation)
     }
 
     /// The first invocation of a queue whose tenant may start it.
-    fn first(&self, view: &View, class: &Class) -> Option<(Order, &Request)> {
-        let may_start = |(_, request): &(&Order, &Request)| view.tenants().may_start(request.tenant);
+    fn first(&self, view: &View, class: &QueueKey) -> Option<(ClockworkOrder, &PlacementRequest)> {
+        let may_start =
+            |(_, request): &(&ClockworkOrder, &PlacementRequest)| view.tenants().may_start(request.tenant);
         self.queues.get(class)?.iter().find(may_start).map(|(order, request)| (*order, request))
     }
 
-    fn take(&mut self, invocation: InvocationId) -> Option<Request> {
+    fn take(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         let (class, order, last_start_ns) = self.places.remove(&invocation)?;
         self.last_starts.remove(&(last_start_ns, invocation));
         let queue = self.queues.get_mut(&class)?;
@@ -114,8 +115,8 @@ impl Policy for Clockwork {
         "clockwork"
     }
 
-    fn arrived(&mut self, request: Request, view: &View) {
-        let class = Class::for_request(&request);
+    fn arrived(&mut self, request: PlacementRequest, view: &View) {
+        let class = QueueKey::for_request(&request);
         let due_at_ns = request.slo.due_at_ns;
         let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
         if due_at_ns < u64::MAX {
@@ -130,7 +131,7 @@ impl Policy for Clockwork {
         self.queues.entry(class).or_default().insert(order, request);
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         if self.queues.is_empty() {
             return None;
         }
@@ -142,11 +143,11 @@ impl Policy for Clockwork {
         self.placer.place(now_ns, view, key, request).ok()
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         self.take(invocation)
     }
 
-    fn late(&mut self, now_ns: u64, _view: &View) -> Option<Request> {
+    fn late(&mut self, now_ns: u64, _view: &View) -> Option<PlacementRequest> {
         let (last_start_ns, invocation) = *self.last_starts.first()?;
         if last_start_ns >= now_ns {
             return None;

@@ -1,6 +1,6 @@
 //! Round-robin iteration over devices.
 
-use super::{Placer, Request};
+use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, DeviceView, View};
 
 /// A cyclic scan that starts after the device used last.
@@ -15,8 +15,8 @@ impl Cycle {
         &self,
         now_ns: u64,
         view: &View,
-        placer: &Placer,
-        request: &Request,
+        placer: &RoomFinder,
+        request: &PlacementRequest,
     ) -> Option<DeviceKey> {
         self.turn(view).find(|key| can_hold(now_ns, view, placer, *key, request))
     }
@@ -26,8 +26,8 @@ impl Cycle {
         &self,
         now_ns: u64,
         view: &View,
-        placer: &Placer,
-        request: &Request,
+        placer: &RoomFinder,
+        request: &PlacementRequest,
     ) -> Option<DeviceKey> {
         view.open().next()?;
         self.turn(view).find(|key| placer.can_start(now_ns, view, *key, request))
@@ -47,7 +47,13 @@ impl Cycle {
 
 /// Whether a device is large enough for `request`, and has room for it now or after its running
 /// invocations have ended.
-pub(super) fn can_hold(now_ns: u64, view: &View, placer: &Placer, key: DeviceKey, request: &Request) -> bool {
+pub(super) fn can_hold(
+    now_ns: u64,
+    view: &View,
+    placer: &RoomFinder,
+    key: DeviceKey,
+    request: &PlacementRequest,
+) -> bool {
     let could_hold =
         |device: &&DeviceView| device.takes(&request.models) && device.is_large_enough(&request.models);
     let Some(device) = view.device(key).filter(could_hold) else {

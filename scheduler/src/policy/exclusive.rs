@@ -2,7 +2,7 @@
 
 use super::cycle::can_hold;
 use super::line::Line;
-use super::{Placement, Placer, Policy, Request};
+use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::{DeviceKey, ModelKey, View};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -17,7 +17,7 @@ use weir_types::InvocationId;
 /// queue. An invocation of several models belongs to the first. Models stay in memory when their
 /// device changes its owner.
 pub struct Exclusive {
-    placer: Placer,
+    placer: RoomFinder,
     options: ExclusiveOptions,
     line: Line,
     by_model: BTreeMap<ModelKey, BTreeSet<u64>>,
@@ -70,7 +70,7 @@ const SCAN_LEN_MAX: usize = 64;
 impl Exclusive {
     /// Creates the policy with a victim selection and options.
     #[must_use]
-    pub fn new(placer: Placer, options: ExclusiveOptions) -> Self {
+    pub fn new(placer: RoomFinder, options: ExclusiveOptions) -> Self {
         let (line, by_model, owners, pools, whole) = Default::default();
         Self { placer, options, line, by_model, owners, pools, whole, starts: 0 }
     }
@@ -92,7 +92,7 @@ impl Exclusive {
     /// A device for a model that has too few.
     fn next_given(&self, now_ns: u64, view: &View) -> Option<(DeviceKey, u64)> {
         view.open().next()?;
-        let may_start = |(_, request): &(u64, &Request)| view.tenants().may_start(request.tenant);
+        let may_start = |(_, request): &(u64, &PlacementRequest)| view.tenants().may_start(request.tenant);
         self.line.iter().filter(may_start).take(SCAN_LEN_MAX).find_map(|(place, request)| {
             let model = request.models.first()?.model;
             let free = |device: &DeviceKey| self.placer.can_start(now_ns, view, *device, request);
@@ -123,7 +123,7 @@ impl Exclusive {
     }
 
     /// The number of the model's devices that can start a request, now or later.
-    fn devices_for(&self, now_ns: u64, view: &View, model: ModelKey, request: &Request) -> usize {
+    fn devices_for(&self, now_ns: u64, view: &View, model: ModelKey, request: &PlacementRequest) -> usize {
         let can_hold = |key: &&DeviceKey| can_hold(now_ns, view, &self.placer, **key, request);
         self.pools.get(&model).map_or(0, |pool| pool.devices.iter().filter(can_hold).count())
     }
@@ -195,7 +195,7 @@ impl Exclusive {
         }
     }
 
-    fn take(&mut self, place: u64) -> Option<Request> {
+    fn take(&mut self, place: u64) -> Option<PlacementRequest> {
         let request = self.line.take(place)?;
         if let Some(demand) = request.models.first()
             && let Some(places) = self.by_model.get_mut(&demand.model)
@@ -214,7 +214,7 @@ impl Policy for Exclusive {
         "exclusive"
     }
 
-    fn arrived(&mut self, request: Request, view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, view: &View) {
         let first = request.models.first().map(|demand| demand.model);
         let invocation = request.invocation;
         let run_time_ns = view.expected_run_time_ns(&request);
@@ -234,7 +234,7 @@ impl Policy for Exclusive {
         }
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         if self.line.is_empty() {
             return None;
         }
@@ -246,7 +246,7 @@ impl Policy for Exclusive {
         self.placer.place(now_ns, view, device, request).ok()
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         let request = self.take(self.line.place_of(invocation)?)?;
         if let Some(demand) = request.models.first() {
             self.tidy(demand.model);

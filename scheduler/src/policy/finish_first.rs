@@ -27,21 +27,21 @@ mod queues;
 #[allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 mod brute_force;
 
-use super::{Placement, Placer, Policy, Request};
+use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::estimate::round_ns;
 use crate::{DeviceKey, DeviceView, View};
-use costs::{Best, Costs};
-use queues::{Order, QueueKey, Queues};
+use costs::{Best, CostInputs};
+use queues::{LinePosition, QueueKey, Queues};
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 use weir_types::InvocationId;
 
 /// The default policy.
 pub struct FinishFirst {
-    placer: Placer,
+    placer: RoomFinder,
     queues: Queues,
     /// The latest arrival, and the event of its arrival.
-    latest: Option<(u64, (Order, QueueKey))>,
+    latest: Option<(u64, (LinePosition, QueueKey))>,
     round: Round,
     passes: Passes,
 }
@@ -59,8 +59,8 @@ struct Round {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
     /// The head's turn: its place in the order, or a later place if it yields.
-    turn: Order,
-    order: Order,
+    turn: LinePosition,
+    order: LinePosition,
     queue: QueueKey,
 }
 
@@ -138,7 +138,7 @@ const PASSES_MAX: u32 = 64;
 impl FinishFirst {
     /// Creates the policy with a victim selection.
     #[must_use]
-    pub fn new(placer: Placer) -> Self {
+    pub fn new(placer: RoomFinder) -> Self {
         let (queues, latest, round, passes) = Default::default();
         Self { placer, queues, latest, round, passes }
     }
@@ -166,7 +166,7 @@ impl FinishFirst {
         heads
     }
 
-    fn newcomer(&self, view: &View) -> Option<(Order, QueueKey)> {
+    fn newcomer(&self, view: &View) -> Option<(LinePosition, QueueKey)> {
         self.latest.filter(|(event, _)| *event == view.event()).map(|(_, at)| at)
     }
 
@@ -177,10 +177,16 @@ impl FinishFirst {
     }
 
     /// The decision about an invocation, and the next invocation of its queue to cost separately.
-    fn judge(&self, now_ns: u64, view: &View, head: Head, request: &Request) -> (Verdict, Option<Order>) {
+    fn judge(
+        &self,
+        now_ns: u64,
+        view: &View,
+        head: Head,
+        request: &PlacementRequest,
+    ) -> (Verdict, Option<LinePosition>) {
         let news_only =
             self.round.scope == Scope::News && self.newcomer(view) != Some((head.order, head.queue));
-        let costs = Costs {
+        let costs = CostInputs {
             now_ns,
             view,
             placer: &self.placer,
@@ -206,13 +212,13 @@ impl FinishFirst {
 }
 
 impl Head {
-    fn new((order, queue): (Order, QueueKey)) -> Self {
+    fn new((order, queue): (LinePosition, QueueKey)) -> Self {
         Self { turn: order, order, queue }
     }
 
     /// The postponed head of an invocation that would load on a device; `None` if it has yielded
     /// already.
-    fn yields(self, view: &View, device: DeviceKey, request: &Request) -> Option<Self> {
+    fn yields(self, view: &View, device: DeviceKey, request: &PlacementRequest) -> Option<Self> {
         let device = view.device(device).filter(|_| self.turn == self.order)?;
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
         let load_ns = missing().map(|demand| view.load_time_ns(device, demand)).fold(0, u64::saturating_add);
@@ -223,7 +229,7 @@ impl Head {
 }
 
 impl Verdict {
-    fn from_best(best: Best, costs: &Costs<'_>) -> Self {
+    fn from_best(best: Best, costs: &CostInputs<'_>) -> Self {
         match best.device {
             Some((device, true)) => Self::Start(device),
             Some(_) if best.waits_for_holder() => Self::WaitForHolder,
@@ -240,7 +246,7 @@ impl Policy for FinishFirst {
         "finish-first"
     }
 
-    fn arrived(&mut self, request: Request, view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, view: &View) {
         self.latest = Some((view.event(), self.queues.push(request)));
     }
 
@@ -248,7 +254,7 @@ impl Policy for FinishFirst {
         self.round = Round::default();
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         if self.queues.len() == 0 || view.open().next().is_none() {
             return None;
         }
@@ -291,7 +297,7 @@ impl Policy for FinishFirst {
         placement
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         self.passes.gone(invocation);
         self.queues.remove(invocation)
     }

@@ -1,15 +1,15 @@
 //! Checks whether an invocation fits on a device, and which models to evict for it. Shared by all
 //! policies.
 
-use super::{Demand, Placement, Request};
+use super::{OpenableModel, PlacementDecision, PlacementRequest};
 use crate::{
-    Alternative, Candidate, DeviceKey, DeviceView, Freeing, LeastRecentlyUsed, ModelKey, VictimPolicy,
-    Victims, View, Why,
+    Alternative, DeviceKey, DeviceView, EvictionCandidate, Freeing, LeastRecentlyUsed, ModelKey,
+    VictimPolicy, Victims, View, Why,
 };
 use smallvec::SmallVec;
 
 /// Finds room on devices with a victim selection policy.
-pub struct Placer {
+pub struct RoomFinder {
     victims: Box<dyn VictimPolicy>,
 }
 
@@ -17,13 +17,13 @@ pub struct Placer {
 /// placement.
 const ALTERNATIVES_SCAN_MAX: usize = 16;
 
-impl Default for Placer {
+impl Default for RoomFinder {
     fn default() -> Self {
         Self::new(Box::new(LeastRecentlyUsed))
     }
 }
 
-impl Placer {
+impl RoomFinder {
     /// Creates a placer with a victim selection policy.
     #[must_use]
     pub fn new(victims: Box<dyn VictimPolicy>) -> Self {
@@ -33,7 +33,13 @@ impl Placer {
     /// The models to evict so that `request` can start on `device`; `None` if it does not fit. Does
     /// not check whether the device accepts one more invocation.
     #[must_use]
-    pub fn fit(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Option<Victims> {
+    pub fn fit(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: &PlacementRequest,
+    ) -> Option<Victims> {
         self.fit_beside(now_ns, view, device, request, &|_| false)
     }
 
@@ -43,7 +49,7 @@ impl Placer {
         now_ns: u64,
         view: &View,
         device: DeviceKey,
-        request: &Request,
+        request: &PlacementRequest,
         stays: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
         self.fit_with(now_ns, view, device, request, (stays, Copies::Stay))
@@ -56,7 +62,7 @@ impl Placer {
         now_ns: u64,
         view: &View,
         device: DeviceKey,
-        request: &Request,
+        request: &PlacementRequest,
     ) -> Option<Victims> {
         self.fit_with(now_ns, view, device, request, (&|_| false, Copies::Move))
     }
@@ -66,7 +72,7 @@ impl Placer {
         now_ns: u64,
         view: &View,
         device: DeviceKey,
-        request: &Request,
+        request: &PlacementRequest,
         (stays, copies): (&dyn Fn(ModelKey) -> bool, Copies),
     ) -> Option<Victims> {
         let state = view.device(device).filter(|state| state.takes(&request.models))?;
@@ -93,7 +99,7 @@ impl Placer {
 
     /// Whether `request` can start on `device` now: the device accepts it, and it fits.
     #[must_use]
-    pub fn can_start(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> bool {
+    pub fn can_start(&self, now_ns: u64, view: &View, device: DeviceKey, request: &PlacementRequest) -> bool {
         view.device(device).is_some_and(|state| state.is_open_to(request))
             && self.fit(now_ns, view, device, request).is_some()
     }
@@ -107,8 +113,8 @@ impl Placer {
         now_ns: u64,
         view: &View,
         device: DeviceKey,
-        request: Request,
-    ) -> Result<Placement, Request> {
+        request: PlacementRequest,
+    ) -> Result<PlacementDecision, PlacementRequest> {
         let Some(state) = view.device(device).filter(|state| state.is_open_to(&request)) else {
             return Err(request);
         };
@@ -121,14 +127,21 @@ impl Placer {
         now_ns: u64,
         view: &View,
         (device, state): (DeviceKey, &DeviceView),
-        request: Request,
+        request: PlacementRequest,
         victims: Victims,
-    ) -> Placement {
+    ) -> PlacementDecision {
         let estimate = view.explain(now_ns, state, &request);
         let why = Why { estimate, alternatives: alternatives(now_ns, view, device, &request), queued_ns: 0 };
         let evict = victims.models.into_vec();
         let evict_elsewhere = victims.elsewhere;
-        Placement { node: state.id().node, device: Some(device), evict, evict_elsewhere, why, request }
+        PlacementDecision {
+            node: state.id().node,
+            device: Some(device),
+            evict,
+            evict_elsewhere,
+            why,
+            request,
+        }
     }
 
     /// Chooses victims among the tenant's own models, so that loading the missing models stays
@@ -136,7 +149,7 @@ impl Placer {
     fn keep_to_cap(
         view: &View,
         (key, state): (DeviceKey, &DeviceView),
-        request: &Request,
+        request: &PlacementRequest,
         copies: Copies,
         victims: &mut Victims,
     ) -> Option<()> {
@@ -208,9 +221,9 @@ const OWN_SCAN_MAX: usize = 256;
 fn elsewhere(
     view: &View,
     here: &DeviceView,
-    request: &Request,
+    request: &PlacementRequest,
     copies: Copies,
-) -> Vec<(DeviceKey, Candidate)> {
+) -> Vec<(DeviceKey, EvictionCandidate)> {
     let is_copy = |model: ModelKey| is_demanded(&request.models, model);
     let own = view.tenants().held(request.tenant);
     let own = own.filter(|model| copies == Copies::Move || !is_copy(*model));
@@ -222,18 +235,19 @@ fn elsewhere(
         Some((key, device.candidate(model)?))
     };
     let mut candidates: Vec<_> = holders.filter_map(candidate).collect();
-    let rank =
-        |(key, candidate): &(_, Candidate)| (is_copy(candidate.model), candidate.used, candidate.model, *key);
+    let rank = |(key, candidate): &(_, EvictionCandidate)| {
+        (is_copy(candidate.model), candidate.used, candidate.model, *key)
+    };
     candidates.sort_unstable_by_key(rank);
     candidates
 }
 
-fn is_demanded(demands: &[Demand], model: ModelKey) -> bool {
+fn is_demanded(demands: &[OpenableModel], model: ModelKey) -> bool {
     demands.iter().any(|demand| demand.model == model)
 }
 
 /// The best other devices among the holders of one of the models and the open devices.
-fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &Request) -> Vec<Alternative> {
+fn alternatives(now_ns: u64, view: &View, chosen: DeviceKey, request: &PlacementRequest) -> Vec<Alternative> {
     let holders = request.models.iter().flat_map(|demand| view.model(demand.model).holders().iter().copied());
     let mut seen = SmallVec::<[DeviceKey; ALTERNATIVES_SCAN_MAX]>::new();
     let mut best = SmallVec::<[(u64, &DeviceView); Why::ALTERNATIVES_MAX + 1]>::new();

@@ -2,7 +2,7 @@
 
 use super::{
     Balance, BusyChoice, Clockwork, Exclusive, ExclusiveOptions, FinishFirst, LoadBalancing, Locality, Mlfqs,
-    Placer, Policy, RoundRobin, Srtf,
+    Policy, RoomFinder, RoundRobin, Srtf,
 };
 use crate::{LeastLoss, LeastRecentlyUsed};
 use serde::{Deserialize, Serialize};
@@ -141,10 +141,10 @@ impl PolicyKind {
 
 impl VictimKind {
     /// A placer with this victim selection.
-    pub(crate) fn placer(self) -> Placer {
+    pub(crate) fn placer(self) -> RoomFinder {
         match self {
-            Self::LeastRecentlyUsed => Placer::new(Box::new(LeastRecentlyUsed)),
-            Self::LeastLoss => Placer::new(Box::new(LeastLoss)),
+            Self::LeastRecentlyUsed => RoomFinder::new(Box::new(LeastRecentlyUsed)),
+            Self::LeastLoss => RoomFinder::new(Box::new(LeastLoss)),
         }
     }
 }

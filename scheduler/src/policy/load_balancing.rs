@@ -1,8 +1,8 @@
 //! First come, first served, as on today's platforms: the oldest waiting invocation goes to a free
 //! device.
 
-use super::in_order::{DeviceChoice, InOrder};
-use super::{Placer, Request};
+use super::in_order::{DeviceSelector, InOrder};
+use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
 /// `lb` of seed 000: in the order of arrival, ignoring resident models.
@@ -15,10 +15,16 @@ pub type LoadBalancing = InOrder<AnyFree>;
 #[derive(Debug, Default)]
 pub struct AnyFree;
 
-impl DeviceChoice for AnyFree {
+impl DeviceSelector for AnyFree {
     const NAME: &'static str = "lb";
 
-    fn choose(&mut self, now_ns: u64, view: &View, placer: &Placer, request: &Request) -> Option<DeviceKey> {
+    fn choose(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        placer: &RoomFinder,
+        request: &PlacementRequest,
+    ) -> Option<DeviceKey> {
         view.open().find(|device| placer.can_start(now_ns, view, *device, request))
     }
 }

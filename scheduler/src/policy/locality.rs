@@ -14,9 +14,9 @@
 
 mod queue;
 
-use super::{Placement, Placer, Policy, Request};
+use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::{DeviceKey, DeviceView, View};
-use queue::Queue;
+use queue::ArrivalQueue;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
@@ -33,12 +33,12 @@ pub struct Locality {
     /// Visits after which an invocation is forced.
     limit: u32,
     busy_choice: BusyChoice,
-    placer: Placer,
-    queue: Queue,
+    placer: RoomFinder,
+    queue: ArrivalQueue,
     /// Invocations that wait for one busy device. Empty queues are removed.
-    local: BTreeMap<DeviceKey, VecDeque<(u64, Request)>>,
+    local: BTreeMap<DeviceKey, VecDeque<(u64, PlacementRequest)>>,
     local_places: HashMap<InvocationId, DeviceKey>,
-    run: Run,
+    run: AlgorithmProgress,
 }
 
 /// Which busy device with the models gets an invocation, if several are faster than a load.
@@ -54,7 +54,7 @@ pub enum BusyChoice {
 
 /// The progress of Algorithm 1 since the last event.
 #[derive(Debug, Default)]
-enum Run {
+enum AlgorithmProgress {
     #[default]
     LocalQueues,
     Devices {
@@ -75,7 +75,7 @@ enum Scan {
 }
 
 /// The result of Algorithm 2.
-enum Choice {
+enum AlgorithmChoice {
     Start(DeviceKey),
     Wait(DeviceKey),
     NoRoom,
@@ -87,19 +87,19 @@ impl Locality {
 
     /// Creates the policy with out-of-order dispatch.
     #[must_use]
-    pub fn out_of_order(limit: u32, busy_choice: BusyChoice, placer: Placer) -> Self {
+    pub fn out_of_order(limit: u32, busy_choice: BusyChoice, placer: RoomFinder) -> Self {
         let (queue, local, local_places, run) = Default::default();
         Self { name: "lalb-o3", limit, busy_choice, placer, queue, local, local_places, run }
     }
 
     /// Creates the policy without out-of-order dispatch: a limit of 0.
     #[must_use]
-    pub fn in_order(busy_choice: BusyChoice, placer: Placer) -> Self {
+    pub fn in_order(busy_choice: BusyChoice, placer: RoomFinder) -> Self {
         Self { name: "lalb", ..Self::out_of_order(0, busy_choice, placer) }
     }
 
-    fn next_local(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        let may_go = |(device, queue): (&DeviceKey, &VecDeque<(u64, Request)>)| {
+    fn next_local(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
+        let may_go = |(device, queue): (&DeviceKey, &VecDeque<(u64, PlacementRequest)>)| {
             let (_, request) = queue.front()?;
             let fits = view.tenants().may_start(request.tenant)
                 && self.placer.can_start(now_ns, view, *device, request);
@@ -123,7 +123,7 @@ impl Locality {
         view: &View,
         device: DeviceKey,
         mut scan: Scan,
-    ) -> (Option<Placement>, Option<Scan>) {
+    ) -> (Option<PlacementDecision>, Option<Scan>) {
         while let Some(state) = view.device(device).filter(|state| state.is_open()) {
             let (Scan::Hits(after) | Scan::Misses(after)) = scan;
             let Some((place, request)) = self.queue.after(after, view) else {
@@ -154,11 +154,11 @@ impl Locality {
             let next =
                 if let Scan::Hits(_) = scan { Scan::Hits(Some(place)) } else { Scan::Misses(Some(place)) };
             match self.balance(now_ns, view, device, request) {
-                Choice::Start(other) => {
+                AlgorithmChoice::Start(other) => {
                     return (self.start(now_ns, view, place, other), (other != device).then_some(next));
                 }
-                Choice::Wait(busy) => self.wait(place, busy),
-                Choice::NoRoom => {}
+                AlgorithmChoice::Wait(busy) => self.wait(place, busy),
+                AlgorithmChoice::NoRoom => {}
             }
             scan = next;
         }
@@ -166,12 +166,18 @@ impl Locality {
     }
 
     /// Algorithm 2.
-    fn balance(&self, now_ns: u64, view: &View, device: DeviceKey, request: &Request) -> Choice {
+    fn balance(
+        &self,
+        now_ns: u64,
+        view: &View,
+        device: DeviceKey,
+        request: &PlacementRequest,
+    ) -> AlgorithmChoice {
         let can_start = |device: DeviceKey| self.placer.can_start(now_ns, view, device, request);
         let mut holders = holders(view, request);
         holders.sort_unstable_by_key(|(key, state)| (Reverse(state.dispatches()), *key));
         if let Some((idle, _)) = holders.iter().find(|(key, _)| can_start(*key)) {
-            return Choice::Start(*idle);
+            return AlgorithmChoice::Start(*idle);
         }
         let here = view.device(device).map_or(0, |state| view.estimate(now_ns, state, request).load_time_ns);
         let busy = holders.iter().filter(|(_, state)| !state.is_open_to(request));
@@ -187,13 +193,19 @@ impl Locality {
             BusyChoice::Soonest => sooner.min(),
         };
         match busy {
-            Some((_, busy)) => Choice::Wait(busy),
-            None if can_start(device) => Choice::Start(device),
-            None => Choice::NoRoom,
+            Some((_, busy)) => AlgorithmChoice::Wait(busy),
+            None if can_start(device) => AlgorithmChoice::Start(device),
+            None => AlgorithmChoice::NoRoom,
         }
     }
 
-    fn start(&mut self, now_ns: u64, view: &View, place: u64, device: DeviceKey) -> Option<Placement> {
+    fn start(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        place: u64,
+        device: DeviceKey,
+    ) -> Option<PlacementDecision> {
         let request = self.queue.take(place)?;
         match self.placer.place(now_ns, view, device, request) {
             Ok(placement) => Some(placement),
@@ -217,29 +229,29 @@ impl Policy for Locality {
         self.name
     }
 
-    fn arrived(&mut self, request: Request, _view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, _view: &View) {
         self.queue.push(request);
     }
 
     fn begin(&mut self, _now_ns: u64, _view: &View) {
-        self.run = Run::LocalQueues;
+        self.run = AlgorithmProgress::LocalQueues;
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
-        if let Run::LocalQueues = self.run {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
+        if let AlgorithmProgress::LocalQueues = self.run {
             if let Some(placement) = self.next_local(now_ns, view) {
                 return Some(placement);
             }
             let mut devices: Vec<_> = view.open().collect();
             devices.reverse();
-            self.run = Run::Devices { devices, scan: Scan::Hits(None) };
+            self.run = AlgorithmProgress::Devices { devices, scan: Scan::Hits(None) };
         }
         loop {
-            let Run::Devices { devices, scan } = &mut self.run else { return None };
+            let AlgorithmProgress::Devices { devices, scan } = &mut self.run else { return None };
             let device = *devices.last()?;
             let from = *scan;
             let (placement, go_on) = self.serve(now_ns, view, device, from);
-            let Run::Devices { devices, scan } = &mut self.run else { return None };
+            let AlgorithmProgress::Devices { devices, scan } = &mut self.run else { return None };
             match go_on {
                 Some(go_on) => *scan = go_on,
                 // A device is filled up to the work that may be committed ahead.
@@ -258,7 +270,7 @@ impl Policy for Locality {
         }
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         if let Some(device) = self.local_places.remove(&invocation) {
             let queue = self.local.get_mut(&device)?;
             let at = queue.iter().position(|(_, request)| request.invocation == invocation)?;
@@ -285,12 +297,12 @@ impl Policy for Locality {
     }
 }
 
-fn holds_all(device: &DeviceView, request: &Request) -> bool {
+fn holds_all(device: &DeviceView, request: &PlacementRequest) -> bool {
     request.models.iter().all(|demand| device.holds(demand.model))
 }
 
 /// The devices that hold all models of a request.
-fn holders<'a>(view: &'a View, request: &Request) -> SmallVec<[(DeviceKey, &'a DeviceView); 8]> {
+fn holders<'a>(view: &'a View, request: &PlacementRequest) -> SmallVec<[(DeviceKey, &'a DeviceView); 8]> {
     let Some((first, others)) = request.models.split_first() else { return SmallVec::new() };
     let devices = view.model(first.model).holders().iter();
     devices

@@ -2,7 +2,7 @@
 
 use super::cycle::Cycle;
 use super::line::Line;
-use super::{Placement, Placer, Policy, Request};
+use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::View;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -16,7 +16,7 @@ use weir_types::InvocationId;
 /// The run times of a bucket are up to twice as long as those of the bucket before. This policy is
 /// work-conserving; [`Planned`](super::Planned) implements the thesis as printed.
 pub struct Mlfqs {
-    placer: Placer,
+    placer: RoomFinder,
     buckets: BTreeMap<u32, Line>,
     /// The bucket that was drawn and not served yet.
     drawn: Option<u32>,
@@ -27,7 +27,7 @@ pub struct Mlfqs {
 impl Mlfqs {
     /// Creates the policy with a victim selection and a random seed.
     #[must_use]
-    pub fn new(placer: Placer, seed: u64) -> Self {
+    pub fn new(placer: RoomFinder, seed: u64) -> Self {
         let (buckets, cycle) = Default::default();
         Self { placer, buckets, drawn: None, cycle, lots: Pcg64::seed_from_u64(seed) }
     }
@@ -58,12 +58,12 @@ impl Policy for Mlfqs {
         "mlfqs"
     }
 
-    fn arrived(&mut self, request: Request, view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, view: &View) {
         let bucket = bucket_of(view.expected_run_time_ns(&request));
         self.buckets.entry(bucket).or_default().push(request);
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         view.open().next()?;
         let bucket = self.draw(view)?;
         let line = self.buckets.get_mut(&bucket)?;
@@ -78,7 +78,7 @@ impl Policy for Mlfqs {
         self.placer.place(now_ns, view, device, request).ok()
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         let mut found = None;
         for (bucket, line) in &mut self.buckets {
             if let Some((_, request)) = line.remove(invocation) {

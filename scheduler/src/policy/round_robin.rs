@@ -1,8 +1,8 @@
 //! Devices strictly in turn.
 
 use super::cycle::Cycle;
-use super::in_order::{DeviceChoice, InOrder};
-use super::{Placer, Request};
+use super::in_order::{DeviceSelector, InOrder};
+use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
 /// `round-robin` of seed 001, chapter 6: the oldest waiting invocation waits for the next device in
@@ -13,10 +13,16 @@ pub type RoundRobin = InOrder<NextInTurn>;
 #[derive(Debug, Default)]
 pub struct NextInTurn(Cycle);
 
-impl DeviceChoice for NextInTurn {
+impl DeviceSelector for NextInTurn {
     const NAME: &'static str = "round-robin";
 
-    fn choose(&mut self, now_ns: u64, view: &View, placer: &Placer, request: &Request) -> Option<DeviceKey> {
+    fn choose(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        placer: &RoomFinder,
+        request: &PlacementRequest,
+    ) -> Option<DeviceKey> {
         let device = self.0.next(now_ns, view, placer, request)?;
         if !placer.can_start(now_ns, view, device, request) {
             return None;

@@ -2,7 +2,7 @@
 
 use super::cycle::Cycle;
 use super::line::Line;
-use super::{Placement, Placer, Policy, Request};
+use super::{PlacementDecision, PlacementRequest, Policy, RoomFinder};
 use crate::View;
 use std::collections::BTreeSet;
 use weir_types::InvocationId;
@@ -13,7 +13,7 @@ use weir_types::InvocationId;
 ///
 /// This policy is work-conserving; [`Planned`](super::Planned) implements the thesis as printed.
 pub struct Srtf {
-    placer: Placer,
+    placer: RoomFinder,
     line: Line,
     /// Expected run time and place in the line.
     order: BTreeSet<(u64, u64)>,
@@ -23,7 +23,7 @@ pub struct Srtf {
 impl Srtf {
     /// Creates the policy with a victim selection.
     #[must_use]
-    pub fn new(placer: Placer) -> Self {
+    pub fn new(placer: RoomFinder) -> Self {
         let (line, order, cycle) = Default::default();
         Self { placer, line, order, cycle }
     }
@@ -34,7 +34,7 @@ impl Policy for Srtf {
         "srtf"
     }
 
-    fn arrived(&mut self, request: Request, view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, view: &View) {
         let invocation = request.invocation;
         let run_time_ns = view.expected_run_time_ns(&request);
         self.line.push(request);
@@ -43,7 +43,7 @@ impl Policy for Srtf {
         }
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         view.open().next()?;
         let may_start =
             |place: u64| self.line.get(place).filter(|request| view.tenants().may_start(request.tenant));
@@ -54,7 +54,7 @@ impl Policy for Srtf {
         self.placer.place(now_ns, view, device, self.line.take(key.1)?).ok()
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         let (place, request) = self.line.remove(invocation)?;
         self.order.retain(|(_, other)| *other != place);
         Some(request)

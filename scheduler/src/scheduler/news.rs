@@ -2,8 +2,10 @@
 //! whose device was lost.
 
 use super::Scheduler;
-use crate::view::End;
-use crate::{Action, Arrival, DeviceKey, Estimate, Event, Placement, Rejection, Request, Slo, Why};
+use crate::view::InvocationEnd;
+use crate::{
+    Action, Arrival, DeviceKey, Estimate, Event, PlacementDecision, PlacementRequest, Rejection, Slo, Why,
+};
 use weir_types::{DeviceId, InvocationId, NodeId};
 
 impl Scheduler {
@@ -19,12 +21,16 @@ impl Scheduler {
                 let known = self.view.started(invocation, self.now_ns);
                 self.corrections.unknown_invocation += u64::from(!known);
             }
-            Event::Finished { invocation, used } => self.over(invocation, End { worked: true, used }),
-            Event::Failed { invocation, used } => self.over(invocation, End { worked: false, used }),
+            Event::Finished { invocation, used } => {
+                self.over(invocation, InvocationEnd { worked: true, used })
+            }
+            Event::Failed { invocation, used } => {
+                self.over(invocation, InvocationEnd { worked: false, used })
+            }
             Event::Cancelled { invocation, .. } if self.drop_held(invocation) => {}
             Event::Cancelled { invocation, used } => match self.give_up(invocation) {
                 Some(request) => self.view.forget(&request),
-                None => self.over(invocation, End { worked: false, used }),
+                None => self.over(invocation, InvocationEnd { worked: false, used }),
             },
             Event::Loaded { device, model, bytes, load_time_ns, parts } => {
                 if let Some(device) = self.key_of(device) {
@@ -86,7 +92,7 @@ impl Scheduler {
         let estimate = on_device.map(|device| self.view.estimate(self.now_ns, device, &request));
         let why = Why { estimate: estimate.unwrap_or_default(), ..Why::default() };
         let (evict, evict_elsewhere) = Default::default();
-        let placement = Placement { request, node, device: key, evict, evict_elsewhere, why };
+        let placement = PlacementDecision { request, node, device: key, evict, evict_elsewhere, why };
         self.view.place(&placement, self.now_ns);
     }
 
@@ -96,7 +102,7 @@ impl Scheduler {
         key
     }
 
-    fn over(&mut self, invocation: InvocationId, end: End) {
+    fn over(&mut self, invocation: InvocationId, end: InvocationEnd) {
         let known = self.view.over(invocation, self.now_ns, end);
         self.corrections.unknown_invocation += u64::from(!known);
     }
@@ -135,7 +141,7 @@ impl Scheduler {
     }
 
     /// Reschedules an invocation that waited for a device that is gone.
-    fn rehouse(&mut self, request: Request, actions: &mut Vec<Action>) {
+    fn rehouse(&mut self, request: PlacementRequest, actions: &mut Vec<Action>) {
         if request.slo == Slo::NONE {
             self.admission.watch(request.invocation, request.arrived_at_ns);
             self.queue(request);

@@ -1,8 +1,8 @@
 //! Checks of the scheduler's guarantees on every step.
 
-use super::device::Device;
-use super::layout::Layout;
-use super::{Cluster, SloCounts, Workload};
+use super::device::SimulatedDevice;
+use super::layout::DeviceLayout;
+use super::{SimulatedCluster, SloCounts, Workload};
 use crate::{Action, Rejection, Scheduler, Slo, Why};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{Cost, DeviceId, InvocationId};
@@ -46,7 +46,12 @@ enum Fate {
 }
 
 impl Checks {
-    pub(super) fn new(workload: &Workload, cluster: &Cluster, layout: &Layout, keeps_order: bool) -> Self {
+    pub(super) fn new(
+        workload: &Workload,
+        cluster: &SimulatedCluster,
+        layout: &DeviceLayout,
+        keeps_order: bool,
+    ) -> Self {
         Self {
             fates: vec![Fate::NotYet; workload.requests().len()],
             running: vec![BTreeSet::new(); workload.devices() as usize],
@@ -184,12 +189,12 @@ impl Checks {
     }
 
     /// Checks an eviction: the victim is resident and not granted.
-    pub(super) fn evicts(&self, on: u32, victim: u32, device: &Device) -> Result<(), Violation> {
+    pub(super) fn evicts(&self, on: u32, victim: u32, device: &SimulatedDevice) -> Result<(), Violation> {
         ensure(device.holds(victim), "victims are in memory", || format!("model {victim} on {on}"))?;
         ensure(!device.is_granted(victim), "what is granted stays", || format!("model {victim} on {on}"))
     }
 
-    pub(super) fn fits(&self, on: u32, device: &Device) -> Result<(), Violation> {
+    pub(super) fn fits(&self, on: u32, device: &SimulatedDevice) -> Result<(), Violation> {
         let used = device.used_bytes();
         let capacity = self.capacity_bytes[on as usize];
         ensure(used <= capacity, "memory is never over", || format!("{used} of {capacity} bytes on {on}"))

@@ -1,6 +1,6 @@
 //! The parameters of a simulated cluster, and the outcome of a workload on it.
 
-use super::layout::{Kind, Losses};
+use super::layout::{Losses, SimulatedKind};
 use super::slos::{SloCounts, SloRule};
 use crate::{DeviceRule, Settings};
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use weir_types::Cost;
 
 /// The simulated devices, and the inputs of the scheduler.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cluster {
+pub struct SimulatedCluster {
     /// Concurrent invocations per device; 1 is seed 000's rule.
     pub slots: u32,
     /// When a device accepts one more invocation. Under
@@ -17,11 +17,11 @@ pub struct Cluster {
     /// Number of nodes that the devices are distributed over.
     pub nodes: u32,
     /// Kinds of the devices, in turn. If empty, all devices are as the workload defines.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<SimulatedKind>,
     /// Outages of nodes.
     pub losses: Option<Losses>,
     /// Batching of runs of one model that are ready at the same time.
-    pub batching: Batching,
+    pub batching: SimulatedBatching,
     /// Whether the scheduler gets the costs of models, as from a profile. If not, it has to learn
     /// them.
     pub tells_costs: bool,
@@ -56,14 +56,14 @@ pub enum Ends {
 
 /// Batching of runs of one model.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Batching {
+pub struct SimulatedBatching {
     /// Maximum number of runs in a batch. 1 disables batching.
     pub batch_max: u32,
     /// Time added by each run after the first, relative to the time of one run.
     pub marginal: f64,
 }
 
-impl Default for Cluster {
+impl Default for SimulatedCluster {
     /// Seed 000's devices.
     fn default() -> Self {
         Self {
@@ -72,7 +72,7 @@ impl Default for Cluster {
             nodes: 1,
             kinds: Vec::new(),
             losses: None,
-            batching: Batching { batch_max: 1, marginal: 1.0 },
+            batching: SimulatedBatching { batch_max: 1, marginal: 1.0 },
             tells_costs: true,
             ends: Ends::InOrder,
             deadline_ns: None,
@@ -85,7 +85,7 @@ impl Default for Cluster {
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// Devices under Weir's own rule, as on a node with default settings.
     #[must_use]
     pub fn weir() -> Self {
@@ -100,7 +100,7 @@ impl Cluster {
 
 /// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placed {
+pub struct SimulatedPlacement {
     /// The device.
     pub device: u32,
     /// When the request was started.
@@ -113,9 +113,9 @@ pub struct Placed {
 
 /// The outcome of a workload.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Schedule {
+pub struct SimulatedSchedule {
     /// By request; `None` for requests that were rejected or lost with their node.
-    pub placed: Vec<Option<Placed>>,
+    pub placed: Vec<Option<SimulatedPlacement>>,
     /// Misses of a model that was on another device.
     pub false_misses: u32,
     /// Total computing time of all devices.

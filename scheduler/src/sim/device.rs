@@ -4,19 +4,19 @@
 //! on a miss, plus the run time. With more invocations, loads overlap with computation, and runs of
 //! one model that are ready together can form a batch.
 
-use super::workload::Costs;
+use super::workload::ModelCosts;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct SimulatedDevice {
     /// Models in memory, with their grants.
     residents: BTreeMap<u32, Resident>,
     used_bytes: u64,
     copying_until_ns: u64,
     /// Jobs whose model is loaded and that wait to run.
-    ready: VecDeque<Job>,
+    ready: VecDeque<SimulatedRequest>,
     /// Batches that run now, by number.
-    computing: BTreeMap<u64, Vec<Job>>,
+    computing: BTreeMap<u64, Vec<SimulatedRequest>>,
     /// Number of batches so far.
     batches: u64,
     /// Maximum number of batches that run at the same time.
@@ -31,7 +31,7 @@ struct Resident {
 
 /// A request on a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Job {
+pub(super) struct SimulatedRequest {
     pub(super) request: u32,
     pub(super) model: u32,
 }
@@ -44,7 +44,7 @@ pub(super) struct Started {
     pub(super) ready_at_ns: u64,
 }
 
-impl Device {
+impl SimulatedDevice {
     pub(super) fn new(slots: u32) -> Self {
         let (residents, ready, computing) = Default::default();
         let slots = slots.max(1) as usize;
@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Evicts a model. Returns false if it is not in memory.
-    pub(super) fn evict(&mut self, model: u32, costs: &Costs) -> bool {
+    pub(super) fn evict(&mut self, model: u32, costs: &ModelCosts) -> bool {
         let there = self.residents.remove(&model).is_some();
         if there {
             self.used_bytes -= costs.bytes;
@@ -78,7 +78,7 @@ impl Device {
     }
 
     /// Starts a request: loads its model unless it is resident or loading.
-    pub(super) fn start(&mut self, now_ns: u64, job: Job, costs: &Costs) -> Started {
+    pub(super) fn start(&mut self, now_ns: u64, job: SimulatedRequest, costs: &ModelCosts) -> Started {
         if let Some(resident) = self.residents.get_mut(&job.model) {
             resident.grants += 1;
             return Started { hit: true, ready_at_ns: resident.there_at_ns.max(now_ns) };
@@ -91,13 +91,13 @@ impl Device {
     }
 
     /// Adds a job whose model is loaded.
-    pub(super) fn ready(&mut self, job: Job) {
+    pub(super) fn ready(&mut self, job: SimulatedRequest) {
         self.ready.push_back(job);
     }
 
     /// Runs ready jobs as a batch if a run slot is idle. Returns the number of the batch, and its
     /// jobs.
-    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(u64, &[Job])> {
+    pub(super) fn compute(&mut self, batch_max: usize) -> Option<(u64, &[SimulatedRequest])> {
         if self.computing.len() >= self.slots {
             return None;
         }
@@ -116,12 +116,12 @@ impl Device {
     }
 
     /// Ends a batch. Its jobs keep their grants.
-    pub(super) fn computed(&mut self, batch: u64) -> Vec<Job> {
+    pub(super) fn computed(&mut self, batch: u64) -> Vec<SimulatedRequest> {
         self.computing.remove(&batch).unwrap_or_default()
     }
 
     /// Ends the grant of a job.
-    pub(super) fn release(&mut self, job: Job) {
+    pub(super) fn release(&mut self, job: SimulatedRequest) {
         if let Some(resident) = self.residents.get_mut(&job.model) {
             resident.grants -= 1;
         }

@@ -5,8 +5,8 @@
 //! `[arrival s, model, device, start s, end s, hit]`; `capacity` is the memory of a device in MB
 //! (default 8192); `gpus` is the number of devices (default 12). Other keys are ignored.
 
-use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError, ns_of};
-use super::{Metrics, Placed, Schedule};
+use super::workload::{MB, ModelCosts, SimRequest, Workload, WorkloadError, ns_of};
+use super::{SimulatedPlacement, SimulatedSchedule, SimulationMetrics};
 use serde::{Deserialize, Serialize};
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct Dump<'a> {
     gpus: u32,
     models: Vec<ModelRow>,
     requests: Vec<(f64, u32, u32, f64, f64, bool)>,
-    metrics: &'a Metrics,
+    metrics: &'a SimulationMetrics,
 }
 
 /// Seed 000's cluster.
@@ -52,14 +52,14 @@ impl Workload {
     /// Reads a workload, with its schedule if the file has one.
     ///
     /// # Errors If the workload is invalid; see [`Workload::new`].
-    pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<Placed>>), WorkloadError> {
+    pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<SimulatedPlacement>>), WorkloadError> {
         let file: File = serde_json::from_slice(json)?;
         let bad = |what, index| move |why| WorkloadError::Bad { what, index, why };
         let share = |row: &ModelRow| if let ModelRow::Shared(.., share) = row { *share } else { 1.0 };
         let shares: Vec<f64> = file.models.iter().map(share).collect();
         let costs = |(index, row): (usize, ModelRow)| {
             let (ModelRow::Shared(mb, load_s, run_s, _) | ModelRow::Whole(mb, load_s, run_s)) = row;
-            Ok(Costs {
+            Ok(ModelCosts {
                 bytes: bytes_of(mb).map_err(bad("model", index))?,
                 load_time_ns: ns_of(load_s).map_err(bad("model", index))?,
                 run_time_ns: ns_of(run_s).map_err(bad("model", index))?,
@@ -75,7 +75,7 @@ impl Workload {
             if let Row::Placed(_, _, device, start_s, end_s, hit) = row {
                 let started_at_ns = ns_of(start_s).map_err(bad("request", index))?;
                 let ended_at_ns = ns_of(end_s).map_err(bad("request", index))?;
-                schedule.push(Placed { device, started_at_ns, ended_at_ns, hit });
+                schedule.push(SimulatedPlacement { device, started_at_ns, ended_at_ns, hit });
             }
         }
         let schedule = (schedule.len() == requests.len()).then_some(schedule);
@@ -91,8 +91,8 @@ impl Workload {
     pub fn to_json(
         &self,
         policy: &str,
-        schedule: &Schedule,
-        metrics: &Metrics,
+        schedule: &SimulatedSchedule,
+        metrics: &SimulationMetrics,
         out: impl std::io::Write,
     ) -> Result<(), serde_json::Error> {
         let rows = self.requests().iter().zip(&schedule.placed).filter_map(|(request, placed)| {
@@ -106,7 +106,7 @@ impl Workload {
                 placed.hit,
             ))
         });
-        let row = |(model, off_device_ns): (&Costs, &u64)| {
+        let row = |(model, off_device_ns): (&ModelCosts, &u64)| {
             let mb = model.bytes as f64 / MB as f64;
             let load_s = s_of(model.load_time_ns);
             let run_s = s_of(model.run_time_ns);

@@ -1,6 +1,6 @@
 //! Generated workloads, determined by a recipe and a seed.
 
-use super::workload::{Costs, MB, SimRequest, Workload, WorkloadError};
+use super::workload::{MB, ModelCosts, SimRequest, Workload, WorkloadError};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
@@ -225,12 +225,12 @@ impl Recipe {
 }
 
 /// Models with the costs of [`TABLE_I`], in a random order, repeated if there are more.
-pub(super) fn table_models(count: u32, rng: &mut Pcg64) -> Vec<Costs> {
+pub(super) fn table_models(count: u32, rng: &mut Pcg64) -> Vec<ModelCosts> {
     let mut models = Vec::new();
     while models.len() < count as usize {
         let mut rows = TABLE_I;
         rows.shuffle(rng);
-        models.extend(rows.map(|(mb, load_ms, run_ms)| Costs {
+        models.extend(rows.map(|(mb, load_ms, run_ms)| ModelCosts {
             bytes: mb * MB,
             load_time_ns: load_ms * 1_000_000,
             run_time_ns: run_ms * 1_000_000,

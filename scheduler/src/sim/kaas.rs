@@ -6,10 +6,10 @@
 //! starts after the device used last. The thesis orders SRTF and MLFQS in advance, with knowledge
 //! of the future; [`Foresight`] reproduces that.
 
-use super::workload::{Costs, SimRequest, Workload, WorkloadError};
-use super::{Cluster, Ends, Placed, Schedule};
+use super::workload::{ModelCosts, SimRequest, Workload, WorkloadError};
+use super::{Ends, SimulatedCluster, SimulatedPlacement, SimulatedSchedule};
 use crate::policy::bucket_of;
-use crate::{ExclusiveOptions, Placer, Planned, Policy, PolicyKind, PolicyOptions};
+use crate::{ExclusiveOptions, Planned, Policy, PolicyKind, PolicyOptions, RoomFinder};
 use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::{BTreeMap, VecDeque};
@@ -71,9 +71,9 @@ impl KaasTimes {
         Workload::new(self.costs(), requests, devices, CAPACITY_BYTES)
     }
 
-    fn costs(self) -> Vec<Costs> {
+    fn costs(self) -> Vec<ModelCosts> {
         let costs =
-            |(cold, run)| Costs { bytes: 1, load_time_ns: cold * STEP_NS, run_time_ns: run * STEP_NS };
+            |(cold, run)| ModelCosts { bytes: 1, load_time_ns: cold * STEP_NS, run_time_ns: run * STEP_NS };
         vec![costs(self.resnet), costs(self.bert)]
     }
 }
@@ -94,8 +94,8 @@ pub const KAAS_POLICIES: [PolicyKind; 5] =
 /// The devices of the thesis: one request at a time. All runs that end together free their devices
 /// before the next dispatch.
 #[must_use]
-pub fn kaas_cluster() -> Cluster {
-    Cluster { ends: Ends::InTurn, ..Cluster::default() }
+pub fn kaas_cluster() -> SimulatedCluster {
+    SimulatedCluster { ends: Ends::InTurn, ..SimulatedCluster::default() }
 }
 
 /// A policy as in the thesis. `seed` determines the random draws; devices are partitioned evenly,
@@ -107,7 +107,7 @@ pub fn kaas_policy(
     foresight: Foresight,
     seed: u64,
 ) -> Box<dyn Policy> {
-    let planned = |order| Box::new(Planned::new(Placer::default(), order));
+    let planned = |order| Box::new(Planned::new(RoomFinder::default(), order));
     match (kind, foresight) {
         (PolicyKind::Srtf, Foresight::Printed) => planned(shortest_first(workload)),
         (PolicyKind::Mlfqs, Foresight::Printed) => planned(by_lot(workload, seed)),
@@ -167,9 +167,9 @@ pub struct KaasReport {
 impl KaasReport {
     /// Computes the report of a schedule.
     #[must_use]
-    pub fn from_schedule(workload: &Workload, schedule: &Schedule) -> Self {
+    pub fn from_schedule(workload: &Workload, schedule: &SimulatedSchedule) -> Self {
         let steps = |ns: u64| ns as f64 / STEP_NS as f64;
-        let all: Vec<(&SimRequest, &Placed)> = workload
+        let all: Vec<(&SimRequest, &SimulatedPlacement)> = workload
             .requests()
             .iter()
             .zip(&schedule.placed)
@@ -181,7 +181,7 @@ impl KaasReport {
                 of.map(|(request, placed)| steps(placed.started_at_ns - request.arrived_at_ns)).collect();
             waits.iter().sum::<f64>() / waits.len().max(1) as f64
         };
-        let row = |(request, placed): &(&SimRequest, &Placed)| {
+        let row = |(request, placed): &(&SimRequest, &SimulatedPlacement)| {
             (steps(request.arrived_at_ns), request.model, steps(placed.started_at_ns), placed.device + 1)
         };
         let mut dispatches: Vec<_> = all.iter().map(row).collect();

@@ -1,7 +1,7 @@
 //! Layout of simulated devices: their nodes, their kinds, and the outages of nodes.
 
-use super::workload::Costs;
-use super::{Cluster, Workload};
+use super::workload::ModelCosts;
+use super::{SimulatedCluster, Workload};
 use crate::estimate::round_ns;
 use crate::{DeviceKind, DeviceRule, DeviceSpec, Event};
 use rand::{Rng, SeedableRng};
@@ -10,7 +10,7 @@ use weir_types::{DeviceId, NodeId, Platform};
 
 /// A kind of device.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Kind {
+pub struct SimulatedKind {
     /// The kind's name.
     pub name: &'static str,
     /// Memory, relative to the workload's capacity.
@@ -19,7 +19,7 @@ pub struct Kind {
     pub time: f64,
 }
 
-impl Kind {
+impl SimulatedKind {
     /// Mixed devices: one in three is small and fast, and one in three is large and slow.
     pub const MIXED: [Self; 3] = [
         Self { name: "plain", capacity: 1.0, time: 1.0 },
@@ -41,10 +41,10 @@ pub struct Losses {
 
 /// Devices by number, node after node. Nodes differ by at most one device.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct DeviceLayout {
     nodes: u32,
     devices: u32,
-    kinds: Vec<Kind>,
+    kinds: Vec<SimulatedKind>,
     capacity_bytes: u64,
     slots: u32,
     rule: DeviceRule,
@@ -54,11 +54,11 @@ pub(super) struct Layout {
 /// by default.
 const INVOCATIONS_MAX: u32 = 1_000;
 
-impl Layout {
-    pub(super) fn new(workload: &Workload, cluster: &Cluster) -> Self {
+impl DeviceLayout {
+    pub(super) fn new(workload: &Workload, cluster: &SimulatedCluster) -> Self {
         let devices = workload.devices();
         let capacity_bytes = workload.capacity_bytes();
-        let Cluster { slots, rule, .. } = *cluster;
+        let SimulatedCluster { slots, rule, .. } = *cluster;
         let nodes = cluster.nodes.clamp(1, devices);
         Self { nodes, devices, kinds: cluster.kinds.clone(), capacity_bytes, slots, rule }
     }
@@ -104,12 +104,12 @@ impl Layout {
     }
 
     /// Costs of a model on a device.
-    pub(super) fn costs(&self, device: u32, costs: Costs) -> Costs {
+    pub(super) fn costs(&self, device: u32, costs: ModelCosts) -> ModelCosts {
         let Some(kind) = self.kind(device) else { return costs };
         let time_ns = |ns: u64| round_ns(ns as f64 * kind.time);
         let load_time_ns = time_ns(costs.load_time_ns);
         let run_time_ns = time_ns(costs.run_time_ns).max(1);
-        Costs { load_time_ns, run_time_ns, ..costs }
+        ModelCosts { load_time_ns, run_time_ns, ..costs }
     }
 
     pub(super) fn up(&self, node: u32) -> Event {
@@ -144,7 +144,7 @@ impl Layout {
     }
 
     /// Kinds are assigned to devices round-robin.
-    fn kind(&self, device: u32) -> Option<&Kind> {
+    fn kind(&self, device: u32) -> Option<&SimulatedKind> {
         self.kinds.get(device as usize % self.kinds.len().max(1))
     }
 }

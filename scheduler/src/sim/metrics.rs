@@ -1,11 +1,11 @@
 //! Metrics of a schedule, as in seed 000.
 
-use super::{Schedule, Workload};
+use super::{SimulatedSchedule, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Metrics of a run. Times are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct Metrics {
+pub struct SimulationMetrics {
     /// Mean latency, from arrival to completion.
     pub avg: f64,
     /// Variance of the latency.
@@ -56,10 +56,10 @@ pub struct Metrics {
     pub cost: f64,
 }
 
-impl Metrics {
+impl SimulationMetrics {
     /// Measures a schedule of a workload. Times are zero if nothing ran.
     #[must_use]
-    pub fn from_schedule(workload: &Workload, schedule: &Schedule) -> Self {
+    pub fn from_schedule(workload: &Workload, schedule: &SimulatedSchedule) -> Self {
         let rows = || {
             let all = workload.requests().iter().zip(&schedule.placed);
             all.filter_map(|(request, placed)| Some((request, placed.as_ref()?)))
@@ -141,7 +141,7 @@ fn percentile(sorted: &[f64], part: f64) -> f64 {
     sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-fn fairness(workload: &Workload, schedule: &Schedule) -> f64 {
+fn fairness(workload: &Workload, schedule: &SimulatedSchedule) -> f64 {
     let mut tenants = std::collections::BTreeMap::<u32, (f64, f64)>::new();
     for (request, placed) in workload.requests().iter().zip(&schedule.placed) {
         let Some(placed) = placed else { continue };

@@ -4,7 +4,9 @@
 mod kaas;
 mod lalb;
 
-use super::{Batching, Cluster, Metrics, Preset, Violation, Workload, WorkloadError, run};
+use super::{
+    Preset, SimulatedBatching, SimulatedCluster, SimulationMetrics, Violation, Workload, WorkloadError, run,
+};
 use crate::{PolicyKind, PolicyOptions};
 use serde::Serialize;
 
@@ -59,7 +61,7 @@ pub struct Compared {
     /// The policy, with any special properties of its devices.
     pub policy: String,
     /// Means over all seeds.
-    pub metrics: Metrics,
+    pub metrics: SimulationMetrics,
 }
 
 /// All reproduced results.
@@ -109,37 +111,40 @@ pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
 pub fn measure(
     preset: Preset,
     functions: u32,
-    cluster: &Cluster,
+    cluster: &SimulatedCluster,
     policy: PolicyKind,
     options: &PolicyOptions,
     seeds: &[u64],
-) -> Result<Metrics, SimulationError> {
+) -> Result<SimulationMetrics, SimulationError> {
     let one = |seed: &u64| {
         let workload = preset.recipe(functions).make(*seed)?;
         simulate(&workload, cluster, policy, options, *seed)
     };
-    Ok(Metrics::mean(&seeds.iter().map(one).collect::<Result<Vec<_>, _>>()?))
+    Ok(SimulationMetrics::mean(&seeds.iter().map(one).collect::<Result<Vec<_>, _>>()?))
 }
 
 fn simulate(
     workload: &Workload,
-    cluster: &Cluster,
+    cluster: &SimulatedCluster,
     policy: PolicyKind,
     options: &PolicyOptions,
     seed: u64,
-) -> Result<Metrics, SimulationError> {
+) -> Result<SimulationMetrics, SimulationError> {
     let schedule = run(workload, cluster, policy.build(options))
         .map_err(|violation| SimulationError::Violation { seed, policy: policy.to_string(), violation })?;
-    Ok(Metrics::from_schedule(workload, &schedule))
+    Ok(SimulationMetrics::from_schedule(workload, &schedule))
 }
 
 /// Compares the policies under the papers' rules, and with slots and batches.
 fn compare(seeds: &[u64], all: &mut Reproduction) -> Result<(), SimulationError> {
-    let batching = Batching { batch_max: 8, marginal: 0.5 };
+    let batching = SimulatedBatching { batch_max: 8, marginal: 0.5 };
     let clusters = [
-        ("", Cluster::default()),
-        (", 2 slots", Cluster { slots: 2, ..Cluster::default() }),
-        (", 4 slots, batches of up to 8", Cluster { slots: 4, batching, ..Cluster::default() }),
+        ("", SimulatedCluster::default()),
+        (", 2 slots", SimulatedCluster { slots: 2, ..SimulatedCluster::default() }),
+        (
+            ", 4 slots, batches of up to 8",
+            SimulatedCluster { slots: 4, batching, ..SimulatedCluster::default() },
+        ),
     ];
     for preset in Preset::ALL {
         for policy in PolicyKind::ALL {

@@ -1,6 +1,6 @@
 //! SLOs of simulated requests, and their outcomes.
 
-use super::Cluster;
+use super::SimulatedCluster;
 use crate::{DeviceRule, Settings, Slo};
 use serde::{Deserialize, Serialize};
 use weir_types::Cost;
@@ -53,7 +53,7 @@ impl SloRule {
     }
 }
 
-impl Cluster {
+impl SimulatedCluster {
     /// Whether everything takes exactly as long as the scheduler expects, so that no admitted
     /// request may miss its SLO.
     pub(super) fn is_exact(&self) -> bool {

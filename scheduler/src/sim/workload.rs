@@ -4,7 +4,7 @@ use crate::estimate::round_ns;
 
 /// Costs of a model, the same on every device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Costs {
+pub struct ModelCosts {
     /// Bytes of device memory.
     pub bytes: u64,
     /// Load time.
@@ -28,7 +28,7 @@ pub struct SimRequest {
 /// into a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    models: Vec<Costs>,
+    models: Vec<ModelCosts>,
     requests: Vec<SimRequest>,
     devices: u32,
     capacity_bytes: u64,
@@ -78,7 +78,7 @@ impl Workload {
     /// # Errors If arrivals are out of order or name an unknown model, if a model is larger than a
     /// device or has a run time of 0, or if there is no device.
     pub fn new(
-        models: Vec<Costs>,
+        models: Vec<ModelCosts>,
         requests: Vec<SimRequest>,
         devices: u32,
         capacity_bytes: u64,
@@ -152,7 +152,7 @@ impl Workload {
 
     /// Costs of its models.
     #[must_use]
-    pub fn models(&self) -> &[Costs] {
+    pub fn models(&self) -> &[ModelCosts] {
         &self.models
     }
 

@@ -1,10 +1,10 @@
 //! The simulation loop: arrivals and devices on one side, the scheduler on the other.
 
 use super::check::{Checks, Violation};
-use super::cluster::{Batching, Cluster, Ends, Placed, Schedule};
-use super::device::{Device, Job};
-use super::layout::Layout;
-use super::workload::{Costs, Workload};
+use super::cluster::{Ends, SimulatedBatching, SimulatedCluster, SimulatedPlacement, SimulatedSchedule};
+use super::device::{SimulatedDevice, SimulatedRequest};
+use super::layout::DeviceLayout;
+use super::workload::{ModelCosts, Workload};
 use crate::{Action, Arrival, DeviceUse, Event, ModelDemand, Policy, Scheduler};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,8 +13,12 @@ use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, Ten
 /// Runs a workload under a policy.
 ///
 /// # Errors If the scheduler violates one of its guarantees.
-pub fn run(workload: &Workload, cluster: &Cluster, policy: Box<dyn Policy>) -> Result<Schedule, Violation> {
-    World::new(workload, cluster, policy).run()
+pub fn run(
+    workload: &Workload,
+    cluster: &SimulatedCluster,
+    policy: Box<dyn Policy>,
+) -> Result<SimulatedSchedule, Violation> {
+    SimulatedWorld::new(workload, cluster, policy).run()
 }
 
 /// Simulation events. At one instant, loads end first, then runs, then invocations, then nodes go
@@ -41,21 +45,21 @@ struct Use {
     used: DeviceUse,
 }
 
-struct World<'a> {
+struct SimulatedWorld<'a> {
     workload: &'a Workload,
-    cluster: &'a Cluster,
-    layout: Layout,
+    cluster: &'a SimulatedCluster,
+    layout: DeviceLayout,
     scheduler: Scheduler,
     names: Vec<(FunctionId, ModelId)>,
     numbers: BTreeMap<ModelId, u32>,
-    devices: Vec<Device>,
+    devices: Vec<SimulatedDevice>,
     /// Number of outages by device.
     lives: Vec<u32>,
     happenings: BinaryHeap<Reverse<(u64, Happening)>>,
     /// By request.
     uses: Vec<Use>,
     checks: Checks,
-    schedule: Schedule,
+    schedule: SimulatedSchedule,
     now_ns: u64,
     /// The most requested model, the number of devices that hold it, and since when.
     top: (u32, u32, u64),
@@ -66,9 +70,9 @@ struct World<'a> {
     started_last: u32,
 }
 
-impl<'a> World<'a> {
-    fn new(workload: &'a Workload, cluster: &'a Cluster, policy: Box<dyn Policy>) -> Self {
-        let layout = Layout::new(workload, cluster);
+impl<'a> SimulatedWorld<'a> {
+    fn new(workload: &'a Workload, cluster: &'a SimulatedCluster, policy: Box<dyn Policy>) -> Self {
+        let layout = DeviceLayout::new(workload, cluster);
         let mut scheduler = Scheduler::with_policy(&cluster.settings, policy);
         layout.nodes().for_each(|node| scheduler.handle(0, layout.up(node), &mut Vec::new()));
         let mut happenings = BinaryHeap::new();
@@ -91,7 +95,8 @@ impl<'a> World<'a> {
         let (placed, expected_run_ns) =
             (vec![None; workload.requests().len()], vec![0; workload.models().len()]);
         let expected_end_ns = vec![0; placed.len()];
-        let schedule = Schedule { placed, expected_run_ns, expected_end_ns, ..Schedule::default() };
+        let schedule =
+            SimulatedSchedule { placed, expected_run_ns, expected_end_ns, ..SimulatedSchedule::default() };
         Self {
             workload,
             cluster,
@@ -100,7 +105,7 @@ impl<'a> World<'a> {
             scheduler,
             names,
             numbers,
-            devices: (0..workload.devices()).map(|_| Device::new(run_slots(cluster))).collect(),
+            devices: (0..workload.devices()).map(|_| SimulatedDevice::new(run_slots(cluster))).collect(),
             lives: vec![0; workload.devices() as usize],
             happenings,
             uses: vec![Use::default(); workload.requests().len()],
@@ -113,7 +118,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn run(mut self) -> Result<Schedule, Violation> {
+    fn run(mut self) -> Result<SimulatedSchedule, Violation> {
         let mut arrivals = (0_u32..).zip(self.workload.requests()).peekable();
         loop {
             let arrival_ns = arrivals.peek().map(|(_, request)| request.arrived_at_ns);
@@ -219,8 +224,8 @@ impl<'a> World<'a> {
             }
             Happening::Computed { device, batch, .. } => {
                 let done = self.devices[device as usize].computed(batch);
-                let leaves = |job: &&Job| self.uses[job.request as usize].after_ns == 0;
-                let ends: Vec<Job> = done.iter().filter(leaves).copied().collect();
+                let leaves = |job: &&SimulatedRequest| self.uses[job.request as usize].after_ns == 0;
+                let ends: Vec<SimulatedRequest> = done.iter().filter(leaves).copied().collect();
                 ends.iter().for_each(|job| self.devices[device as usize].release(*job));
                 for job in &done {
                     let after_ns = self.uses[job.request as usize].after_ns;
@@ -245,7 +250,7 @@ impl<'a> World<'a> {
     }
 
     /// Ends a request whose grant was released.
-    fn end(&mut self, device: u32, job: Job) -> Result<(), Violation> {
+    fn end(&mut self, device: u32, job: SimulatedRequest) -> Result<(), Violation> {
         if let Some(placed) = &mut self.schedule.placed[job.request as usize] {
             placed.ended_at_ns = self.now_ns;
             let kind = self.layout.kind_name(device);
@@ -264,7 +269,7 @@ impl<'a> World<'a> {
         self.schedule.failed += u32::from(is_fault);
         self.tell(match is_fault {
             false => Event::Finished { invocation, used },
-            true if Cluster::is_cancelled(job.request) => Event::Cancelled { invocation, used },
+            true if SimulatedCluster::is_cancelled(job.request) => Event::Cancelled { invocation, used },
             true => Event::Failed { invocation, used },
         })
     }
@@ -273,8 +278,10 @@ impl<'a> World<'a> {
     fn lose(&mut self, node: u32) -> Result<(), Violation> {
         for device in self.layout.devices_of(node) {
             self.lives[device as usize] += 1;
-            let gone =
-                std::mem::replace(&mut self.devices[device as usize], Device::new(run_slots(self.cluster)));
+            let gone = std::mem::replace(
+                &mut self.devices[device as usize],
+                SimulatedDevice::new(run_slots(self.cluster)),
+            );
             gone.models().for_each(|model| self.copy(model, -1));
             for request in self.checks.lose(device) {
                 self.schedule.placed[request as usize] = None;
@@ -332,13 +339,15 @@ impl<'a> World<'a> {
         let costs = self.layout.costs(device, self.costs(model));
         let now_ns = self.now_ns;
         self.started_last = device;
-        let started = self.devices[device as usize].start(now_ns, Job { request, model }, &costs);
+        let started =
+            self.devices[device as usize].start(now_ns, SimulatedRequest { request, model }, &costs);
         self.checks.fits(device, &self.devices[device as usize])?;
         if !started.hit {
             self.schedule.false_misses += u32::from(self.copies[model as usize] > 0);
             self.copy(model, 1);
         }
-        let placed = Placed { device, started_at_ns: now_ns, ended_at_ns: now_ns, hit: started.hit };
+        let placed =
+            SimulatedPlacement { device, started_at_ns: now_ns, ended_at_ns: now_ns, hit: started.hit };
         self.schedule.placed[request as usize] = Some(placed);
         let life = self.lives[device as usize];
         if !started.hit {
@@ -348,7 +357,7 @@ impl<'a> World<'a> {
             true => (self.workload.off_device_ns()[model as usize], self.cluster.hand_over_ns),
             false => (0, 0),
         };
-        let (before_ns, after_ns) = Cluster::split_ns(request, off_device_ns);
+        let (before_ns, after_ns) = SimulatedCluster::split_ns(request, off_device_ns);
         let ready_at_ns = now_ns + hand_over_ns + before_ns;
         self.uses[request as usize] = Use { ready_at_ns, after_ns, used: DeviceUse::default() };
         let ready = Happening::Ready { device, life, request };
@@ -376,7 +385,7 @@ impl<'a> World<'a> {
 
     /// Starts the batches for which there are idle run slots.
     fn compute(&mut self, device: u32) -> Result<(), Violation> {
-        let Batching { batch_max, marginal } = self.cluster.batching;
+        let SimulatedBatching { batch_max, marginal } = self.cluster.batching;
         let mut started = Vec::new();
         while let Some((batch, jobs)) = self.devices[device as usize].compute(batch_max.max(1) as usize) {
             let Some(first) = jobs.first().copied() else { break };
@@ -418,17 +427,17 @@ impl<'a> World<'a> {
         }
     }
 
-    fn job(&self, request: u32) -> Job {
-        Job { request, model: self.workload.requests()[request as usize].model }
+    fn job(&self, request: u32) -> SimulatedRequest {
+        SimulatedRequest { request, model: self.workload.requests()[request as usize].model }
     }
 
-    fn costs(&self, model: u32) -> Costs {
+    fn costs(&self, model: u32) -> ModelCosts {
         self.workload.models()[model as usize]
     }
 }
 
 /// The papers' devices run one batch at a time, whatever the number of invocations.
-fn run_slots(cluster: &Cluster) -> u32 {
+fn run_slots(cluster: &SimulatedCluster) -> u32 {
     if cluster.counts_work() { cluster.slots } else { 1 }
 }
 

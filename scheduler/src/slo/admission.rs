@@ -6,9 +6,12 @@ mod offers;
 mod others;
 
 use super::SloSettings;
-use super::timetable::{Entry, Timetable};
-use crate::policy::{Placer, VictimKind};
-use crate::{Alternative, DeviceKey, Estimate, FunctionKey, ModelKey, Placement, Request, TenantKey, View};
+use super::timetable::{Timetable, TimetableEntry};
+use crate::policy::{RoomFinder, VictimKind};
+use crate::{
+    Alternative, DeviceKey, Estimate, FunctionKey, ModelKey, PlacementDecision, PlacementRequest, TenantKey,
+    View,
+};
 use crowding::TurnedAway;
 use offers::Seat;
 use others::Others;
@@ -17,9 +20,9 @@ use std::collections::{BTreeMap, HashMap};
 use weir_types::InvocationId;
 
 /// The admitted invocations that wait.
-pub(crate) struct Admission {
+pub(crate) struct AdmissionQueue {
     settings: SloSettings,
-    placer: Placer,
+    placer: RoomFinder,
     /// Timetables of the devices that admitted invocations wait for.
     tables: BTreeMap<DeviceKey, Timetable>,
     places: HashMap<InvocationId, DeviceKey>,
@@ -49,7 +52,7 @@ pub(crate) struct Admission {
 /// A rejected request.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    pub(crate) request: Request,
+    pub(crate) request: PlacementRequest,
     /// The best estimate for the request.
     pub(crate) estimate: Estimate,
     /// The devices that came closest, with their estimates.
@@ -62,7 +65,7 @@ const SERVED_NS: u64 = 10_000_000_000;
 /// Maximum number of entries searched behind one whose tenant is at its limits.
 const PASSED_MAX: usize = 4;
 
-impl Admission {
+impl AdmissionQueue {
     pub(crate) fn new(settings: &SloSettings) -> Self {
         let (tables, places, promised, served, others, tried, turned_away) = Default::default();
         Self {
@@ -96,7 +99,12 @@ impl Admission {
     /// Admits an arriving request to a device.
     ///
     /// # Errors If no device has a place for it.
-    pub(crate) fn admit(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Box<Refused>> {
+    pub(crate) fn admit(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        request: PlacementRequest,
+    ) -> Result<(), Box<Refused>> {
         self.is_used = true;
         let (count, time_ns) = self.promised.get(&request.tenant).copied().unwrap_or_default();
         let has_room = view.tenants().has_room(request.tenant, count, time_ns);
@@ -120,7 +128,7 @@ impl Admission {
     }
 
     /// The next admitted invocation that can start now.
-    pub(crate) fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    pub(crate) fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         let devices: SmallVec<[DeviceKey; 16]> = if self.is_blocked {
             self.tables.keys().copied().collect()
         } else {
@@ -146,12 +154,13 @@ impl Admission {
         view: &View,
         key: DeviceKey,
         is_blocked: &mut bool,
-    ) -> Option<Placement> {
+    ) -> Option<PlacementDecision> {
         let device = view.device(key).filter(|device| !device.is_full())?;
         let table = self.tables.get(&key)?;
-        let may_start = |(_, entry): &(usize, &Entry)| !view.tenants().is_capped(entry.request.tenant);
+        let may_start =
+            |(_, entry): &(usize, &TimetableEntry)| !view.tenants().is_capped(entry.request.tenant);
         let first = table.entries().iter().enumerate().take(PASSED_MAX).find(may_start);
-        let victims = first.and_then(|(at, Entry { request, .. })| {
+        let victims = first.and_then(|(at, TimetableEntry { request, .. })| {
             let stays = |model| table.counts_on(model, at);
             let beside = self.placer.fit_beside(now_ns, view, key, request, &stays);
             // A model that another entry relies on is evicted only if models turned out larger than
@@ -168,19 +177,19 @@ impl Admission {
         // The entry starts and loads its models itself, so no other entry takes over its loads.
         let entry = self.unseat(key, at, |_| true, |_, _| 0)?;
         self.served.insert(key, now_ns);
-        let mut placement = Placer::place_for(now_ns, view, (key, device), entry.request, victims);
+        let mut placement = RoomFinder::place_for(now_ns, view, (key, device), entry.request, victims);
         let Estimate { load_time_ns, run_time_ns, .. } = placement.why.estimate;
         placement.why.estimate.cost = self.cost(view, device, load_time_ns.saturating_add(run_time_ns));
         Some(placement)
     }
 
     /// Removes a waiting request; `None` if the request has no place in a timetable.
-    pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<Request> {
+    pub(crate) fn remove(&mut self, invocation: InvocationId, view: &View) -> Option<PlacementRequest> {
         let key = *self.places.get(&invocation)?;
         let at = self.tables.get(&key)?.position(invocation)?;
         let device = view.device(key);
         let holds = |model| device.is_some_and(|device| device.holds(model));
-        let load_ns = |request: &Request, model| {
+        let load_ns = |request: &PlacementRequest, model| {
             let demand = request.models.iter().find(|demand| demand.model == model);
             device.zip(demand).map_or(0, |(device, demand)| view.load_time_ns(device, demand))
         };
@@ -188,7 +197,7 @@ impl Admission {
     }
 
     /// Removes devices that are gone. Returns the requests that waited for them.
-    pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<Request> {
+    pub(crate) fn devices_gone(&mut self, devices: &[DeviceKey]) -> Vec<PlacementRequest> {
         let mut homeless = Vec::new();
         for key in devices {
             self.served.remove(key);
@@ -238,8 +247,8 @@ impl Admission {
         key: DeviceKey,
         at: usize,
         holds: impl Fn(ModelKey) -> bool,
-        load_ns: impl Fn(&Request, ModelKey) -> u64,
-    ) -> Option<Entry> {
+        load_ns: impl Fn(&PlacementRequest, ModelKey) -> u64,
+    ) -> Option<TimetableEntry> {
         let table = self.tables.get_mut(&key)?;
         let entry = table.take(at, holds, load_ns);
         if table.is_empty() {

@@ -11,7 +11,7 @@
 //! not all enumerated. Steps are added one by one, and partial placements that cannot become better
 //! than another are dropped. An invocation of one function is a workflow of one step.
 
-use super::Choice;
+use super::PlacementPreference;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_pcg::Pcg64;
@@ -20,7 +20,7 @@ use weir_types::Cost;
 
 /// A step of a workflow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Step {
+pub struct WorkflowStep {
     /// The indexes of the steps that must end before this step starts. All are smaller than this
     /// step's index.
     pub after: Vec<usize>,
@@ -73,7 +73,7 @@ pub struct Front {
 
 /// A placement in the current state of the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offer<T> {
+pub struct PlacementOffer<T> {
     /// Time from now until the end.
     pub finish_after_ns: u64,
     /// Cost of the placement.
@@ -99,7 +99,7 @@ impl Front {
     /// Computes the front of a workflow.
     ///
     /// # Errors If the steps are not in order, or a step can run nowhere.
-    pub fn from_steps(steps: &[Step]) -> Result<Self, FrontError> {
+    pub fn from_steps(steps: &[WorkflowStep]) -> Result<Self, FrontError> {
         let mut beginnings =
             vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];
         for (index, step) in steps.iter().enumerate() {
@@ -142,29 +142,30 @@ impl Front {
     pub fn choose<T>(
         &self,
         (time_ns_max, cost_max): (u64, Cost),
-        (sample_len, choice, seed): (usize, Choice, u64),
-        mut check: impl FnMut(&StepPlacement) -> Option<Offer<T>>,
-    ) -> Option<Offer<T>> {
+        (sample_len, choice, seed): (usize, PlacementPreference, u64),
+        mut check: impl FnMut(&StepPlacement) -> Option<PlacementOffer<T>>,
+    ) -> Option<PlacementOffer<T>> {
         let within = self.within(time_ns_max, cost_max);
         let mut sample: SmallVec<[usize; 16]> = (0..within.len()).collect();
-        if choice == Choice::Random || sample.len() > sample_len {
+        if choice == PlacementPreference::Random || sample.len() > sample_len {
             sample.shuffle(&mut Pcg64::seed_from_u64(seed));
             sample.truncate(sample_len.max(1));
         }
-        let keeps = |offer: &Offer<T>| offer.finish_after_ns <= time_ns_max && offer.cost <= cost_max;
+        let keeps =
+            |offer: &PlacementOffer<T>| offer.finish_after_ns <= time_ns_max && offer.cost <= cost_max;
         let mut offers = sample.into_iter().filter_map(|at| check(&within[at]).filter(keeps));
         match choice {
-            Choice::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
-            Choice::Fastest => offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost)),
+            PlacementPreference::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
+            PlacementPreference::Fastest => offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost)),
             // In sample order, so that only as many placements are checked as needed.
-            Choice::Random => offers.next(),
+            PlacementPreference::Random => offers.next(),
         }
     }
 }
 
 impl Beginning {
     /// Adds a step on each kind of device.
-    fn with<'a>(&'a self, step: &'a Step) -> impl Iterator<Item = Self> + 'a {
+    fn with<'a>(&'a self, step: &'a WorkflowStep) -> impl Iterator<Item = Self> + 'a {
         let begin_ns = step.after.iter().map(|after| self.ends_ns[*after]).max().unwrap_or(0);
         let quotes = step.quotes.iter().enumerate().filter_map(|(kind, quote)| Some((kind, (*quote)?)));
         quotes.map(move |(kind, quote)| {

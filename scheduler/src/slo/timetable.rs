@@ -6,15 +6,15 @@
 //! slot is free or a model is loaded gets later, and so no start gets later.
 
 use super::Slo;
-use crate::view::{Size, Together};
-use crate::{DeviceView, ModelKey, Request};
+use crate::view::{CombinedModelSize, ModelSize};
+use crate::{DeviceView, ModelKey, PlacementRequest};
 use smallvec::SmallVec;
 use weir_types::InvocationId;
 
 /// An admitted invocation that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) request: Request,
+pub(super) struct TimetableEntry {
+    pub(super) request: PlacementRequest,
     /// Time by which the entry must end.
     pub(super) due_at_ns: u64,
     /// Load time of the models that are missing when its turn comes.
@@ -30,7 +30,7 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Timetable {
     /// By due time, ties by arrival.
-    entries: Vec<Entry>,
+    entries: Vec<TimetableEntry>,
     /// Work of all entries together.
     work_ns: u64,
     models: SmallVec<[Needed; 4]>,
@@ -41,7 +41,7 @@ pub(super) struct Timetable {
 #[derive(Debug)]
 struct Needed {
     model: ModelKey,
-    size: Size,
+    size: ModelSize,
     /// Number of these entries.
     entries: u32,
 }
@@ -53,7 +53,7 @@ pub(super) struct Now {
     pub(super) free_at_ns: SmallVec<[u64; 8]>,
     pub(super) capacity_bytes: u64,
     /// The models granted to running invocations. All grants count until the last of them ends.
-    pub(super) granted: SmallVec<[(ModelKey, Size); 4]>,
+    pub(super) granted: SmallVec<[(ModelKey, ModelSize); 4]>,
     pub(super) granted_until_ns: u64,
 }
 
@@ -89,9 +89,9 @@ impl Now {
     }
 }
 
-impl Entry {
+impl TimetableEntry {
     /// An entry without loads that must end by `due_at_ns`.
-    pub(super) fn new(request: Request, due_at_ns: u64, run_ns: u64) -> Self {
+    pub(super) fn new(request: PlacementRequest, due_at_ns: u64, run_ns: u64) -> Self {
         Self { request, due_at_ns, load_ns: 0, run_ns, loads: SmallVec::new(), is_other: false }
     }
 
@@ -122,7 +122,7 @@ impl Timetable {
         self.others > 0
     }
 
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(super) fn entries(&self) -> &[TimetableEntry] {
         &self.entries
     }
 
@@ -151,13 +151,13 @@ impl Timetable {
     pub(super) fn try_insert(
         &self,
         now: &Now,
-        entry: &Entry,
-        held: impl Fn(ModelKey) -> Option<(Size, u64)>,
+        entry: &TimetableEntry,
+        held: impl Fn(ModelKey) -> Option<(ModelSize, u64)>,
     ) -> Insertion {
         let at = self.place(entry.due_at_ns);
         let (ahead, behind) = self.entries.split_at(at);
         let in_order = || ahead.iter().chain([entry]).chain(behind);
-        let mut models = Models::new(&self.models, entry, &held);
+        let mut models = TimetableModels::new(&self.models, entry, &held);
         let mut free = now.free_at_ns.clone();
         let mut times: SmallVec<[(u64, u64); 32]> = SmallVec::with_capacity(self.entries.len() + 1);
         let mut end_at_ns = 0;
@@ -178,16 +178,16 @@ impl Timetable {
     pub(super) fn end_behind_all_ns(
         &self,
         now: &Now,
-        last: &Entry,
-        held: impl Fn(ModelKey) -> Option<(Size, u64)>,
+        last: &TimetableEntry,
+        held: impl Fn(ModelKey) -> Option<(ModelSize, u64)>,
     ) -> u64 {
-        let mut models = Models::new(&self.models, last, &held);
+        let mut models = TimetableModels::new(&self.models, last, &held);
         let mut free = now.free_at_ns.clone();
         let ends = self.entries.iter().chain([last]).map(|entry| next(&mut free, &mut models, entry).1);
         ends.last().unwrap_or(0)
     }
 
-    pub(super) fn insert(&mut self, at: usize, entry: Entry) {
+    pub(super) fn insert(&mut self, at: usize, entry: TimetableEntry) {
         self.work_ns = self.work_ns.saturating_add(entry.work_ns());
         self.others += u32::from(entry.is_other);
         for demand in &entry.request.models {
@@ -198,7 +198,7 @@ impl Timetable {
                 }
                 None => self.models.push(Needed {
                     model: demand.model,
-                    size: Size::for_demand(demand),
+                    size: ModelSize::for_demand(demand),
                     entries: 1,
                 }),
             }
@@ -213,8 +213,8 @@ impl Timetable {
         &mut self,
         at: usize,
         holds: impl Fn(ModelKey) -> bool,
-        load_ns: impl Fn(&Request, ModelKey) -> u64,
-    ) -> Entry {
+        load_ns: impl Fn(&PlacementRequest, ModelKey) -> u64,
+    ) -> TimetableEntry {
         let entry = self.entries.remove(at);
         self.work_ns = self.work_ns.saturating_sub(entry.work_ns());
         self.others -= u32::from(entry.is_other);
@@ -247,7 +247,7 @@ impl Timetable {
 
 /// Assigns an entry to the slot that is free first, waiting for models that other entries load.
 /// Returns its start and end.
-fn next(free_at_ns: &mut [u64], models: &mut Models, entry: &Entry) -> (u64, u64) {
+fn next(free_at_ns: &mut [u64], models: &mut TimetableModels, entry: &TimetableEntry) -> (u64, u64) {
     let Some(first) = free_at_ns.iter_mut().min() else { return (u64::MAX, u64::MAX) };
     let begin_ns = *first;
     let there_ns = models.there_at_ns(begin_ns, entry);
@@ -256,20 +256,24 @@ fn next(free_at_ns: &mut [u64], models: &mut Models, entry: &Entry) -> (u64, u64
 }
 
 /// The models of a timetable during a pass over its entries.
-struct Models(SmallVec<[PlannedModel; 8]>);
+struct TimetableModels(SmallVec<[PlannedModel; 8]>);
 
 struct PlannedModel {
     model: ModelKey,
-    size: Size,
+    size: ModelSize,
     /// Whether the device holds or loads the model.
     is_held: bool,
     /// When the model is loaded, up to the current entry of the pass.
     there_at_ns: u64,
 }
 
-impl Models {
-    fn new(needed: &[Needed], entry: &Entry, held: &impl Fn(ModelKey) -> Option<(Size, u64)>) -> Self {
-        let place = |model, size: &dyn Fn() -> Size| {
+impl TimetableModels {
+    fn new(
+        needed: &[Needed],
+        entry: &TimetableEntry,
+        held: &impl Fn(ModelKey) -> Option<(ModelSize, u64)>,
+    ) -> Self {
+        let place = |model, size: &dyn Fn() -> ModelSize| {
             let (is_held, (size, there_at_ns)) =
                 held(model).map_or_else(|| (false, (size(), 0)), |held| (true, held));
             PlannedModel { model, size, is_held, there_at_ns }
@@ -278,7 +282,7 @@ impl Models {
             Self(needed.iter().map(|needed| place(needed.model, &|| needed.size.clone())).collect());
         for demand in &entry.request.models {
             if all.0.iter().all(|place| place.model != demand.model) {
-                all.0.push(place(demand.model, &|| Size::for_demand(demand)));
+                all.0.push(place(demand.model, &|| ModelSize::for_demand(demand)));
             }
         }
         all
@@ -286,7 +290,7 @@ impl Models {
 
     /// When an entry that starts at `begin_ns` can proceed, before its own loads. An entry waits
     /// for models that another entry loads, whether it relies on them or not.
-    fn there_at_ns(&mut self, begin_ns: u64, entry: &Entry) -> u64 {
+    fn there_at_ns(&mut self, begin_ns: u64, entry: &TimetableEntry) -> u64 {
         let needed = || self.0.iter().filter(|place| entry.needs(place.model)).map(|place| place.there_at_ns);
         let there_ns = if self.0.iter().all(|place| place.there_at_ns <= begin_ns) {
             begin_ns
@@ -305,7 +309,7 @@ impl Models {
 
     /// The common case: all needed models fit in memory together.
     fn all_fit_together(&self, now: &Now) -> bool {
-        let mut all = Together::default();
+        let mut all = CombinedModelSize::default();
         self.0.iter().for_each(|place| all.add(&place.size));
         let others = now.granted.iter().filter(|(model, _)| self.0.iter().all(|place| place.model != *model));
         others.for_each(|(_, size)| all.add(size));
@@ -314,7 +318,7 @@ impl Models {
 
     /// Whether, at every start, the models in use and the models that later entries rely on fit in
     /// memory.
-    fn fit<'a, I: Iterator<Item = &'a Entry>>(
+    fn fit<'a, I: Iterator<Item = &'a TimetableEntry>>(
         &self,
         now: &Now,
         in_order: impl Fn() -> I,
@@ -324,7 +328,7 @@ impl Models {
         // started entries use it.
         let mut states: SmallVec<[(bool, Option<usize>, u64); 8]> =
             self.0.iter().map(|place| (place.is_held, None, 0)).collect();
-        let mut others = Together::default();
+        let mut others = CombinedModelSize::default();
         for (model, size) in &now.granted {
             match self.0.iter().position(|place| place.model == *model) {
                 Some(index) => states[index].2 = now.granted_until_ns,
@@ -339,7 +343,7 @@ impl Models {
         }
         for ((position, entry), (begin_ns, end_ns)) in in_order().enumerate().zip(times) {
             let mut needed =
-                if now.granted_until_ns > *begin_ns { others.clone() } else { Together::default() };
+                if now.granted_until_ns > *begin_ns { others.clone() } else { CombinedModelSize::default() };
             for (place, (is_there, counted_on_by, used_until_ns)) in self.0.iter().zip(&mut states) {
                 if entry.needs(place.model) {
                     *is_there = true;

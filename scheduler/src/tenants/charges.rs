@@ -1,8 +1,8 @@
 //! Memory charged to a tenant for its models, over all devices. A part shared by several models is
 //! stored once per device and charged once.
 
-use crate::policy::Demand;
-use crate::{DeviceKey, DeviceView, PartId, Parts};
+use crate::policy::OpenableModel;
+use crate::{DeviceKey, DeviceView, ModelParts, PartId};
 use std::collections::BTreeMap;
 
 /// The charges of one tenant.
@@ -26,7 +26,7 @@ impl Charges {
     }
 
     /// Charges a model of `bytes` on a device.
-    pub(super) fn add(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
+    pub(super) fn add(&mut self, device: DeviceKey, bytes: u64, parts: &ModelParts) {
         let mut sum = parts.own_bytes(bytes);
         for part in parts.iter() {
             let charge = self.parts.entry((device, part.id)).or_default();
@@ -40,7 +40,7 @@ impl Charges {
     }
 
     /// Removes the charge of a model that was added with the same arguments.
-    pub(super) fn remove(&mut self, device: DeviceKey, bytes: u64, parts: &Parts) {
+    pub(super) fn remove(&mut self, device: DeviceKey, bytes: u64, parts: &ModelParts) {
         let mut sum = parts.own_bytes(bytes);
         for part in parts.iter() {
             let Some(charge) = self.parts.get_mut(&(device, part.id)) else { continue };
@@ -54,7 +54,7 @@ impl Charges {
     }
 
     /// Bytes that holding `demands` on a device would add.
-    pub(super) fn added_bytes(&self, key: DeviceKey, device: &DeviceView, demands: &[Demand]) -> u64 {
+    pub(super) fn added_bytes(&self, key: DeviceKey, device: &DeviceView, demands: &[OpenableModel]) -> u64 {
         let mut more = Self::default();
         for demand in device.own(demands).filter(|demand| !device.holds(demand.model)) {
             more.add(key, demand.bytes, &demand.parts);
@@ -76,7 +76,7 @@ mod tests {
         let here = DeviceKey(0);
         let there = DeviceKey(1);
         let common = Part { id: PartId(1), bytes: 90 };
-        let parts = Parts::new(100, &[common]);
+        let parts = ModelParts::new(100, &[common]);
         let mut charges = Charges::default();
         let mut after = |step: &dyn Fn(&mut Charges)| {
             step(&mut charges);
@@ -85,11 +85,11 @@ mod tests {
         assert_eq!(after(&|charges| charges.add(here, 100, &parts)), 100);
         assert_eq!(after(&|charges| charges.add(here, 100, &parts)), 110);
         assert_eq!(after(&|charges| charges.add(there, 100, &parts)), 210);
-        assert_eq!(after(&|charges| charges.add(here, 30, &Parts::default())), 240);
+        assert_eq!(after(&|charges| charges.add(here, 30, &ModelParts::default())), 240);
         assert_eq!(after(&|charges| charges.remove(here, 100, &parts)), 230);
         assert_eq!(after(&|charges| charges.remove(here, 100, &parts)), 130);
         assert_eq!(after(&|charges| charges.remove(there, 100, &parts)), 30);
-        assert_eq!(after(&|charges| charges.remove(here, 30, &Parts::default())), 0);
+        assert_eq!(after(&|charges| charges.remove(here, 30, &ModelParts::default())), 0);
         assert!(charges.parts.is_empty());
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{VictimPolicy, Victims};
 use crate::estimate::round_ns;
-use crate::{Candidate, DeviceKey, DeviceView, Freeing, ModelKey, View};
+use crate::{DeviceKey, DeviceView, EvictionCandidate, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
 /// Chooses the set of victims with the least expected loss.
@@ -40,12 +40,13 @@ impl VictimPolicy for LeastLoss {
     ) -> Option<Victims> {
         let state = view.device(device)?;
         let candidates = state.candidates().filter(|candidate| !keep(candidate.model));
-        let mut priced: SmallVec<[(f64, Candidate); 16]> =
+        let mut priced: SmallVec<[(f64, EvictionCandidate); 16]> =
             candidates.map(|candidate| (loss_of(now_ns, view, state, &candidate), candidate)).collect();
         if priced.len() <= EXACT_MAX {
             return cheapest_set(&priced, bytes, &freeing);
         }
-        let per_byte = |(loss_ns, candidate): &(f64, Candidate)| loss_ns / candidate.bytes.max(1) as f64;
+        let per_byte =
+            |(loss_ns, candidate): &(f64, EvictionCandidate)| loss_ns / candidate.bytes.max(1) as f64;
         priced.sort_unstable_by(|a, b| per_byte(a).total_cmp(&per_byte(b)).then(a.1.used.cmp(&b.1.used)));
         let mut count = 0;
         while freeing.bytes() < bytes {
@@ -56,7 +57,7 @@ impl VictimPolicy for LeastLoss {
     }
 }
 
-fn loss_of(now_ns: u64, view: &View, device: &DeviceView, candidate: &Candidate) -> f64 {
+fn loss_of(now_ns: u64, view: &View, device: &DeviceView, candidate: &EvictionCandidate) -> f64 {
     let copies = view.model(candidate.model).holders().len();
     loss_ns(now_ns, view, device, candidate.model, candidate.bytes, copies)
 }
@@ -84,7 +85,7 @@ pub(crate) fn loss_ns(
 }
 
 /// The set with the least loss among all sets that free enough.
-fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) -> Option<Victims> {
+fn cheapest_set(priced: &[(f64, EvictionCandidate)], bytes: u64, freeing: &Freeing<'_>) -> Option<Victims> {
     let mut sums: SmallVec<[(f64, u64); 1 << EXACT_MAX]> = SmallVec::new();
     sums.push((0.0, freeing.bytes()));
     for (loss_ns, candidate) in priced {
@@ -97,7 +98,7 @@ fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) 
         // Shared parts are freed with their last holder, so the sum over the candidates is too low.
         for (set, (_, freed)) in sums.iter_mut().enumerate() {
             let mut freeing = freeing.clone();
-            let is_in = |(at, _): &(usize, &(f64, Candidate))| set >> at & 1 == 1;
+            let is_in = |(at, _): &(usize, &(f64, EvictionCandidate))| set >> at & 1 == 1;
             priced
                 .iter()
                 .enumerate()
@@ -108,14 +109,14 @@ fn cheapest_set(priced: &[(f64, Candidate)], bytes: u64, freeing: &Freeing<'_>) 
     }
     let enough = sums.iter().enumerate().filter(|(_, (_, freed))| *freed >= bytes);
     let (best, _) = enough.min_by(|(_, a), (_, b)| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)))?;
-    let is_in = |(at, _): &(usize, &(f64, Candidate))| best >> at & 1 == 1;
+    let is_in = |(at, _): &(usize, &(f64, EvictionCandidate))| best >> at & 1 == 1;
     let mut chosen: SmallVec<[_; EXACT_MAX]> =
         priced.iter().enumerate().filter(is_in).map(|(_, priced)| *priced).collect();
     chosen.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.used.cmp(&b.1.used)));
     Some(victims(chosen))
 }
 
-fn victims(chosen: impl IntoIterator<Item = (f64, Candidate)>) -> Victims {
+fn victims(chosen: impl IntoIterator<Item = (f64, EvictionCandidate)>) -> Victims {
     let mut models = SmallVec::new();
     let mut sum_ns = 0.0;
     for (loss_ns, candidate) in chosen {

@@ -1,7 +1,7 @@
 //! Evicts the least recently used model.
 
 use super::{VictimPolicy, Victims};
-use crate::{Candidate, DeviceKey, Freeing, ModelKey, View};
+use crate::{DeviceKey, EvictionCandidate, Freeing, ModelKey, View};
 use smallvec::SmallVec;
 
 /// Evicts by the time of the last grant or load, oldest first. Models granted together are ordered
@@ -20,7 +20,7 @@ impl VictimPolicy for LeastRecentlyUsed {
         keep: &dyn Fn(ModelKey) -> bool,
     ) -> Option<Victims> {
         let candidates = view.device(device)?.candidates();
-        let mut candidates: SmallVec<[Candidate; 16]> =
+        let mut candidates: SmallVec<[EvictionCandidate; 16]> =
             candidates.filter(|candidate| !keep(candidate.model)).collect();
         candidates.sort_unstable_by_key(|candidate| (candidate.used, candidate.model));
         let mut victims = Victims::default();

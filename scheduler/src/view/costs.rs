@@ -1,10 +1,10 @@
 //! Expected costs of a placement.
 
 use super::models::Missing;
-use super::{DeviceView, Parts, View};
-use crate::estimate::{Tier, round_ns};
-use crate::policy::Demand;
-use crate::{DeviceKey, Estimate, KindKey, LoadByTier, ModelKey, Request};
+use super::{DeviceView, ModelParts, View};
+use crate::estimate::{StorageTier, round_ns};
+use crate::policy::OpenableModel;
+use crate::{DeviceKey, Estimate, KindKey, LoadByTier, ModelKey, PlacementRequest};
 use smallvec::SmallVec;
 use weir_types::{Cost, Platform};
 
@@ -15,9 +15,10 @@ impl View {
     /// The expected cost of granting `request`'s models on a device and running it there, assuming
     /// there is room.
     #[must_use]
-    pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
+    pub fn estimate(&self, now_ns: u64, device: &DeviceView, request: &PlacementRequest) -> Estimate {
         let missing = || device.own(&request.models).filter(|demand| !device.holds(demand.model));
-        let missing_bytes = |demand: &Demand| device.missing_bytes(demand.model, demand.bytes, &demand.parts);
+        let missing_bytes =
+            |demand: &OpenableModel| device.missing_bytes(demand.model, demand.bytes, &demand.parts);
         let load_time_ns =
             missing().map(|demand| self.load_time_ns(device, demand)).fold(0, u64::saturating_add);
         Estimate {
@@ -34,14 +35,14 @@ impl View {
 
     /// The expected time to move the inputs of `request` to the node of a device.
     #[must_use]
-    pub fn move_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub fn move_time_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.network.move_time_ns(&request.inputs, device.id().node)
     }
 
     /// The expected time to load the missing part of a model: as measured from its current
     /// location, else the caller's value, else by the bytes in each tier.
     #[must_use]
-    pub fn load_time_ns(&self, device: &DeviceView, demand: &Demand) -> u64 {
+    pub fn load_time_ns(&self, device: &DeviceView, demand: &OpenableModel) -> u64 {
         let kind = device.kind().index();
         let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
         let part = Missing { bytes: missing_bytes, of_bytes: demand.bytes };
@@ -55,13 +56,13 @@ impl View {
     }
 
     /// The estimate of a placement, with its load time by tier.
-    pub(crate) fn explain(&self, now_ns: u64, device: &DeviceView, request: &Request) -> Estimate {
+    pub(crate) fn explain(&self, now_ns: u64, device: &DeviceView, request: &PlacementRequest) -> Estimate {
         let mut estimate = self.estimate(now_ns, device, request);
         for demand in device.own(&request.models).filter(|demand| !device.holds(demand.model)) {
             let load_time_ns = self.load_time_ns(device, demand);
             let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
             let tiers = self.tiers(device, demand.model, missing_bytes);
-            let times: SmallVec<[_; Tier::ALL.len()]> = self.tier_times_ns(device, tiers).collect();
+            let times: SmallVec<[_; StorageTier::ALL.len()]> = self.tier_times_ns(device, tiers).collect();
             let sum_ns: f64 = times.iter().map(|(_, time_ns)| *time_ns as f64).sum();
             // A measured time of the whole model is divided as the times by size are.
             let mut left_ns = load_time_ns;
@@ -71,19 +72,19 @@ impl View {
                 estimate.load_by_tier.add(*tier, part_ns);
                 left_ns -= part_ns;
             }
-            let first = times.first().map_or(Tier::Disk, |(tier, _)| *tier);
+            let first = times.first().map_or(StorageTier::Disk, |(tier, _)| *tier);
             estimate.load_by_tier.add(first, left_ns);
         }
         estimate
     }
 
     /// The expected time to load the bytes of each tier that has any.
-    fn tier_times_ns(&self, device: &DeviceView, tiers: Tiers) -> impl Iterator<Item = (Tier, u64)> {
+    fn tier_times_ns(&self, device: &DeviceView, tiers: Tiers) -> impl Iterator<Item = (StorageTier, u64)> {
         let used = tiers.into_iter().filter(|(_, bytes)| *bytes > 0);
         used.map(|(tier, bytes)| (tier, self.by_size_ns(device, tier, bytes)))
     }
 
-    fn by_size_ns(&self, device: &DeviceView, tier: Tier, bytes: u64) -> u64 {
+    fn by_size_ns(&self, device: &DeviceView, tier: StorageTier, bytes: u64) -> u64 {
         let kind = device.kind().index();
         match self.node(device.id().node) {
             Some(node) => node.by_size_ns(&self.all_times.loads, kind, tier, bytes),
@@ -97,9 +98,9 @@ impl View {
     pub fn reload_time_ns(&self, device: &DeviceView, model: ModelKey, bytes: u64) -> u64 {
         let kind = device.kind().index();
         let part = Missing { bytes, of_bytes: device.has(model).bytes };
-        let known = |tier: &Tier| self.model(model).load_time_ns(kind, *tier, part);
-        let measured = [Tier::Memory, Tier::Disk].iter().find_map(known);
-        measured.unwrap_or_else(|| self.by_size_ns(device, Tier::Disk, bytes))
+        let known = |tier: &StorageTier| self.model(model).load_time_ns(kind, *tier, part);
+        let measured = [StorageTier::Memory, StorageTier::Disk].iter().find_map(known);
+        measured.unwrap_or_else(|| self.by_size_ns(device, StorageTier::Disk, bytes))
     }
 
     /// The expected device time with all models in memory: as measured, else the caller's value,
@@ -108,23 +109,23 @@ impl View {
     /// An accelerator on which the function never ran is assumed to be [`ACCELERATION`] times as
     /// fast as the fastest known device, so that the accelerator is tried.
     #[must_use]
-    pub fn run_time_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub fn run_time_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.run_time_on_ns(device.kind(), device.spec().platform, request)
     }
 
     /// The expected time off the device, without waits: 0 until it was measured.
     #[must_use]
-    pub fn off_device_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub fn off_device_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         let times = &self.functions.get(request.function.0).off_device;
         times.estimate_ns(device.kind().index(), request.batch).unwrap_or(0)
     }
 
     /// The expected time from start to end with all models in memory, on and off the device.
-    pub(crate) fn life_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub(crate) fn life_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.run_time_ns(device, request).saturating_add(self.off_device_ns(device, request))
     }
 
-    fn run_time_on_ns(&self, kind: KindKey, platform: Platform, request: &Request) -> u64 {
+    fn run_time_on_ns(&self, kind: KindKey, platform: Platform, request: &PlacementRequest) -> u64 {
         let own = &self.functions.get(request.function.0).run;
         let known_ns = |kind: KindKey| {
             let told = request.told_ns.iter().find(|(told, _)| *told == kind).map(|(_, told_ns)| *told_ns);
@@ -146,7 +147,7 @@ impl View {
     /// The expected run time on the fastest kind of device that can run the request, independent of
     /// where the models are; `u64::MAX` if all devices are of one kind.
     #[must_use]
-    pub(crate) fn quickest_run_time_ns(&self, request: &Request) -> u64 {
+    pub(crate) fn quickest_run_time_ns(&self, request: &PlacementRequest) -> u64 {
         if self.kinds.len() <= 1 {
             return u64::MAX;
         }
@@ -155,7 +156,7 @@ impl View {
 
     /// How much longer a run takes on the next fastest kind of device than on `device`; 0 if
     /// another device of the same kind is up, or no other kind can run it.
-    pub(crate) fn slower_elsewhere_ns(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub(crate) fn slower_elsewhere_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         let own = device.kind();
         if self.kinds_up.get(own.index()).is_none_or(|(_, up)| *up != 1) {
             return 0;
@@ -166,7 +167,7 @@ impl View {
     }
 
     /// The expected run time on each kind of device that is up and can run the request.
-    fn run_times_ns(&self, request: &Request) -> impl Iterator<Item = (KindKey, u64)> {
+    fn run_times_ns(&self, request: &PlacementRequest) -> impl Iterator<Item = (KindKey, u64)> {
         let kinds = (0..).map(KindKey).zip(&self.kinds_up).filter(|(_, (_, up))| *up > 0);
         let runs = |platform: Platform| request.models.iter().any(|demand| demand.runs_on.contains(platform));
         let able = kinds.filter(move |(_, (platform, _))| runs(*platform));
@@ -175,30 +176,30 @@ impl View {
 
     /// Number of measured runs behind the expected run time.
     #[must_use]
-    pub(crate) fn runs_measured(&self, device: &DeviceView, request: &Request) -> u64 {
+    pub(crate) fn runs_measured(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {
         self.functions.get(request.function.0).run.count(device.kind().index())
     }
 
     /// The expected run time on the first device, for policies that need it before they choose a
     /// device.
     #[must_use]
-    pub fn expected_run_time_ns(&self, request: &Request) -> u64 {
+    pub fn expected_run_time_ns(&self, request: &PlacementRequest) -> u64 {
         let first = self.devices().next();
         first.map_or(request.run_time_ns.unwrap_or(0), |(_, device)| self.run_time_ns(device, request))
     }
 
     /// The tiers from which the missing bytes of a model would come.
     fn tiers(&self, device: &DeviceView, model: ModelKey, missing_bytes: u64) -> Tiers {
-        let mut tiers = Tier::ALL.map(|tier| (tier, 0));
-        let mut add = |tier: Tier, bytes: u64| tiers[tier as usize].1 += bytes;
+        let mut tiers = StorageTier::ALL.map(|tier| (tier, 0));
+        let mut add = |tier: StorageTier, bytes: u64| tiers[tier as usize].1 += bytes;
         let node = device.id().node;
         let model = self.model(model);
         // Copies from a sibling device are assumed only after one was measured.
-        let copies = self.all_times.loads.mean_ns(device.kind().index(), Tier::Sibling).is_some();
+        let copies = self.all_times.loads.mean_ns(device.kind().index(), StorageTier::Sibling).is_some();
         let is_sibling =
             |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
         if copies && model.holders().iter().any(is_sibling) {
-            add(Tier::Sibling, missing_bytes);
+            add(StorageTier::Sibling, missing_bytes);
             return tiers;
         }
         let mut left = missing_bytes;
@@ -207,7 +208,7 @@ impl View {
             add(*tier, part);
             left -= part;
         }
-        add(Tier::Disk, left);
+        add(StorageTier::Disk, left);
         tiers
     }
 
@@ -215,7 +216,7 @@ impl View {
         &mut self,
         device: DeviceKey,
         model: ModelKey,
-        (bytes, parts): (u64, &Parts),
+        (bytes, parts): (u64, &ModelParts),
         load_time_ns: u64,
     ) {
         let Some(view) = self.device(device) else { return };
@@ -242,9 +243,9 @@ impl View {
 }
 
 /// Bytes by source tier.
-type Tiers = [(Tier, u64); Tier::ALL.len()];
+type Tiers = [(StorageTier, u64); StorageTier::ALL.len()];
 
 /// The tier that supplies the most bytes.
-fn most_of(tiers: Tiers) -> Tier {
-    tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(Tier::Disk, |(tier, _)| tier)
+fn most_of(tiers: Tiers) -> StorageTier {
+    tiers.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(StorageTier::Disk, |(tier, _)| tier)
 }

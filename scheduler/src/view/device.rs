@@ -2,16 +2,16 @@
 //! models.
 
 mod held;
-pub use held::{Candidate, Need};
+pub use held::{EvictionCandidate, Need};
 
 mod open;
 use open::Forming;
 
 use super::committed::{Commitment, Committed};
-use super::memory::{BYTES_MAX, Memory};
-use crate::policy::Demand;
+use super::memory::{BYTES_MAX, MemoryUse};
+use crate::policy::OpenableModel;
 use crate::{DeviceSpec, FunctionKey, KindKey, ModelKey};
-use held::Held;
+use held::HeldModel;
 use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{DeviceId, InvocationId, Platform, RunningMean};
@@ -22,8 +22,8 @@ pub struct DeviceView {
     id: DeviceId,
     kind: KindKey,
     spec: DeviceSpec,
-    models: BTreeMap<ModelKey, Held>,
-    memory: Memory,
+    models: BTreeMap<ModelKey, HeldModel>,
+    memory: MemoryUse,
     /// Models given up by decisions about other devices, not yet reported to the node.
     given_up: Vec<ModelKey>,
     /// Expected ends of the invocations with a grant here.
@@ -53,7 +53,7 @@ pub struct DeviceView {
 
 /// An invocation that is granted models on a device.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::view) struct Grant {
+pub(in crate::view) struct DeviceGrant {
     pub(in crate::view) invocation: InvocationId,
     pub(in crate::view) function: FunctionKey,
     /// Expected end of the invocation.
@@ -128,28 +128,29 @@ impl DeviceView {
 
     /// Whether a model can run on the device.
     #[must_use]
-    pub fn can_run(&self, demand: &Demand) -> bool {
+    pub fn can_run(&self, demand: &OpenableModel) -> bool {
         demand.runs_on.contains(self.spec.platform)
     }
 
     /// The demands that can run, and so are granted, on the device. The other demands run on the
     /// CPU of the same node.
-    pub fn own<'a>(&'a self, demands: &'a [Demand]) -> impl Iterator<Item = &'a Demand> {
+    pub fn own<'a>(&'a self, demands: &'a [OpenableModel]) -> impl Iterator<Item = &'a OpenableModel> {
         demands.iter().filter(|demand| self.can_run(demand))
     }
 
     /// Whether the device can serve `demands`, ignoring memory: each demand can run on the device
     /// or on the CPU of the same node, and at least one on the device.
     #[must_use]
-    pub fn suits(&self, demands: &[Demand]) -> bool {
-        let runs_beside = |demand: &Demand| self.has_cpu_beside && demand.runs_on.contains(Platform::Cpu);
+    pub fn suits(&self, demands: &[OpenableModel]) -> bool {
+        let runs_beside =
+            |demand: &OpenableModel| self.has_cpu_beside && demand.runs_on.contains(Platform::Cpu);
         let all_run = demands.iter().all(|demand| self.can_run(demand) || runs_beside(demand));
         all_run && (demands.is_empty() || self.own(demands).next().is_some())
     }
 
     /// Whether the device [`suits`](Self::suits) `demands` and is not down.
     #[must_use]
-    pub fn takes(&self, demands: &[Demand]) -> bool {
+    pub fn takes(&self, demands: &[OpenableModel]) -> bool {
         !self.is_down && self.suits(demands)
     }
 
@@ -218,8 +219,14 @@ impl DeviceView {
     }
 
     /// Grants `demands` to one more invocation, and gives up `victims`.
-    pub(super) fn grant(&mut self, grant: &Grant, demands: &[Demand], victims: &[ModelKey], clock: u64) {
-        let Grant { invocation, end_ns, there_at_ns, work, .. } = *grant;
+    pub(super) fn grant(
+        &mut self,
+        grant: &DeviceGrant,
+        demands: &[OpenableModel],
+        victims: &[ModelKey],
+        clock: u64,
+    ) {
+        let DeviceGrant { invocation, end_ns, there_at_ns, work, .. } = *grant;
         self.ends.insert((end_ns, invocation));
         self.dispatches += 1;
         self.commit(grant, &work);

@@ -1,7 +1,7 @@
 //! The memory that a device frees by evicting some of its models.
 
 use super::DeviceView;
-use crate::policy::Demand;
+use crate::policy::OpenableModel;
 use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ pub struct Freeing<'a> {
 impl<'a> Freeing<'a> {
     /// Creates an empty accumulator for making room for `demands`.
     #[must_use]
-    pub fn new(device: &'a DeviceView, demands: &[Demand]) -> Self {
+    pub fn new(device: &'a DeviceView, demands: &[OpenableModel]) -> Self {
         let kept = device.own(demands).flat_map(|demand| demand.parts.iter()).map(|part| part.id).collect();
         Self { device, kept, gone: SmallVec::new(), bytes: 0 }
     }

@@ -1,7 +1,7 @@
 //! Byte accounting of a device's memory. A part shared by several models is stored once and counts
 //! once (seed 004, section 4: tensors shared by content).
 
-use crate::policy::Demand;
+use crate::policy::OpenableModel;
 use crate::{Part, PartId};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -16,9 +16,9 @@ const PARTS_MAX: usize = 16;
 /// The parts of a model that other models may share. Most models have none, which costs no
 /// allocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Parts(Option<Arc<[Part]>>);
+pub struct ModelParts(Option<Arc<[Part]>>);
 
-impl Parts {
+impl ModelParts {
     /// The parts of a model of `bytes` in total. Parts that exceed `bytes` are invalid and ignored.
     #[must_use]
     pub fn new(bytes: u64, parts: &[Part]) -> Self {
@@ -49,28 +49,28 @@ impl Parts {
 
 /// Size of a model, and the parts of it that other models may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct ModelSize {
     pub(crate) bytes: u64,
-    pub(crate) parts: Parts,
+    pub(crate) parts: ModelParts,
 }
 
-impl Size {
+impl ModelSize {
     /// The size given in a demand.
-    pub(crate) fn for_demand(demand: &Demand) -> Self {
+    pub(crate) fn for_demand(demand: &OpenableModel) -> Self {
         Self { bytes: demand.bytes, parts: demand.parts.clone() }
     }
 }
 
 /// Sum of the sizes of several models, in which a shared part counts once.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Together {
+pub(crate) struct CombinedModelSize {
     bytes: u64,
     counted: SmallVec<[PartId; 4]>,
 }
 
-impl Together {
+impl CombinedModelSize {
     /// Adds a model.
-    pub(crate) fn add(&mut self, Size { bytes, parts }: &Size) {
+    pub(crate) fn add(&mut self, ModelSize { bytes, parts }: &ModelSize) {
         self.bytes = self.bytes.saturating_add(parts.own_bytes(*bytes));
         for part in parts.iter() {
             if !self.counted.contains(&part.id) {
@@ -86,15 +86,15 @@ impl Together {
 }
 
 /// Bytes that models take together in an otherwise empty memory.
-pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a Demand>) -> u64 {
-    let mut together = Together::default();
-    demands.into_iter().for_each(|demand| together.add(&Size::for_demand(demand)));
+pub(crate) fn together_bytes<'a>(demands: impl IntoIterator<Item = &'a OpenableModel>) -> u64 {
+    let mut together = CombinedModelSize::default();
+    demands.into_iter().for_each(|demand| together.add(&ModelSize::for_demand(demand)));
     together.bytes()
 }
 
 /// Bytes held, and how many of them are evictable.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(super) struct MemoryUse {
     held_bytes: u64,
     evictable_bytes: u64,
     parts: BTreeMap<PartId, Holders>,
@@ -110,7 +110,7 @@ pub(super) struct Holders {
     pub(super) firm: u32,
 }
 
-impl Memory {
+impl MemoryUse {
     pub(super) fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
@@ -136,7 +136,7 @@ impl Memory {
     }
 
     /// Adds a model that is not evictable (`firm`) or evictable.
-    pub(super) fn add(&mut self, bytes: u64, parts: &Parts, firm: bool) {
+    pub(super) fn add(&mut self, bytes: u64, parts: &ModelParts, firm: bool) {
         let own_bytes = parts.own_bytes(bytes);
         self.held_bytes = self.held_bytes.saturating_add(own_bytes);
         if !firm {
@@ -157,7 +157,7 @@ impl Memory {
     }
 
     /// Removes a model that was added with the same arguments.
-    pub(super) fn remove(&mut self, bytes: u64, parts: &Parts, firm: bool) {
+    pub(super) fn remove(&mut self, bytes: u64, parts: &ModelParts, firm: bool) {
         let own_bytes = parts.own_bytes(bytes);
         self.held_bytes = self.held_bytes.saturating_sub(own_bytes);
         if !firm {
@@ -190,16 +190,16 @@ mod tests {
         Part { id: PartId(id), bytes: id * 10 + 1 }
     }
 
-    fn model() -> impl Strategy<Value = (u64, Parts)> {
+    fn model() -> impl Strategy<Value = (u64, ModelParts)> {
         (0..100_u64, prop::collection::btree_set(0..8_u64, 0..5)).prop_map(|(own_bytes, parts)| {
             let parts: Vec<Part> = parts.into_iter().map(part).collect();
             let bytes = own_bytes + parts.iter().map(|part| part.bytes).sum::<u64>();
-            (bytes, Parts::new(bytes, &parts))
+            (bytes, ModelParts::new(bytes, &parts))
         })
     }
 
     /// The union computed without counters.
-    fn union<'a>(models: impl Iterator<Item = &'a (u64, Parts)> + Clone) -> u64 {
+    fn union<'a>(models: impl Iterator<Item = &'a (u64, ModelParts)> + Clone) -> u64 {
         let parts: BTreeSet<Part> = models.clone().flat_map(|(_, parts)| parts.iter()).collect();
         let own: u64 = models.map(|(bytes, parts)| parts.own_bytes(*bytes)).sum();
         own + parts.iter().map(|part| part.bytes).sum::<u64>()
@@ -211,7 +211,7 @@ mod tests {
             all in prop::collection::vec((model(), any::<bool>()), 1..12),
             steps in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..40),
         ) {
-            let mut memory = Memory::default();
+            let mut memory = MemoryUse::default();
             let mut states: Vec<Option<bool>> = all.iter().map(|(_, firm)| Some(*firm)).collect();
             for ((bytes, parts), firm) in &all {
                 memory.add(*bytes, parts, *firm);
@@ -240,10 +240,10 @@ mod tests {
     fn invalid_parts_are_ignored() {
         let some = Part { id: PartId(1), bytes: 6 };
         let other = Part { id: PartId(2), bytes: 6 };
-        assert!(Parts::new(10, &[some, other]).is_empty());
-        assert!(Parts::new(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());
-        assert!(Parts::new(u64::MAX, &[some, Part { id: PartId(2), bytes: u64::MAX }]).is_empty());
-        assert_eq!(Parts::new(10, &[some, some]).iter().collect::<Vec<_>>(), [some]);
-        assert_eq!(Parts::new(10, &[some]).own_bytes(10), 4);
+        assert!(ModelParts::new(10, &[some, other]).is_empty());
+        assert!(ModelParts::new(10, &[Part { id: PartId(1), bytes: 0 }]).is_empty());
+        assert!(ModelParts::new(u64::MAX, &[some, Part { id: PartId(2), bytes: u64::MAX }]).is_empty());
+        assert_eq!(ModelParts::new(10, &[some, some]).iter().collect::<Vec<_>>(), [some]);
+        assert_eq!(ModelParts::new(10, &[some]).own_bytes(10), 4);
     }
 }

@@ -1,12 +1,12 @@
 //! Models: their holders, their demand, and their costs.
 
-use crate::estimate::{LoadTimes, Tier, round_ns};
-use crate::keys::Table;
-use crate::{DeviceKey, ModelKey, PartId, Parts, Tenants};
+use crate::estimate::{LoadTimes, StorageTier, round_ns};
+use crate::keys::KeyTable;
+use crate::{DeviceKey, ModelKey, ModelParts, PartId, Tenants};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_types::{ModelId, NodeId};
 
-/// Maximum number of models with remembered costs; see [`Table`].
+/// Maximum number of models with remembered costs; see [`KeyTable`].
 const MODELS_MAX: usize = 65_536;
 
 /// Half-life of the demand estimate.
@@ -27,7 +27,7 @@ pub struct ModelView {
     load_times: LoadTimes,
     /// Load times with most of the model already on the device, shared with other models.
     beside_times: LoadTimes,
-    staged: BTreeMap<NodeId, Vec<(Tier, u64)>>,
+    staged: BTreeMap<NodeId, Vec<(StorageTier, u64)>>,
     demand: f64,
     demand_at_ns: u64,
 }
@@ -59,19 +59,19 @@ impl ModelView {
     }
 
     /// The expected time to load the missing part of the model, from measured loads.
-    pub(super) fn load_time_ns(&self, kind: usize, tier: Tier, part: Missing) -> Option<u64> {
+    pub(super) fn load_time_ns(&self, kind: usize, tier: StorageTier, part: Missing) -> Option<u64> {
         let beside_ns = self.beside_times.mean_ns(kind, tier).filter(|_| part.is_lesser());
         let whole_ns = || self.load_times.mean_ns(kind, tier);
         beside_ns.map(round_ns).or_else(|| whole_ns().map(|whole_ns| part.of_ns(round_ns(whole_ns))))
     }
 
-    pub(super) fn learn_load(&mut self, kind: usize, tier: Tier, part: Missing, load_time_ns: u64) {
+    pub(super) fn learn_load(&mut self, kind: usize, tier: StorageTier, part: Missing, load_time_ns: u64) {
         let times = if part.is_lesser() { &mut self.beside_times } else { &mut self.load_times };
         times.add(kind, tier, load_time_ns);
     }
 
     /// Where a node would load the model from, if the node reported that.
-    pub(super) fn staged(&self, node: NodeId) -> Option<&[(Tier, u64)]> {
+    pub(super) fn staged(&self, node: NodeId) -> Option<&[(StorageTier, u64)]> {
         self.staged.get(&node).map(Vec::as_slice)
     }
 
@@ -93,9 +93,9 @@ impl ModelView {
         }
     }
 
-    pub(super) fn stage(&mut self, node: NodeId, bytes: &[(Tier, u64)]) {
+    pub(super) fn stage(&mut self, node: NodeId, bytes: &[(StorageTier, u64)]) {
         // Bounds the list: at most one entry per tier makes sense.
-        self.staged.insert(node, bytes.iter().copied().take(Tier::ALL.len()).collect());
+        self.staged.insert(node, bytes.iter().copied().take(StorageTier::ALL.len()).collect());
     }
 }
 
@@ -134,20 +134,20 @@ pub(super) struct Has {
     pub(super) holds: bool,
     /// When the device accepts one more invocation.
     pub(super) free_at_ns: u64,
-    pub(super) parts: Parts,
+    pub(super) parts: ModelParts,
 }
 
 #[derive(Debug)]
-pub(super) struct Models {
-    table: Table<ModelId, ModelView>,
+pub(super) struct ModelTable {
+    table: KeyTable<ModelId, ModelView>,
     /// Holders by part: the devices with models that contain the part and were not given up, with
     /// the number of these models.
     by_part: BTreeMap<PartId, BTreeMap<DeviceKey, u32>>,
 }
 
-impl Models {
+impl ModelTable {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(MODELS_MAX), by_part: BTreeMap::new() }
+        Self { table: KeyTable::new(MODELS_MAX), by_part: BTreeMap::new() }
     }
 
     /// The devices that hold models with this part.

@@ -2,7 +2,7 @@
 
 use super::View;
 use super::models::Has;
-use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey, LoadTimes, Tier, Transfer};
+use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey, LoadTimes, MeasuredTransfer, StorageTier};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{DeviceId, InvocationId, NodeId, Platform};
@@ -153,17 +153,17 @@ impl View {
 }
 
 impl NodeView {
-    pub(super) fn learn_load(&mut self, kind: usize, tier: Tier, bytes: u64, load_time_ns: u64) {
+    pub(super) fn learn_load(&mut self, kind: usize, tier: StorageTier, bytes: u64, load_time_ns: u64) {
         self.loads.add_per_mib(kind, tier, bytes, load_time_ns);
     }
 
-    pub(super) fn learn_transfer(&mut self, Transfer { from, bytes, time_ns }: &Transfer) {
+    pub(super) fn learn_transfer(&mut self, MeasuredTransfer { from, bytes, time_ns }: &MeasuredTransfer) {
         self.transfers.add_per_mib(TRANSFERS, *from, *bytes, *time_ns);
     }
 
     /// Time to load `bytes` onto a device of a kind, as measured on this node; else as measured on
     /// all nodes; else transfer by transfer.
-    pub(super) fn by_size_ns(&self, all: &LoadTimes, kind: usize, tier: Tier, bytes: u64) -> u64 {
+    pub(super) fn by_size_ns(&self, all: &LoadTimes, kind: usize, tier: StorageTier, bytes: u64) -> u64 {
         if let Some(time_ns) = self.loads.measured_ns(kind, tier, bytes) {
             return time_ns;
         }

@@ -1,7 +1,7 @@
 //! Model residency on devices, and the indexes derived from it.
 
-use super::{DeviceView, Parts, View};
-use crate::{DeviceKey, ModelKey, Part, Tier, Transfer};
+use super::{DeviceView, ModelParts, View};
+use crate::{DeviceKey, MeasuredTransfer, ModelKey, Part, StorageTier};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{ModelId, NodeId};
@@ -16,7 +16,7 @@ impl View {
         (bytes, parts): (u64, &[Part]),
         load_time_ns: Option<u64>,
     ) -> bool {
-        let parts = Parts::new(bytes, parts);
+        let parts = ModelParts::new(bytes, parts);
         self.clock += 1;
         let clock = self.clock;
         let key = self.models.retain(model);
@@ -57,8 +57,8 @@ impl View {
         &mut self,
         node: NodeId,
         model: &ModelId,
-        bytes: &[(Tier, u64)],
-        moved: Option<&Transfer>,
+        bytes: &[(StorageTier, u64)],
+        moved: Option<&MeasuredTransfer>,
     ) {
         if let (Some(node), Some(moved)) = (self.nodes.get_mut(&node), moved) {
             node.learn_transfer(moved);

@@ -1,16 +1,18 @@
 //! Running invocations, from placement to end.
 
 use super::committed::Commitment;
-use super::device::Grant;
+use super::device::DeviceGrant;
 use super::{DeviceView, View};
-use crate::policy::Demand;
-use crate::{DeviceKey, DeviceUse, Estimate, FunctionKey, ModelKey, Placement, Request, TenantKey};
+use crate::policy::OpenableModel;
+use crate::{
+    DeviceKey, DeviceUse, Estimate, FunctionKey, ModelKey, PlacementDecision, PlacementRequest, TenantKey,
+};
 use smallvec::SmallVec;
 use weir_types::{InvocationId, NodeId};
 
 /// An invocation that was started.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct StartedInvocation {
     pub(super) node: NodeId,
     device: Option<DeviceKey>,
     models: SmallVec<[ModelKey; 1]>,
@@ -39,7 +41,7 @@ pub(super) struct Running {
 
 /// The end of an invocation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct End {
+pub(crate) struct InvocationEnd {
     /// Whether the invocation succeeded, so that its times are learned.
     pub(crate) worked: bool,
     /// Its use of the device, if it was measured.
@@ -58,10 +60,10 @@ impl View {
     }
 
     /// Records a placement. The running invocation takes over the references of its request.
-    pub(crate) fn place(&mut self, placement: &Placement, now_ns: u64) {
+    pub(crate) fn place(&mut self, placement: &PlacementDecision, now_ns: u64) {
         self.clock += 1;
         let clock = self.clock;
-        let Placement { request, node, device, evict, evict_elsewhere, why } = placement;
+        let PlacementDecision { request, node, device, evict, evict_elsewhere, why } = placement;
         for (device, model) in evict_elsewhere {
             self.change(*device, SmallVec::from_slice(&[*model]), |view| view.give_up(*model));
         }
@@ -80,11 +82,11 @@ impl View {
         let mut missing = SmallVec::<[ModelKey; 1]>::new();
         if let Some(device) = *device {
             let view = self.devices.get(device.index()).and_then(Option::as_ref);
-            let lacks = |demand: &&Demand| view.is_some_and(|view| !view.holds(demand.model));
+            let lacks = |demand: &&OpenableModel| view.is_some_and(|view| !view.holds(demand.model));
             missing = request.models.iter().filter(lacks).map(|demand| demand.model).collect();
             let touched =
                 request.models.iter().map(|demand| demand.model).chain(evict.iter().copied()).collect();
-            let grant = Grant {
+            let grant = DeviceGrant {
                 invocation: request.invocation,
                 function: request.function,
                 end_ns,
@@ -104,7 +106,7 @@ impl View {
             true => self.commitments.watch(request.invocation, there_at_ns, to_end_ns),
             false => u64::MAX,
         };
-        let running = Running {
+        let running = StartedInvocation {
             node: *node,
             device: *device,
             models: request.models.iter().map(|demand| demand.model).collect(),
@@ -128,7 +130,7 @@ impl View {
     }
 
     /// The work that `request` commits to a device, with this estimate.
-    fn work(&self, device: Option<DeviceKey>, request: &Request, estimate: &Estimate) -> Commitment {
+    fn work(&self, device: Option<DeviceKey>, request: &PlacementRequest, estimate: &Estimate) -> Commitment {
         let Some(device) = device.and_then(|device| self.device(device)) else {
             return Commitment::new(estimate.run_time_ns, estimate.run_time_ns, 0, 0);
         };
@@ -218,10 +220,10 @@ impl View {
 
     /// Records the end of an invocation. Returns whether the invocation is known. Only invocations
     /// that succeeded update the learned times.
-    pub(crate) fn over(&mut self, invocation: InvocationId, now_ns: u64, end: End) -> bool {
+    pub(crate) fn over(&mut self, invocation: InvocationId, now_ns: u64, end: InvocationEnd) -> bool {
         let Some(running) = self.running.remove(&invocation) else { return false };
         self.commitments.unwatch(invocation, running.overdue_at_ns);
-        let End { worked, used } = end;
+        let InvocationEnd { worked, used } = end;
         // The device time is charged, whether the invocation succeeded or not.
         let taken_ns = match used {
             Some(used) => used.device_time_ns.saturating_add(running.load_time_ns),
@@ -250,7 +252,13 @@ impl View {
     }
 
     /// Learns the times of an invocation that succeeded.
-    fn learn_run(&mut self, key: DeviceKey, running: &Running, now_ns: u64, used: Option<DeviceUse>) {
+    fn learn_run(
+        &mut self,
+        key: DeviceKey,
+        running: &StartedInvocation,
+        now_ns: u64,
+        used: Option<DeviceUse>,
+    ) {
         let Some(device) = self.device(key) else { return };
         let kind = device.kind().index();
         // On platforms that overlap computation with loads, a cold run takes less than load and run
@@ -278,7 +286,7 @@ impl View {
     }
 
     /// Releases the references of an invocation that has ended.
-    pub(super) fn drop_running(&mut self, running: &Running) {
+    pub(super) fn drop_running(&mut self, running: &StartedInvocation) {
         for model in &running.models {
             self.models.release(*model);
         }

@@ -9,23 +9,23 @@ mod steps;
 mod world;
 
 use proptest::prelude::*;
-use steps::{Step, step};
+use steps::{PromiseStep, step};
 use weir_scheduler::{DeviceRule, PolicyKind};
-use world::World;
+use world::PromiseWorld;
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_048) })]
 
     /// No invocation is lost or starts twice, granted models are never evicted, the queue is
     /// bounded, and every model that an invocation opens fits into the device at that moment.
-    /// `World` contains the checks.
+    /// `PromiseWorld` contains the checks.
     #[test]
     fn promises_hold_over_random_histories(
         policy in prop::sample::select(&PolicyKind::ALL[..]),
         rule in prop::sample::select(&DeviceRule::ALL[..]),
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        let mut world = World::new(policy, rule);
+        let mut world = PromiseWorld::new(policy, rule);
         steps.into_iter().for_each(|step| world.take(step));
         world.end();
     }
@@ -39,28 +39,28 @@ fn loads_that_rely_on_the_same_victim_all_fit() {
     for (policy, rule) in
         PolicyKind::ALL.into_iter().flat_map(|policy| DeviceRule::ALL.map(|rule| (policy, rule)))
     {
-        let mut world = World::new(policy, rule);
+        let mut world = PromiseWorld::new(policy, rule);
         steps().into_iter().for_each(|step| world.take(step));
         world.end();
     }
 }
 
-fn steps() -> [Step; 13] {
+fn steps() -> [PromiseStep; 13] {
     [
         // The device of 10 bytes holds models 0 (4) and 1 (5) from before.
-        Step::Arrive { models: vec![0, 1], deadline_ns: 1_000 },
-        Step::Exchange(9),
-        Step::Open { invocation: 0, model: 0 },
-        Step::Open { invocation: 0, model: 1 },
-        Step::Finish { invocation: 0 },
-        Step::Exchange(9),
+        PromiseStep::Arrive { models: vec![0, 1], deadline_ns: 1_000 },
+        PromiseStep::Exchange(9),
+        PromiseStep::Open { invocation: 0, model: 0 },
+        PromiseStep::Open { invocation: 0, model: 1 },
+        PromiseStep::Finish { invocation: 0 },
+        PromiseStep::Exchange(9),
         // Both are promised room; then the second loads before the first.
-        Step::Arrive { models: vec![2], deadline_ns: 1_000 },
-        Step::Arrive { models: vec![3], deadline_ns: 1_000 },
-        Step::Exchange(9),
-        Step::Open { invocation: 1, model: 0 },
-        Step::Finish { invocation: 1 },
-        Step::Exchange(9),
-        Step::Open { invocation: 0, model: 0 },
+        PromiseStep::Arrive { models: vec![2], deadline_ns: 1_000 },
+        PromiseStep::Arrive { models: vec![3], deadline_ns: 1_000 },
+        PromiseStep::Exchange(9),
+        PromiseStep::Open { invocation: 1, model: 0 },
+        PromiseStep::Finish { invocation: 1 },
+        PromiseStep::Exchange(9),
+        PromiseStep::Open { invocation: 0, model: 0 },
     ]
 }

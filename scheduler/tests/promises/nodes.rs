@@ -2,7 +2,7 @@
 //! and report events.
 
 use super::models::{SIZES, index, parts, together_bytes};
-use super::world::{Told, World};
+use super::world::{PromiseWorld, Told};
 use std::collections::{BTreeMap, HashSet};
 use weir_scheduler::{Action, DeviceSpec, Event, Evictable};
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Platform};
@@ -11,14 +11,14 @@ use weir_types::{DeviceId, InvocationId, ModelId, NodeId, Platform};
 const CAPACITIES: [&[u64]; 2] = [&[10, 7], &[12]];
 
 /// One device of a node.
-pub(super) struct Device {
+pub(super) struct PromisedDevice {
     capacity_bytes: u64,
     resident: HashSet<ModelId>,
     evictable: Evictable,
     running: BTreeMap<InvocationId, Vec<ModelId>>,
 }
 
-impl World {
+impl PromiseWorld {
     pub(super) fn carry_out(&mut self, action: Action) {
         let Action::Start { invocation, node, device, evict, .. } = action else { return };
         let told = &self.invocations[&invocation];
@@ -133,7 +133,7 @@ impl World {
         // A node that was up restarts without reporting that it was down.
         self.leave(node);
         let capacities = CAPACITIES[node as usize];
-        let device = |capacity_bytes: &u64| Device {
+        let device = |capacity_bytes: &u64| PromisedDevice {
             capacity_bytes: *capacity_bytes,
             resident: HashSet::new(),
             evictable: Evictable::new(),
@@ -173,14 +173,14 @@ impl World {
     }
 }
 
-impl Device {
+impl PromisedDevice {
     /// Bytes that its memory would hold with one more model.
     fn used_bytes_with(&self, model: &ModelId) -> u64 {
         together_bytes(self.resident.iter().chain([model]))
     }
 }
 
-fn device(nodes: &mut BTreeMap<NodeId, Vec<Device>>, id: DeviceId) -> &mut Device {
+fn device(nodes: &mut BTreeMap<NodeId, Vec<PromisedDevice>>, id: DeviceId) -> &mut PromisedDevice {
     &mut nodes.get_mut(&id.node).unwrap()[id.ordinal as usize]
 }
 

@@ -7,7 +7,7 @@ use weir_types::{DeviceId, InvocationId, NodeId};
 
 /// A step. Numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+pub(crate) enum PromiseStep {
     Arrive {
         models: Vec<usize>,
         deadline_ns: u64,
@@ -40,19 +40,19 @@ pub(crate) enum Step {
     Nonsense(Event),
 }
 
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = PromiseStep> {
     let models = prop::collection::vec(0..SIZES.len(), 0..4);
     prop_oneof![
-        8 => (models, 1_u64..100).prop_map(|(models, deadline_ns)| Step::Arrive { models, deadline_ns }),
-        8 => (1_usize..6).prop_map(Step::Exchange),
-        8 => (0_usize..8, 0_usize..4).prop_map(|(invocation, model)| Step::Open { invocation, model }),
-        5 => (0_usize..8).prop_map(|invocation| Step::Finish { invocation }),
-        1 => (0_usize..64).prop_map(|invocation| Step::Cancel { invocation }),
-        1 => (0_usize..3, 0_usize..4).prop_map(|(device, model)| Step::Unload { device, model }),
-        1 => (0_u32..2).prop_map(|node| Step::Down { node }),
-        1 => (0_u32..2).prop_map(|node| Step::Up { node }),
-        3 => (-20_i64..50).prop_map(|ns| Step::Time { ns }),
-        2 => nonsense().prop_map(Step::Nonsense),
+        8 => (models, 1_u64..100).prop_map(|(models, deadline_ns)| PromiseStep::Arrive { models, deadline_ns }),
+        8 => (1_usize..6).prop_map(PromiseStep::Exchange),
+        8 => (0_usize..8, 0_usize..4).prop_map(|(invocation, model)| PromiseStep::Open { invocation, model }),
+        5 => (0_usize..8).prop_map(|invocation| PromiseStep::Finish { invocation }),
+        1 => (0_usize..64).prop_map(|invocation| PromiseStep::Cancel { invocation }),
+        1 => (0_usize..3, 0_usize..4).prop_map(|(device, model)| PromiseStep::Unload { device, model }),
+        1 => (0_u32..2).prop_map(|node| PromiseStep::Down { node }),
+        1 => (0_u32..2).prop_map(|node| PromiseStep::Up { node }),
+        3 => (-20_i64..50).prop_map(|ns| PromiseStep::Time { ns }),
+        2 => nonsense().prop_map(PromiseStep::Nonsense),
     ]
 }
 

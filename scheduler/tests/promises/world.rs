@@ -1,8 +1,8 @@
 //! A simulated cluster that checks every guarantee on every step.
 
 use super::models::{SIZES, model, name, parts, together_bytes};
-use super::nodes::Device;
-use super::steps::Step;
+use super::nodes::PromisedDevice;
+use super::steps::PromiseStep;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use weir_scheduler::{
     Action, Arrival, DeviceRule, DeviceView, Event, ModelDemand, PolicyKind, PolicyOptions, Rejection,
@@ -12,7 +12,7 @@ use weir_types::{Cost, DeviceId, FunctionId, InvocationId, ModelId, NodeId, Plat
 
 const QUEUE_LEN_MAX: usize = 4;
 
-pub(crate) struct World {
+pub(crate) struct PromiseWorld {
     pub(super) scheduler: Scheduler,
     /// When the devices accept one more invocation.
     pub(super) rule: DeviceRule,
@@ -20,7 +20,7 @@ pub(crate) struct World {
     pub(super) next_id: u64,
     pub(super) to_nodes: VecDeque<Action>,
     pub(super) to_scheduler: VecDeque<Event>,
-    pub(super) nodes: BTreeMap<NodeId, Vec<Device>>,
+    pub(super) nodes: BTreeMap<NodeId, Vec<PromisedDevice>>,
     /// Invocations by id: the models that each may open, and its progress.
     pub(super) invocations: BTreeMap<InvocationId, Told>,
     /// Invocations whose end was reported to the scheduler.
@@ -36,7 +36,7 @@ pub(super) struct Told {
     pub(super) cancelled: bool,
 }
 
-impl World {
+impl PromiseWorld {
     pub(crate) fn new(policy: PolicyKind, rule: DeviceRule) -> Self {
         let settings = Settings { queue_len_max: QUEUE_LEN_MAX, ..Settings::default() };
         let scheduler = Scheduler::with_policy(&settings, policy.build(&PolicyOptions::default()));
@@ -47,21 +47,21 @@ impl World {
         world
     }
 
-    pub(crate) fn take(&mut self, step: Step) {
+    pub(crate) fn take(&mut self, step: PromiseStep) {
         match step {
-            Step::Arrive { models, deadline_ns } => self.arrive(&models, deadline_ns),
-            Step::Exchange(count) => self.exchange(count),
-            Step::Open { invocation, model } => self.open(invocation, model),
-            Step::Finish { invocation } => self.finish(invocation),
-            Step::Cancel { invocation } => self.cancel(invocation as u64),
-            Step::Unload { device, model } => self.unload(device, model),
-            Step::Down { node } => {
+            PromiseStep::Arrive { models, deadline_ns } => self.arrive(&models, deadline_ns),
+            PromiseStep::Exchange(count) => self.exchange(count),
+            PromiseStep::Open { invocation, model } => self.open(invocation, model),
+            PromiseStep::Finish { invocation } => self.finish(invocation),
+            PromiseStep::Cancel { invocation } => self.cancel(invocation as u64),
+            PromiseStep::Unload { device, model } => self.unload(device, model),
+            PromiseStep::Down { node } => {
                 self.leave(node);
                 self.tell(Event::NodeDown { node: NodeId(node) });
             }
-            Step::Up { node } => self.up(node),
-            Step::Time { ns } => self.time(ns),
-            Step::Nonsense(event) => self.tell(event),
+            PromiseStep::Up { node } => self.up(node),
+            PromiseStep::Time { ns } => self.time(ns),
+            PromiseStep::Nonsense(event) => self.tell(event),
         }
     }
 

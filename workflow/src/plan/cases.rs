@@ -3,12 +3,12 @@
 //! case.
 
 use super::path::StepSet;
-use super::{Action, CASES_MAX, Plan, PlannedStep};
-use crate::document::Source;
+use super::{CASES_MAX, Plan, PlannedStep, StepAction};
+use crate::document::TensorSource;
 use crate::error::PlanError;
 
 /// Results of the case analysis.
-pub(super) struct Found {
+pub(super) struct CaseAnalysis {
     /// Whether each step runs, and its outputs are used, in all cases.
     pub(super) sure: Vec<bool>,
     /// Sets of steps that run and are used together in a case, without sets contained in another.
@@ -16,9 +16,9 @@ pub(super) struct Found {
 }
 
 /// Analyzes every case.
-pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
+pub(super) fn check(plan: &Plan) -> Result<CaseAnalysis, PlanError> {
     let splits = plan.steps.iter().map(|step| match step.action {
-        Action::Split { parts } => u64::from(parts),
+        StepAction::Split { parts } => u64::from(parts),
         _ => 1,
     });
     let radices: Vec<u64> = plan.conditions.iter().map(|_| 2).chain(splits).collect();
@@ -46,7 +46,7 @@ pub(super) fn check(plan: &Plan) -> Result<Found, PlanError> {
     }
     match has_run.iter().position(|has_run| !has_run) {
         Some(step) => Err(PlanError::NeverRuns(plan.steps[step].name.clone())),
-        None => Ok(Found { sure: is_sure, together }),
+        None => Ok(CaseAnalysis { sure: is_sure, together }),
     }
 }
 
@@ -82,7 +82,7 @@ impl Case {
             let runs = case.lets_run(plan, step);
             case.runs.push(runs);
             let given =
-                if matches!(step.action, Action::Split { .. }) { case.parts[place] } else { usize::MAX };
+                if matches!(step.action, StepAction::Split { .. }) { case.parts[place] } else { usize::MAX };
             for value in step.outputs.iter().take(given) {
                 case.is_there[*value] = runs;
             }
@@ -115,8 +115,8 @@ impl Case {
         let mut inputs = step.inputs.iter().map(|(_, value)| self.is_there[*value]);
         is_let
             && match step.action {
-                Action::Combine(_) => inputs.any(|is_there| is_there),
-                Action::Run(_) | Action::Split { .. } => inputs.all(|is_there| is_there),
+                StepAction::Combine(_) => inputs.any(|is_there| is_there),
+                StepAction::Run(_) | StepAction::Split { .. } => inputs.all(|is_there| is_there),
             }
     }
 
@@ -129,7 +129,7 @@ impl Case {
             })
             .collect();
         for (step, parts) in plan.steps.iter().zip(&self.parts) {
-            if matches!(step.action, Action::Split { .. }) {
+            if matches!(step.action, StepAction::Split { .. }) {
                 says.push(format!("{} has {parts} part{}", step.name, if *parts == 1 { "" } else { "s" }));
             }
         }
@@ -137,10 +137,10 @@ impl Case {
     }
 }
 
-fn source(plan: &Plan, value: usize) -> Source {
+fn source(plan: &Plan, value: usize) -> TensorSource {
     let name = plan.values.get(value).map_or("", |value| &value.name);
     match plan.giver(value).and_then(|step| plan.steps.get(step)) {
-        Some(step) => Source::new(&step.name, name),
-        None => Source { of: name.to_owned(), output: None },
+        Some(step) => TensorSource::new(&step.name, name),
+        None => TensorSource { of: name.to_owned(), output: None },
     }
 }

@@ -1,13 +1,13 @@
 //! Topological order of the steps.
 
-use super::ValueId;
+use super::ValueIndex;
 use super::read::Drawn;
 use crate::error::PlanError;
 
 /// The indexes of the steps in topological order; ties by name.
 pub(super) fn order(drawn: &Drawn) -> Result<Vec<usize>, PlanError> {
     let reads: Vec<Vec<usize>> = (0..drawn.steps.len()).map(|step| reads_from(drawn, step)).collect();
-    let mut states = vec![State::New; drawn.steps.len()];
+    let mut states = vec![VisitState::New; drawn.steps.len()];
     let mut order = Vec::with_capacity(drawn.steps.len());
     for step in 0..drawn.steps.len() {
         visit(step, &reads, &mut states, &mut order, &mut Vec::new()).map_err(|cycle| {
@@ -19,7 +19,7 @@ pub(super) fn order(drawn: &Drawn) -> Result<Vec<usize>, PlanError> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum VisitState {
     New,
     Begun,
     Done,
@@ -30,25 +30,25 @@ enum State {
 fn visit(
     step: usize,
     reads: &[Vec<usize>],
-    states: &mut [State],
+    states: &mut [VisitState],
     order: &mut Vec<usize>,
     path: &mut Vec<usize>,
 ) -> Result<(), Vec<usize>> {
     match states[step] {
-        State::Done => return Ok(()),
-        State::Begun => {
+        VisitState::Done => return Ok(()),
+        VisitState::Begun => {
             let begins = path.iter().position(|before| *before == step).unwrap_or(0);
             return Err(path[begins..].iter().copied().chain([step]).collect());
         }
-        State::New => {}
+        VisitState::New => {}
     }
-    states[step] = State::Begun;
+    states[step] = VisitState::Begun;
     path.push(step);
     for before in &reads[step] {
         visit(*before, reads, states, order, path)?;
     }
     path.pop();
-    states[step] = State::Done;
+    states[step] = VisitState::Done;
     order.push(step);
     Ok(())
 }
@@ -61,6 +61,6 @@ fn reads_from(drawn: &Drawn, step: usize) -> Vec<usize> {
     values.filter_map(|value| giver(drawn, value)).collect()
 }
 
-fn giver(drawn: &Drawn, value: ValueId) -> Option<usize> {
+fn giver(drawn: &Drawn, value: ValueIndex) -> Option<usize> {
     drawn.steps.iter().position(|step| step.outputs.contains(&value))
 }

@@ -1,12 +1,12 @@
 //! Resolves the names in a document to indexes.
 
 use super::{
-    Action, Catalog, DEPTH_MAX, Guard, Pinned, PlannedCondition, PlannedStep, PlannedValue, RUNS_MAX,
-    TargetKind, Test, ValueId,
+    DEPTH_MAX, Guard, Pinned, PlannedCondition, PlannedStep, PlannedValue, RUNS_MAX, StepAction, TargetKind,
+    TargetResolver, Test, ValueIndex,
 };
 use crate::condition::Condition;
-use crate::document::{Document, Source, Step};
-use crate::error::{Place, PlanError};
+use crate::document::{Document, Step, TensorSource};
+use crate::error::{PlanError, TensorUse};
 use crate::split::PARTS_MAX;
 use std::collections::HashMap;
 use weir_types::{ModelRef, Port};
@@ -20,12 +20,12 @@ pub(super) struct Drawn {
     pub(super) inputs: usize,
     pub(super) steps: Vec<PlannedStep>,
     pub(super) conditions: Vec<PlannedCondition>,
-    pub(super) outputs: Vec<(String, ValueId)>,
+    pub(super) outputs: Vec<(String, ValueIndex)>,
     pub(super) depth: u32,
     pub(super) runs: u64,
 }
 
-pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, PlanError> {
+pub(super) fn read(document: &Document, catalog: &TargetResolver<'_>) -> Result<Drawn, PlanError> {
     let mut drawing =
         Drawing { document, values: Vec::new(), places: HashMap::new(), givers: HashMap::new() };
     for (name, _) in document.inputs.iter() {
@@ -47,7 +47,7 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
         });
     }
     for step in &steps {
-        if matches!(step.action, Action::Run(None)) {
+        if matches!(step.action, StepAction::Run(None)) {
             drawing.givers.insert(step.name.clone(), None);
         } else {
             drawing.givers.insert(step.name.clone(), Some(step.outputs.clone()));
@@ -61,10 +61,10 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
     }
     let mut outputs = Vec::with_capacity(document.outputs.len());
     for (name, source) in document.outputs.iter() {
-        outputs.push((name.to_owned(), drawing.find(source, || Place::Output(name.to_owned()))?));
+        outputs.push((name.to_owned(), drawing.find(source, || TensorUse::Output(name.to_owned()))?));
     }
     // A step with an unknown target has every output that is read from it.
-    for step in steps.iter_mut().filter(|step| matches!(step.action, Action::Run(None))) {
+    for step in steps.iter_mut().filter(|step| matches!(step.action, StepAction::Run(None))) {
         let own = drawing.places.iter().filter(|((of, output), _)| *of == step.name && output.is_some());
         let own = own.map(|(_, value)| *value).chain(drawing.places.get(&(step.name.clone(), None)).copied());
         step.outputs = own.collect();
@@ -76,27 +76,27 @@ pub(super) fn read(document: &Document, catalog: &Catalog<'_>) -> Result<Drawn, 
 }
 
 /// The action of a step.
-fn action(name: &str, step: &Step, catalog: &Catalog<'_>) -> Result<Action, PlanError> {
+fn action(name: &str, step: &Step, catalog: &TargetResolver<'_>) -> Result<StepAction, PlanError> {
     if let Some(reference) = &step.run {
         let pinned = catalog(name, reference);
         let not_found = |why| PlanError::NotFound { step: name.to_owned(), why };
-        return Ok(Action::Run(pinned.map_err(not_found)?));
+        return Ok(StepAction::Run(pinned.map_err(not_found)?));
     }
     if let Some(combiner) = step.combine {
-        return Ok(Action::Combine(combiner));
+        return Ok(StepAction::Combine(combiner));
     }
     let parts = step.parts.filter(|parts| (2..=PARTS_MAX).contains(parts));
-    Ok(Action::Split { parts: parts.ok_or_else(|| PlanError::BadParts(name.to_owned()))? })
+    Ok(StepAction::Split { parts: parts.ok_or_else(|| PlanError::BadParts(name.to_owned()))? })
 }
 
 /// The output names of a step.
-fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanError> {
+fn given(name: &str, step: &Step, action: &StepAction) -> Result<Vec<String>, PlanError> {
     let declared = || step.outputs.iter().map(|(output, _)| output.to_owned()).collect::<Vec<_>>();
     match action {
-        Action::Combine(_) => Ok(vec![COMBINED.to_owned()]),
-        Action::Split { parts } => Ok((0..*parts).map(|part| part.to_string()).collect()),
-        Action::Run(None) => Ok(declared()),
-        Action::Run(Some(pinned)) => match &pinned.signature {
+        StepAction::Combine(_) => Ok(vec![COMBINED.to_owned()]),
+        StepAction::Split { parts } => Ok((0..*parts).map(|part| part.to_string()).collect()),
+        StepAction::Run(None) => Ok(declared()),
+        StepAction::Run(Some(pinned)) => match &pinned.signature {
             None if step.outputs.is_empty() => Err(PlanError::UndeclaredOutputs(name.to_owned())),
             None => Ok(declared()),
             Some(signature) => {
@@ -115,8 +115,8 @@ fn given(name: &str, step: &Step, action: &Action) -> Result<Vec<String>, PlanEr
 }
 
 /// Checks that every input of the target has a source, and that no other input has one.
-fn check_ports(name: &str, step: &Step, action: &Action) -> Result<(), PlanError> {
-    let Action::Run(Some(Pinned { signature: Some(signature), .. })) = action else { return Ok(()) };
+fn check_ports(name: &str, step: &Step, action: &StepAction) -> Result<(), PlanError> {
+    let StepAction::Run(Some(Pinned { signature: Some(signature), .. })) = action else { return Ok(()) };
     let ports = &signature.inputs;
     let step_name = name.to_owned();
     let what = what(&step.run);
@@ -137,7 +137,7 @@ fn size(steps: &[PlannedStep]) -> Result<(u32, u64), PlanError> {
     let mut depth = 1;
     let mut runs = steps.len() as u64;
     for step in steps {
-        if let Action::Run(Some(pinned)) = &step.action
+        if let StepAction::Run(Some(pinned)) = &step.action
             && pinned.kind == TargetKind::Workflow
         {
             if pinned.depth >= DEPTH_MAX {
@@ -155,20 +155,24 @@ struct Drawing<'a> {
     values: Vec<PlannedValue>,
     /// Values by input, or by step and output. A step with unknown outputs may also have a value
     /// without an output name.
-    places: HashMap<(String, Option<String>), ValueId>,
+    places: HashMap<(String, Option<String>), ValueIndex>,
     /// The outputs of each step; `None` if unknown.
-    givers: HashMap<String, Option<Vec<ValueId>>>,
+    givers: HashMap<String, Option<Vec<ValueIndex>>>,
 }
 
 impl Drawing<'_> {
-    fn add(&mut self, of: &str, output: Option<&str>, name: &str) -> ValueId {
+    fn add(&mut self, of: &str, output: Option<&str>, name: &str) -> ValueIndex {
         let value = self.values.len();
         self.values.push(PlannedValue { name: name.to_owned(), is: None, readers: 0 });
         self.places.insert((of.to_owned(), output.map(str::to_owned)), value);
         value
     }
 
-    fn find(&mut self, source: &Source, place: impl Fn() -> Place) -> Result<ValueId, PlanError> {
+    fn find(
+        &mut self,
+        source: &TensorSource,
+        place: impl Fn() -> TensorUse,
+    ) -> Result<ValueIndex, PlanError> {
         if let Some(value) = self.places.get(&(source.of.clone(), source.output.clone())) {
             return Ok(*value);
         }
@@ -192,18 +196,18 @@ impl Drawing<'_> {
         }
     }
 
-    fn inputs(&mut self, name: &str, step: &Step) -> Result<Vec<(String, ValueId)>, PlanError> {
+    fn inputs(&mut self, name: &str, step: &Step) -> Result<Vec<(String, ValueIndex)>, PlanError> {
         let named = || name.to_owned();
         if let Some(source) = &step.split {
-            return Ok(vec![(String::new(), self.find(source, || Place::Split { step: named() })?)]);
+            return Ok(vec![(String::new(), self.find(source, || TensorUse::Split { step: named() })?)]);
         }
-        let mut inputs: Vec<(String, ValueId)> = Vec::new();
+        let mut inputs: Vec<(String, ValueIndex)> = Vec::new();
         for (input, source) in step.inputs.iter() {
-            let place = || Place::Input { step: named(), input: input.to_owned() };
+            let place = || TensorUse::Input { step: named(), input: input.to_owned() };
             inputs.push((input.to_owned(), self.find(source, place)?));
         }
         for (position, source) in step.of.iter().enumerate() {
-            let place = || Place::Of { step: named(), position };
+            let place = || TensorUse::Of { step: named(), position };
             let value = self.find(source, place)?;
             if inputs.iter().any(|(_, before)| *before == value) {
                 return Err(PlanError::ListedTwice { place: Box::new(place()), source_text: source.clone() });
@@ -228,7 +232,7 @@ impl Drawing<'_> {
         let test = match condition {
             Condition::Chance(share) => Test::Chance(*share),
             Condition::Compare { measure, source, comparison, number } => {
-                let value = self.find(source, || Place::Condition { step: name.to_owned() })?;
+                let value = self.find(source, || TensorUse::Condition { step: name.to_owned() })?;
                 Test::Compare { measure: *measure, value, comparison: *comparison, number: *number }
             }
         };
@@ -242,8 +246,8 @@ impl Drawing<'_> {
 
     fn outputs_of(&self, step: &str) -> String {
         let outputs = self.givers.get(step).and_then(Option::as_ref).into_iter().flatten();
-        let names =
-            outputs.filter_map(|value| Some(Source::new(step, &self.values.get(*value)?.name).to_string()));
+        let names = outputs
+            .filter_map(|value| Some(TensorSource::new(step, &self.values.get(*value)?.name).to_string()));
         names.collect::<Vec<_>>().join(", ")
     }
 

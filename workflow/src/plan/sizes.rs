@@ -1,7 +1,7 @@
 //! Unification of dimension sizes: known sizes, and unknown sizes shared between tensors.
 
-use crate::tensor_type::{Dimension, TensorType};
-use crate::value::View;
+use crate::tensor_type::{DimensionSpec, TensorSpec};
+use crate::value::TensorView;
 use std::collections::HashMap;
 use weir_types::ElementType;
 
@@ -9,12 +9,12 @@ use weir_types::ElementType;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Type {
     pub(crate) datatype: ElementType,
-    pub(crate) sizes: Vec<Size>,
+    pub(crate) sizes: Vec<DimensionSize>,
 }
 
 /// The size of a dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Size {
+pub(crate) enum DimensionSize {
     Fixed(u32),
     Unknown(usize),
 }
@@ -22,9 +22,9 @@ pub(crate) enum Size {
 impl Type {
     /// The shape, with `None` for unknown sizes.
     pub(crate) fn shape(&self) -> Vec<Option<u32>> {
-        let size = |size: &Size| match size {
-            Size::Fixed(size) => Some(*size),
-            Size::Unknown(_) => None,
+        let size = |size: &DimensionSize| match size {
+            DimensionSize::Fixed(size) => Some(*size),
+            DimensionSize::Unknown(_) => None,
         };
         self.sizes.iter().map(size).collect()
     }
@@ -55,26 +55,26 @@ enum KnownSize {
 impl Unifier {
     /// Instantiates a type: a named size maps to its unknown, and each unconstrained size gets a
     /// fresh unknown.
-    pub(super) fn instance(&mut self, tensor_type: &TensorType) -> Type {
+    pub(super) fn instance(&mut self, tensor_type: &TensorSpec) -> Type {
         let sizes = tensor_type.dimensions.iter().map(|dimension| self.size(dimension)).collect();
         Type { datatype: tensor_type.datatype, sizes }
     }
 
-    pub(super) fn fresh(&mut self) -> Size {
+    pub(super) fn fresh(&mut self) -> DimensionSize {
         self.unknowns.push(KnownSize::Nothing);
-        Size::Unknown(self.unknowns.len() - 1)
+        DimensionSize::Unknown(self.unknowns.len() - 1)
     }
 
-    fn size(&mut self, dimension: &Dimension) -> Size {
+    fn size(&mut self, dimension: &DimensionSpec) -> DimensionSize {
         match dimension {
-            Dimension::Fixed(size) => Size::Fixed(*size),
-            Dimension::Any => self.fresh(),
-            Dimension::Named(name) => {
+            DimensionSpec::Fixed(size) => DimensionSize::Fixed(*size),
+            DimensionSpec::Any => self.fresh(),
+            DimensionSpec::Named(name) => {
                 if let Some(known) = self.named.get(name) {
-                    return Size::Unknown(*known);
+                    return DimensionSize::Unknown(*known);
                 }
                 let size = self.fresh();
-                if let Size::Unknown(unknown) = size {
+                if let DimensionSize::Unknown(unknown) = size {
                     self.named.insert(name.clone(), unknown);
                     self.names.insert(unknown, name.clone());
                 }
@@ -92,8 +92,8 @@ impl Unifier {
 
     /// Whether two types are compatible, without unifying them.
     pub(super) fn could_be(&self, a: &Type, b: &Type) -> bool {
-        let could_be = |(a, b): (&Size, &Size)| match (self.resolve(*a), self.resolve(*b)) {
-            (Size::Fixed(a), Size::Fixed(b)) => a == b,
+        let could_be = |(a, b): (&DimensionSize, &DimensionSize)| match (self.resolve(*a), self.resolve(*b)) {
+            (DimensionSize::Fixed(a), DimensionSize::Fixed(b)) => a == b,
             _ => true,
         };
         a.datatype == b.datatype
@@ -111,14 +111,15 @@ impl Unifier {
         Type { datatype: a.datatype, sizes: sizes.collect() }
     }
 
-    fn unify_sizes(&mut self, a: Size, b: Size) -> bool {
+    fn unify_sizes(&mut self, a: DimensionSize, b: DimensionSize) -> bool {
         match (self.resolve(a), self.resolve(b)) {
-            (Size::Fixed(a), Size::Fixed(b)) => a == b,
-            (Size::Unknown(unknown), Size::Fixed(size)) | (Size::Fixed(size), Size::Unknown(unknown)) => {
+            (DimensionSize::Fixed(a), DimensionSize::Fixed(b)) => a == b,
+            (DimensionSize::Unknown(unknown), DimensionSize::Fixed(size))
+            | (DimensionSize::Fixed(size), DimensionSize::Unknown(unknown)) => {
                 self.unknowns[unknown] = KnownSize::Is(size);
                 true
             }
-            (Size::Unknown(a), Size::Unknown(b)) => {
+            (DimensionSize::Unknown(a), DimensionSize::Unknown(b)) => {
                 if a != b {
                     self.unknowns[a.max(b)] = KnownSize::Same(a.min(b));
                 }
@@ -127,14 +128,14 @@ impl Unifier {
         }
     }
 
-    fn resolve(&self, mut size: Size) -> Size {
+    fn resolve(&self, mut size: DimensionSize) -> DimensionSize {
         loop {
             size = match size {
-                Size::Fixed(_) => return size,
-                Size::Unknown(unknown) => match self.unknowns[unknown] {
+                DimensionSize::Fixed(_) => return size,
+                DimensionSize::Unknown(unknown) => match self.unknowns[unknown] {
                     KnownSize::Nothing => return size,
-                    KnownSize::Is(size) => return Size::Fixed(size),
-                    KnownSize::Same(other) => Size::Unknown(other),
+                    KnownSize::Is(size) => return DimensionSize::Fixed(size),
+                    KnownSize::Same(other) => DimensionSize::Unknown(other),
                 },
             }
         }
@@ -147,20 +148,21 @@ impl Unifier {
 
     /// The resolved type as text.
     pub(super) fn show(&self, is: &Type) -> String {
-        let dimension = |size: Size| match size {
-            Size::Fixed(size) => Dimension::Fixed(size),
-            Size::Unknown(unknown) => self.name(unknown).map_or(Dimension::Any, Dimension::Named),
+        let dimension = |size: DimensionSize| match size {
+            DimensionSize::Fixed(size) => DimensionSpec::Fixed(size),
+            DimensionSize::Unknown(unknown) => {
+                self.name(unknown).map_or(DimensionSpec::Any, DimensionSpec::Named)
+            }
         };
         let dimensions = self.resolved(is).sizes.into_iter().map(dimension).collect();
-        TensorType { datatype: is.datatype, dimensions }.to_string()
+        TensorSpec { datatype: is.datatype, dimensions }.to_string()
     }
 
     /// The name of an unknown size, or of an equal unknown.
     fn name(&self, unknown: usize) -> Option<String> {
-        let mut names = self
-            .names
-            .iter()
-            .filter(|(named, _)| self.resolve(Size::Unknown(**named)) == Size::Unknown(unknown));
+        let mut names = self.names.iter().filter(|(named, _)| {
+            self.resolve(DimensionSize::Unknown(**named)) == DimensionSize::Unknown(unknown)
+        });
         let first = names.next()?.1;
         Some(names.map(|(_, name)| name).fold(first, std::cmp::min).clone())
     }
@@ -180,13 +182,13 @@ impl Sizes {
     }
 
     /// Whether a tensor matches a type and the sizes seen so far. Records the tensor's sizes.
-    pub(crate) fn admit(&mut self, is: &Type, tensor: View<'_>) -> bool {
+    pub(crate) fn admit(&mut self, is: &Type, tensor: TensorView<'_>) -> bool {
         let dimensions = tensor.shape.dimensions();
         is.datatype == tensor.datatype
             && is.sizes.len() == dimensions.len()
             && is.sizes.iter().zip(dimensions).all(|(size, has)| match size {
-                Size::Fixed(size) => size == has,
-                Size::Unknown(unknown) => {
+                DimensionSize::Fixed(size) => size == has,
+                DimensionSize::Unknown(unknown) => {
                     self.0.get_mut(*unknown).is_none_or(|known| *known.get_or_insert(*has) == *has)
                 }
             })
@@ -194,12 +196,12 @@ impl Sizes {
 
     /// The type as text, with the sizes seen so far.
     pub(crate) fn show(&self, is: &Type) -> String {
-        let dimension = |size: &Size| match size {
-            Size::Fixed(size) => Dimension::Fixed(*size),
-            Size::Unknown(unknown) => {
-                self.0.get(*unknown).copied().flatten().map_or(Dimension::Any, Dimension::Fixed)
+        let dimension = |size: &DimensionSize| match size {
+            DimensionSize::Fixed(size) => DimensionSpec::Fixed(*size),
+            DimensionSize::Unknown(unknown) => {
+                self.0.get(*unknown).copied().flatten().map_or(DimensionSpec::Any, DimensionSpec::Fixed)
             }
         };
-        TensorType { datatype: is.datatype, dimensions: is.sizes.iter().map(dimension).collect() }.to_string()
+        TensorSpec { datatype: is.datatype, dimensions: is.sizes.iter().map(dimension).collect() }.to_string()
     }
 }

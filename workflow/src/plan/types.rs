@@ -2,12 +2,12 @@
 
 use super::read::Drawn;
 use super::sizes::{Type, Unifier};
-use super::{Action, PlannedStep, Test, ValueId};
+use super::{PlannedStep, StepAction, Test, ValueIndex};
 use crate::combine::{Combiner, is_float};
 use crate::condition::{CONDITION_ELEMENTS_MAX, Measure};
-use crate::document::{Document, Source, Step};
-use crate::error::{Place, PlanError, too_large};
-use crate::tensor_type::TensorType;
+use crate::document::{Document, Step, TensorSource};
+use crate::error::{PlanError, TensorUse, too_large};
+use crate::tensor_type::TensorSpec;
 use crate::value::is_number;
 
 /// The type of every value, and the number of unknown sizes.
@@ -44,22 +44,22 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn step(&mut self, planned: &PlannedStep, step: &Step) -> Result<(), PlanError> {
         match &planned.action {
-            Action::Run(_) => self.run(planned, step),
-            Action::Combine(combiner) => self.combine(planned, step, *combiner),
-            Action::Split { .. } => self.split(planned, step),
+            StepAction::Run(_) => self.run(planned, step),
+            StepAction::Combine(combiner) => self.combine(planned, step, *combiner),
+            StepAction::Split { .. } => self.split(planned, step),
         }
     }
 
     fn run(&mut self, planned: &PlannedStep, step: &Step) -> Result<(), PlanError> {
-        let Action::Run(pinned) = &planned.action else { return Ok(()) };
+        let StepAction::Run(pinned) = &planned.action else { return Ok(()) };
         let signature = pinned.as_ref().and_then(|pinned| pinned.signature.as_ref());
         for port in signature.iter().flat_map(|signature| &signature.inputs) {
-            let takes = self.unifier.instance(&TensorType::from_port(port));
+            let takes = self.unifier.instance(&TensorSpec::from_port(port));
             let Some((_, value)) = planned.inputs.iter().find(|(input, _)| *input == port.name) else {
                 continue;
             };
             let Some(source) = step.inputs.get(&port.name) else { continue };
-            self.feed(*value, &takes, source, || Place::Input {
+            self.feed(*value, &takes, source, || TensorUse::Input {
                 step: planned.name.clone(),
                 input: port.name.clone(),
             })?;
@@ -68,7 +68,7 @@ impl Checker<'_> {
             let name = &self.drawn.values[*value].name;
             let port =
                 signature.and_then(|signature| signature.outputs.iter().find(|port| port.name == *name));
-            let given = port.map(|port| self.unifier.instance(&TensorType::from_port(port)));
+            let given = port.map(|port| self.unifier.instance(&TensorSpec::from_port(port)));
             let declared = step.outputs.get(name).map(|declared| (declared, self.unifier.instance(declared)));
             self.types[*value] = match (given, declared) {
                 (Some(given), Some((text, declared))) => {
@@ -116,7 +116,7 @@ impl Checker<'_> {
                 Combiner::First => *first = self.unifier.either(first, &is),
                 Combiner::Mean | Combiner::Vote | Combiner::Best => {}
             }
-            let place = || Place::Of { step: planned.name.clone(), position };
+            let place = || TensorUse::Of { step: planned.name.clone(), position };
             match combiner {
                 Combiner::First if self.unifier.could_be(&is, &takes) => {}
                 _ => self.feed(*value, &takes, source, place)?,
@@ -178,10 +178,10 @@ impl Checker<'_> {
     /// Unifies the type of `value` with the type that its reader takes.
     fn feed(
         &mut self,
-        value: ValueId,
+        value: ValueIndex,
         takes: &Type,
-        source: &Source,
-        place: impl Fn() -> Place,
+        source: &TensorSource,
+        place: impl Fn() -> TensorUse,
     ) -> Result<(), PlanError> {
         let Some(is) = self.types[value].clone() else { return Ok(()) };
         let takes_text = self.unifier.show(takes);

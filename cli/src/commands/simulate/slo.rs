@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::ValueEnum;
 use weir_scheduler::sim::{SloLatency, SloRule};
-use weir_scheduler::{Choice, DeviceKind, SloSettings};
+use weir_scheduler::{DeviceKind, PlacementPreference, SloSettings};
 use weir_types::Cost;
 
 #[derive(Debug, clap::Args)]
@@ -76,9 +76,9 @@ impl SloArgs {
         let with = |admission| SloSettings {
             admission,
             choice: match self.choice {
-                ChoiceName::Cheapest => Choice::Cheapest,
-                ChoiceName::Fastest => Choice::Fastest,
-                ChoiceName::Random => Choice::Random,
+                ChoiceName::Cheapest => PlacementPreference::Cheapest,
+                ChoiceName::Fastest => PlacementPreference::Fastest,
+                ChoiceName::Random => PlacementPreference::Random,
             },
             sample_len: self.sample.into(),
             margin: self.margin,

@@ -9,19 +9,19 @@ use super::protocol::{
     LeaseTimeToLiveRequest, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
     TxnResponse, WatchCreateRequest,
 };
-use super::session::Connection;
-use super::{ClientError, Result, WatchStream};
+use super::session::EtcdConnection;
+use super::{ClientError, ClientResult, WatchStream};
 use crate::etcd::listing;
 use futures::stream;
 
 /// A request and the way it is sent.
-pub(in crate::etcd) trait Call: Clone + Sync {
+pub(in crate::etcd) trait EtcdCall: Clone + Sync {
     type Answer: Send;
 
     /// Whether to send the request again after a server failure.
     const RESEND: Resend;
 
-    fn send(self, connection: Connection) -> impl Future<Output = Result<Self::Answer>> + Send;
+    fn send(self, connection: EtcdConnection) -> impl Future<Output = ClientResult<Self::Answer>> + Send;
 }
 
 /// When to send a request again after a server failed to answer it.
@@ -42,54 +42,54 @@ impl Resend {
     }
 }
 
-impl Call for RangeRequest {
+impl EtcdCall for RangeRequest {
     type Answer = RangeResponse;
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<RangeResponse> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<RangeResponse> {
         let mut kv = KvClient::new(connection).max_decoding_message_size(listing::ANSWER_BYTES_MAX);
         Ok(kv.range(self).await?.into_inner())
     }
 }
 
 /// [`ClientError::LeaseNotFound`] if a key names a lease that does not exist.
-impl Call for TxnRequest {
+impl EtcdCall for TxnRequest {
     type Answer = TxnResponse;
     const RESEND: Resend = Resend::IfUnsent;
 
-    async fn send(self, connection: Connection) -> Result<TxnResponse> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<TxnResponse> {
         Ok(KvClient::new(connection).txn(self).await?.into_inner())
     }
 }
 
-impl Call for LeaseGrantRequest {
+impl EtcdCall for LeaseGrantRequest {
     type Answer = LeaseGrantResponse;
     // If etcd grants the lease twice, the client keeps only one alive, and the other expires.
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<LeaseGrantResponse> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<LeaseGrantResponse> {
         Ok(LeaseClient::new(connection).lease_grant(self).await?.into_inner())
     }
 }
 
 /// [`ClientError::LeaseNotFound`] if the lease does not exist.
-impl Call for LeaseRevokeRequest {
+impl EtcdCall for LeaseRevokeRequest {
     type Answer = ();
     const RESEND: Resend = Resend::IfUnsent;
 
-    async fn send(self, connection: Connection) -> Result<()> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<()> {
         LeaseClient::new(connection).lease_revoke(self).await?;
         Ok(())
     }
 }
 
 /// [`ClientError::LeaseNotFound`] if the lease does not exist.
-impl Call for LeaseKeepAliveRequest {
+impl EtcdCall for LeaseKeepAliveRequest {
     /// The seconds until the lease expires.
     type Answer = i64;
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<i64> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<i64> {
         let mut lease = LeaseClient::new(connection);
         let mut answers = lease.lease_keep_alive(stream::iter([self])).await?.into_inner();
         match answers.message().await?.ok_or(ClientError::StreamClosed)?.ttl {
@@ -99,43 +99,43 @@ impl Call for LeaseKeepAliveRequest {
     }
 }
 
-impl Call for LeaseTimeToLiveRequest {
+impl EtcdCall for LeaseTimeToLiveRequest {
     /// Whether the lease exists.
     type Answer = bool;
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<bool> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<bool> {
         let answer = LeaseClient::new(connection).lease_time_to_live(self).await?;
         Ok(answer.into_inner().ttl >= 0)
     }
 }
 
 /// Fails if the history before the revision is already discarded.
-impl Call for CompactionRequest {
+impl EtcdCall for CompactionRequest {
     type Answer = ();
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<()> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<()> {
         KvClient::new(connection).compact(self).await?;
         Ok(())
     }
 }
 
 /// The status of the server that answers.
-impl Call for StatusRequest {
+impl EtcdCall for StatusRequest {
     type Answer = StatusResponse;
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<StatusResponse> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<StatusResponse> {
         Ok(MaintenanceClient::new(connection).status(self).await?.into_inner())
     }
 }
 
-impl Call for WatchCreateRequest {
+impl EtcdCall for WatchCreateRequest {
     type Answer = WatchStream;
     const RESEND: Resend = Resend::Always;
 
-    async fn send(self, connection: Connection) -> Result<WatchStream> {
+    async fn send(self, connection: EtcdConnection) -> ClientResult<WatchStream> {
         WatchStream::open(self, connection).await
     }
 }

@@ -1,6 +1,6 @@
 //! Servers of an etcd cluster. One of them is current until it fails.
 
-use super::{ClientError, Result};
+use super::{ClientError, ClientResult};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
@@ -12,14 +12,14 @@ const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 const SILENCE_MAX: Duration = Duration::from_secs(3);
 
 pub(super) struct Servers {
-    all: Vec<Server>,
+    all: Vec<EtcdServer>,
     /// Index of the current server.
     current: AtomicUsize,
 }
 
 /// A server and its connection, which is opened or reopened on demand.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(super) struct EtcdServer {
     index: usize,
     pub(super) url: String,
     pub(super) channel: Channel,
@@ -28,12 +28,12 @@ pub(super) struct Server {
 impl Servers {
     /// Creates the servers at `urls`, of which there is at least one. `tls` applies to `https`
     /// URLs.
-    pub(super) fn new(urls: &[String], tls: &ClientTlsConfig) -> Result<Self> {
+    pub(super) fn new(urls: &[String], tls: &ClientTlsConfig) -> ClientResult<Self> {
         let server = |(index, url): (usize, &String)| match channel(url, tls) {
-            Ok(channel) => Ok(Server { index, url: url.clone(), channel }),
+            Ok(channel) => Ok(EtcdServer { index, url: url.clone(), channel }),
             Err(source) => Err(ClientError::Server { server: url.clone(), source }),
         };
-        let all = urls.iter().enumerate().map(server).collect::<Result<_>>()?;
+        let all = urls.iter().enumerate().map(server).collect::<ClientResult<_>>()?;
         Ok(Self { all, current: AtomicUsize::new(0) })
     }
 
@@ -42,18 +42,18 @@ impl Servers {
     }
 
     /// The current server.
-    pub(super) fn current(&self) -> Server {
+    pub(super) fn current(&self) -> EtcdServer {
         self.all[self.current.load(Ordering::Relaxed)].clone()
     }
 
     /// Switches from `failed` to the next server, unless another request has already switched.
-    pub(super) fn leave(&self, failed: &Server) {
+    pub(super) fn leave(&self, failed: &EtcdServer) {
         let next = (failed.index + 1) % self.all.len();
         let _ = self.current.compare_exchange(failed.index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-fn channel(url: &str, tls: &ClientTlsConfig) -> Result<Channel, tonic::transport::Error> {
+fn channel(url: &str, tls: &ClientTlsConfig) -> ClientResult<Channel, tonic::transport::Error> {
     let mut endpoint = Endpoint::from_shared(url.to_owned())?
         .connect_timeout(CONNECT_TIME_MAX)
         .http2_keep_alive_interval(SILENCE_MAX)

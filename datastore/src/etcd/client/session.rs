@@ -3,7 +3,7 @@
 
 use super::protocol::AuthenticateRequest;
 use super::protocol::auth_client::AuthClient;
-use super::{Call, ClientError, Result};
+use super::{ClientError, ClientResult, EtcdCall};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tonic::metadata::AsciiMetadataValue;
@@ -15,16 +15,16 @@ use tonic::{Request, Status};
 type Token = AsciiMetadataValue;
 
 /// Connection to a server, with the headers of its requests.
-pub(in crate::etcd) type Connection = InterceptedService<Channel, Headers>;
+pub(in crate::etcd) type EtcdConnection = InterceptedService<Channel, EtcdHeaders>;
 
 /// The headers of a request.
 #[derive(Clone)]
-pub(in crate::etcd) struct Headers {
+pub(in crate::etcd) struct EtcdHeaders {
     token: Option<Token>,
 }
 
 /// Session of a user, which outlives the user's tokens. A session without a user has no token.
-pub(super) struct Session {
+pub(super) struct UserSession {
     /// User name and password.
     user: Option<(String, String)>,
     token: Mutex<Option<Token>>,
@@ -32,14 +32,14 @@ pub(super) struct Session {
     authentications: Semaphore,
 }
 
-impl Session {
+impl UserSession {
     pub(super) fn new(user: Option<(String, String)>) -> Self {
         Self { user, token: Mutex::new(None), authentications: Semaphore::new(1) }
     }
 
     /// Sends `request` with the session's token. If etcd rejects the token, sends the request once
     /// more with a new token.
-    pub(super) async fn call<C: Call>(&self, request: &C, channel: &Channel) -> Result<C::Answer> {
+    pub(super) async fn call<C: EtcdCall>(&self, request: &C, channel: &Channel) -> ClientResult<C::Answer> {
         let token = self.token(channel).await?;
         match request.clone().send(connection(channel, token.clone())).await {
             Err(ClientError::Token(_)) if token.is_some() => {
@@ -52,7 +52,7 @@ impl Session {
     }
 
     /// The session's token, requested from etcd if necessary; `None` without a user.
-    async fn token(&self, channel: &Channel) -> Result<Option<Token>> {
+    async fn token(&self, channel: &Channel) -> ClientResult<Option<Token>> {
         let Some((name, password)) = &self.user else { return Ok(None) };
         let issued = || self.token.lock().clone();
         if let Some(token) = issued() {
@@ -75,12 +75,12 @@ impl Session {
     }
 }
 
-fn connection(channel: &Channel, token: Option<Token>) -> Connection {
-    InterceptedService::new(channel.clone(), Headers { token })
+fn connection(channel: &Channel, token: Option<Token>) -> EtcdConnection {
+    InterceptedService::new(channel.clone(), EtcdHeaders { token })
 }
 
-impl Interceptor for Headers {
-    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+impl Interceptor for EtcdHeaders {
+    fn call(&mut self, mut request: Request<()>) -> ClientResult<Request<()>, Status> {
         let headers = request.metadata_mut();
         // With this header, a server that has lost its peers rejects the request and ends its
         // watches, instead of letting them wait.

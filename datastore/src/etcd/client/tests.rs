@@ -78,9 +78,9 @@ async fn started() -> Etcd {
     etcd
 }
 
-fn client(hosts: &[&str]) -> Client {
+fn client(hosts: &[&str]) -> EtcdClient {
     let address = format!("etcd://{}", hosts.join(",")).parse().unwrap();
-    Client::new(&address, &ClientTlsConfig::new()).unwrap()
+    EtcdClient::new(&address, &ClientTlsConfig::new()).unwrap()
 }
 
 fn read(key: &str) -> RangeRequest {

@@ -3,8 +3,8 @@
 use super::protocol::watch_client::WatchClient;
 use super::protocol::watch_request::RequestUnion;
 use super::protocol::{Event, WatchCreateRequest, WatchRequest, WatchResponse};
-use super::session::Connection;
-use super::{ClientError, Result};
+use super::session::EtcdConnection;
+use super::{ClientError, ClientResult};
 use crate::etcd::listing;
 use futures::{StreamExt as _, stream};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -18,7 +18,7 @@ pub(in crate::etcd) struct WatchStream {
 }
 
 impl WatchStream {
-    pub(super) async fn open(request: WatchCreateRequest, connection: Connection) -> Result<Self> {
+    pub(super) async fn open(request: WatchCreateRequest, connection: EtcdConnection) -> ClientResult<Self> {
         let over = CancellationToken::new();
         let request = WatchRequest { request_union: Some(RequestUnion::CreateRequest(request)) };
         // etcd ends a watch when the request stream ends.
@@ -34,11 +34,11 @@ impl WatchStream {
     }
 
     /// The next events: whole revisions, in order. Cancel-safe.
-    pub(in crate::etcd) async fn next(&mut self) -> Result<Vec<Event>> {
+    pub(in crate::etcd) async fn next(&mut self) -> ClientResult<Vec<Event>> {
         Ok(self.response().await?.events)
     }
 
-    async fn response(&mut self) -> Result<WatchResponse> {
+    async fn response(&mut self) -> ClientResult<WatchResponse> {
         let response = self.responses.message().await?.ok_or(ClientError::StreamClosed)?;
         if response.canceled {
             return Err(ClientError::from_cancel(&response.cancel_reason, response.compact_revision));

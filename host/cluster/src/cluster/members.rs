@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use weir_datastore::{
-    Change, Commit, Compare, Datastore, Entry, Error, Event, Key, KeyError, Lease, Prefix, Revision,
-    Transaction,
+    Change, Commit, Compare, Datastore, Entry, Error, Key, KeyError, Lease, Prefix, Revision, Transaction,
+    WatchEvent,
 };
 use weir_storage::{Follow, follow as follow_prefix};
 use weir_telemetry::DeviceReport;
@@ -318,8 +318,8 @@ impl Follow for MembershipFollower {
     async fn apply(&self, change: Change) {
         for event in &change.events {
             match event {
-                Event::Put(entry) => note_report(&self.reports, &self.keys, entry),
-                Event::Delete(key) => {
+                WatchEvent::Put(entry) => note_report(&self.reports, &self.keys, entry),
+                WatchEvent::Delete(key) => {
                     if let Some(node) = node_of(&self.keys.reports, key) {
                         self.reports.write().remove(&node);
                     }
@@ -330,8 +330,8 @@ impl Follow for MembershipFollower {
             let before = view.clone();
             for event in &change.events {
                 match event {
-                    Event::Put(entry) => view.put(&self.keys, entry),
-                    Event::Delete(key) => view.delete(&self.keys, key),
+                    WatchEvent::Put(entry) => view.put(&self.keys, entry),
+                    WatchEvent::Delete(key) => view.delete(&self.keys, key),
                 }
             }
             *view != before

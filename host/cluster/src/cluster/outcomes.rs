@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::{Method, StatusCode};
 use std::time::Duration;
 use weir_call::Fault;
-use weir_scheduler::Outcome;
+use weir_scheduler::InvocationOutcome;
 use weir_types::{ErrorCode, InvocationId, NodeId};
 
 /// The path of the API.
@@ -40,7 +40,7 @@ pub fn answer_outcome(placements: &Placements, method: &Method, path: &str) -> R
 impl Cluster {
     /// The outcome of a call that ran on `node`; `None` if the call has not ended, or the node does
     /// not know or does not respond.
-    pub async fn outcome(&self, node: NodeId, invocation: InvocationId) -> Option<Outcome> {
+    pub async fn outcome(&self, node: NodeId, invocation: InvocationId) -> Option<InvocationOutcome> {
         let target = format!("{OUTCOMES_PATH}{:x}", invocation.0);
         let asked = async {
             let response = self.ask(node, Method::GET, &target).await.ok()?;

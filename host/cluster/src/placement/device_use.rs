@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use weir_inference::{ObservedRun, RunObserver};
-use weir_scheduler::{Arrival, DeviceUse, Outcome};
+use weir_scheduler::{Arrival, DeviceUse, InvocationOutcome};
 use weir_types::{InvocationId, NodeId, Ordinal, TenantId};
 
 /// Records the use of the device by one call that runs on this node.
@@ -119,7 +119,7 @@ impl UseRecorder {
     }
 
     /// Times of the call from its placement until now.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> InvocationOutcome {
         let total_ns = self.now_ns();
         let state = self.state.lock();
         let run_time_ns = state.timeline.run_ns();
@@ -127,7 +127,7 @@ impl UseRecorder {
         let wait_ns = state.timeline.wait_ns();
         let known_ns = run_time_ns.saturating_add(load_time_ns).saturating_add(wait_ns);
         let off_device_ns = total_ns.saturating_sub(known_ns);
-        Outcome { wait_ns, load_time_ns, move_time_ns: 0, run_time_ns, off_device_ns }
+        InvocationOutcome { wait_ns, load_time_ns, move_time_ns: 0, run_time_ns, off_device_ns }
     }
 
     fn now_ns(&self) -> u64 {

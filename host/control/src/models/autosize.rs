@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_inference::{ModelKey, RunSetting};
-use weir_scheduler::{Autosizer, CapacityError, Chosen, Configuration, Room};
+use weir_scheduler::{Autosizer, AvailableCapacity, CapacityError, Chosen, InstanceConfiguration};
 use weir_telemetry::{DemandTotals, SizeMetrics};
 use weir_types::Ordinal;
 use weir_types::{Autosize, BatchingMode};
@@ -147,7 +147,8 @@ impl OnDevice {
         // The model may have been evicted meanwhile.
         let Some((now, sessions)) = cache.run_setting(key) else { return Ok(()) };
         cache.retire_sessions(key, Duration::from_millis(settings.keep_alive_ms));
-        let measured: Vec<_> = cache.profiles().get(key).measured.iter().map(Configuration::from).collect();
+        let measured: Vec<_> =
+            cache.profiles().get(key).measured.iter().map(InstanceConfiguration::from).collect();
         let slo_ns = settings.slo_ms.saturating_mul(1_000_000);
         let chosen = self.autosizer.step(rate_per_s, slo_ns, &measured, &room(entry, device));
         let chosen = chosen.map_err(|error| {
@@ -191,12 +192,12 @@ fn shares(asked: &[u64]) -> Vec<f64> {
 }
 
 /// The resources for a model on a device.
-fn room(entry: &ModelEntry, device: &NodeDevice) -> Room {
+fn room(entry: &ModelEntry, device: &NodeDevice) -> AvailableCapacity {
     let slots = entry.record.manifest.slots.map_or(device.slots(), |slots| slots.min(device.slots()));
     let batching = &entry.record.manifest.batching;
     // Other modes do not guarantee that requests run in one batch.
     let batch_max = if batching.mode == BatchingMode::On { batching.size_max() } else { 1 };
-    Room { slots, threads: device.cache.threads_max().max(device.slots()), batch_max }
+    AvailableCapacity { slots, threads: device.cache.threads_max().max(device.slots()), batch_max }
 }
 
 fn setting(chosen: &Chosen) -> RunSetting {

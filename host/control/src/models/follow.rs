@@ -4,7 +4,7 @@ use super::record::{self, id_of, model_key};
 use super::{Models, ModelsError};
 use std::sync::Arc;
 use std::time::Duration;
-use weir_datastore::{Change, Event, Prefix, Revision};
+use weir_datastore::{Change, Prefix, Revision, WatchEvent};
 use weir_storage::{Follow, follow};
 use weir_types::ModelId;
 
@@ -57,8 +57,8 @@ impl Follow for ModelFollower {
         for event in &change.events {
             let Some(id) = id_of(event.key()) else { continue };
             match event {
-                Event::Put(entry) => self.0.take_in(&id, entry).await,
-                Event::Delete(_) => self.0.deleted(&id, change.revision),
+                WatchEvent::Put(entry) => self.0.take_in(&id, entry).await,
+                WatchEvent::Delete(_) => self.0.deleted(&id, change.revision),
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::record::{ObjectRecord, object_of, objects};
 use super::{ObjectError, Objects};
 use std::sync::Arc;
-use weir_datastore::{Change, Entry, Event, Prefix, Revision};
+use weir_datastore::{Change, Entry, Prefix, Revision, WatchEvent};
 use weir_storage::{Follow, follow};
 
 impl Objects {
@@ -33,11 +33,11 @@ impl Objects {
             for event in &change.events {
                 let Some((tenant, name)) = object_of(event.key()) else { continue };
                 was_there |= match event {
-                    Event::Put(entry) => match told(entry) {
+                    WatchEvent::Put(entry) => match told(entry) {
                         Some(record) => known.put(tenant, name, record, entry.modified_at),
                         None => known.remove(&tenant, &name),
                     },
-                    Event::Delete(_) => known.remove(&tenant, &name),
+                    WatchEvent::Delete(_) => known.remove(&tenant, &name),
                 };
             }
         }

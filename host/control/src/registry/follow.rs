@@ -6,7 +6,7 @@ use super::{DamagedRecord, DeploymentKind, Registry, RegistryError};
 use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use weir_datastore::{Change, Event, Revision};
+use weir_datastore::{Change, Revision, WatchEvent};
 use weir_storage::{Follow, follow};
 use weir_types::{Name, TenantId};
 
@@ -28,7 +28,7 @@ impl<K: DeploymentKind> Registry<K> {
 
     /// Applies one commit. Commits arrive in order; this node's own commits are already applied.
     fn apply(&self, change: &Change) {
-        let mut names: BTreeMap<(TenantId, Name), Vec<(Of, &Event)>> = BTreeMap::new();
+        let mut names: BTreeMap<(TenantId, Name), Vec<(Of, &WatchEvent)>> = BTreeMap::new();
         for event in &change.events {
             match place(event.key()) {
                 Ok(RecordKey { tenant, name, of }) => {
@@ -47,7 +47,8 @@ impl<K: DeploymentKind> Registry<K> {
             let mut new = Vec::new();
             for (of, event) in events {
                 match (of, event) {
-                    (_, Event::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value) {
+                    (_, WatchEvent::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value)
+                    {
                         Ok(EntryContents::Head(Ok(changed))) => head = Some(changed),
                         Ok(EntryContents::Version(Ok(record))) => {
                             new.push(record.version());
@@ -58,8 +59,8 @@ impl<K: DeploymentKind> Registry<K> {
                             self.note_damaged(event, &error);
                         }
                     },
-                    (Of::Head, Event::Delete(_)) => head = None,
-                    (Of::Version(version), Event::Delete(_)) => {
+                    (Of::Head, WatchEvent::Delete(_)) => head = None,
+                    (Of::Version(version), WatchEvent::Delete(_)) => {
                         version.and_then(|version| records.remove(&version));
                     }
                 }
@@ -76,7 +77,7 @@ impl<K: DeploymentKind> Registry<K> {
         self.lock_deleted().retain(|_, deleted_at| *deleted_at > change.revision);
     }
 
-    fn note_damaged(&self, event: &Event, error: &RegistryError) {
+    fn note_damaged(&self, event: &WatchEvent, error: &RegistryError) {
         let key = event.key().clone();
         tracing::error!(%key, %error, "unreadable record ignored");
         let mut damaged = self.lock_damaged();

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use weir_scheduler::{DeviceKind, ModelDemand};
 use weir_telemetry::Served;
 use weir_types::{ModelId, Platform, TenantId};
-use weir_workflow::{Action, PlannedStep};
+use weir_workflow::{PlannedStep, StepAction};
 
 /// The expectations of a run, for the scheduler.
 pub struct ExpectedRun {
@@ -59,7 +59,7 @@ impl Catalog {
     }
 
     fn step_time_ns(&self, step: &PlannedStep, on: &On<'_>) -> u64 {
-        let Action::Run(Some(pinned)) = &step.action else { return 0 };
+        let StepAction::Run(Some(pinned)) = &step.action else { return 0 };
         match self.find(on.tenant, pinned) {
             Ok(StepTarget::Model(entry)) => on.model_time_ns(&entry),
             Ok(StepTarget::Function(deployment)) => function_time_ns(&deployment),

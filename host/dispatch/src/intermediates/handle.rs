@@ -6,7 +6,7 @@ use tokio::sync::OnceCell;
 use weir_call::Fault;
 use weir_inference::{DeviceTensor, InferenceError, Tensor, Value as Placed};
 use weir_types::{ElementType, ErrorCode, NodeId, Shape, TenantId};
-use weir_workflow::{Value, View};
+use weir_workflow::{TensorHandle, TensorView};
 
 /// A tensor that steps pass on. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -74,16 +74,16 @@ pub fn stay(stayed: Vec<(String, DeviceTensor)>) -> impl Iterator<Item = (String
     stayed.into_iter().map(|(name, tensor)| (name, Handle::OnDevice(tensor)))
 }
 
-impl Value for Handle {
-    fn view(&self) -> View<'_> {
+impl TensorHandle for Handle {
+    fn view(&self) -> TensorView<'_> {
         match self {
             Self::Here(tensor) => {
-                View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
+                TensorView { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
             }
             Self::OnDevice(tensor) => {
-                View { datatype: tensor.element_type(), shape: tensor.shape(), data: &[] }
+                TensorView { datatype: tensor.element_type(), shape: tensor.shape(), data: &[] }
             }
-            Self::Left(left) => View { datatype: left.datatype, shape: &left.shape, data: &[] },
+            Self::Left(left) => TensorView { datatype: left.datatype, shape: &left.shape, data: &[] },
         }
     }
 }

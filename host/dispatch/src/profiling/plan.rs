@@ -151,8 +151,9 @@ impl ProfilingPlan {
     /// Whether this configuration misses the objective, so that larger batches are skipped.
     pub fn is_missed_by(&self, measured: &Measured) -> bool {
         let slo_ns = self.slo.map(|slo| slo.as_nanos());
-        slo_ns
-            .is_some_and(|slo_ns| u128::from(weir_scheduler::Configuration::from(measured).slo_ns()) > slo_ns)
+        slo_ns.is_some_and(|slo_ns| {
+            u128::from(weir_scheduler::InstanceConfiguration::from(measured).slo_ns()) > slo_ns
+        })
     }
 }
 

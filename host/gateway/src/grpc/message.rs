@@ -12,7 +12,7 @@ use weir_grpc::model_infer_request::{InferInputTensor, InferRequestedOutputTenso
 use weir_grpc::model_infer_response::InferOutputTensor;
 use weir_grpc::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 use weir_inference::Tensor;
-use weir_protocol::{Output, Parameters, Region};
+use weir_protocol::{Parameters, Region, RequestedOutput};
 use weir_types::{ElementType, ErrorCode, Shape};
 
 /// Divisor for the work on raw data, relative to elements: most raw data is not inspected.
@@ -139,11 +139,11 @@ fn elements(datatype: ElementType, contents: InferTensorContents) -> Result<Vec<
     })
 }
 
-fn output(wanted: InferRequestedOutputTensor) -> Result<Output, ApiError> {
+fn output(wanted: InferRequestedOutputTensor) -> Result<RequestedOutput, ApiError> {
     let InferRequestedOutputTensor { name, parameters } = wanted;
     let classes = number(&parameters, "classification")?;
     let region = region(&parameters)?;
-    Ok(Output { name, binary: Some(true), classes, region }.check()?)
+    Ok(RequestedOutput { name, binary: Some(true), classes, region }.check()?)
 }
 
 /// Returns a parameter that is a number from 0 up; 0 if it is missing.

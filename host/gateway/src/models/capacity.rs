@@ -11,7 +11,7 @@ use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use weir_control::models::ModelEntry;
-use weir_scheduler::{CapacityError, Configuration};
+use weir_scheduler::{CapacityError, InstanceConfiguration};
 use weir_types::api::ModelCapacity;
 use weir_types::{ErrorCode, Measured, ModelId, Version};
 
@@ -60,12 +60,12 @@ fn choose(node: &NodeState, entry: &ModelEntry, query: &CapacityQuery) -> Result
         );
         return Err(ApiError::new(ErrorCode::NoConfiguration, text));
     };
-    let configurations: Vec<_> = profile.measured.iter().map(Configuration::from).collect();
+    let configurations: Vec<_> = profile.measured.iter().map(InstanceConfiguration::from).collect();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the SLO is at most a day")]
     let slo_ns = (query.slo_ms * 1e6).round() as u64;
     let plan = weir_scheduler::plan_capacity(query.rate, slo_ns, &configurations)
         .map_err(|error| refuse(error, query, &profile.measured))?;
-    let is_chosen = |one: &&Measured| Configuration::from(*one) == plan.configuration;
+    let is_chosen = |one: &&Measured| InstanceConfiguration::from(*one) == plan.configuration;
     let Some(measured) = profile.measured.iter().find(is_chosen) else {
         return Err(ApiError::internal(&"a configuration was chosen that was not measured"));
     };
@@ -92,7 +92,7 @@ fn refuse(error: CapacityError, query: &CapacityQuery, measured: &[Measured]) ->
         }
         CapacityError::Nothing => ApiError::new(ErrorCode::NoConfiguration, error.to_string()),
         CapacityError::Unattainable { best_ns, .. } => {
-            let best = measured.iter().find(|one| Configuration::from(*one).slo_ns() == best_ns);
+            let best = measured.iter().find(|one| InstanceConfiguration::from(*one).slo_ns() == best_ns);
             let how = best.map_or_else(String::new, |Measured { threads, batch, concurrency, .. }| {
                 format!(" (threads {threads}, batch {batch}, concurrency {concurrency})")
             });

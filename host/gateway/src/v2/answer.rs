@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 use weir_call::body::WholeBody;
 use weir_call::headers::INFERENCE_HEADER_LENGTH;
 use weir_inference::Tensor;
-use weir_protocol::{Answer, ClassError, Classes, Form, Given, Output};
+use weir_protocol::{ClassError, Classes, Form, InferenceResponse, RequestedOutput, ResponseOutput};
 use weir_types::{ElementType, ErrorCode};
 
 /// Size below which responses are not compressed: they would hardly shrink.
@@ -30,7 +30,7 @@ pub(super) struct ResponseParts {
     pub(super) id: Option<String>,
     pub(super) outputs: Vec<(String, Tensor)>,
     /// Requested form of each output, if the request sets it.
-    pub(super) wanted: Option<Vec<Output>>,
+    pub(super) wanted: Option<Vec<RequestedOutput>>,
     /// Whether outputs without a requested form are binary.
     pub(super) is_binary: bool,
     pub(super) encoding: Option<Encoding>,
@@ -84,7 +84,7 @@ impl ResponseParts {
     }
 
     fn json(&self, outputs: &[Shown<'_>], binary_bytes: u64) -> Result<Vec<u8>, ApiError> {
-        let answer = Answer {
+        let answer = InferenceResponse {
             model_name: &self.model_name,
             model_version: &self.model_version,
             id: self.id.as_deref(),
@@ -137,9 +137,9 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    fn given(&self) -> Given<'_> {
+    fn given(&self) -> ResponseOutput<'_> {
         let Self { name, tensor, form } = self;
-        Given::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)
+        ResponseOutput::new(name, tensor.element_type(), tensor.shape().dimensions(), tensor.data(), *form)
     }
 }
 

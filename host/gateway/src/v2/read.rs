@@ -13,7 +13,7 @@ use weir_call::body::{BodyLimit, receive_behind};
 use weir_call::headers::INFERENCE_HEADER_LENGTH;
 use weir_device::{Arena, Buffer};
 use weir_inference::Tensor;
-use weir_protocol::{Data, Output, Parameters, RawInput, Request, RequestError};
+use weir_protocol::{InferenceRequest, InputData, Parameters, RawInput, RequestError, RequestedOutput};
 use weir_types::{ElementType, ErrorCode, Port, Shape};
 
 /// Alignment of the data behind the JSON, so that models can use the first tensor, and later
@@ -28,7 +28,7 @@ pub(crate) struct InferenceContent {
     pub(crate) parameters: Parameters,
     pub(crate) inputs: Vec<(String, Tensor)>,
     /// Requested outputs; none for all outputs.
-    pub(crate) outputs: Option<Vec<Output>>,
+    pub(crate) outputs: Option<Vec<RequestedOutput>>,
     /// Time that it took to read the request.
     pub(crate) time: Duration,
 }
@@ -117,9 +117,9 @@ pub(super) async fn read(
 }
 
 fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Unresolved, ApiError> {
-    let Request { id, parameters, inputs, outputs } = Request::parse(body, json_bytes)?;
-    let read = |described: weir_protocol::Input<'_>| {
-        let weir_protocol::Input { name, datatype, shape, data } = described;
+    let InferenceRequest { id, parameters, inputs, outputs } = InferenceRequest::parse(body, json_bytes)?;
+    let read = |described: weir_protocol::InferenceInput<'_>| {
+        let weir_protocol::InferenceInput { name, datatype, shape, data } = described;
         match input(datatype, shape, data, body, arena) {
             Ok(input) => Ok((name, input)),
             Err(why) => Err(invalid(format!("input {name:?}: {why}"))),
@@ -135,14 +135,14 @@ fn parse(body: &Buffer, json_bytes: Option<usize>, arena: &Arena) -> Result<Unre
 fn input(
     datatype: ElementType,
     shape: Shape,
-    data: Data<'_>,
+    data: InputData<'_>,
     body: &Buffer,
     arena: &Arena,
 ) -> Result<RequestInput, String> {
     let data = match data {
-        Data::Region(region) => return Ok(RequestInput::Kept { datatype, shape, region }),
-        Data::Binary(range) => body.slice(range),
-        Data::Json(elements) => {
+        InputData::Region(region) => return Ok(RequestInput::Kept { datatype, shape, region }),
+        InputData::Binary(range) => body.slice(range),
+        InputData::Json(elements) => {
             let count = usize::try_from(shape.element_count()).unwrap_or(usize::MAX);
             let fitting = datatype.size_bytes().map_or(usize::MAX, |size| count.saturating_mul(size));
             let room = elements.bytes_max().min(fitting);

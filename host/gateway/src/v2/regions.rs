@@ -9,7 +9,7 @@ use crate::NodeState;
 use std::time::Instant;
 use weir_dispatch::intermediates::{LEFT_HERE, Stands, region_of};
 use weir_inference::Tensor;
-use weir_protocol::{Output, Region};
+use weir_protocol::{Region, RequestedOutput};
 use weir_types::{ElementType, ErrorCode, Shape, TenantId};
 
 /// An input of a request.
@@ -101,7 +101,7 @@ pub(super) fn leave(
     node: &NodeState,
     tenant: &TenantId,
     outputs: &[(String, Tensor)],
-    wanted: Option<&mut [Output]>,
+    wanted: Option<&mut [RequestedOutput]>,
     Left { until }: Left,
 ) {
     for output in wanted.into_iter().flatten() {
@@ -119,7 +119,7 @@ pub(super) async fn keep(
     node: &NodeState,
     tenant: &TenantId,
     outputs: &[(String, Tensor)],
-    wanted: Option<&[Output]>,
+    wanted: Option<&[RequestedOutput]>,
     may_name_left: bool,
 ) -> Result<(), ApiError> {
     for output in wanted.into_iter().flatten() {

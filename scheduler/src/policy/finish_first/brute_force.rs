@@ -1,13 +1,13 @@
 //! The same policy without indexes: every waiting invocation is costed separately at every event,
 //! and everything is counted by exhaustive search. Its decisions must be the same.
 
-use super::costs::Costs;
-use super::queues::Order;
+use super::costs::CostInputs;
+use super::queues::LinePosition;
 use super::{Claims, FinishFirst, PASSES_MAX, Passes, Reach, Verdict, YIELD_LOADS};
 use crate::estimate::round_ns;
 use crate::{
     Action, Arrival, DeviceKey, DeviceRule, DeviceSpec, Event, InputsOn, LeastLoss, ModelDemand, Part,
-    PartId, Placement, Placer, Policy, Request, Scheduler, Settings, TenantLimits, View,
+    PartId, PlacementDecision, PlacementRequest, Policy, RoomFinder, Scheduler, Settings, TenantLimits, View,
 };
 use proptest::prelude::*;
 use std::cell::OnceCell;
@@ -16,13 +16,13 @@ use weir_types::{
 };
 
 struct BruteForce {
-    placer: Placer,
+    placer: RoomFinder,
     /// Waiting requests, in order.
-    waiting: Vec<(Order, Request)>,
+    waiting: Vec<(LinePosition, PlacementRequest)>,
     arrivals: u64,
     /// The remaining turns of this round, each with a flag that is set if its invocation has
     /// yielded.
-    turns: Option<Vec<(Order, Order, bool)>>,
+    turns: Option<Vec<(LinePosition, LinePosition, bool)>>,
     claims: Claims,
     passes: Passes,
 }
@@ -31,12 +31,13 @@ const EVERYTHING: Reach =
     Reach { heads: usize::MAX, free: usize::MAX, busy: usize::MAX, holders: usize::MAX };
 
 /// The delay of the request's place relative to the most urgent priority.
-fn lag_ns(request: &Request) -> u64 {
+fn lag_ns(request: &PlacementRequest) -> u64 {
     2_000_000_000 - 2_000_000_000_u64.checked_div(u64::from(request.priority)).unwrap_or(0)
 }
 
-fn are_alike(a: &Request, b: &Request) -> bool {
-    let models = |request: &Request| request.models.iter().map(|demand| demand.model).collect::<Vec<_>>();
+fn are_alike(a: &PlacementRequest, b: &PlacementRequest) -> bool {
+    let models =
+        |request: &PlacementRequest| request.models.iter().map(|demand| demand.model).collect::<Vec<_>>();
     (a.tenant, a.function, lag_ns(a), models(a), &a.inputs)
         == (b.tenant, b.function, lag_ns(b), models(b), &b.inputs)
 }
@@ -44,28 +45,30 @@ fn are_alike(a: &Request, b: &Request) -> bool {
 impl BruteForce {
     fn new() -> Self {
         let (waiting, arrivals, turns, claims, passes) = Default::default();
-        Self { placer: Placer::new(Box::new(LeastLoss)), waiting, arrivals, turns, claims, passes }
+        Self { placer: RoomFinder::new(Box::new(LeastLoss)), waiting, arrivals, turns, claims, passes }
     }
 
     /// The places of the requests like `request`, in order.
-    fn queue(&self, request: &Request) -> Vec<Order> {
+    fn queue(&self, request: &PlacementRequest) -> Vec<LinePosition> {
         let alike = self.waiting.iter().filter(|(_, other)| are_alike(other, request));
         alike.map(|(order, _)| *order).collect()
     }
 
-    fn first_of_each_queue(&self) -> Vec<(Order, Order, bool)> {
-        let is_first = |(order, request): &&(Order, Request)| self.queue(request).first() == Some(order);
+    fn first_of_each_queue(&self) -> Vec<(LinePosition, LinePosition, bool)> {
+        let is_first =
+            |(order, request): &&(LinePosition, PlacementRequest)| self.queue(request).first() == Some(order);
         self.waiting.iter().filter(is_first).map(|(order, _)| (*order, *order, false)).collect()
     }
 
-    fn verdict(&self, now_ns: u64, view: &View, order: Order, request: &Request) -> Verdict {
+    fn verdict(&self, now_ns: u64, view: &View, order: LinePosition, request: &PlacementRequest) -> Verdict {
         let alike = self.waiting.iter().find(|(_, other)| are_alike(other, request));
-        let costs = Costs {
+        let costs = CostInputs {
             now_ns,
             view,
             placer: &self.placer,
             before: &|model, place| {
-                let needs = |request: &Request| request.models.iter().any(|demand| demand.model == model);
+                let needs =
+                    |request: &PlacementRequest| request.models.iter().any(|demand| demand.model == model);
                 self.waiting.iter().filter(|(order, other)| *order < place && needs(other)).count()
             },
             claims: &self.claims,
@@ -79,17 +82,22 @@ impl BruteForce {
         Verdict::from_best(costs.best(order), &costs)
     }
 
-    fn first_behind_that_would_not_wait(&self, now_ns: u64, view: &View, order: Order) -> Option<Order> {
+    fn first_behind_that_would_not_wait(
+        &self,
+        now_ns: u64,
+        view: &View,
+        order: LinePosition,
+    ) -> Option<LinePosition> {
         let (_, request) = self.waiting.iter().find(|(other, _)| *other == order)?;
         let behind = self.waiting.iter().filter(|(other, _)| *other > order);
         let mut alike = behind.filter(|(_, other)| are_alike(other, request));
-        let waits = |(order, request): &&(Order, Request)| {
+        let waits = |(order, request): &&(LinePosition, PlacementRequest)| {
             matches!(self.verdict(now_ns, view, *order, request), Verdict::WaitForHolder)
         };
         alike.find(|other| !waits(other)).map(|(order, _)| *order)
     }
 
-    fn yield_ns(view: &View, device: DeviceKey, request: &Request) -> u64 {
+    fn yield_ns(view: &View, device: DeviceKey, request: &PlacementRequest) -> u64 {
         let device = view.device(device).unwrap();
         let missing: Vec<_> = request.models.iter().filter(|demand| !device.holds(demand.model)).collect();
         let load_ns: u64 = missing.iter().map(|demand| view.load_time_ns(device, demand)).sum();
@@ -103,7 +111,7 @@ impl Policy for BruteForce {
         "brute-force"
     }
 
-    fn arrived(&mut self, request: Request, _view: &View) {
+    fn arrived(&mut self, request: PlacementRequest, _view: &View) {
         self.waiting.push(((request.arrived_at_ns + lag_ns(&request), self.arrivals), request));
         self.waiting.sort_by_key(|(order, _)| *order);
         self.arrivals += 1;
@@ -113,7 +121,7 @@ impl Policy for BruteForce {
         (self.turns, self.claims) = Default::default();
     }
 
-    fn next(&mut self, now_ns: u64, view: &View) -> Option<Placement> {
+    fn next(&mut self, now_ns: u64, view: &View) -> Option<PlacementDecision> {
         view.open().next()?;
         let mut turns = self.turns.take().unwrap_or_else(|| self.first_of_each_queue());
         let mut placement = None;
@@ -154,7 +162,7 @@ impl Policy for BruteForce {
         placement
     }
 
-    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<Request> {
+    fn remove(&mut self, invocation: InvocationId, _view: &View) -> Option<PlacementRequest> {
         self.passes.gone(invocation);
         let at = self.waiting.iter().position(|(_, request)| request.invocation == invocation)?;
         Some(self.waiting.remove(at).1)
@@ -173,7 +181,7 @@ const MODELS: [(u64, u64); 6] =
 const PARTS: [&[(u64, u64)]; 6] = [&[(1, 3)], &[(1, 3)], &[(2, 2)], &[(1, 3), (2, 2)], &[], &[]];
 
 #[derive(Debug, Clone)]
-enum Step {
+enum SearchStep {
     Arrive {
         models: Vec<usize>,
         tenant: u8,
@@ -203,7 +211,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = SearchStep> {
     // Few kinds of requests, so that queues get long and the limits on heads are not reached.
     let models = prop_oneof![
         8 => (0..MODELS.len()).prop_map(|model| vec![model]),
@@ -217,12 +225,12 @@ fn step() -> impl Strategy<Value = Step> {
         prop::option::weighted(0.3, (0_u32..3, prop::sample::select(vec![0, 1_000_000_000, 4_000_000_000])));
     prop_oneof![
         12 => (models, 0_u8..2, prop::sample::select(vec![0, 0, 0, 2]), deadline_ns, inputs)
-            .prop_map(|(models, tenant, priority, deadline_ns, inputs)| Step::Arrive { models, tenant, priority, deadline_ns, inputs }),
-        8 => (0_u64..3_000_000_000).prop_map(|ns| Step::Pass { ns }),
-        8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(which, failed)| Step::End { which, failed }),
-        1 => any::<usize>().prop_map(|which| Step::Cancel { which }),
-        1 => (0_u32..2).prop_map(|node| Step::Down { node }),
-        1 => (0_u32..2, capacities, 1_u32..3).prop_map(|(node, capacities, slots)| Step::Up { node, capacities, slots }),
+            .prop_map(|(models, tenant, priority, deadline_ns, inputs)| SearchStep::Arrive { models, tenant, priority, deadline_ns, inputs }),
+        8 => (0_u64..3_000_000_000).prop_map(|ns| SearchStep::Pass { ns }),
+        8 => (any::<usize>(), prop::bool::weighted(0.1)).prop_map(|(which, failed)| SearchStep::End { which, failed }),
+        1 => any::<usize>().prop_map(|which| SearchStep::Cancel { which }),
+        1 => (0_u32..2).prop_map(|node| SearchStep::Down { node }),
+        1 => (0_u32..2, capacities, 1_u32..3).prop_map(|(node, capacities, slots)| SearchStep::Up { node, capacities, slots }),
     ]
 }
 
@@ -276,14 +284,14 @@ fn up(node: u32, capacities: &[u64], slots: u32) -> Event {
 }
 
 /// A load by a running invocation: the device, the model with its size, and the duration.
-type Load = (DeviceId, ModelId, (u64, Vec<Part>), u64);
+type RunningLoad = (DeviceId, ModelId, (u64, Vec<Part>), u64);
 
 /// Both schedulers, and the cluster that carries out their actions.
 struct Pair {
     fast: Scheduler,
     slow: Scheduler,
     now_ns: u64,
-    running: Vec<(InvocationId, NodeId, Vec<Load>)>,
+    running: Vec<(InvocationId, NodeId, Vec<RunningLoad>)>,
     arrivals: std::collections::BTreeMap<InvocationId, Arrival>,
     starts: usize,
 }
@@ -291,7 +299,7 @@ struct Pair {
 impl Pair {
     fn new(limits: TenantLimits) -> Self {
         let settings = Settings { tenant_default: limits, ..Settings::default() };
-        let fast = FinishFirst::new(Placer::new(Box::new(LeastLoss)));
+        let fast = FinishFirst::new(RoomFinder::new(Box::new(LeastLoss)));
         let mut pair = Self {
             fast: Scheduler::with_policy(&settings, Box::new(fast)),
             slow: Scheduler::with_policy(&settings, Box::new(BruteForce::new())),
@@ -304,9 +312,9 @@ impl Pair {
         pair
     }
 
-    fn take(&mut self, id: u64, step: Step) -> Result<(), TestCaseError> {
+    fn take(&mut self, id: u64, step: SearchStep) -> Result<(), TestCaseError> {
         match step {
-            Step::Arrive { models, tenant, priority, deadline_ns, inputs } => {
+            SearchStep::Arrive { models, tenant, priority, deadline_ns, inputs } => {
                 let deadline_at_ns = self.now_ns.saturating_add(deadline_ns);
                 let event = arrival(id, &models, (tenant, priority), deadline_at_ns, inputs);
                 if let Event::Arrived(arrival) = &event {
@@ -314,11 +322,11 @@ impl Pair {
                 }
                 self.tell(event)
             }
-            Step::Pass { ns } => {
+            SearchStep::Pass { ns } => {
                 self.now_ns += ns;
                 self.tell(Event::Woken)
             }
-            Step::End { which, failed } if !self.running.is_empty() => {
+            SearchStep::End { which, failed } if !self.running.is_empty() => {
                 let (invocation, _, loads) = self.running.remove(which % self.running.len());
                 for (device, model, (bytes, parts), load_time_ns) in loads {
                     let load_time_ns = Some(load_time_ns);
@@ -331,21 +339,21 @@ impl Pair {
                 };
                 self.tell(over)
             }
-            Step::Cancel { which } if !self.arrivals.is_empty() => {
+            SearchStep::Cancel { which } if !self.arrivals.is_empty() => {
                 let at = which % self.arrivals.len();
                 let invocation = *self.arrivals.keys().nth(at).unwrap();
                 self.running.retain(|(running, ..)| *running != invocation);
                 self.tell(Event::Cancelled { invocation, used: None })
             }
-            Step::Down { node } => {
+            SearchStep::Down { node } => {
                 self.running.retain(|(_, on, _)| *on != NodeId(node));
                 self.tell(Event::NodeDown { node: NodeId(node) })
             }
-            Step::Up { node, capacities, slots } => {
+            SearchStep::Up { node, capacities, slots } => {
                 self.running.retain(|(_, on, _)| *on != NodeId(node));
                 self.tell(up(node, &capacities, slots))
             }
-            Step::End { .. } | Step::Cancel { .. } => Ok(()),
+            SearchStep::End { .. } | SearchStep::Cancel { .. } => Ok(()),
         }
     }
 

@@ -17,13 +17,13 @@
 //! at all after [`PATIENCE_NS`]. Expected future losses do not count after [`PATIENCE_MAX_NS`].
 //! Every invocation therefore starts eventually.
 
-use super::queues::Order;
+use super::queues::LinePosition;
 use super::{Claims, Reach};
 use crate::estimate::round_ns;
-use crate::policy::Placer;
+use crate::policy::RoomFinder;
 use crate::victims::{Victims, loss_ns};
 use crate::view::together_bytes;
-use crate::{DeviceKey, DeviceView, ModelKey, NodeView, Request, View};
+use crate::{DeviceKey, DeviceView, ModelKey, NodeView, PlacementRequest, View};
 use smallvec::SmallVec;
 use std::cell::OnceCell;
 
@@ -47,18 +47,18 @@ const SEATED: f64 = 2.0;
 const NEAR_MAX: usize = 16;
 
 /// The inputs of the cost function for one waiting invocation.
-pub(super) struct Costs<'a> {
+pub(super) struct CostInputs<'a> {
     pub(super) now_ns: u64,
     pub(super) view: &'a View,
-    pub(super) placer: &'a Placer,
+    pub(super) placer: &'a RoomFinder,
     /// Number of waiting invocations that need a model and stand before a place.
-    pub(super) before: &'a dyn Fn(ModelKey, Order) -> usize,
+    pub(super) before: &'a dyn Fn(ModelKey, LinePosition) -> usize,
     pub(super) claims: &'a Claims,
     pub(super) reach: Reach,
     /// Whether loads are costed only on free devices that gained capacity since the last event.
     pub(super) news_only: bool,
     /// The invocation to cost. All invocations of its queue are like it.
-    pub(super) request: &'a Request,
+    pub(super) request: &'a PlacementRequest,
     /// How long the head of its queue has waited.
     pub(super) waited_ns: u64,
     /// The request's run time on the fastest kind of device.
@@ -77,9 +77,9 @@ pub(super) struct Best {
     pub(super) work_ns: u64,
 }
 
-impl Costs<'_> {
+impl CostInputs<'_> {
     /// The best device for an invocation at this place in the order.
-    pub(super) fn best(&self, order: Order) -> Best {
+    pub(super) fn best(&self, order: LinePosition) -> Best {
         let holder = self.best_holder(order);
         if holder.cost_ns <= self.least_load_ns() {
             return holder;
@@ -94,7 +94,7 @@ impl Costs<'_> {
     }
 
     /// The best device that holds all models: no load, but possibly a wait.
-    fn best_holder(&self, order: Order) -> Best {
+    fn best_holder(&self, order: LinePosition) -> Best {
         let mut best = Best::default();
         let Some((first, others)) = self.request.models.split_first() else { return best };
         let offer = |key: DeviceKey, device: &DeviceView, best: &mut Best| {
@@ -302,7 +302,7 @@ impl Costs<'_> {
 
     /// The work of older invocations that wait for the models of a device, divided by the number of
     /// their holders.
-    fn queued_ns(&self, device: &DeviceView, order: Order) -> u64 {
+    fn queued_ns(&self, device: &DeviceView, order: LinePosition) -> u64 {
         let ahead = device.held().map(|model| {
             let before = (self.before)(model, order);
             if before == 0 {

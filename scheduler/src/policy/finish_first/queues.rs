@@ -1,12 +1,12 @@
 //! Waiting invocations, grouped by function, models and tenant.
 
-use crate::{FunctionKey, InputsOn, ModelKey, Request, TenantKey};
+use crate::{FunctionKey, InputsOn, ModelKey, PlacementRequest, TenantKey};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use weir_types::InvocationId;
 
 /// A place in line: the arrival time less the invocation's lead, and a unique number.
-pub(super) type Order = (u64, u64);
+pub(super) type LinePosition = (u64, u64);
 
 /// The key of a queue, valid while the queue is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,19 +15,19 @@ pub(super) struct QueueKey(u32);
 /// Queues of invocations, each in order.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
-    queues: Vec<VecDeque<(Order, Request)>>,
+    queues: Vec<VecDeque<(LinePosition, PlacementRequest)>>,
     free: Vec<QueueKey>,
-    keys: HashMap<Class, QueueKey>,
-    heads: BTreeSet<(Order, QueueKey)>,
+    keys: HashMap<QueueClass, QueueKey>,
+    heads: BTreeSet<(LinePosition, QueueKey)>,
     /// The queues that need a model.
     by_model: Vec<SmallVec<[QueueKey; 2]>>,
-    places: HashMap<InvocationId, (QueueKey, Order)>,
+    places: HashMap<InvocationId, (QueueKey, LinePosition)>,
     arrivals: u64,
 }
 
 /// The grouping key of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Class {
+struct QueueClass {
     tenant: TenantKey,
     function: FunctionKey,
     lead_ns: u64,
@@ -39,8 +39,8 @@ struct Class {
 /// earlier.
 const LEAD_NS: u64 = 2_000_000_000;
 
-impl Class {
-    fn for_request(request: &Request) -> Self {
+impl QueueClass {
+    fn for_request(request: &PlacementRequest) -> Self {
         let lead_ns = LEAD_NS.checked_div(u64::from(request.priority)).unwrap_or(0);
         Self {
             tenant: request.tenant,
@@ -54,8 +54,8 @@ impl Class {
 
 impl Queues {
     /// Queues a request, and returns its place.
-    pub(super) fn push(&mut self, request: Request) -> (Order, QueueKey) {
-        let class = Class::for_request(&request);
+    pub(super) fn push(&mut self, request: PlacementRequest) -> (LinePosition, QueueKey) {
+        let class = QueueClass::for_request(&request);
         // Adding `LEAD_NS` first makes leads effective from the first second on.
         let order = (request.arrived_at_ns.saturating_add(LEAD_NS - class.lead_ns), self.arrivals);
         self.arrivals += 1;
@@ -78,7 +78,7 @@ impl Queues {
     }
 
     /// The request at a place, if it still waits.
-    pub(super) fn get(&self, key: QueueKey, order: Order) -> Option<&Request> {
+    pub(super) fn get(&self, key: QueueKey, order: LinePosition) -> Option<&PlacementRequest> {
         let queue = &self.queues[key.0 as usize];
         let (at, request) = queue.get(queue.partition_point(|(other, _)| *other < order))?;
         (*at == order).then_some(request)
@@ -94,9 +94,9 @@ impl Queues {
     pub(super) fn first_behind(
         &self,
         key: QueueKey,
-        order: Order,
-        mut holds: impl FnMut(Order) -> bool,
-    ) -> Option<Order> {
+        order: LinePosition,
+        mut holds: impl FnMut(LinePosition) -> bool,
+    ) -> Option<LinePosition> {
         let queue = &self.queues[key.0 as usize];
         let (last, _) = queue.back()?;
         if *last == order || !holds(*last) {
@@ -114,7 +114,11 @@ impl Queues {
     }
 
     /// Removes the request at a place. Returns it and the next place behind it.
-    pub(super) fn take(&mut self, key: QueueKey, order: Order) -> Option<(Request, Option<Order>)> {
+    pub(super) fn take(
+        &mut self,
+        key: QueueKey,
+        order: LinePosition,
+    ) -> Option<(PlacementRequest, Option<LinePosition>)> {
         let queue = &mut self.queues[key.0 as usize];
         let at = queue.partition_point(|(other, _)| *other < order);
         let (_, request) = queue.remove(at)?;
@@ -127,13 +131,13 @@ impl Queues {
         Some((request, next))
     }
 
-    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<Request> {
+    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         let (key, order) = *self.places.get(&invocation)?;
         self.take(key, order).map(|(request, _)| request)
     }
 
     /// All heads, in order.
-    pub(super) fn heads(&self) -> impl Iterator<Item = (Order, QueueKey)> {
+    pub(super) fn heads(&self) -> impl Iterator<Item = (LinePosition, QueueKey)> {
         self.heads.iter().copied()
     }
 
@@ -142,12 +146,12 @@ impl Queues {
     }
 
     /// The heads that need a model.
-    pub(super) fn heads_for(&self, model: ModelKey) -> impl Iterator<Item = (Order, QueueKey)> {
+    pub(super) fn heads_for(&self, model: ModelKey) -> impl Iterator<Item = (LinePosition, QueueKey)> {
         self.keys_for(model).filter_map(|key| Some((self.queues[key.0 as usize].front()?.0, key)))
     }
 
     /// Number of requests that need a model and stand before a place.
-    pub(super) fn before(&self, model: ModelKey, order: Order) -> usize {
+    pub(super) fn before(&self, model: ModelKey, order: LinePosition) -> usize {
         let count = |key: QueueKey| self.queues[key.0 as usize].partition_point(|(other, _)| *other < order);
         self.keys_for(model).map(count).sum()
     }
@@ -160,7 +164,7 @@ impl Queues {
         self.by_model.get(model.index()).into_iter().flatten().copied()
     }
 
-    fn open(&mut self, class: Class) -> QueueKey {
+    fn open(&mut self, class: QueueClass) -> QueueKey {
         let key = self.free.pop().unwrap_or_else(|| {
             self.queues.push(VecDeque::new());
             QueueKey(u32::try_from(self.queues.len() - 1).unwrap_or(u32::MAX))
@@ -176,12 +180,12 @@ impl Queues {
     }
 
     /// Updates the heads after a queue lost its head, and closes an empty queue.
-    fn tidy(&mut self, key: QueueKey, last: &Request) {
+    fn tidy(&mut self, key: QueueKey, last: &PlacementRequest) {
         if let Some((next, _)) = self.queues[key.0 as usize].front() {
             self.heads.insert((*next, key));
             return;
         }
-        let class = Class::for_request(last);
+        let class = QueueClass::for_request(last);
         for model in &class.models {
             self.by_model[model.index()].retain(|other| *other != key);
         }
@@ -194,42 +198,48 @@ impl Queues {
 mod tests {
     use super::*;
     use crate::Slo;
-    use crate::policy::Demand;
+    use crate::policy::OpenableModel;
     use proptest::prelude::*;
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum QueueStep {
         Push { tenant: u32, models: Vec<u32>, priority: u32, after_ns: u64, waited_ns: u64 },
         Remove(usize),
         TakeHead(usize),
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = QueueStep> {
         let waited_ns = prop_oneof![3 => Just(0), 1 => 0_u64..3_000_000_000];
         let models = prop::collection::btree_set(0_u32..4, 1..3);
         let push = (0_u32..2, models, 0_u32..3, 0_u64..3_000_000_000, waited_ns);
         prop_oneof![
-            5 => push.prop_map(|(tenant, models, priority, after_ns, waited_ns)| Step::Push {
+            5 => push.prop_map(|(tenant, models, priority, after_ns, waited_ns)| QueueStep::Push {
                 tenant,
                 models: models.into_iter().collect(),
                 priority,
                 after_ns,
                 waited_ns,
             }),
-            1 => any::<usize>().prop_map(Step::Remove),
-            3 => any::<usize>().prop_map(Step::TakeHead),
+            1 => any::<usize>().prop_map(QueueStep::Remove),
+            3 => any::<usize>().prop_map(QueueStep::TakeHead),
         ]
     }
 
-    fn request(invocation: u64, tenant: u32, models: &[u32], priority: u32, arrived_at_ns: u64) -> Request {
-        let demand = |model: &u32| Demand {
+    fn request(
+        invocation: u64,
+        tenant: u32,
+        models: &[u32],
+        priority: u32,
+        arrived_at_ns: u64,
+    ) -> PlacementRequest {
+        let demand = |model: &u32| OpenableModel {
             model: ModelKey(*model),
             bytes: 1,
             load_time_ns: None,
             runs_on: weir_types::Platforms::ALL,
             parts: Default::default(),
         };
-        Request {
+        PlacementRequest {
             invocation: InvocationId(invocation),
             tenant: TenantKey(tenant),
             function: FunctionKey(0),
@@ -251,45 +261,50 @@ mod tests {
         #[test]
         fn queue_indexes_match_exhaustive_search(steps in prop::collection::vec(step(), 1..120), at in any::<usize>()) {
             let mut queues = Queues::default();
-            let mut all: Vec<(Order, QueueKey, Request)> = Vec::new();
+            let mut all: Vec<(LinePosition, QueueKey, PlacementRequest)> = Vec::new();
             let mut now_ns = 0;
             for (invocation, step) in (0..).zip(steps) {
                 match step {
-                    Step::Push { tenant, models, priority, after_ns, waited_ns } => {
+                    QueueStep::Push { tenant, models, priority, after_ns, waited_ns } => {
                         now_ns += after_ns;
                         let arrived_at_ns = now_ns.saturating_sub(waited_ns);
                         let request = request(invocation, tenant, &models, priority, arrived_at_ns);
                         let (order, key) = queues.push(request.clone());
                         all.push((order, key, request));
                     }
-                    Step::Remove(index) if !all.is_empty() => {
+                    QueueStep::Remove(index) if !all.is_empty() => {
                         let (_, _, request) = all.remove(index % all.len());
                         prop_assert_eq!(queues.remove(request.invocation), Some(request));
                     }
-                    Step::TakeHead(index) if !all.is_empty() => {
+                    QueueStep::TakeHead(index) if !all.is_empty() => {
                         let heads: Vec<_> = queues.heads().collect();
                         let (order, key) = heads[index % heads.len()];
                         let (request, next) = queues.take(key, order).unwrap();
                         all.retain(|(_, _, other)| *other != request);
                         prop_assert_eq!(next, all.iter().filter(|(_, other, _)| *other == key).map(|(order, ..)| *order).min());
                     }
-                    Step::Remove(_) | Step::TakeHead(_) => {}
+                    QueueStep::Remove(_) | QueueStep::TakeHead(_) => {}
                 }
                 check(&queues, &all, at)?;
             }
         }
     }
 
-    fn check(queues: &Queues, all: &[(Order, QueueKey, Request)], at: usize) -> Result<(), TestCaseError> {
+    fn check(
+        queues: &Queues,
+        all: &[(LinePosition, QueueKey, PlacementRequest)],
+        at: usize,
+    ) -> Result<(), TestCaseError> {
         let mut heads: Vec<_> = all.iter().map(|(order, key, _)| (*order, *key)).collect();
         heads.sort_unstable_by_key(|(order, key)| (*key, *order));
         heads.dedup_by_key(|(_, key)| *key);
         heads.sort_unstable();
         prop_assert_eq!(queues.heads().collect::<Vec<_>>(), heads);
         prop_assert_eq!(queues.len(), all.len());
-        let place: Order = all.get(at % all.len().max(1)).map_or((0, 0), |(order, ..)| *order);
+        let place: LinePosition = all.get(at % all.len().max(1)).map_or((0, 0), |(order, ..)| *order);
         for model in (0..4).map(ModelKey) {
-            let needs = |request: &Request| request.models.iter().any(|demand| demand.model == model);
+            let needs =
+                |request: &PlacementRequest| request.models.iter().any(|demand| demand.model == model);
             let before = all.iter().filter(|(order, _, request)| *order < place && needs(request)).count();
             prop_assert_eq!(queues.before(model, place), before);
         }

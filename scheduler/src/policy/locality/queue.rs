@@ -1,14 +1,14 @@
 //! The global queue of seed 000, with its index and visit counts.
 
 use super::holds_all;
-use crate::{DeviceView, ModelKey, Request, View};
+use crate::{DeviceView, ModelKey, PlacementRequest, View};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
 /// Invocations by their place in the order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    requests: BTreeMap<u64, Request>,
+pub(super) struct ArrivalQueue {
+    requests: BTreeMap<u64, PlacementRequest>,
     places: HashMap<InvocationId, u64>,
     /// Places by the first model of the invocation.
     by_model: HashMap<ModelKey, BTreeSet<u64>>,
@@ -18,14 +18,14 @@ pub(super) struct Queue {
     arrivals: u64,
 }
 
-impl Queue {
-    pub(super) fn push(&mut self, request: Request) {
+impl ArrivalQueue {
+    pub(super) fn push(&mut self, request: PlacementRequest) {
         self.put_back(self.arrivals, request);
         self.arrivals += 1;
     }
 
     /// Returns an invocation to its former place.
-    pub(super) fn put_back(&mut self, place: u64, request: Request) {
+    pub(super) fn put_back(&mut self, place: u64, request: PlacementRequest) {
         self.places.insert(request.invocation, place);
         if let Some(demand) = request.models.first() {
             self.by_model.entry(demand.model).or_default().insert(place);
@@ -33,7 +33,7 @@ impl Queue {
         self.requests.insert(place, request);
     }
 
-    pub(super) fn take(&mut self, place: u64) -> Option<Request> {
+    pub(super) fn take(&mut self, place: u64) -> Option<PlacementRequest> {
         let request = self.requests.remove(&place)?;
         self.places.remove(&request.invocation);
         if let Some(demand) = request.models.first()
@@ -51,7 +51,7 @@ impl Queue {
         Some(request)
     }
 
-    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<Request> {
+    pub(super) fn remove(&mut self, invocation: InvocationId) -> Option<PlacementRequest> {
         let place = *self.places.get(&invocation)?;
         self.take(place)
     }
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// The first invocation behind `place` that its tenant may start.
-    pub(super) fn after(&self, place: Option<u64>, view: &View) -> Option<(u64, &Request)> {
+    pub(super) fn after(&self, place: Option<u64>, view: &View) -> Option<(u64, &PlacementRequest)> {
         let mut behind = self.requests.range(place.map_or(0, |place| place + 1)..);
         let (place, request) = behind.find(|(_, request)| view.tenants().may_start(request.tenant))?;
         Some((*place, request))

@@ -1,7 +1,7 @@
 //! Seed 000: Figures 4 to 7, and the numbers in its text.
 
 use super::{Chart, ChartKind, Figure, Reproduction, SimulationError, measure};
-use crate::sim::{Cluster, Metrics, Preset};
+use crate::sim::{Preset, SimulatedCluster, SimulationMetrics};
 use crate::{PolicyKind, PolicyOptions};
 
 const WORKING_SETS: [u32; 3] = [15, 25, 35];
@@ -9,10 +9,10 @@ const LIMITS: [u32; 6] = [0, 5, 15, 25, 35, 45];
 const POLICIES: [PolicyKind; 4] =
     [PolicyKind::Lb, PolicyKind::Lalb, PolicyKind::LalbO3, PolicyKind::FinishFirst];
 
-type Measure = fn(&Metrics) -> f64;
+type Measure = fn(&SimulationMetrics) -> f64;
 
 pub(super) fn add(seeds: &[u64], all: &mut Reproduction) -> Result<(), SimulationError> {
-    let cluster = Cluster::default();
+    let cluster = SimulatedCluster::default();
     let measure_one = |preset, functions, policy, limit| {
         let options = PolicyOptions { o3_limit: limit, ..PolicyOptions::default() };
         measure(preset, functions, &cluster, policy, &options, seeds)
@@ -31,18 +31,22 @@ pub(super) fn add(seeds: &[u64], all: &mut Reproduction) -> Result<(), Simulatio
     Ok(())
 }
 
-fn figures(preset: Preset, by_policy: &[(PolicyKind, Vec<Metrics>)], all: &mut Reproduction) {
+fn figures(preset: Preset, by_policy: &[(PolicyKind, Vec<SimulationMetrics>)], all: &mut Reproduction) {
     let [(_, lb), (_, lalb), (_, o3), ..] = by_policy else { return };
     let is_trace = preset == Preset::Trace;
-    let mut add =
-        |what: &str, measure: Measure, of: &Metrics, to: &Metrics, paper: f64, reference: Option<f64>| {
-            all.figures.push(Figure {
-                what: format!("{what}, {}: % below lb", preset.as_str()),
-                paper: Some(paper),
-                reference,
-                weir: below(measure, of, to),
-            });
-        };
+    let mut add = |what: &str,
+                   measure: Measure,
+                   of: &SimulationMetrics,
+                   to: &SimulationMetrics,
+                   paper: f64,
+                   reference: Option<f64>| {
+        all.figures.push(Figure {
+            what: format!("{what}, {}: % below lb", preset.as_str()),
+            paper: Some(paper),
+            reference,
+            weir: below(measure, of, to),
+        });
+    };
     let only = |on_trace: f64, on_overload: Option<f64>| if is_trace { Some(on_trace) } else { on_overload };
     add("lalb latency, working set 15", |m| m.avg, &lalb[0], &lb[0], 97.74, only(97.3, None));
     add("lalb latency, working set 25", |m| m.avg, &lalb[1], &lb[1], 93.33, None);
@@ -56,7 +60,7 @@ fn figures(preset: Preset, by_policy: &[(PolicyKind, Vec<Metrics>)], all: &mut R
     add("lalb-o3 false misses, working set 35", |m| m.false_miss, &o3[2], &lb[2], 3.65, None);
 }
 
-fn charts(preset: Preset, by_policy: &[(PolicyKind, Vec<Metrics>)], all: &mut Reproduction) {
+fn charts(preset: Preset, by_policy: &[(PolicyKind, Vec<SimulationMetrics>)], all: &mut Reproduction) {
     let measures: [(&str, &str, &str, Measure); 5] = [
         ("fig4a-latency", "Figure 4a: mean latency", "s", |m| m.avg),
         ("fig4b-misses", "Figure 4b: miss ratio", "part of requests", |m| m.miss),
@@ -80,7 +84,7 @@ fn charts(preset: Preset, by_policy: &[(PolicyKind, Vec<Metrics>)], all: &mut Re
     }
 }
 
-fn by_limit(runs: &[Metrics], all: &mut Reproduction) {
+fn by_limit(runs: &[SimulationMetrics], all: &mut Reproduction) {
     let (Some(none), Some(most)) = (runs.first(), runs.last()) else { return };
     let mut add = |what: &str, measure: Measure, paper: f64, reference: f64| {
         let paper = Some(paper);
@@ -107,6 +111,6 @@ fn by_limit(runs: &[Metrics], all: &mut Reproduction) {
     }
 }
 
-fn below(measure: Measure, of: &Metrics, to: &Metrics) -> f64 {
+fn below(measure: Measure, of: &SimulationMetrics, to: &SimulationMetrics) -> f64 {
     100.0 * (1.0 - measure(of) / measure(to))
 }

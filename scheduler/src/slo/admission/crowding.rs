@@ -7,9 +7,9 @@
 //! (Gujarati et al., OSDI 2020) loads by the same measure: the most waiting work per copy. Here no
 //! invocation waits to provide that measure, and no model is excluded forever.
 
-use super::Admission;
-use crate::slo::timetable::{Entry, Timetable};
-use crate::{DeviceView, ModelKey, Request, View};
+use super::AdmissionQueue;
+use crate::slo::timetable::{Timetable, TimetableEntry};
+use crate::{DeviceView, ModelKey, PlacementRequest, View};
 
 /// A device is crowded if its line takes more than this fraction (one part in `CROWDED_PART`) of
 /// the time until the arrival is due.
@@ -31,14 +31,14 @@ pub(super) struct TurnedAway {
     last_at_ns: u64,
 }
 
-impl Admission {
+impl AdmissionQueue {
     /// Whether an entry may load its missing models on a device for which others wait.
     pub(super) fn is_worth_loading(
         &self,
         (now_ns, view): (u64, &View),
         device: &DeviceView,
         table: &Timetable,
-        entry: &Entry,
+        entry: &TimetableEntry,
     ) -> bool {
         let line_ns = table.work_ns() / u64::from(device.slots_for_slos());
         let part = if self.turned_away.is_empty() { CROWDED_PART } else { CROWDED_PART_WHEN_SHORT };
@@ -52,7 +52,7 @@ impl Admission {
     }
 
     /// Records the rejection of a request.
-    pub(super) fn note_turned_away(&mut self, now_ns: u64, view: &View, request: &Request) {
+    pub(super) fn note_turned_away(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) {
         // Any device serves for the estimate: a model's work is only compared with its own load
         // time.
         let run_ns = view.devices().next().map_or(0, |(_, device)| view.run_time_ns(device, request));

@@ -1,10 +1,10 @@
 //! Possible places for an arriving request, and the choice among them.
 
-use super::Admission;
-use crate::slo::front::{Front, Offer, Quote, Step};
-use crate::slo::timetable::{Entry, Insertion, Now, Timetable};
-use crate::slo::{Choice, Slo};
-use crate::{Alternative, DeviceKey, DeviceView, Estimate, Request, View, Why};
+use super::AdmissionQueue;
+use crate::slo::front::{Front, PlacementOffer, Quote, WorkflowStep};
+use crate::slo::timetable::{Insertion, Now, Timetable, TimetableEntry};
+use crate::slo::{PlacementPreference, Slo};
+use crate::{Alternative, DeviceKey, DeviceView, Estimate, PlacementRequest, View, Why};
 use smallvec::SmallVec;
 use weir_types::Cost;
 
@@ -13,21 +13,21 @@ use weir_types::Cost;
 pub(super) struct Seat {
     pub(super) device: DeviceKey,
     pub(super) at: usize,
-    pub(super) entry: Entry,
+    pub(super) entry: TimetableEntry,
 }
 
 /// A request's objectives.
 struct Wish<'a> {
     now_ns: u64,
     view: &'a View,
-    request: &'a Request,
+    request: &'a PlacementRequest,
     /// The due time, less the margin.
     due_at_ns: u64,
     cost_max: Cost,
 }
 
 /// A device with a rough estimate for the request.
-struct Candidate<'a> {
+struct RoughEstimate<'a> {
     key: DeviceKey,
     device: &'a DeviceView,
     /// Time from start to end, on and off the device: an invocation with an SLO has a slot for all
@@ -44,9 +44,9 @@ const RUNS_MIN: u64 = 8;
 /// Interval of trials for functions whose estimate is unreliable or old.
 const TRIED_NS: u64 = 60_000_000_000;
 
-impl Admission {
+impl AdmissionQueue {
     /// The place for an arriving request, if there is one.
-    pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
+    pub(super) fn offer(&mut self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
         let slo = request.slo;
         let due_at_ns = slo.due_before_ns(request.deadline_at_ns);
         let budget_ns = match due_at_ns {
@@ -56,7 +56,7 @@ impl Admission {
         let Slo { cost_max, .. } = slo;
         let wish = Wish { now_ns, view, request, due_at_ns: now_ns + budget_ns, cost_max };
         let quotes = self.quotes(&wish);
-        let front = Front::from_steps(&[Step { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
+        let front = Front::from_steps(&[WorkflowStep { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
         let chosen =
             front.choose((budget_ns, cost_max), how, |placement| self.on_kind(&wish, placement.kinds[0]));
@@ -73,15 +73,15 @@ impl Admission {
 
     /// The devices reported with a rejection: those on which the request would end first, behind
     /// everything that waits.
-    pub(super) fn closest(&self, now_ns: u64, view: &View, request: &Request) -> Vec<Alternative> {
+    pub(super) fn closest(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Vec<Alternative> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut candidates: Vec<_> = self.candidates(&wish, None).collect();
         candidates.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
         let behind_all = candidates.iter().take(self.settings.sample_len.max(1)).map(|candidate| {
-            let Candidate { key, device, run_ns, load_ns, cost, .. } = candidate;
+            let RoughEstimate { key, device, run_ns, load_ns, cost, .. } = candidate;
             let empty = Timetable::default();
             let now = Now::for_device(now_ns, device);
-            let mut last = Entry::new(request.clone(), u64::MAX, *run_ns);
+            let mut last = TimetableEntry::new(request.clone(), u64::MAX, *run_ns);
             last.load_ns = *load_ns;
             let table = self.tables.get(key).unwrap_or(&empty);
             let end_at_ns = table.end_behind_all_ns(&now, &last, |model| device.place_of(model));
@@ -113,12 +113,13 @@ impl Admission {
     }
 
     /// The best device of a kind that has room before the due time.
-    fn on_kind(&self, wish: &Wish<'_>, kind: usize) -> Option<Offer<Seat>> {
+    fn on_kind(&self, wish: &Wish<'_>, kind: usize) -> Option<PlacementOffer<Seat>> {
         let mut candidates: Vec<_> = self.candidates(wish, Some(kind)).collect();
         candidates.retain(|candidate| candidate.cost <= wish.cost_max);
         let sample_len = self.settings.sample_len.max(1);
         // Half of the sample by cost, the rest by finish time.
-        let by_cost = if self.settings.choice == Choice::Cheapest { sample_len.div_ceil(2) } else { 0 };
+        let by_cost =
+            if self.settings.choice == PlacementPreference::Cheapest { sample_len.div_ceil(2) } else { 0 };
         candidates
             .sort_unstable_by_key(|candidate| (candidate.cost, candidate.finish_after_ns, candidate.key));
         let rest = candidates.get_mut(by_cost..).unwrap_or_default();
@@ -126,8 +127,8 @@ impl Admission {
         let offers =
             candidates.iter().take(sample_len).filter_map(|candidate| self.on_device(wish, candidate));
         match self.settings.choice {
-            Choice::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
-            Choice::Fastest | Choice::Random => {
+            PlacementPreference::Cheapest => offers.min_by_key(|offer| (offer.cost, offer.finish_after_ns)),
+            PlacementPreference::Fastest | PlacementPreference::Random => {
                 offers.min_by_key(|offer| (offer.finish_after_ns, offer.cost))
             }
         }
@@ -135,13 +136,13 @@ impl Admission {
 
     /// A place on a device: with the models expected in its memory, or else as if all models had to
     /// be loaded.
-    fn on_device(&self, wish: &Wish<'_>, candidate: &Candidate<'_>) -> Option<Offer<Seat>> {
-        let Candidate { key, device, run_ns, .. } = *candidate;
+    fn on_device(&self, wish: &Wish<'_>, candidate: &RoughEstimate<'_>) -> Option<PlacementOffer<Seat>> {
+        let RoughEstimate { key, device, run_ns, .. } = *candidate;
         let empty = Timetable::default();
         let now = Now::for_device(wish.now_ns, device);
         let table = self.tables.get(&key).unwrap_or(&empty);
         let missing = |model| !device.holds(model) && !table.brings(model, wish.due_at_ns);
-        let bare = Entry::new(wish.request.clone(), wish.due_at_ns, run_ns);
+        let bare = TimetableEntry::new(wish.request.clone(), wish.due_at_ns, run_ns);
         let loading = |is_loaded: &dyn Fn(crate::ModelKey) -> bool| {
             let mut entry = bare.clone();
             for demand in device.own(&wish.request.models).filter(|demand| is_loaded(demand.model)) {
@@ -162,7 +163,11 @@ impl Admission {
             let cost = self.cost(wish.view, device, entry.work_ns());
             let finish_after_ns = end_at_ns - wish.now_ns;
             let place = Seat { device: key, at, entry };
-            (is_on_time && fits && cost <= wish.cost_max).then_some(Offer { finish_after_ns, cost, place })
+            (is_on_time && fits && cost <= wish.cost_max).then_some(PlacementOffer {
+                finish_after_ns,
+                cost,
+                place,
+            })
         })
     }
 
@@ -201,7 +206,7 @@ impl Admission {
         let load_ns = best.load_ns;
         let loads = best.device.own(&request.models).map(|demand| demand.model).collect();
         self.tried.insert(request.function, now_ns);
-        let mut entry = Entry::new(request.clone(), now_ns.saturating_add(work_ns), run_ns);
+        let mut entry = TimetableEntry::new(request.clone(), now_ns.saturating_add(work_ns), run_ns);
         entry.load_ns = load_ns;
         entry.loads = loads;
         Some(Seat { device, at: 0, entry })
@@ -211,7 +216,7 @@ impl Admission {
         &'a self,
         wish: &'a Wish<'a>,
         kind: Option<usize>,
-    ) -> impl Iterator<Item = Candidate<'a>> + 'a {
+    ) -> impl Iterator<Item = RoughEstimate<'a>> + 'a {
         let is_of_kind = move |device: &DeviceView| kind.is_none_or(|kind| device.kind().index() == kind);
         wish.devices().filter(move |(_, device)| is_of_kind(device)).map(|(key, device)| {
             let table = self.tables.get(&key);
@@ -226,7 +231,14 @@ impl Admission {
             let ahead_ns = table.map_or(0, Timetable::work_ns) / u64::from(device.slots_for_slos());
             let wait_ns = device.wait_ns(wish.now_ns).saturating_add(ahead_ns);
             let cost = self.cost(wish.view, device, work_ns);
-            Candidate { key, device, run_ns, load_ns, cost, finish_after_ns: wait_ns.saturating_add(work_ns) }
+            RoughEstimate {
+                key,
+                device,
+                run_ns,
+                load_ns,
+                cost,
+                finish_after_ns: wait_ns.saturating_add(work_ns),
+            }
         })
     }
 
@@ -246,9 +258,9 @@ impl Wish<'_> {
     }
 }
 
-impl Admission {
+impl AdmissionQueue {
     /// A place at the end of the shortest line that has no invocation without an SLO yet.
-    pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &Request) -> Option<Seat> {
+    pub(super) fn at_the_end(&self, now_ns: u64, view: &View, request: &PlacementRequest) -> Option<Seat> {
         let wish = Wish { now_ns, view, request, due_at_ns: u64::MAX, cost_max: Cost::MAX };
         let mut lines: SmallVec<[_; 8]> = self
             .candidates(&wish, None)
@@ -256,7 +268,7 @@ impl Admission {
             .collect();
         lines.sort_by_key(|candidate| (candidate.finish_after_ns, candidate.key));
         lines.iter().take(self.settings.sample_len.max(1)).find_map(|line| {
-            let Offer { finish_after_ns, place: Seat { device, at, mut entry }, .. } =
+            let PlacementOffer { finish_after_ns, place: Seat { device, at, mut entry }, .. } =
                 self.on_device(&wish, line)?;
             // Later arrivals may overtake this entry, as long as it still ends by the due time set
             // here.

@@ -1,7 +1,7 @@
 //! Invocations without an SLO, which must not starve.
 
-use super::Admission;
-use crate::{Request, View};
+use super::AdmissionQueue;
+use crate::{PlacementRequest, View};
 use std::collections::BTreeSet;
 use weir_types::InvocationId;
 
@@ -14,7 +14,7 @@ pub(super) struct Others(BTreeSet<(u64, InvocationId)>);
 /// invocations.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-impl Admission {
+impl AdmissionQueue {
     /// Tracks a waiting invocation without an SLO.
     pub(crate) fn watch(&mut self, invocation: InvocationId, arrived_at_ns: u64) {
         self.others.0.insert((arrived_at_ns, invocation));
@@ -45,7 +45,12 @@ impl Admission {
     ///
     /// # Errors The request itself, if there is no line for it to join.
     #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
-    pub(crate) fn take_in(&mut self, now_ns: u64, view: &View, request: Request) -> Result<(), Request> {
+    pub(crate) fn take_in(
+        &mut self,
+        now_ns: u64,
+        view: &View,
+        request: PlacementRequest,
+    ) -> Result<(), PlacementRequest> {
         match self.at_the_end(now_ns, view, &request).filter(|_| !request.models.is_empty()) {
             Some(seat) => {
                 self.seat(now_ns, seat);

@@ -3,21 +3,21 @@
 use super::*;
 use proptest::prelude::*;
 
-fn step(steps: usize) -> impl Strategy<Value = Step> {
+fn step(steps: usize) -> impl Strategy<Value = WorkflowStep> {
     let quote =
         (1_u64..20, 0_u64..20).prop_map(|(time_ns, cost)| Quote { time_ns, cost: Cost::from_nanos(cost) });
     let after = prop::collection::btree_set(0..steps.max(1), 0..3);
     (after, prop::collection::vec(prop::option::weighted(0.8, quote), 3)).prop_map(move |(after, quotes)| {
-        Step { after: after.into_iter().filter(|after| *after < steps).collect(), quotes }
+        WorkflowStep { after: after.into_iter().filter(|after| *after < steps).collect(), quotes }
     })
 }
 
-fn workflow() -> impl Strategy<Value = Vec<Step>> {
+fn workflow() -> impl Strategy<Value = Vec<WorkflowStep>> {
     (0_usize..6).prop_flat_map(|len| (0..len).map(step).collect::<Vec<_>>())
 }
 
 /// All placements, by enumeration.
-fn all(steps: &[Step]) -> Vec<StepPlacement> {
+fn all(steps: &[WorkflowStep]) -> Vec<StepPlacement> {
     let mut all = vec![(SmallVec::<[usize; 4]>::new(), Vec::<u64>::new(), 0_u64)];
     for step in steps {
         all = all
@@ -87,7 +87,7 @@ proptest! {
         limits in (0_u64..80, 0_u64..80),
         waits in prop::collection::vec(prop::option::of(0_u64..40), 1..8),
         sample_len in 1_usize..5,
-        choice in prop::sample::select(&[Choice::Cheapest, Choice::Fastest, Choice::Random][..]),
+        choice in prop::sample::select(&[PlacementPreference::Cheapest, PlacementPreference::Fastest, PlacementPreference::Random][..]),
         seed in any::<u64>(),
     ) {
         let Ok(front) = Front::from_steps(&steps) else { return Ok(()) };
@@ -95,7 +95,7 @@ proptest! {
         let offer = |placement: &StepPlacement| {
             let at = front.placements().iter().position(|other| other == placement).unwrap();
             let wait_ns = waits[at % waits.len()]?;
-            Some(Offer { finish_after_ns: wait_ns + placement.time_ns, cost: placement.cost, place: at })
+            Some(PlacementOffer { finish_after_ns: wait_ns + placement.time_ns, cost: placement.cost, place: at })
         };
         let mut asked = Vec::new();
         let chosen = front.choose(slo, (sample_len, choice, seed), |placement| {
@@ -105,9 +105,9 @@ proptest! {
         prop_assert!(asked.len() <= sample_len.max(front.within(slo.0, slo.1).len().min(sample_len)));
         let good: Vec<_> = asked.iter().filter_map(offer).filter(|o| o.finish_after_ns <= slo.0 && o.cost <= slo.1).collect();
         let best = match choice {
-            Choice::Cheapest => good.iter().min_by_key(|o| (o.cost, o.finish_after_ns)),
-            Choice::Fastest => good.iter().min_by_key(|o| (o.finish_after_ns, o.cost)),
-            Choice::Random => good.first(),
+            PlacementPreference::Cheapest => good.iter().min_by_key(|o| (o.cost, o.finish_after_ns)),
+            PlacementPreference::Fastest => good.iter().min_by_key(|o| (o.finish_after_ns, o.cost)),
+            PlacementPreference::Random => good.first(),
         };
         prop_assert_eq!(chosen.as_ref(), best);
     }
@@ -116,7 +116,8 @@ proptest! {
 #[test]
 fn front_prices_chains_and_branches_over_two_kinds() {
     let quote = |time_ns, cost| Some(Quote { time_ns, cost: Cost::from_nanos(cost) });
-    let on_both = |after: &[usize]| Step { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
+    let on_both =
+        |after: &[usize]| WorkflowStep { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
     let front = Front::from_steps(&[on_both(&[]), on_both(&[0])]).unwrap();
     let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
@@ -128,9 +129,9 @@ fn front_prices_chains_and_branches_over_two_kinds() {
 
 #[test]
 fn invalid_step_orders_and_unplaceable_steps_are_rejected() {
-    let nowhere = Step { after: vec![], quotes: vec![None, None] };
+    let nowhere = WorkflowStep { after: vec![], quotes: vec![None, None] };
     assert_eq!(Front::from_steps(&[nowhere]), Err(FrontError::Nowhere(0)));
-    let itself = Step { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
+    let itself = WorkflowStep { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
     assert_eq!(Front::from_steps(&[itself]), Err(FrontError::Order { step: 0, after: 0 }));
     assert_eq!(Front::from_steps(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
 }
@@ -143,7 +144,7 @@ fn long_workflows_keep_the_fastest_and_cheapest_placement() {
         time_ns: 1_000 + 977 * (kind * 31 + step * 17) % 1_009,
         cost: Cost::from_nanos(1_000 + 983 * (kind * 13 + step * 29) % 1_013),
     };
-    let step = |index: usize| Step {
+    let step = |index: usize| WorkflowStep {
         after: index.checked_sub(1).into_iter().collect(),
         quotes: (0..8).map(|kind| Some(quote(kind, index as u64))).collect(),
     };

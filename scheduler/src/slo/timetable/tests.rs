@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 
 use super::*;
-use crate::policy::Demand;
-use crate::view::Parts;
+use crate::policy::OpenableModel;
+use crate::view::ModelParts;
 use crate::{FunctionKey, Part, PartId, TenantKey};
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ const LOAD_NS: u64 = 7;
 const CAPACITY: u64 = 9;
 
 #[derive(Debug, Clone)]
-enum Step {
+enum TimetableStep {
     Arrive {
         models: Vec<u32>,
         run_ns: u64,
@@ -26,18 +26,21 @@ enum Step {
     Cancel(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = TimetableStep> {
     let models = prop::collection::btree_set(0_u32..6, 1..3).prop_map(|models| models.into_iter().collect());
     prop_oneof![
-        6 => (models, 1_u64..20, 0_u64..120, any::<bool>()).prop_map(|(models, run_ns, slack_ns, reload)| Step::Arrive { models, run_ns, slack_ns, reload }),
-        2 => Just(Step::Finish),
-        1 => any::<usize>().prop_map(Step::Cancel),
+        6 => (models, 1_u64..20, 0_u64..120, any::<bool>()).prop_map(|(models, run_ns, slack_ns, reload)| TimetableStep::Arrive { models, run_ns, slack_ns, reload }),
+        2 => Just(TimetableStep::Finish),
+        1 => any::<usize>().prop_map(TimetableStep::Cancel),
     ]
 }
 
-fn size(model: ModelKey) -> Size {
+fn size(model: ModelKey) -> ModelSize {
     let bytes = SIZES[model.index()];
-    Size { bytes, parts: if model.index() < 4 { Parts::default() } else { Parts::new(bytes, &[COMMON]) } }
+    ModelSize {
+        bytes,
+        parts: if model.index() < 4 { ModelParts::default() } else { ModelParts::new(bytes, &[COMMON]) },
+    }
 }
 
 /// Bytes of these models together.
@@ -47,15 +50,15 @@ fn together<'a>(models: impl IntoIterator<Item = &'a ModelKey>) -> u64 {
     models.iter().map(|model| SIZES[*model]).sum::<u64>() - if twice { COMMON.bytes } else { 0 }
 }
 
-fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry {
-    let demand = |model: &u32| Demand {
+fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> TimetableEntry {
+    let demand = |model: &u32| OpenableModel {
         model: ModelKey(*model),
         bytes: SIZES[*model as usize],
         load_time_ns: None,
         runs_on: weir_types::Platforms::ALL,
         parts: size(ModelKey(*model)).parts,
     };
-    let request = Request {
+    let request = PlacementRequest {
         invocation: InvocationId(invocation),
         tenant: TenantKey(0),
         function: FunctionKey(0),
@@ -70,12 +73,12 @@ fn entry(invocation: u64, models: &[u32], due_at_ns: u64, run_ns: u64) -> Entry 
         inputs: Box::default(),
         batch_items_max: 0,
     };
-    Entry::new(request, due_at_ns, run_ns)
+    TimetableEntry::new(request, due_at_ns, run_ns)
 }
 
 /// A simulated device: its slots take the next entry when they become free, load missing models,
 /// and evict models that no entry relies on.
-struct Device {
+struct TimetableDevice {
     now_ns: u64,
     free_at_ns: Vec<u64>,
     memory: Vec<ModelKey>,
@@ -85,10 +88,10 @@ struct Device {
     there_at_ns: std::collections::BTreeMap<ModelKey, u64>,
 }
 
-impl Device {
+impl TimetableDevice {
     fn now(&self) -> Now {
         let last_ns = self.used.iter().map(|(_, until_ns)| *until_ns).max().unwrap_or(0);
-        let mut granted: SmallVec<[(ModelKey, Size); 4]> = SmallVec::new();
+        let mut granted: SmallVec<[(ModelKey, ModelSize); 4]> = SmallVec::new();
         for (model, _) in self.used.iter().filter(|(_, until_ns)| *until_ns > self.now_ns) {
             if !granted.iter().any(|(other, _)| other == model) {
                 granted.push((*model, size(*model)));
@@ -107,7 +110,7 @@ impl Device {
         Self { now_ns: 0, free_at_ns: vec![0; slots], memory, used, there_at_ns }
     }
 
-    fn held(&self, model: ModelKey) -> Option<(Size, u64)> {
+    fn held(&self, model: ModelKey) -> Option<(ModelSize, u64)> {
         let there_at_ns = self.there_at_ns.get(&model).copied().unwrap_or(0);
         self.memory.contains(&model).then(|| (size(model), there_at_ns))
     }
@@ -117,7 +120,7 @@ impl Device {
     }
 
     /// Starts the first entry when a slot is free and its models have room. Returns its end.
-    fn start(&mut self, table: &mut Timetable) -> (u64, Entry) {
+    fn start(&mut self, table: &mut Timetable) -> (u64, TimetableEntry) {
         let slot = (0..self.free_at_ns.len()).min_by_key(|slot| self.free_at_ns[*slot]).unwrap();
         self.now_ns = self.now_ns.max(self.free_at_ns[slot]);
         let needed: Vec<_> = table.entries()[0].request.models.iter().map(|demand| demand.model).collect();
@@ -167,16 +170,16 @@ proptest! {
         while together(&memory) > CAPACITY {
             memory.pop();
         }
-        let mut device = Device::new(slots, memory);
+        let mut device = TimetableDevice::new(slots, memory);
         let mut table = Timetable::default();
-        let due = |device: &mut Device, table: &mut Timetable| -> Result<(), TestCaseError> {
+        let due = |device: &mut TimetableDevice, table: &mut Timetable| -> Result<(), TestCaseError> {
             let (end_ns, entry) = device.start(table);
             prop_assert!(end_ns <= entry.due_at_ns, "{} is over at {end_ns} instead of {}", entry.request.invocation, entry.due_at_ns);
             Ok(())
         };
         for (invocation, step) in (0..).zip(steps) {
             match step {
-                Step::Arrive { models, run_ns, slack_ns, reload } => {
+                TimetableStep::Arrive { models, run_ns, slack_ns, reload } => {
                     let mut entry = entry(invocation, &models, device.now_ns + run_ns + slack_ns, run_ns);
                     for model in models.into_iter().map(ModelKey) {
                         if reload || !device.holds(model) && !table.brings(model, entry.due_at_ns) {
@@ -190,8 +193,8 @@ proptest! {
                         table.insert(insertion.at, entry);
                     }
                 }
-                Step::Finish if !table.is_empty() => due(&mut device, &mut table)?,
-                Step::Cancel(index) if !table.is_empty() => {
+                TimetableStep::Finish if !table.is_empty() => due(&mut device, &mut table)?,
+                TimetableStep::Cancel(index) if !table.is_empty() => {
                     let at = index % table.entries().len();
                     // With several slots, a cancelled load may delay the entries that relied on it.
                     if slots > 1 && !table.entries()[at].loads.is_empty() {
@@ -200,9 +203,9 @@ proptest! {
                     let memory = device.memory.clone();
                     table.take(at, |model| memory.contains(&model), |_, _| LOAD_NS);
                 }
-                Step::Finish | Step::Cancel(_) => {}
+                TimetableStep::Finish | TimetableStep::Cancel(_) => {}
             }
-            let work_ns: u64 = table.entries().iter().map(Entry::work_ns).sum();
+            let work_ns: u64 = table.entries().iter().map(TimetableEntry::work_ns).sum();
             prop_assert_eq!(table.work_ns(), work_ns);
         }
         while !table.is_empty() {
@@ -219,7 +222,7 @@ proptest! {
         let mut planned_free = vec![0; slots];
         let mut real_free = vec![0; slots];
         let all = entry(0, &[0, 1, 2, 3], 0, 0);
-        let new = || Models::new(&[], &all, &|_| None);
+        let new = || TimetableModels::new(&[], &all, &|_| None);
         let mut planned_models = new();
         let mut real_models = new();
         for (model, loads, run_ns, less_ns) in works {
@@ -239,7 +242,7 @@ proptest! {
 #[test]
 fn entries_are_ordered_by_due_time_and_never_delayed_past_it() {
     let mut table = Timetable::default();
-    let device = Device::new(1, vec![ModelKey(0)]);
+    let device = TimetableDevice::new(1, vec![ModelKey(0)]);
     let try_one = |table: &mut Timetable, invocation, due_at_ns| {
         let entry = entry(invocation, &[0], due_at_ns, 10);
         let insertion = table.try_insert(&device.now(), &entry, |model| device.held(model));
@@ -268,7 +271,7 @@ fn entries_are_ordered_by_due_time_and_never_delayed_past_it() {
 #[test]
 fn variants_with_shared_parts_fit_side_by_side() {
     let mut table = Timetable::default();
-    let mut device = Device::new(2, vec![ModelKey(4)]);
+    let mut device = TimetableDevice::new(2, vec![ModelKey(4)]);
     device.used.push((ModelKey(4), 50));
     device.free_at_ns[0] = 50;
     let mut variant = entry(0, &[5], 20, 10);

@@ -11,9 +11,9 @@
 //! enough is evicted.
 
 use super::DeviceView;
-use crate::policy::Demand;
-use crate::view::Parts;
-use crate::view::memory::{BYTES_MAX, Holders, Size, together_bytes};
+use crate::policy::OpenableModel;
+use crate::view::ModelParts;
+use crate::view::memory::{BYTES_MAX, Holders, ModelSize, together_bytes};
 use crate::view::models::Has;
 use crate::{ModelKey, PartId};
 use smallvec::SmallVec;
@@ -21,9 +21,9 @@ use std::collections::btree_map::Entry;
 
 /// A model that a device holds or has promised to hold.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldModel {
     bytes: u64,
-    parts: Parts,
+    parts: ModelParts,
     resident: bool,
     /// Number of running invocations that may open the model.
     grants: u32,
@@ -36,7 +36,7 @@ pub(super) struct Held {
 
 /// A candidate for eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Candidate {
+pub struct EvictionCandidate {
     /// The model.
     pub model: ModelKey,
     /// Bytes freed by evicting this model alone: its size without the parts that it shares with
@@ -82,43 +82,43 @@ impl DeviceView {
 
     /// Whether the demands that run here fit into the empty memory.
     #[must_use]
-    pub fn is_large_enough(&self, demands: &[Demand]) -> bool {
+    pub fn is_large_enough(&self, demands: &[OpenableModel]) -> bool {
         together_bytes(self.own(demands)) <= self.spec.capacity_bytes
     }
 
     /// The models granted to running invocations, and their sizes.
-    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, Size)> {
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (ModelKey, ModelSize)> {
         self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.size()))
     }
 
     /// The size of a model for which [`holds`](Self::holds) is true, and when it is loaded: 0 if it
     /// is resident.
-    pub(crate) fn place_of(&self, model: ModelKey) -> Option<(Size, u64)> {
+    pub(crate) fn place_of(&self, model: ModelKey) -> Option<(ModelSize, u64)> {
         let held = self.models.get(&model).filter(|held| !held.is_evictable_now())?;
         Some((held.size(), if held.resident { 0 } else { held.there_at_ns }))
     }
 
     /// The models in memory that are neither granted nor given up, by key.
-    pub fn candidates(&self) -> impl Iterator<Item = Candidate> {
+    pub fn candidates(&self) -> impl Iterator<Item = EvictionCandidate> {
         let free = self.models.iter().filter(|(_, held)| held.is_candidate());
         free.map(|(model, held)| self.as_candidate(*model, held))
     }
 
     /// One of the [`candidates`](Self::candidates).
     #[must_use]
-    pub fn candidate(&self, model: ModelKey) -> Option<Candidate> {
+    pub fn candidate(&self, model: ModelKey) -> Option<EvictionCandidate> {
         let held = self.models.get(&model).filter(|held| held.is_candidate())?;
         Some(self.as_candidate(model, held))
     }
 
-    fn as_candidate(&self, model: ModelKey, held: &Held) -> Candidate {
+    fn as_candidate(&self, model: ModelKey, held: &HeldModel) -> EvictionCandidate {
         let only_its = held.parts.iter().filter(|part| self.memory.holders(part.id).firm == 1);
         let bytes = only_its.fold(held.own_bytes(), |sum, part| sum.saturating_add(part.bytes));
-        Candidate { model, bytes, used: held.used }
+        EvictionCandidate { model, bytes, used: held.used }
     }
 
     /// The size of a held model outside its parts, and its parts.
-    pub(in crate::view) fn size_of(&self, model: ModelKey) -> Option<(u64, &Parts)> {
+    pub(in crate::view) fn size_of(&self, model: ModelKey) -> Option<(u64, &ModelParts)> {
         self.models.get(&model).map(|held| (held.own_bytes(), &held.parts))
     }
 
@@ -133,7 +133,7 @@ impl DeviceView {
     }
 
     /// Bytes of a model of `bytes` in total that no other model here shares.
-    pub(in crate::view) fn missing_bytes(&self, model: ModelKey, bytes: u64, parts: &Parts) -> u64 {
+    pub(in crate::view) fn missing_bytes(&self, model: ModelKey, bytes: u64, parts: &ModelParts) -> u64 {
         let own = u32::from(self.models.contains_key(&model));
         let missing = parts.iter().filter(|part| self.memory.holders(part.id).all <= own);
         missing.fold(parts.own_bytes(bytes), |sum, part| sum.saturating_add(part.bytes))
@@ -141,7 +141,7 @@ impl DeviceView {
 
     /// Memory needed to grant `demands`.
     #[must_use]
-    pub fn need(&self, demands: &[Demand]) -> Need {
+    pub fn need(&self, demands: &[OpenableModel]) -> Need {
         let mut missing_bytes = 0_u64;
         let mut firm_bytes = self.memory.firm_bytes();
         let mut counted = SmallVec::<[PartId; 8]>::new();
@@ -190,12 +190,12 @@ impl DeviceView {
     }
 
     /// Grants a model to one more invocation.
-    pub(in crate::view) fn promise(&mut self, demand: &Demand, there_at_ns: u64, clock: u64) {
+    pub(in crate::view) fn promise(&mut self, demand: &OpenableModel, there_at_ns: u64, clock: u64) {
         self.given_up.retain(|model| *model != demand.model);
         let bytes = demand.bytes.min(BYTES_MAX);
         self.alter(
             demand.model,
-            || Held::new(bytes, demand.parts.clone(), there_at_ns),
+            || HeldModel::new(bytes, demand.parts.clone(), there_at_ns),
             |held| {
                 held.evictable = false;
                 held.grants += 1;
@@ -224,7 +224,12 @@ impl DeviceView {
     }
 
     /// Changes the entry of a model, or inserts `new` if there is none, and updates the sums.
-    fn alter(&mut self, model: ModelKey, new: impl FnOnce() -> Held, change: impl FnOnce(&mut Held)) {
+    fn alter(
+        &mut self,
+        model: ModelKey,
+        new: impl FnOnce() -> HeldModel,
+        change: impl FnOnce(&mut HeldModel),
+    ) {
         let held = match self.models.entry(model) {
             Entry::Occupied(entry) => {
                 let held = entry.into_mut();
@@ -251,11 +256,17 @@ impl DeviceView {
     }
 
     /// Records a loaded model. Returns false if it was already loaded with this size.
-    pub(in crate::view) fn loaded(&mut self, model: ModelKey, bytes: u64, parts: Parts, clock: u64) -> bool {
+    pub(in crate::view) fn loaded(
+        &mut self,
+        model: ModelKey,
+        bytes: u64,
+        parts: ModelParts,
+        clock: u64,
+    ) -> bool {
         let mut news = false;
         self.alter(
             model,
-            || Held::new(0, Parts::default(), 0),
+            || HeldModel::new(0, ModelParts::default(), 0),
             |held| {
                 let bytes = bytes.min(BYTES_MAX);
                 news = (held.resident, held.bytes, &held.parts) != (true, bytes, &parts);
@@ -287,14 +298,14 @@ impl DeviceView {
     }
 }
 
-impl Held {
+impl HeldModel {
     /// A model that is neither resident nor granted.
-    fn new(bytes: u64, parts: Parts, there_at_ns: u64) -> Self {
+    fn new(bytes: u64, parts: ModelParts, there_at_ns: u64) -> Self {
         Self { bytes, parts, resident: false, grants: 0, evictable: false, used: 0, there_at_ns }
     }
 
-    fn size(&self) -> Size {
-        Size { bytes: self.bytes, parts: self.parts.clone() }
+    fn size(&self) -> ModelSize {
+        ModelSize { bytes: self.bytes, parts: self.parts.clone() }
     }
 
     fn own_bytes(&self) -> u64 {

@@ -1,9 +1,9 @@
 //! When a device accepts one more invocation, and how long that invocation waits there: the only
 //! source of what policies call free, busy, and the finish time of a device.
 
-use super::{Commitment, DeviceView, Grant};
-use crate::policy::Demand;
-use crate::{DeviceRule, FunctionKey, Request};
+use super::{Commitment, DeviceGrant, DeviceView};
+use crate::policy::OpenableModel;
+use crate::{DeviceRule, FunctionKey, PlacementRequest};
 
 /// A batch that invocations may join while the current event is handled.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ impl DeviceView {
     /// while the loads ahead of it take less than
     /// [`commit_ahead_ms`](crate::Settings::commit_ahead_ms).
     #[must_use]
-    pub fn is_open_to(&self, request: &Request) -> bool {
+    pub fn is_open_to(&self, request: &PlacementRequest) -> bool {
         self.is_open()
             && (self.has_room_for_work() && (!self.is_loading() || self.holds_all(&request.models))
                 || self.batch_joined_by(request).is_some())
@@ -84,14 +84,15 @@ impl DeviceView {
     /// take `load_time_ns`: for a run slot, for the loads ahead of its own, and for loads of its
     /// models that are in progress.
     #[must_use]
-    pub fn wait_for_ns(&self, now_ns: u64, demands: &[Demand], load_time_ns: u64) -> u64 {
+    pub fn wait_for_ns(&self, now_ns: u64, demands: &[OpenableModel], load_time_ns: u64) -> u64 {
         let mut wait_ns = self.wait_ns(now_ns);
         if !self.counts_work() {
             return wait_ns;
         }
         let is_copying = self.committed.load_ns() > 0;
         if is_copying {
-            let ready_at_ns = |demand: &Demand| self.place_of(demand.model).map_or(0, |(_, at_ns)| at_ns);
+            let ready_at_ns =
+                |demand: &OpenableModel| self.place_of(demand.model).map_or(0, |(_, at_ns)| at_ns);
             let ready_at_ns = self.own(demands).map(ready_at_ns).max().unwrap_or(0);
             wait_ns = wait_ns.max(ready_at_ns.saturating_sub(now_ns));
         }
@@ -111,7 +112,7 @@ impl DeviceView {
     }
 
     /// The items of the batch that `request` would join.
-    pub(in crate::view) fn batch_joined_by(&self, request: &Request) -> Option<u32> {
+    pub(in crate::view) fn batch_joined_by(&self, request: &PlacementRequest) -> Option<u32> {
         let forming = self.forming.iter().find(|forming| forming.function == request.function)?;
         let items_max = forming.items_max.min(request.batch_items_max);
         let fits = forming.items.saturating_add(request.batch) <= items_max;
@@ -129,7 +130,7 @@ impl DeviceView {
     }
 
     /// Adds the work of an invocation that was granted models.
-    pub(super) fn commit(&mut self, grant: &Grant, work: &Commitment) {
+    pub(super) fn commit(&mut self, grant: &DeviceGrant, work: &Commitment) {
         self.committed.add(work);
         if !self.counts_work() {
             return;
@@ -158,7 +159,7 @@ impl DeviceView {
         self.counts_work() && self.committed.load_ns() > 0 && self.committed.load_ns() >= self.commit_ahead_ns
     }
 
-    fn holds_all(&self, demands: &[Demand]) -> bool {
+    fn holds_all(&self, demands: &[OpenableModel]) -> bool {
         self.own(demands).all(|demand| self.holds(demand.model))
     }
 

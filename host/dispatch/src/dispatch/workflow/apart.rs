@@ -16,7 +16,7 @@ use weir_control::workflows::{DeployedWorkflow, StepTarget};
 use weir_inference::{Completion, Execution};
 use weir_telemetry::Times;
 use weir_types::ErrorCode;
-use weir_workflow::{Begin, Pinned};
+use weir_workflow::{Pinned, ReadyStep};
 
 impl Steps {
     /// Runs a workflow that is not placed as a whole. `wanted` names the outputs to return; `None`:
@@ -54,7 +54,7 @@ impl Steps {
     pub(super) fn run_alone<'a>(
         &'a self,
         pinned: &'a Pinned,
-        Begin { inputs, outputs, handed_on, for_models, .. }: Begin<Handle>,
+        ReadyStep { inputs, outputs, handed_on, for_models, .. }: ReadyStep<Handle>,
     ) -> BoxFuture<'a, Result<Handles, Fault>> {
         let arrived = Instant::now();
         Box::pin(async move {

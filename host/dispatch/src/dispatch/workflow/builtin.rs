@@ -8,14 +8,14 @@ use weir_call::Fault;
 use weir_device::Arena;
 use weir_inference::Tensor;
 use weir_types::ErrorCode;
-use weir_workflow::{Combination, Combiner, View, split};
+use weir_workflow::{Combination, Combiner, TensorView, split};
 
 /// The size from which tensors are combined on a thread that may block instead of the run's own
 /// thread.
 const BRIEF_BYTES: usize = 64 << 10;
 
-fn view(tensor: &Tensor) -> View<'_> {
-    View { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
+fn view(tensor: &Tensor) -> TensorView<'_> {
+    TensorView { datatype: tensor.element_type(), shape: tensor.shape(), data: tensor.data() }
 }
 
 /// Combines tensors into one. `turns` limits how many long combinations run at once.
@@ -59,7 +59,7 @@ fn combined(arena: &Arena, combiner: Combiner, tensors: &NamedTensors) -> Result
 pub(super) fn take_apart(tensors: &NamedTensors, parts: u32) -> Result<NamedTensors, Fault> {
     let (_, whole) = tensors.first().ok_or_else(|| refused("no tensor to split"))?;
     let parts = split(view(whole), parts).map_err(refused)?.into_iter().enumerate();
-    let part = |(number, part): (usize, weir_workflow::Part)| {
+    let part = |(number, part): (usize, weir_workflow::TensorPart)| {
         let tensor = Tensor::new(whole.element_type(), part.shape, whole.data().slice(part.range));
         let tensor = tensor.map_err(|error| Fault::new(ErrorCode::Internal, error.to_string()))?;
         Ok((number.to_string(), tensor))

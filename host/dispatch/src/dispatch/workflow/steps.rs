@@ -21,7 +21,7 @@ use weir_control::workflows::{DeployedWorkflow, Hedge, StepTarget};
 use weir_inference::{Execution, Tensor};
 use weir_telemetry::{Times, Trace};
 use weir_types::{ErrorCode, TenantId};
-use weir_workflow::{Action, Begin, Pinned, Plan, Run, RunError, TargetKind};
+use weir_workflow::{Pinned, Plan, ReadyStep, Run, RunError, StepAction, TargetKind};
 
 /// The nesting limit of calls of functions and workflows.
 const CALLS_DEPTH_MAX: u32 = 8;
@@ -102,7 +102,7 @@ impl Steps {
     fn step(
         &self,
         plan: &Arc<Plan>,
-        begin: Begin<Handle>,
+        begin: ReadyStep<Handle>,
         hedge: Option<Arc<Hedge>>,
     ) -> BoxFuture<'static, (usize, Result<Handles, Fault>)> {
         let steps = self.clone();
@@ -110,7 +110,7 @@ impl Steps {
         async move {
             let step = begin.step;
             let given = match plan.steps().get(step).map(|step| &step.action) {
-                Some(Action::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
+                Some(StepAction::Run(Some(pinned))) if steps.is_apart => steps.run_alone(pinned, begin).await,
                 Some(action) => steps.run_here(action, hedge, begin).await,
                 None => Err(unknown()),
             };
@@ -122,29 +122,29 @@ impl Steps {
     /// Runs a step on the node of the run.
     async fn run_here(
         &self,
-        action: &Action,
+        action: &StepAction,
         hedge: Option<Arc<Hedge>>,
-        Begin { inputs, outputs, for_models, .. }: Begin<Handle>,
+        ReadyStep { inputs, outputs, for_models, .. }: ReadyStep<Handle>,
     ) -> Result<Handles, Fault> {
         let Dispatch { arena, turns, intermediates, .. } = &*self.dispatch;
         // A hedged step is excluded: its second copy may run on another device.
-        if let (Action::Run(Some(pinned)), None) = (action, &hedge)
+        if let (StepAction::Run(Some(pinned)), None) = (action, &hedge)
             && let StepTarget::Model(entry) = self.found(pinned)?
         {
             return self.model_placed(&entry, inputs, outputs, for_models).await;
         }
         let inputs = intermediates.here(inputs).await?;
         let given = match action {
-            Action::Run(Some(pinned)) => match &hedge {
+            StepAction::Run(Some(pinned)) => match &hedge {
                 Some(hedge) => self.run_hedged(hedge, pinned, inputs, outputs).await,
                 None => self.run_pinned(pinned, inputs, outputs).await,
             },
-            Action::Combine(combiner) => {
+            StepAction::Combine(combiner) => {
                 let combined = builtin::combine(arena, turns, *combiner, inputs).await;
                 combined.map(|tensor| outputs.into_iter().map(|name| (name, tensor.clone())).collect())
             }
-            Action::Split { parts } => builtin::take_apart(&inputs, *parts),
-            Action::Run(None) => Err(unknown()),
+            StepAction::Split { parts } => builtin::take_apart(&inputs, *parts),
+            StepAction::Run(None) => Err(unknown()),
         };
         given.map(handles)
     }
@@ -232,7 +232,7 @@ impl Steps {
     async fn load_ahead(&self, plan: &Plan, sure: &[usize]) {
         let steps = sure.iter().filter_map(|step| plan.steps().get(*step));
         let models = steps.filter_map(|step| match &step.action {
-            Action::Run(Some(pinned)) => match self.dispatch.catalog.find(&self.tenant, pinned) {
+            StepAction::Run(Some(pinned)) => match self.dispatch.catalog.find(&self.tenant, pinned) {
                 Ok(StepTarget::Model(entry)) => Some(entry),
                 _ => None,
             },
@@ -300,7 +300,7 @@ fn unknown() -> Fault {
 /// outputs; the output shapes of models follow from the inputs of the workflow.
 fn not_gone_on(plan: &Plan, step: usize, error: &RunError) -> Fault {
     let code = match plan.steps().get(step).map(|step| &step.action) {
-        Some(Action::Run(Some(pinned))) if pinned.kind == TargetKind::Function => ErrorCode::GuestError,
+        Some(StepAction::Run(Some(pinned))) if pinned.kind == TargetKind::Function => ErrorCode::GuestError,
         _ => ErrorCode::InvalidRequest,
     };
     Fault::new(code, error.to_string())
