@@ -19,7 +19,7 @@ pub struct Answer {
 
 /// Parsed error response.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ErrorResponse {
     /// HTTP status.
     pub status: u16,
     /// Error code.
@@ -72,13 +72,13 @@ impl Answer {
     /// have.
     #[must_use]
     #[track_caller]
-    pub fn refusal(&self) -> Refusal {
+    pub fn refusal(&self) -> ErrorResponse {
         assert!(self.status >= 400, "the node did not refuse: {self:?}");
         let body: ErrorBody = self.json();
         assert_eq!(self.header(ERROR_CODE_HEADER), Some(body.code.as_str()), "header and body differ");
         assert_eq!(self.header(REQUEST_ID_HEADER), Some(&*body.request_id), "header and body differ");
         assert!(!body.error.is_empty());
-        Refusal { status: self.status, code: body.code, text: body.error }
+        ErrorResponse { status: self.status, code: body.code, text: body.error }
     }
 
     /// The code of an error response.

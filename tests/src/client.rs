@@ -2,7 +2,7 @@
 
 mod later;
 
-use crate::{Answer, Held, Refusal};
+use crate::{Answer, ErrorResponse, HeldCall};
 use bytes::Bytes;
 use reqwest::{Body, Method, RequestBuilder, Url};
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use weir_types::api::{Deployed, Function, FunctionVersion, LogLine, Model, Model
 ///
 /// Methods that return a parsed result panic on an error response; `try_` methods return the error.
 #[derive(Debug, Clone)]
-pub struct Client {
+pub struct TestClient {
     url: String,
     token: Option<String>,
     http: reqwest::Client,
 }
 
-impl Client {
+impl TestClient {
     pub(crate) fn new(url: String) -> Self {
         Self { url, token: None, http: http_client() }
     }
@@ -30,9 +30,9 @@ impl Client {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
-    /// Calls `path` with a request body that stays open until [`Held::let_go`].
-    pub fn hold(&self, path: &str) -> Held {
-        Held::call(self.clone(), path.to_owned())
+    /// Calls `path` with a request body that stays open until [`HeldCall::let_go`].
+    pub fn hold(&self, path: &str) -> HeldCall {
+        HeldCall::call(self.clone(), path.to_owned())
     }
 
     /// URL of `path` on the node.
@@ -98,13 +98,13 @@ impl Client {
         name: &str,
         query: &str,
         component: impl Into<Bytes>,
-    ) -> Result<Deployed, Refusal> {
+    ) -> Result<Deployed, ErrorResponse> {
         let answer = self.put(&format!("/v1/functions/{name}?{query}"), component.into()).await;
         if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
     }
 
     /// Returns a function, or the error.
-    pub async fn function(&self, name: &str) -> Result<Function, Refusal> {
+    pub async fn function(&self, name: &str) -> Result<Function, ErrorResponse> {
         let answer = self.get(&format!("/v1/functions/{name}")).await;
         if answer.is_ok() { Ok(answer.json()) } else { Err(answer.refusal()) }
     }
@@ -148,7 +148,7 @@ impl Client {
         name: &str,
         version: u32,
         onnx: impl Into<Bytes>,
-    ) -> Result<ModelVersion, Refusal> {
+    ) -> Result<ModelVersion, ErrorResponse> {
         let answer = self
             .put(&format!("/v1/models/{name}/versions/{version}?allow_signature_change=true"), onnx.into())
             .await;

@@ -1,28 +1,28 @@
 //! Local test cluster: several nodes with their own etcd and S3 bucket.
 
-use crate::{Etcd, Node, NodeBuilder, S3, eventually};
+use crate::{Etcd, NodeBuilder, S3, TestNode, eventually};
 use weir_types::api::ClusterStatus;
 
 /// Running cluster. Tests may add, stop and kill nodes.
-pub struct Cluster {
+pub struct TestCluster {
     /// The datastore.
     pub etcd: Etcd,
     /// The blob store.
     pub s3: S3,
     /// The nodes. Tests remove a node before they kill or stop it.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<TestNode>,
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
 }
 
-/// Builder of a [`Cluster`].
+/// Builder of a [`TestCluster`].
 #[derive(Default)]
 pub struct ClusterBuilder {
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
 }
 
-impl Cluster {
+impl TestCluster {
     /// Returns a builder with the default settings, except for short leases.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
@@ -32,7 +32,7 @@ impl Cluster {
     /// Returns a builder of a further node for this cluster.
     #[must_use]
     pub fn node(&self) -> NodeBuilder {
-        let mut node = Node::builder()
+        let mut node = TestNode::builder()
             .argument("--datastore")
             .argument(self.etcd.url())
             .argument("--blobs")
@@ -126,8 +126,8 @@ impl ClusterBuilder {
     }
 
     /// Starts a cluster with `nodes` nodes, and waits until it has a dispatcher.
-    pub async fn start(self, nodes: usize) -> Cluster {
-        let mut cluster = Cluster {
+    pub async fn start(self, nodes: usize) -> TestCluster {
+        let mut cluster = TestCluster {
             etcd: Etcd::start(),
             s3: S3::start().await,
             nodes: Vec::new(),
@@ -147,6 +147,6 @@ impl ClusterBuilder {
 }
 
 /// The cluster's status, as one node reports it.
-async fn status(node: &Node) -> ClusterStatus {
+async fn status(node: &TestNode) -> ClusterStatus {
     node.status().await.cluster.expect("the node is one of a cluster")
 }

@@ -17,23 +17,23 @@
 )]
 
 mod node;
-pub use node::{Node, NodeBuilder};
+pub use node::{NodeBuilder, TestNode};
 
 mod cluster;
 mod s3;
-pub use {cluster::Cluster, cluster::ClusterBuilder, s3::S3};
+pub use {cluster::ClusterBuilder, cluster::TestCluster, s3::S3};
 
 mod etcd;
 pub use etcd::Etcd;
 
 mod client;
-pub use client::Client;
+pub use client::TestClient;
 
 mod held;
-pub use held::Held;
+pub use held::HeldCall;
 
 mod answer;
-pub use answer::{Answer, Refusal};
+pub use answer::{Answer, ErrorResponse};
 
 mod fixtures;
 pub use fixtures::{
@@ -48,10 +48,10 @@ mod patience;
 pub use patience::{eventually, eventually_within};
 
 mod project;
-pub use project::{Language, Project};
+pub use project::{Language, TestProject};
 
 mod receiver;
-pub use receiver::{Received, Receiver};
+pub use receiver::{ReceivedRequest, Receiver};
 
 mod raw;
 pub use raw::{raw, raw_cut_off};

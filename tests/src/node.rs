@@ -1,10 +1,10 @@
 //! Node process under test: `weir up` with a temporary folder.
 //!
-//! The process ends with [`Node::stop`] (SIGTERM, graceful), [`Node::kill`] (SIGKILL, like a
-//! crash), or the drop of the `Node` (SIGKILL). The folder is removed with the last node that was
-//! started on it. The log is printed if the test fails.
+//! The process ends with [`TestNode::stop`] (SIGTERM, graceful), [`TestNode::kill`] (SIGKILL, like
+//! a crash), or the drop of the `TestNode` (SIGKILL). The folder is removed with the last node that
+//! was started on it. The log is printed if the test fails.
 
-use crate::{Client, write_private};
+use crate::{TestClient, write_private};
 use std::ffi::OsString;
 use std::fs::File;
 use std::ops::Deref;
@@ -25,14 +25,14 @@ const UNSHARE: [&str; 3] = ["--user", "--map-root-user", "--mount"];
 /// Number of log lines printed when a test fails.
 const LOG_LINES_SHOWN: usize = 100;
 
-/// Running node. Dereferences to its [`Client`].
-pub struct Node {
+/// Running node. Dereferences to its [`TestClient`].
+pub struct TestNode {
     builder: NodeBuilder,
     child: Child,
-    client: Client,
+    client: TestClient,
 }
 
-/// Builder of a [`Node`].
+/// Builder of a [`TestNode`].
 #[derive(Debug, Clone)]
 pub struct NodeBuilder {
     listen: String,
@@ -49,7 +49,7 @@ pub struct NodeBuilder {
     disk_bytes: Option<u64>,
 }
 
-impl Node {
+impl TestNode {
     /// Returns a builder with the default settings and a free loopback port.
     #[must_use]
     pub fn builder() -> NodeBuilder {
@@ -75,7 +75,7 @@ impl Node {
 
     /// The client of this node.
     #[must_use]
-    pub fn client(&self) -> &Client {
+    pub fn client(&self) -> &TestClient {
         &self.client
     }
 
@@ -217,7 +217,7 @@ impl NodeBuilder {
 
     /// Uses the data folder of another node.
     #[must_use]
-    pub fn data_of(self, other: &Node) -> Self {
+    pub fn data_of(self, other: &TestNode) -> Self {
         Self { data: other.data().to_owned(), ..self }
     }
 
@@ -242,12 +242,12 @@ impl NodeBuilder {
     }
 
     /// Starts the node, and waits until it is ready.
-    pub async fn start(self) -> Node {
+    pub async fn start(self) -> TestNode {
         self.try_start().await.unwrap_or_else(|log| panic!("the node did not start; it said:\n{log}"))
     }
 
     /// Starts the node, or returns its log if it does not become ready.
-    pub async fn try_start(self) -> Result<Node, String> {
+    pub async fn try_start(self) -> Result<TestNode, String> {
         let log = File::options()
             .create(true)
             .append(true)
@@ -297,7 +297,7 @@ impl NodeBuilder {
         };
         // Drain the output, so that the pipe never fills. The task ends with the node.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        Ok(Node { builder: self, child, client: Client::new(url) })
+        Ok(TestNode { builder: self, child, client: TestClient::new(url) })
     }
 
     fn log_path(&self) -> PathBuf {
@@ -305,14 +305,14 @@ impl NodeBuilder {
     }
 }
 
-impl Deref for Node {
-    type Target = Client;
-    fn deref(&self) -> &Client {
+impl Deref for TestNode {
+    type Target = TestClient;
+    fn deref(&self) -> &TestClient {
         &self.client
     }
 }
 
-impl Drop for Node {
+impl Drop for TestNode {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.log();

@@ -1,6 +1,6 @@
 //! Function projects in temporary folders, driven by `weir new`, `weir build` and `weir deploy`.
 
-use crate::{Node, NodeBuilder};
+use crate::{NodeBuilder, TestNode};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -60,14 +60,14 @@ impl Language {
 
 /// Project made by `weir new`. Its folder is removed on drop.
 #[derive(Debug)]
-pub struct Project {
+pub struct TestProject {
     /// Keeps the folder.
     _top: TempDir,
     folder: PathBuf,
     binary: PathBuf,
 }
 
-impl Project {
+impl TestProject {
     /// Creates a project with the `weir` binary of `node`; `kind` is `http` or `tensor`.
     pub async fn new(node: &NodeBuilder, language: Language, kind: &str, name: &str) -> Self {
         let top = tempfile::tempdir().expect("there is no room for a folder");
@@ -89,7 +89,7 @@ impl Project {
     }
 
     /// Runs `weir deploy` against `node`.
-    pub async fn deploy(&self, node: &Node) -> String {
+    pub async fn deploy(&self, node: &TestNode) -> String {
         let mut command = self.command(&["deploy"]);
         command.env("WEIR_URL", format!("http://{}", node.address()));
         self.run(command).await

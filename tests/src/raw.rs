@@ -1,6 +1,6 @@
 //! Raw HTTP requests that client libraries refuse to send.
 
-use crate::Client;
+use crate::TestClient;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -11,16 +11,16 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Sends `request` unchanged, and reads until the node closes the connection. Returns the status
 /// and all bytes read; the status is 0 if there is no response. The request should ask to close the
 /// connection.
-pub async fn raw(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
+pub async fn raw(client: &TestClient, request: impl AsRef<[u8]>) -> (u16, String) {
     talk(client, request.as_ref(), false).await
 }
 
 /// Like [`raw`] with a truncated request: the sending side is closed after it.
-pub async fn raw_cut_off(client: &Client, request: impl AsRef<[u8]>) -> (u16, String) {
+pub async fn raw_cut_off(client: &TestClient, request: impl AsRef<[u8]>) -> (u16, String) {
     talk(client, request.as_ref(), true).await
 }
 
-async fn talk(client: &Client, request: &[u8], cut_off: bool) -> (u16, String) {
+async fn talk(client: &TestClient, request: &[u8], cut_off: bool) -> (u16, String) {
     let mut stream = TcpStream::connect(client.address()).await.expect("the node does not listen");
     // The node may respond and close before it has read the whole request.
     let _ = stream.write_all(request).await;

@@ -12,13 +12,13 @@ use tokio::task::JoinHandle;
 /// Server that accepts one request per connection and records it. It ends on drop.
 pub struct Receiver {
     address: SocketAddr,
-    received: Arc<Mutex<Vec<Received>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
     serving: JoinHandle<()>,
 }
 
 /// Recorded request.
 #[derive(Debug, Clone)]
-pub struct Received {
+pub struct ReceivedRequest {
     /// Request line, such as `POST /path HTTP/1.1`.
     pub line: String,
     /// Headers, with names in lower case.
@@ -34,7 +34,7 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("the loopback interface has free ports");
         let address = listener.local_addr().expect("it listens");
         let (received, mut statuses) =
-            (Arc::<Mutex<Vec<Received>>>::default(), VecDeque::from(statuses.to_vec()));
+            (Arc::<Mutex<Vec<ReceivedRequest>>>::default(), VecDeque::from(statuses.to_vec()));
         let into = received.clone();
         let serving = tokio::spawn(async move {
             let mut hung = Vec::new();
@@ -69,7 +69,7 @@ impl Receiver {
 
     /// Requests received so far.
     #[must_use]
-    pub fn received(&self) -> Vec<Received> {
+    pub fn received(&self) -> Vec<ReceivedRequest> {
         self.received.lock().clone()
     }
 }
@@ -80,7 +80,7 @@ impl Drop for Receiver {
     }
 }
 
-impl Received {
+impl ReceivedRequest {
     /// Value of a header, by its name in lower case.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -89,7 +89,7 @@ impl Received {
 }
 
 /// Reads a request with a declared body length.
-async fn read(stream: &mut TcpStream) -> Option<Received> {
+async fn read(stream: &mut TcpStream) -> Option<ReceivedRequest> {
     let mut bytes = Vec::new();
     let head_end = loop {
         if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -113,5 +113,5 @@ async fn read(stream: &mut TcpStream) -> Option<Received> {
             return None;
         }
     }
-    Some(Received { line, headers, body: Bytes::from(bytes).slice(head_end + 4..) })
+    Some(ReceivedRequest { line, headers, body: Bytes::from(bytes).slice(head_end + 4..) })
 }

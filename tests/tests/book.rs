@@ -26,7 +26,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use weir_tests::{Etcd, Node, function, model, onnxruntime, signal};
+use weir_tests::{Etcd, TestNode, function, model, onnxruntime, signal};
 use weir_types::ErrorCode;
 use weir_types::api::DEFAULT_PORT;
 
@@ -108,7 +108,7 @@ fn every_error_code_is_documented() {
 
 #[tokio::test]
 async fn every_metric_is_documented() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     node.get("/fn/hello").await.ok();
     node.push_model("m", 1, model("good/matmul.onnx")).await;
@@ -131,7 +131,7 @@ fn ellipsis_stands_for_any_text() {
 
 /// One step of a page.
 #[derive(Debug)]
-enum Step {
+enum PageStep {
     Run {
         script: String,
         is_background: bool,
@@ -169,8 +169,8 @@ impl Marker {
 }
 
 /// Steps of a page, in order.
-fn steps(page: &str, text: &str) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
+fn steps(page: &str, text: &str) -> Vec<PageStep> {
+    let mut steps: Vec<PageStep> = Vec::new();
     let mut marker = None;
     // Whether only blank lines follow the last step.
     let mut is_adjacent = false;
@@ -182,14 +182,14 @@ fn steps(page: &str, text: &str) -> Vec<Step> {
             let content = || block.iter().map(|line| format!("{line}\n")).collect::<String>();
             match (language, marker.take()) {
                 (_, Some(Marker::NotTested)) => {}
-                (_, Some(Marker::File(path))) => steps.push(Step::Write { path, content: content() }),
+                (_, Some(Marker::File(path))) => steps.push(PageStep::Write { path, content: content() }),
                 ("sh", marker) => {
                     let is_background = matches!(marker, Some(Marker::Background));
-                    steps.push(Step::Run { script: content(), is_background, expected: Vec::new() });
+                    steps.push(PageStep::Run { script: content(), is_background, expected: Vec::new() });
                     is_adjacent = true;
                 }
                 ("text", None) if was_adjacent => {
-                    if let Some(Step::Run { expected, .. }) = steps.last_mut() {
+                    if let Some(PageStep::Run { expected, .. }) = steps.last_mut() {
                         let lines = block.iter().filter(|line| !line.trim().is_empty());
                         expected.extend(lines.map(|line| (*line).to_owned()));
                     }
@@ -217,11 +217,11 @@ fn run(page: &str) {
     if text.contains("\nweir cluster up") && !Etcd::is_installed() {
         return;
     }
-    let mut session = Session::new(page);
+    let mut session = PageSession::new(page);
     for step in &steps {
         match step {
-            Step::Write { path, content } => session.write(path, content),
-            Step::Run { script, is_background, expected } => {
+            PageStep::Write { path, content } => session.write(path, content),
+            PageStep::Run { script, is_background, expected } => {
                 let output = if *is_background { session.start(script) } else { session.run(script) };
                 for line in expected {
                     let line = session.localised(line);
@@ -233,7 +233,7 @@ fn run(page: &str) {
 }
 
 /// A reader who follows a page.
-struct Session<'a> {
+struct PageSession<'a> {
     page: &'a str,
     // Ends before the folder is removed.
     background: Option<Background>,
@@ -245,7 +245,7 @@ struct Session<'a> {
     notes: TempDir,
 }
 
-impl<'a> Session<'a> {
+impl<'a> PageSession<'a> {
     fn new(page: &'a str) -> Self {
         let folder = tempfile::Builder::new().prefix("weir-book-").tempdir().unwrap();
         let within = folder.path().to_owned();
@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
 
     /// Command in the current folder, without the settings of the developer's environment.
     fn command(&self, program: &str) -> Command {
-        let weir = Node::builder().binary().parent().unwrap().to_owned();
+        let weir = TestNode::builder().binary().parent().unwrap().to_owned();
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = [weir, repository().join(".weir/clients/bin")];
         let path = std::env::join_paths(folders.into_iter().chain(std::env::split_paths(&path))).unwrap();
@@ -339,7 +339,7 @@ impl<'a> Session<'a> {
     }
 }
 
-impl Drop for Session<'_> {
+impl Drop for PageSession<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = fs::read_to_string(self.notes.path().join("log")).unwrap_or_default();
@@ -405,7 +405,7 @@ fn shows(output: &str, expected: &str) -> bool {
 
 /// Checks that `page` has the options and subcommands in the help of `weir COMMAND`.
 fn documents_help(command: &[&str], page: &str) {
-    let output = Command::new(Node::builder().binary()).args(command).arg("--help").output();
+    let output = Command::new(TestNode::builder().binary()).args(command).arg("--help").output();
     let help = String::from_utf8(output.expect("weir starts").stdout).unwrap();
     let shown = command.join(" ");
     for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-')) {

@@ -1,12 +1,12 @@
 //! Client methods for asynchronous invocations.
 
-use super::{Client, send};
+use super::{TestClient, send};
 use crate::{Answer, eventually};
 use reqwest::{Body, Method, RequestBuilder};
 use weir_types::AsyncId;
 use weir_types::api::{Invocation, InvocationPage, InvocationStatus};
 
-impl Client {
+impl TestClient {
     /// Starts building an asynchronous request. The caller adds headers and a body.
     pub fn later(&self, method: Method, path: &str) -> RequestBuilder {
         self.request(method, path).header("prefer", "respond-async")

@@ -2,7 +2,7 @@
 
 use super::fake;
 use serde_json::{Value, json};
-use weir_tests::{Cluster, Etcd, eventually, model_with_rows};
+use weir_tests::{Etcd, TestCluster, eventually, model_with_rows};
 
 const WORKFLOW: &str = r#"
 inputs = { x = "FP32[n, 1]" }
@@ -20,8 +20,11 @@ async fn workflow_steps_run_on_the_nodes_with_their_models() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster =
-        Cluster::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start(2).await;
+    let cluster = TestCluster::builder()
+        .set("models.backend", "fake")
+        .set("models.memory_bytes_max", 1_500)
+        .start(2)
+        .await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
     for name in ["a", "b"] {
         one.put(&format!("/v1/models/{name}/versions/1"), fake(50, 1, 1_000)).await.ok();
@@ -72,7 +75,7 @@ async fn device_resident_intermediates_reach_the_next_steps_node() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder()
+    let cluster = TestCluster::builder()
         .env("WEIR_CUDA_LIBRARY", weir_fake_cuda::library().display().to_string())
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3,memory_bytes=25165824")
         .set("devices", r#"["cuda"]"#)

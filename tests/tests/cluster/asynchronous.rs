@@ -1,10 +1,10 @@
 //! Asynchronous invocations in a cluster: any node can show them, and another node can finish them.
 
-use weir_tests::{Client, Cluster, Etcd, eventually, function};
+use weir_tests::{Etcd, TestClient, TestCluster, eventually, function};
 use weir_types::api::{Invocation, InvocationStatus};
 use weir_types::{ErrorCode, Version};
 
-async fn knows(client: &Client, name: &str, version: u32) {
+async fn knows(client: &TestClient, name: &str, version: u32) {
     eventually("the news of a deploy", async || {
         let function = client.function(name).await.ok()?;
         (function.active.version == Version(version)).then_some(())
@@ -17,7 +17,7 @@ async fn invocations_of_a_killed_node_finish_on_another_node() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("async.lease_ms", 1_000).start(2).await;
+    let mut cluster = TestCluster::builder().set("async.lease_ms", 1_000).start(2).await;
     cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     cluster.all_know("f").await;
     let later = cluster.nodes[1].post_later("/fn/f/sleep", "the body").await;
@@ -37,7 +37,7 @@ async fn stopping_node_releases_its_queued_invocations() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("async.lease_ms", 60_000).start(1).await;
+    let mut cluster = TestCluster::builder().set("async.lease_ms", 60_000).start(1).await;
     cluster.nodes[0].deploy("echo", function("echo-http")).await;
     let idle = cluster.node().set("async.running_max", 0).start().await;
     knows(&idle, "echo", 1).await;
@@ -63,13 +63,13 @@ async fn any_node_answers_waits_and_cancels_for_others() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().start(2).await;
+    let cluster = TestCluster::builder().start(2).await;
     let [one, other] = &cluster.nodes[..] else { panic!("there are two") };
     one.deploy("echo", function("echo-http")).await;
     one.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     cluster.all_know("echo").await;
     cluster.all_know("f").await;
-    let keyed = |client: &Client| {
+    let keyed = |client: &TestClient| {
         client.later(reqwest::Method::POST, "/fn/echo").header("idempotency-key", "k").body("body")
     };
     let later = one.accepted(keyed(one)).await;
@@ -93,7 +93,7 @@ async fn expired_invocations_are_deleted_from_the_blob_store() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().set("async.retention_ms", 300).start(2).await;
+    let cluster = TestCluster::builder().set("async.retention_ms", 300).start(2).await;
     cluster.nodes[0].deploy("echo", function("echo-http")).await;
     cluster.all_know("echo").await;
     let kept = || std::fs::read_dir(cluster.s3.folder().join("invocations")).map_or(0, Iterator::count);
@@ -118,7 +118,7 @@ async fn invocations_are_rejected_during_a_datastore_outage_and_resume_after_it(
         return;
     }
     let mut cluster =
-        Cluster::builder().set("async.lease_ms", 1_000).set("async.backoff_ms", 1).start(1).await;
+        TestCluster::builder().set("async.lease_ms", 1_000).set("async.backoff_ms", 1).start(1).await;
     cluster.nodes[0].deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     cluster.nodes[0].deploy("echo", function("echo-http")).await;
     let running = cluster.nodes[0].post_later("/fn/f/nap?2000", "").await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
-use weir_tests::{Answer, Client, Cluster, Etcd, eventually, function, signal};
+use weir_tests::{Answer, Etcd, TestClient, TestCluster, eventually, function, signal};
 use weir_types::ErrorCode;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
@@ -18,10 +18,10 @@ struct Calls {
 }
 
 impl Calls {
-    fn start(clients: &[&Client]) -> Self {
+    fn start(clients: &[&TestClient]) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let answered = Arc::new(AtomicUsize::new(0));
-        let call = |client: &&Client| {
+        let call = |client: &&TestClient| {
             let client = (*client).clone();
             let is_over = is_over.clone();
             let answered = answered.clone();
@@ -60,7 +60,7 @@ fn failed(answers: &[Answer]) -> Vec<&Answer> {
 }
 
 /// Returns a cluster, the dispatcher's index, and the index of a different node that has the model.
-async fn model_elsewhere(query: &str) -> (Cluster, usize, usize) {
+async fn model_elsewhere(query: &str) -> (TestCluster, usize, usize) {
     let cluster = one_model(3, query, 20).await;
     let dispatcher = cluster.settle().await;
     // Among equal nodes the first one is chosen; a concurrent call goes to another node.

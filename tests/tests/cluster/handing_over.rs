@@ -1,7 +1,7 @@
 //! Direct transfer of intermediates between the nodes of a workflow's steps.
 
 use super::fake;
-use weir_tests::{Cluster, Etcd, eventually, write_private};
+use weir_tests::{Etcd, TestCluster, eventually, write_private};
 use weir_types::ErrorCode;
 
 /// Number of rows of four bytes that makes an output large enough to stay on its node.
@@ -31,8 +31,8 @@ fn request(rows: usize) -> String {
 
 /// Starts three nodes with room for one model each and a workflow of three models, and loads each
 /// model. Returns the node indices by model.
-async fn chain(free_percent_max: u64) -> (Cluster, [usize; 3]) {
-    let cluster = Cluster::builder()
+async fn chain(free_percent_max: u64) -> (TestCluster, [usize; 3]) {
+    let cluster = TestCluster::builder()
         .set("models.backend", "fake")
         .set("models.memory_bytes_max", 1_500)
         .set("intermediates.free_percent_max", free_percent_max)
@@ -57,13 +57,13 @@ async fn chain(free_percent_max: u64) -> (Cluster, [usize; 3]) {
     (cluster, holders)
 }
 
-async fn metrics(cluster: &Cluster, name: &str) -> Vec<f64> {
+async fn metrics(cluster: &TestCluster, name: &str) -> Vec<f64> {
     let metrics = cluster.nodes.iter().map(|node| node.metric(name, ""));
     futures::future::join_all(metrics).await
 }
 
 /// Increase of the metric per node.
-async fn since(cluster: &Cluster, name: &str, before: &[f64]) -> Vec<f64> {
+async fn since(cluster: &TestCluster, name: &str, before: &[f64]) -> Vec<f64> {
     let now = metrics(cluster, name).await;
     now.iter().zip(before).map(|(now, before)| now - before).collect()
 }
@@ -130,7 +130,7 @@ async fn clients_cannot_read_intermediates() {
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("secret");
     write_private(&secret, "0123456789abcdef0123\n");
-    let cluster = Cluster::builder()
+    let cluster = TestCluster::builder()
         .set("cluster.secret_file", secret.display())
         .set("models.backend", "fake")
         .start(1)

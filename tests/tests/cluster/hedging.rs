@@ -1,7 +1,7 @@
 //! Hedged workflow steps on other nodes.
 
 use std::time::Duration;
-use weir_tests::{Client, Cluster, Etcd, eventually};
+use weir_tests::{Etcd, TestClient, TestCluster, eventually};
 use weir_types::api::Workflow;
 
 /// Workflow of one step.
@@ -12,7 +12,7 @@ fn workflow(runs: &str, hedge: bool) -> String {
     )
 }
 
-async fn infer(node: &Client, rows: usize) -> weir_tests::Answer {
+async fn infer(node: &TestClient, rows: usize) -> weir_tests::Answer {
     let input =
         serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [rows, 1], "data": vec![0.5; rows] });
     node.post("/v2/models/w/infer", serde_json::json!({ "inputs": [input] }).to_string()).await
@@ -37,7 +37,7 @@ async fn hedged_workflow_step_runs_on_another_node_with_its_models() {
 /// Eight rows take an hour on the node that is faster with one row, so the step is hedged to the
 /// other node.
 async fn a_second_copy_runs_elsewhere(runs: &str) {
-    let mut cluster = Cluster::builder()
+    let mut cluster = TestCluster::builder()
         .set("models.backend", "fake")
         .set("gateway.infer_wall_ms_max", 3_600_000)
         .start(1)

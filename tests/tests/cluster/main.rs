@@ -11,7 +11,7 @@ mod placing;
 mod secrets;
 mod sharing;
 
-use weir_tests::{Cluster, function};
+use weir_tests::{TestCluster, function};
 
 /// Fake model with these load and run times.
 fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
@@ -31,8 +31,8 @@ fn fake(load_time_ms: u32, run_time_ms: u32, resident_bytes: u64) -> String {
 const INFER: &str = "/fn/infer/m?shape=1,1";
 
 /// Starts a cluster with a function that runs the model `m`, and waits until all nodes know both.
-async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> Cluster {
-    let cluster = Cluster::builder().set("models.backend", "fake").start(nodes).await;
+async fn one_model(nodes: usize, query: &str, run_time_ms: u32) -> TestCluster {
+    let cluster = TestCluster::builder().set("models.backend", "fake").start(nodes).await;
     cluster.nodes[0].push_model("m", 1, fake(5, run_time_ms, 1_000)).await;
     cluster.nodes[0].deploy_with("infer", &format!("models=m{query}"), function("infer")).await;
     cluster.all_have_heard_of("m").await;

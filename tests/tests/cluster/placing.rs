@@ -1,7 +1,7 @@
 //! Placement of calls on nodes.
 
 use crate::{INFER, fake, one_model};
-use weir_tests::{Cluster, Etcd, eventually, function};
+use weir_tests::{Etcd, TestCluster, eventually, function};
 use weir_types::api::MemberStatus;
 
 const INPUT: [u8; 4] = 1_f32.to_le_bytes();
@@ -40,8 +40,11 @@ async fn models_too_large_for_one_node_spread_over_nodes() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster =
-        Cluster::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start(3).await;
+    let cluster = TestCluster::builder()
+        .set("models.backend", "fake")
+        .set("models.memory_bytes_max", 1_500)
+        .start(3)
+        .await;
     for model in ["a", "b", "c"] {
         cluster.nodes[0].push_model(model, 1, fake(200, 1, 1_000)).await;
         let query = format!("models={model}");
@@ -139,7 +142,7 @@ async fn scheduler_recordings_can_be_replayed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record");
-    let mut cluster = Cluster::builder()
+    let mut cluster = TestCluster::builder()
         .set("models.backend", "fake")
         .set("models.memory_bytes_max", 1_500)
         .set("scheduler.record", record.display())
@@ -177,7 +180,7 @@ async fn model_is_callable_immediately_after_push() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().set("models.backend", "fake").start(3).await;
+    let cluster = TestCluster::builder().set("models.backend", "fake").start(3).await;
     let input = serde_json::json!({ "name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5] });
     let request = serde_json::json!({ "inputs": [input] }).to_string();
     for version in 1..=20 {
@@ -194,7 +197,7 @@ async fn model_runs_on_a_node_with_the_required_device() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("models.backend", "fake").start(1).await;
+    let mut cluster = TestCluster::builder().set("models.backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;
     let model: serde_json::Value = serde_json::from_str(&fake(1, 1, 1_000)).unwrap();
@@ -228,7 +231,7 @@ async fn calls_avoid_a_device_lost_by_another_node() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().set("models.backend", "fake").start(1).await;
+    let mut cluster = TestCluster::builder().set("models.backend", "fake").start(1).await;
     cluster.nodes.push(cluster.node().argument("--devices").argument("cpu,fake:x,fake:x").start().await);
     cluster.settle().await;
     let model = |more: serde_json::Value| {

@@ -1,6 +1,6 @@
 //! Authentication between nodes.
 
-use weir_tests::{Cluster, Etcd, write_private};
+use weir_tests::{Etcd, TestCluster, write_private};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -13,7 +13,7 @@ async fn nodes_with_a_different_secret_are_rejected() {
     let theirs = folder.path().join("theirs");
     write_private(&ours, "0123456789abcdef0123\n");
     write_private(&theirs, "fedcba9876543210fedc\n");
-    let cluster = Cluster::builder().set("cluster.secret_file", ours.display()).start(2).await;
+    let cluster = TestCluster::builder().set("cluster.secret_file", ours.display()).start(2).await;
     let node = &cluster.nodes[0];
     for (header, value) in [("weir-grant", "{}"), ("weir-cluster-secret", "0123456789abcdef0123")] {
         let request = node.request(reqwest::Method::POST, "/cluster/v1/link").header(header, value);
@@ -42,7 +42,7 @@ async fn nodes_with_tokens_do_not_start_without_a_secret() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().start(1).await;
+    let cluster = TestCluster::builder().start(1).await;
     let Err(log) = cluster.node().tokens(&["0123456789abcdef"]).try_start().await else {
         panic!("it started")
     };

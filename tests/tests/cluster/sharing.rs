@@ -1,6 +1,6 @@
 //! Replication of deployments to all nodes.
 
-use weir_tests::{Cluster, Etcd, eventually, function, model};
+use weir_tests::{Etcd, TestCluster, eventually, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -8,7 +8,7 @@ async fn deployments_replicate_to_all_nodes() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().start(3).await;
+    let cluster = TestCluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
     a.deploy("f", function("hello")).await;
     cluster.all_know("f").await;
@@ -44,7 +44,7 @@ async fn joining_and_restarted_nodes_fetch_missing_blobs() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().start(1).await;
+    let mut cluster = TestCluster::builder().start(1).await;
     cluster.nodes[0].deploy_with("infer", "models=m", function("infer")).await;
     cluster.nodes[0].push_model("m", 1, model("good/matmul.onnx")).await;
     let joined = cluster.node().start().await;
@@ -81,7 +81,7 @@ async fn workflows_replicate_to_all_nodes() {
     }
     const ROW: &str =
         r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
-    let cluster = Cluster::builder().start(3).await;
+    let cluster = TestCluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
     a.push_model("low", 1, model("good/matmul.onnx")).await;
     a.push_model("high", 1, model("good/matmul_v2.onnx")).await;
@@ -132,7 +132,7 @@ async fn tampered_blobs_are_rejected() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().start(1).await;
+    let mut cluster = TestCluster::builder().start(1).await;
     cluster.nodes[0].deploy("f", function("hello")).await;
     let folder = cluster.s3.folder().join("components");
     for blob in std::fs::read_dir(&folder).unwrap() {
@@ -147,7 +147,7 @@ async fn tampered_blobs_are_rejected() {
 }
 
 /// Names of the blobs in a folder of the store, and the number of blobs that are set aside there.
-fn stored(cluster: &Cluster, folder: &str) -> (Vec<String>, usize) {
+fn stored(cluster: &TestCluster, folder: &str) -> (Vec<String>, usize) {
     let folder = cluster.s3.folder().join(folder);
     let names = |folder: &std::path::Path| -> Vec<String> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -164,7 +164,7 @@ async fn tampered_blob_is_replaced_by_the_next_deploy() {
     if !Etcd::is_installed() {
         return;
     }
-    let mut cluster = Cluster::builder().start(1).await;
+    let mut cluster = TestCluster::builder().start(1).await;
     cluster.nodes[0].deploy("f", function("hello")).await;
     let folder = cluster.s3.folder().join("components");
     let blob = folder.join(&stored(&cluster, "components").0[0]);
@@ -187,7 +187,7 @@ async fn unreferenced_blobs_are_deleted_and_restored_by_the_next_deploy() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().set("cluster.blob_grace_ms", 300).start(2).await;
+    let cluster = TestCluster::builder().set("cluster.blob_grace_ms", 300).start(2).await;
     let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
     a.deploy("kept", function("hello")).await;
     b.push_model("kept", 1, model("good/matmul.onnx")).await;
@@ -224,7 +224,7 @@ async fn objects_are_readable_and_deletable_on_all_nodes() {
     if !Etcd::is_installed() {
         return;
     }
-    let cluster = Cluster::builder().start(3).await;
+    let cluster = TestCluster::builder().start(3).await;
     let [a, b, c] = &cluster.nodes[..] else { unreachable!("there are three") };
     // Without waiting for replication.
     assert!(a.put("/v1/objects/kept", "of a").await.is_ok());

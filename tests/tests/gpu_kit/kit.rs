@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use weir_tests::Node;
+use weir_tests::TestNode;
 
 /// Limits on the result files of a step.
 const FILES_MAX: usize = 8;
@@ -20,7 +20,7 @@ pub(crate) struct Kit {
 }
 
 /// Finished step.
-pub(crate) struct Step {
+pub(crate) struct KitStep {
     pub(crate) is_ok: bool,
     pub(crate) stdout: String,
     out: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Step {
 impl Kit {
     /// Creates a kit with the real program.
     pub(crate) fn new() -> Self {
-        Self::packed(Node::builder().binary())
+        Self::packed(TestNode::builder().binary())
     }
 
     /// Creates a kit whose program runs the shell commands `script`, then executes `weir` with the
@@ -37,7 +37,7 @@ impl Kit {
     pub(crate) fn with_script(script: &str) -> Self {
         // A small placeholder, replaced below.
         let kit = Self::packed(Path::new("/bin/true"));
-        let weir = Node::builder().binary().display().to_string();
+        let weir = TestNode::builder().binary().display().to_string();
         let stage = r#"for word; do [ "$last" != --stage ] || stage=$word; last=$word; done"#;
         let text = format!("#!/bin/sh\n{stage}\n{script}\nexec {weir} \"$@\"\n");
         fs::write(kit.path("weir"), text).unwrap();
@@ -48,7 +48,7 @@ impl Kit {
     fn packed(program: &Path) -> Self {
         let kit = Self { folder: tempfile::tempdir().unwrap() };
         let digits = repository().join("functions/classify-digits/model/digits.onnx");
-        let mut xtask = Command::new(Node::builder().binary().with_file_name("xtask"));
+        let mut xtask = Command::new(TestNode::builder().binary().with_file_name("xtask"));
         xtask.arg("gpu-kit").arg("--program").arg(program).arg("--model").arg(digits);
         run(xtask.arg("--out").arg(kit.path("")));
         kit
@@ -59,11 +59,11 @@ impl Kit {
     }
 
     /// Runs a step on a machine without results of earlier steps, except those in the kit.
-    pub(crate) fn step(&self, number: &str) -> Step {
+    pub(crate) fn step(&self, number: &str) -> KitStep {
         self.step_with(number, |_| {})
     }
 
-    pub(crate) fn step_with(&self, number: &str, change: impl FnOnce(&mut Command)) -> Step {
+    pub(crate) fn step_with(&self, number: &str, change: impl FnOnce(&mut Command)) -> KitStep {
         let machine = self.folder.path().join("machine");
         let out = self.folder.path().join("out");
         for folder in [&machine, &out] {
@@ -84,13 +84,13 @@ impl Kit {
         let results = tempfile::tempdir_in(self.folder.path()).unwrap().keep();
         fs::rename(&out, &results).unwrap();
         let stdout = String::from_utf8(stdout).unwrap();
-        let step = Step { is_ok: status.success(), stdout, out: results };
+        let step = KitStep { is_ok: status.success(), stdout, out: results };
         step.assert_can_be_brought_back();
         step
     }
 }
 
-impl Step {
+impl KitStep {
     fn assert_can_be_brought_back(&self) {
         let files: Vec<_> = fs::read_dir(&self.out).unwrap().map(|entry| entry.unwrap()).collect();
         assert!(files.len() <= FILES_MAX, "{files:?}");

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-struct Run {
+struct PytorchRun {
     code: Option<i32>,
     said: String,
     /// Rows of the file: name, whether it passed, detail.
@@ -16,7 +16,7 @@ struct Run {
 }
 
 /// Runs MiniLM with one text, and keeps the rows in `folder`.
-fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> Run {
+fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> PytorchRun {
     let out = folder.join("pytorch.json");
     let mut python = Command::new("python3");
     python.arg(repository().join("bench/python/pytorch_gpu.py"));
@@ -33,11 +33,11 @@ fn pytorch(folder: &Path, behaviour: &str, more: &[&str]) -> Run {
         let what = text(&row["what"]).replace("minilm, tf32, batch 1: ", "");
         (what, row["passed"] == true, text(&row["detail"]))
     };
-    Run { code: status.code(), said, rows: rows.iter().map(row).collect(), file }
+    PytorchRun { code: status.code(), said, rows: rows.iter().map(row).collect(), file }
 }
 
 /// Names of the passed and of the failed rows.
-fn split(run: &Run) -> (Vec<&str>, Vec<&str>) {
+fn split(run: &PytorchRun) -> (Vec<&str>, Vec<&str>) {
     let of = |passed| run.rows.iter().filter(move |row| row.1 == passed).map(|row| row.0.as_str()).collect();
     (of(true), of(false))
 }

@@ -1,6 +1,6 @@
 //! Tests for the steps of the script.
 
-use super::kit::{Kit, Step, torch_stub};
+use super::kit::{Kit, KitStep, torch_stub};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
@@ -13,7 +13,7 @@ const FEW_OPERATIONS: &str =
     r#"[ $stage != operations ] || set -- "$@" --case "softmax, fp32" --case "top 5, fp32""#;
 
 /// Copies the results of a step into the kit, as for the next machine.
-fn carry(kit: &Kit, step: &Step) {
+fn carry(kit: &Kit, step: &KitStep) {
     fs::create_dir_all(kit.path("results")).unwrap();
     for name in step.files() {
         fs::copy(step.path(&name), kit.path("results").join(name)).unwrap();

@@ -1,6 +1,6 @@
 //! Request and response bodies in every language.
 
-use weir_tests::{Node, function, has_function};
+use weir_tests::{TestNode, function, has_function};
 
 const ECHOES: [&str; 6] =
     ["echo-body", "echo-body-py", "echo-body-ts", "echo-body-js", "echo-body-c", "echo-body-go"];
@@ -10,7 +10,7 @@ const LENGTHS: [usize; 4] = [0, 16, 602_112, 9 << 20];
 
 #[tokio::test]
 async fn echo_returns_the_body_in_every_language() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for name in ECHOES.into_iter().filter(|name| has_function(name)) {
         node.deploy_with(name, "limits.memory_bytes=134217728", function(name)).await;
         for length in LENGTHS {
@@ -28,7 +28,7 @@ async fn go_streams_bodies_larger_than_its_memory() {
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let limits = "limits.memory_bytes=16777216&limits.request_body_bytes=67108864";
     node.deploy_with(name, limits, function(name)).await;
     let body = bytes(24 << 20);

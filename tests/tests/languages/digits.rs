@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use weir_tests::{Answer, Node, function, has_function, onnxruntime, rss_bytes};
+use weir_tests::{Answer, TestNode, function, has_function, onnxruntime, rss_bytes};
 
 const REFERENCE: &str = "classify-digits";
 /// Equivalent functions, and whether each decodes PNGs.
@@ -29,7 +29,7 @@ async fn digits_are_classified_equally_in_every_language() {
     if onnxruntime().is_none() {
         return eprintln!("skipped: there is no ONNX Runtime; `cargo xtask setup` brings it");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let others: Vec<_> = OTHERS.into_iter().filter(|(name, _)| has_function(name)).collect();
     let all: Vec<_> = others.iter().map(|(name, _)| *name).chain([REFERENCE]).collect();
     a_model_that_is_not_there_is_no_fault_of_the_caller(&node, &all).await;
@@ -44,7 +44,7 @@ async fn digits_are_classified_equally_in_every_language() {
 
 /// Deploys all functions, first without a grant for the model, then without the model, and then
 /// pushes the model.
-async fn a_model_that_is_not_there_is_no_fault_of_the_caller(node: &Node, all: &[&str]) {
+async fn a_model_that_is_not_there_is_no_fault_of_the_caller(node: &TestNode, all: &[&str]) {
     let limits = format!("limits.memory_bytes={MEMORY_BYTES}");
     for (models, why) in [("", "model digits is not granted"), ("&models=digits", "there is no model digits")]
     {
@@ -60,7 +60,7 @@ async fn a_model_that_is_not_there_is_no_fault_of_the_caller(node: &Node, all: &
     node.push_model("digits", 1, std::fs::read(folder().join("model/digits.onnx")).unwrap()).await;
 }
 
-async fn the_answers_are_the_same(node: &Node, others: &[(&str, bool)]) {
+async fn the_answers_are_the_same(node: &TestNode, others: &[(&str, bool)]) {
     for digit in 0..10 {
         let png = std::fs::read(folder().join(format!("samples/{digit}.png"))).unwrap();
         for (body, is_png) in [(png, true), (rows(digit).into_bytes(), false)] {
@@ -77,7 +77,7 @@ async fn the_answers_are_the_same(node: &Node, others: &[(&str, bool)]) {
     }
 }
 
-async fn bad_pictures_are_refused(node: &Node, name: &str) {
+async fn bad_pictures_are_refused(node: &TestNode, name: &str) {
     for (body, status) in [
         (&b"GIF89a"[..], 415),
         (b"", 400),
@@ -94,7 +94,7 @@ async fn bad_pictures_are_refused(node: &Node, name: &str) {
     assert_eq!(node.delete(&format!("/fn/{name}/")).await.status, 405);
 }
 
-async fn a_thousand_calls_leave_nothing_behind(node: &Node, name: &str) {
+async fn a_thousand_calls_leave_nothing_behind(node: &TestNode, name: &str) {
     let path = format!("/fn/{name}/");
     let bodies: Vec<_> = (0..10).map(rows).collect();
     let mut answers = Vec::new();

@@ -4,23 +4,23 @@ use serde_json::Value;
 use std::net::SocketAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use weir_tests::{Answer, Node, Receiver, function, has_function};
+use weir_tests::{Answer, Receiver, TestNode, function, has_function};
 
 const NAME: &str = "fetch-js";
 
 /// Starts a node with the function and grants it `hosts`. Returns `None` if the function is not
 /// built.
-async fn node(hosts: &[String]) -> Option<Node> {
+async fn node(hosts: &[String]) -> Option<TestNode> {
     if !has_function(NAME) {
         eprintln!("skipped: {NAME} was not built");
         return None;
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with(NAME, &format!("outbound_hosts={}", hosts.join(",")), function(NAME)).await;
     Some(node)
 }
 
-async fn fetched(node: &Node, urls: &[String]) -> Answer {
+async fn fetched(node: &TestNode, urls: &[String]) -> Answer {
     let query: Vec<String> = urls.iter().map(|url| format!("url={url}")).collect();
     node.get(&format!("/fn/{NAME}/?{}", query.join("&"))).await
 }
@@ -28,7 +28,7 @@ async fn fetched(node: &Node, urls: &[String]) -> Answer {
 #[tokio::test]
 async fn fetch_transfers_bodies_unchanged() {
     // A node refuses requests of its guests to itself.
-    let server = Node::start().await;
+    let server = TestNode::start().await;
     server.deploy("echo", function("echo-http")).await;
     let host = server.address().to_string();
     let Some(node) = node(std::slice::from_ref(&host)).await else { return };

@@ -1,7 +1,7 @@
 //! Guest errors have the same code in every language, and the log has the language's own message.
 
 use ErrorCode::{CpuTimeLimit, GuestError, GuestTrap, MemoryLimit, NoResponse};
-use weir_tests::{Node, eventually, function, has_function};
+use weir_tests::{TestNode, eventually, function, has_function};
 use weir_types::ErrorCode;
 
 /// Memory that a guest exhausts within a second, but that suffices for its start.
@@ -56,7 +56,7 @@ async fn misdeeds_have_their_codes(name: &str, cases: &[Case]) {
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with(name, LIMITS, function(name)).await;
     for (path, status, code, logged) in cases {
         let refusal = node.get(&format!("/fn/{name}{path}")).await.refusal();
@@ -104,7 +104,7 @@ async fn go_collects_garbage_within_its_memory_limit() {
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with(name, "limits.memory_bytes=33554432", function(name)).await;
     assert_eq!(node.get(&format!("/fn/{name}/waste")).await.ok().text(), "wasted\n");
 }

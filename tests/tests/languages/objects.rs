@@ -1,12 +1,12 @@
 //! Named objects from functions in every language.
 
-use weir_tests::{Node, function, has_function};
+use weir_tests::{TestNode, function, has_function};
 
 const ALL: [&str; 5] = ["objects", "objects-py", "objects-ts", "objects-c", "objects-go"];
 
 #[tokio::test]
 async fn objects_are_stored_read_and_deleted_in_every_language() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let grants = "limits.memory_bytes=134217728&objects.read=shared-*&objects.write=shared-*";
     let body: Vec<u8> = (0..100_000_u32).map(|at| (at % 251) as u8).collect();
     for name in ALL.into_iter().filter(|name| has_function(name)) {

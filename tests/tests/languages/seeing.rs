@@ -1,7 +1,7 @@
 //! Image preprocessing for a model in a short tensor function.
 
 use serde_json::{Value, json};
-use weir_tests::{Node, function, has_function, model, onnxruntime};
+use weir_tests::{TestNode, function, has_function, model, onnxruntime};
 use weir_types::ErrorCode;
 
 const MEANS: [f64; 3] = [0.485, 0.456, 0.406];
@@ -14,7 +14,7 @@ async fn a_picture_is_normalised_and_seen(name: &str) {
     if !has_function(name) {
         return eprintln!("skipped: {name} was not built");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("channels", 1, model("good/channels.onnx")).await;
     node.deploy_with(name, "models=channels", function(name)).await;
     // Two rows of three pixels, so that swapped channels, rows and columns are detected.

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use std::time::Duration;
-use weir_tests::{Language, Node, Project, eventually, eventually_within};
+use weir_tests::{Language, TestNode, TestProject, eventually, eventually_within};
 
 /// Time limit for a build and a deployment on a busy machine.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(300);
@@ -12,8 +12,8 @@ async fn http(language: Language) {
     if !language.is_here() {
         return;
     }
-    let node = Node::builder();
-    let project = Project::new(&node, language, "http", "my.shout").await;
+    let node = TestNode::builder();
+    let project = TestProject::new(&node, language, "http", "my.shout").await;
     project.weir(&["build"]).await;
     let node = node.within(project.folder()).start().await;
     let deployed = async || node.function("my.shout").await.ok();
@@ -34,8 +34,8 @@ async fn tensor(language: Language) {
     if !language.is_here() {
         return;
     }
-    let node = Node::builder();
-    let project = Project::new(&node, language, "tensor", "scale").await;
+    let node = TestNode::builder();
+    let project = TestProject::new(&node, language, "tensor", "scale").await;
     let node = node.start().await;
     project.deploy(&node).await;
     let call = async |inputs: Value| node.post("/fn/scale", json!({ "inputs": [inputs] }).to_string()).await;

@@ -1,6 +1,6 @@
 //! Invalid components: each is rejected with its own code, and the node continues.
 
-use weir_tests::{Client, Node, function};
+use weir_tests::{TestClient, TestNode, function};
 use weir_types::ErrorCode;
 
 /// Encodes a component in the text format.
@@ -25,7 +25,7 @@ fn leb128(mut number: usize, bytes: &mut Vec<u8>) {
     bytes.push(number as u8);
 }
 
-async fn refused(node: &Client, what: &str, component: Vec<u8>, status: u16, code: ErrorCode) -> String {
+async fn refused(node: &TestClient, what: &str, component: Vec<u8>, status: u16, code: ErrorCode) -> String {
     let refusal = node.try_deploy("bad", "", component).await.expect_err(what);
     assert_eq!((refusal.status, refusal.code), (status, code), "{what}: {}", refusal.text);
     assert_eq!(
@@ -38,7 +38,7 @@ async fn refused(node: &Client, what: &str, component: Vec<u8>, status: u16, cod
 
 #[tokio::test]
 async fn invalid_components_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let good = function("hello");
     let mut flipped = good.to_vec();
     let middle = flipped.len() / 2;
@@ -66,7 +66,7 @@ async fn invalid_components_are_rejected() {
 
 #[tokio::test]
 async fn unknown_imports_are_rejected_by_name() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (import, unknown) in
         [("wasi:cli/stdout@0.2", "acme:cli/stdout@0.2"), ("wasi:cli/stdout@0.2", "wasi:cli/stdoux@0.2")]
     {
@@ -79,7 +79,7 @@ async fn unknown_imports_are_rejected_by_name() {
 
 #[tokio::test]
 async fn component_without_entry_point_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for component in ["(component)", "(component (core module (func (export \"f\"))))"] {
         refused(&node, component, wat(component), 422, ErrorCode::NoEntryPoint).await;
     }
@@ -91,7 +91,7 @@ async fn component_without_entry_point_is_rejected() {
 
 #[tokio::test]
 async fn oversized_component_is_rejected_before_reading() {
-    let node = Node::builder().set("sandbox.component_bytes_max", 100_000).start().await;
+    let node = TestNode::builder().set("sandbox.component_bytes_max", 100_000).start().await;
     let refusal = node.try_deploy("huge", "", vec![0; 200_000]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
     // Without a declared length, the upload is aborted at the limit.
@@ -106,7 +106,7 @@ async fn oversized_component_is_rejected_before_reading() {
 
 #[tokio::test]
 async fn compilation_time_and_memory_are_limited() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("sandbox.compile_memory_bytes_max", 96 << 20)
         .set("sandbox.compile_cpu_ms_max", 2_000)
         .start()

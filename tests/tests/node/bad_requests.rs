@@ -1,13 +1,13 @@
 //! Invalid requests: each is rejected with a 4xx status, and the node continues.
 
 use reqwest::Method;
-use weir_tests::{Node, function, raw, raw_cut_off};
+use weir_tests::{TestNode, function, raw, raw_cut_off};
 use weir_types::ErrorCode;
 use weir_types::api::MANIFEST_HEADER;
 
 #[tokio::test]
 async fn invalid_names_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let long = "a".repeat(10 << 10);
     let names = [
         "..",
@@ -54,7 +54,7 @@ async fn invalid_names_are_rejected() {
 
 #[tokio::test]
 async fn invalid_manifests_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (query, code) in [
         ("modles=a", ErrorCode::InvalidManifest),
         ("limits.memory=1", ErrorCode::InvalidManifest),
@@ -81,7 +81,7 @@ async fn invalid_manifests_are_rejected() {
 
 #[tokio::test]
 async fn malformed_multipart_forms_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let component = "--x\r\ncontent-disposition: form-data; name=component\r\n\r\nwasm\r\n";
     for (what, body) in [
         ("no end", component.to_owned()),
@@ -111,7 +111,7 @@ async fn malformed_multipart_forms_are_rejected() {
 
 #[tokio::test]
 async fn bodies_with_wrong_length_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     for path in ["/fn/echo", "/v1/functions/f", "/v1/models/m/versions/1"] {
         let method = if path.starts_with("/fn") { "POST" } else { "PUT" };
@@ -145,7 +145,7 @@ async fn bodies_with_wrong_length_are_rejected() {
 
 #[tokio::test]
 async fn truncated_body_error_contains_no_backtrace() {
-    let node = Node::builder().env("RUST_BACKTRACE", "1").start().await;
+    let node = TestNode::builder().env("RUST_BACKTRACE", "1").start().await;
     node.deploy("echo", function("echo-body")).await;
     let request = "POST /fn/echo HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nff\r\nbody"
         .to_owned();
@@ -157,7 +157,7 @@ async fn truncated_body_error_contains_no_backtrace() {
 
 #[tokio::test]
 async fn body_over_the_functions_limit_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-http")).await;
     assert_eq!(node.post("/fn/echo", vec![0; 1_000]).await.ok().body.len(), 1_000);
     let answer = node.post("/fn/echo", vec![0; 1_001]).await;
@@ -169,7 +169,7 @@ async fn body_over_the_functions_limit_is_rejected() {
 
 #[tokio::test]
 async fn invalid_http_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let headers = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "y".repeat(1 << 20));
     let many = format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{}\r\n", "a: b\r\n".repeat(10_000));
     for (what, request) in [
@@ -191,7 +191,7 @@ async fn invalid_http_is_rejected() {
 
 #[tokio::test]
 async fn unsupported_methods_return_405_with_allow() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (method, path) in [
         (Method::POST, "/v1/functions"),
         (Method::PATCH, "/v1/functions/f"),

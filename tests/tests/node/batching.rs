@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use serde_json::{Value, json};
-use weir_tests::{Node, model};
+use weir_tests::{TestNode, model};
 use weir_types::ErrorCode;
 
 const REQUESTS: usize = 40;
@@ -19,14 +19,14 @@ fn flat() -> String {
 }
 
 /// Runs one inference of `model` and returns the result.
-async fn echo(node: &Node, model: &str, value: f64) -> f64 {
+async fn echo(node: &TestNode, model: &str, value: f64) -> f64 {
     let body = json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [value]}]});
     let answer: Value = node.post(&format!("/v2/models/{model}/infer"), body.to_string()).await.ok().json();
     answer["outputs"][0]["data"][0].as_f64().unwrap()
 }
 
-async fn fake() -> Node {
-    Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await
+async fn fake() -> TestNode {
+    TestNode::builder().set("models.backend", "fake").set("models.slots", 1).start().await
 }
 
 #[tokio::test]
@@ -64,7 +64,7 @@ async fn batched_requests_get_their_own_results() {
 
 #[tokio::test]
 async fn batching_settings_are_validated_stored_and_shown() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let query =
         "batching.mode=on&batching.size_max=16&batching.preferred_sizes=4,8&batching.queue_delay_us_max=500";
     let pushed: Value =

@@ -6,20 +6,20 @@ mod inferences;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use std::collections::HashSet;
-use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_tests::{Answer, TestClient, TestNode, eventually, function};
 use weir_types::ErrorCode;
 
 const KEPT: &str = "cache_ttl_ms=600000";
 
 /// Starts a node with `dice` and its response cache.
-async fn node() -> Node {
-    let node = Node::start().await;
+async fn node() -> TestNode {
+    let node = TestNode::start().await;
     node.deploy_with("dice", KEPT, function("dice")).await;
     node
 }
 
 async fn ask(
-    client: &Client,
+    client: &TestClient,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
@@ -34,14 +34,14 @@ async fn ask(
 }
 
 /// Returns the cache verdict and the rolled value.
-async fn roll(client: &Client, path: &str, headers: &[(&str, &str)]) -> (String, String) {
+async fn roll(client: &TestClient, path: &str, headers: &[(&str, &str)]) -> (String, String) {
     let answer = ask(client, Method::GET, path, headers, "").await;
     (answer.header("weir-cache").unwrap_or("none").to_owned(), answer.text().to_owned())
 }
 
 #[tokio::test]
 async fn truncated_responses_are_not_cached() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("busy", &format!("{KEPT}&limits.cpu_time_ms=20"), function("misbehave")).await;
     node.deploy_with("torn", KEPT, function("misanswer")).await;
     for path in ["/fn/busy/body", "/fn/torn/half"] {
@@ -156,7 +156,7 @@ async fn cache_entries_are_per_tenant_and_version_and_expire() {
     let acme = "token-of-acme-0123";
     let other = "token-of-other-0123";
     let node =
-        Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
+        TestNode::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
     let acme = node.with_token(acme);
     let other = node.with_token(other);
     for client in [&acme, &other] {
@@ -191,7 +191,7 @@ async fn cache_entries_are_per_tenant_and_version_and_expire() {
 
 #[tokio::test]
 async fn concurrent_equal_calls_run_once_despite_a_disconnected_caller() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let limits = "limits.concurrency_max=1&limits.queue_len_max=1";
     node.deploy_with("f", &format!("{KEPT}&{limits}"), function("misbehave")).await;
     // The open body bypasses the cache; the call occupies the only permit.
@@ -233,7 +233,7 @@ async fn concurrent_equal_calls_run_once_despite_a_disconnected_caller() {
 
 #[tokio::test]
 async fn cache_stays_within_its_size_limit() {
-    let node = Node::builder().set("gateway.response_cache_bytes_max", 256 << 10).start().await;
+    let node = TestNode::builder().set("gateway.response_cache_bytes_max", 256 << 10).start().await;
     node.deploy_with("dice", KEPT, function("dice")).await;
     // One response may take at most a sixteenth of the cache; larger responses are not cached.
     let large = ask(&node, Method::GET, "/fn/dice/?bytes=17000", &[], "").await.ok();
@@ -247,7 +247,7 @@ async fn cache_stays_within_its_size_limit() {
     assert!(node.metric("weir_response_cache_answers", "").await >= 10.0);
     assert!(node.metric("weir_response_cache_evictions_total", "").await >= 20.0);
     // A cache size of 0 disables caching.
-    let without = Node::builder().set("gateway.response_cache_bytes_max", 0).start().await;
+    let without = TestNode::builder().set("gateway.response_cache_bytes_max", 0).start().await;
     without.deploy_with("dice", KEPT, function("dice")).await;
     let rolls = [roll(&without, "/fn/dice/", &[]).await, roll(&without, "/fn/dice/", &[]).await];
     assert!(rolls[0].0 == "none" && rolls[0].1 != rolls[1].1);
@@ -255,7 +255,7 @@ async fn cache_stays_within_its_size_limit() {
 
 #[tokio::test]
 async fn invalid_cache_ttl_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (query, code) in [
         ("cache_ttl_ms=0", ErrorCode::LimitOverCap),
         ("cache_ttl_ms=2592000001", ErrorCode::LimitOverCap),

@@ -3,13 +3,13 @@
 use futures::stream;
 use reqwest::{Body, Method};
 use std::io;
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::ErrorCode;
 use weir_types::api::REQUEST_ID_HEADER;
 
 #[tokio::test]
 async fn function_sees_the_path_below_its_prefix() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     for (path, expected) in [
         ("/fn/hello", "hello\n"),
@@ -27,7 +27,7 @@ async fn function_sees_the_path_below_its_prefix() {
 
 #[tokio::test]
 async fn request_id_is_echoed_or_generated() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     let request = node.request(Method::GET, "/fn/hello").header(REQUEST_ID_HEADER, "order-66");
     let response = request.send().await.unwrap();
@@ -41,7 +41,7 @@ async fn request_id_is_echoed_or_generated() {
 
 #[tokio::test]
 async fn bodies_are_echoed_with_and_without_chunking() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     for length in [0, 1, 1_000, 65_536, 600_000, 8 << 20] {
         let body: Vec<u8> = (0..length).map(|i: usize| (i * 31 % 251) as u8).collect();
@@ -56,7 +56,7 @@ async fn bodies_are_echoed_with_and_without_chunking() {
 
 #[tokio::test]
 async fn concurrent_clients_get_their_own_responses() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     let calls = (0..200).map(|i| {
         let client = node.client().clone();
@@ -74,7 +74,7 @@ async fn concurrent_clients_get_their_own_responses() {
 
 #[tokio::test]
 async fn http2_is_supported() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     let client = reqwest::Client::builder().no_proxy().http2_prior_knowledge().build().unwrap();
     let calls = (0..20).map(|_| async {
@@ -87,7 +87,7 @@ async fn http2_is_supported() {
 
 #[tokio::test]
 async fn command_line_reports_why_a_large_body_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("echo", "limits.request_body_bytes=1000", function("echo-body")).await;
     let body = node.data().join("body");
     std::fs::write(&body, vec![b'x'; 16 << 20]).unwrap();
@@ -100,7 +100,7 @@ async fn command_line_reports_why_a_large_body_is_rejected() {
 
 #[tokio::test]
 async fn invalid_manifest_error_names_the_key() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let refusal = node.try_deploy("f", "limits.deadline_ms=soon", function("hello")).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (400, ErrorCode::InvalidManifest));
     assert!(refusal.text.contains("limits.deadline_ms"), "{}", refusal.text);

@@ -3,16 +3,16 @@
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_tests::{Client, Node, eventually, function};
+use weir_tests::{TestClient, TestNode, eventually, function};
 
-async fn running(node: &Client, count: u64) {
+async fn running(node: &TestClient, count: u64) {
     eventually("the change in what runs", async || (node.status().await.running == count).then_some(()))
         .await;
 }
 
 #[tokio::test]
 async fn client_disconnect_cancels_its_invocation() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     running(&node, 0).await;
@@ -47,7 +47,7 @@ async fn client_disconnect_cancels_its_invocation() {
 
 #[tokio::test]
 async fn client_disconnect_removes_its_queued_call() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.concurrency_max=1", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     running(&node, 0).await;

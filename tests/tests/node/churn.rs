@@ -3,11 +3,11 @@
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use weir_tests::{Client, Node, eventually, function, model, with_custom_section};
+use weir_tests::{TestClient, TestNode, eventually, function, model, with_custom_section};
 use weir_types::ErrorCode;
 
 /// Sends a complete `PUT`, and disconnects after `after` without reading the response.
-async fn put_and_hang_up(client: &Client, path: &str, body: &[u8], after: Duration) {
+async fn put_and_hang_up(client: &TestClient, path: &str, body: &[u8], after: Duration) {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
     let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -19,7 +19,7 @@ async fn put_and_hang_up(client: &Client, path: &str, body: &[u8], after: Durati
 #[tokio::test]
 async fn deploys_concurrent_with_deletes_need_no_recompilation() {
     const DEPLOYS: usize = 12;
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let client = node.client().clone();
     let churn = tokio::spawn(async move {
         for round in 0_u32.. {
@@ -41,7 +41,7 @@ async fn deploys_concurrent_with_deletes_need_no_recompilation() {
 
 #[tokio::test]
 async fn functions_and_models_stay_usable_after_client_disconnects() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
     for at in 0..40_u32 {
         let after = Duration::from_micros(u64::from(at) * 300);
@@ -68,7 +68,7 @@ fn row() -> Vec<u8> {
 /// model.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repushed_model_replaces_the_deleted_one_under_its_id() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     let mut answers = Vec::new();
     for path in ["good/matmul.onnx", "good/matmul_v2.onnx"] {
@@ -105,7 +105,7 @@ async fn repushed_model_replaces_the_deleted_one_under_its_id() {
 
 #[tokio::test]
 async fn model_delete_does_not_wait_for_runs() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=slow&limits.deadline_ms=60000", function("overlap")).await;
     let client = node.client().clone();

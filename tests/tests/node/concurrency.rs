@@ -1,30 +1,30 @@
 //! Concurrent invocations of one function: limits, queues, and version isolation.
 
 use std::time::Duration;
-use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_tests::{Answer, TestClient, TestNode, eventually, function};
 use weir_types::{ErrorCode, Version};
 
 /// Calls `path` in a task.
-fn call(client: &Client, path: &str) -> tokio::task::JoinHandle<Answer> {
+fn call(client: &TestClient, path: &str) -> tokio::task::JoinHandle<Answer> {
     let client = client.clone();
     let path = path.to_owned();
     tokio::spawn(async move { client.get(&path).await })
 }
 
-async fn running(node: &Client, count: u64) {
+async fn running(node: &TestClient, count: u64) {
     eventually("the start of the invocations", async || (node.status().await.running == count).then_some(()))
         .await;
 }
 
 /// Loads the function, and waits until the call has ended.
-async fn warm(node: &Client) {
+async fn warm(node: &TestClient) {
     node.get("/fn/f/behave").await.ok();
     running(node, 0).await;
 }
 
 #[tokio::test]
 async fn concurrency_and_queue_limits_are_enforced() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.concurrency_max=2&limits.queue_len_max=3", function("misbehave")).await;
     warm(&node).await;
     let held: Vec<_> = (0..2).map(|_| node.hold("/fn/f/wait")).collect();
@@ -50,7 +50,7 @@ async fn concurrency_and_queue_limits_are_enforced() {
 
 #[tokio::test]
 async fn queueing_time_counts_against_the_deadline() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.concurrency_max=1&limits.deadline_ms=700", function("misbehave")).await;
     warm(&node).await;
     let first = call(&node, "/fn/f/sleep");
@@ -64,7 +64,7 @@ async fn queueing_time_counts_against_the_deadline() {
 
 #[tokio::test]
 async fn invocation_finishes_on_the_version_it_started_on() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
     let held = node.hold("/fn/f/wait");
@@ -80,7 +80,7 @@ async fn invocation_finishes_on_the_version_it_started_on() {
 
 #[tokio::test]
 async fn invocation_finishes_after_its_function_is_deleted() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     warm(&node).await;
     let held = node.hold("/fn/f/wait");
@@ -93,7 +93,7 @@ async fn invocation_finishes_after_its_function_is_deleted() {
 
 #[tokio::test]
 async fn instance_limit_applies_across_functions() {
-    let node = Node::builder().set("sandbox.instances_max", 4).start().await;
+    let node = TestNode::builder().set("sandbox.instances_max", 4).start().await;
     for name in ["a", "b", "c"] {
         node.deploy(name, function("misbehave")).await;
     }

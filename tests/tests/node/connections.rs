@@ -4,7 +4,7 @@ use reqwest::Method;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_tests::{Node, eventually, function, raw};
+use weir_tests::{TestNode, eventually, function, raw};
 use weir_types::ErrorCode;
 
 /// Size of a tensor that is larger than the buffers of the systems of both sides.
@@ -12,7 +12,7 @@ const TENSOR_BYTES: usize = 16_000_000;
 
 #[tokio::test]
 async fn connections_without_a_request_are_closed() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("gateway.header_timeout_ms", 300)
         .set("gateway.idle_timeout_ms", 300)
         .start()
@@ -33,7 +33,7 @@ async fn connections_without_a_request_are_closed() {
 
 #[tokio::test]
 async fn announced_bodies_reserve_no_memory() {
-    let node = Node::builder().set("gateway.arena_bytes_max", 16 << 20).start().await;
+    let node = TestNode::builder().set("gateway.arena_bytes_max", 16 << 20).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut senders = Vec::new();
     for _ in 0..20 {
@@ -50,7 +50,7 @@ async fn announced_bodies_reserve_no_memory() {
 
 #[tokio::test]
 async fn rejection_does_not_wait_for_the_request_body() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("add", "limits.deadline_ms=300", function("echo-tensor")).await;
     for (path, code) in [("/fn/none", ErrorCode::FunctionNotFound), ("/fn/add", ErrorCode::DeadlineExceeded)]
     {
@@ -69,7 +69,7 @@ async fn rejection_does_not_wait_for_the_request_body() {
 
 #[tokio::test]
 async fn head_requests_count_as_calls() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let names = ["hello", "echo-http", "wstd-hello", "waki-hello", "spin-hello"];
     for name in names {
         node.deploy(name, function(name)).await;
@@ -112,7 +112,7 @@ fn large_inference() -> Vec<u8> {
 }
 
 /// Sends an inference, and does not read its answer.
-async fn ask_without_reading(node: &Node) -> TcpStream {
+async fn ask_without_reading(node: &TestNode) -> TcpStream {
     let mut client = TcpStream::connect(node.address()).await.unwrap();
     client.write_all(&large_inference()).await.unwrap();
     client
@@ -132,7 +132,7 @@ async fn read_slowly(mut client: TcpStream) {
 
 #[tokio::test]
 async fn unread_answers_are_limited_and_cut() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("gateway.answers.tenant_bytes_max", 40_000_000)
         .set("gateway.answers.stall_ms", 10_000)
         .start()
@@ -161,7 +161,7 @@ async fn unread_answers_are_limited_and_cut() {
 
 #[tokio::test]
 async fn client_that_reads_outlasts_the_idle_timeout() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("gateway.header_timeout_ms", 300)
         .set("gateway.idle_timeout_ms", 300)
         .start()
@@ -172,7 +172,7 @@ async fn client_that_reads_outlasts_the_idle_timeout() {
 
 #[tokio::test]
 async fn request_body_that_stops_arriving_is_answered_with_408() {
-    let node = Node::builder().set("gateway.arrival.stall_ms", 500).start().await;
+    let node = TestNode::builder().set("gateway.arrival.stall_ms", 500).start().await;
     for path in
         ["PUT /v1/workflows/w", "PUT /v1/functions/f", "POST /v1/functions/f/rollback", "PUT /v1/objects/o"]
     {

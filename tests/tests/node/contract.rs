@@ -2,7 +2,7 @@
 //! `docs/reference/compatibility.md`.
 
 use serde_json::{Value, json};
-use weir_tests::{Node, component_of_0_1_0, model, onnxruntime};
+use weir_tests::{TestNode, component_of_0_1_0, model, onnxruntime};
 use weir_types::ErrorCode;
 
 /// Replaces all occurrences of `old` by `new`, which has the same length.
@@ -19,7 +19,7 @@ fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
 /// The components import every function of version 0.1.0 with its type, and trap when called.
 #[tokio::test]
 async fn all_imports_of_0_1_0_are_provided() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for kind in ["http", "tensor"] {
         let name = format!("everything-{kind}");
         let deployed = node.deploy(&name, component_of_0_1_0(&name)).await;
@@ -32,7 +32,7 @@ async fn all_imports_of_0_1_0_are_provided() {
 
 #[tokio::test]
 async fn tensor_function_of_0_1_0_runs() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", component_of_0_1_0("echo-tensor")).await;
     let input = json!({"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.5]});
     let answer: Value = node.post("/fn/echo", json!({"inputs": [input]}).to_string()).await.ok().json();
@@ -44,7 +44,7 @@ async fn function_of_0_1_0_runs_a_model() {
     if onnxruntime().is_none() {
         return eprintln!("skipped: there is no ONNX Runtime; `cargo xtask setup` brings it");
     }
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.deploy_with("infer", "models=m", component_of_0_1_0("infer")).await;
     node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
@@ -54,7 +54,7 @@ async fn function_of_0_1_0_runs_a_model() {
 /// imports an item that this node lacks.
 #[tokio::test]
 async fn later_0_1_is_rejected_only_for_new_items() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let now = "weir:inference/tensors@0.1.0";
     let later = "weir:inference/tensors@0.1.7";
     let component = replaced(&component_of_0_1_0("everything-http"), now, later);

@@ -4,15 +4,15 @@
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
-use weir_tests::{Client, Node, component_of_0_1_0};
+use weir_tests::{TestClient, TestNode, component_of_0_1_0};
 use weir_types::{ContentHash, ErrorCode};
 
 /// Deploys a tensor function that returns its input.
-async fn deploy(node: &Client) {
+async fn deploy(node: &TestClient) {
     node.deploy("f", component_of_0_1_0("echo-tensor")).await;
 }
 
-async fn call(node: &Client) -> weir_tests::Answer {
+async fn call(node: &TestClient) -> weir_tests::Answer {
     let input = json!({"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]});
     node.post("/v2/models/f/infer", json!({"inputs": [input]}).to_string()).await
 }
@@ -28,7 +28,7 @@ fn artefacts(data: &Path) -> Vec<PathBuf> {
 /// The node ran the changed code: it crashed, or answered wrongly with 200.
 #[tokio::test]
 async fn changed_artefact_is_compiled_again_with_one_warning() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     deploy(&node).await;
     let expected = call(&node).await.ok().text().to_owned();
     let builder = node.stop().await;
@@ -56,7 +56,7 @@ async fn changed_artefact_is_compiled_again_with_one_warning() {
 /// The node compiled the changed component after an upgrade, and answered by it with 200.
 #[tokio::test]
 async fn changed_component_is_refused_until_it_is_deployed_again() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     deploy(&node).await;
     let expected = call(&node).await.ok().text().to_owned();
     let builder = node.stop().await;

@@ -4,13 +4,13 @@ use reqwest::multipart::{Form, Part};
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 use std::process::Command;
-use weir_tests::{Node, function, with_custom_section};
+use weir_tests::{TestNode, function, with_custom_section};
 use weir_types::api::{Deployed, MANIFEST_HEADER};
 use weir_types::{ContentHash, ErrorCode, FunctionKind, FunctionManifest, Version};
 
 #[tokio::test]
 async fn single_curl_command_deploys_a_function() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fn.wasm");
     std::fs::write(&file, function("hello")).unwrap();
@@ -29,7 +29,7 @@ async fn single_curl_command_deploys_a_function() {
 
 #[tokio::test]
 async fn deploy_response_describes_the_version() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let component = function("hello");
     let deployed = node.deploy("hello", component.clone()).await;
     assert!(deployed.created);
@@ -53,7 +53,7 @@ async fn deploy_response_describes_the_version() {
 
 #[tokio::test]
 async fn identical_deploy_creates_no_version() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     let again = node.deploy("hello", function("hello")).await;
     assert_eq!((again.created, again.function.version, again.compile_time_ms), (false, Version(1), 0));
@@ -64,7 +64,7 @@ async fn identical_deploy_creates_no_version() {
 
 #[tokio::test]
 async fn component_is_compiled_once_for_all_functions() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let component = with_custom_section(&function("hello"), "compiled once");
     assert!(node.deploy("first", component.clone()).await.compile_time_ms > 0);
     assert_eq!(node.deploy("second", component).await.compile_time_ms, 0);
@@ -73,7 +73,7 @@ async fn component_is_compiled_once_for_all_functions() {
 
 #[tokio::test]
 async fn manifest_is_accepted_as_query_header_or_form() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let manifest =
         json!({ "env": { "GREETING": "1" }, "models": ["digits"], "limits": { "deadline_ms": 700 } });
     let query = "env.GREETING=1&models=digits&limits.deadline_ms=700";
@@ -100,14 +100,14 @@ async fn manifest_is_accepted_as_query_header_or_form() {
 
 #[tokio::test]
 async fn missing_model_causes_a_warning() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let deployed = node.deploy_with("hello", "models=digits", function("hello")).await;
     assert!(deployed.warnings.iter().any(|warning| warning.contains("digits")), "{:?}", deployed.warnings);
 }
 
 #[tokio::test]
 async fn unused_and_missing_grants_cause_warnings() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let warned =
         |deployed: &Deployed, what: &str| deployed.warnings.iter().any(|warning| warning.contains(what));
     let unused =
@@ -121,7 +121,7 @@ async fn unused_and_missing_grants_cause_warnings() {
 
 #[tokio::test]
 async fn deleted_function_is_gone_and_its_name_reusable() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     assert_eq!(node.delete("/v1/functions/hello").await.status, 204);
     assert_eq!(node.get("/fn/hello").await.code(), ErrorCode::FunctionNotFound);
@@ -136,7 +136,7 @@ async fn deleted_function_is_gone_and_its_name_reusable() {
 
 #[tokio::test]
 async fn denied_imports_are_listed_and_rejected_by_strict() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     // The tokenizer's standard library imports file functions without calling them.
     let deployed = node.deploy("lax", function("embed-text")).await;
     let denied = deployed.denied_imports;
@@ -159,7 +159,7 @@ async fn denied_imports_are_listed_and_rejected_by_strict() {
 
 #[tokio::test]
 async fn concurrent_deploys_are_all_kept() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let deploys = (0..12).map(|i| {
         let client = node.client().clone();
         let component = function("hello");
@@ -185,7 +185,7 @@ async fn concurrent_deploys_are_all_kept() {
 
 #[tokio::test]
 async fn function_names_may_contain_dots() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("my.shout", function("hello")).await;
     assert_eq!(node.get("/fn/my.shout").await.ok().text(), "hello\n");
 }

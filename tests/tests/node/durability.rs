@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use weir_tests::{Node, eventually, function, with_custom_section};
+use weir_tests::{TestNode, eventually, function, with_custom_section};
 use weir_types::{ErrorCode, Version};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -10,13 +10,13 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-async fn compiled(node: &Node) -> f64 {
+async fn compiled(node: &TestNode) -> f64 {
     node.metric("weir_cold_starts_total", "cause=\"compile\"").await
 }
 
 #[tokio::test]
 async fn restart_needs_no_recompilation() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "env.N=1", function("hello")).await;
     node.deploy_with("f", "env.N=2", function("hello")).await;
     node.deploy("g", function("echo-http")).await;
@@ -43,7 +43,7 @@ async fn restart_needs_no_recompilation() {
 
 #[tokio::test]
 async fn recent_components_are_preloaded_at_start() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for name in ["f", "g"] {
         node.deploy(name, with_custom_section(&function("hello"), name)).await;
     }
@@ -60,7 +60,7 @@ async fn recent_components_are_preloaded_at_start() {
 
 #[tokio::test]
 async fn missing_or_damaged_artefacts_are_recompiled() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
     let mut node = Some(node);
     type Damage = fn(&Path);
@@ -83,9 +83,9 @@ async fn missing_or_damaged_artefacts_are_recompiled() {
 
 #[tokio::test]
 async fn second_node_on_the_same_data_folder_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
-    let second = Node::builder().data_of(&node);
+    let second = TestNode::builder().data_of(&node);
     let Err(log) = second.try_start().await else { panic!("two nodes run on one folder") };
     assert!(log.contains("in use") && log.contains("another node"), "{log}");
     assert_eq!(node.get("/fn/f").await.ok().text(), "hello\n", "the first node was disturbed");
@@ -93,7 +93,7 @@ async fn second_node_on_the_same_data_folder_is_rejected() {
 
 #[tokio::test]
 async fn damaged_registry_is_reported_and_kept() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
     let builder = node.stop().await;
     let registry = builder.data().join("registry.redb");
@@ -108,7 +108,7 @@ async fn damaged_registry_is_reported_and_kept() {
 
 #[tokio::test]
 async fn failed_uploads_leave_no_files() {
-    let node = Node::builder().set("sandbox.component_bytes_max", 1 << 20).start().await;
+    let node = TestNode::builder().set("sandbox.component_bytes_max", 1 << 20).start().await;
     node.deploy("f", function("hello")).await;
     let before = files(&node.data().join("components"));
     let bad = with_custom_section(&function("hello")[..1_000], "bad");

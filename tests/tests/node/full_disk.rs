@@ -6,13 +6,13 @@ use reqwest::Method;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
-use weir_tests::{Answer, Client, Node, component_of_0_1_0, eventually, with_custom_section};
+use weir_tests::{Answer, TestClient, TestNode, component_of_0_1_0, eventually, with_custom_section};
 use weir_types::ErrorCode;
 
 const CALL: &str = "/fn/f/m?shape=1,1";
 
 /// Deploys the model `m` and the function `f`, which runs the model in its path.
-async fn prepare(node: &Client) {
+async fn prepare(node: &TestClient) {
     let port = |name: &str| json!([{"name": name, "datatype": "FP32", "shape": [null, 1]}]);
     let signature = json!({"inputs": port("x"), "outputs": port("y")});
     let model = json!({"resident_bytes": 1_000, "signature": signature});
@@ -21,7 +21,7 @@ async fn prepare(node: &Client) {
     call(node).await;
 }
 
-async fn call(node: &Client) {
+async fn call(node: &TestClient) {
     node.post(CALL, vec![0; 4]).await.ok();
 }
 
@@ -30,7 +30,7 @@ fn other_component() -> Bytes {
 }
 
 /// Requests that store something.
-async fn writes(node: &Client) -> Vec<Answer> {
+async fn writes(node: &TestClient) -> Vec<Answer> {
     let later = node.later(Method::POST, CALL).body(vec![0; 4]);
     vec![
         node.put("/v1/functions/g", other_component()).await,
@@ -54,7 +54,7 @@ fn fill(path: &Path) {
 /// with 500.
 #[tokio::test]
 async fn writes_on_a_full_disk_fail_with_507_until_there_is_space() {
-    let Some(builder) = Node::builder().small_disk(64 << 20) else { return };
+    let Some(builder) = TestNode::builder().small_disk(64 << 20) else { return };
     let node = builder.set("gateway.disk_free_bytes_min", 0).set("models.backend", "fake").start().await;
     prepare(&node).await;
     node.deploy_with("f", "models=m&env.N=2", component_of_0_1_0("infer")).await;
@@ -85,7 +85,7 @@ async fn writes_on_a_full_disk_fail_with_507_until_there_is_space() {
 
 #[tokio::test]
 async fn disk_below_the_minimum_of_free_space_refuses_writes() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     prepare(&node).await;
     let node = node.stop().await.set("gateway.disk_free_bytes_min", i64::MAX).start().await;
     let mut answers = writes(&node).await;

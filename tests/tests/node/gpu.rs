@@ -9,14 +9,16 @@ mod spilling;
 mod workers;
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, NodeBuilder, digits, eventually, function, model, model_with_rows};
+use weir_tests::{
+    Answer, NodeBuilder, TestClient, TestNode, digits, eventually, function, model, model_with_rows,
+};
 use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
 /// Builder of a node with a driver for one GPU.
 fn with_gpu(devices: &str) -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("gpu.pinned_cache_bytes_max", 16 << 20)
         .env("WEIR_CUDA_LIBRARY", library)
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3");
@@ -25,13 +27,13 @@ fn with_gpu(devices: &str) -> NodeBuilder {
 
 /// Builder of a node without a driver.
 fn without_gpu(devices: &str) -> NodeBuilder {
-    let node = Node::builder().env("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
+    let node = TestNode::builder().env("WEIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1");
     node.argument("--devices").argument(devices)
 }
 
 /// Runs the digits model directly on `count` generated images. Returns the output, and the name of
 /// the device.
-async fn ask(node: &Client, count: usize) -> (Vec<f64>, String) {
+async fn ask(node: &TestClient, count: usize) -> (Vec<f64>, String) {
     let image: Vec<f32> = (0..count * 64).map(|at| (at * 7 % 17) as f32 / 17.0).collect();
     let input = json!({"name": "image", "datatype": "FP32", "shape": [count, 1, 8, 8], "data": image});
     let body = json!({"inputs": [input]}).to_string();

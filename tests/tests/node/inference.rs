@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use weir_tests::{Answer, Client, Node, function, model};
+use weir_tests::{Answer, TestClient, TestNode, function, model};
 
 fn fp32(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
@@ -12,13 +12,13 @@ fn values(bytes: &Bytes) -> Vec<f32> {
     bytes.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect()
 }
 
-async fn infer(client: &Client, path: &str, input: &[f32]) -> Answer {
+async fn infer(client: &TestClient, path: &str, input: &[f32]) -> Answer {
     client.post(&format!("/fn/infer/{path}"), fp32(input)).await
 }
 
 /// Starts a node with `infer`, granted `models`.
-async fn node(models: &str) -> Node {
-    let node = Node::start().await;
+async fn node(models: &str) -> TestNode {
+    let node = TestNode::start().await;
     node.deploy_with("infer", &format!("models={models}"), function("infer")).await;
     node
 }
@@ -93,7 +93,7 @@ async fn name_opens_the_newest_version_and_number_a_specific_one() {
 }
 
 /// The log lines about denied accesses.
-async fn refusals(node: &Node, function: &str) -> Vec<String> {
+async fn refusals(node: &TestNode, function: &str) -> Vec<String> {
     let lines = node.logs(function).await.into_iter().filter(|line| line.stream == "weir");
     lines.map(|line| line.text).filter(|text| text.starts_with("not-granted: ")).collect()
 }
@@ -146,7 +146,7 @@ async fn models_are_evicted_for_each_other() {
     let bytes = probe.status().await.devices[0].used_bytes;
     drop(probe);
 
-    let node = Node::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
+    let node = TestNode::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
     for name in ["a", "b", "c"] {
         node.push_model(name, 1, model("good/matmul.onnx")).await;
         node.deploy_with(&format!("infer-{name}"), &format!("models={name}"), function("infer")).await;
@@ -193,7 +193,7 @@ async fn loading_model_can_be_evicted_for_the_next() {
         model.to_string()
     };
     let node =
-        Node::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_000).start().await;
+        TestNode::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_000).start().await;
     node.push_model("slow", 1, fake(300)).await;
     node.push_model("next", 1, fake(0)).await;
     for _ in 0..3 {

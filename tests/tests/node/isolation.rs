@@ -2,13 +2,13 @@
 //! of others.
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, children, eventually, model_on_integers};
+use weir_tests::{Answer, TestClient, TestNode, children, eventually, model_on_integers};
 use weir_types::ErrorCode;
 use weir_types::api::{InvocationStatus, ModelVersion};
 
 /// Pushes models that divide integers.
-async fn node() -> Node {
-    let node = Node::builder().set("models.isolation", "process").start().await;
+async fn node() -> TestNode {
+    let node = TestNode::builder().set("models.isolation", "process").start().await;
     node.push_model("bad", 1, model_on_integers("Div")).await;
     node.push_model("good", 1, model_on_integers("Mul")).await;
     node
@@ -19,12 +19,12 @@ fn body(x: i32, y: i32) -> String {
     json!({"inputs": [input("x", x), input("y", y)]}).to_string()
 }
 
-async fn infer(client: &Client, model: &str, x: i32, y: i32) -> Answer {
+async fn infer(client: &TestClient, model: &str, x: i32, y: i32) -> Answer {
     client.post(&format!("/v2/models/{model}/infer"), body(x, y)).await
 }
 
 /// Divides the least integer by -1 until the error has this code.
-async fn overflow_until(client: &Client, code: ErrorCode) -> Answer {
+async fn overflow_until(client: &TestClient, code: ErrorCode) -> Answer {
     eventually("the error", async || {
         let answer = infer(client, "bad", i32::MIN, -1).await;
         assert_eq!(answer.status, 503, "{answer:?}");
@@ -34,7 +34,7 @@ async fn overflow_until(client: &Client, code: ErrorCode) -> Answer {
 }
 
 /// Workers of models on the CPU.
-fn workers(node: &Node) -> usize {
+fn workers(node: &TestNode) -> usize {
     let is_worker = |pid: &u32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains("__run-cpu-models")
@@ -97,11 +97,13 @@ async fn asynchronous_invocation_that_ends_workers_is_dead_and_the_node_stays() 
 #[tokio::test]
 async fn isolation_is_the_default_with_tokens() {
     for (isolated, builder) in [
-        (false, Node::builder()),
-        (true, Node::builder().tokens(&["token-of-one-0123456789 one"])),
+        (false, TestNode::builder()),
+        (true, TestNode::builder().tokens(&["token-of-one-0123456789 one"])),
         (
             false,
-            Node::builder().tokens(&["token-of-one-0123456789 one"]).set("models.isolation", "in-process"),
+            TestNode::builder()
+                .tokens(&["token-of-one-0123456789 one"])
+                .set("models.isolation", "in-process"),
         ),
     ] {
         let node = builder.start().await;

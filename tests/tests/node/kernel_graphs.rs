@@ -7,12 +7,12 @@ mod running;
 
 use serde_json::{Value, json};
 use std::path::PathBuf;
-use weir_tests::{Answer, Client, Node, NodeBuilder, children};
+use weir_tests::{Answer, NodeBuilder, TestClient, TestNode, children};
 
 /// Builder of a node with kernel graphs enabled and small memory limits.
 pub(crate) fn with_kernel_graphs() -> NodeBuilder {
     let library = weir_fake_cuda::library().display().to_string();
-    Node::builder()
+    TestNode::builder()
         .env("WEIR_CUDA_LIBRARY", library)
         .env("WEIR_FAKE_CUDA", "devices=1,seed=3")
         .argument("--devices")
@@ -65,7 +65,7 @@ fn test_kernel(kernel: &str, arguments: &Value) -> Value {
     })
 }
 
-async fn push(node: &Client, name: &str, upload: &Value) -> Answer {
+async fn push(node: &TestClient, name: &str, upload: &Value) -> Answer {
     node.put(&format!("/v1/kernel-graphs/{name}?allow_signature_change=true"), upload.to_string()).await
 }
 
@@ -73,7 +73,7 @@ fn tensor(name: &str, shape: &[usize], data: &[f32]) -> Value {
     json!({"name": name, "datatype": "FP32", "shape": shape, "data": data})
 }
 
-async fn infer(node: &Client, name: &str, inputs: &[Value]) -> Answer {
+async fn infer(node: &TestClient, name: &str, inputs: &[Value]) -> Answer {
     node.post(&format!("/v2/models/{name}/infer"), json!({ "inputs": inputs }).to_string()).await
 }
 
@@ -86,7 +86,7 @@ fn output(answer: &Answer, name: &str) -> Vec<f64> {
 }
 
 /// Worker PIDs of a node.
-fn workers(node: &Node) -> Vec<u32> {
+fn workers(node: &TestNode) -> Vec<u32> {
     let is_worker = |pid: &u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&command).contains("__run-kernel-graphs")

@@ -3,13 +3,13 @@
 use futures::StreamExt;
 use reqwest::Method;
 use std::time::Duration;
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::Version;
 use weir_types::api::{LogLine, REQUEST_ID_HEADER};
 
 #[tokio::test]
 async fn log_lines_have_time_version_and_request() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
     assert_eq!(node.logs("f").await, []);
     let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, "the-request");
@@ -24,7 +24,7 @@ async fn log_lines_have_time_version_and_request() {
 
 #[tokio::test]
 async fn trap_details_are_in_the_log_but_not_in_the_response() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     let refusal = node.get("/fn/f/trap").await.refusal();
     assert!(!refusal.text.contains("on purpose"), "the caller is told of the inside: {}", refusal.text);
@@ -38,7 +38,7 @@ async fn trap_details_are_in_the_log_but_not_in_the_response() {
 
 #[tokio::test]
 async fn log_followers_receive_new_lines() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.log_bytes=3000", function("misbehave")).await;
     let follow = node.request(Method::GET, "/v1/functions/f/logs?follow=true").send().await.unwrap();
     let mut pieces = follow.bytes_stream();
@@ -57,7 +57,7 @@ async fn log_followers_receive_new_lines() {
 
 #[tokio::test]
 async fn oldest_log_lines_are_dropped_first() {
-    let node = Node::builder().set("logs.function_lines_max", 5).start().await;
+    let node = TestNode::builder().set("logs.function_lines_max", 5).start().await;
     node.deploy_with("f", "limits.log_bytes=4000", function("misbehave")).await;
     for i in 0..4 {
         let request = node.request(Method::GET, "/fn/f/log").header(REQUEST_ID_HEADER, format!("r{i}"));

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use weir_tests::{Node, component_of_0_1_0, eventually, with_custom_section};
+use weir_tests::{TestNode, component_of_0_1_0, eventually, with_custom_section};
 use weir_types::ContentHash;
 
 fn component(name: &str) -> bytes::Bytes {
@@ -18,7 +18,7 @@ fn blob(data: &Path, name: &str) -> std::path::PathBuf {
 /// The node began a new registry, and its first sweep removed all files.
 #[tokio::test]
 async fn lost_registry_is_not_replaced_silently() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", component("f")).await;
     let builder = node.stop().await;
     let data = builder.data().to_owned();
@@ -54,7 +54,7 @@ async fn lost_registry_is_not_replaced_silently() {
 
 #[tokio::test]
 async fn node_is_not_ready_while_its_data_folder_is_away() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", component("f")).await;
     let away = node.data().with_extension("away");
     fs::rename(node.data(), &away).unwrap();
@@ -70,7 +70,7 @@ async fn node_is_not_ready_while_its_data_folder_is_away() {
 
 #[tokio::test]
 async fn other_users_cannot_read_the_data_folder_and_its_files() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     node.deploy("f", component("f")).await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(node.data()), 0o700);
@@ -95,7 +95,7 @@ async fn token_file_that_others_can_read_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
     fs::write(&tokens, "a-token-of-enough-length acme\n").unwrap();
-    let builder = Node::builder().argument("--token-file").argument(tokens.as_os_str());
+    let builder = TestNode::builder().argument("--token-file").argument(tokens.as_os_str());
     for (mode, is_refused) in [(0o644, true), (0o604, true), (0o640, false), (0o600, false)] {
         fs::set_permissions(&tokens, fs::Permissions::from_mode(mode)).unwrap();
         match builder.clone().try_start().await {

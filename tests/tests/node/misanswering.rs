@@ -1,12 +1,12 @@
 //! Functions with invalid or missing responses.
 
 use std::time::Duration;
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn invalid_responses_have_error_codes() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.handles=500", function("misanswer")).await;
     for (path, status, code) in [
         ("/silent", 502, ErrorCode::NoResponse),
@@ -23,7 +23,7 @@ async fn invalid_responses_have_error_codes() {
 
 #[tokio::test]
 async fn server_errors_of_a_function_are_counted_and_logged() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misanswer")).await;
     for status in [200, 404, 500, 503, 569] {
         assert_eq!(node.get(&format!("/fn/f/status?{status}")).await.status, status);
@@ -49,7 +49,7 @@ async fn server_errors_of_a_function_are_counted_and_logged() {
 
 #[tokio::test]
 async fn equal_lengths_of_a_response_are_accepted_and_different_ones_logged() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misanswer")).await;
     for lengths in ["5", "5,5", "5,5,5"] {
         let answer = node.get(&format!("/fn/f/lengths?{lengths}")).await.ok();
@@ -64,7 +64,7 @@ async fn equal_lengths_of_a_response_are_accepted_and_different_ones_logged() {
 
 #[tokio::test]
 async fn function_cannot_set_the_nodes_error_header() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misanswer")).await;
     let answer = node.get("/fn/f/pose").await;
     assert_eq!((answer.status, answer.header(weir_types::api::ERROR_CODE_HEADER)), (200, None));
@@ -72,7 +72,7 @@ async fn function_cannot_set_the_nodes_error_header() {
 
 #[tokio::test]
 async fn truncated_response_breaks_the_connection() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misanswer")).await;
     // The connection breaks before or after the response head, depending on timing.
     if let Ok(response) = node.request(reqwest::Method::GET, "/fn/f/half").send().await {
@@ -87,7 +87,7 @@ async fn truncated_response_breaks_the_connection() {
 }
 
 /// Reads a response that a limit cuts off, and returns the number of bytes before the cut.
-async fn torn(node: &Node, path: &str) -> usize {
+async fn torn(node: &TestNode, path: &str) -> usize {
     let mut response = node.request(reqwest::Method::GET, path).send().await.expect("a head");
     assert_eq!((response.status().as_u16(), response.content_length()), (200, None), "{path}");
     let mut bytes = 0;
@@ -102,7 +102,7 @@ async fn torn(node: &Node, path: &str) -> usize {
 
 #[tokio::test]
 async fn response_ended_by_a_limit_breaks_the_connection() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (name, limits, code) in [
         ("late", "limits.deadline_ms=400&limits.response_body_bytes=1073741824", "deadline-exceeded"),
         ("busy", "limits.cpu_time_ms=50&limits.response_body_bytes=1073741824", "cpu-time-limit"),
@@ -118,7 +118,7 @@ async fn response_ended_by_a_limit_breaks_the_connection() {
 
 #[tokio::test]
 async fn work_after_the_response_does_not_delay_the_client() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.cpu_time_ms=2000", function("misanswer")).await;
     node.get("/fn/f/behave").await.ok();
     let answer = tokio::time::timeout(Duration::from_millis(1500), node.get("/fn/f/late")).await;
@@ -128,7 +128,7 @@ async fn work_after_the_response_does_not_delay_the_client() {
 
 #[tokio::test]
 async fn function_may_continue_after_an_empty_response() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misanswer")).await;
     // Only the first call is not yet known to be short.
     for call in 1..=3 {

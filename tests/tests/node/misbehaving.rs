@@ -1,7 +1,7 @@
 //! Misbehaving functions: each failure has its own code, and other functions are unaffected.
 
 use std::time::{Duration, Instant};
-use weir_tests::{Client, Node, function};
+use weir_tests::{TestClient, TestNode, function};
 use weir_types::ErrorCode;
 
 /// Paths of `misbehave` with limits, expected status and expected code.
@@ -20,7 +20,7 @@ const CASES: [(&str, &str, u16, ErrorCode); 11] = [
 ];
 
 /// Deploys one function per case, each with its own limits.
-async fn deploy_all(node: &Node) {
+async fn deploy_all(node: &TestNode) {
     for (at, (_, query, ..)) in CASES.iter().enumerate() {
         node.deploy_with(&format!("bad{at}"), query, function("misbehave")).await;
     }
@@ -28,7 +28,7 @@ async fn deploy_all(node: &Node) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_failure_has_its_code_and_other_functions_succeed() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     deploy_all(&node).await;
     let client = node.client().clone();
@@ -64,7 +64,7 @@ async fn each_failure_has_its_code_and_other_functions_succeed() {
 
 #[tokio::test]
 async fn endless_response_is_cut_off() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("bad", "limits.response_body_bytes=5000000", function("misbehave")).await;
     let response = node.request(reqwest::Method::GET, "/fn/bad/body").send().await.unwrap();
     let body = response.bytes().await;
@@ -76,7 +76,7 @@ async fn endless_response_is_cut_off() {
 
 #[tokio::test]
 async fn recoverable_failures_are_errors_instead_of_traps() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("bad", "limits.tensor_bytes=8388608", function("misbehave")).await;
     let tensors = node.get("/fn/bad/tensors").await;
     assert_eq!(tensors.status, 418);
@@ -92,7 +92,7 @@ async fn recoverable_failures_are_errors_instead_of_traps() {
 
 #[tokio::test]
 async fn excess_log_output_is_dropped_and_counted() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("bad", "limits.log_bytes=10000", function("misbehave")).await;
     assert_eq!(node.get("/fn/bad/log").await.ok().text(), "logged\n");
     // The last line is written at the guest's end, possibly after the response.
@@ -111,7 +111,7 @@ async fn excess_log_output_is_dropped_and_counted() {
 
 #[tokio::test]
 async fn time_limits_end_a_guest_promptly() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("cpu", "limits.cpu_time_ms=200", function("misbehave")).await;
     node.deploy_with("late", "limits.deadline_ms=200", function("misbehave")).await;
     for path in ["/fn/cpu/spin", "/fn/late/sleep", "/fn/late/spin"] {
@@ -125,7 +125,7 @@ async fn time_limits_end_a_guest_promptly() {
 }
 
 /// Waits until nothing runs.
-async fn idle(node: &Client) {
+async fn idle(node: &TestClient) {
     weir_tests::eventually("the end of all guests", async || {
         (node.status().await.running == 0).then_some(())
     })

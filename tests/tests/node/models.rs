@@ -1,12 +1,12 @@
 //! Tests for `/v1/models`: pushing, describing and deleting models.
 
 use serde_json::json;
-use weir_tests::{Node, function, model, models};
+use weir_tests::{TestNode, function, model, models};
 use weir_types::{ContentHash, ElementType, ErrorCode, Version};
 
 #[tokio::test]
 async fn pushed_model_is_described() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let onnx = model("good/matmul.onnx");
     let pushed = node.push_model("m", 1, onnx.clone()).await;
     assert_eq!(
@@ -33,7 +33,7 @@ async fn pushed_model_is_described() {
 
 #[tokio::test]
 async fn model_versions_are_immutable_and_the_newest_is_default() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let other = node.try_push_model("m", 1, model("good/matmul_v2.onnx")).await.unwrap_err();
@@ -56,7 +56,7 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
 
 #[tokio::test]
 async fn push_with_another_signature_is_rejected_with_its_users() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.deploy_with("newest", "models=m", function("infer")).await;
     node.deploy_with("pinned", "models=m:1", function("infer")).await;
@@ -85,7 +85,7 @@ async fn push_with_another_signature_is_rejected_with_its_users() {
 
 #[tokio::test]
 async fn rollback_of_a_model_pushes_an_earlier_version_again() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let old = node.push_model("m", 1, model("good/matmul.onnx")).await;
     assert_eq!(node.post("/v1/models/m/rollback", "{}").await.code(), ErrorCode::Conflict);
     node.push_model("m", 2, model("good/matmul_v2.onnx")).await;
@@ -105,7 +105,7 @@ async fn rollback_of_a_model_pushes_an_earlier_version_again() {
 
 #[tokio::test]
 async fn valid_models_are_accepted_and_survive_a_restart() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (at, path) in models("good").iter().enumerate() {
         node.push_model(&format!("m{at}"), 1, model(path)).await;
     }
@@ -117,7 +117,7 @@ async fn valid_models_are_accepted_and_survive_a_restart() {
 
 #[tokio::test]
 async fn invalid_models_are_rejected_with_their_code() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("models.validate_memory_bytes_max", 512_u64 << 20)
         .set("models.validate_cpu_ms_max", 10_000)
         .start()
@@ -145,7 +145,7 @@ async fn invalid_models_are_rejected_with_their_code() {
 
 #[tokio::test]
 async fn oversized_model_is_rejected() {
-    let node = Node::builder().set("models.model_bytes_max", 1_000).start().await;
+    let node = TestNode::builder().set("models.model_bytes_max", 1_000).start().await;
     let refusal = node.try_push_model("huge", 1, vec![0; 1_001]).await.unwrap_err();
     assert_eq!((refusal.status, refusal.code), (413, ErrorCode::BodyTooLarge));
     for bad in ["0", "x", "-1"] {

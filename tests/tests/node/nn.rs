@@ -1,7 +1,7 @@
 //! `wasi:nn` components, with granted models and with models in their own bytes.
 
 use bytes::Bytes;
-use weir_tests::{Client, Node, digits, function, large_model, made_up, model, output_in_python};
+use weir_tests::{TestClient, TestNode, digits, function, large_model, made_up, model, output_in_python};
 use weir_types::ErrorCode;
 
 fn values(bytes: &Bytes) -> Vec<f32> {
@@ -9,7 +9,7 @@ fn values(bytes: &Bytes) -> Vec<f32> {
 }
 
 /// Calls `classify-nn` and returns its error: code and text.
-async fn error(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> String {
+async fn error(client: &TestClient, path: &str, body: impl Into<reqwest::Body>) -> String {
     let answer = client.post(path, body).await;
     assert_eq!(answer.status, 418, "{path}: {}", answer.text());
     answer.text().to_owned()
@@ -17,7 +17,7 @@ async fn error(client: &Client, path: &str, body: impl Into<reqwest::Body>) -> S
 
 #[tokio::test]
 async fn wasi_nn_results_equal_weir_inference_and_python() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let models = "models=digits,light_squeezenet";
     let deployed = node.deploy_with("nn", &format!("{models}&strict=true"), function("classify-nn")).await;
     assert!(deployed.warnings.iter().all(|warning| !warning.contains("use any")), "{deployed:?}");
@@ -46,7 +46,7 @@ async fn wasi_nn_results_equal_weir_inference_and_python() {
 
 #[tokio::test]
 async fn all_wasi_nn_types_are_supported() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("nn", "models=identity,all:1", function("classify-nn")).await;
     node.push_model("identity", 1, model("good/identity_nn.onnx")).await;
     let said = node.get("/fn/nn/types?model=identity").await.ok();
@@ -66,7 +66,7 @@ async fn all_wasi_nn_types_are_supported() {
 
 #[tokio::test]
 async fn wasi_nn_runs_are_concurrent() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("nn", "models=digits", function("classify-nn")).await;
     node.push_model("digits", 1, digits()).await;
     let path = "/fn/nn/classify?model=digits&shape=1,1,8,8&input=image";
@@ -80,7 +80,7 @@ async fn wasi_nn_runs_are_concurrent() {
 
 #[tokio::test]
 async fn wasi_nn_errors_have_codes() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("nn", "models=m,gone", function("classify-nn")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     for (what, query, bytes, code, text) in [
@@ -111,7 +111,7 @@ async fn wasi_nn_errors_have_codes() {
 
 #[tokio::test]
 async fn missing_grants_are_reported_on_deploy_and_call() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let strict = node.try_deploy("nn", "strict=true", function("classify-nn")).await.unwrap_err();
     assert_eq!(strict.code, ErrorCode::NotGranted);
     let deployed = node.deploy("nn", function("classify-nn")).await;
@@ -128,7 +128,7 @@ async fn missing_grants_are_reported_on_deploy_and_call() {
 
 #[tokio::test]
 async fn guest_may_load_model_bytes_if_granted() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let onnx = digits();
     let bytes = onnx.len();
     node.deploy_with("nn", &format!("limits.loaded_model_bytes={bytes}"), function("classify-nn")).await;
@@ -170,7 +170,7 @@ async fn guest_may_load_model_bytes_if_granted() {
 
 #[tokio::test]
 async fn reused_instance_keeps_its_graph_without_pinning_the_model() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("nn", "models=digits&reuse=true", function("classify-nn")).await;
     node.push_model("digits", 1, digits()).await;
     let again = async || {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_tests::{Answer, TestClient, TestNode, eventually, function};
 use weir_types::api::{ErrorBody, SloRefusal};
 use weir_types::{Cost, ErrorCode};
 
@@ -26,13 +26,13 @@ fn input() -> String {
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [0.5]}]}).to_string()
 }
 
-async fn push(node: &Client, name: &str, query: &str, run_time_ms: u64) {
+async fn push(node: &TestClient, name: &str, query: &str, run_time_ms: u64) {
     node.put(&format!("/v1/models/{name}/versions/1?batching.mode=off&{query}"), fake(run_time_ms))
         .await
         .ok();
 }
 
-async fn infer(node: &Client, model: &str) -> Answer {
+async fn infer(node: &TestClient, model: &str) -> Answer {
     node.post(&format!("/v2/models/{model}/infer"), input()).await
 }
 
@@ -44,7 +44,7 @@ fn refused(answer: &Answer) -> SloRefusal {
     answer.json::<ErrorBody>().slo.unwrap()
 }
 
-async fn outcomes(node: &Client, metric: &str, labels: &str) -> [f64; 3] {
+async fn outcomes(node: &TestClient, metric: &str, labels: &str) -> [f64; 3] {
     let mut counts = [0.0; 3];
     for (count, outcome) in counts.iter_mut().zip(["kept", "missed", "rejected"]) {
         *count = node.metric(metric, &format!("{labels}outcome=\"{outcome}\"")).await;
@@ -56,7 +56,7 @@ async fn outcomes(node: &Client, metric: &str, labels: &str) -> [f64; 3] {
 #[tokio::test]
 async fn overload_admits_only_calls_that_meet_their_slo() {
     // A large margin, because the machine has other load.
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.slots", SLOTS)
         .set("scheduler.slo.margin", 0.4)
@@ -70,7 +70,7 @@ async fn overload_admits_only_calls_that_meet_their_slo() {
     let mut asked = Vec::new();
     for _ in 0..count {
         ticks.tick().await;
-        let client = Client::clone(&node);
+        let client = TestClient::clone(&node);
         asked.push(tokio::spawn(async move {
             let begun = Instant::now();
             (infer(&client, "m").await, begun.elapsed())
@@ -104,7 +104,7 @@ async fn overload_admits_only_calls_that_meet_their_slo() {
 /// rejection.
 #[tokio::test]
 async fn timeout_shorter_than_a_run_is_a_missed_deadline() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     push(&node, "m", "slo_ms=60000", RUN_MS).await;
     for _ in 0..10 {
         infer(&node, "m").await.ok();
@@ -121,7 +121,7 @@ async fn timeout_shorter_than_a_run_is_a_missed_deadline() {
 /// A function's objective is checked against the measured times of its calls.
 #[tokio::test]
 async fn function_slo_rejects_while_calls_without_slo_queue() {
-    let node = Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
+    let node = TestNode::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
     push(&node, "m", "", RUN_MS).await;
     for (name, query) in [("hasty", "slo_ms=300"), ("patient", "limits.deadline_ms=60000")] {
         node.deploy_with(name, &format!("models=m&{query}"), function("infer")).await;
@@ -149,7 +149,7 @@ async fn function_slo_rejects_while_calls_without_slo_queue() {
 #[tokio::test]
 async fn calls_over_their_cost_objective_are_rejected() {
     let node =
-        Node::builder().set("models.backend", "fake").set("scheduler.slo.prices.cpu", 10).start().await;
+        TestNode::builder().set("models.backend", "fake").set("scheduler.slo.prices.cpu", 10).start().await;
     // A run takes 0.1 s, so it costs 1.
     push(&node, "dear", "cost_slo=0.5", RUN_MS).await;
     push(&node, "cheap", "cost_slo=5", RUN_MS).await;
@@ -168,7 +168,7 @@ async fn calls_over_their_cost_objective_are_rejected() {
 
 #[tokio::test]
 async fn slo_settings_are_validated_and_shown() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     let refusal = node.try_deploy("f", "slo_ms=0", function("hello")).await.unwrap_err();
     assert_eq!(refusal.code, ErrorCode::InvalidManifest);
     for query in ["cost_slo=-1", "slo_ms=soon", "slo=5"] {

@@ -1,18 +1,18 @@
 //! Named objects: storage, grants and limits.
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_tests::{Answer, TestClient, TestNode, eventually, function};
 use weir_types::ErrorCode;
 
-async fn node() -> Node {
-    Node::start().await
+async fn node() -> TestNode {
+    TestNode::start().await
 }
 
-async fn put(client: &Client, name_and_query: &str, data: &[u8]) -> Value {
+async fn put(client: &TestClient, name_and_query: &str, data: &[u8]) -> Value {
     client.put(&format!("/v1/objects/{name_and_query}"), data.to_vec()).await.ok().json()
 }
 
-async fn data(client: &Client, name: &str) -> Answer {
+async fn data(client: &TestClient, name: &str) -> Answer {
     client.get(&format!("/v1/objects/{name}/data")).await
 }
 
@@ -59,7 +59,7 @@ async fn expired_object_is_deleted_with_its_file() {
 
 #[tokio::test]
 async fn invalid_objects_are_rejected_with_a_reason() {
-    let builder = Node::builder().set("objects.object_bytes_max", 8).set("objects.tenant_len_max", 1);
+    let builder = TestNode::builder().set("objects.object_bytes_max", 8).set("objects.tenant_len_max", 1);
     let node = builder.set("objects.tenant_bytes_max", 8).start().await;
     for (name_and_query, bytes, status, code, text) in [
         ("a..b", 1, 400, ErrorCode::InvalidName, "must not contain '..'"),
@@ -167,7 +167,7 @@ async fn inferences_read_and_write_objects() {
 #[tokio::test]
 async fn objects_are_separate_per_tenant() {
     let node =
-        Node::builder().tokens(&["one-token-of-16-chars one", "two-token-of-16-chars two"]).start().await;
+        TestNode::builder().tokens(&["one-token-of-16-chars one", "two-token-of-16-chars two"]).start().await;
     let one = node.with_token("one-token-of-16-chars");
     let two = node.with_token("two-token-of-16-chars");
     put(&one, "mine", b"one's").await;

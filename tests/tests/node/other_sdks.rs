@@ -1,11 +1,11 @@
 //! Components built with third-party SDKs run unmodified.
 
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::FunctionKind;
 
 #[tokio::test]
 async fn components_of_other_sdks_run_unmodified() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (name, kind) in [
         ("wstd-hello", FunctionKind::Http02),
         ("waki-hello", FunctionKind::Http02),

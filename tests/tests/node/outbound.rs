@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use std::ops::Deref;
-use weir_tests::{Client, Node, NodeBuilder, Receiver, eventually, function};
+use weir_tests::{NodeBuilder, Receiver, TestClient, TestNode, eventually, function};
 use weir_types::api::{CallbackState, CallbackStatus};
 
 /// Token of tenant `acme`.
@@ -10,18 +10,18 @@ const TOKEN: &str = "0123456789abcdef";
 
 /// A node with tokens, and so without access to loopback addresses.
 fn shared() -> NodeBuilder {
-    Node::builder().tokens(&[&format!("{TOKEN} acme")])
+    TestNode::builder().tokens(&[&format!("{TOKEN} acme")])
 }
 
 /// A node, and the client of its tenant.
 struct Running {
-    _node: Node,
-    client: Client,
+    _node: TestNode,
+    client: TestClient,
 }
 
 impl Deref for Running {
-    type Target = Client;
-    fn deref(&self) -> &Client {
+    type Target = TestClient;
+    fn deref(&self) -> &TestClient {
         &self.client
     }
 }
@@ -42,7 +42,7 @@ fn port(receiver: &Receiver) -> String {
 
 /// Asserts that the function cannot fetch `url`, that the log names `setting`, and that the refusal
 /// is counted.
-async fn assert_refused(node: &Client, url: &str, reason: &str, setting: &str) {
+async fn assert_refused(node: &TestClient, url: &str, reason: &str, setting: &str) {
     let answer = node.get(&format!("/fn/fetch/?{url}")).await;
     assert_eq!(answer.status, 502, "{url}: {}", answer.text());
     assert!(answer.text().contains("DestinationIpProhibited"), "{url}: {}", answer.text());
@@ -100,7 +100,7 @@ async fn deny_rules_and_ceilings_limit_a_manifest_that_grants_everything() {
 /// Without tokens, the node itself would serve the guest as its only tenant.
 #[tokio::test]
 async fn own_listener_is_refused_whatever_the_rules_say() {
-    let builder = Node::builder()
+    let builder = TestNode::builder()
         .set("outbound.allow", "[\"127.0.0.0/8\"]")
         .set("outbound.tenant_default.allow", "[\"localhost\"]");
     let node = start(builder).await;
@@ -114,7 +114,7 @@ async fn own_listener_is_refused_whatever_the_rules_say() {
 #[tokio::test]
 async fn laptop_node_reaches_other_services_of_its_machine_and_no_private_network() {
     let receiver = Receiver::start(&[]).await;
-    let node = start(Node::builder()).await;
+    let node = start(TestNode::builder()).await;
     node.get(&format!("/fn/fetch/?{}", receiver.url("/"))).await.ok();
     assert_eq!(receiver.received().len(), 1);
     assert_refused(&node, "http://10.255.255.1/", "private", "outbound.allow").await;
@@ -143,7 +143,7 @@ async fn callback_to_a_refused_address_fails() {
 #[tokio::test]
 async fn invalid_rule_is_an_error_at_start() {
     for rule in ["10.1.2.3/16", "http://a.example", "*"] {
-        let log = Node::builder().set("outbound.allow", format!("[\"{rule}\"]")).try_start().await.err();
+        let log = TestNode::builder().set("outbound.allow", format!("[\"{rule}\"]")).try_start().await.err();
         let log = log.unwrap_or_else(|| panic!("{rule} was accepted"));
         assert!(log.contains("is not a rule for outbound requests"), "{rule}: {log}");
     }

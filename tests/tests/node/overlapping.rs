@@ -2,10 +2,10 @@
 //! and deadlines.
 
 use std::time::{Duration, Instant};
-use weir_tests::{Node, eventually, function, model};
+use weir_tests::{TestNode, eventually, function, model};
 
-async fn node() -> Node {
-    let node = Node::start().await;
+async fn node() -> TestNode {
+    let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=m,slow", function("overlap")).await;
@@ -56,7 +56,7 @@ fn steps(count: i64) -> Vec<u8> {
 
 #[tokio::test]
 async fn runs_inherit_the_priority_of_their_call() {
-    let node = Node::builder().set("models.slots", 1).start().await;
+    let node = TestNode::builder().set("models.slots", 1).start().await;
     node.push_model("slow", 1, model("good/slow.onnx")).await;
     node.deploy_with("f", "models=slow", function("overlap")).await;
     let waiting = async |count: u64| {

@@ -3,11 +3,11 @@
 use reqwest::Method;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use weir_tests::{Node, eventually, function, raw};
+use weir_tests::{TestNode, eventually, function, raw};
 use weir_types::ErrorCode;
 
 /// Sends a request with these header lines. Returns the status and the error code.
-async fn ask(node: &Node, method: &str, headers: &str) -> (u16, Option<ErrorCode>) {
+async fn ask(node: &TestNode, method: &str, headers: &str) -> (u16, Option<ErrorCode>) {
     let request = format!("{method} /v1/functions HTTP/1.1\r\n{headers}connection: close\r\n\r\n");
     let answered = raw(node, request).await;
     let code = ErrorCode::ALL.iter().copied().find(|code| answered.1.contains(&format!("\"{code}\"")));
@@ -17,7 +17,7 @@ async fn ask(node: &Node, method: &str, headers: &str) -> (u16, Option<ErrorCode
 /// DNS rebinding: the page's own name resolves to loopback, so that the browser sends that name.
 #[tokio::test]
 async fn foreign_hosts_are_refused_on_a_loopback_node_without_tokens() {
-    let node = Node::builder().set("gateway.hosts", "[\"weir.example\"]").start().await;
+    let node = TestNode::builder().set("gateway.hosts", "[\"weir.example\"]").start().await;
     let foreign = (421, Some(ErrorCode::ForeignHost));
     for (host, expected) in [
         (node.address(), (200, None)),
@@ -35,7 +35,7 @@ async fn foreign_hosts_are_refused_on_a_loopback_node_without_tokens() {
 
 #[tokio::test]
 async fn pages_of_other_origins_are_refused_before_their_bodies_are_read() {
-    let node = Node::builder().set("gateway.origins", "[\"https://ui.example\"]").start().await;
+    let node = TestNode::builder().set("gateway.origins", "[\"https://ui.example\"]").start().await;
     node.deploy("echo", function("echo-http")).await;
     let own = format!("http://{}", node.address());
     let host = format!("host: {}\r\n", node.address());
@@ -63,7 +63,7 @@ async fn pages_of_other_origins_are_refused_before_their_bodies_are_read() {
 
 #[tokio::test]
 async fn nodes_with_tokens_have_any_name() {
-    let node = Node::builder().tokens(&["0123456789abcdef acme"]).start().await;
+    let node = TestNode::builder().tokens(&["0123456789abcdef acme"]).start().await;
     let headers =
         "host: weir.example\r\norigin: https://ui.example\r\nauthorization: Bearer 0123456789abcdef\r\n";
     assert_eq!(ask(&node, "GET", headers).await, (200, None));
@@ -72,7 +72,7 @@ async fn nodes_with_tokens_have_any_name() {
 
 #[tokio::test]
 async fn ambiguous_heads_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     for (what, headers) in [
         ("no host", ""),
@@ -100,7 +100,7 @@ async fn ambiguous_heads_are_rejected() {
 /// A proxy that looks at the length alone takes the bytes behind it for another request.
 #[tokio::test]
 async fn request_with_length_and_chunks_is_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     let length = "content-length: 3\r\n";
     let chunks = "transfer-encoding: chunked\r\n";
@@ -121,11 +121,11 @@ async fn request_with_length_and_chunks_is_rejected() {
     assert!(answers.matches("HTTP/1.1 200").count() == 3 && answers.contains("de\n"), "{answers}");
 }
 
-/// RFC 9112 permits a lone line feed at the end of a line. Inside of a value, it smuggles a header past
-/// a proxy that does not accept it.
+/// RFC 9112 permits a lone line feed at the end of a line. Inside of a value, it smuggles a header
+/// past a proxy that does not accept it.
 #[tokio::test]
 async fn bare_line_feeds_and_carriage_returns_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for request in [
         "GET /v1/functions HTTP/1.1\nhost: localhost\nconnection: close\n\n",
         "GET /v1/functions HTTP/1.1\r\nhost: localhost\r\nconnection: close\n\r\n",
@@ -140,7 +140,7 @@ async fn bare_line_feeds_and_carriage_returns_are_rejected() {
 
 #[tokio::test]
 async fn heads_are_limited_before_authentication() {
-    let node = Node::builder().tokens(&["0123456789abcdef acme"]).start().await;
+    let node = TestNode::builder().tokens(&["0123456789abcdef acme"]).start().await;
     let ask = async |bytes: usize| {
         let value = "v".repeat(bytes);
         ask(&node, "GET", &format!("host: localhost\r\na: {value}\r\n")).await
@@ -151,7 +151,7 @@ async fn heads_are_limited_before_authentication() {
 
 #[tokio::test]
 async fn connections_of_one_address_are_limited() {
-    let node = Node::builder().set("gateway.connections_per_address_max", 4).start().await;
+    let node = TestNode::builder().set("gateway.connections_per_address_max", 4).start().await;
     let mut held = Vec::new();
     let mut closed = 0;
     for _ in 0..8 {

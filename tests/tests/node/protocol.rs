@@ -8,13 +8,13 @@ mod running;
 use bytes::Bytes;
 use reqwest::Method;
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, function, model};
+use weir_tests::{Answer, TestClient, TestNode, function, model};
 
 const HEADER: &str = "inference-header-content-length";
 
 /// Starts a node with `matmul`, versions 1 and 2, and the tensor function `echo`.
-async fn node() -> Node {
-    let node = Node::start().await;
+async fn node() -> TestNode {
+    let node = TestNode::start().await;
     node.push_model("matmul", 1, model("good/matmul.onnx")).await;
     node.push_model("matmul", 2, model("good/matmul_v2.onnx")).await;
     node.deploy("echo", function("echo-tensor")).await;
@@ -26,13 +26,13 @@ fn fp32(values: &[f32]) -> Vec<u8> {
 }
 
 /// Sends a body of JSON followed by binary data.
-async fn binary(client: &Client, path: &str, json: &Value, behind: &[u8]) -> Answer {
+async fn binary(client: &TestClient, path: &str, json: &Value, behind: &[u8]) -> Answer {
     let json = json.to_string();
     let body = [json.as_bytes(), behind].concat();
     send(client, path, &[(HEADER, &json.len().to_string())], body).await
 }
 
-async fn send(client: &Client, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+async fn send(client: &TestClient, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
     let request = client.request(Method::POST, path).body(body);
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();

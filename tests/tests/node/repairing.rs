@@ -4,7 +4,7 @@
 use serde_json::json;
 use std::fs;
 use std::path::{Path, PathBuf};
-use weir_tests::{Node, digits, eventually, function, model};
+use weir_tests::{TestNode, digits, eventually, function, model};
 use weir_types::{ContentHash, ErrorCode};
 
 fn truncate(path: &Path) {
@@ -20,13 +20,13 @@ fn artefacts(data: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-async fn compiled(node: &Node) -> f64 {
+async fn compiled(node: &TestNode) -> f64 {
     node.metric("weir_cold_starts_total", "cause=\"compile\"").await
 }
 
 #[tokio::test]
 async fn damaged_component_is_repaired_by_redeploying() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
     let builder = node.stop().await;
     artefacts(builder.data()).iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -50,7 +50,7 @@ async fn damaged_component_is_repaired_by_redeploying() {
 /// A compilation that outlasts its caller's deadline continues for later calls.
 #[tokio::test]
 async fn compilation_continues_after_the_callers_deadline() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.deadline_ms=30", function("embed-text")).await;
     let builder = node.stop().await;
     artefacts(builder.data()).iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -67,7 +67,7 @@ async fn compilation_continues_after_the_callers_deadline() {
 
 #[tokio::test]
 async fn damaged_model_is_reported_and_repaired_by_pushing_again() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("infer", "models=a,b", function("infer")).await;
     node.push_model("a", 1, model("good/matmul.onnx")).await;
     let before: std::collections::BTreeSet<_> = files(&node);
@@ -108,7 +108,7 @@ async fn damaged_model_is_reported_and_repaired_by_pushing_again() {
 /// Corrupt files must never produce results.
 #[tokio::test]
 async fn corrupt_model_files_never_produce_results() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let before = files(&node);
     node.push_model("digits", 1, digits()).await;
     let pushed: Vec<_> = files(&node).difference(&before).cloned().collect();
@@ -135,12 +135,12 @@ async fn corrupt_model_files_never_produce_results() {
     assert!(told >= 2, "the graph and its weights, at least: {told}");
 }
 
-async fn infer(node: &Node) -> weir_tests::Answer {
+async fn infer(node: &TestNode) -> weir_tests::Answer {
     let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![0.5; 64]});
     node.post("/v2/models/digits/infer", json!({"inputs": [input]}).to_string()).await
 }
 
-fn files(node: &Node) -> std::collections::BTreeSet<PathBuf> {
+fn files(node: &TestNode) -> std::collections::BTreeSet<PathBuf> {
     fs::read_dir(node.data().join("models")).unwrap().map(|file| file.unwrap().path()).collect()
 }
 
@@ -150,11 +150,11 @@ fn truncate_to_nothing(path: &Path) {
 
 #[tokio::test]
 async fn model_profile_survives_a_restart_and_is_deleted_with_the_model() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.post("/fn/infer/m?shape=1,4", vec![0; 16]).await.ok();
-    let profile = async |node: &Node| node.models().await[0].newest.profile.clone();
+    let profile = async |node: &TestNode| node.models().await[0].newest.profile.clone();
     let measured = profile(&node).await;
     assert!(!measured.run_time_ns.is_empty());
     let node = node.stop().await.start().await;
@@ -169,7 +169,7 @@ async fn model_profile_survives_a_restart_and_is_deleted_with_the_model() {
 
 #[tokio::test]
 async fn node_works_after_its_binary_was_replaced() {
-    let node = Node::builder().copy_of_binary().start().await;
+    let node = TestNode::builder().copy_of_binary().start().await;
     fs::remove_file(node.binary()).unwrap();
     fs::write(node.binary(), "not a program").unwrap();
     node.deploy("f", function("hello")).await;

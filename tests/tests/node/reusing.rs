@@ -1,11 +1,11 @@
 //! Instance reuse: limits, isolation between calls, and retirement of instances.
 
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, digits, eventually, function, has_function};
+use weir_tests::{TestClient, TestNode, digits, eventually, function, has_function};
 use weir_types::{ErrorCode, Reuse};
 
 /// Calls `remember`, waits for the call's end, and returns the response.
-async fn say(client: &Client, path: &str) -> String {
+async fn say(client: &TestClient, path: &str) -> String {
     let said = client.get(path).await.ok().text().trim_end().to_owned();
     at_rest(client).await;
     said
@@ -13,7 +13,7 @@ async fn say(client: &Client, path: &str) -> String {
 
 /// Waits until no call runs: a response may arrive before the call's end and the release of its
 /// instance.
-async fn at_rest(client: &Client) {
+async fn at_rest(client: &TestClient) {
     eventually("the end of every call", async || {
         (client.metric("weir_invocations_running", "").await == 0.0).then_some(())
     })
@@ -21,7 +21,7 @@ async fn at_rest(client: &Client) {
 }
 
 /// Makes `count` sequential calls, and returns each instance's call count.
-async fn counts(client: &Client, path: &str, count: usize) -> Vec<u32> {
+async fn counts(client: &TestClient, path: &str, count: usize) -> Vec<u32> {
     let mut counts = Vec::new();
     for _ in 0..count {
         counts.push(say(client, path).await.split(' ').next().unwrap().parse().unwrap());
@@ -30,7 +30,7 @@ async fn counts(client: &Client, path: &str, count: usize) -> Vec<u32> {
 }
 
 /// Waits until `count` instances of a function were retired for `cause`.
-async fn retired(client: &Client, name: &str, cause: &str, count: f64) {
+async fn retired(client: &TestClient, name: &str, cause: &str, count: f64) {
     let label = format!("function=\"{name}\",cause=\"{cause}\"");
     let what = format!("{count} instances of {name} given up for {cause}");
     eventually(&what, async || {
@@ -41,7 +41,7 @@ async fn retired(client: &Client, name: &str, cause: &str, count: f64) {
 }
 
 /// Waits until `count` instances are idle.
-async fn idle(client: &Client, count: f64) {
+async fn idle(client: &TestClient, count: f64) {
     eventually(&format!("{count} idle instances"), async || {
         (client.metric("weir_instances_idle", "").await == count).then_some(())
     })
@@ -50,7 +50,7 @@ async fn idle(client: &Client, count: f64) {
 
 #[tokio::test]
 async fn instances_are_fresh_without_reuse_in_the_manifest() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("fresh", function("remember")).await;
     assert_eq!(counts(&node, "/fn/fresh/count", 5).await, [1; 5]);
     let function = node.function("fresh").await.unwrap();
@@ -65,7 +65,7 @@ async fn instances_are_fresh_without_reuse_in_the_manifest() {
 
 #[tokio::test]
 async fn instance_serves_up_to_its_call_limit() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for name in ["remember", "remember-p3"] {
         node.deploy_with(name, "reuse.calls_max=3", function(name)).await;
         let path = format!("/fn/{name}/count");
@@ -81,7 +81,7 @@ async fn instance_serves_up_to_its_call_limit() {
 
 #[tokio::test]
 async fn tensor_function_instances_are_reused() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     // Twice the tensor bytes of one call: tensors in a response are no longer counted for the
     // instance.
     node.deploy_with("f", "reuse=true&limits.tensor_bytes=8200", function("remember-tensor")).await;
@@ -97,7 +97,7 @@ async fn tensor_function_instances_are_reused() {
 
 #[tokio::test]
 async fn failed_call_retires_its_instance() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let bounds = "reuse=true&limits.deadline_ms=5000&limits.cpu_time_ms=200";
     node.deploy_with("f", bounds, function("remember")).await;
     let ends = [
@@ -124,7 +124,7 @@ async fn failed_call_retires_its_instance() {
 
 #[tokio::test]
 async fn limits_apply_per_call_on_reused_instances() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let bounds = "reuse=true&limits.cpu_time_ms=600&limits.deadline_ms=5000&limits.log_bytes=1000";
     node.deploy_with("f", bounds, function("remember")).await;
     // The calls together exceed the limits on CPU time, deadline and log bytes of one call.
@@ -146,7 +146,7 @@ async fn limits_apply_per_call_on_reused_instances() {
 
 #[tokio::test]
 async fn reused_instance_isolates_requests_and_log_lines() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "reuse=true", function("remember")).await;
     node.deploy_with("p3", "reuse=true", function("remember-p3")).await;
     for (call, body) in ["first", "second", ""].into_iter().enumerate() {
@@ -177,7 +177,7 @@ async fn reused_instance_isolates_requests_and_log_lines() {
 
 #[tokio::test]
 async fn retained_handles_and_memory_are_bounded() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let bounds = "reuse.handles_max=20&reuse.memory_growth_bytes=8388608&limits.tensor_bytes=16384";
     node.deploy_with("f", bounds, function("remember")).await;
     // Kept tensors count for the instance.
@@ -203,7 +203,7 @@ async fn retained_handles_and_memory_are_bounded() {
 
 #[tokio::test]
 async fn concurrent_calls_use_separate_instances() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "reuse.idle_max=3", function("remember")).await;
     let calls = (0..6).map(|_| say(&node, "/fn/f/nap?400"));
     // All six calls run concurrently, so each needs its own instance.
@@ -216,7 +216,7 @@ async fn concurrent_calls_use_separate_instances() {
 
 #[tokio::test]
 async fn idle_instances_are_evicted_for_other_functions() {
-    let node = Node::builder().set("sandbox.instances_max", 2).start().await;
+    let node = TestNode::builder().set("sandbox.instances_max", 2).start().await;
     for name in ["a", "b", "c"] {
         node.deploy_with(name, "reuse=true", function("remember")).await;
     }
@@ -237,7 +237,8 @@ async fn idle_instances_are_evicted_for_other_functions() {
 
 #[tokio::test]
 async fn instances_are_reused_only_for_their_version() {
-    let node = Node::builder().tokens(&["one-token-of-acme acme", "two-token-of-other other"]).start().await;
+    let node =
+        TestNode::builder().tokens(&["one-token-of-acme acme", "two-token-of-other other"]).start().await;
     let acme = node.with_token("one-token-of-acme");
     let other = node.with_token("two-token-of-other");
     for client in [&acme, &other] {
@@ -263,7 +264,7 @@ async fn instances_are_reused_only_for_their_version() {
 
 #[tokio::test]
 async fn idle_and_age_limits_retire_instances() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("i", "reuse.idle_ms=300", function("remember")).await;
     node.deploy_with("a", "reuse.age_ms=1500", function("remember")).await;
     assert_eq!(counts(&node, "/fn/i/count", 1).await, [1]);
@@ -277,7 +278,7 @@ async fn idle_and_age_limits_retire_instances() {
 
 #[tokio::test]
 async fn idle_instance_does_not_pin_its_model() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("digits", 1, digits()).await;
     node.deploy_with("f", "reuse=true&models=digits", function("remember")).await;
     for call in 1..=3 {
@@ -299,7 +300,7 @@ async fn idle_instance_does_not_pin_its_model() {
 
 #[tokio::test]
 async fn node_settings_bound_and_disable_reuse() {
-    let node = Node::builder().set("sandbox.instances_idle_max", 0).start().await;
+    let node = TestNode::builder().set("sandbox.instances_idle_max", 0).start().await;
     let deployed = node.deploy_with("f", "reuse=true", function("remember")).await;
     assert!(
         deployed.warnings.iter().any(|warning| warning.contains("sandbox.instances_idle_max")),
@@ -317,7 +318,7 @@ async fn node_settings_bound_and_disable_reuse() {
 
 #[tokio::test]
 async fn reused_instances_respond_equally_in_every_language() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for name in ["hello", "echo-body", "echo-http", "spin-hello", "wstd-hello", "waki-hello"]
         .into_iter()
         .chain(["echo-body-c", "echo-body-py", "echo-body-js", "echo-body-ts", "echo-body-go"])

@@ -1,10 +1,10 @@
 //! Node shutdown.
 
-use weir_tests::{Node, children, eventually, function, raw};
+use weir_tests::{TestNode, children, eventually, function, raw};
 
 #[tokio::test]
 async fn shutdown_succeeds_and_leaves_no_processes() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     node.get("/fn/hello").await.ok();
     let pid = node.pid();
@@ -17,7 +17,7 @@ async fn shutdown_succeeds_and_leaves_no_processes() {
 
 #[tokio::test]
 async fn running_requests_finish_before_shutdown() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
@@ -35,7 +35,7 @@ async fn running_requests_finish_before_shutdown() {
 
 #[tokio::test]
 async fn endless_request_does_not_block_shutdown() {
-    let node = Node::builder().set("gateway.drain_timeout_ms", 500).start().await;
+    let node = TestNode::builder().set("gateway.drain_timeout_ms", 500).start().await;
     node.deploy("f", function("misbehave")).await;
     node.get("/fn/f/behave").await.ok();
     eventually("the end", async || (node.status().await.running == 0).then_some(())).await;
@@ -49,7 +49,7 @@ async fn endless_request_does_not_block_shutdown() {
 
 #[tokio::test]
 async fn stopping_node_takes_calls_while_it_is_not_ready() {
-    let node = Node::builder().set("gateway.lame_duck_ms", 3_000).start().await;
+    let node = TestNode::builder().set("gateway.lame_duck_ms", 3_000).start().await;
     node.deploy("hello", function("hello")).await;
     let client = node.client().clone();
     let ending = tokio::spawn(node.stop());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
-use weir_tests::{Node, digits, eventually, model};
+use weir_tests::{TestNode, digits, eventually, model};
 use weir_types::ErrorCode;
 use weir_types::api::{Model, ModelCapacity};
 
@@ -23,13 +23,13 @@ fn fake(run_time_ms: u64) -> String {
     .to_string()
 }
 
-async fn fake_node() -> Node {
-    Node::builder().set("models.backend", "fake").set("models.slots", 2).start().await
+async fn fake_node() -> TestNode {
+    TestNode::builder().set("models.backend", "fake").set("models.slots", 2).start().await
 }
 
 #[tokio::test]
 async fn profile_and_sizing_survive_a_restart() {
-    let node = Node::builder().set("models.slots", 2).start().await;
+    let node = TestNode::builder().set("models.slots", 2).start().await;
     node.push_model("digits", 1, digits()).await;
     let unmeasured =
         node.weir(&["models", "capacity", "digits", "--rate", "10", "--slo-ms", "100"]).await.unwrap_err();
@@ -183,7 +183,7 @@ async fn interrupt_ends_profiling_and_frees_its_slot() {
 
 #[tokio::test]
 async fn model_without_batch_dimension_rejects_profile_batches() {
-    let node = Node::builder().set("models.slots", 1).start().await;
+    let node = TestNode::builder().set("models.slots", 1).start().await;
     node.put("/v1/models/slow", model("good/slow.onnx")).await.ok();
     let refused = node.weir(&["models", "profile", "slow", "--batch", "2"]).await.unwrap_err();
     assert!(refused.contains("the model has no batch dimension"), "{refused}");
@@ -191,7 +191,7 @@ async fn model_without_batch_dimension_rejects_profile_batches() {
 
 #[tokio::test]
 async fn autosizing_applies_to_every_device_with_the_model() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.slots", 2)
         .argument("--devices")
@@ -229,7 +229,7 @@ async fn autosizing_applies_to_every_device_with_the_model() {
 }
 
 /// Starts `count` clients that call `m` repeatedly until `stop`.
-fn clients(node: &Node, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
+fn clients(node: &TestNode, count: usize, stop: &Arc<AtomicBool>) -> Vec<JoinHandle<()>> {
     let body =
         json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [7]}]}).to_string();
     let client = || {

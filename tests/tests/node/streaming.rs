@@ -2,13 +2,13 @@
 
 use futures::{StreamExt, stream};
 use reqwest::{Body, Method};
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 
 /// The second part of the request is sent only after the first event arrives, so any buffering
 /// would deadlock.
 #[tokio::test]
 async fn server_sent_events_are_not_buffered() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("events", function("echo-events")).await;
     let (sender, pieces) = futures::channel::mpsc::unbounded::<Result<&'static str, std::io::Error>>();
     sender.unbounded_send(Ok("first")).unwrap();
@@ -35,7 +35,7 @@ async fn server_sent_events_are_not_buffered() {
 /// The result of an asynchronous call has all events.
 #[tokio::test]
 async fn asynchronous_result_contains_all_server_sent_events() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("events", function("echo-events")).await;
     let pieces = stream::iter(["one", "two"].map(Ok::<_, std::io::Error>));
     let later = node.post_later("/fn/events", Body::wrap_stream(pieces)).await;

@@ -3,12 +3,12 @@
 use reqwest::Method;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_tests::{Node, eventually, function, model};
+use weir_tests::{TestNode, eventually, function, model};
 use weir_types::api::REQUEST_ID_HEADER;
 
 #[tokio::test]
 async fn health_readiness_and_status_answer() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     assert_eq!(node.get("/healthz").await.ok().text(), "ok\n");
     assert!(node.get("/readyz").await.is_ok());
     assert!(node.get("/").await.ok().text().contains("/v1/functions"));
@@ -22,7 +22,7 @@ async fn health_readiness_and_status_answer() {
 
 #[tokio::test]
 async fn invocations_are_counted_by_function_outcome_and_phase() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     for _ in 0..5 {
         node.get("/fn/hello").await.ok();
@@ -49,7 +49,7 @@ async fn invocations_are_counted_by_function_outcome_and_phase() {
 /// that ask for it.
 #[tokio::test]
 async fn metrics_have_the_text_format_that_the_client_accepts() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("hello", function("hello")).await;
     node.get("/fn/hello").await.ok();
     let plain = node.get("/metrics").await.ok();
@@ -81,13 +81,13 @@ async fn metrics_have_the_text_format_that_the_client_accepts() {
 }
 
 /// Log lines of invocation spans.
-fn spans(node: &Node) -> Vec<Value> {
+fn spans(node: &TestNode) -> Vec<Value> {
     let lines = node.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<Value>>();
     lines.into_iter().filter(|line| line["target"] == "weir::invocation").collect()
 }
 
 /// Spans of the request `id` by phase, after the invocation's end.
-async fn trace(node: &Node, id: &str) -> BTreeMap<String, Value> {
+async fn trace(node: &TestNode, id: &str) -> BTreeMap<String, Value> {
     let mine = || spans(node).into_iter().filter(|span| span["request_id"] == id);
     eventually("the end of the trace", async || mine().find(|span| span["phase"] == "invocation")).await;
     mine().map(|span| (span["phase"].as_str().unwrap().to_owned(), span)).collect()
@@ -96,7 +96,7 @@ async fn trace(node: &Node, id: &str) -> BTreeMap<String, Value> {
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
+async fn call(node: &TestNode, path: &str, id: &str, traceparent: &str) {
     let request = node.request(Method::POST, path).body(vec![0; 16]);
     let answer =
         request.header("traceparent", traceparent).header(REQUEST_ID_HEADER, id).send().await.unwrap();
@@ -108,7 +108,7 @@ async fn call(node: &Node, path: &str, id: &str, traceparent: &str) {
 
 #[tokio::test]
 async fn sampled_trace_is_logged_with_a_span_per_phase() {
-    let node = Node::builder().set("traces.sample_ratio", 0).start().await;
+    let node = TestNode::builder().set("traces.sample_ratio", 0).start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     let sampled = format!("00-{TRACE}-{PARENT}-01");
@@ -142,7 +142,7 @@ async fn sampled_trace_is_logged_with_a_span_per_phase() {
 
 #[tokio::test]
 async fn invalid_or_unsampled_trace_is_ignored() {
-    let node = Node::builder().set("traces.sample_ratio", 0).start().await;
+    let node = TestNode::builder().set("traces.sample_ratio", 0).start().await;
     node.deploy("hello", function("hello")).await;
     for bad in [
         "",
@@ -160,7 +160,7 @@ async fn invalid_or_unsampled_trace_is_ignored() {
 
 #[tokio::test]
 async fn sample_ratio_traces_a_share_of_invocations() {
-    let node = Node::builder().set("traces.sample_ratio", 0.5).start().await;
+    let node = TestNode::builder().set("traces.sample_ratio", 0.5).start().await;
     node.deploy("hello", function("hello")).await;
     for _ in 0..10 {
         node.get("/fn/hello").await.ok();

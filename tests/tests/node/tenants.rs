@@ -1,6 +1,6 @@
 //! Isolation and quotas of tenants.
 
-use weir_tests::{Node, eventually, function, model};
+use weir_tests::{TestNode, eventually, function, model};
 use weir_types::{ErrorCode, Version};
 
 const ACME: &str = "acme-token-0123456789";
@@ -8,7 +8,7 @@ const OTHER: &str = "other-token-0123456789";
 
 #[tokio::test]
 async fn node_with_tokens_rejects_clients_without_one() {
-    let node = Node::builder().tokens(&["acme-token-0123456789 acme"]).start().await;
+    let node = TestNode::builder().tokens(&["acme-token-0123456789 acme"]).start().await;
     for path in ["/v1/functions", "/v1/models", "/v1/status", "/metrics", "/fn/hello", "/"] {
         let answer = node.get(path).await;
         assert_eq!((answer.status, answer.code()), (401, ErrorCode::Unauthorized), "{path}");
@@ -28,7 +28,7 @@ async fn node_with_tokens_rejects_clients_without_one() {
 #[tokio::test]
 async fn function_names_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).start().await;
+    let node = TestNode::builder().tokens(&lines).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
     let deployed = acme.deploy("f", function("hello")).await;
@@ -50,7 +50,7 @@ async fn function_names_are_separate_per_tenant() {
 #[tokio::test]
 async fn models_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).start().await;
+    let node = TestNode::builder().tokens(&lines).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
     acme.push_model("m", 1, model("good/add.onnx")).await;
@@ -64,7 +64,7 @@ async fn models_are_separate_per_tenant() {
 
 #[tokio::test]
 async fn listening_beyond_loopback_requires_tokens() {
-    let open = || Node::builder().listen("0.0.0.0:0");
+    let open = || TestNode::builder().listen("0.0.0.0:0");
     let Err(log) = open().try_start().await else { panic!("a node lets in the whole network") };
     assert!(log.contains("token"), "{log}");
 }
@@ -73,7 +73,7 @@ async fn listening_beyond_loopback_requires_tokens() {
 async fn function_metrics_are_visible_to_tenant_and_operator_only() {
     const OPERATOR: &str = "operator-0123456789";
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
-    let node = Node::builder().tokens(&lines).start().await;
+    let node = TestNode::builder().tokens(&lines).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
     let operator = node.with_token(OPERATOR);
@@ -113,7 +113,7 @@ async fn function_metrics_are_visible_to_tenant_and_operator_only() {
 #[tokio::test]
 async fn tenant_caps_do_not_affect_other_tenants() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder()
+    let node = TestNode::builder()
         .tokens(&lines)
         .set("tenants.acme.running_max", 1)
         .set("tenants.other.resident_bytes_max", 1)
@@ -167,7 +167,7 @@ async fn tenant_caps_do_not_affect_other_tenants() {
 #[tokio::test]
 async fn tenant_models_stay_within_the_memory_cap() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).set("models.backend", "fake");
+    let node = TestNode::builder().tokens(&lines).set("models.backend", "fake");
     let node = node
         .set("models.memory_bytes_max", 3_000)
         .set("tenants.acme.resident_bytes_max", 1_500)
@@ -206,7 +206,7 @@ async fn tenant_models_stay_within_the_memory_cap() {
 #[tokio::test]
 async fn device_share_limit_does_not_affect_other_tenants() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).set("models.backend", "fake").set("models.slots", 1);
+    let node = TestNode::builder().tokens(&lines).set("models.backend", "fake").set("models.slots", 1);
     // One run of 20 ms uses the tenant's share for several hours.
     let node = node.set("tenants.acme.device_share_max", 0.000_001).start().await;
     let tensor = |name| serde_json::json!({ "name": name, "datatype": "FP32", "shape": [1] });
@@ -216,7 +216,7 @@ async fn device_share_limit_does_not_affect_other_tenants() {
     });
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
-    let infer = async |client: &weir_tests::Client| {
+    let infer = async |client: &weir_tests::TestClient| {
         let request = serde_json::json!({
             "inputs": [{ "name": "x", "datatype": "FP32", "shape": [1], "data": [0.5] }],
             "parameters": { "timeout": 1_000_000 },
@@ -239,7 +239,7 @@ async fn device_share_limit_does_not_affect_other_tenants() {
         held_back.text()
     );
     // The rejected call used no device time.
-    let usage = async |client: &weir_tests::Client| {
+    let usage = async |client: &weir_tests::TestClient| {
         client.get("/v1/usage").await.ok().json::<weir_types::api::Usage>()
     };
     assert_eq!((usage(&acme).await.total[0].runs, usage(&other).await.total[0].runs), (1, 11));
@@ -247,7 +247,7 @@ async fn device_share_limit_does_not_affect_other_tenants() {
 
 #[tokio::test]
 async fn invalid_tenant_limits_prevent_the_start() {
-    let Err(log) = Node::builder().set("tenants.acme.weight", 0).try_start().await else {
+    let Err(log) = TestNode::builder().set("tenants.acme.weight", 0).try_start().await else {
         panic!("a tenant has no turns")
     };
     assert!(log.contains("[node.tenants.acme]") && log.contains("weight is at least 1"), "{log}");

@@ -1,16 +1,16 @@
 //! Tensor functions over HTTP, with Open Inference Protocol bodies.
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, function, has_function};
+use weir_tests::{Answer, TestClient, TestNode, function, has_function};
 use weir_types::{ErrorCode, FunctionKind};
 
-async fn infer(client: &Client, name: &str, inputs: Value) -> Answer {
+async fn infer(client: &TestClient, name: &str, inputs: Value) -> Answer {
     client.post(&format!("/fn/{name}"), json!({ "inputs": inputs }).to_string()).await
 }
 
 #[tokio::test]
 async fn tensors_are_echoed_unchanged() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let mut names = vec!["echo-tensor"];
     // Python functions need optional tools.
     names.extend(Some("echo-tensor-py").filter(|name| has_function(name)));
@@ -39,7 +39,7 @@ async fn tensors_are_echoed_unchanged() {
 
 #[tokio::test]
 async fn response_limit_applies_to_json() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("echo", "limits.response_body_bytes=100", function("echo-tensor")).await;
     let inputs = json!([{ "name": "a", "datatype": "UINT8", "shape": [40], "data": vec![0; 40] }]);
     let answer = infer(&node, "echo", inputs).await;
@@ -48,7 +48,7 @@ async fn response_limit_applies_to_json() {
 
 #[tokio::test]
 async fn health_responds_while_large_tensors_are_parsed() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-tensor")).await;
     let zeros = "0,".repeat(8 << 20) + "0";
     let body = format!(
@@ -77,7 +77,7 @@ async fn health_responds_while_large_tensors_are_parsed() {
 
 #[tokio::test]
 async fn invalid_tensors_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-tensor")).await;
     let cases = [
         (

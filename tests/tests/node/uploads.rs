@@ -3,11 +3,11 @@
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use weir_tests::{Client, Node, eventually, function, model};
+use weir_tests::{TestClient, TestNode, eventually, function, model};
 use weir_types::ErrorCode;
 
 /// Starts an upload and sends only its first bytes.
-async fn begin_upload(client: &Client, path: &str) -> TcpStream {
+async fn begin_upload(client: &TestClient, path: &str) -> TcpStream {
     let mut stream = TcpStream::connect(client.address()).await.unwrap();
     let head = format!("PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n\r\n\0asm");
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -16,7 +16,7 @@ async fn begin_upload(client: &Client, path: &str) -> TcpStream {
 
 #[tokio::test]
 async fn uploads_over_the_limit_are_rejected() {
-    let node = Node::builder().set("gateway.uploads_max", 2).start().await;
+    let node = TestNode::builder().set("gateway.uploads_max", 2).start().await;
     let slow = [begin_upload(&node, "/v1/functions/f").await, begin_upload(&node, "/v1/models/m").await];
     let is_staged = |folder: &str| {
         let mut files = std::fs::read_dir(node.data().join(folder)).unwrap();
@@ -38,7 +38,7 @@ async fn uploads_over_the_limit_are_rejected() {
 #[tokio::test]
 async fn slow_upload_times_out_and_frees_its_slot() {
     let node =
-        Node::builder().set("gateway.uploads_max", 1).set("gateway.upload_timeout_ms", 300).start().await;
+        TestNode::builder().set("gateway.uploads_max", 1).set("gateway.upload_timeout_ms", 300).start().await;
     let mut slow = begin_upload(&node, "/v1/functions/f").await;
     let mut answer = vec![0; 4 << 10];
     let read = tokio::time::timeout(Duration::from_secs(30), slow.read(&mut answer)).await;
@@ -85,7 +85,7 @@ fn sections(component: &[u8]) -> impl Iterator<Item = u8> {
 /// The deployment is rejected, because every call would fail.
 #[tokio::test]
 async fn component_over_its_memory_limit_is_rejected_on_deploy() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let hello = function("hello");
     // More than the node's cap, and more than the function's limit.
     for (pages, query, named) in [

@@ -1,7 +1,7 @@
 //! Device usage by function and model, visible only to its tenant.
 
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, eventually, function};
+use weir_tests::{TestClient, TestNode, eventually, function};
 use weir_types::api::{DeviceUsage, Usage, UsageRow};
 
 const ACME: &str = "acme-token-0123456789";
@@ -19,21 +19,21 @@ fn fake() -> String {
     .to_string()
 }
 
-async fn fake_node() -> Node {
+async fn fake_node() -> TestNode {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other", "operator-0123456789 *"];
-    Node::builder().tokens(&lines).set("models.backend", "fake").start().await
+    TestNode::builder().tokens(&lines).set("models.backend", "fake").start().await
 }
 
-async fn infer(client: &Client, name: &str) {
+async fn infer(client: &TestClient, name: &str) {
     let input = json!({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]});
     client.post(&format!("/v2/models/{name}/infer"), json!({"inputs": [input]}).to_string()).await.ok();
 }
 
-async fn call(client: &Client, path: &str) {
+async fn call(client: &TestClient, path: &str) {
     client.post(&format!("/fn/{path}?shape=1,1"), 1_f32.to_le_bytes().to_vec()).await.ok();
 }
 
-async fn usage(client: &Client) -> Usage {
+async fn usage(client: &TestClient) -> Usage {
     client.get("/v1/usage").await.ok().json()
 }
 

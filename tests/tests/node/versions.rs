@@ -1,11 +1,11 @@
 //! Function versions: immutable, numbered, one active.
 
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::api::FunctionVersion;
 use weir_types::{ErrorCode, Version};
 
-async fn three_versions() -> Node {
-    let node = Node::start().await;
+async fn three_versions() -> TestNode {
+    let node = TestNode::start().await;
     for n in 1..=3 {
         let deployed =
             node.deploy_with("f", &format!("outbound_hosts=n{n}.example"), function("hello")).await;
@@ -14,7 +14,7 @@ async fn three_versions() -> Node {
     node
 }
 
-async fn active(node: &Node) -> (Version, String) {
+async fn active(node: &TestNode) -> (Version, String) {
     let active = node.function("f").await.unwrap().active;
     (active.version, active.manifest.outbound_hosts.concat())
 }
@@ -46,7 +46,7 @@ async fn deploy_after_a_rollback_creates_a_new_version() {
 
 #[tokio::test]
 async fn new_component_replaces_the_old_one_under_its_name() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("hello")).await;
     assert_eq!(node.get("/fn/f/ann").await.text(), "hello, ann\n");
     node.deploy("f", function("echo-http")).await;
@@ -90,7 +90,7 @@ async fn invalid_versions_are_rejected() {
 
 #[tokio::test]
 async fn values_of_environment_variables_are_never_returned() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let deployed = node.put("/v1/functions/f?env.TOKEN=s3cret&env.MODE=s3cret", function("hello")).await.ok();
     let paths =
         ["/v1/functions", "/v1/functions/f", "/v1/functions/f/versions", "/v1/functions/f/versions/1"];

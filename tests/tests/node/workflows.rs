@@ -11,7 +11,7 @@ mod refusing;
 mod running;
 
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node};
+use weir_tests::{Answer, TestClient, TestNode};
 
 /// Fake model from FP32[?, 4] to FP32[?, 4] that returns its input after `run_time_ms`.
 fn fake(run_time_ms: f64) -> Vec<u8> {
@@ -25,8 +25,8 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
 }
 
 /// Starts a node with fake models: those in `quick` run instantly, those in `held` for an hour.
-async fn fake_node(quick: &[&str], held: &[&str]) -> Node {
-    let node = Node::builder()
+async fn fake_node(quick: &[&str], held: &[&str]) -> TestNode {
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.slots", 8)
         .set("gateway.infer_wall_ms_max", 3_600_000)
@@ -40,7 +40,7 @@ async fn fake_node(quick: &[&str], held: &[&str]) -> Node {
     node
 }
 
-async fn deploy(node: &Client, name: &str, document: &str) -> Answer {
+async fn deploy(node: &TestClient, name: &str, document: &str) -> Answer {
     node.put(&format!("/v1/workflows/{name}"), document.to_owned()).await
 }
 
@@ -49,19 +49,19 @@ fn rows(values: &[f32]) -> Value {
     json!({"inputs": [{"name": "x", "datatype": "FP32", "shape": [values.len() / 4, 4], "data": values}]})
 }
 
-async fn infer(node: &Client, name: &str, request: &Value) -> Answer {
+async fn infer(node: &TestClient, name: &str, request: &Value) -> Answer {
     node.post(&format!("/v2/models/{name}/infer"), request.to_string()).await
 }
 
 /// Number of calls of a model or workflow, including failed calls.
-async fn asked(node: &Client, name: &str) -> f64 {
+async fn asked(node: &TestClient, name: &str) -> f64 {
     let model = format!("model=\"{name}\"");
     node.metric("nv_inference_request_success", &model).await
         + node.metric("nv_inference_request_failure", &model).await
 }
 
 /// Number of pending inferences of a model.
-async fn pending(node: &Client, name: &str) -> f64 {
+async fn pending(node: &TestClient, name: &str) -> f64 {
     node.metric("nv_inference_pending_request_count", &format!("model=\"{name}\"")).await
 }
 

@@ -3,7 +3,7 @@
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
-use weir_tests::{Client, Node, function, model, with_custom_section};
+use weir_tests::{TestClient, TestNode, function, model, with_custom_section};
 use weir_types::api::Rollback;
 use weir_types::{ContentHash, Version};
 
@@ -18,7 +18,7 @@ async fn acknowledged_deploys_survive_fifty_kills() {
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let component = function("hello");
-    let mut node = Node::start().await;
+    let mut node = TestNode::start().await;
     node.deploy("warm-up", with_custom_section(&component, "warm-up")).await;
     // Upper bounds for the time of the kill, for deploys with and without compilation. They adapt
     // to the duration of a deploy, so that about half of the deploys are interrupted, at any stage.
@@ -126,7 +126,7 @@ impl Change {
         [Self::Push, Self::RollBack, Self::DeleteModel, Self::Deploy, Self::DeleteFunction];
 
     /// Establishes the initial state for the change.
-    async fn set_up(self, node: &Node, component: &bytes::Bytes) {
+    async fn set_up(self, node: &TestNode, component: &bytes::Bytes) {
         node.delete("/v1/models/m").await;
         node.delete("/v1/functions/f").await;
         if self == Self::DeleteModel {
@@ -140,7 +140,7 @@ impl Change {
     }
 
     /// Requests the change. Returns whether the node acknowledged it.
-    async fn ask(self, client: &Client, component: bytes::Bytes) -> bool {
+    async fn ask(self, client: &TestClient, component: bytes::Bytes) -> bool {
         use reqwest::Method;
         let request = match self {
             Self::Push => {
@@ -157,7 +157,7 @@ impl Change {
     }
 
     /// Whether the change has happened completely. Panics if it has happened partially.
-    async fn has_happened(self, node: &Node) -> bool {
+    async fn has_happened(self, node: &TestNode) -> bool {
         let function = node.function("f").await.ok();
         match self {
             Self::Push | Self::DeleteModel => {
@@ -177,7 +177,7 @@ impl Change {
 
     /// Checks that existing functions and models work. A change of a disconnected client may still
     /// complete meanwhile, so a function or model that is gone afterwards is not checked.
-    async fn check(self, node: &Node) {
+    async fn check(self, node: &TestNode) {
         if node.function("f").await.is_ok() {
             let answer = node.get("/fn/f/x").await;
             let compiled = node.metric("weir_cold_starts_total", "cause=\"compile\"").await;
@@ -206,7 +206,7 @@ async fn changes_are_atomic_under_kills_and_client_disconnects() {
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let component = function("hello");
-    let mut node = Node::start().await;
+    let mut node = TestNode::start().await;
     node.deploy_with("infer", "models=m", function("infer")).await;
     // Upper bounds for the duration of each change, adapted so that about half of the changes are
     // interrupted.
@@ -264,7 +264,7 @@ async fn changes_are_atomic_under_kills_and_client_disconnects() {
     }
 }
 
-async fn names(node: &Node) -> Vec<(String, ContentHash)> {
+async fn names(node: &TestNode) -> Vec<(String, ContentHash)> {
     let models = node.models().await;
     models.iter().map(|model| (model.newest.name.to_string(), model.newest.digest)).collect()
 }

@@ -1,13 +1,13 @@
 //! The node answers health checks under full CPU load.
 
 use std::time::{Duration, Instant};
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn health_answers_within_50_ms_while_a_hundred_guests_spin() {
     const SPINNING: usize = 100;
     let _alone = crate::alone().await;
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("bad", "limits.cpu_time_ms=300000&limits.deadline_ms=120000", function("misbehave"))
         .await;
     node.deploy("hello", function("hello")).await;

@@ -1,6 +1,6 @@
 //! Memory use over many functions and over time.
 
-use weir_tests::{Node, function, model, rss_bytes, with_custom_section};
+use weir_tests::{TestNode, function, model, rss_bytes, with_custom_section};
 
 const KIB: u64 = 1 << 10;
 
@@ -10,7 +10,7 @@ const KIB: u64 = 1 << 10;
 async fn thousand_functions_take_little_memory_each() {
     const FUNCTIONS: u64 = 1_000;
     let _alone = crate::alone().await;
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let component = function("hello");
     node.deploy("first", component.clone()).await;
     node.get("/fn/first").await.ok();
@@ -30,7 +30,7 @@ async fn thousand_functions_take_little_memory_each() {
 async fn different_components_take_little_memory_each() {
     const FUNCTIONS: u64 = 30;
     let _alone = crate::alone().await;
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("first", function("hello")).await;
     node.get("/fn/first").await.ok();
     for i in 0..FUNCTIONS {
@@ -50,7 +50,7 @@ async fn different_components_take_little_memory_each() {
 async fn two_hundred_loads_and_unloads_leak_no_memory() {
     const CYCLES: usize = 200;
     let _alone = crate::alone().await;
-    let probe = Node::start().await;
+    let probe = TestNode::start().await;
     let path = "good/matmul.onnx";
     probe.push_model("m", 1, model(path)).await;
     probe.deploy_with("infer", "models=m", function("infer")).await;
@@ -58,7 +58,7 @@ async fn two_hundred_loads_and_unloads_leak_no_memory() {
     let bytes = probe.status().await.devices[0].used_bytes;
     drop(probe);
 
-    let node = Node::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
+    let node = TestNode::builder().set("models.memory_bytes_max", bytes * 3 / 2).start().await;
     for name in ["a", "b"] {
         node.push_model(name, 1, model(path)).await;
         node.deploy_with(name, &format!("models={name}"), function("infer")).await;

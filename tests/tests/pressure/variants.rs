@@ -7,7 +7,7 @@ mod onnx;
 
 use onnx::chain;
 use reqwest::Method;
-use weir_tests::{Node, pss_bytes, rss_bytes};
+use weir_tests::{TestNode, pss_bytes, rss_bytes};
 
 const MIB: u64 = 1 << 20;
 const VARIANTS: usize = 20;
@@ -23,7 +23,7 @@ fn variant(factor: f32) -> Vec<u8> {
 }
 
 /// Runs a model on ones.
-async fn infer(node: &Node, name: &str) -> f32 {
+async fn infer(node: &TestNode, name: &str) -> f32 {
     let ones: Vec<u8> = [1.0_f32; SIZE].iter().flat_map(|one| one.to_le_bytes()).collect();
     let request = node.request(Method::POST, &format!("/v2/models/{name}/infer"));
     // The body is the raw data of the only input.
@@ -38,7 +38,8 @@ async fn infer(node: &Node, name: &str) -> f32 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_variants_share_their_backbone_and_stay_resident() {
     let _alone = crate::alone().await;
-    let node = Node::builder().set("models.memory_bytes_max", 180 * MIB).set("models.slots", 1).start().await;
+    let node =
+        TestNode::builder().set("models.memory_bytes_max", 180 * MIB).set("models.slots", 1).start().await;
     for number in 0..VARIANTS {
         node.push_model(&format!("v{number}"), 1, variant(number as f32 + 2.0)).await;
     }

@@ -1,16 +1,16 @@
 //! Callbacks with the results of asynchronous invocations.
 
 use reqwest::Method;
-use weir_tests::{Client, Node, NodeBuilder, Receiver, eventually, function, model};
+use weir_tests::{NodeBuilder, Receiver, TestClient, TestNode, eventually, function, model};
 use weir_types::api::{CallbackState, CallbackStatus, Invocation, InvocationStatus};
 use weir_types::{AsyncId, ErrorCode};
 
-async fn called_back(client: &Client, path: &str, body: &str, url: &str) -> Invocation {
+async fn called_back(client: &TestClient, path: &str, body: &str, url: &str) -> Invocation {
     client.accepted(client.later(Method::POST, path).header("weir-callback", url).body(body.to_owned())).await
 }
 
 /// Waits for the end of a callback and returns its state.
-async fn callback(client: &Client, id: AsyncId) -> CallbackState {
+async fn callback(client: &TestClient, id: AsyncId) -> CallbackState {
     eventually("the end of a callback", async || {
         client.invocation(id).await.callback.filter(|callback| callback.status != CallbackStatus::Pending)
     })
@@ -18,7 +18,7 @@ async fn callback(client: &Client, id: AsyncId) -> CallbackState {
 }
 
 fn quick() -> NodeBuilder {
-    Node::builder().set("async.backoff_ms", 1)
+    TestNode::builder().set("async.backoff_ms", 1)
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn callback_survives_a_crash() {
 #[tokio::test]
 async fn callbacks_to_hosts_without_a_grant_are_rejected() {
     let receiver = Receiver::start(&[]).await;
-    let node = Node::builder().set("async.callback_hosts", "[\"localhost:1\"]").start().await;
+    let node = TestNode::builder().set("async.callback_hosts", "[\"localhost:1\"]").start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy_with("open", "outbound_hosts=*", function("echo-http")).await;
     node.push_model("add", 1, model("good/add.onnx")).await;

@@ -3,16 +3,16 @@
 use serde_json::Value;
 use std::process::Output;
 use tokio::process::Command;
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::api::{Invocation, InvocationStatus};
 
-async fn weir(node: &Node, arguments: &[&str]) -> Output {
+async fn weir(node: &TestNode, arguments: &[&str]) -> Output {
     let mut command = Command::new(node.binary());
     command.args(arguments).env("WEIR_URL", node.url("").as_str().trim_end_matches('/')).kill_on_drop(true);
     command.output().await.unwrap()
 }
 
-async fn stdout(node: &Node, arguments: &[&str]) -> String {
+async fn stdout(node: &TestNode, arguments: &[&str]) -> String {
     let output = weir(node, arguments).await;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "weir {arguments:?}: {said}");
@@ -21,7 +21,7 @@ async fn stdout(node: &Node, arguments: &[&str]) -> String {
 
 #[tokio::test]
 async fn invoke_show_and_result_commands_work() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     let id = stdout(&node, &["invoke", "echo", "/x", "-d", "hello", "--async"]).await;
     let id = id.trim();
@@ -53,7 +53,7 @@ async fn invoke_show_and_result_commands_work() {
 
 #[tokio::test]
 async fn failed_invocations_are_shown_retried_and_cancelled() {
-    let node = Node::builder().set("async.attempts_max", 1).set("async.running_max", 1).start().await;
+    let node = TestNode::builder().set("async.attempts_max", 1).set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let failed = weir(&node, &["invoke", "f", "/trap", "--async", "--wait"]).await;
     let said = String::from_utf8_lossy(&failed.stderr).into_owned();

@@ -1,13 +1,13 @@
 //! Durability: accepted invocations run despite restarts and crashes.
 
 use std::time::{Duration, UNIX_EPOCH};
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::api::InvocationStatus;
 use weir_types::{AsyncId, ErrorCode};
 
 #[tokio::test]
 async fn crash_before_the_run_loses_no_accepted_invocation() {
-    let node = Node::builder().set("async.running_max", 0).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut accepted = Vec::new();
     for number in 0..5 {
@@ -25,7 +25,7 @@ async fn crash_before_the_run_loses_no_accepted_invocation() {
 }
 
 /// Waits until a loss of the node counts as an attempt of the running invocation.
-async fn runs_for_a_second(node: &Node, id: AsyncId, attempt: u32) {
+async fn runs_for_a_second(node: &TestNode, id: AsyncId, attempt: u32) {
     eventually("the attempt runs for more than a second", async || {
         let found = node.invocation(id).await;
         assert!(found.attempts <= attempt, "{found:?}");
@@ -40,7 +40,7 @@ async fn runs_for_a_second(node: &Node, id: AsyncId, attempt: u32) {
 /// Several restarts in a row kill no accepted invocation.
 #[tokio::test]
 async fn restarts_soon_after_the_start_do_not_count_as_attempts() {
-    let mut node = Node::builder().set("async.attempts_max", 1).set("async.backoff_ms", 10).start().await;
+    let mut node = TestNode::builder().set("async.attempts_max", 1).set("async.backoff_ms", 10).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
     for _ in 0..3 {
@@ -63,7 +63,7 @@ async fn restarts_soon_after_the_start_do_not_count_as_attempts() {
 
 #[tokio::test]
 async fn crash_during_a_run_counts_as_an_attempt() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
     runs_for_a_second(&node, later.id, 1).await;
@@ -78,7 +78,7 @@ async fn crash_during_a_run_counts_as_an_attempt() {
 
 #[tokio::test]
 async fn invocation_that_crashes_the_node_is_dead_after_the_attempt_limit() {
-    let mut node = Node::builder().set("async.attempts_max", 2).start().await;
+    let mut node = TestNode::builder().set("async.attempts_max", 2).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "").await;
     for attempt in 1..=2 {
@@ -95,7 +95,7 @@ async fn invocation_that_crashes_the_node_is_dead_after_the_attempt_limit() {
 /// A shutdown during a run is no failed attempt: the invocation runs after the next start.
 #[tokio::test]
 async fn interrupted_run_is_queued_again_on_shutdown() {
-    let node = Node::builder().set("gateway.drain_timeout_ms", 200).start().await;
+    let node = TestNode::builder().set("gateway.drain_timeout_ms", 200).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let later = node.post_later("/fn/f/sleep", "body").await;
     node.until(later.id, InvocationStatus::Running).await;
@@ -110,7 +110,7 @@ async fn interrupted_run_is_queued_again_on_shutdown() {
 
 #[tokio::test]
 async fn shutdown_waits_for_running_invocations() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("f", function("misbehave")).await;
     let later = node.post_later("/fn/f/nap?500", "").await;
     // An invocation whose call has not begun yet is queued again.

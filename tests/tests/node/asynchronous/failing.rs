@@ -1,12 +1,12 @@
 //! Failed attempts, retries and cancellation.
 
 use std::time::Instant;
-use weir_tests::{Node, NodeBuilder, eventually, function};
+use weir_tests::{NodeBuilder, TestNode, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
 fn quick() -> NodeBuilder {
-    Node::builder().set("async.backoff_ms", 1)
+    TestNode::builder().set("async.backoff_ms", 1)
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn truncated_response_is_a_failed_attempt() {
 
 #[tokio::test]
 async fn caller_errors_are_not_retried() {
-    let node = Node::builder().set("async.running_max", 0).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).start().await;
     node.deploy("f", function("hello")).await;
     let later = node.post_later("/fn/f", "").await;
     node.delete("/v1/functions/f").await.ok();
@@ -139,7 +139,7 @@ async fn full_function_queue_ends_the_invocation_after_its_maximum_age() {
 
 #[tokio::test]
 async fn queued_and_running_invocations_can_be_cancelled() {
-    let node = Node::builder().set("async.running_max", 1).start().await;
+    let node = TestNode::builder().set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let (running, queued) =
         (node.post_later("/fn/f/sleep", "").await, node.post_later("/fn/f/sleep", "").await);

@@ -3,19 +3,19 @@
 use futures::future::join_all;
 use reqwest::{Method, RequestBuilder};
 use std::collections::BTreeSet;
-use weir_tests::{Client, Node, eventually, function};
+use weir_tests::{TestClient, TestNode, eventually, function};
 use weir_types::ErrorCode;
 
 const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 
-fn keyed(client: &Client, path: &str, key: &str, body: &str) -> RequestBuilder {
+fn keyed(client: &TestClient, path: &str, key: &str, body: &str) -> RequestBuilder {
     client.later(Method::POST, path).header("idempotency-key", key).body(body.to_owned())
 }
 
 #[tokio::test]
 async fn equal_requests_with_one_key_are_one_invocation() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("other", function("echo-http")).await;
     let first = node.accepted(keyed(&node, "/fn/echo/x", "k", "body")).await;
@@ -43,7 +43,7 @@ async fn equal_requests_with_one_key_are_one_invocation() {
 
 #[tokio::test]
 async fn concurrent_requests_with_one_key_are_accepted_once() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     for round in 0..5 {
         let key = format!("round {round}");
@@ -59,7 +59,7 @@ async fn concurrent_requests_with_one_key_are_accepted_once() {
 /// A client that missed the first response repeats the request, while the queue is full.
 #[tokio::test]
 async fn repeated_request_is_found_despite_a_full_queue() {
-    let node = Node::builder().set("async.running_max", 0).set("async.queue_len_max", 1).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).set("async.queue_len_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     let first = node.accepted(keyed(&node, "/fn/echo", "k", "body")).await;
     let refusal = node.send(keyed(&node, "/fn/echo", "k2", "body")).await;
@@ -70,7 +70,7 @@ async fn repeated_request_is_found_despite_a_full_queue() {
 #[tokio::test]
 async fn idempotency_keys_are_separate_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).start().await;
+    let node = TestNode::builder().tokens(&lines).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
     for tenant in [&acme, &other] {
@@ -83,7 +83,7 @@ async fn idempotency_keys_are_separate_per_tenant() {
 
 #[tokio::test]
 async fn invalid_idempotency_keys_are_rejected() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     for bad in ["", &"k".repeat(256)] {
         let refusal = node.send(keyed(&node, "/fn/echo", bad, "")).await;

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use std::path::Path;
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::InvocationStatus;
 
@@ -10,14 +10,14 @@ const ACME: &str = "acme-token-0123456789";
 const OTHER: &str = "other-token-0123456789";
 
 /// Number of stored requests and results.
-fn kept(node: &Node) -> usize {
+fn kept(node: &TestNode) -> usize {
     std::fs::read_dir(Path::new(node.data()).join("invocations")).map_or(0, Iterator::count)
 }
 
 #[tokio::test]
 async fn queue_limits_apply_per_node_and_per_tenant() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder()
+    let node = TestNode::builder()
         .tokens(&lines)
         .set("async.running_max", 0)
         .set("async.queue_len_max", 3)
@@ -50,7 +50,7 @@ async fn queue_limits_apply_per_node_and_per_tenant() {
 
 #[tokio::test]
 async fn ended_invocations_expire_after_the_retention_time() {
-    let node = Node::builder().set("async.retention_ms", 400).start().await;
+    let node = TestNode::builder().set("async.retention_ms", 400).start().await;
     node.deploy("echo", function("echo-http")).await;
     let keyed = || node.later(Method::POST, "/fn/echo").header("idempotency-key", "k").body("body");
     let first = node.accepted(keyed()).await;
@@ -68,7 +68,7 @@ async fn ended_invocations_expire_after_the_retention_time() {
 #[tokio::test]
 async fn oldest_results_are_deleted_first() {
     let node =
-        Node::builder().set("async.tenant_kept_max", 3).set("async.retention_ms", 60_000).start().await;
+        TestNode::builder().set("async.tenant_kept_max", 3).set("async.retention_ms", 60_000).start().await;
     node.deploy("echo", function("echo-http")).await;
     let mut all = Vec::new();
     for _ in 0..6 {
@@ -84,7 +84,8 @@ async fn oldest_results_are_deleted_first() {
 
 #[tokio::test]
 async fn queued_bytes_and_bodies_are_limited() {
-    let node = Node::builder().set("async.running_max", 0).set("async.tenant_bytes_max", 1_000).start().await;
+    let node =
+        TestNode::builder().set("async.running_max", 0).set("async.tenant_bytes_max", 1_000).start().await;
     node.deploy_with("echo", "limits.request_body_bytes=800", function("echo-http")).await;
     let too_large = node.send(node.later(Method::POST, "/fn/echo").body("x".repeat(801))).await;
     assert_eq!((too_large.status, too_large.code()), (413, ErrorCode::BodyTooLarge));
@@ -99,7 +100,7 @@ async fn queued_bytes_and_bodies_are_limited() {
 
 #[tokio::test]
 async fn number_of_waiting_clients_is_limited() {
-    let node = Node::builder().set("async.running_max", 0).set("async.waiters_max", 1).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).set("async.waiters_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     let later = node.post_later("/fn/echo", "").await;
     let events =

@@ -2,7 +2,7 @@
 
 use futures::StreamExt;
 use reqwest::Method;
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::ErrorCode;
 use weir_types::api::{Invocation, InvocationStatus};
 
@@ -12,7 +12,7 @@ const OTHER: &str = "other-token-0123456789";
 #[tokio::test]
 async fn tenants_cannot_access_each_others_invocations() {
     let lines = ["acme-token-0123456789 acme", "other-token-0123456789 other"];
-    let node = Node::builder().tokens(&lines).start().await;
+    let node = TestNode::builder().tokens(&lines).start().await;
     let acme = node.with_token(ACME);
     let other = node.with_token(OTHER);
     acme.deploy("echo", function("echo-http")).await;
@@ -39,7 +39,7 @@ async fn tenants_cannot_access_each_others_invocations() {
 
 #[tokio::test]
 async fn lists_are_newest_first_with_paging_and_filters() {
-    let node = Node::builder().set("async.attempts_max", 1).start().await;
+    let node = TestNode::builder().set("async.attempts_max", 1).start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("f", function("misbehave")).await;
     let mut ids = Vec::new();
@@ -70,7 +70,7 @@ async fn lists_are_newest_first_with_paging_and_filters() {
 
 #[tokio::test]
 async fn missing_invocations_have_distinct_errors() {
-    let node = Node::builder().set("async.running_max", 0).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).start().await;
     node.deploy("echo", function("echo-http")).await;
     let later = node.post_later("/fn/echo", "").await;
     let early = node.result(later.id).await.refusal();
@@ -104,7 +104,7 @@ async fn missing_invocations_have_distinct_errors() {
 
 #[tokio::test]
 async fn status_changes_are_server_sent_events() {
-    let node = Node::builder().set("async.running_max", 1).start().await;
+    let node = TestNode::builder().set("async.running_max", 1).start().await;
     node.deploy_with("f", "limits.deadline_ms=60000", function("misbehave")).await;
     let blocking = node.post_later("/fn/f/sleep", "").await;
     node.until(blocking.id, InvocationStatus::Running).await;

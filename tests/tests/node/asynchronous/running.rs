@@ -1,7 +1,7 @@
 //! Asynchronous calls behave like synchronous calls.
 
 use reqwest::Method;
-use weir_tests::{Answer, Node, eventually, function, model};
+use weir_tests::{Answer, TestNode, eventually, function, model};
 use weir_types::ErrorCode;
 use weir_types::api::{InvocationKind, InvocationStatus};
 
@@ -22,7 +22,7 @@ fn essence(answer: &Answer) -> (u16, Vec<(String, String)>, Vec<u8>) {
 
 #[tokio::test]
 async fn result_equals_the_synchronous_response() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("misbehave", function("misbehave")).await;
     let large = "x".repeat(3 << 20);
@@ -54,7 +54,7 @@ async fn result_equals_the_synchronous_response() {
 
 #[tokio::test]
 async fn inferences_can_be_asynchronous() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("add", 1, model("good/add.onnx")).await;
     node.deploy("echo", function("echo-tensor")).await;
     let input = |name: &str| serde_json::json!({"name": name, "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6.5]});
@@ -83,7 +83,7 @@ async fn inferences_can_be_asynchronous() {
 
 #[tokio::test]
 async fn version_is_resolved_when_the_invocation_runs() {
-    let node = Node::builder().set("async.running_max", 0).start().await;
+    let node = TestNode::builder().set("async.running_max", 0).start().await;
     node.deploy("f", function("hello")).await;
     let later = node.post_later("/fn/f/x", "body").await;
     node.deploy("f", function("echo-http")).await;
@@ -95,7 +95,7 @@ async fn version_is_resolved_when_the_invocation_runs() {
 
 #[tokio::test]
 async fn prefer_wait_delays_the_accepted_response() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     let request =
         node.request(Method::POST, "/fn/echo").header("prefer", "respond-async, wait=30").body("hello");
@@ -107,7 +107,7 @@ async fn prefer_wait_delays_the_accepted_response() {
 /// Only the node's own preferences are removed from the function's request.
 #[tokio::test]
 async fn other_preferences_do_not_make_a_call_asynchronous() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     let request = node.request(Method::POST, "/fn/echo").header("prefer", "return=minimal").body("now");
     let answer = node.send(request).await;
@@ -116,7 +116,7 @@ async fn other_preferences_do_not_make_a_call_asynchronous() {
 
 #[tokio::test]
 async fn asynchronous_invocations_are_counted_in_metrics() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy("echo", function("echo-http")).await;
     node.deploy("misbehave", function("misbehave")).await;
     for _ in 0..3 {

@@ -3,7 +3,7 @@
 use super::KEPT;
 use reqwest::Method;
 use serde_json::{Value, json};
-use weir_tests::{Answer, Client, Node, eventually, function};
+use weir_tests::{Answer, TestClient, TestNode, eventually, function};
 use weir_types::ErrorCode;
 
 const HEADER: &str = "inference-header-content-length";
@@ -17,7 +17,7 @@ fn fake(run_time_ms: u64) -> Vec<u8> {
         .into()
 }
 
-async fn push(node: &Node, name: &str, query: &str, run_time_ms: u64) {
+async fn push(node: &TestNode, name: &str, query: &str, run_time_ms: u64) {
     node.put(&format!("/v1/models/{name}/versions/1?{query}"), fake(run_time_ms)).await.ok();
 }
 
@@ -27,7 +27,7 @@ fn inputs(number: f64) -> Value {
     json!({"inputs": [input("x"), input("y")]})
 }
 
-async fn infer(client: &Client, name: &str, asked: &Value, headers: &[(&str, &str)]) -> Answer {
+async fn infer(client: &TestClient, name: &str, asked: &Value, headers: &[(&str, &str)]) -> Answer {
     let request = client.request(Method::POST, &format!("/v2/models/{name}/infer")).body(asked.to_string());
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = request.send().await.unwrap();
@@ -37,13 +37,13 @@ async fn infer(client: &Client, name: &str, asked: &Value, headers: &[(&str, &st
 }
 
 /// Total number of model runs.
-async fn runs(node: &Node) -> f64 {
+async fn runs(node: &TestNode) -> f64 {
     node.metric("nv_inference_exec_count", "").await
 }
 
 #[tokio::test]
 async fn equal_inferences_in_json_and_binary_run_once() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     push(&node, "m", KEPT, 0).await;
     let first = infer(&node, "m", &inputs(1.0), &[]).await.ok();
     assert_eq!(first.header("weir-cache"), Some("miss"));
@@ -92,7 +92,7 @@ async fn equal_inferences_in_json_and_binary_run_once() {
 
 #[tokio::test]
 async fn repushed_version_has_new_cache_entries_and_errors_are_not_cached() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     push(&node, "m", KEPT, 0).await;
     infer(&node, "m", &inputs(1.0), &[]).await.ok();
     node.delete("/v1/models/m").await.ok();
@@ -109,7 +109,7 @@ async fn repushed_version_has_new_cache_entries_and_errors_are_not_cached() {
 
 #[tokio::test]
 async fn concurrent_equal_inferences_run_once() {
-    let node = Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
+    let node = TestNode::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
     push(&node, "first", "", 500).await;
     push(&node, "m", KEPT, 0).await;
     let call = |name: &'static str| {
@@ -130,7 +130,7 @@ async fn concurrent_equal_inferences_run_once() {
 
 #[tokio::test]
 async fn tensor_function_cache_serves_any_selection_of_outputs() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.deploy_with("echo", KEPT, function("echo-tensor")).await;
     let first = infer(&node, "echo", &inputs(1.0), &[]).await.ok();
     assert_eq!(first.header("weir-cache"), Some("miss"));

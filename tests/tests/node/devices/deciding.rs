@@ -5,23 +5,23 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use weir_tests::{Answer, Client, Node};
+use weir_tests::{Answer, TestClient, TestNode};
 use weir_types::ErrorCode;
 
 /// Devices of one kind, so that only their load matters.
 const DEVICES: &str = "fake:x,fake:x";
 
-async fn start(policy: &str) -> Node {
+async fn start(policy: &str) -> TestNode {
     node(DEVICES, 5_000).set("scheduler.policy", policy).start().await
 }
 
-async fn push_hot(node: &Client, load_time_ms: u64, run_time_ms: u64) {
+async fn push_hot(node: &TestClient, load_time_ms: u64, run_time_ms: u64) {
     let more = json!({"load_time_ms": load_time_ms, "run_time_ms": {"1": run_time_ms}});
     push(node, "hot", "batching.mode=off", more).await.ok();
 }
 
 /// Runs four inferences per run slot of the node at once, and counts the runs of each device.
-async fn burst(node: &Client) -> BTreeMap<String, usize> {
+async fn burst(node: &TestClient) -> BTreeMap<String, usize> {
     let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
     let calls = (0..4 * slots).map(|_| infer(node, "hot", 1));
     let mut runs = BTreeMap::new();
@@ -55,11 +55,11 @@ async fn lalb_waits_for_a_busy_holder_if_a_load_takes_longer() {
     assert_eq!(runs.len(), 1, "the wait is shorter than a load: {runs:?}");
 }
 
-async fn placement(node: &Client, request_id: &str) -> Value {
+async fn placement(node: &TestClient, request_id: &str) -> Value {
     node.get(&format!("/v1/placements/{request_id}")).await.ok().json()
 }
 
-async fn infer_as(node: &Client, model: &str, request_id: &str) -> Answer {
+async fn infer_as(node: &TestClient, model: &str, request_id: &str) -> Answer {
     let input = json!({"name": "x", "datatype": "FP32", "shape": [1, 1], "data": [0.5]});
     let request = node.request(Method::POST, &format!("/v2/models/{model}/infer"));
     let request = request.header("weir-request-id", request_id).header("weir-explain", "1");

@@ -4,11 +4,11 @@
 use super::{device, infer, node, push, ran_on};
 use serde_json::json;
 use std::time::Duration;
-use weir_tests::{Client, eventually};
+use weir_tests::{TestClient, eventually};
 use weir_types::ErrorCode;
 
 /// Pushes a model whose run loses its accelerator for `time_ms`.
-async fn breaks(node: &Client, time_ms: u64) {
+async fn breaks(node: &TestClient, time_ms: u64) {
     let loses = || json!({"loses_device_ms": time_ms});
     push(node, "breaks", "device=fake", json!({"on": {"x": loses(), "y": loses()}})).await.ok();
 }

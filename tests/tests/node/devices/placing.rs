@@ -2,7 +2,7 @@
 
 use super::{device, infer, node, push, ran_on, resident};
 use serde_json::{Value, json};
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
@@ -16,7 +16,7 @@ async fn all_devices_are_listed_with_their_settings() {
     assert!(devices.iter().all(|device| device.lost.is_none()));
     assert_eq!(node.metric("weir_device_up", "").await, 3.0);
     // Without the setting, a node has only its CPU.
-    let plain = Node::builder().set("models.backend", "fake").start().await;
+    let plain = TestNode::builder().set("models.backend", "fake").start().await;
     let devices = plain.status().await.devices;
     assert_eq!(devices.iter().map(|device| &*device.name).collect::<Vec<_>>(), ["cpu"]);
 }
@@ -28,7 +28,7 @@ async fn invalid_devices_are_reported_at_start() {
         ("cpu,cpu", "cpu is named twice"),
         ("fake:x", "models.backend = \"fake\""),
     ] {
-        let started = Node::builder().argument("--devices").argument(devices).try_start().await;
+        let started = TestNode::builder().argument("--devices").argument(devices).try_start().await;
         let log = started.err().expect("the node started");
         assert!(log.contains(what), "{devices}: {log}");
     }

@@ -4,16 +4,16 @@ use super::libraries::beside_the_driver;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use weir_tests::{Node, children, eventually, signal};
+use weir_tests::{TestNode, children, eventually, signal};
 
 /// Finished run of the doctor.
-struct Run {
+struct DoctorRun {
     status: ExitStatus,
     stdout: Vec<u8>,
     stderr: String,
 }
 
-impl Run {
+impl DoctorRun {
     #[track_caller]
     fn checks(&self) -> Vec<Value> {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stderr))
@@ -30,7 +30,7 @@ impl Run {
 
 /// Command for the doctor on a fake driver with these settings, with minimal repetitions.
 fn command(settings: &str, arguments: &[&str]) -> Command {
-    let mut doctor = Command::new(Node::builder().binary());
+    let mut doctor = Command::new(TestNode::builder().binary());
     doctor.args(["doctor", "--gpu", "--json", "--warm-up-ms", "0"]).args(arguments);
     if !arguments.contains(&"--repeats") {
         doctor.args(["--repeats", "1"]);
@@ -40,14 +40,14 @@ fn command(settings: &str, arguments: &[&str]) -> Command {
     doctor
 }
 
-async fn run(mut command: Command) -> Run {
+async fn run(mut command: Command) -> DoctorRun {
     let output = tokio::task::spawn_blocking(move || command.output());
     let output = output.await.expect("a thread").expect("weir");
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Run { status: output.status, stdout: output.stdout, stderr }
+    DoctorRun { status: output.status, stdout: output.stdout, stderr }
 }
 
-async fn doctor(settings: &str, arguments: &[&str]) -> Run {
+async fn doctor(settings: &str, arguments: &[&str]) -> DoctorRun {
     run(command(settings, arguments)).await
 }
 

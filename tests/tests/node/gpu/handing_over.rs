@@ -4,7 +4,7 @@ use super::workers::{is_back, workers};
 use super::{with_gpu, without_gpu};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use weir_tests::{Answer, Client, Node, NodeBuilder, eventually, function, model, signal};
+use weir_tests::{Answer, NodeBuilder, TestClient, TestNode, eventually, function, model, signal};
 use weir_types::ErrorCode;
 
 const MODELS: [&str; 5] = ["twice", "raised", "plus", "atan", "slow"];
@@ -41,13 +41,13 @@ inputs = { x = "first", more = "gate" }
 y = "last"
 "#;
 
-async fn start(builder: NodeBuilder, workflows: &[(&str, &str)]) -> Node {
+async fn start(builder: NodeBuilder, workflows: &[(&str, &str)]) -> TestNode {
     let node = builder.start().await;
     prepare(&node, workflows).await;
     node
 }
 
-async fn prepare(node: &Client, workflows: &[(&str, &str)]) {
+async fn prepare(node: &TestClient, workflows: &[(&str, &str)]) {
     for name in MODELS {
         // Batching is off: the check whether batching changes results would run the first model
         // over the host.
@@ -74,7 +74,7 @@ fn gated(count: usize) -> String {
     json!({"inputs": [squares(count), steps]}).to_string()
 }
 
-async fn ask(node: &Client, workflow: &str, request: String) -> Answer {
+async fn ask(node: &TestClient, workflow: &str, request: String) -> Answer {
     node.post(&format!("/v2/models/{workflow}/infer"), request).await
 }
 
@@ -83,7 +83,7 @@ fn output(answer: Answer) -> Value {
 }
 
 /// Intermediate bytes read on the device, and bytes copied through the host.
-async fn handed_over(node: &Client) -> (f64, f64) {
+async fn handed_over(node: &TestClient) -> (f64, f64) {
     let bytes = async |through: &str| {
         let labels = format!("device=\"cuda:0\",through=\"{through}\"");
         node.metric("weir_device_handed_over_bytes_total", &labels).await
@@ -91,17 +91,17 @@ async fn handed_over(node: &Client) -> (f64, f64) {
     (bytes("device").await, bytes("host").await)
 }
 
-async fn left(node: &Client) -> f64 {
+async fn left(node: &TestClient) -> f64 {
     node.metric("weir_device_intermediates", "device=\"cuda:0\"").await
 }
 
 /// Completed inferences of a model. The device has an intermediate before the node knows about it;
 /// only after the completion can the intermediate be lost without the inference.
-pub(super) async fn inferred(node: &Client, model: &str) -> f64 {
+pub(super) async fn inferred(node: &TestClient, model: &str) -> f64 {
     node.metric("nv_inference_request_success", &format!("model=\"{model}\"")).await
 }
 
-async fn nothing_is_left(node: &Client) {
+async fn nothing_is_left(node: &TestClient) {
     eventually("the device to let go", async || (left(node).await == 0.0).then_some(())).await;
     assert_eq!(node.metric("weir_device_intermediates_bytes", "device=\"cuda:0\"").await, 0.0);
 }
@@ -208,11 +208,11 @@ async fn intermediates_without_device_room_go_over_the_host() {
 
 /// Keeps the CPU of a node with one run slot busy with endless runs of `slow`, until the tasks are
 /// aborted.
-pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
+pub(super) async fn busy(node: &TestNode) -> [JoinHandle<()>; 2] {
     let steps = json!({"name": "steps", "datatype": "INT64", "shape": [], "data": [1_000_000_000_u64]});
     let endless = json!({"inputs": [steps]}).to_string();
     let runs = [(); 2].map(|()| {
-        let client = Client::clone(node);
+        let client = TestClient::clone(node);
         let endless = endless.clone();
         tokio::spawn(async move { _ = client.post("/v2/models/slow/infer", endless).await })
     });
@@ -227,9 +227,9 @@ pub(super) async fn busy(node: &Node) -> [JoinHandle<()>; 2] {
 
 /// Starts a call of [`WAITS`] behind endless CPU runs, and waits until it has left an intermediate
 /// on the device.
-async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
+async fn waiting(node: &TestNode) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
     let blockers = busy(node).await;
-    let client = Client::clone(node);
+    let client = TestClient::clone(node);
     let before = inferred(node, "twice").await;
     let call = tokio::spawn({
         let client = client.clone();
@@ -241,7 +241,7 @@ async fn waiting(node: &Node) -> ([JoinHandle<()>; 2], JoinHandle<Answer>) {
 }
 
 /// Node whose CPU runs only the gate of [`WAITS`], regardless of the GPU's speed.
-async fn gate_node() -> Node {
+async fn gate_node() -> TestNode {
     let node = start(with_gpu("cuda,cpu").set("models.slots", 1), &[]).await;
     for name in ["twice", "plus"] {
         let path = format!("/v1/models/{name}/versions/2?batching.mode=off&device=cuda");

@@ -4,7 +4,7 @@
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
 use std::path::Path;
-use weir_tests::{Node, NodeBuilder, digits, eventually, large_model};
+use weir_tests::{NodeBuilder, TestNode, digits, eventually, large_model};
 
 /// Log message of a node with a usable library.
 const USED: &str = "cuBLASLt found";
@@ -47,7 +47,7 @@ async fn chain_compilation_runs_in_background_and_failures_are_logged_once() {
     };
     let (interpreting, compiling) =
         tokio::join!(node("devices=1,seed=3,nvrtc_fails=1").start(), node("devices=1,seed=4").start());
-    let twice = async |node: &Node| {
+    let twice = async |node: &TestNode| {
         node.push_model("densenet", 1, large_model("light_densenet121.onnx")).await;
         [picture(node).await, picture(node).await]
     };
@@ -62,7 +62,7 @@ async fn chain_compilation_runs_in_background_and_failures_are_logged_once() {
 }
 
 /// Output of the network for an image, as bytes.
-async fn picture(node: &Node) -> Vec<u8> {
+async fn picture(node: &TestNode) -> Vec<u8> {
     let data: Vec<f32> = (0..3 * 224 * 224).map(|at| (at % 251) as f32 / 251.0 - 0.5).collect();
     let input = json!({"name": "data_0", "datatype": "FP32", "shape": [1, 3, 224, 224], "data": data});
     let answer = node.post("/v2/models/densenet/infer", json!({"inputs": [input]}).to_string()).await.ok();

@@ -3,7 +3,7 @@
 
 use super::{ask, with_gpu};
 use serde_json::{Value, json};
-use weir_tests::{Node, digits, eventually, model_with_rows};
+use weir_tests::{TestNode, digits, eventually, model_with_rows};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn failed_captures_fail_no_request_and_are_logged_once() {
 }
 
 /// Runs a model with 16 MiB of weights.
-async fn ask_large(node: &Node, name: &str) -> weir_tests::Answer {
+async fn ask_large(node: &TestNode, name: &str) -> weir_tests::Answer {
     let row = json!({"name": "row", "datatype": "INT64", "shape": [1], "data": [7]});
     let square = |name: &str, shape: &[u32]| {
         let count: u32 = shape.iter().product();

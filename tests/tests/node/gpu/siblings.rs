@@ -5,7 +5,7 @@ use super::with_gpu;
 use super::workers::{is_back, workers};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use weir_tests::{Answer, Client, Node, NodeBuilder, eventually, model, model_with_rows, signal};
+use weir_tests::{Answer, NodeBuilder, TestClient, TestNode, eventually, model, model_with_rows, signal};
 
 /// Weights of each model: 9 MiB in rows of 4 KiB. A device of [`MEMORY_BYTES`] has room for one
 /// model.
@@ -41,12 +41,12 @@ inputs = { x = "first", row = "row", more = "gate" }
 y = "second"
 "#;
 
-async fn start(devices: &str, settings: &str) -> Node {
+async fn start(devices: &str, settings: &str) -> TestNode {
     start_with(with_gpu(devices), settings).await
 }
 
 /// Starts a node with two GPUs, extra driver settings, and both models.
-pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> Node {
+pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> TestNode {
     let driver = format!("devices=2,seed=3,memory_bytes={MEMORY_BYTES}{settings}");
     let node = node.env("WEIR_FAKE_CUDA", driver).set("models.slots", 1).start().await;
     for (name, value) in [("one", 2.0), ("other", 3.0)] {
@@ -56,7 +56,7 @@ pub(super) async fn start_with(node: NodeBuilder, settings: &str) -> Node {
     node
 }
 
-pub(super) async fn ask(node: &Client, workflow: &str, inputs: Vec<Value>) -> Answer {
+pub(super) async fn ask(node: &TestClient, workflow: &str, inputs: Vec<Value>) -> Answer {
     let request = json!({ "inputs": inputs }).to_string();
     node.post(&format!("/v2/models/{workflow}/infer"), request).await
 }
@@ -94,7 +94,7 @@ fn inputs() -> Vec<Value> {
 }
 
 /// Repeats calls until each model has its own device. Returns the first model's device.
-pub(super) async fn settle(node: &Node) -> String {
+pub(super) async fn settle(node: &TestNode) -> String {
     node.put("/v1/workflows/apart", APART.to_owned()).await.ok();
     eventually("a device for each model", async || {
         // The device may be full of weights in transfer.
@@ -117,7 +117,7 @@ pub(super) async fn settle(node: &Node) -> String {
 
 /// Bytes of a device's intermediates that were read on the device, from its sibling, and through
 /// the host.
-async fn handed_over(node: &Client, device: &str) -> [f64; 3] {
+async fn handed_over(node: &TestClient, device: &str) -> [f64; 3] {
     let mut bytes = [0.0; 3];
     for (bytes, through) in bytes.iter_mut().zip(["device", "sibling", "host"]) {
         let labels = format!("device=\"{device}\",through=\"{through}\"");
@@ -126,7 +126,7 @@ async fn handed_over(node: &Client, device: &str) -> [f64; 3] {
     bytes
 }
 
-pub(super) async fn nothing_is_left(node: &Client) {
+pub(super) async fn nothing_is_left(node: &TestClient) {
     eventually("both devices to let go", async || {
         let mut left = 0.0;
         for device in ["cuda:0", "cuda:1"] {
@@ -138,7 +138,7 @@ pub(super) async fn nothing_is_left(node: &Client) {
 }
 
 /// Increase of [`handed_over`] on the first model's device by a call with both models in place.
-async fn call(node: &Node) -> [f64; 3] {
+async fn call(node: &TestNode) -> [f64; 3] {
     let device = settle(node).await;
     let before = handed_over(node, &device).await;
     assert!(output(ask(node, "apart", inputs()).await) == expected());
@@ -174,7 +174,7 @@ async fn lost_intermediate_is_recomputed_for_a_sibling_gpu() {
     let before = inferred(&node, "one").await;
     // The CPU is busy, and the step between the two models waits for it.
     let blockers = busy(&node).await;
-    let client = Client::clone(&node);
+    let client = TestClient::clone(&node);
     let call = tokio::spawn(async move { output(ask(&client, "waits", gated()).await) });
     let label = format!("device=\"{device}\"");
     let left = async || node.metric("weir_device_intermediates", &label).await;

@@ -5,7 +5,7 @@ use super::siblings::{WAITS, ask, gated, nothing_is_left, output, settle, start_
 use super::with_gpu;
 use super::workers::{is_back, workers};
 use tokio::task::JoinHandle;
-use weir_tests::{Client, Node, eventually, model, signal};
+use weir_tests::{TestClient, TestNode, eventually, model, signal};
 
 /// Number of calls of [`WAITS`] with a waiting second step. Their first outputs exceed one device's
 /// room.
@@ -16,7 +16,7 @@ const PERCENT_MAX: u64 = 4;
 
 /// Starts a node with [`WAITS`]. Returns the node and the device that holds the first steps'
 /// outputs.
-async fn start(settings: &str) -> (Node, String) {
+async fn start(settings: &str) -> (TestNode, String) {
     let node = with_gpu("cuda,cpu").set("intermediates.free_percent_max", PERCENT_MAX);
     let node = start_with(node, settings).await;
     node.put("/v1/models/slow/versions/1?batching.mode=off", model("good/slow.onnx")).await.ok();
@@ -26,7 +26,7 @@ async fn start(settings: &str) -> (Node, String) {
 }
 
 /// Number of intermediates on the given device and on its sibling.
-async fn left(node: &Client, device: &str) -> [f64; 2] {
+async fn left(node: &TestClient, device: &str) -> [f64; 2] {
     let mut left = [0.0; 2];
     for (left, device) in left.iter_mut().zip([device, sibling_of(device)]) {
         *left = node.metric("weir_device_intermediates", &format!("device=\"{device}\"")).await;
@@ -39,7 +39,7 @@ fn sibling_of(device: &str) -> &'static str {
 }
 
 /// Bytes spilled from a device to its sibling and to the host.
-async fn spilled(node: &Client, device: &str) -> [f64; 2] {
+async fn spilled(node: &TestClient, device: &str) -> [f64; 2] {
     let mut bytes = [0.0; 2];
     for (bytes, to) in bytes.iter_mut().zip(["sibling", "host"]) {
         let labels = format!("device=\"{device}\",to=\"{to}\"");
@@ -57,13 +57,13 @@ struct Waiting {
 
 impl Waiting {
     /// Starts the calls in sequence, so that spilling keeps up.
-    async fn begin(node: &Node, device: &str) -> Self {
+    async fn begin(node: &TestNode, device: &str) -> Self {
         let expected = output(ask(node, "waits", gated()).await);
         nothing_is_left(node).await;
         let before = inferred(node, "one").await;
         let mut waiting = Self { blockers: busy(node).await, calls: Vec::new(), expected };
         for count in 1..=CALLS {
-            let client = Client::clone(node);
+            let client = TestClient::clone(node);
             waiting.calls.push(tokio::spawn(async move { output(ask(&client, "waits", gated()).await) }));
             let is_left = async || {
                 left(node, device).await.iter().sum::<f64>() == count as f64
@@ -75,7 +75,7 @@ impl Waiting {
     }
 
     /// Ends the blocking runs, and checks all outputs.
-    async fn end(self, node: &Node) {
+    async fn end(self, node: &TestNode) {
         self.blockers.iter().for_each(JoinHandle::abort);
         for call in self.calls {
             assert!(call.await.expect("an answer") == self.expected);

@@ -5,7 +5,7 @@ use super::{ask, with_gpu};
 use serde_json::{Value, json};
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use weir_tests::{Answer, Client, Node, NodeBuilder, children, digits, eventually, signal};
+use weir_tests::{Answer, NodeBuilder, TestClient, TestNode, children, digits, eventually, signal};
 use weir_types::ErrorCode;
 
 /// Builder of a node with driver settings, and one run slot per device.
@@ -14,7 +14,7 @@ fn with_driver(settings: &str) -> NodeBuilder {
 }
 
 /// Worker PIDs of a node by device.
-pub(super) fn workers(node: &Node) -> BTreeMap<String, u32> {
+pub(super) fn workers(node: &TestNode) -> BTreeMap<String, u32> {
     let device = |pid: u32| {
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
         let words: Vec<_> = command.split(|byte| *byte == 0).collect();
@@ -29,7 +29,7 @@ fn is_running(pid: u32) -> bool {
     std::fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
-async fn infer(node: &Client) -> Answer {
+async fn infer(node: &TestClient) -> Answer {
     let input = json!({"name": "image", "datatype": "FP32", "shape": [1, 1, 8, 8], "data": vec![1.0; 64]});
     node.post("/v2/models/digits/infer", json!({ "inputs": [input] }).to_string()).await
 }
@@ -78,7 +78,7 @@ async fn device_fault_restarts_only_its_own_worker() {
 }
 
 /// Waits until the device has a worker other than `former` and is up.
-pub(super) async fn is_back(node: &Node, device: &str, former: u32) {
+pub(super) async fn is_back(node: &TestNode, device: &str, former: u32) {
     eventually("another worker", async || {
         // Check the worker first: only a new worker implies that the loss was noticed.
         workers(node).get(device).filter(|pid| **pid != former)?;

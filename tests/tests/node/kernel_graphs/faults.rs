@@ -2,7 +2,7 @@
 
 use super::{infer, output, packed, push, tensor, test_kernel, with_kernel_graphs, workers};
 use serde_json::{Value, json};
-use weir_tests::{Node, eventually};
+use weir_tests::{TestNode, eventually};
 use weir_types::ErrorCode;
 use weir_types::api::ModelVersion;
 
@@ -11,12 +11,14 @@ fn beyond() -> Value {
 }
 
 /// Checks the result of the neighbour's graph.
-async fn is_well(node: &weir_tests::Client) {
+async fn is_well(node: &weir_tests::TestClient) {
     let inputs = [tensor("a", &[1, 1], &[2.0]), tensor("b", &[1, 1], &[3.0]), tensor("c", &[1, 1], &[4.0])];
     assert_eq!(output(&infer(node, "chain", &inputs).await.ok(), "d"), [24.0]);
 }
 
-async fn with_neighbours(builder: weir_tests::NodeBuilder) -> (Node, weir_tests::Client, weir_tests::Client) {
+async fn with_neighbours(
+    builder: weir_tests::NodeBuilder,
+) -> (TestNode, weir_tests::TestClient, weir_tests::TestClient) {
     let node = builder.tokens(&["the-token-of-alice alice", "the-token-of-bob bob"]).start().await;
     let alice = node.with_token("the-token-of-alice");
     let bob = node.with_token("the-token-of-bob");

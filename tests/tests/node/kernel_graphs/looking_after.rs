@@ -3,12 +3,12 @@
 use super::{example, infer, output, packed, push, tensor, test_kernel, with_kernel_graphs};
 use serde_json::{Value, json};
 use std::process::Command;
-use weir_tests::{Node, digits};
+use weir_tests::{TestNode, digits};
 use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn kernel_graphs_are_disabled_by_default() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let refusal = push(&node, "chain", &packed("sgemm-chain")).await.refusal();
     assert_eq!((refusal.status, refusal.code), (501, ErrorCode::NotSupported));
     assert!(refusal.text.contains("enabled = true"), "{refusal:?}");

@@ -7,11 +7,11 @@ mod models;
 mod node;
 mod workflows;
 
-use super::checker::Checker;
-use super::document::Document;
+use super::checker::ResponseChecker;
+use super::document::OpenApiDocument;
 use super::probes;
 use serde_json::{Value, json};
-use weir_tests::{Client, Node, component_of_0_1_0, function};
+use weir_tests::{TestClient, TestNode, component_of_0_1_0, function};
 
 /// Documented errors that these tests do not provoke, because they depend on load, on a shutdown or
 /// on a race between two requests.
@@ -57,15 +57,15 @@ fn workflow(name: &str) -> String {
 }
 
 /// Deploys the HTTP function `f`, which runs the model in its path, and the model `m`.
-async fn prepare(node: &Client) {
+async fn prepare(node: &TestClient) {
     node.push_model("m", 1, fake(0)).await;
     node.deploy_with("f", "models=m", component_of_0_1_0("infer")).await;
 }
 
 #[tokio::test]
 async fn every_operation_answers_as_documented() {
-    let document = Document::new();
-    let node = Node::builder()
+    let document = OpenApiDocument::new();
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.slots", 8)
         .set("async.attempts_max", 1)
@@ -73,7 +73,7 @@ async fn every_operation_answers_as_documented() {
         .start()
         .await;
     prepare(node.client()).await;
-    let mut checker = Checker::new(&document, node.client());
+    let mut checker = ResponseChecker::new(&document, node.client());
     inference::call(&mut checker).await;
     node::call(&mut checker).await;
     invocations::call(&mut checker).await;
@@ -100,8 +100,8 @@ async fn every_operation_answers_as_documented() {
 /// The documented schema is that of OpenAI, which the function implements.
 #[tokio::test]
 async fn embeddings_have_openais_format() {
-    let document = Document::new();
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let document = OpenApiDocument::new();
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     let port = |name: &str| json!({"name": name, "datatype": "INT64", "shape": [null, null]});
     let model = json!({
         "resident_bytes": 1_000,
@@ -112,7 +112,7 @@ async fn embeddings_have_openais_format() {
     });
     node.push_model("minilm", 1, model.to_string()).await;
     node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
-    let mut checker = Checker::new(&document, node.client());
+    let mut checker = ResponseChecker::new(&document, node.client());
     for format in ["float", "base64"] {
         let request = json!({"model": "embed-text", "input": ["a", "b"], "encoding_format": format});
         checker.put(("createEmbeddings", 200), "/v1/embeddings", request.to_string()).await;

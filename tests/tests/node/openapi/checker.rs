@@ -1,31 +1,31 @@
 //! Calls of operations, whose responses are checked against the document and counted.
 
-use super::document::{Document, Operation};
+use super::document::{OpenApiDocument, Operation};
 use reqwest::{Body, Method, RequestBuilder};
 use std::collections::BTreeSet;
-use weir_tests::{Answer, Client};
+use weir_tests::{Answer, TestClient};
 
 /// Checks responses, and records which documented responses were seen.
-pub(super) struct Checker<'a> {
-    document: &'a Document,
-    client: Client,
+pub(super) struct ResponseChecker<'a> {
+    document: &'a OpenApiDocument,
+    client: TestClient,
     /// Operation and status of each response.
     seen: BTreeSet<(String, u16)>,
     /// Operations with a response that is no error of Weir.
     answered: BTreeSet<String>,
 }
 
-impl<'a> Checker<'a> {
-    pub(super) fn new(document: &'a Document, client: &Client) -> Self {
+impl<'a> ResponseChecker<'a> {
+    pub(super) fn new(document: &'a OpenApiDocument, client: &TestClient) -> Self {
         Self { document, client: client.clone(), seen: BTreeSet::new(), answered: BTreeSet::new() }
     }
 
     /// Sends the following requests to `client`.
-    pub(super) fn use_client(&mut self, client: &Client) {
+    pub(super) fn use_client(&mut self, client: &TestClient) {
         self.client = client.clone();
     }
 
-    pub(super) fn document(&self) -> &'a Document {
+    pub(super) fn document(&self) -> &'a OpenApiDocument {
         self.document
     }
 

@@ -4,11 +4,11 @@ use jsonschema::draft202012;
 use serde_json::{Map, Value, json};
 use weir_tests::Answer;
 
-/// Keys of a path item that are operations, in the order of [`Document::operations`].
+/// Keys of a path item that are operations, in the order of [`OpenApiDocument::operations`].
 const METHODS: [&str; 8] = ["get", "head", "put", "post", "patch", "delete", "options", "trace"];
 
 /// The document in `docs/reference/openapi.yaml`.
-pub(super) struct Document {
+pub(super) struct OpenApiDocument {
     root: Value,
     /// Operations by path and method.
     pub(super) operations: Vec<Operation>,
@@ -26,7 +26,7 @@ pub(super) struct Operation {
     pub(super) parameters: Vec<Value>,
 }
 
-impl Document {
+impl OpenApiDocument {
     pub(super) const TEXT: &str = include_str!("../../../../docs/reference/openapi.yaml");
 
     pub(super) fn new() -> Self {

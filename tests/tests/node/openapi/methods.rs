@@ -1,9 +1,9 @@
 //! The methods of each path, as the node lists them in `allow`.
 
-use super::document::Document;
+use super::document::OpenApiDocument;
 use reqwest::Method;
 use std::collections::{BTreeMap, BTreeSet};
-use weir_tests::Node;
+use weir_tests::TestNode;
 use weir_types::ErrorCode;
 
 /// Method that no route of the API takes.
@@ -11,8 +11,8 @@ const UNKNOWN: &[u8] = b"PROPFIND";
 
 #[tokio::test]
 async fn paths_take_the_documented_methods() {
-    let document = Document::new();
-    let node = Node::start().await;
+    let document = OpenApiDocument::new();
+    let node = TestNode::start().await;
     let mut documented: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     // A function takes every method.
     for operation in document.operations.iter().filter(|operation| !operation.path.starts_with("/fn/")) {
@@ -34,7 +34,7 @@ async fn paths_take_the_documented_methods() {
 
 #[tokio::test]
 async fn head_has_the_headers_of_get() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for path in ["/healthz", "/metrics", "/v1/status", "/v2/health/live"] {
         let head = node.send(node.request(Method::HEAD, path)).await.ok();
         let get = node.get(path).await.ok();
@@ -45,8 +45,8 @@ async fn head_has_the_headers_of_get() {
 
 #[tokio::test]
 async fn unsupported_routes_of_triton_are_not_documented() {
-    let document = Document::new();
-    let node = Node::start().await;
+    let document = OpenApiDocument::new();
+    let node = TestNode::start().await;
     for path in [
         "/v2/models/m/generate",
         "/v2/models/m/generate_stream",
@@ -63,11 +63,14 @@ async fn unsupported_routes_of_triton_are_not_documented() {
 
 #[tokio::test]
 async fn node_serves_the_document() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     let answer = node.get("/v1/openapi.yaml").await.ok();
     assert_eq!(answer.header("content-type"), Some("application/yaml"));
-    assert!(answer.text() == Document::TEXT, "the node serves another document than the repository has");
+    assert!(
+        answer.text() == OpenApiDocument::TEXT,
+        "the node serves another document than the repository has"
+    );
     assert!(node.get("/").await.ok().text().contains("/v1/openapi.yaml"));
-    let version = Document::new().root()["info"]["version"].clone();
+    let version = OpenApiDocument::new().root()["info"]["version"].clone();
     assert_eq!(version, node.status().await.version, "info.version");
 }

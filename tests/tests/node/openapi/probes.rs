@@ -1,11 +1,11 @@
 //! Errors that many operations share, provoked by requests that follow from the document.
 
-use super::checker::Checker;
+use super::checker::ResponseChecker;
 use super::document::Operation;
 use futures::stream;
 use reqwest::header::CONTENT_LENGTH;
 use reqwest::{Body, RequestBuilder};
-use weir_tests::Node;
+use weir_tests::TestNode;
 use weir_types::ErrorCode;
 
 const TENANT: &str = "acme-token-0123456789";
@@ -21,7 +21,7 @@ fn documents(operation: &Operation, status: u16) -> bool {
 }
 
 /// Sends invalid names, and names of missing resources.
-pub(super) async fn names(checker: &mut Checker<'_>) {
+pub(super) async fn names(checker: &mut ResponseChecker<'_>) {
     let document = checker.document();
     let named = document.operations.iter().filter(|operation| operation.has_path_parameter("name"));
     for operation in named {
@@ -40,7 +40,7 @@ pub(super) async fn names(checker: &mut Checker<'_>) {
 }
 
 /// Sends ids of invocations that are invalid, unknown and expired.
-pub(super) async fn invocations(checker: &mut Checker<'_>) {
+pub(super) async fn invocations(checker: &mut ResponseChecker<'_>) {
     let document = checker.document();
     let of_invocation = document.operations.iter().filter(|operation| operation.has_path_parameter("id"));
     for operation in of_invocation {
@@ -57,7 +57,7 @@ pub(super) async fn invocations(checker: &mut Checker<'_>) {
 }
 
 /// Sends bodies above the limit of each operation.
-pub(super) async fn large_bodies(checker: &mut Checker<'_>) {
+pub(super) async fn large_bodies(checker: &mut ResponseChecker<'_>) {
     let mut node = crate::kernel_graphs::with_kernel_graphs();
     for setting in [
         "sandbox.component_bytes_max",
@@ -93,8 +93,9 @@ fn target_of_large(operation: &Operation) -> String {
 }
 
 /// Sends requests without a token, and with the operator's.
-pub(super) async fn authentication(checker: &mut Checker<'_>) {
-    let node = Node::builder().tokens(&[&format!("{TENANT} acme"), &format!("{OPERATOR} *")]).start().await;
+pub(super) async fn authentication(checker: &mut ResponseChecker<'_>) {
+    let node =
+        TestNode::builder().tokens(&[&format!("{TENANT} acme"), &format!("{OPERATOR} *")]).start().await;
     let document = checker.document();
     for operation in &document.operations {
         let target = operation.target(&[]);

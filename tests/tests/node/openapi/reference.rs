@@ -1,13 +1,13 @@
 //! The tables of routes in `docs/reference/http.md` are generated from the document.
 
-use super::document::{Document, Operation, text};
+use super::document::{OpenApiDocument, Operation, text};
 use std::fmt::Write as _;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/http.md");
 
 /// The table of the operations with a tag. Paths have the names of their parameters in capitals, as
 /// in the rest of the page.
-fn table(document: &Document, tag: &str) -> String {
+fn table(document: &OpenApiDocument, tag: &str) -> String {
     let mut table = "\n| route | effect | query |\n|---|---|---|\n".to_owned();
     let operations = document.operations.iter().filter(|operation| operation.object["tags"][0] == tag);
     let mut last = String::new();
@@ -48,7 +48,7 @@ fn query(operation: &Operation) -> String {
 
 #[test]
 fn http_reference_lists_every_operation() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let page = std::fs::read_to_string(PAGE).unwrap();
     let mut rest = page.as_str();
     let mut new = String::new();

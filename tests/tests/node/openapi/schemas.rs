@@ -1,6 +1,6 @@
 //! Consistency of the document itself, and schemas of values that a single node does not send.
 
-use super::document::{Document, text};
+use super::document::{OpenApiDocument, text};
 use jsonschema::draft202012;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ fn walk<'a>(key: &'a str, value: &'a Value, visit: &mut dyn FnMut(&'a str, &'a V
 
 #[test]
 fn references_resolve_and_components_are_used() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let mut used = BTreeSet::new();
     walk("", document.root(), &mut |_, value| {
         if let Some(reference) = value.get("$ref") {
@@ -41,14 +41,14 @@ fn references_resolve_and_components_are_used() {
 #[test]
 fn no_value_is_missing() {
     // A comma in plain text of a flow mapping starts a key without a value.
-    walk("", Document::new().root(), &mut |key, value| {
+    walk("", OpenApiDocument::new().root(), &mut |key, value| {
         assert!(!value.is_null() || key == "enum", "{key} has no value");
     });
 }
 
 #[test]
 fn schemas_are_valid_json_schemas() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let schemas = document.root()["components"]["schemas"].as_object().unwrap();
     for name in schemas.keys() {
         let schema = document.schema(name);
@@ -71,7 +71,7 @@ fn schemas_are_valid_json_schemas() {
 
 #[test]
 fn operations_are_complete() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let tags: Vec<&str> =
         document.root()["tags"].as_array().unwrap().iter().map(|tag| text(tag, "name")).collect();
     let mut ids = BTreeSet::new();
@@ -103,12 +103,12 @@ fn operations_are_complete() {
 #[test]
 fn element_types_are_complete() {
     let types: Vec<&str> = ElementType::ALL.iter().map(|datatype| datatype.as_str()).collect();
-    assert_eq!(Document::new().schema("ElementType")["enum"], json!(types));
+    assert_eq!(OpenApiDocument::new().schema("ElementType")["enum"], json!(types));
 }
 
 #[test]
 fn values_that_a_single_node_does_not_send_match_their_schemas() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let check = |name: &str, value: Value| {
         document.check_json(name, &json!({"$ref": format!("#/components/schemas/{name}")}), &value);
     };
@@ -167,7 +167,7 @@ fn values_that_a_single_node_does_not_send_match_their_schemas() {
 
 #[test]
 fn unknown_properties_and_missing_ones_are_rejected() {
-    let document = Document::new();
+    let document = OpenApiDocument::new();
     let is_valid = |name: &str, value: &Value| draft202012::is_valid(&document.schema(name), value);
     let row = json!({"device": "cpu", "kind": "cpu", "runs": 1, "device_time_us": 1, "loads": 1,
                      "load_time_us": 1, "byte_seconds": 1});

@@ -5,7 +5,7 @@ use flate2::Compression;
 use flate2::write::{GzEncoder, ZlibEncoder};
 use serde_json::{Value, json};
 use std::io::Write;
-use weir_tests::{Node, function, model};
+use weir_tests::{TestNode, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -101,7 +101,7 @@ async fn tensor_function_shadows_a_model_of_the_same_name() {
 
 #[tokio::test]
 async fn compressed_bodies_work_and_decompression_is_limited() {
-    let node = Node::builder().set("gateway.infer_body_bytes_max", 1 << 20).start().await;
+    let node = TestNode::builder().set("gateway.infer_body_bytes_max", 1 << 20).start().await;
     node.push_model("matmul", 1, model("good/matmul.onnx")).await;
     let path = "/v2/models/matmul/infer";
     let rows = 1_000;

@@ -2,7 +2,7 @@
 
 use super::node;
 use serde_json::Value;
-use weir_tests::{Node, function, large_model, model, python_client};
+use weir_tests::{TestNode, function, large_model, model, python_client};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -31,7 +31,7 @@ async fn triton_clients_work_unmodified() {
 
 #[tokio::test]
 async fn openai_client_works_unmodified() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("minilm", 1, large_model("minilm.onnx")).await;
     node.deploy_with("embed-text", "models=minilm", function("embed-text")).await;
     run(&node, "openai_embeddings.py").await;
@@ -62,7 +62,7 @@ async fn openai_client_works_unmodified() {
 }
 
 /// Runs a program of `tests/clients`, whose tests must all pass.
-async fn run(node: &Node, program: &str) {
+async fn run(node: &TestNode, program: &str) {
     let url = node.url("").to_string();
     let output = python_client(program).env("WEIR_URL", url.trim_end_matches('/')).output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);

@@ -4,13 +4,13 @@ use super::{HEADER, binary, fp32, node, row};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use weir_tests::{Node, eventually, function, model};
+use weir_tests::{TestNode, eventually, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
 async fn tenants_can_call_only_their_own_models() {
     let node =
-        Node::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
+        TestNode::builder().tokens(&["token-of-acme-0123 acme", "token-of-other-0123 other"]).start().await;
     let acme = node.with_token("token-of-acme-0123");
     let other = node.with_token("token-of-other-0123");
     acme.push_model("matmul", 1, model("good/matmul.onnx")).await;
@@ -72,7 +72,7 @@ async fn inferences_are_counted_in_weir_and_triton_metrics() {
 
 #[tokio::test]
 async fn fake_backend_supports_timeouts_and_cancellation() {
-    let node = Node::builder().set("models.backend", "fake").start().await;
+    let node = TestNode::builder().set("models.backend", "fake").start().await;
     node.push_model("slow", 1, fake(60_000.0)).await;
     node.push_model("quick", 1, fake(0.0)).await;
     let described: Value = node.get("/v2/models/quick").await.ok().json();
@@ -119,7 +119,7 @@ fn fake(run_time_ms: f64) -> Vec<u8> {
 #[tokio::test]
 async fn requested_model_evicts_unused_models() {
     let node =
-        Node::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start().await;
+        TestNode::builder().set("models.backend", "fake").set("models.memory_bytes_max", 1_500).start().await;
     for name in ["a", "b"] {
         node.push_model(name, 1, fake(0.0)).await;
     }
@@ -137,7 +137,7 @@ async fn requested_model_evicts_unused_models() {
 
 #[tokio::test]
 async fn highest_priority_inference_runs_first() {
-    let node = Node::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
+    let node = TestNode::builder().set("models.backend", "fake").set("models.slots", 1).start().await;
     node.put("/v1/models/m/versions/1?batching.mode=off", fake(300.0)).await.ok();
     let ask = |priority: u32| {
         let client = node.client().clone();

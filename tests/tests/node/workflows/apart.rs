@@ -2,12 +2,12 @@
 
 use super::{asked, deploy, fake, infer, rows, step, workflow};
 use serde_json::{Value, json};
-use weir_tests::{Node, eventually, function};
+use weir_tests::{TestNode, eventually, function};
 use weir_types::ErrorCode;
 
 /// Starts a node with two accelerators, each with room for one of the models `a`, `b` and `c`.
-async fn node() -> Node {
-    let node = Node::builder()
+async fn node() -> TestNode {
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.memory_bytes_max", 1_500)
         .argument("--devices")

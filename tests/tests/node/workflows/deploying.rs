@@ -2,7 +2,7 @@
 
 use super::{deploy, fake, fake_node, infer, rows, step, workflow};
 use serde_json::{Value, json};
-use weir_tests::{Node, function};
+use weir_tests::{TestNode, function};
 use weir_types::api::{Workflow, WorkflowDeployed, WorkflowVersion};
 use weir_types::{ErrorCode, Version};
 
@@ -52,7 +52,7 @@ async fn workflow_versions_pin_their_models_across_restarts() {
     deploy(&node, "w", &workflow(&step("a", "m", "x"), "a")).await.ok();
     // A workflow uses a newer model only after a new deployment.
     node.push_model("m", 2, fake(1.0)).await;
-    let ran = async |node: &Node| {
+    let ran = async |node: &TestNode| {
         let shown: Workflow = node.get("/v1/workflows/w").await.ok().json();
         infer(node, "w", &rows(&[0.0; 4])).await.ok();
         (shown.active.version.0, shown.active.steps[0].action.clone())
@@ -126,7 +126,7 @@ async fn names_are_unique_across_models_functions_and_workflows() {
 
 #[tokio::test]
 async fn workflows_are_separate_per_tenant() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .tokens(&["one-token-of-one one", "one-token-of-two two"])
         .start()

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use weir_tests::{Node, eventually};
+use weir_tests::{TestNode, eventually};
 
 fn example(path: &str) -> Bytes {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/workflows").join(path);
@@ -13,7 +13,7 @@ fn example(path: &str) -> Bytes {
 }
 
 /// The most probable digit and its probability.
-async fn read(node: &Node, workflow: &str, request: &str) -> (usize, f64) {
+async fn read(node: &TestNode, workflow: &str, request: &str) -> (usize, f64) {
     let answer = node.post(&format!("/v2/models/{workflow}/infer"), example(request)).await.ok();
     let answer: Value = answer.json();
     let probabilities =
@@ -23,7 +23,7 @@ async fn read(node: &Node, workflow: &str, request: &str) -> (usize, f64) {
 
 #[tokio::test]
 async fn ensemble_and_cascade_examples_classify_digits() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     for (name, file) in [
         ("digits-prepare", "prepare.onnx"),
         ("digits-linear", "linear.onnx"),
@@ -58,7 +58,7 @@ async fn ensemble_and_cascade_examples_classify_digits() {
 }
 
 /// The expected result in a request of an application, and the application's outputs by name.
-async fn ask(node: &Node, application: &str, request: &str) -> (String, BTreeMap<String, Vec<f64>>) {
+async fn ask(node: &TestNode, application: &str, request: &str) -> (String, BTreeMap<String, Vec<f64>>) {
     let body = example(&format!("streambox/{request}.json"));
     let expected = serde_json::from_slice::<Value>(&body).unwrap()["id"].as_str().unwrap().to_owned();
     let answer: Value = node.post(&format!("/v2/models/{application}/infer"), body).await.ok().json();
@@ -76,7 +76,7 @@ fn largest(values: &[f64]) -> usize {
 
 #[tokio::test]
 async fn streambox_examples_run() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("digits-prepare", 1, example("prepare.onnx")).await;
     node.push_model("digits", 1, weir_tests::digits()).await;
     for name in [

@@ -3,7 +3,7 @@
 use super::{asked, deploy, fake_node, infer, pending, rows, step, workflow};
 use serde_json::{Value, json};
 use std::time::Duration;
-use weir_tests::{Client, Node, eventually, function};
+use weir_tests::{TestClient, TestNode, eventually, function};
 use weir_types::ErrorCode;
 use weir_types::api::{StepHedge, Workflow};
 
@@ -11,7 +11,7 @@ use weir_types::api::{StepHedge, Workflow};
 const MANY: [f32; 32] = [1.0; 32];
 
 /// Pushes a model from FP32[?, 4] with the settings in `more`.
-async fn push(node: &Client, query: &str, more: Value) {
+async fn push(node: &TestClient, query: &str, more: Value) {
     let port = |name: &str| json!({"name": name, "datatype": "FP32", "shape": [null, 4]});
     let mut model = json!({
         "resident_bytes": 1_000,
@@ -26,13 +26,13 @@ fn hedged(model: &str) -> String {
     workflow(&format!("{}hedge = true\n", step("a", model, "x")), "a")
 }
 
-async fn hedge(node: &Client) -> StepHedge {
+async fn hedge(node: &TestClient) -> StepHedge {
     let shown: Workflow = node.get("/v1/workflows/w").await.ok().json();
     shown.active.steps[0].hedge.clone().unwrap()
 }
 
 /// Runs single rows until the hedging delay is measured.
-async fn measure(node: &Client) {
+async fn measure(node: &TestClient) {
     // More runs than necessary, because some are slow on a busy machine.
     for _ in 0..60 {
         infer(node, "w", &rows(&[0.0; 4])).await.ok();
@@ -44,7 +44,7 @@ async fn measure(node: &Client) {
 /// Two devices: eight rows take an hour on the device that is faster with one row.
 #[tokio::test]
 async fn first_hedged_result_wins_and_the_other_copy_is_cancelled() {
-    let node = Node::builder()
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("gateway.infer_wall_ms_max", 3_600_000)
         .argument("--devices")
@@ -82,7 +82,7 @@ async fn first_hedged_result_wins_and_the_other_copy_is_cancelled() {
 /// If every run is slow, few are hedged, so that the load does not double.
 #[tokio::test]
 async fn at_most_one_run_in_ten_is_hedged() {
-    let node = Node::builder().set("models.backend", "fake").set("models.slots", 64).start().await;
+    let node = TestNode::builder().set("models.backend", "fake").set("models.slots", 64).start().await;
     push(&node, "", json!({"run_time_ms": {"1": 1, "8": 1_500}})).await;
     deploy(&node, "w", &hedged("m")).await.ok();
     // No hedging before run times are measured.

@@ -3,13 +3,13 @@
 
 use super::{deploy, infer, rows, step, workflow};
 use serde_json::{Value, json};
-use weir_tests::{Node, model};
+use weir_tests::{TestNode, model};
 use weir_types::ErrorCode;
 use weir_types::api::Workflow;
 
 #[tokio::test]
 async fn workflow_without_its_model_is_not_ready() {
-    let node = Node::start().await;
+    let node = TestNode::start().await;
     node.push_model("m", 1, model("good/matmul.onnx")).await;
     let document = workflow(&step("a", "m", "x"), "a");
     deploy(&node, "w", &document).await.ok();

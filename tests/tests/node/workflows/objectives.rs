@@ -3,7 +3,7 @@
 use super::{deploy, fake, infer, rows, step, workflow};
 use futures::future::Either;
 use serde_json::Value;
-use weir_tests::{Answer, Client, Node, eventually};
+use weir_tests::{Answer, TestClient, TestNode, eventually};
 use weir_types::api::{ErrorBody, SloRefusal, Workflow};
 use weir_types::{Cost, ErrorCode};
 
@@ -11,8 +11,8 @@ const MS: u64 = 1_000_000;
 
 /// Starts a node with the measured models `a` to `d` of 100, 200, 300 and 400 ms, and `held` of an
 /// hour.
-async fn measured_node() -> Node {
-    let node = Node::builder()
+async fn measured_node() -> TestNode {
+    let node = TestNode::builder()
         .set("models.backend", "fake")
         .set("models.slots", 4)
         .set("gateway.infer_wall_ms_max", 3_600_000)
@@ -38,7 +38,7 @@ fn refused(answer: &Answer) -> SloRefusal {
 
 /// Deploys a workflow and returns the estimate of its rejection. All slots are taken, because a
 /// workflow with few measured calls is admitted as a trial when the queue is empty.
-async fn estimate(node: &Client, name: &str, document: &str) -> SloRefusal {
+async fn estimate(node: &TestClient, name: &str, document: &str) -> SloRefusal {
     deploy(node, name, document).await.ok();
     let row = rows(&[0.0; 4]);
     let hold = std::pin::pin!(futures::future::join_all((0..4).map(|_| infer(node, "held", &row))));

@@ -4,7 +4,7 @@ use super::{asked, deploy, fake_node, infer, pending, rows, step, workflow};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use weir_tests::{Client, Node, eventually, function, model};
+use weir_tests::{TestClient, TestNode, eventually, function, model};
 use weir_types::ErrorCode;
 
 /// Two matrix products of the rows, and their sum.
@@ -29,8 +29,8 @@ sum = "sum"
 low = "low.y"
 "#;
 
-async fn sum_node() -> Node {
-    let node = Node::start().await;
+async fn sum_node() -> TestNode {
+    let node = TestNode::start().await;
     for name in ["matmul", "matmul_v2", "add"] {
         node.push_model(name, 1, model(&format!("good/{name}.onnx"))).await;
     }
@@ -126,7 +126,7 @@ fn ensemble() -> String {
     workflow(&format!("{branches}[steps.mean]\ncombine = \"mean\"\nof = [\"a\", \"b\", \"c\"]"), "mean")
 }
 
-async fn all_pending(node: &Client, count: f64) {
+async fn all_pending(node: &TestClient, count: f64) {
     eventually("the change in what is under way", async || {
         for name in ["a", "b", "c"] {
             (pending(node, name).await == count).then_some(())?;

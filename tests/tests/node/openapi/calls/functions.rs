@@ -1,16 +1,16 @@
 //! Functions and their calls.
 
-use super::{Checker, workflow};
+use super::{ResponseChecker, workflow};
 use serde_json::json;
 use weir_tests::{component_of_0_1_0, with_custom_section};
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     manage(checker).await;
     calls(checker).await;
     embeddings(checker).await;
 }
 
-async fn manage(checker: &mut Checker<'_>) {
+async fn manage(checker: &mut ResponseChecker<'_>) {
     let component = component_of_0_1_0("everything-http");
     let deploy = ("deployFunction", 200);
     checker.put(deploy, "/v1/functions/g", component.clone()).await;
@@ -65,7 +65,7 @@ fn workflow_of_function(name: &str) -> String {
 }
 
 /// The function `f` runs the model in its path on the body.
-async fn calls(checker: &mut Checker<'_>) {
+async fn calls(checker: &mut ResponseChecker<'_>) {
     for method in ["Get", "Head", "Post", "Put", "Patch", "Delete", "Options"] {
         checker.put((&format!("call{method}"), 200), "/fn/f/m?shape=1,1", vec![0; 4]).await;
         // The root path names no model, which the function answers itself.
@@ -79,7 +79,7 @@ async fn calls(checker: &mut Checker<'_>) {
     checker.call(("callGet", 400), "/fn/UPPER/path").await;
 }
 
-async fn embeddings(checker: &mut Checker<'_>) {
+async fn embeddings(checker: &mut ResponseChecker<'_>) {
     let operation = "createEmbeddings";
     let path = "/v1/embeddings";
     let answer = checker.any(checker.document().operation(operation), path, |request| {

@@ -1,12 +1,12 @@
 //! The Open Inference Protocol, on the model `m`.
 
-use super::{Checker, row};
+use super::{ResponseChecker, row};
 use serde_json::json;
 
 /// Paths of the model, and the suffix of their operations.
 const PATHS: [(&str, &str); 2] = [("/v2/models/m", ""), ("/v2/models/m/versions/1", "Version")];
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     for (path, suffix) in PATHS {
         infer(checker, path, &format!("infer{suffix}")).await;
         checker.call((&format!("showMetadata{suffix}"), 200), path).await;
@@ -25,7 +25,7 @@ pub(in super::super) async fn call(checker: &mut Checker<'_>) {
     checker.put(("loadModel", 501), "/v2/repository/models/m/load", unsupported).await;
 }
 
-async fn infer(checker: &mut Checker<'_>, path: &str, operation: &str) {
+async fn infer(checker: &mut ResponseChecker<'_>, path: &str, operation: &str) {
     let path = format!("{path}/infer");
     let ran = (operation, 200);
     let json = checker.put(ran, &path, row().to_string()).await;

@@ -1,10 +1,10 @@
 //! Asynchronous invocations.
 
-use super::{Checker, fake, row};
+use super::{ResponseChecker, fake, row};
 use weir_tests::{Answer, component_of_0_1_0};
 use weir_types::api::Invocation;
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.put(("pushModel", 200), "/v1/models/held/versions/1", fake(3_600_000)).await;
     checker.put(("deployFunction", 200), "/v1/functions/trap", component_of_0_1_0("everything-http")).await;
 
@@ -37,7 +37,7 @@ pub(in super::super) async fn call(checker: &mut Checker<'_>) {
     checker.call(("deleteFunction", 204), "/v1/functions/trap").await;
 }
 
-async fn later(checker: &mut Checker<'_>, operation: &str, target: &str) -> Answer {
+async fn later(checker: &mut ResponseChecker<'_>, operation: &str, target: &str) -> Answer {
     let change =
         |request: reqwest::RequestBuilder| request.header("prefer", "respond-async").body(row().to_string());
     checker.send((operation, 202), target, change).await

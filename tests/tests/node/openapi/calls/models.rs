@@ -1,10 +1,10 @@
 //! Models and kernel graphs.
 
-use super::{Checker, fake, workflow};
+use super::{ResponseChecker, fake, workflow};
 use crate::kernel_graphs::{packed, with_kernel_graphs};
 use serde_json::json;
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     checker.put(("pushNextModel", 200), "/v1/models/n", fake(0)).await;
     let manifest = "slots=2&device=cpu&precision=fp32&slo_ms=60000&cost_slo=1&cache_ttl_ms=1000&autosize.slo_ms=50\
                     &batching.size_max=4&batching.preferred_sizes=2,4";
@@ -34,7 +34,7 @@ pub(in super::super) async fn call(checker: &mut Checker<'_>) {
     checker.call(("deleteModel", 204), "/v1/models/n").await;
 }
 
-async fn sizing(checker: &mut Checker<'_>) {
+async fn sizing(checker: &mut ResponseChecker<'_>) {
     let capacity = "/v1/models/m/capacity?rate=10";
     checker.call(("planCapacity", 422), &format!("{capacity}&slo_ms=60000")).await;
     checker.call(("planCapacity", 400), capacity).await;
@@ -49,7 +49,7 @@ async fn sizing(checker: &mut Checker<'_>) {
 }
 
 /// Uses another node, which has a GPU.
-pub(in super::super) async fn call_kernel_graphs(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call_kernel_graphs(checker: &mut ResponseChecker<'_>) {
     let node = with_kernel_graphs().start().await;
     checker.use_client(node.client());
     let graph = packed("sgemm-chain").to_string();

@@ -1,8 +1,8 @@
 //! The node, and named objects.
 
-use super::Checker;
+use super::ResponseChecker;
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     for (operation, path) in [
         ("index", "/"),
         ("healthz", "/healthz"),
@@ -22,7 +22,7 @@ pub(in super::super) async fn call(checker: &mut Checker<'_>) {
     objects(checker).await;
 }
 
-async fn objects(checker: &mut Checker<'_>) {
+async fn objects(checker: &mut ResponseChecker<'_>) {
     checker.put(("putObject", 200), "/v1/objects/o?datatype=FP32&shape=2,1&ttl_ms=60000", vec![0; 8]).await;
     checker.put(("putObject", 200), "/v1/objects/bytes", "text").await;
     checker.put(("putObject", 200), "/v1/objects/scalar?datatype=INT8&shape=", vec![1]).await;

@@ -1,8 +1,8 @@
 //! Workflows of the model `m`.
 
-use super::{Checker, workflow};
+use super::{ResponseChecker, workflow};
 
-pub(in super::super) async fn call(checker: &mut Checker<'_>) {
+pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     let deploy = ("deployWorkflow", 200);
     checker.put(deploy, "/v1/workflows/w", workflow("m")).await;
     checker.put(deploy, "/v1/workflows/w?dry_run=true", workflow("m:1")).await;
