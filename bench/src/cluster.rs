@@ -18,10 +18,10 @@ use weir_scheduler::{PolicyKind, PolicyOptions};
 const NODES: u32 = 3;
 const WORKLOADS: [Preset; 2] = [Preset::Trace, Preset::Overload];
 /// Number of functions, each with its own model. A node holds two or three models at once, and the
-/// ratio to the number of devices is about that of seed 000 with a working set of 35.
+/// ratio to the number of devices is about that of the LALB paper with a working set of 35.
 const FUNCTIONS: u32 = 10;
 const MINUTES: u32 = 8;
-/// Speed-up over the times of seed 000.
+/// Speed-up over the times of the LALB paper.
 const FASTER: u64 = 10;
 const SEED: u64 = 1;
 /// Time from a placement until the device starts the run, between processes of this machine.
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> Result<Section> {
     Ok(Section {
         key: "cluster",
         notes: vec![format!(
-            "Functions with a model of their own (Table I of seed 000 at a tenth of its times, popularity, memory and arrivals of the presets `trace` and `overload`, {FUNCTIONS} functions, \
+            "Functions with a model of their own (Table I of the LALB paper at a tenth of its times, popularity, memory and arrivals of the presets `trace` and `overload`, {FUNCTIONS} functions, \
              {} calls a minute of the preset, seed {SEED}), called at {NODES} nodes in turn. Live: processes on this machine with an etcd and the fake backend; the policy and the memory of a device are the only other settings, so a node has {slots} run slots, as many as processors. \
              The simulator plays the same arrivals under the same device rule with a hand-over of {:.0} ms, and learns costs as the nodes do.",
             per_minute(slots),
@@ -85,7 +85,7 @@ fn slots() -> Result<u32> {
     Ok(u32::try_from(processors.get())?)
 }
 
-/// Arrivals a minute at the rate of seed 000, which has 12 devices of one slot.
+/// Arrivals a minute at the rate of the LALB paper, which has 12 devices of one slot.
 fn per_minute(slots: u32) -> u32 {
     325 * NODES * slots / 12
 }

@@ -18,7 +18,7 @@ use std::ops::{Deref, DerefMut, RangeBounds};
 /// }
 /// let body = body.freeze();
 /// assert_eq!(&body[..], b"hello, world");
-/// # Ok::<(), weir_device::OutOfMemory>(())
+/// # Ok::<(), weir_device::ArenaExhausted>(())
 /// ```
 pub struct BufferMut {
     arena: Arena,

@@ -19,10 +19,10 @@
 //!
 //! ```
 //! # fn example(file: bytes::Bytes) -> Result<(), weir_graph::GraphError> {
-//! use weir_graph::{MemoryPlan, Model};
+//! use weir_graph::{MemoryPlan, OnnxModel};
 //! use weir_types::Shape;
 //!
-//! let model = Model::read(file)?;
+//! let model = OnnxModel::read(file)?;
 //! println!("takes {:?}", model.signature().inputs);
 //! let graph = model.specialise(&[Shape::new(&[1, 3, 224, 224]).unwrap()])?.fuse()?;
 //! let plan = MemoryPlan::new(&graph);

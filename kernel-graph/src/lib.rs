@@ -1,5 +1,5 @@
 //! Kernel graphs: user-supplied GPU kernels and a graph of their launches, called like one model
-//! (Kernel-as-a-Service, seed 001, chapter 5).
+//! (Kernel-as-a-Service; the KaaS thesis, chapter 5).
 //!
 //! The crate consists of pure functions on plain data. It depends on neither a device nor a
 //! compiler. A graph passes these stages in order:
@@ -13,7 +13,7 @@
 //!   memory.
 //!
 //! ```
-//! use weir_kernel_graph::{Bundle, KernelGraph, Step};
+//! use weir_kernel_graph::{Bundle, KernelGraph, PlanStep};
 //! use weir_types::Shape;
 //!
 //! let ptx = ".version 7.0 .target sm_75 .address_size 64
@@ -32,7 +32,7 @@
 //! let graph = KernelGraph::new(Bundle::parse(upload.to_string().as_bytes())?)?;
 //! assert_eq!(graph.signature().inputs[0].shape, [None, Some(4)]);
 //! let plan = graph.plan(&[Shape::new(&[1_000, 4])?], 1 << 20)?;
-//! let Some(Step::Launch(half)) = plan.steps.first() else { panic!("it launches something") };
+//! let Some(PlanStep::Launch(half)) = plan.steps.first() else { panic!("it launches something") };
 //! assert_eq!(half.grid, [16, 1, 1]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

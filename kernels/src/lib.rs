@@ -20,18 +20,18 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use weir_graph::{Op, Reduce, ReduceKind, TensorType};
-//! use weir_kernels::{Operands, Precision, Slot, Target, plan};
+//! use weir_kernels::{KernelTarget, OperandBuffer, Operands, Precision, plan};
 //! use weir_types::ElementType::Fp32;
 //!
 //! let op = Op::Reduce(Reduce { kind: ReduceKind::Mean, rows: 64, cols: 49 });
 //! let (x, y) = (TensorType::new(Fp32, [64, 49])?, TensorType::new(Fp32, [64])?);
 //! let operands = Operands { inputs: &[Some(&x)], outputs: &[Some(&y)] };
-//! let plan = plan(&op, operands, Precision::Tf32, &Target::H200)?;
+//! let plan = plan(&op, operands, Precision::Tf32, &KernelTarget::H200)?;
 //!
-//! let addresses = |slot: &Slot| match slot {
-//!     Slot::Input(_) => 0x1000_u64,
-//!     Slot::Output(_) => 0x2000,
-//!     Slot::Workspace => 0x3000,
+//! let addresses = |slot: &OperandBuffer| match slot {
+//!     OperandBuffer::Input(_) => 0x1000_u64,
+//!     OperandBuffer::Output(_) => 0x2000,
+//!     OperandBuffer::Workspace => 0x3000,
 //! };
 //! for launch in &plan.launches {
 //!     let launch = launch.with_buffers(addresses);

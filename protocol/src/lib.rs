@@ -7,12 +7,12 @@
 //! [`InferenceResponse`] serialises a response.
 //!
 //! ```
-//! use weir_protocol::{Data, Request};
+//! use weir_protocol::{InferenceRequest, InputData};
 //!
 //! let json = br#"{"inputs":[{"name":"x","datatype":"FP32","shape":[2],"parameters":{"binary_data_size":8}}]}"#;
 //! let body = [&json[..], &1.5_f32.to_le_bytes(), &2.5_f32.to_le_bytes()].concat();
-//! let request = Request::parse(&body, Some(json.len()))?;
-//! assert_eq!(request.inputs[0].data, Data::Binary(json.len()..body.len()));
+//! let request = InferenceRequest::parse(&body, Some(json.len()))?;
+//! assert_eq!(request.inputs[0].data, InputData::Binary(json.len()..body.len()));
 //! # Ok::<(), weir_protocol::RequestError>(())
 //! ```
 

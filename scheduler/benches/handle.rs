@@ -1,12 +1,12 @@
 //! Cost of one call of `handle`: `cargo bench -p weir-scheduler`.
 //!
-//! A cluster under load: all devices, of the size of seed 000's, are busy, with a long queue over
-//! many models. Each step ends one run and adds one arrival, so that the queue length is constant.
-//! The measurement covers one call with its actions, without carrying them out. Times depend on the
-//! machine and its load. Instruction counts do not: `cargo bench -p weir-scheduler -- instructions`
-//! counts the instructions of each call with valgrind, and shows how they grow with devices and
-//! queue. `cargo bench -p weir-scheduler -- slo` counts the cost of admission: all invocations have
-//! an SLO of 20 runs, and twice as many arrive as the devices can serve.
+//! A cluster under load: all devices, of the size of the LALB paper's, are busy, with a long queue
+//! over many models. Each step ends one run and adds one arrival, so that the queue length is
+//! constant. The measurement covers one call with its actions, without carrying them out. Times
+//! depend on the machine and its load. Instruction counts do not: `cargo bench -p weir-scheduler --
+//! instructions` counts the instructions of each call with valgrind, and shows how they grow with
+//! devices and queue. `cargo bench -p weir-scheduler -- slo` counts the cost of admission: all
+//! invocations have an SLO of 20 runs, and twice as many arrive as the devices can serve.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark fails by panicking")]
 

@@ -1,7 +1,7 @@
 //! Capacity planning: how many instances of a model, in which configuration, serve a request rate
 //! within a latency limit, at the least memory.
 //!
-//! This is the dynamic tensor-sharing scaling of Tetris (seed 004, algorithm 1, "DTS"). Of the
+//! This is the dynamic tensor-sharing scaling of the Tetris paper (algorithm 1, "DTS"). Of the
 //! measured configurations that meet the SLO, the algorithm takes those with the highest throughput
 //! per byte of memory, until they serve the rate. A batch may wait for its last request for as long
 //! as it then runs, so a configuration with batches of more than one item has half the SLO as its

@@ -1,4 +1,4 @@
-//! Seed 001, chapter 6: the printed traces of 6.1, and the cold starts and waits of 6.2.
+//! The KaaS thesis, chapter 6: the printed traces of 6.1, and the cold starts and waits of 6.2.
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 

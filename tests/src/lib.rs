@@ -3,7 +3,7 @@
 //!
 //! ```no_run
 //! # async fn example() {
-//! let node = weir_tests::Node::builder().set("sandbox.instances_max", 10).start().await;
+//! let node = weir_tests::TestNode::builder().set("sandbox.instances_max", 10).start().await;
 //! node.deploy("hello", weir_tests::function("hello")).await;
 //! assert_eq!(node.get("/fn/hello").await.text(), "hello\n");
 //! # }

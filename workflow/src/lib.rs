@@ -9,7 +9,7 @@
 //!
 //! ```
 //! use weir_types::{ContentHash, ElementType, Name, Port, Shape, Signature, Version};
-//! use weir_workflow::{Document, Pinned, Plan, Run, TargetKind, Value, View};
+//! use weir_workflow::{Document, Pinned, Plan, Run, TargetKind, TensorHandle, TensorView};
 //!
 //! let document = Document::parse(br#"
 //!     [inputs]
@@ -46,9 +46,9 @@
 //!
 //! #[derive(Clone)]
 //! struct Row(Vec<u8>, Shape);
-//! impl Value for Row {
-//!     fn view(&self) -> View<'_> {
-//!         View { datatype: ElementType::Fp32, shape: &self.1, data: &self.0 }
+//! impl TensorHandle for Row {
+//!     fn view(&self) -> TensorView<'_> {
+//!         TensorView { datatype: ElementType::Fp32, shape: &self.1, data: &self.0 }
 //!     }
 //! }
 //! let row = |values: [f32; 2]| {

@@ -136,8 +136,8 @@ fn start(
     }
 }
 
-/// A model with these costs. Its shape is fixed, as that of seed 000's models, whose requests are
-/// batches of 32 already.
+/// A model with these costs. Its shape is fixed, as that of the LALB paper's models, whose requests
+/// are batches of 32 already.
 fn fake(costs: &ModelCosts) -> String {
     let port = |name: &str| serde_json::json!([{ "name": name, "datatype": "FP32", "shape": [1] }]);
     serde_json::json!({

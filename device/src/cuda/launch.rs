@@ -33,8 +33,8 @@ impl LaunchConfig {
 /// The values of a kernel's parameters, in order.
 ///
 /// ```
-/// use weir_device::cuda::Parameters;
-/// let mut parameters = Parameters::default();
+/// use weir_device::cuda::KernelParameters;
+/// let mut parameters = KernelParameters::default();
 /// parameters.address(0x7f00_0000_0000).u32(1024).f32(0.5);
 /// assert_eq!(parameters.len(), 3);
 /// ```

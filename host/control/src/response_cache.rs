@@ -23,8 +23,8 @@ use weir_inference::Tensor;
 use weir_telemetry::Metrics;
 use weir_types::ContentHash;
 
-/// Divisor of the cache size: one response may take this fraction, so that a few large responses do
-/// not evict all others.
+/// The largest response that is cached, as a divisor of the cache size. The limit keeps a few large
+/// responses from evicting all others.
 const ANSWER_SHARE: u64 = 16;
 /// Overhead of a response: its key, its cache entry and its structs.
 const OVERHEAD_BYTES: u64 = 512;

@@ -14,9 +14,9 @@ const DOMAINS: [&str; 3] = ["", "ai.onnx", "ai.onnx.ml"];
 const RESERVED_DOMAINS: [&str; 4] = ["ai.onnx", "com.microsoft", "com.ms", "org.pytorch"];
 
 const MICROSOFT: &str = "com.microsoft";
-/// Operators of ONNX Runtime that its optimiser puts in place of the standard's on processors, and
-/// which optimised exports therefore contain. Each with the transformer that makes it, as of ONNX
-/// Runtime 1.31.
+/// Operators of ONNX Runtime that its optimiser substitutes for standard operators on the CPU.
+/// Models that were exported after optimisation contain them. The comments name the transformer of
+/// ONNX Runtime 1.31 that makes each operator.
 const MICROSOFT_OPERATORS: &[&str] = &[
     "Attention",               // AttentionFusion
     "BiasGelu",                // BiasGeluFusion

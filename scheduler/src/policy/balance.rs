@@ -5,8 +5,8 @@ use super::in_order::{DeviceSelector, InOrder};
 use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
-/// `balance` of seed 001, chapter 6: the oldest waiting invocation goes to the next free device, in
-/// turn.
+/// `balance` of the KaaS thesis, chapter 6: the oldest waiting invocation goes to the next free
+/// device, in turn.
 pub type Balance = InOrder<NextFree>;
 
 /// The next device in turn that can start the invocation.

@@ -6,8 +6,8 @@ use smallvec::SmallVec;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
-/// The baseline of seed 001, chapter 4, after Gujarati et al., *Serving DNNs like Clockwork* (OSDI
-/// 2020).
+/// The baseline of the KaaS thesis, chapter 4, after Gujarati et al., *Serving DNNs like Clockwork*
+/// (OSDI 2020).
 ///
 /// One controller keeps a queue per function, ordered by due time. A free device runs the
 /// invocation with the earliest due time among those whose models it holds. If there is none, it

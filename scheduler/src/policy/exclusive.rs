@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use weir_types::InvocationId;
 
-/// `exclusive` of seed 001, chapter 6: each model has its own queue and devices. The number of
-/// devices follows its share of the work: rate times run time.
+/// `exclusive` of the KaaS thesis, chapter 6: each model has its own queue and devices. The number
+/// of devices follows its share of the work: rate times run time.
 ///
 /// A model takes an unowned device while it has less than its share. If all devices are owned, a
 /// model without a device takes over a device whose owner has no older invocation waiting. With

@@ -16,21 +16,21 @@ pub enum PolicyKind {
     /// Weir's own policy.
     #[default]
     FinishFirst,
-    /// Baseline of seed 000: first come, first served.
+    /// First come, first served; the baseline of the LALB paper.
     Lb,
-    /// Seed 000: locality-aware load balancing.
+    /// Locality-aware load balancing, of the LALB paper.
     Lalb,
-    /// Seed 000: locality-aware load balancing with out-of-order dispatch.
+    /// Locality-aware load balancing with out-of-order dispatch, of the LALB paper.
     LalbO3,
-    /// Baseline of seed 001: devices strictly in turn.
+    /// Devices strictly in turn; the baseline of the KaaS thesis.
     RoundRobin,
-    /// Seed 001: the next free device.
+    /// The next free device, of the KaaS thesis.
     Balance,
-    /// Seed 001: shortest run time first.
+    /// Shortest run time first, of the KaaS thesis.
     Srtf,
-    /// Seed 001: a random choice among levels of run times.
+    /// A random choice among levels of run times, of the KaaS thesis.
     Mlfqs,
-    /// Seed 001: devices partitioned by model.
+    /// Devices partitioned by model, of the KaaS thesis.
     Exclusive,
     /// Clockwork: earliest due time first, among the resident models.
     Clockwork,

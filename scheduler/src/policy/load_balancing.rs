@@ -5,7 +5,7 @@ use super::in_order::{DeviceSelector, InOrder};
 use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
-/// `lb` of seed 000: in the order of arrival, ignoring resident models.
+/// `lb` of the LALB paper: in the order of arrival, ignoring resident models.
 ///
 /// Of several free devices, the device with the most dispatches is chosen. An invocation that fits
 /// nowhere blocks the invocations behind it.

@@ -1,5 +1,5 @@
-//! Locality-aware load balancing, with and without out-of-order dispatch: seed 000, Algorithms 1
-//! and 2.
+//! Locality-aware load balancing, with and without out-of-order dispatch: the LALB paper,
+//! Algorithms 1 and 2.
 //!
 //! After every event, each idle device with a local queue is served from that queue. Then Algorithm
 //! 1 runs over the idle devices, most dispatches first. A scan looks for the first waiting
@@ -10,7 +10,7 @@
 //! The implementation does not scan item by item. Every scan starts at the head of the queue, so an
 //! older invocation has at least as many visits as a younger one. The forced invocations are
 //! therefore the front of the queue, and an index from models to invocations finds the first hit
-//! behind them (seed 000, section VI). Visits are counted by recording where scans end.
+//! behind them (the LALB paper, section VI). Visits are counted by recording where scans end.
 
 mod queue;
 
@@ -23,7 +23,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use weir_types::InvocationId;
 
-/// `lalb` (limit 0) and `lalb-o3` of seed 000.
+/// `lalb` (limit 0) and `lalb-o3` of the LALB paper.
 ///
 /// Choices that the paper leaves open: a device holds a model from the start of its load; an
 /// invocation of several models is a hit where all are held; an invocation that fits nowhere now

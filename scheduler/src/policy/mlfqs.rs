@@ -9,9 +9,9 @@ use rand_pcg::Pcg64;
 use std::collections::BTreeMap;
 use weir_types::InvocationId;
 
-/// `mlfqs` of seed 001, chapter 6: invocations are sorted into buckets by their run time. A random
-/// draw selects the bucket whose oldest invocation goes to the next free device. Each bucket is
-/// served about equally often, whatever its length.
+/// `mlfqs` of the KaaS thesis, chapter 6: invocations are sorted into buckets by their run time. A
+/// random draw selects the bucket whose oldest invocation goes to the next free device. Each bucket
+/// is served about equally often, whatever its length.
 ///
 /// The run times of a bucket are up to twice as long as those of the bucket before. This policy is
 /// work-conserving; [`Planned`](super::Planned) implements the thesis as printed.

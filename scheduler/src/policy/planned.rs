@@ -6,8 +6,9 @@ use crate::View;
 use std::collections::{HashMap, VecDeque};
 use weir_types::InvocationId;
 
-/// SRTF and MLFQS as seed 001 prints them: the whole submission is ordered in advance, future
-/// arrivals included. The head of that order blocks the rest until it arrives and a device is free.
+/// SRTF and MLFQS as the KaaS thesis prints them: the whole submission is ordered in advance,
+/// future arrivals included. The head of that order blocks the rest until it arrives and a device
+/// is free.
 ///
 /// Only a simulation knows the future; this policy exists to reproduce the figures. Invocations
 /// outside the plan follow it in the order of arrival.

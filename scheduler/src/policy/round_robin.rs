@@ -5,8 +5,8 @@ use super::in_order::{DeviceSelector, InOrder};
 use super::{PlacementRequest, RoomFinder};
 use crate::{DeviceKey, View};
 
-/// `round-robin` of seed 001, chapter 6: the oldest waiting invocation waits for the next device in
-/// turn, even if other devices are free.
+/// `round-robin` of the KaaS thesis, chapter 6: the oldest waiting invocation waits for the next
+/// device in turn, even if other devices are free.
 pub type RoundRobin = InOrder<NextInTurn>;
 
 /// The next device in turn that is large enough, once it can start the invocation.

@@ -7,9 +7,9 @@ use crate::View;
 use std::collections::BTreeSet;
 use weir_types::InvocationId;
 
-/// `srtf` of seed 001, chapter 6: the waiting invocation with the shortest run time goes to the
-/// next free device. Run times are those expected on arrival. Long invocations starve while enough
-/// short ones arrive.
+/// `srtf` of the KaaS thesis, chapter 6: the waiting invocation with the shortest run time goes to
+/// the next free device. Run times are those expected on arrival. Long invocations starve while
+/// enough short ones arrive.
 ///
 /// This policy is work-conserving; [`Planned`](super::Planned) implements the thesis as printed.
 pub struct Srtf {

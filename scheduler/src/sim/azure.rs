@@ -9,8 +9,8 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::collections::BTreeMap;
 
-/// Turns a trace into a workload: its most invoked functions, each with a model of seed 000's Table
-/// I.
+/// Turns a trace into a workload: its most invoked functions, each with a model of Table I of the
+/// LALB paper.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AzureRecipe {
     /// Number of functions kept: the working set.

@@ -9,7 +9,7 @@ use weir_types::Cost;
 /// The simulated devices, and the inputs of the scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulatedCluster {
-    /// Concurrent invocations per device; 1 is seed 000's rule.
+    /// Concurrent invocations per device; 1 is the LALB paper's rule.
     pub slots: u32,
     /// When a device accepts one more invocation. Under
     /// [`CommittedWork`](DeviceRule::CommittedWork), `slots` are concurrent runs.
@@ -49,8 +49,8 @@ pub enum Ends {
     /// By device number.
     #[default]
     InOrder,
-    /// In turn, starting after the device used last. A policy that takes devices in turn then
-    /// decides as if all runs had ended before.
+    /// By device number, starting after the device used last. A policy that takes devices in turn
+    /// then places each invocation as if all of these runs had already ended.
     InTurn,
 }
 
@@ -64,7 +64,7 @@ pub struct SimulatedBatching {
 }
 
 impl Default for SimulatedCluster {
-    /// Seed 000's devices.
+    /// The LALB paper's devices.
     fn default() -> Self {
         Self {
             slots: 1,

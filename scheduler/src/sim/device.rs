@@ -1,8 +1,8 @@
 //! A simulated device: memory, one copy engine, and run slots.
 //!
-//! With one invocation at a time, this is seed 000's device: a run ends at its start, plus the load
-//! on a miss, plus the run time. With more invocations, loads overlap with computation, and runs of
-//! one model that are ready together can form a batch.
+//! With one invocation at a time, this is the LALB paper's device: a run ends at its start, plus
+//! the load on a miss, plus the run time. With more invocations, loads overlap with computation,
+//! and runs of one model that are ready together can form a batch.
 
 use super::workload::ModelCosts;
 use std::collections::{BTreeMap, VecDeque};

@@ -41,7 +41,7 @@ struct Dump<'a> {
     metrics: &'a SimulationMetrics,
 }
 
-/// Seed 000's cluster.
+/// The LALB paper's cluster.
 const DEVICES: u32 = 12;
 const CAPACITY_MB: f64 = 8192.0;
 

@@ -6,7 +6,7 @@ use rand::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 use std::str::FromStr;
 
-/// Seed 000, Table I: (MB in device memory, load ms, run ms) of 22 models at batch size 32.
+/// The LALB paper, Table I: (MB in device memory, load ms, run ms) of 22 models at batch size 32.
 pub const TABLE_I: [(u64, u64, u64); 22] = [
     (1269, 2410, 1280),
     (1313, 2520, 1250),
@@ -67,7 +67,8 @@ pub enum Popularity {
 /// The distribution of arrivals over time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// Seed 000: each function has the same number of arrivals in every minute, at random times.
+    /// The LALB paper: each function has the same number of arrivals in every minute, at random
+    /// times.
     PerMinute,
     /// A Poisson process.
     Poisson,
@@ -106,7 +107,7 @@ impl Preset {
         }
     }
 
-    /// The recipe: seed 000's cluster and rate, with a working set of `functions`.
+    /// The recipe: the LALB paper's cluster and rate, with a working set of `functions`.
     #[must_use]
     pub fn recipe(self, functions: u32) -> Recipe {
         let (popularity, capacity_mb) = match self {

@@ -1,5 +1,5 @@
-//! Seed 001, chapter 6: Kernel-as-a-Service with two models. The thesis' timesteps are seconds
-//! here.
+//! The KaaS thesis, chapter 6: Kernel-as-a-Service with two models. The thesis' timesteps are
+//! seconds here.
 //!
 //! A request dispatched at `t` frees its device at `t` plus its run time and, for the first run of
 //! its model there, the cold start. Loaded models stay. "Next available" is a cyclic scan that

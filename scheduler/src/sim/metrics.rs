@@ -1,4 +1,4 @@
-//! Metrics of a schedule, as in seed 000.
+//! Metrics of a schedule, as in the LALB paper.
 
 use super::{SimulatedSchedule, Workload};
 use serde::{Deserialize, Serialize};

@@ -67,12 +67,12 @@ pub struct Compared {
 /// All reproduced results.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Reproduction {
-    /// Seeds 000 and 001, figure by figure.
+    /// The LALB paper and the KaaS thesis, figure by figure.
     pub figures: Vec<Figure>,
-    /// Policies side by side at a working set of 35, under seed 000's rules, and then with batches
-    /// and slots.
+    /// Policies side by side at a working set of 35, under the LALB paper's rules, and then with
+    /// batches and slots.
     pub compared: Vec<Compared>,
-    /// Figures 4 to 7 of seed 000, and 6.4 to 6.7 of seed 001.
+    /// Figures 4 to 7 of the LALB paper, and 6.4 to 6.7 of the KaaS thesis.
     pub charts: Vec<Chart>,
 }
 

@@ -1,11 +1,11 @@
 //! Placements on an idle cluster: the kinds of devices that a workflow's steps could run on, with
 //! their time and cost.
 //!
-//! Seed 001, chapter 4, phase 1. A placement assigns a kind of device to every step. The front
-//! keeps the placements for which no other is both as fast and as cheap (the Pareto front). Sorted
-//! by increasing time, these placements are also sorted by decreasing cost, so one list serves both
-//! orders, and the placements that meet both SLOs are a range of it. (The thesis unites the sets
-//! that meet each SLO. Meeting all SLOs requires their intersection.)
+//! The KaaS thesis, chapter 4, phase 1. A placement assigns a kind of device to every step. The
+//! front keeps the placements for which no other is both as fast and as cheap (the Pareto front).
+//! Sorted by increasing time, these placements are also sorted by decreasing cost, so one list
+//! serves both orders, and the placements that meet both SLOs are a range of it. (The thesis unites
+//! the sets that meet each SLO. Meeting all SLOs requires their intersection.)
 //!
 //! The number of placements is the number of kinds to the power of the number of steps, so they are
 //! not all enumerated. Steps are added one by one, and partial placements that cannot become better

@@ -1,5 +1,5 @@
 //! Byte accounting of a device's memory. A part shared by several models is stored once and counts
-//! once (seed 004, section 4: tensors shared by content).
+//! once (the Tetris paper, section 4: tensors shared by content).
 
 use crate::policy::OpenableModel;
 use crate::{Part, PartId};

@@ -15,8 +15,8 @@ const MAIN_MODULE: &str = "__main_module__";
 const HEADER_BYTES: usize = 8;
 const CORE_MODULE: u8 = 1;
 
-/// Replaces the adapter in `snapshot`, taken of `component`, with the original. Returns `None` if
-/// there is no adapter.
+/// Replaces the adapter in `snapshot` with the adapter of `component`, from which the snapshot was
+/// made. Returns `None` if the component has no adapter.
 pub(super) fn restore(component: &[u8], snapshot: &[u8]) -> Result<Option<Vec<u8>>, BinaryReaderError> {
     let mut modules = sections(component)?.into_iter().filter(|section| section.id == CORE_MODULE);
     let mut restored = snapshot.get(..HEADER_BYTES).unwrap_or_default().to_vec();

@@ -28,8 +28,8 @@ enum Body {
     OnNode(Box<dyn OnNode>),
 }
 
-/// A body on the node. A trait object, so that functions without tensor responses do not import the
-/// node's tensors.
+/// A body whose bytes are in the node's memory, such as a tensor. It is a trait object, so that
+/// functions without such responses do not import the node's tensor interface.
 trait OnNode: std::fmt::Debug {
     /// Sets the tensor as the body of the response.
     fn attach(&self) -> crate::Result<()>;

@@ -77,7 +77,7 @@ impl RemoteCalls {
     }
 
     /// Whether `node` may report the end of a call: the node that received it, and the node that
-    /// runs it. A call that was placed again may still run on an earlier node.
+    /// runs it. A rescheduled call may still run on an earlier node.
     pub(super) fn may_end(&self, invocation: InvocationId, node: NodeId) -> bool {
         self.0.get(&invocation).is_none_or(|call| call.origin == node || call.runs_on == Some(node))
     }

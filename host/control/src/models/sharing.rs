@@ -1,5 +1,5 @@
 //! The weights that a tenant's models share, as reported to the scheduler: a device's memory holds
-//! shared weights once for all its models (seed 004, section 4).
+//! shared weights once for all its models (the Tetris paper, section 4).
 //!
 //! Weights with the same set of models form one [`Part`], so that a model has a few parts instead
 //! of hundreds of weights. Parts depend on the pushed models only, so all nodes of a cluster

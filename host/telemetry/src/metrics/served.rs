@@ -140,8 +140,8 @@ pub struct BatchTimes {
 /// Demand for a model so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DemandTotals {
-    /// Inferences, including those in progress and failed ones, but not those that got a response
-    /// made for another.
+    /// Inferences, including failed ones and those in progress. Not counted are inferences that
+    /// received the response of an equal inference.
     pub asked: u64,
     /// Inferences in `asked` that succeeded.
     pub ended: u64,

@@ -176,8 +176,8 @@ impl CostInputs<'_> {
         keys.filter_map(|key| Some((*key, self.device(*key)?)))
     }
 
-    /// Free devices on which loads are costed: devices that hold some of the models or parts of
-    /// them, and the devices with the fewest dispatches.
+    /// Free devices that are compared although they would have to load a model: devices that hold
+    /// some of the models or parts of them, and the devices with the fewest dispatches.
     fn free(&self) -> SmallVec<[DeviceKey; 16]> {
         let mut free = SmallVec::new();
         let is_free = |key: &DeviceKey| self.device(*key).is_some_and(DeviceView::is_open);

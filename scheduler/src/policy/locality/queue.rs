@@ -1,4 +1,4 @@
-//! The global queue of seed 000, with its index and visit counts.
+//! The global queue of the LALB paper, with its index and visit counts.
 
 use super::holds_all;
 use crate::{DeviceView, ModelKey, PlacementRequest, View};
@@ -12,8 +12,9 @@ pub(super) struct ArrivalQueue {
     places: HashMap<InvocationId, u64>,
     /// Places by the first model of the invocation.
     by_model: HashMap<ModelKey, BTreeSet<u64>>,
-    /// Number of scans by the place at which they ended: each scan visited all places before its
-    /// end. Scans that ended at or before the head are dropped.
+    /// Number of scans of the queue, by the place at which they ended. A scan starts at the head
+    /// and visits every place before its end. Scans that ended at or before the current head are
+    /// dropped.
     scans: BTreeMap<u64, u32>,
     arrivals: u64,
 }

@@ -1,4 +1,4 @@
-//! Seed 001, chapter 6: the traces of 6.1, and Figures 6.4 to 6.7.
+//! The KaaS thesis, chapter 6: the traces of 6.1, and Figures 6.4 to 6.7.
 
 use super::{Chart, ChartKind, Figure, Reproduction, SimulationError};
 use crate::PolicyKind;

@@ -1,4 +1,4 @@
-//! Seed 000: Figures 4 to 7, and the numbers in its text.
+//! The LALB paper: Figures 4 to 7, and the numbers in its text.
 
 use super::{Chart, ChartKind, Figure, Reproduction, SimulationError, measure};
 use crate::sim::{Preset, SimulatedCluster, SimulationMetrics};

@@ -91,8 +91,8 @@ impl DeviceView {
         self.models.iter().filter(|(_, held)| held.grants > 0).map(|(model, held)| (*model, held.size()))
     }
 
-    /// The size of a model for which [`holds`](Self::holds) is true, and when it is loaded: 0 if it
-    /// is resident.
+    /// The size of a model for which [`holds`](Self::holds) is true, and the time at which its load
+    /// ends: 0 if the model is resident.
     pub(crate) fn place_of(&self, model: ModelKey) -> Option<(ModelSize, u64)> {
         let held = self.models.get(&model).filter(|held| !held.is_evictable_now())?;
         Some((held.size(), if held.resident { 0 } else { held.there_at_ns }))
