@@ -33,10 +33,7 @@ fn random_histories_match_the_model() {
 
 #[tokio::test]
 async fn roots_isolate_stores() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let etcd = Etcd::start();
+    let Some((etcd, _)) = start().await else { return };
     let one = connect(&etcd, "clusters/a").await;
     let other = connect(&etcd, "clusters/a-b").await;
     let mut watch = one.watch(&Prefix::all(), None).await.unwrap();
@@ -52,11 +49,7 @@ async fn roots_isolate_stores() {
 /// and watches have missed no change.
 #[tokio::test]
 async fn client_recovers_from_an_outage_without_restart() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let mut etcd = Etcd::start();
-    let store = connect(&etcd, "weir").await;
+    let Some((mut etcd, store)) = start().await else { return };
     put(&store, "k", "before").await;
     let mut watch = store.watch(&Prefix::all(), None).await.unwrap();
     etcd.kill();
@@ -100,11 +93,7 @@ async fn store_outlives_the_server_it_uses() {
 
 #[tokio::test]
 async fn watch_of_compacted_revisions_reports_lag() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let etcd = Etcd::start();
-    let store = connect(&etcd, "weir").await;
+    let Some((etcd, store)) = start().await else { return };
     let first = put(&store, "k", "1").await;
     let last = put(&store, "k", "2").await;
     etcd.call("kv/compaction", json!({ "revision": last.0 })).await;
@@ -114,11 +103,7 @@ async fn watch_of_compacted_revisions_reports_lag() {
 
 #[tokio::test]
 async fn discarded_history_is_lost_to_watches_and_nothing_else() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let etcd = Etcd::start();
-    let store = connect(&etcd, "weir").await;
+    let Some((etcd, store)) = start().await else { return };
     let first = put(&store, "k", "1").await;
     let last = put(&store, "k", "2").await;
     store.discard_history(last).await.unwrap();
@@ -133,11 +118,7 @@ async fn discarded_history_is_lost_to_watches_and_nothing_else() {
 /// etcd refuses writes at its quota, until an operator ends the alarm.
 #[tokio::test]
 async fn full_database_is_reported_as_such() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let etcd = Etcd::start();
-    let store = connect(&etcd, "weir").await;
+    let Some((etcd, store)) = start().await else { return };
     put(&store, "k", "before").await;
     let alarm = |action: &str| json!({ "action": action, "memberID": "1", "alarm": "NOSPACE" });
     etcd.call("maintenance/alarm", alarm("ACTIVATE")).await;
@@ -152,11 +133,7 @@ async fn full_database_is_reported_as_such() {
 
 #[tokio::test]
 async fn session_outlives_its_tokens() {
-    if !Etcd::is_installed() {
-        return;
-    }
-    let etcd = Etcd::start();
-    connect(&etcd, "weir").await;
+    let Some((etcd, _)) = start().await else { return };
     let user = json!({ "name": "root", "password": "secret" });
     etcd.call("auth/user/add", user.clone()).await;
     etcd.call("auth/user/grant", json!({ "user": "root", "role": "root" })).await;
@@ -210,6 +187,17 @@ async fn absent_server_is_reported() {
     let began = Instant::now();
     assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
     assert!(began.elapsed() < 3 * client::REQUEST_TIME_MAX);
+}
+
+/// Starts an etcd, and connects to a store in it. `None` if etcd is not installed: the test passes
+/// without a check, unless `WEIR_REQUIRE_ETCD` is set.
+async fn start() -> Option<(Etcd, EtcdStore)> {
+    if !Etcd::is_installed() {
+        return None;
+    }
+    let etcd = Etcd::start();
+    let store = connect(&etcd, "weir").await;
+    Some((etcd, store))
 }
 
 /// Connects to a store in `etcd`, once etcd answers.

@@ -12,6 +12,7 @@ mod autosize;
 mod change;
 mod compatibility;
 mod config;
+mod error;
 mod follow;
 mod idle;
 mod known;
@@ -20,6 +21,7 @@ mod pinned;
 mod pinning;
 mod placing;
 mod profiles;
+mod reading;
 mod record;
 mod sharing;
 mod store;
@@ -29,6 +31,7 @@ mod tests;
 pub use autosize::autosize;
 pub use change::PushRequest;
 pub use config::{BackendKind, Isolation, ModelsConfig};
+pub use error::ModelsError;
 pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadedModel, ModelLoadError};
 pub use pinned::{ModelPin, RanOn};
@@ -37,114 +40,29 @@ pub use store::ModelPushError;
 
 use crate::devices::{NodeDevice, NodeDevices};
 use crate::response_cache::Scope;
-use futures::StreamExt;
 use known::{DamagedModel, KnownModels};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
-use record::{ModelRecord, id_of};
+use record::ModelRecord;
 use sharing::SharedModelParts;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use store::ModelStore;
 use tokio::sync::Semaphore;
-use weir_datastore::{Datastore, Entry, Revision};
-use weir_inference::{BatchRules, Content, ModelKey, ModelSource, Prepared};
+use weir_datastore::{Datastore, Revision};
+use weir_inference::{Content, ModelKey, ModelSource};
 use weir_scheduler::DeviceKind;
+use weir_storage::Changes;
 use weir_storage::blobs::Blobs;
-use weir_storage::{Changes, CutOff};
 use weir_telemetry::usage::ModelMeters;
 use weir_telemetry::{Metrics, Served};
 use weir_types::Ordinal;
 use weir_types::api::ModelVersion;
-use weir_types::{ContentHash, DeviceChoice, ModelId, Name, Profile, RunningMean, TenantId, Version};
+use weir_types::{ContentHash, ModelId, Name, Profile, RunningMean, TenantId, Version};
 
 /// The limit of versions per model name.
 const VERSIONS_MAX: usize = 1_000;
-
-/// An error while reading or changing the registry of models.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelsError {
-    /// The tenant has no model with this name.
-    #[error("there is no model {0}; `weir models list` lists them")]
-    NoModel(Name),
-    /// The model exists, but not in the requested version.
-    #[error("model {name} has no version {version}; it has {have}")]
-    NoVersion {
-        /// The model's name.
-        name: Name,
-        /// The requested version.
-        version: Version,
-        /// The existing versions, separated by commas.
-        have: String,
-    },
-    /// A push of an existing version has different content or settings.
-    #[error(
-        "version {version} of model {name} exists with another file or other settings; versions never change, push another number"
-    )]
-    Exists {
-        /// The model's name.
-        name: Name,
-        /// The existing version.
-        version: Version,
-    },
-    /// The version's record or files are damaged.
-    #[error("model {}:{} cannot be read on this node: {why}; push it again, or delete it", id.name, id.version)]
-    Damaged {
-        /// The damaged version.
-        id: ModelId,
-        /// The reason why the version cannot be read.
-        why: String,
-    },
-    /// The push changes inputs or outputs of the newest version.
-    #[error("the push changes inputs or outputs of {name}:{newest}: {changes}")]
-    SignatureChanged {
-        /// The model's name.
-        name: Name,
-        /// The newest version.
-        newest: Version,
-        /// The differences.
-        changes: String,
-    },
-    /// The name has reached the limit of versions.
-    #[error("model {0} has {VERSIONS_MAX} versions; delete old ones first")]
-    TooManyVersions(Name),
-    /// A concurrent change of the same model was first.
-    #[error("another request changed model {0} at the same time; try again")]
-    Conflict(Name),
-    /// The name belongs to the other kind of content, a model or a kernel graph.
-    #[error("{1} with the name {0} exists; choose another name, or remove it first")]
-    OtherKind(Name, &'static str),
-    /// The tenant has no kernel graph with this name.
-    #[error("there is no kernel graph {0}; `weir kernel-graphs` lists them")]
-    NoKernelGraph(Name),
-    /// The node does not accept kernel graphs.
-    #[error(
-        "kernel graphs are disabled on this node, because they run users' code on a device; the operator enables them with `[node.kernel_graphs] enabled = true` in weir.toml"
-    )]
-    KernelGraphsOff,
-    /// A rollback was requested, and the name has no version before its newest.
-    #[error("{0} has no version before its newest to roll back to")]
-    NothingBefore(Name),
-    /// No device that the manifest allows can run the model.
-    #[error("the model cannot run on device = \"{0}\": {1}")]
-    NotThere(DeviceChoice, String),
-    /// The model was not prepared, stored or read.
-    #[error(transparent)]
-    Push(#[from] ModelPushError),
-    /// The autosize settings in the manifest are invalid.
-    #[error(transparent)]
-    Autosize(#[from] weir_types::AutosizeError),
-    /// The batching settings in the manifest are invalid.
-    #[error(transparent)]
-    Batching(#[from] weir_types::BatchingError),
-    /// A request to the datastore failed.
-    #[error(transparent)]
-    Datastore(#[from] weir_datastore::Error),
-    /// The change was not completed, because it panicked or the node stopped.
-    #[error(transparent)]
-    CutOff(#[from] CutOff),
-}
 
 /// One version of a model, as loaded from its record.
 pub struct ModelEntry {
@@ -177,15 +95,6 @@ pub struct Expected {
     pub load_time_ns: Option<u64>,
     /// Run times by kind of device.
     pub run_times_ns: Vec<(DeviceKind, u64)>,
-}
-
-/// The number of models that are read concurrently when the node starts.
-const READ_AT_ONCE: usize = 16;
-
-/// The reason why a model could not be read.
-struct Unreadable {
-    why: String,
-    may_heal: bool,
 }
 
 /// The models of all tenants.
@@ -226,63 +135,6 @@ impl Models {
         models.sweep().await?;
         models.restore_profiles().await?;
         Ok((Arc::new(models), revision))
-    }
-
-    /// Replaces the models in memory by the state of the datastore. Returns the revision that was
-    /// read.
-    async fn read_all(&self) -> Result<Revision, ModelsError> {
-        let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
-        // Only keys of models have this prefix.
-        let models: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
-        let reading = futures::stream::iter(&models);
-        reading.for_each_concurrent(READ_AT_ONCE, async |(id, entry)| self.take_in(id, entry).await).await;
-        let there: HashSet<_> = models.into_iter().map(|(id, _)| id).collect();
-        for id in self.ids_known().into_iter().filter(|id| !there.contains(id)) {
-            self.deleted(&id, revision);
-        }
-        Ok(revision)
-    }
-
-    /// Registers a version as the datastore has it, unless a newer push of it is already known.
-    async fn take_in(&self, id: &ModelId, entry: &Entry) {
-        let is_known = || self.revision_of(id).is_some_and(|known| known >= entry.modified_at);
-        if is_known() {
-            return;
-        }
-        match self.read(entry).await {
-            // This node's own push arrives twice: directly, and from the datastore.
-            _ if is_known() => {}
-            Ok((record, prepared)) => {
-                let before = self.key_of(id);
-                self.insert(id, entry.modified_at, record, prepared);
-                if let Some(before) = before {
-                    self.let_go(&before);
-                }
-            }
-            // Deletion removes the files, and may be faster than this.
-            Err(_) if self.is_superseded(entry).await => {}
-            Err(Unreadable { why, may_heal }) => {
-                tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");
-                let damaged = DamagedModel { revision: entry.modified_at, why, may_heal };
-                self.write().damaged.insert(id.clone(), damaged);
-            }
-        }
-    }
-
-    /// Whether a record was deleted or replaced since it was read. False if the datastore does not
-    /// answer.
-    async fn is_superseded(&self, entry: &Entry) -> bool {
-        let current = self.datastore.get(&entry.key).await;
-        current.is_ok_and(|current| current.is_none_or(|current| current.modified_at != entry.modified_at))
-    }
-
-    /// Handles the deletion of a version at `revision`.
-    fn deleted(&self, id: &ModelId, revision: Revision) {
-        if self.revision_of(id).is_none_or(|known| known <= revision)
-            && let Some(key) = self.forget(id)
-        {
-            self.let_go(&key);
-        }
     }
 
     /// The requested version; without one, the newest.
@@ -421,111 +273,6 @@ impl Models {
     fn ids_known(&self) -> Vec<ModelId> {
         let known = self.read_known();
         known.entries().map(|entry| entry.source.id().clone()).chain(known.damaged.keys().cloned()).collect()
-    }
-
-    /// Parses the record in `entry` and reads the file with its preparation result.
-    async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), Unreadable> {
-        let record: ModelRecord = serde_json::from_slice(&entry.value)
-            .map_err(|error| Unreadable { why: format!("invalid record: {error}"), may_heal: false })?;
-        let prepared = self
-            .store
-            .read_prepared(record.prepared)
-            .await
-            .map_err(|error| Unreadable { why: error.to_string(), may_heal: self.blobs().is_shared() })?;
-        Ok((record, prepared))
-    }
-
-    fn insert(
-        &self,
-        id: &ModelId,
-        revision: Revision,
-        record: ModelRecord,
-        prepared: Prepared,
-    ) -> Arc<ModelEntry> {
-        let ModelId { tenant, name, version } = id.clone();
-        let meters = self.metrics.usage.model(id);
-        let source = ModelSource {
-            // A revision belongs to one commit, so it is unique to a push.
-            key: ModelKey { id: id.clone(), generation: revision.0 },
-            prepared: Arc::new(prepared),
-            blobs: self.store.blobs().folder().to_owned(),
-            slots: record.manifest.slots,
-            batching: record.manifest.batching.clone(),
-            meter: meters.own().clone(),
-        };
-        let served = self.metrics.served(&tenant, &name, version);
-        let worker_bytes = self.devices.worker_bytes(source.prepared.content());
-        let batching = BatchRules::for_signature(&source.prepared.signature, &source.batching);
-        let batch_items_max = batching.ok().flatten().map_or(1, |_| source.batching.size_max());
-        let mut known = self.write();
-        let entry = Arc::new(ModelEntry {
-            batch_items_max,
-            record,
-            shared: known.sharing.add(id, &source.prepared, worker_bytes),
-            worker_bytes,
-            source: Arc::new(source),
-            served,
-            meters,
-            refusals: Refusals::default(),
-            answers: OnceLock::new(),
-        });
-        known.damaged.remove(id);
-        known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
-        self.count(&known);
-        entry
-    }
-
-    /// Removes a version. Returns the key of its push.
-    fn forget(&self, id: &ModelId) -> Option<ModelKey> {
-        let mut known = self.write();
-        known.damaged.remove(id);
-        let models = known.tenants.get_mut(&id.tenant)?;
-        let versions = models.get_mut(&id.name)?;
-        let entry = versions.remove(&id.version)?;
-        if versions.is_empty() {
-            models.remove(&id.name);
-        }
-        known.sharing.remove(id);
-        self.count(&known);
-        Some(entry.source.key.clone())
-    }
-
-    fn count(&self, known: &KnownModels) {
-        self.metrics.deployed.models.set(known.tenants.values().map(|models| models.len() as i64).sum());
-    }
-
-    /// Removes files that no version refers to. Does nothing while a damaged model makes the
-    /// references incomplete.
-    async fn sweep(&self) -> Result<(), ModelsError> {
-        if !self.read_known().damaged.is_empty() {
-            tracing::warn!("unused model files are kept, because an unreadable model may refer to them");
-            return Ok(());
-        }
-        Ok(self.store.blobs().sweep(|| self.files()).await.map_err(ModelPushError::Io)?)
-    }
-
-    /// Every file that some version refers to.
-    fn files(&self) -> HashSet<ContentHash> {
-        let known = self.read_known();
-        known.entries().flat_map(|entry| entry.files()).collect()
-    }
-
-    /// The files that the datastore's current records refer to; `None` if those of some record
-    /// cannot be determined.
-    pub async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ModelsError> {
-        let (entries, _) = self.datastore.read_all(&record::models()?).await?;
-        let mut files = HashSet::new();
-        for entry in entries {
-            let known =
-                id_of(&entry.key).and_then(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok());
-            if let Some(known) = known.filter(|known| known.source.key.generation == entry.modified_at.0) {
-                files.extend(known.files());
-                continue;
-            }
-            let Ok((record, prepared)) = self.read(&entry).await else { return Ok(None) };
-            files.extend(prepared.blobs().chain([record.digest, record.prepared]));
-        }
-        Ok(Some(files))
     }
 
     fn read_known(&self) -> RwLockReadGuard<'_, KnownModels> {

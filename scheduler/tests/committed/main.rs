@@ -3,142 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
-use weir_scheduler::sim::{
-    ModelCosts, Preset, SimRequest, SimulatedBatching, SimulatedCluster, SimulatedSchedule,
-    SimulationMetrics, Workload, measure, run,
-};
+mod fixture;
+
+use fixture::{Fixture, MIB, MS, SECOND, alone, arrival, device, model, simulate, workload};
+use weir_scheduler::sim::{Preset, SimulatedBatching, SimulatedCluster, measure, run};
 use weir_scheduler::{
-    Action, Arrival, DeviceRule, DeviceSpec, DeviceUse, Event, MeasuredTransfer, ModelDemand, PolicyKind,
-    PolicyOptions, Scheduler, Settings, StorageTier, TenantLimits,
+    Action, DeviceRule, DeviceSpec, DeviceUse, Event, MeasuredTransfer, PolicyKind, PolicyOptions, Settings,
+    StorageTier, TenantLimits,
 };
-use weir_types::{
-    DeviceId, FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version,
-};
-
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
-const MIB: u64 = 1 << 20;
-
-/// Nodes of one device each, as a node with default settings announces it.
-struct Cluster1 {
-    scheduler: Scheduler,
-    now_ns: u64,
-}
-
-/// A start: the invocation, the node, and the estimated load time.
-type ObservedStart = (u64, u32, u64);
-
-impl Cluster1 {
-    fn new(policy: PolicyKind, nodes: u32, slots: u32) -> Self {
-        let scheduler = Scheduler::with_policy(&Settings::default(), policy.build(&PolicyOptions::default()));
-        let mut cluster = Self { scheduler, now_ns: 0 };
-        let spec = DeviceSpec {
-            kind: "gpu".into(),
-            platform: Platform::Cpu,
-            capacity_bytes: 1_000 * MIB,
-            slots,
-            invocations_max: 1_000,
-            rule: DeviceRule::CommittedWork,
-        };
-        for node in (0..nodes).map(NodeId) {
-            cluster.tell(Event::NodeUp { node, devices: vec![spec.clone()] });
-        }
-        cluster
-    }
-
-    fn tell(&mut self, event: Event) -> Vec<ObservedStart> {
-        let mut actions = Vec::new();
-        self.scheduler.handle(self.now_ns, event, &mut actions);
-        let starts = actions.into_iter().filter_map(|action| match action {
-            Action::Start { invocation, device, why, .. } => {
-                Some((invocation.0, device.unwrap().node.0, why.estimate.load_time_ns))
-            }
-            _ => None,
-        });
-        starts.collect()
-    }
-
-    fn arrive(&mut self, id: u64, (run_time_ns, load_time_ns): (u64, Option<u64>)) -> Vec<ObservedStart> {
-        self.tell(Event::Arrived(arrival(id, run_time_ns, load_time_ns)))
-    }
-
-    fn loaded(&mut self, node: u32, load_time_ns: u64) -> Vec<ObservedStart> {
-        self.tell(Event::Loaded {
-            device: device(node),
-            model: model(),
-            bytes: 100 * MIB,
-            load_time_ns: Some(load_time_ns),
-            parts: Vec::new(),
-        })
-    }
-
-    fn started(&mut self, id: u64) -> Vec<ObservedStart> {
-        self.tell(Event::Started { invocation: InvocationId(id) })
-    }
-
-    fn finish(&mut self, id: u64, used: DeviceUse) -> Vec<ObservedStart> {
-        self.tell(Event::Finished { invocation: InvocationId(id), used: Some(used) })
-    }
-}
-
-fn device(node: u32) -> DeviceId {
-    DeviceId { node: NodeId(node), ordinal: 0 }
-}
-
-fn model() -> ModelId {
-    ModelId { tenant: TenantId::default(), name: Name::new("m").unwrap(), version: Version(1) }
-}
-
-fn arrival(id: u64, run_time_ns: u64, load_time_ns: Option<u64>) -> Arrival {
-    Arrival {
-        invocation: InvocationId(id),
-        function: FunctionId {
-            tenant: TenantId::default(),
-            name: Name::new("f").unwrap(),
-            version: Version(1),
-        },
-        models: vec![ModelDemand {
-            model: model(),
-            bytes: 100 * MIB,
-            load_time_ns,
-            runs_on: Platforms::ALL,
-            parts: Vec::new(),
-        }],
-        deadline_at_ns: u64::MAX,
-        priority: 0,
-        batch: 1,
-        run_time_ns: Some(run_time_ns),
-        run_times_ns: Vec::new(),
-        slo: None,
-        inputs: Vec::new(),
-        batch_items_max: 0,
-    }
-}
-
-/// The use of a device by an inference that ran alone and did not wait.
-fn alone(run_time_ns: u64) -> DeviceUse {
-    DeviceUse { device_time_ns: run_time_ns, run_time_ns, batch_items: 1, wait_ns: 0 }
-}
-
-/// One request per `every_ns` for each model, for a minute.
-fn workload(devices: u32, every_ns: u64, runs_ns: &[u64], load_time_ns: u64) -> Workload {
-    let costs = |run_time_ns: &u64| ModelCosts { bytes: MIB, load_time_ns, run_time_ns: *run_time_ns };
-    let models: Vec<_> = runs_ns.iter().map(costs).collect();
-    let request = |(number, model)| SimRequest { arrived_at_ns: number * every_ns, model, tenant: model };
-    let count = u32::try_from(models.len()).unwrap();
-    let numbers = (0..60 * SECOND / every_ns).flat_map(|number| (0..count).map(move |model| (number, model)));
-    Workload::new(models, numbers.map(request).collect(), devices, 1_000 * MIB).unwrap()
-}
-
-fn simulate(
-    workload: &Workload,
-    cluster: &SimulatedCluster,
-    policy: PolicyKind,
-) -> (SimulatedSchedule, SimulationMetrics) {
-    let schedule = run(workload, cluster, policy.build(&PolicyOptions::default())).unwrap();
-    let metrics = SimulationMetrics::from_schedule(workload, &schedule);
-    (schedule, metrics)
-}
+use weir_types::{InvocationId, Name, NodeId, TenantId};
 
 #[test]
 fn hot_model_spreads_over_all_devices_under_every_policy() {
@@ -158,7 +31,7 @@ fn hot_model_spreads_over_all_devices_under_every_policy() {
 #[test]
 fn lalb_waits_for_a_busy_holder_until_a_load_is_faster() {
     for policy in [PolicyKind::Lalb, PolicyKind::LalbO3] {
-        let mut cluster = Cluster1::new(policy, 2, 1);
+        let mut cluster = Fixture::new(policy, 2, 1);
         let costs = (SECOND, Some(3 * SECOND));
         assert_eq!(cluster.arrive(0, costs), [(0, 0, 3 * SECOND)]);
         cluster.now_ns = 3 * SECOND;
@@ -175,7 +48,7 @@ fn lalb_waits_for_a_busy_holder_until_a_load_is_faster() {
 
 #[test]
 fn lb_takes_the_next_device_when_one_is_busy() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 2, 1);
     let costs = (SECOND, Some(0));
     assert_eq!(cluster.arrive(0, costs), [(0, 0, 0)]);
     cluster.loaded(0, 0);
@@ -188,7 +61,7 @@ fn lb_takes_the_next_device_when_one_is_busy() {
 /// Short runs are committed ahead up to 10 ms, so that the device does not idle between them.
 #[test]
 fn short_runs_are_committed_ahead() {
-    let mut cluster = Cluster1::new(PolicyKind::FinishFirst, 1, 1);
+    let mut cluster = Fixture::new(PolicyKind::FinishFirst, 1, 1);
     let costs = (4 * MS, Some(0));
     cluster.arrive(0, costs);
     cluster.loaded(0, 0);
@@ -314,7 +187,7 @@ fn waiting_inferences_join_a_batch() {
 
 #[test]
 fn runs_proceed_while_another_model_loads() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 1, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 1, 1);
     // A cold invocation of another model loads for 3 s.
     let mut cold = arrival(0, SECOND, Some(3 * SECOND));
     cold.models[0].model.name = Name::new("cold").unwrap();
@@ -334,7 +207,7 @@ fn runs_proceed_while_another_model_loads() {
 /// A scheduler that takes over from another one counts the invocations that already run.
 #[test]
 fn adopted_invocations_occupy_their_device() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 2, 1);
     cluster.loaded(0, 0);
     let running =
         |id| Event::Running { arrival: arrival(id, SECOND, Some(0)), node: NodeId(0), device: Some(0) };
@@ -350,7 +223,7 @@ fn adopted_invocations_occupy_their_device() {
 #[test]
 fn paused_scheduler_places_arrivals_once_it_knows_what_runs() {
     let costs = (SECOND, Some(0));
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 2, 1);
     cluster.loaded(0, 0);
     cluster.tell(Event::Paused);
     for id in 1..=3 {
@@ -367,7 +240,7 @@ fn paused_scheduler_places_arrivals_once_it_knows_what_runs() {
 
 #[test]
 fn paused_scheduler_rejects_nothing_for_lack_of_devices_that_it_does_not_know_yet() {
-    let mut cluster = Cluster1::new(PolicyKind::FinishFirst, 1, 1);
+    let mut cluster = Fixture::new(PolicyKind::FinishFirst, 1, 1);
     cluster.tell(Event::Paused);
     let mut large = arrival(1, SECOND, Some(0));
     large.models[0].bytes = 2_000 * MIB;
@@ -382,7 +255,7 @@ fn paused_scheduler_rejects_nothing_for_lack_of_devices_that_it_does_not_know_ye
 /// that until one has finished, and the device is idle.
 #[test]
 fn overdue_invocations_hold_no_run_slots() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 1, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 1, 1);
     let costs = (10 * MS, Some(0));
     cluster.arrive(0, costs);
     cluster.loaded(0, 0);
@@ -409,8 +282,8 @@ fn overdue_invocations_hold_no_run_slots() {
 /// Work returns to zero in whatever order the events come, and with events for unknown invocations.
 #[test]
 fn committed_work_ends_with_its_invocations() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 2);
-    let committed = |cluster: &Cluster1| {
+    let mut cluster = Fixture::new(PolicyKind::Lb, 2, 2);
+    let committed = |cluster: &Fixture| {
         let devices = cluster.scheduler.view().devices();
         devices.map(|(_, device)| (device.committed_ns(), device.committed_load_ns())).collect::<Vec<_>>()
     };
@@ -437,14 +310,14 @@ fn committed_work_ends_with_its_invocations() {
 /// Bandwidths are learned by node and tier: a model is expected to load from where the node has it.
 #[test]
 fn load_estimate_follows_the_tier_of_the_bytes() {
-    let mut cluster = Cluster1::new(PolicyKind::Lb, 2, 1);
+    let mut cluster = Fixture::new(PolicyKind::Lb, 2, 1);
     let staged = |node, tier, moved| Event::Staged {
         node: NodeId(node),
         model: model(),
         bytes: vec![(tier, 100 * MIB)],
         moved,
     };
-    let other = |cluster: &mut Cluster1, node: u32, name: &str, tier, load_time_ns| {
+    let other = |cluster: &mut Fixture, node: u32, name: &str, tier, load_time_ns| {
         let mut id = model();
         id.name = Name::new(name).unwrap();
         let at = NodeId(node);

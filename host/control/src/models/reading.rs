@@ -1,0 +1,186 @@
+//! Models as the datastore has them: reading their records and files, and removing files that no
+//! record refers to.
+
+use super::known::{DamagedModel, KnownModels};
+use super::placing::Refusals;
+use super::record::{self, ModelRecord, id_of};
+use super::{ModelEntry, ModelPushError, Models, ModelsError};
+use futures::StreamExt;
+use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
+use weir_datastore::{Entry, Revision};
+use weir_inference::{BatchRules, ModelKey, ModelSource, Prepared};
+use weir_types::{ContentHash, ModelId};
+
+/// The number of models that are read concurrently when the node starts.
+const READ_AT_ONCE: usize = 16;
+
+/// The reason why a model could not be read.
+struct Unreadable {
+    why: String,
+    may_heal: bool,
+}
+
+impl Models {
+    /// Replaces the models in memory by the state of the datastore. Returns the revision that was
+    /// read.
+    pub(super) async fn read_all(&self) -> Result<Revision, ModelsError> {
+        let (entries, revision) = self.datastore.read_all(&record::models()?).await?;
+        // Only keys of models have this prefix.
+        let models: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
+        let reading = futures::stream::iter(&models);
+        reading.for_each_concurrent(READ_AT_ONCE, async |(id, entry)| self.take_in(id, entry).await).await;
+        let there: HashSet<_> = models.into_iter().map(|(id, _)| id).collect();
+        for id in self.ids_known().into_iter().filter(|id| !there.contains(id)) {
+            self.deleted(&id, revision);
+        }
+        Ok(revision)
+    }
+
+    /// Registers a version as the datastore has it, unless a newer push of it is already known.
+    pub(super) async fn take_in(&self, id: &ModelId, entry: &Entry) {
+        let is_known = || self.revision_of(id).is_some_and(|known| known >= entry.modified_at);
+        if is_known() {
+            return;
+        }
+        match self.read(entry).await {
+            // This node's own push arrives twice: directly, and from the datastore.
+            _ if is_known() => {}
+            Ok((record, prepared)) => {
+                let before = self.key_of(id);
+                self.insert(id, entry.modified_at, record, prepared);
+                if let Some(before) = before {
+                    self.let_go(&before);
+                }
+            }
+            // Deletion removes the files, and may be faster than this.
+            Err(_) if self.is_superseded(entry).await => {}
+            Err(Unreadable { why, may_heal }) => {
+                tracing::error!(model = %id, why, may_heal, "a model cannot be read: push it again, or delete it");
+                let damaged = DamagedModel { revision: entry.modified_at, why, may_heal };
+                self.write().damaged.insert(id.clone(), damaged);
+            }
+        }
+    }
+
+    /// Whether a record was deleted or replaced since it was read. False if the datastore does not
+    /// answer.
+    async fn is_superseded(&self, entry: &Entry) -> bool {
+        let current = self.datastore.get(&entry.key).await;
+        current.is_ok_and(|current| current.is_none_or(|current| current.modified_at != entry.modified_at))
+    }
+
+    /// Handles the deletion of a version at `revision`.
+    pub(super) fn deleted(&self, id: &ModelId, revision: Revision) {
+        if self.revision_of(id).is_none_or(|known| known <= revision)
+            && let Some(key) = self.forget(id)
+        {
+            self.let_go(&key);
+        }
+    }
+
+    /// Parses the record in `entry` and reads the file with its preparation result.
+    async fn read(&self, entry: &Entry) -> Result<(ModelRecord, Prepared), Unreadable> {
+        let record: ModelRecord = serde_json::from_slice(&entry.value)
+            .map_err(|error| Unreadable { why: format!("invalid record: {error}"), may_heal: false })?;
+        let prepared = self
+            .store
+            .read_prepared(record.prepared)
+            .await
+            .map_err(|error| Unreadable { why: error.to_string(), may_heal: self.blobs().is_shared() })?;
+        Ok((record, prepared))
+    }
+
+    pub(super) fn insert(
+        &self,
+        id: &ModelId,
+        revision: Revision,
+        record: ModelRecord,
+        prepared: Prepared,
+    ) -> Arc<ModelEntry> {
+        let ModelId { tenant, name, version } = id.clone();
+        let meters = self.metrics.usage.model(id);
+        let source = ModelSource {
+            // A revision belongs to one commit, so it is unique to a push.
+            key: ModelKey { id: id.clone(), generation: revision.0 },
+            prepared: Arc::new(prepared),
+            blobs: self.store.blobs().folder().to_owned(),
+            slots: record.manifest.slots,
+            batching: record.manifest.batching.clone(),
+            meter: meters.own().clone(),
+        };
+        let served = self.metrics.served(&tenant, &name, version);
+        let worker_bytes = self.devices.worker_bytes(source.prepared.content());
+        let batching = BatchRules::for_signature(&source.prepared.signature, &source.batching);
+        let batch_items_max = batching.ok().flatten().map_or(1, |_| source.batching.size_max());
+        let mut known = self.write();
+        let entry = Arc::new(ModelEntry {
+            batch_items_max,
+            record,
+            shared: known.sharing.add(id, &source.prepared, worker_bytes),
+            worker_bytes,
+            source: Arc::new(source),
+            served,
+            meters,
+            refusals: Refusals::default(),
+            answers: OnceLock::new(),
+        });
+        known.damaged.remove(id);
+        known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
+        self.count(&known);
+        entry
+    }
+
+    /// Removes a version. Returns the key of its push.
+    pub(super) fn forget(&self, id: &ModelId) -> Option<ModelKey> {
+        let mut known = self.write();
+        known.damaged.remove(id);
+        let models = known.tenants.get_mut(&id.tenant)?;
+        let versions = models.get_mut(&id.name)?;
+        let entry = versions.remove(&id.version)?;
+        if versions.is_empty() {
+            models.remove(&id.name);
+        }
+        known.sharing.remove(id);
+        self.count(&known);
+        Some(entry.source.key.clone())
+    }
+
+    fn count(&self, known: &KnownModels) {
+        self.metrics.deployed.models.set(known.tenants.values().map(|models| models.len() as i64).sum());
+    }
+
+    /// Removes files that no version refers to. Does nothing while a damaged model makes the
+    /// references incomplete.
+    pub(super) async fn sweep(&self) -> Result<(), ModelsError> {
+        if !self.read_known().damaged.is_empty() {
+            tracing::warn!("unused model files are kept, because an unreadable model may refer to them");
+            return Ok(());
+        }
+        Ok(self.store.blobs().sweep(|| self.files()).await.map_err(ModelPushError::Io)?)
+    }
+
+    /// Every file that some version refers to.
+    pub(super) fn files(&self) -> HashSet<ContentHash> {
+        let known = self.read_known();
+        known.entries().flat_map(|entry| entry.files()).collect()
+    }
+
+    /// The files that the datastore's current records refer to; `None` if those of some record
+    /// cannot be determined.
+    pub async fn referred(&self) -> Result<Option<HashSet<ContentHash>>, ModelsError> {
+        let (entries, _) = self.datastore.read_all(&record::models()?).await?;
+        let mut files = HashSet::new();
+        for entry in entries {
+            let known =
+                id_of(&entry.key).and_then(|id| self.get(&id.tenant, &id.name, Some(id.version)).ok());
+            if let Some(known) = known.filter(|known| known.source.key.generation == entry.modified_at.0) {
+                files.extend(known.files());
+                continue;
+            }
+            let Ok((record, prepared)) = self.read(&entry).await else { return Ok(None) };
+            files.extend(prepared.blobs().chain([record.digest, record.prepared]));
+        }
+        Ok(Some(files))
+    }
+}
