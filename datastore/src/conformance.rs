@@ -17,6 +17,9 @@ pub use model::*;
 pub use watches::*;
 
 use crate::{Commit, Datastore, Key, Prefix, Revision, Transaction};
+use std::sync::Arc;
+
+type SharedDatastore = Arc<dyn Datastore>;
 
 /// Expands every test of the suite to a `#[tokio::test]` of the calling module. The argument is an
 /// async closure that returns an empty store as `Arc<dyn Datastore>` and a value to keep alive as

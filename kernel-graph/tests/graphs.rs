@@ -300,7 +300,7 @@ fn malformed_uploads_are_rejected() {
 
 /// Strategy for graphs of 1 to 19 products of 4 x 4 matrices: launch `i` reads two of the buffers
 /// before it.
-fn layers() -> impl Strategy<ArgumentValue = Json> {
+fn layers() -> impl Strategy<Value = Json> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1..5_u32), 1..20)
         .prop_map(|picks| {
             let mut names = vec!["x".to_owned()];

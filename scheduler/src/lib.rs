@@ -50,8 +50,7 @@ pub use victims::{LeastLoss, LeastRecentlyUsed, VictimPolicy, Victims};
 
 mod slo;
 pub use slo::{
-    Front, FrontError, PlacementOffer, PlacementPreference, Quote, Slo, SloSettings, StepPlacement,
-    WorkflowStep,
+    Front, FrontError, FrontStep, PlacementOffer, PlacementPreference, Quote, Slo, SloSettings, StepPlacement,
 };
 
 mod capacity;

@@ -32,7 +32,7 @@
 //! run or load takes longer than expected, or a node is lost.
 
 mod front;
-pub use front::{Front, FrontError, PlacementOffer, Quote, StepPlacement, WorkflowStep};
+pub use front::{Front, FrontError, FrontStep, PlacementOffer, Quote, StepPlacement};
 
 mod timetable;
 

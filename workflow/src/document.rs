@@ -52,11 +52,11 @@ pub struct Step {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<ModelRef>,
     /// For `run`: the source of each input.
-    #[serde(default, skip_serializing_if = "Table::is_empty")]
+    #[serde(default, skip_serializing_if = "NamedTable::is_empty")]
     pub inputs: NamedTable<TensorSource>,
     /// For `run`: the types of the outputs. Required for a tensor function; for a model, the types
     /// may be more specific than the model's.
-    #[serde(default, skip_serializing_if = "Table::is_empty")]
+    #[serde(default, skip_serializing_if = "NamedTable::is_empty")]
     pub outputs: NamedTable<TensorSpec>,
     /// How to combine the tensors listed in `of` into one.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,7 @@ enum EventKind {
     Split,
 }
 
-fn made() -> impl Strategy<TensorHandle = Vec<Made>> {
+fn made() -> impl Strategy<Value = Vec<Made>> {
     let kind = prop_oneof![
         4 => Just(EventKind::Model), 1 => Just(EventKind::First), 2 => Just(EventKind::Concat), 1 => Just(EventKind::Split)
     ];

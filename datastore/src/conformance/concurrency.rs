@@ -1,11 +1,8 @@
 //! Concurrent transactions.
 
-use super::{done, key, prefix, put, value};
-use crate::{Commit, Compare, Datastore, Transaction};
-use std::sync::Arc;
+use super::{SharedDatastore, done, key, prefix, put, value};
+use crate::{Commit, Compare, Transaction};
 use tokio::task::JoinSet;
-
-type SharedDatastore = Arc<dyn Datastore>;
 
 /// Concurrent tasks increment a counter with compare-and-set; a lost update would leave the counter
 /// short.

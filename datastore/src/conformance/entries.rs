@@ -1,14 +1,11 @@
 //! Keys, values, compares and listings.
 
-use super::{delete, done, key, prefix, put, value};
+use super::{SharedDatastore, delete, done, key, prefix, put, value};
 use crate::{
-    Commit, Compare, Datastore, Error, LIST_LIMIT_MAX, Listing, Prefix, Revision, TRANSACTION_OPERATIONS_MAX,
+    Commit, Compare, Error, LIST_LIMIT_MAX, Listing, Prefix, Revision, TRANSACTION_OPERATIONS_MAX,
     Transaction, VALUE_BYTES_MAX,
 };
 use bytes::Bytes;
-use std::sync::Arc;
-
-type SharedDatastore = Arc<dyn Datastore>;
 
 pub async fn absent_key_has_no_entry(store: SharedDatastore) {
     assert_eq!(store.get(&key("a/b")).await.unwrap(), None);

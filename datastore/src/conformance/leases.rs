@@ -1,13 +1,10 @@
 //! Leases.
 
 use super::watches::told;
-use super::{done, key, put, value};
-use crate::{Commit, Compare, Datastore, Error, LeaseId, Prefix, TIME_TO_LIVE_MAX, Transaction};
-use std::sync::Arc;
+use super::{SharedDatastore, done, key, put, value};
+use crate::{Commit, Compare, Error, LeaseId, Prefix, TIME_TO_LIVE_MAX, Transaction};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-
-type SharedDatastore = Arc<dyn Datastore>;
 
 /// Requested time to live; backends may grant more. With a real clock, the tests take this long.
 const TIME_TO_LIVE: Duration = Duration::from_secs(2);

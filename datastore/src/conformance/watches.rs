@@ -1,11 +1,8 @@
 //! Watches.
 
-use super::{delete, done, key, prefix, put};
-use crate::{Change, Datastore, Error, Prefix, Revision, Transaction, Watch, WatchEnd, WatchEvent};
-use std::sync::Arc;
+use super::{SharedDatastore, delete, done, key, prefix, put};
+use crate::{Change, Error, Prefix, Revision, Transaction, Watch, WatchEnd, WatchEvent};
 use std::time::Duration;
-
-type SharedDatastore = Arc<dyn Datastore>;
 
 /// The events of a change, formatted as `+key=value` and `-key`.
 pub(crate) fn told(change: &Change) -> Vec<String> {

@@ -28,7 +28,7 @@ use tonic::transport::ClientTlsConfig;
 /// Time limit of a request, over all servers that the client tries.
 pub(super) const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 
-type ClientResult<T, E = ClientError> = std::result::Result<T, E>;
+type ClientResult<T, E = ClientError> = Result<T, E>;
 
 /// A client of one etcd cluster. Cheap to clone.
 #[derive(Clone)]

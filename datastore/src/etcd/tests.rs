@@ -103,7 +103,7 @@ async fn watch_of_compacted_revisions_reports_lag() {
 
 #[tokio::test]
 async fn discarded_history_is_lost_to_watches_and_nothing_else() {
-    let Some((etcd, store)) = start().await else { return };
+    let Some((_etcd, store)) = start().await else { return };
     let first = put(&store, "k", "1").await;
     let last = put(&store, "k", "2").await;
     store.discard_history(last).await.unwrap();

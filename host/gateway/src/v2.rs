@@ -22,7 +22,7 @@ pub(super) use infer::function;
 pub(super) use metadata::{Group, instances, platform};
 pub(super) use read::{InferenceContent, Unresolved};
 pub(super) use regions::RequestInput;
-pub(super) use repository::{IndexEntry, bring_in as load, entries as index, give_back as unload};
+pub(super) use repository::{RepositoryEntry, bring_in as load, entries as index, give_back as unload};
 pub(super) use target::{At, NamedTarget};
 
 use super::error::ApiError;

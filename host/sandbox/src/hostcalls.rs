@@ -43,7 +43,7 @@ pub mod bindings {
             "wasi:io": wasmtime_wasi::p2::bindings::io,
             "weir:inference/tensors.tensor": weir_inference::Tensor,
             "weir:inference/models.model": super::models::OpenModel,
-            "weir:inference/models.pending": super::models::PendingRun,
+            "weir:inference/models.pending": super::models::GuestRun,
         },
     });
 }

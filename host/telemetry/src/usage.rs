@@ -56,7 +56,7 @@ struct FunctionRow {
 
 /// Usage on behalf of a function, by a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct UsageRow {
+pub struct MeteredUsage {
     /// The tenant to which the usage is attributed.
     pub tenant: TenantId,
     /// None for direct inferences of the model, and for usage outside of runs: the model's loads,
@@ -112,7 +112,7 @@ impl Meters {
     }
 
     /// Returns all rows with usage, sorted, by device.
-    pub fn rows(&self) -> Vec<(UsageRow, Vec<(Device, Used)>)> {
+    pub fn rows(&self) -> Vec<(MeteredUsage, Vec<(Device, Used)>)> {
         let all = self.0.all.lock();
         let models: Vec<_> = all.models.values().filter_map(Weak::upgrade).collect();
         let functions: Vec<_> = all.functions.values().filter_map(Weak::upgrade).collect();
@@ -120,7 +120,7 @@ impl Meters {
         let of_models = models.iter().flat_map(|model| model.rows());
         let of_functions = functions.iter().map(|function| {
             let (tenant, name) = function.key.clone();
-            (UsageRow { tenant, function: Some(name), model: None }, function.own.used())
+            (MeteredUsage { tenant, function: Some(name), model: None }, function.own.used())
         });
         let mut rows: Vec<_> = of_models.chain(of_functions).filter(|(_, used)| !used.is_empty()).collect();
         rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
@@ -154,11 +154,11 @@ impl ModelMeters {
 }
 
 impl ModelRows {
-    fn rows(&self) -> Vec<(UsageRow, Vec<(Device, Used)>)> {
+    fn rows(&self) -> Vec<(MeteredUsage, Vec<(Device, Used)>)> {
         let ModelId { tenant, name, version } = &self.id;
         let model = Some((name.clone(), *version));
         let row = |function, meter: &Meter| {
-            (UsageRow { tenant: tenant.clone(), function, model: model.clone() }, meter.used())
+            (MeteredUsage { tenant: tenant.clone(), function, model: model.clone() }, meter.used())
         };
         let functions = self.functions.lock();
         let of_functions = functions.iter().map(|(name, meter)| row(Some(name.clone()), meter));
@@ -222,7 +222,7 @@ mod tests {
 
     /// Formats rows as `tenant function model time`.
     fn shown(meters: &Meters) -> Vec<String> {
-        let text = |(row, used): (UsageRow, Vec<(Device, Used)>)| {
+        let text = |(row, used): (MeteredUsage, Vec<(Device, Used)>)| {
             let function = row.function.map_or_else(|| "-".into(), |name| name.to_string());
             let model = row.model.map_or_else(|| "-".into(), |(name, _)| name.to_string());
             format!("{} {function} {model} {}", row.tenant, used[0].1.run_time_ns)

@@ -14,7 +14,7 @@ pub use crate::libraries::LibraryState;
 pub use crate::prepared_run::{CapturedRun, Outputs, PreparedRun, RunFailure, cold_outputs, in_slot};
 pub use crate::products::{LibraryConfig, ProductLibrary};
 pub use crate::program::{
-    BufferLocation, FLOPS_MIN, LibraryGemm, ProductTier, Program, ProgramError, ProgramStep,
+    BufferLocation, FLOPS_MIN, LibraryGemm, ModelProgramError, ProductTier, Program, ProgramStep,
 };
 pub use crate::slots::{RunSlot, RunSlots, TakenSlot};
 pub use crate::weights::{Weights, WeightsError};

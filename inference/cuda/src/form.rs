@@ -1,7 +1,7 @@
 //! GPU form of a model: the pushed graph without its large weights, which are separate files in the
 //! element type of the computation.
 
-use crate::program::{ProductTier, Program, ProgramError};
+use crate::program::{ModelProgramError, ProductTier, Program};
 use bytes::Bytes;
 use std::fs;
 use std::path::Path;
@@ -79,8 +79,8 @@ fn read(upload: Bytes, precision: Precision) -> Result<OnnxModel, String> {
     let Ok(shapes) = shapes else { return Ok(model) };
     match Program::compile(&model, &shapes, precision, &KernelTarget::H200, ProductTier::Own) {
         Err(
-            error @ (ProgramError::Kernel { .. }
-            | ProgramError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
+            error @ (ModelProgramError::Kernel { .. }
+            | ModelProgramError::Graph(GraphError::Unsupported { .. } | GraphError::Malformed(_))),
         ) => Err(error.to_string()),
         _ => Ok(model),
     }

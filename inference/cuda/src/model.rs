@@ -3,7 +3,7 @@
 use crate::bound::Bound;
 use crate::device::Gpu;
 use crate::failure::weights_failure;
-use crate::program::{Program, ProgramError};
+use crate::program::{ModelProgramError, Program};
 use crate::session::CudaSession;
 use crate::weights::{PinnedLookups, Weights, WeightsError};
 use bytes::Bytes;
@@ -174,14 +174,14 @@ impl ModelShared {
             .map_err(|error| InferenceError::Load { model: self.id.clone(), why: error.to_string().into() })
     }
 
-    fn refused(&self, error: &ProgramError) -> InferenceError {
+    fn refused(&self, error: &ModelProgramError) -> InferenceError {
         match error {
             // The input shapes are at fault.
-            ProgramError::Graph(
+            ModelProgramError::Graph(
                 error @ (weir_graph::GraphError::Inputs(_) | weir_graph::GraphError::Invalid { .. }),
             ) => InferenceError::Refused(error.to_string().into()),
             // A bug of the compiler.
-            ProgramError::Graph(error @ weir_graph::GraphError::Unsound(_)) => {
+            ModelProgramError::Graph(error @ weir_graph::GraphError::Unsound(_)) => {
                 InferenceError::Run(format!("model {}: {error}", self.id).into())
             }
             error => InferenceError::Unsupported(error.to_string().into()),

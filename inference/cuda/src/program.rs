@@ -78,7 +78,7 @@ pub enum BufferLocation {
 
 /// Reason why a model cannot run on a device with inputs of these shapes.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum ProgramError {
+pub enum ModelProgramError {
     /// The model has no valid graph for these shapes.
     #[error(transparent)]
     Graph(#[from] GraphError),
@@ -101,7 +101,7 @@ impl Program {
         precision: Precision,
         target: &KernelTarget,
         tier: ProductTier,
-    ) -> Result<Self, ProgramError> {
+    ) -> Result<Self, ModelProgramError> {
         let graph = model.specialise(shapes)?.fuse()?;
         let graph = match precision.storage() {
             ElementType::Fp32 => graph,
@@ -126,7 +126,7 @@ impl Program {
         precision: Precision,
         target: &KernelTarget,
         tier: ProductTier,
-    ) -> Result<Self, ProgramError> {
+    ) -> Result<Self, ModelProgramError> {
         let places = Places::new(graph);
         let mut prologue = Vec::new();
         let mut steps = Vec::new();
@@ -136,7 +136,7 @@ impl Program {
             let types = Types::for_node(graph, node);
             let plan = types.with(|operands| weir_kernels::plan(&node.op, operands, precision, target));
             let plan: LaunchPlan =
-                plan.map_err(|why| ProgramError::Kernel { node: node.name.clone(), why })?;
+                plan.map_err(|why| ModelProgramError::Kernel { node: node.name.clone(), why })?;
             let is_once = index < graph.prologue_len;
             // The prologue runs once, so Weir's own kernels are fast enough.
             let tier = if is_once { ProductTier::Own } else { tier };

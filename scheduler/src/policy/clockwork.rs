@@ -20,12 +20,12 @@ use weir_types::InvocationId;
 pub struct Clockwork {
     placer: RoomFinder,
     /// By due time, then in order of arrival.
-    queues: BTreeMap<QueueKey, BTreeMap<ClockworkOrder, PlacementRequest>>,
+    queues: BTreeMap<ClockworkKey, BTreeMap<ClockworkOrder, PlacementRequest>>,
     /// The queues that need a model.
-    by_model: HashMap<ModelKey, BTreeSet<QueueKey>>,
+    by_model: HashMap<ModelKey, BTreeSet<ClockworkKey>>,
     /// The queue and place of each invocation, and the latest start that still meets its due time,
     /// by the run time expected on arrival.
-    places: HashMap<InvocationId, (QueueKey, ClockworkOrder, u64)>,
+    places: HashMap<InvocationId, (ClockworkKey, ClockworkOrder, u64)>,
     /// The latest starts of the invocations that have a due time.
     last_starts: BTreeSet<(u64, InvocationId)>,
     arrivals: u64,
@@ -35,9 +35,9 @@ type ClockworkOrder = (u64, u64);
 
 /// The key of a queue: function and models.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct QueueKey(FunctionKey, SmallVec<[ModelKey; 1]>);
+struct ClockworkKey(FunctionKey, SmallVec<[ModelKey; 1]>);
 
-impl QueueKey {
+impl ClockworkKey {
     fn for_request(request: &PlacementRequest) -> Self {
         Self(request.function, request.models.iter().map(|demand| demand.model).collect())
     }
@@ -54,8 +54,8 @@ impl Clockwork {
     /// The invocation with the earliest due time among those whose models the device holds.
     fn hit(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
         let classes = device.held().filter_map(|model| self.by_model.get(&model)).flatten();
-        let holds_all = |class: &&QueueKey| class.1.iter().all(|model| device.holds(*model));
-        let first = |class: &QueueKey| self.first(view, class);
+        let holds_all = |class: &&ClockworkKey| class.1.iter().all(|model| device.holds(*model));
+        let first = |class: &ClockworkKey| self.first(view, class);
         let mut hits: SmallVec<[_; 16]> = classes.filter(holds_all).filter_map(first).collect();
         hits.sort_unstable_by_key(|(order, _)| *order);
         let fits = |request: &&PlacementRequest| self.placer.can_start(now_ns, view, key, request);
@@ -64,7 +64,7 @@ impl Clockwork {
 
     /// The first invocation of the queue with the most waiting work per holder of its models.
     fn miss(&self, now_ns: u64, view: &View, key: DeviceKey, device: &DeviceView) -> Option<InvocationId> {
-        let work = |class: &QueueKey, (_, request): (ClockworkOrder, &PlacementRequest)| {
+        let work = |class: &ClockworkKey, (_, request): (ClockworkOrder, &PlacementRequest)| {
             let waits = self.queues.get(class).map_or(0, BTreeMap::len) as u64;
             let copies = request.models.iter().map(|demand| view.model(demand.model).holders().len()).min();
             let run_ns = view.run_time_ns(device, request);
@@ -84,7 +84,7 @@ impl Clockwork {
     }
 
     /// The first invocation of a queue whose tenant may start it.
-    fn first(&self, view: &View, class: &QueueKey) -> Option<(ClockworkOrder, &PlacementRequest)> {
+    fn first(&self, view: &View, class: &ClockworkKey) -> Option<(ClockworkOrder, &PlacementRequest)> {
         let may_start =
             |(_, request): &(&ClockworkOrder, &PlacementRequest)| view.tenants().may_start(request.tenant);
         self.queues.get(class)?.iter().find(may_start).map(|(order, request)| (*order, request))
@@ -116,7 +116,7 @@ impl Policy for Clockwork {
     }
 
     fn arrived(&mut self, request: PlacementRequest, view: &View) {
-        let class = QueueKey::for_request(&request);
+        let class = ClockworkKey::for_request(&request);
         let due_at_ns = request.slo.due_at_ns;
         let last_start_ns = due_at_ns.saturating_sub(view.expected_run_time_ns(&request));
         if due_at_ns < u64::MAX {

@@ -20,7 +20,7 @@ use weir_types::Cost;
 
 /// A step of a workflow.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WorkflowStep {
+pub struct FrontStep {
     /// The indexes of the steps that must end before this step starts. All are smaller than this
     /// step's index.
     pub after: Vec<usize>,
@@ -99,7 +99,7 @@ impl Front {
     /// Computes the front of a workflow.
     ///
     /// # Errors If the steps are not in order, or a step can run nowhere.
-    pub fn from_steps(steps: &[WorkflowStep]) -> Result<Self, FrontError> {
+    pub fn from_steps(steps: &[FrontStep]) -> Result<Self, FrontError> {
         let mut beginnings =
             vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];
         for (index, step) in steps.iter().enumerate() {
@@ -165,7 +165,7 @@ impl Front {
 
 impl Beginning {
     /// Adds a step on each kind of device.
-    fn with<'a>(&'a self, step: &'a WorkflowStep) -> impl Iterator<Item = Self> + 'a {
+    fn with<'a>(&'a self, step: &'a FrontStep) -> impl Iterator<Item = Self> + 'a {
         let begin_ns = step.after.iter().map(|after| self.ends_ns[*after]).max().unwrap_or(0);
         let quotes = step.quotes.iter().enumerate().filter_map(|(kind, quote)| Some((kind, (*quote)?)));
         quotes.map(move |(kind, quote)| {

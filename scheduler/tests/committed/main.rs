@@ -6,7 +6,7 @@
 mod fixture;
 
 use fixture::{Fixture, MIB, MS, SECOND, alone, arrival, device, model, simulate, workload};
-use weir_scheduler::sim::{Preset, SimulatedBatching, SimulatedCluster, measure, run};
+use weir_scheduler::sim::{Preset, SimulatedBatching, SimulatedCluster, measure};
 use weir_scheduler::{
     Action, DeviceRule, DeviceSpec, DeviceUse, Event, MeasuredTransfer, PolicyKind, PolicyOptions, Settings,
     StorageTier, TenantLimits,

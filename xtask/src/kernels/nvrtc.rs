@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 
 /// Source file or header.
-pub(super) struct CudaSource {
+pub(super) struct KernelSource {
     pub(super) name: String,
     pub(super) text: String,
 }
@@ -50,8 +50,8 @@ impl NvrtcLibrary {
     /// Compiles `source` to PTX.
     pub(super) fn ptx(
         &self,
-        source: &CudaSource,
-        headers: &[CudaSource],
+        source: &KernelSource,
+        headers: &[KernelSource],
         options: &[&str],
     ) -> Result<String> {
         self.compile(source, headers, options)?.text(b"nvrtcGetPTXSize\0", b"nvrtcGetPTX\0")
@@ -59,8 +59,8 @@ impl NvrtcLibrary {
 
     fn compile(
         &self,
-        source: &CudaSource,
-        headers: &[CudaSource],
+        source: &KernelSource,
+        headers: &[KernelSource],
         options: &[&str],
     ) -> Result<Compilation<'_>> {
         let text = CString::new(source.text.as_str())?;

@@ -1,7 +1,7 @@
 //! Kernel sources and their compilation to PTX.
 
 use super::FAMILIES;
-use super::nvrtc::{CudaSource, NvrtcLibrary};
+use super::nvrtc::{KernelSource, NvrtcLibrary};
 use anyhow::{Context as _, Result, ensure};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(super) struct Sources {
     folder: PathBuf,
     nvrtc: NvrtcLibrary,
     modules: Vec<String>,
-    headers: Vec<CudaSource>,
+    headers: Vec<KernelSource>,
 }
 
 /// Whether a module can be compiled for a family or an architecture.
@@ -41,7 +41,7 @@ impl Sources {
             let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             match path.extension().and_then(|extension| extension.to_str()) {
                 Some("cu") if only.is_empty() || only.contains(&stem) => modules.push(stem),
-                Some("cuh") => headers.push(CudaSource::read(&path)?),
+                Some("cuh") => headers.push(KernelSource::read(&path)?),
                 _ => {}
             }
         }
@@ -61,12 +61,12 @@ impl Sources {
         let architecture = format!("--gpu-architecture=compute_{family}");
         let mut options = vec![architecture.as_str(), "--std=c++17"];
         options.extend(APART.contains(&module).then_some("--fmad=false"));
-        let source = CudaSource::read(&self.folder.join(module).with_extension("cu"))?;
+        let source = KernelSource::read(&self.folder.join(module).with_extension("cu"))?;
         Ok(code(&self.nvrtc.ptx(&source, &self.headers, &options)?))
     }
 }
 
-impl CudaSource {
+impl KernelSource {
     fn read(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

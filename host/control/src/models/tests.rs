@@ -2,7 +2,7 @@
 
 use super::record::model_key;
 use super::*;
-use weir_datastore::{Commit, Key, MemoryStore, Transaction};
+use weir_datastore::{Commit, Entry, Key, MemoryStore, Transaction};
 use weir_device::Arena;
 use weir_inference::{CacheConfig, FakeBackend, ModelCache, Profiles};
 use weir_types::ModelManifest;

@@ -1,7 +1,7 @@
 //! Metadata, configuration and statistics of models, as messages.
 
 use super::super::error::ApiError;
-use super::super::v2::{self, At, Group, IndexEntry, NamedTarget, instances, platform};
+use super::super::v2::{self, At, Group, NamedTarget, RepositoryEntry, instances, platform};
 use crate::NodeState;
 use weir_grpc::model_instance_group::Kind;
 use weir_grpc::model_metadata_response::TensorMetadata;
@@ -92,7 +92,7 @@ pub(super) fn statistics(
 
 pub(super) fn index(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<ModelIndex> {
     let entries = v2::index(node, tenant, only_ready).into_iter();
-    let model = |entry: IndexEntry| ModelIndex {
+    let model = |entry: RepositoryEntry| ModelIndex {
         name: entry.name,
         version: entry.version,
         state: entry.state.to_owned(),

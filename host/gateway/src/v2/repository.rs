@@ -36,7 +36,7 @@ struct Change {
 
 /// Index entry of one version, which may be damaged.
 #[derive(Debug, Serialize)]
-pub(crate) struct IndexEntry {
+pub(crate) struct RepositoryEntry {
     pub(crate) name: String,
     pub(crate) version: String,
     pub(crate) state: &'static str,
@@ -48,7 +48,7 @@ pub(super) async fn index(
     State(node): NodeExtractor,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Json<Vec<IndexEntry>>, ApiError> {
+) -> Result<Json<Vec<RepositoryEntry>>, ApiError> {
     let Index { ready } = body(request).await?;
     Ok(Json(entries(&node, &caller.tenant, ready)))
 }
@@ -82,11 +82,11 @@ pub(super) async fn unload(
 
 /// Lists all versions of `tenant`. A version is ready whether or not it is in device memory, unless
 /// it is damaged or its dependencies are missing.
-pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<IndexEntry> {
+pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<RepositoryEntry> {
     let there = NamedTarget::list(node, tenant).into_iter().flat_map(|target| {
         let name = target.name().clone();
         let unready = target.unready(node);
-        target.versions(node).into_iter().map(move |version| IndexEntry {
+        target.versions(node).into_iter().map(move |version| RepositoryEntry {
             name: name.to_string(),
             version: version.to_string(),
             state: if unready.is_none() { "READY" } else { "UNAVAILABLE" },
@@ -95,7 +95,7 @@ pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> 
     });
     let mut all: Vec<_> = there.filter(|entry| !only_ready || entry.state == "READY").collect();
     if !only_ready {
-        all.extend(node.models.damaged_versions(tenant).into_iter().map(|(id, why)| IndexEntry {
+        all.extend(node.models.damaged_versions(tenant).into_iter().map(|(id, why)| RepositoryEntry {
             name: id.name.to_string(),
             version: id.version.to_string(),
             state: "UNAVAILABLE",

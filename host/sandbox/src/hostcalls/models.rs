@@ -43,7 +43,7 @@ impl OpenModel {
         &mut self,
         request: RunRequest,
         ctx: &InferenceCtx,
-    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+    ) -> Result<BoxFuture<'static, SharedRunResult>, CallError> {
         let OpenedModel { runner, served, .. } = &**self.in_use(ctx).await?;
         let metrics = ctx.metrics.clone();
         let started = Instant::now();
@@ -82,16 +82,16 @@ impl From<OpenedModel> for OpenModel {
 }
 
 /// A run that a guest has started.
-pub struct PendingRun {
+pub struct GuestRun {
     model: ModelId,
     /// The run, finished or not. Shared, so that waiting for readiness does not consume the
     /// outputs.
-    pub(super) run: Shared<BoxFuture<'static, RunResult>>,
+    pub(super) run: Shared<BoxFuture<'static, SharedRunResult>>,
     taken: bool,
 }
 
 /// Cloned for every waiter, hence without the error's source.
-pub(super) type RunResult = Result<Vec<(String, Tensor)>, InferenceError>;
+pub(super) type SharedRunResult = Result<Vec<(String, Tensor)>, InferenceError>;
 
 type Inputs = Vec<(String, Resource<Tensor>)>;
 type Outputs = Vec<(String, Resource<Tensor>)>;
@@ -103,7 +103,7 @@ impl InferenceView<'_> {
         model: &Resource<OpenModel>,
         inputs: Inputs,
         options: Option<Options>,
-    ) -> Result<BoxFuture<'static, RunResult>, CallError> {
+    ) -> Result<BoxFuture<'static, SharedRunResult>, CallError> {
         let mut tensors = Vec::with_capacity(inputs.len());
         for (name, tensor) in inputs {
             tensors.push((name, self.table.get(&tensor)?.clone()));
@@ -168,10 +168,10 @@ impl HostModel for InferenceView<'_> {
         model: Resource<OpenModel>,
         inputs: Inputs,
         options: Option<Options>,
-    ) -> Result<Resource<PendingRun>, CallError> {
+    ) -> Result<Resource<GuestRun>, CallError> {
         let run = self.start(&model, inputs, options).await?;
         let model = self.table.get(&model)?.id().clone();
-        Ok(self.table.push(PendingRun { model, run: run.shared(), taken: false })?)
+        Ok(self.table.push(GuestRun { model, run: run.shared(), taken: false })?)
     }
 
     fn drop(&mut self, model: Resource<OpenModel>) -> wasmtime::Result<()> {
@@ -181,7 +181,7 @@ impl HostModel for InferenceView<'_> {
 }
 
 impl HostPending for InferenceView<'_> {
-    async fn wait(&mut self, pending: Resource<PendingRun>) -> Result<Outputs, CallError> {
+    async fn wait(&mut self, pending: Resource<GuestRun>) -> Result<Outputs, CallError> {
         let entry = self.table.get_mut(&pending)?;
         if std::mem::replace(&mut entry.taken, true) {
             return Err(CallError::invalid("the outputs of this run were handed over before"));
@@ -192,7 +192,7 @@ impl HostPending for InferenceView<'_> {
         self.hand_over(outputs)
     }
 
-    fn cancel(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+    fn cancel(&mut self, pending: Resource<GuestRun>) -> wasmtime::Result<()> {
         let entry = self.table.get_mut(&pending)?;
         if entry.run.peek().is_none() {
             // Dropping the run stops it.
@@ -201,7 +201,7 @@ impl HostPending for InferenceView<'_> {
         Ok(())
     }
 
-    fn drop(&mut self, pending: Resource<PendingRun>) -> wasmtime::Result<()> {
+    fn drop(&mut self, pending: Resource<GuestRun>) -> wasmtime::Result<()> {
         self.table.delete(pending)?;
         Ok(())
     }

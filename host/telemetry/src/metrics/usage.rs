@@ -1,6 +1,6 @@
 //! Device usage of tenants, for `/metrics`.
 
-use crate::usage::{Meters, UsageRow};
+use crate::usage::{MeteredUsage, Meters};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -18,7 +18,7 @@ struct UsageLabels {
 
 impl UsageLabels {
     /// Creates labels. An empty label stands for none, by Prometheus convention.
-    fn for_row(UsageRow { tenant, function, model }: &UsageRow, device: Device) -> Self {
+    fn for_row(MeteredUsage { tenant, function, model }: &MeteredUsage, device: Device) -> Self {
         let (name, version) = model
             .as_ref()
             .map_or_else(Default::default, |(name, version)| (name.to_string(), version.to_string()));

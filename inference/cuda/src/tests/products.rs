@@ -57,7 +57,7 @@ fn side(
     Matrix { offset, batch_strides: strides, row_stride, transposed }
 }
 
-fn cases() -> impl Strategy<GraphValue = Case> {
+fn cases() -> impl Strategy<Value = Case> {
     let of_side = || (any::<bool>(), 0..3_usize, 0..9_usize, any::<[bool; 2]>());
     let sizes = (5..40_usize, 1..40_usize, 1..48_usize);
     let batch = prop::collection::vec(1..4_usize, 0..=2);

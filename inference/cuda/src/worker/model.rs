@@ -18,12 +18,12 @@ const LOAD_BYTES_PER_S_MIN: u64 = 20 << 20;
 
 /// Loaded model.
 pub(crate) struct GpuWorkerModel {
-    model: Arc<LoadedModel>,
+    model: Arc<WorkerModelState>,
     footprint: Footprint,
 }
 
 /// State shared by the model's sessions.
-pub(super) struct LoadedModel {
+pub(super) struct WorkerModelState {
     pub(super) worker: Arc<DeviceWorker>,
     pub(super) id: ModelId,
     /// Number of the model in the worker.
@@ -52,7 +52,8 @@ impl GpuWorkerModel {
         let id = source.id().clone();
         let tenant = id.tenant.clone();
         let memory = Arc::new(WorkerMemory { worker: worker.clone(), tenant, arena });
-        let model = Arc::new(LoadedModel { worker, id, number, outputs, memory, load_time_max, is_arriving });
+        let model =
+            Arc::new(WorkerModelState { worker, id, number, outputs, memory, load_time_max, is_arriving });
         match model.worker.call(&GpuWorkerRequest::Load { model: number, files }, load_time_max)? {
             GpuWorkerReply::Loaded { own_bytes, weights, is_arriving, lookups, .. } => {
                 model.worker.config.memory.note_lookups(lookups);
@@ -76,7 +77,7 @@ impl Model for GpuWorkerModel {
     }
 
     fn arrive(&self) -> Result<(), InferenceError> {
-        let LoadedModel { worker, number, load_time_max, is_arriving, .. } = &*self.model;
+        let WorkerModelState { worker, number, load_time_max, is_arriving, .. } = &*self.model;
         match worker.call(&GpuWorkerRequest::Arrive { model: *number }, *load_time_max)? {
             GpuWorkerReply::Done => {
                 is_arriving.store(false, Ordering::Relaxed);
@@ -98,13 +99,13 @@ impl Model for GpuWorkerModel {
     }
 }
 
-impl Drop for LoadedModel {
+impl Drop for WorkerModelState {
     fn drop(&mut self) {
         self.worker.release(&GpuWorkerRequest::Unload { model: self.number });
     }
 }
 
-impl LoadedModel {
+impl WorkerModelState {
     /// Returns the time limit of a run, including the time that it may wait for weights.
     pub(super) fn run_time_max(&self) -> Duration {
         let run_time_max = self.worker.config.run_time_max;

@@ -5,7 +5,7 @@ use super::in_place::InPlace;
 use super::let_go::Gone;
 use super::memory::WorkerMemory;
 use super::message::{GpuWorkerReply, GpuWorkerRequest, WorkerInput, WorkerOutput};
-use super::model::LoadedModel;
+use super::model::WorkerModelState;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use weir_worker::{TensorLocation, WorkerCallError, read_tensor, write_tensors};
 
 /// Session of a model.
 pub(super) struct GpuWorkerSession {
-    model: Arc<LoadedModel>,
+    model: Arc<WorkerModelState>,
     number: u64,
     device_time: Option<Duration>,
     was_cold: bool,
@@ -56,7 +56,7 @@ enum OutputSource {
 
 impl GpuWorkerSession {
     /// Creates a session with this number in the worker.
-    pub(super) fn new(model: &Arc<LoadedModel>, number: u64) -> Self {
+    pub(super) fn new(model: &Arc<WorkerModelState>, number: u64) -> Self {
         Self { model: model.clone(), number, device_time: None, was_cold: false }
     }
 }
@@ -181,7 +181,7 @@ impl Drop for GpuWorkerSession {
     }
 }
 
-impl LoadedModel {
+impl WorkerModelState {
     /// Returns the locations of a run's inputs. Tensors on an unreachable device or of a former
     /// worker are copied to the host.
     fn sources(&self, job: &PlacedJob, siblings: bool) -> Result<Vec<InputLocation>, InferenceError> {

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use weir_cuda::executor::{
-    Bound, Gpu, Program, ProgramError, Weights, cold_outputs, in_slot, load_failure, stored_for,
+    Bound, Gpu, ModelProgramError, Program, Weights, cold_outputs, in_slot, load_failure, stored_for,
     weights_failure,
 };
 use weir_graph::reference::{self, ReferenceTensor};
@@ -222,7 +222,7 @@ struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    fn compile(&self) -> Result<Program, ProgramError> {
+    fn compile(&self) -> Result<Program, ModelProgramError> {
         let StoredVariant { model, shapes, .. } = &self.stored;
         let tier = self.gpu.products.tier();
         Program::compile(&model.model, shapes, self.variant.precision, &self.gpu.target, tier)

@@ -1,7 +1,7 @@
 //! Possible places for an arriving request, and the choice among them.
 
 use super::AdmissionQueue;
-use crate::slo::front::{Front, PlacementOffer, Quote, WorkflowStep};
+use crate::slo::front::{Front, FrontStep, PlacementOffer, Quote};
 use crate::slo::timetable::{Insertion, Now, Timetable, TimetableEntry};
 use crate::slo::{PlacementPreference, Slo};
 use crate::{Alternative, DeviceKey, DeviceView, Estimate, PlacementRequest, View, Why};
@@ -56,7 +56,7 @@ impl AdmissionQueue {
         let Slo { cost_max, .. } = slo;
         let wish = Wish { now_ns, view, request, due_at_ns: now_ns + budget_ns, cost_max };
         let quotes = self.quotes(&wish);
-        let front = Front::from_steps(&[WorkflowStep { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
+        let front = Front::from_steps(&[FrontStep { after: Vec::new(), quotes: quotes.clone() }]).ok()?;
         let how = (self.settings.sample_len, self.settings.choice, request.invocation.0);
         let chosen =
             front.choose((budget_ns, cost_max), how, |placement| self.on_kind(&wish, placement.kinds[0]));

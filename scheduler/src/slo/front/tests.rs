@@ -3,21 +3,21 @@
 use super::*;
 use proptest::prelude::*;
 
-fn step(steps: usize) -> impl Strategy<Value = WorkflowStep> {
+fn step(steps: usize) -> impl Strategy<Value = FrontStep> {
     let quote =
         (1_u64..20, 0_u64..20).prop_map(|(time_ns, cost)| Quote { time_ns, cost: Cost::from_nanos(cost) });
     let after = prop::collection::btree_set(0..steps.max(1), 0..3);
     (after, prop::collection::vec(prop::option::weighted(0.8, quote), 3)).prop_map(move |(after, quotes)| {
-        WorkflowStep { after: after.into_iter().filter(|after| *after < steps).collect(), quotes }
+        FrontStep { after: after.into_iter().filter(|after| *after < steps).collect(), quotes }
     })
 }
 
-fn workflow() -> impl Strategy<Value = Vec<WorkflowStep>> {
+fn workflow() -> impl Strategy<Value = Vec<FrontStep>> {
     (0_usize..6).prop_flat_map(|len| (0..len).map(step).collect::<Vec<_>>())
 }
 
 /// All placements, by enumeration.
-fn all(steps: &[WorkflowStep]) -> Vec<StepPlacement> {
+fn all(steps: &[FrontStep]) -> Vec<StepPlacement> {
     let mut all = vec![(SmallVec::<[usize; 4]>::new(), Vec::<u64>::new(), 0_u64)];
     for step in steps {
         all = all
@@ -117,7 +117,7 @@ proptest! {
 fn front_prices_chains_and_branches_over_two_kinds() {
     let quote = |time_ns, cost| Some(Quote { time_ns, cost: Cost::from_nanos(cost) });
     let on_both =
-        |after: &[usize]| WorkflowStep { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
+        |after: &[usize]| FrontStep { after: after.to_vec(), quotes: vec![quote(10, 1), quote(2, 5)] };
     let front = Front::from_steps(&[on_both(&[]), on_both(&[0])]).unwrap();
     let found: Vec<_> = front.placements().iter().map(|p| (p.time_ns, p.cost.nanos())).collect();
     assert_eq!(found, [(4, 10), (12, 6), (20, 2)]);
@@ -129,9 +129,9 @@ fn front_prices_chains_and_branches_over_two_kinds() {
 
 #[test]
 fn invalid_step_orders_and_unplaceable_steps_are_rejected() {
-    let nowhere = WorkflowStep { after: vec![], quotes: vec![None, None] };
+    let nowhere = FrontStep { after: vec![], quotes: vec![None, None] };
     assert_eq!(Front::from_steps(&[nowhere]), Err(FrontError::Nowhere(0)));
-    let itself = WorkflowStep { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
+    let itself = FrontStep { after: vec![0], quotes: vec![Some(Quote { time_ns: 1, cost: Cost::ZERO })] };
     assert_eq!(Front::from_steps(&[itself]), Err(FrontError::Order { step: 0, after: 0 }));
     assert_eq!(Front::from_steps(&[]).unwrap().placements().len(), 1, "nothing to do takes no time");
 }
@@ -144,7 +144,7 @@ fn long_workflows_keep_the_fastest_and_cheapest_placement() {
         time_ns: 1_000 + 977 * (kind * 31 + step * 17) % 1_009,
         cost: Cost::from_nanos(1_000 + 983 * (kind * 13 + step * 29) % 1_013),
     };
-    let step = |index: usize| WorkflowStep {
+    let step = |index: usize| FrontStep {
         after: index.checked_sub(1).into_iter().collect(),
         quotes: (0..8).map(|kind| Some(quote(kind, index as u64))).collect(),
     };
