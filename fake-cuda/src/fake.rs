@@ -12,8 +12,8 @@ use tempfile::TempDir;
 /// never returned.
 static IDLE: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
 
-/// Libraries beside the driver, which find the driver there. cuBLASLt and NVRTC exist in two
-/// versions.
+/// Libraries in the folder of the driver, where they look for the driver. cuBLASLt and NVRTC exist
+/// in two versions.
 const LIBRARIES: [&str; 5] =
     ["libnvidia-ml.so.1", "libcublasLt.so.12", "libcublasLt.so.13", "libnvrtc.so.12", "libnvrtc.so.13"];
 

@@ -78,8 +78,9 @@ impl Autosizer {
     /// Returns the size of the model after an interval with `rate_per_s` requested items per
     /// second.
     ///
-    /// # Errors If no measured configuration fits into the room, or none of those that fit meets
-    /// the SLO. The previous size then stays in effect.
+    /// # Errors
+    /// If no measured configuration fits into the room, or none of those that fit meets the SLO.
+    /// The previous size then stays in effect.
     pub fn step(
         &mut self,
         rate_per_s: f64,

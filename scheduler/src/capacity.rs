@@ -100,7 +100,8 @@ impl InstanceConfiguration {
 
 /// Chooses instances for `rate_per_s` items per second, each completed within `slo_ns`.
 ///
-/// # Errors If no configuration meets the SLO.
+/// # Errors
+/// If no configuration meets the SLO.
 pub fn plan_capacity(
     rate_per_s: f64,
     slo_ns: u64,

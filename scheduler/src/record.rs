@@ -177,7 +177,8 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Replays a record and checks that the scheduler returns the recorded actions.
 ///
-/// # Errors If an action differs, or if the input is not a valid record.
+/// # Errors
+/// If an action differs, or if the input is not a valid record.
 pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
     let mut replayed = Replayed::default();
     let mut buffer = Vec::new();

@@ -82,7 +82,8 @@ impl TenantLimits {
 
     /// Checks that the tenant's invocations can run.
     ///
-    /// # Errors The limit that prevents it.
+    /// # Errors
+    /// The limit that prevents it.
     pub fn check(&self) -> Result<(), TenantLimitsError> {
         match self {
             Self { weight: 0, .. } => Err(TenantLimitsError::Weight),

@@ -42,8 +42,8 @@ use weir_call::body::BodyOverrun;
 
 /// Concurrent requests of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 1_000;
-/// Unread bytes in flight of one HTTP/2 request, and of all requests of a connection: some bodies
-/// that no function reads do not block the other requests.
+/// Flow-control windows of one HTTP/2 request, and of all requests of a connection. A few bodies
+/// that no function reads do not use up the window of the connection.
 const H2_STREAM_WINDOW_BYTES: u32 = 256 << 10;
 const H2_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 /// Head of an HTTP/2 request. Between nodes, heads have a grant, which is larger than clients'

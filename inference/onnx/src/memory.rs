@@ -11,8 +11,8 @@ const LARGE_BYTES: libc::c_int = 1 << 20;
 const IDLE_BYTES_MAX: libc::c_int = 2 << 20;
 
 /// Makes large blocks return to the system when freed, permanently. By default, the allocator
-/// raises its threshold when a large block is freed: it then keeps blocks of up to 32 MiB, at ends
-/// of its arenas that [`release_free`] does not reach.
+/// raises its threshold when a large block is freed: it then keeps free blocks of up to 32 MiB at
+/// the ends of its arenas, which [`release_free`] does not reach.
 pub(crate) fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call takes no pointers and is allowed at any time.

@@ -106,7 +106,8 @@ impl RoomFinder {
 
     /// Places `request` on `device` if it can start there.
     ///
-    /// # Errors The request itself, if it cannot start there.
+    /// # Errors
+    /// The request itself, if it cannot start there.
     #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub fn place(
         &self,

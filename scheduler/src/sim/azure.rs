@@ -44,7 +44,8 @@ impl AzureRecipe {
     /// Reads the workload of a file. `seed` determines the times within a minute and the assignment
     /// of models. Owners become tenants.
     ///
-    /// # Errors If the file is not such a trace, or has no invocations in those minutes.
+    /// # Errors
+    /// If the file is not such a trace, or has no invocations in those minutes.
     pub fn read(&self, csv: impl std::io::Read, seed: u64) -> Result<Workload, WorkloadError> {
         let functions = self.functions(csv)?;
         if functions.is_empty() {

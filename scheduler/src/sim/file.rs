@@ -51,7 +51,8 @@ const MB_MAX: f64 = 1e9;
 impl Workload {
     /// Reads a workload, with its schedule if the file has one.
     ///
-    /// # Errors If the workload is invalid; see [`Workload::new`].
+    /// # Errors
+    /// If the workload is invalid; see [`Workload::new`].
     pub fn from_json(json: &[u8]) -> Result<(Self, Option<Vec<SimulatedPlacement>>), WorkloadError> {
         let file: File = serde_json::from_slice(json)?;
         let bad = |what, index| move |why| WorkloadError::Bad { what, index, why };
@@ -87,7 +88,8 @@ impl Workload {
     /// Writes the workload with a schedule, in the format that [`from_json`](Self::from_json)
     /// reads.
     ///
-    /// # Errors If writing to `out` fails.
+    /// # Errors
+    /// If writing to `out` fails.
     pub fn to_json(
         &self,
         policy: &str,

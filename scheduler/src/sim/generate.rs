@@ -143,8 +143,9 @@ const MINUTE_NS: f64 = 60e9;
 impl Recipe {
     /// Generates the workload for a seed.
     ///
-    /// # Errors If the recipe is invalid, for example without functions, or with devices too small
-    /// for Table I.
+    /// # Errors
+    /// If the recipe is invalid, for example without functions, or with devices too small for Table
+    /// I.
     pub fn make(&self, seed: u64) -> Result<Workload, WorkloadError> {
         if self.functions == 0 {
             return Err(WorkloadError::Missing("at least one function"));

@@ -41,7 +41,8 @@ impl KaasTimes {
 
     /// The example of 6.1: ResNet arrives at 0, 2 and 3, BERT at 1, on two devices.
     ///
-    /// # Errors None for times above 0.
+    /// # Errors
+    /// None for times above 0.
     pub fn example(self) -> Result<Workload, WorkloadError> {
         let arrivals = [(0, 0), (1, 1), (2, 0), (3, 0)];
         let requests = arrivals.map(|(step, model)| request(step * STEP_NS, model));
@@ -51,7 +52,8 @@ impl KaasTimes {
     /// The Poisson process of 6.2: each model has half of the work, and their total load is
     /// `occupancy` of the devices' capacity.
     ///
-    /// # Errors If there are no arrivals.
+    /// # Errors
+    /// If there are no arrivals.
     pub fn poisson(
         self,
         devices: u32,

@@ -96,7 +96,8 @@ pub enum SimulationError {
 
 /// Runs all experiments that the papers print, on workloads generated from `seeds`.
 ///
-/// # Errors If a guarantee is violated.
+/// # Errors
+/// If a guarantee is violated.
 pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
     let mut all = Reproduction::default();
     lalb::add(seeds, &mut all)?;
@@ -107,7 +108,8 @@ pub fn reproduce(seeds: &[u64]) -> Result<Reproduction, SimulationError> {
 
 /// The mean of a policy's metrics over seeds of a preset.
 ///
-/// # Errors If a guarantee is violated.
+/// # Errors
+/// If a guarantee is violated.
 pub fn measure(
     preset: Preset,
     functions: u32,

@@ -75,8 +75,9 @@ pub enum WorkloadError {
 impl Workload {
     /// Creates a workload from its parts, and checks them.
     ///
-    /// # Errors If arrivals are out of order or name an unknown model, if a model is larger than a
-    /// device or has a run time of 0, or if there is no device.
+    /// # Errors
+    /// If arrivals are out of order or name an unknown model, if a model is larger than a device or
+    /// has a run time of 0, or if there is no device.
     pub fn new(
         models: Vec<ModelCosts>,
         requests: Vec<SimRequest>,
@@ -118,7 +119,8 @@ impl Workload {
     /// is 1 at first. Only the time is simulated that devices under
     /// [`DeviceRule::CommittedWork`](crate::DeviceRule::CommittedWork) leave off.
     ///
-    /// # Errors If a fraction is out of bounds.
+    /// # Errors
+    /// If a fraction is out of bounds.
     pub fn with_device_shares(
         mut self,
         shares: impl IntoIterator<Item = f64>,
@@ -136,7 +138,8 @@ impl Workload {
 
     /// The same workload on another number of devices, or with another capacity.
     ///
-    /// # Errors If a model does not fit into a device.
+    /// # Errors
+    /// If a model does not fit into a device.
     pub fn on(self, devices: Option<u32>, capacity_mb: Option<u64>) -> Result<Self, WorkloadError> {
         let capacity_bytes = capacity_mb.map_or(self.capacity_bytes, |mb| mb.saturating_mul(MB));
         let devices = devices.unwrap_or(self.devices);

@@ -12,7 +12,8 @@ use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platforms, Ten
 
 /// Runs a workload under a policy.
 ///
-/// # Errors If the scheduler violates one of its guarantees.
+/// # Errors
+/// If the scheduler violates one of its guarantees.
 pub fn run(
     workload: &Workload,
     cluster: &SimulatedCluster,

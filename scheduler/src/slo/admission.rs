@@ -98,7 +98,8 @@ impl AdmissionQueue {
 
     /// Admits an arriving request to a device.
     ///
-    /// # Errors If no device has a place for it.
+    /// # Errors
+    /// If no device has a place for it.
     pub(crate) fn admit(
         &mut self,
         now_ns: u64,

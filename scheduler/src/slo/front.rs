@@ -98,7 +98,8 @@ struct Beginning {
 impl Front {
     /// Computes the front of a workflow.
     ///
-    /// # Errors If the steps are not in order, or a step can run nowhere.
+    /// # Errors
+    /// If the steps are not in order, or a step can run nowhere.
     pub fn from_steps(steps: &[FrontStep]) -> Result<Self, FrontError> {
         let mut beginnings =
             vec![Beginning { kinds: SmallVec::new(), ends_ns: SmallVec::new(), cost: Cost::ZERO }];

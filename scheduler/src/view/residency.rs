@@ -75,7 +75,8 @@ impl View {
     }
 
     /// Reserves a device for the waiting invocations with SLOs (`is_kept`), or limits its
-    /// concurrent invocations to its slots (`serves_slos`). A device that opens up counts as freed.
+    /// concurrent invocations to its slots (`serves_slos`). A device that accepts invocations again
+    /// as a result counts as freed.
     pub(crate) fn reserve(&mut self, key: DeviceKey, is_kept: bool, serves_slos: bool) {
         let Some(device) = self.device(key).filter(|device| !device.is_reserved(is_kept, serves_slos)) else {
             return;

@@ -59,8 +59,9 @@ mod tests {
             closure
         }
 
-        /// Files of `packages` that neither they nor the README's prerequisites install. `owners`
-        /// returns the packages that own a file.
+        /// Expected files of `packages` that no package installs, neither one of `packages`, nor a
+        /// prerequisite of the README, nor a dependency of these. `owners` returns the packages
+        /// that own a file.
         fn missing<'a>(
             &self,
             packages: &'a [DebianPackage],

@@ -66,10 +66,13 @@ impl AddressRange {
         self.mapped.contains_key(&place)
     }
 
-    /// Maps memory for `owner` at `places`, ascending, where none is mapped yet: all or nothing,
-    /// with one access call for each contiguous run of blocks. Memory that may hold other owners'
-    /// bytes is filled with zeroes in the order of `scrub`; the owner's earlier bytes may still be
-    /// there. Without a stream nothing is filled: the owner must write all bytes that it exposes.
+    /// Maps memory for `owner` at those of `places` that have none. The places are in ascending
+    /// order. Either all of them are mapped or none; each contiguous run of blocks takes one access
+    /// call.
+    ///
+    /// Memory that may contain bytes of other owners is filled with zeroes on the stream `scrub`;
+    /// earlier bytes of the same owner may remain. Without a stream, nothing is filled: the owner
+    /// must write all bytes that it exposes.
     pub fn back(
         &mut self,
         places: impl IntoIterator<Item = usize>,

@@ -53,8 +53,8 @@ impl fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Creates a fresh instance for an invocation. `counted` receives its retirement, if it is
-    /// reusable.
+    /// Creates a fresh instance for an invocation. The end of a reusable instance is counted in
+    /// `counted`.
     pub(super) fn new(
         entry: &LinkedComponent,
         manifest: &Arc<FunctionManifest>,

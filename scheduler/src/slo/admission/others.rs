@@ -43,7 +43,8 @@ impl AdmissionQueue {
 
     /// Gives a request without an SLO a place.
     ///
-    /// # Errors The request itself, if there is no line for it to join.
+    /// # Errors
+    /// The request itself, if there is no line for it to join.
     #[expect(clippy::result_large_err, reason = "the error returns the request itself")]
     pub(crate) fn take_in(
         &mut self,

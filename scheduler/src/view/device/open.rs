@@ -14,8 +14,8 @@ pub(super) struct Forming {
 }
 
 impl DeviceView {
-    /// Whether some invocation may be granted models here: any, or one that joins a batch. For one
-    /// invocation, ask [`is_open_to`](Self::is_open_to).
+    /// Whether an invocation may be granted models here, possibly only one that joins a batch.
+    /// [`is_open_to`](Self::is_open_to) answers this for a given invocation.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let is_closed = self.is_down || self.is_kept || self.serves_slos && self.is_full();
