@@ -19,6 +19,9 @@
 mod node;
 pub use node::{NodeBuilder, TestNode};
 
+mod browser;
+pub use browser::Browser;
+
 mod cluster;
 mod s3;
 pub use {cluster::ClusterBuilder, cluster::TestCluster, s3::S3};

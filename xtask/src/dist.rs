@@ -7,13 +7,14 @@ use crate::functions::{self, BuildFunctionsArgs};
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
+use crate::ui;
 use crate::weir;
 use anyhow::{Context as _, Result, bail};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Make a release tarball: `weir`, ONNX Runtime, an example with its model, the licences of all
+/// Make a release tarball: `weir` with its dashboard, ONNX Runtime, an example with its model, the licences of all
 /// packages and a bill of materials, in `target/dist/`
 ///
 /// The tarball runs on Linux of the same architecture with only the C and C++ libraries: the
@@ -32,6 +33,7 @@ pub(crate) struct DistArgs {
 pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let library = setup::onnxruntime(repo)?;
     functions::run(repo, &BuildFunctionsArgs::from_names(&["classify-digits"]))?;
+    ui::build(repo)?;
     let weir = weir::build_with(repo, &args.profile)?;
     let name = format!("weir-{}-{}-linux", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     let dist = repo.root().join("target/dist");

@@ -12,6 +12,7 @@ mod functions;
 mod kernels;
 mod models;
 mod setup;
+mod ui;
 mod weir;
 
 mod bench;
@@ -42,6 +43,7 @@ enum Command {
     Functions(functions::BuildFunctionsArgs),
     Models(models::MakeModelsArgs),
     Kernels(kernels::KernelsArgs),
+    Ui(ui::UiArgs),
     Demo(demo::DemoArgs),
     Test(test::TestArgs),
     Check(check::CheckArgs),
@@ -70,6 +72,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Functions(args) => functions::run(&repo, args),
         Command::Models(args) => models::run(&repo, args),
         Command::Kernels(args) => kernels::run(&repo, args),
+        Command::Ui(args) => ui::run(&repo, args),
         Command::Demo(args) => demo::run(&repo, args),
         Command::Test(args) => test::run(&repo, args),
         Command::Check(args) => check::run(&repo, args),

@@ -28,6 +28,12 @@ pub(crate) fn run(repo: &Repo, _args: &SetupArgs) -> Result<()> {
     node_modules(&repo.functions())?;
     compiler()?;
     etcd();
+    if has_chromium() {
+        report("found", "chromium, for tests of the dashboard");
+    } else {
+        let install = prerequisites::install_command(&["chromium"]);
+        report("skipped", &format!("the dashboard is not tested in a browser; `{install}` installs it"));
+    }
     Ok(())
 }
 
@@ -125,6 +131,12 @@ pub(crate) fn etcd() {
 /// Whether etcd is installed.
 pub(crate) fn has_etcd() -> bool {
     process::succeeds(Command::new("etcd").arg("--version"))
+}
+
+/// Whether the browser is installed that the tests of the dashboard run, which are skipped without
+/// it.
+pub(crate) fn has_chromium() -> bool {
+    process::succeeds(Command::new("chromium").arg("--version"))
 }
 
 /// Prints the next step.

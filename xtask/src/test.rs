@@ -6,6 +6,7 @@ use crate::models;
 use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
+use crate::ui;
 use anyhow::Result;
 use std::num::NonZeroUsize;
 use std::process::Command;
@@ -32,6 +33,9 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     models::light(repo)?;
     eprintln!("building the functions");
     functions::run(repo, &BuildFunctionsArgs::default())?;
+    eprintln!("building the dashboard");
+    let node = ui::build(repo)?;
+    ui::test(repo, &node)?;
     eprintln!("building weir");
     // The end-to-end tests run the program. A common build shares the dependencies.
     process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;
@@ -56,6 +60,11 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
         // Half of the time of end-to-end tests is waiting.
         let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         cargo.env(TEST_THREADS, (2 * processors).to_string());
+    }
+    // The browser runs in scripts of `ui/e2e/`.
+    cargo.env("WEIR_NODE_JS", node);
+    if setup::has_chromium() {
+        cargo.env("WEIR_REQUIRE_CHROMIUM", "1");
     }
     process::run(cargo.args(tests).args(&args.rest))
 }

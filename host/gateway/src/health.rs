@@ -50,6 +50,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
+  GET    /ui                                  the dashboard, for browsers
   GET    /v1/openapi.yaml                     this API as an OpenAPI document
 ";
 

@@ -6,6 +6,7 @@ mod auth;
 mod body;
 mod cached;
 mod config;
+mod dashboard;
 mod embeddings;
 mod error;
 mod functions;
@@ -143,6 +144,9 @@ impl Gateway {
         if let Some(check) = monitoring.filter(|route| *route != Monitoring::Metrics) {
             return check.serve(&self.node, request).await.unwrap_or_else(IntoResponse::into_response);
         }
+        if let Some(path) = dashboard::path(request.uri().path()) {
+            return dashboard::serve(path, &request);
+        }
         if let Some(method) = grpc::health::method(request.uri().path()) {
             let method = method.to_owned();
             return grpc::health::serve(self.node.why_unready().is_none(), &method, request).await;
@@ -195,6 +199,7 @@ impl Gateway {
         let is_explained = request.headers().contains_key(EXPLAIN);
         let explained_to = is_explained.then(|| tenant.clone());
         let mut response = self.call_route(tenant, request, id).await;
+        dashboard::confine(response.headers_mut());
         if let Some(tenant) = explained_to
             && let Some(placement) = placements::header(&self.node, &tenant, id.invocation)
         {

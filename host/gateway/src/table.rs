@@ -3,7 +3,8 @@
 use super::health::Monitoring;
 use super::routes::Routes;
 use super::{
-    embeddings, functions, health, invocations, models, objects, openapi, placements, usage, v2, workflows,
+    dashboard, embeddings, functions, health, invocations, models, objects, openapi, placements, usage, v2,
+    workflows,
 };
 use axum::routing::{get, post, put};
 use weir_inference::Content;
@@ -16,7 +17,7 @@ const CALLS: [&str; 2] = ["/fn/{name}", "/fn/{name}/{path}"];
 /// of the Open Inference Protocol are left out.
 #[must_use]
 pub fn documented_paths() -> Vec<String> {
-    let bypassing = Monitoring::ALL.iter().map(|route| route.path()).chain(CALLS);
+    let bypassing = Monitoring::ALL.iter().map(|route| route.path()).chain(CALLS).chain(dashboard::PATHS);
     routes().into_documented_paths().into_iter().chain(bypassing.map(str::to_owned)).collect()
 }
 

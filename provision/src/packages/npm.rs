@@ -11,13 +11,22 @@ const HINT: &str = "see that Node.js (20 or newer, with npm) is installed, from 
 #[derive(Debug, Clone)]
 pub struct NodeModules {
     project: PathBuf,
+    /// Programs `node` and `npm-cli.js`; `None` for the `npm` of this machine.
+    npm: Option<(PathBuf, PathBuf)>,
 }
 
 impl NodeModules {
     /// The packages of the project in `folder`.
     #[must_use]
     pub fn new(folder: &Path) -> Self {
-        Self { project: folder.to_owned() }
+        Self { project: folder.to_owned(), npm: None }
+    }
+
+    /// Installs with the script `npm_cli` of npm, run by the program `node`, instead of this machine's
+    /// npm.
+    #[must_use]
+    pub fn with_npm(self, node: &Path, npm_cli: &Path) -> Self {
+        Self { npm: Some((node.to_owned(), npm_cli.to_owned())), ..self }
     }
 
     /// Folder of the packages' programs.
@@ -42,7 +51,14 @@ impl NodeModules {
         // If the lock file matches, npm installs its versions and verifies the checksums.
         const LINE: &str = "npm install --ignore-scripts";
         on_step(&format!("{LINE} (checksums pinned in package-lock.json)"));
-        let mut npm = Command::new("npm");
+        let mut npm = match &self.npm {
+            None => Command::new("npm"),
+            Some((node, cli)) => {
+                let mut command = Command::new(node);
+                command.arg(cli);
+                command
+            }
+        };
         npm.current_dir(&self.project).args(["install", "--ignore-scripts"]);
         npm.args(["--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]);
         // With npm's default retries, an installation without a network takes minutes and prints

@@ -7,7 +7,7 @@ mod metadata;
 use crate::repo::Repo;
 use anyhow::{Context as _, Result};
 use licences::Licences;
-use metadata::{LinkedPackage, packages};
+use metadata::{LinkedPackage, of_dashboard, packages};
 use serde_json::{Value, json};
 use std::path::Path;
 use weir_provision::OnnxRuntimeRelease;
@@ -17,9 +17,10 @@ pub(super) const LICENCES: &str = "THIRD-PARTY-LICENSES.txt";
 /// File name of the bill of materials in a release.
 pub(super) const MATERIALS: &str = "sbom.cdx.json";
 
-/// Writes both files into `folder`, for the program with all its features and for ONNX Runtime.
+/// Writes both files into `folder`, for the program with all its features, its dashboard
+/// and ONNX Runtime.
 pub(super) fn write(repo: &Repo, folder: &Path) -> Result<()> {
-    let packages = packages(repo)?;
+    let packages = [packages(repo)?, of_dashboard(repo)?].into_iter().flatten().collect::<Vec<_>>();
     let mut licences = Licences::from_packages(&packages)?;
     for file in OnnxRuntimeRelease::notices(&repo.local().join("lib")) {
         let text =
@@ -60,13 +61,13 @@ fn materials(packages: &[LinkedPackage]) -> Value {
     })
 }
 
-fn component(LinkedPackage { name, version, licence, checksum, .. }: &LinkedPackage) -> Value {
+fn component(LinkedPackage { registry, name, version, licence, checksum, .. }: &LinkedPackage) -> Value {
     let hashes = checksum.iter().map(|sha256| json!({ "alg": "SHA-256", "content": sha256 }));
     json!({
         "type": "library",
         "name": name,
         "version": version,
-        "purl": format!("pkg:cargo/{name}@{version}"),
+        "purl": format!("pkg:{registry}/{name}@{version}"),
         "licenses": [{ "expression": licence }],
         "hashes": hashes.collect::<Vec<_>>(),
     })

@@ -95,6 +95,7 @@ mod tests {
 
     fn package(name: &str, licence: &str, folder: &std::path::Path) -> LinkedPackage {
         LinkedPackage {
+            registry: "cargo",
             name: name.into(),
             version: "1.0.0".into(),
             licence: licence.into(),

@@ -2,6 +2,7 @@
 
 use crate::process;
 use crate::repo::Repo;
+use crate::ui;
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
@@ -9,6 +10,8 @@ use std::path::PathBuf;
 
 /// A package that the program links, or that one of its macros or build scripts does.
 pub(super) struct LinkedPackage {
+    /// Type of the package in its package URL: `cargo` or `npm`.
+    pub(super) registry: &'static str,
     pub(super) name: String,
     pub(super) version: String,
     /// Licences as an SPDX expression.
@@ -89,6 +92,7 @@ pub(super) fn packages(repo: &Repo) -> Result<Vec<LinkedPackage>> {
     let mut packages: Vec<LinkedPackage> = from_elsewhere
         .filter(|package| linked.contains(&package.id))
         .map(|RawPackage { name, version, license, authors, manifest_path, .. }| LinkedPackage {
+            registry: "cargo",
             // Old manifests separate alternatives by a slash.
             licence: license.unwrap_or_default().replace(" / ", " OR ").replace('/', " OR "),
             authors,
@@ -100,6 +104,21 @@ pub(super) fn packages(repo: &Repo) -> Result<Vec<LinkedPackage>> {
         .collect();
     packages.sort_by(|one, other| (&one.name, &one.version).cmp(&(&other.name, &other.version)));
     Ok(packages)
+}
+
+/// The npm packages of the dashboard, with their texts in `ui/node_modules`.
+pub(super) fn of_dashboard(repo: &Repo) -> Result<Vec<LinkedPackage>> {
+    let bundled = ui::bundled_packages(repo)?.into_iter();
+    let package = |ui::BundledPackage { name, version, licence, folder }| LinkedPackage {
+        registry: "npm",
+        name,
+        version,
+        licence,
+        authors: Vec::new(),
+        folder,
+        checksum: None,
+    };
+    Ok(bundled.map(package).collect())
 }
 
 /// The ids of all packages that `weir-cli` reaches by normal dependencies.

@@ -1,6 +1,7 @@
 //! The node, and named objects.
 
 use super::ResponseChecker;
+use reqwest::RequestBuilder;
 
 pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
     for (operation, path) in [
@@ -19,7 +20,22 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
         checker.call((operation, 200), path).await;
     }
     checker.call(("showPlacement", 404), "/v1/placements/unknown").await;
+    dashboard(checker).await;
     objects(checker).await;
+}
+
+/// The dashboard, which is a part of the program only if it was built before.
+async fn dashboard(checker: &mut ResponseChecker<'_>) {
+    checker.call(("dashboardFile", 404), "/ui/no-such-file").await;
+    let files = [("dashboard", "/ui"), ("dashboardWithSlash", "/ui/"), ("dashboardFile", "/ui/icon.svg")];
+    for (operation, path) in files {
+        let called = checker.document().operation(operation);
+        let answer = checker.any(called, path, |request| request).await;
+        if let Some(etag) = answer.header("etag") {
+            let unchanged = |request: RequestBuilder| request.header("if-none-match", etag);
+            checker.send((operation, 304), path, unchanged).await;
+        }
+    }
 }
 
 async fn objects(checker: &mut ResponseChecker<'_>) {

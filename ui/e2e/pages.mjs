@@ -1,0 +1,323 @@
+// Opens every page of the dashboard in Chromium, as a user would. The tests in `tests/tests/` start
+// the nodes, deploy what the pages show, and run this script with `WEIR_DASHBOARD`, a JSON object:
+//   url          address of the node
+//   chromium     path of the browser
+//   screenshots  folder for the screenshots
+//   suite        `node`, `tokens`, `empty` or `cluster`
+//   nodes        with `cluster`: ids of the nodes
+//   token        with `tokens`: a token of the node
+import assert from 'node:assert/strict';
+import { mkdirSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { chromium } from 'playwright-core';
+
+const config = JSON.parse(process.env.WEIR_DASHBOARD);
+const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const origin = new URL(config.url).origin;
+const WIDE = { width: 1280, height: 900 };
+const NARROW = { width: 360, height: 780 };
+const PATIENCE_MS = 30_000;
+mkdirSync(config.screenshots, { recursive: true });
+
+const browser = await chromium.launch({
+  executablePath: config.chromium,
+  // Containers and root have no user namespaces for the browser's own sandbox.
+  args: ['--no-sandbox', '--disable-dev-shm-usage'],
+});
+
+/** Opens a page whose requests and messages are recorded, and runs `work` with it. */
+async function open(scheme, viewport, work) {
+  const context = await browser.newContext({ colorScheme: scheme, viewport, reducedMotion: 'reduce' });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE_MS);
+  const foreign = [];
+  const messages = [];
+  context.on('request', (request) => {
+    if (new URL(request.url()).origin !== origin) foreign.push(request.url());
+  });
+  page.on('console', (message) => {
+    // The browser reports each response with an error status, which some calls below ask for.
+    if (message.type() === 'error' && !message.text().startsWith('Failed to load resource')) messages.push(message.text());
+  });
+  page.on('pageerror', (error) => messages.push(String(error)));
+  await work(page, context);
+  assert.deepEqual(foreign, [], 'requests left the node');
+  assert.deepEqual(messages, [], 'the browser reported errors');
+  await context.close();
+}
+
+/** Opens the page at a fragment and waits for its heading. */
+async function visit(page, fragment, heading) {
+  await page.goto(`${config.url}/ui#/${fragment}`);
+  await page.getByRole('heading', { level: 1, name: heading }).waitFor();
+}
+
+/** Takes a screenshot, and checks the accessibility and the width of the page. */
+async function inspect(page, name) {
+  await page.screenshot({ path: join(config.screenshots, `${name}.png`), fullPage: true });
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  const serious = violations
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).slice(0, 3).join(' | ')}`);
+  assert.deepEqual(serious, [], `${name} has accessibility violations`);
+  const excess = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+  assert.ok(excess <= 0, `${name} is ${excess} px wider than the window`);
+}
+
+const card = (page, name) => page.getByRole('region', { name, exact: true });
+
+/** Usage of this node. In a cluster, all calls may have run on other nodes. */
+function usageOf(page) {
+  const used = card(page, 'By device').getByText('cpu');
+  return config.suite === 'cluster' ? used.or(page.getByText('No device of this node was used yet')) : used;
+}
+
+/** All pages of a node with functions, models, a workflow and invocations. */
+const PAGES = [
+  ['overview', 'overview', 'Overview', (page) => card(page, 'This node').getByText('ready', { exact: true })],
+  ['functions', 'functions', 'Functions', (page) => page.getByRole('link', { name: 'classify-digits' })],
+  ['function', 'functions/classify-digits', 'classify-digits', (page) => card(page, 'Versions').first().getByText('active')],
+  ['models', 'models', 'Models', (page) => page.getByRole('link', { name: 'digits', exact: true })],
+  ['model', 'models/digits', 'digits', (page) => card(page, 'Devices of this node').getByText('Memory')],
+  ['workflows', 'workflows', 'Workflows', (page) => page.getByRole('link', { name: 'cascade' })],
+  ['workflow', 'workflows/cascade', 'cascade', (page) => page.getByRole('img', { name: /Graph of 4 steps/ })],
+  ['invocations', 'invocations', 'Invocations', (page) => page.getByText('done', { exact: true }).nth(1)],
+  ['usage', 'usage', 'Usage', usageOf],
+];
+
+async function everyPage() {
+  for (const scheme of ['light', 'dark']) {
+    for (const [size, viewport] of [['wide', WIDE], ['narrow', NARROW]]) {
+      await open(scheme, viewport, async (page) => {
+        for (const [name, fragment, heading, content] of PAGES) {
+          await visit(page, fragment, heading);
+          await content(page).first().waitFor();
+          await inspect(page, `${name}-${scheme}-${size}`);
+        }
+      });
+    }
+  }
+}
+
+async function chartsFollowTheTraffic() {
+  await open('light', WIDE, async (page) => {
+    await visit(page, 'overview', 'Overview');
+    const chart = page.getByRole('img', { name: /^Latency of function calls: p50 [\d.]/ });
+    let isSeen = false;
+    const seen = chart.waitFor().then(() => (isSeen = true));
+    // Each scrape sees the calls since the one before.
+    // Several scrapes, so that the screenshot has lines.
+    for (let calls = 0; calls < 60 || !isSeen; calls += 1) await Promise.all([page.request.get(`${config.url}/fn/hello/`), page.waitForTimeout(100)]);
+    await seen;
+    await page.getByRole('img', { name: /^Rate per second: function calls [\d.]/ }).waitFor();
+    await inspect(page, 'overview-traffic');
+  });
+}
+
+async function functionsAreCalled() {
+  await open('dark', WIDE, async (page) => {
+    await visit(page, 'functions/classify-digits', 'classify-digits');
+    const call = card(page, 'Call');
+    await call.getByLabel('Method').selectOption('POST');
+    await call.getByLabel('Headers').fill('content-type: image/png');
+    await call.getByLabel('or a file').setInputFiles(config.digit);
+    await call.getByRole('button', { name: 'Send' }).click();
+    await call.getByText('200 OK').waitFor();
+    assert.match(await call.getByLabel('Body of the response').textContent(), /"digit":\s*7/);
+    await call.getByText(/^\d+ headers$/).click();
+    assert.match(await call.getByLabel('Headers of the response').textContent(), /^weir-request-id: /m);
+    await inspect(page, 'function-called');
+
+    await call.getByRole('link', { name: 'Show its placement' }).click();
+    await page.getByRole('heading', { level: 1, name: 'Placement of a call' }).waitFor();
+    await page.getByRole('img', { name: /^Estimated: / }).waitFor();
+    await page.getByRole('img', { name: /^Actual: .*run / }).waitFor();
+    if (config.suite === 'cluster') {
+      // The devices of the other two nodes.
+      await card(page, 'Alternatives').first().getByRole('row').nth(3).waitFor();
+    }
+    await inspect(page, 'placement');
+
+    await visit(page, 'functions/classify-digits', 'classify-digits');
+    await call.getByLabel('Headers').fill('no colon');
+    await call.getByRole('button', { name: 'Send' }).click();
+    await call.getByText('is not NAME: VALUE').waitFor();
+
+    // A response is shown as text: markup of a function does nothing here.
+    await visit(page, 'functions/no-such-function', 'no-such-function');
+    await page.getByText('there is no function no-such-function').waitFor();
+    await inspect(page, 'function-unknown');
+  });
+}
+
+async function logsFollowCalls() {
+  await open('light', WIDE, async (page) => {
+    await visit(page, 'functions/misbehave', 'misbehave');
+    const log = page.getByRole('log');
+    await page.request.get(`${config.url}/fn/misbehave/trap`);
+    await log.getByText('on purpose').first().waitFor();
+    const before = await log.getByText('on purpose').count();
+    await page.request.get(`${config.url}/fn/misbehave/trap`);
+    await log.getByText('on purpose').nth(before).waitFor();
+    await inspect(page, 'function-log');
+  });
+}
+
+async function versionsAreRolledBack() {
+  await open('light', NARROW, async (page) => {
+    await visit(page, 'functions/hello', 'hello');
+    const active = async () => (await (await page.request.get(`${config.url}/v1/functions/hello`)).json()).version;
+    const was = await active();
+    const versions = page.getByRole('region', { name: 'Versions' }).first();
+    await versions.getByRole('button', { name: 'Activate version 1' }).click();
+    assert.equal(await active(), was, 'nothing changes before the confirmation');
+    await versions.getByRole('button', { name: 'Yes' }).click();
+    await versions.getByRole('button', { name: `Activate version ${was}` }).waitFor();
+    assert.equal(await active(), 1);
+  });
+}
+
+async function modelsAndWorkflowsRun() {
+  await open('light', WIDE, async (page) => {
+    for (const [fragment, name] of [['models/digits', 'digits'], ['workflows/cascade', 'cascade']]) {
+      await visit(page, fragment, name);
+      const run = card(page, 'Run');
+      await run.getByRole('button', { name: 'Run' }).click();
+      await run.getByText('200 OK').waitFor();
+      const body = JSON.parse(await run.getByLabel('Body of the response').textContent());
+      assert.equal(body.outputs[0].name, 'probabilities');
+      await inspect(page, `${name}-run`);
+      await run.getByLabel(/^Body of POST/).fill('{');
+      await run.getByRole('button', { name: 'Run' }).click();
+      await run.getByText('400 Bad Request').waitFor();
+    }
+  });
+}
+
+async function invocationsRunLater() {
+  await open('dark', WIDE, async (page) => {
+    await visit(page, 'functions/hello', 'hello');
+    await page.getByLabel('Run it later').check();
+    await page.getByRole('button', { name: 'Send' }).click();
+    await page.getByRole('link', { name: 'Show the invocation' }).click();
+    const state = card(page, 'State');
+    await state.getByText('done', { exact: true }).waitFor();
+    await page.getByRole('button', { name: 'Show the result' }).click();
+    await card(page, 'Result').getByText('200 OK').waitFor();
+    await inspect(page, 'invocation');
+
+    await visit(page, 'invocations', 'Invocations');
+    const list = card(page, 'Asynchronous invocations').first();
+    await list.getByLabel('Status').selectOption('dead');
+    await list.getByText('No invocation matches').waitFor();
+    await page.getByLabel('Request id').fill('unknown-id');
+    await page.getByRole('button', { name: 'Find' }).click();
+    await page.getByText('weir why unknown-id', { exact: true }).waitFor();
+    await inspect(page, 'placement-unknown');
+  });
+}
+
+async function keyboardAndColours() {
+  await open('light', WIDE, async (page, context) => {
+    await visit(page, 'overview', 'Overview');
+    await page.getByLabel('Colours').selectOption('dark');
+    const back = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const dark = await back();
+    await page.reload();
+    assert.equal(await back(), dark, 'the choice is kept');
+    await page.getByLabel('Colours').selectOption('light');
+    assert.notEqual(await back(), dark);
+
+    await page.reload();
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    await page.evaluate(() => document.activeElement.blur());
+    await page.keyboard.press('Tab');
+    assert.equal(await page.evaluate(() => document.activeElement.textContent), 'Skip to the content');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { level: 1, name: 'Functions' }).waitFor();
+    assert.equal(await page.evaluate(() => document.activeElement.tagName), 'H1', 'the new page has the focus');
+    assert.deepEqual(await context.cookies(), []);
+  });
+}
+
+async function tokens() {
+  await open('dark', NARROW, async (page, context) => {
+    await visit(page, 'functions', 'Token');
+    await inspect(page, 'token');
+    await page.getByLabel('Token', { exact: true }).fill('0000000000000000');
+    await page.getByRole('button', { name: 'Use the token' }).click();
+    await page.getByText('does not know the token').waitFor();
+    await page.getByLabel('Token', { exact: true }).fill(config.token);
+    await page.getByRole('button', { name: 'Use the token' }).click();
+    await page.getByRole('link', { name: 'hello' }).waitFor();
+    const kept = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }, document.cookie, location.href]));
+    assert.ok(!kept.includes(config.token), 'the token was stored');
+    assert.deepEqual(await context.cookies(), []);
+    await page.reload();
+    await page.getByRole('heading', { level: 1, name: 'Token' }).waitFor();
+  });
+}
+
+async function empty() {
+  await open('light', NARROW, async (page) => {
+    for (const [fragment, heading, command] of [
+      ['overview', 'Overview', 'weir new greet'],
+      ['functions', 'Functions', 'weir new greet'],
+      ['models', 'Models', 'weir models push'],
+      ['workflows', 'Workflows', 'weir workflows deploy'],
+      ['invocations', 'Invocations', 'prefer: respond-async'],
+      ['usage', 'Usage', 'weir models push'],
+    ]) {
+      await visit(page, fragment, heading);
+      await page.locator('.command code', { hasText: command }).waitFor();
+      await inspect(page, `${fragment}-empty`);
+    }
+  });
+}
+
+async function cluster() {
+  for (const scheme of ['light', 'dark']) {
+    await open(scheme, WIDE, async (page) => {
+      await visit(page, 'overview', 'Overview');
+      const nodes = card(page, 'Cluster').first();
+      await nodes.getByText('dispatcher', { exact: true }).waitFor();
+      await nodes.getByText('this node', { exact: true }).waitFor();
+      for (const node of config.nodes) {
+        await page.getByRole('meter', { name: 'Memory of cpu' }).first().waitFor();
+        await card(page, `Devices of node ${node}`).waitFor();
+      }
+      await inspect(page, `cluster-${scheme}`);
+    });
+  }
+  await everyPage();
+}
+
+const SUITES = {
+  node: [
+    everyPage,
+    chartsFollowTheTraffic,
+    functionsAreCalled,
+    logsFollowCalls,
+    modelsAndWorkflowsRun,
+    invocationsRunLater,
+    keyboardAndColours,
+    versionsAreRolledBack,
+  ],
+  tokens: [tokens],
+  empty: [empty],
+  cluster: [cluster, functionsAreCalled],
+};
+
+try {
+  for (const check of SUITES[config.suite]) {
+    console.log(check.name);
+    await check();
+  }
+} finally {
+  await browser.close();
+}

@@ -1,0 +1,61 @@
+// Loading of values from the API.
+
+import { useCallback, useEffect, useRef, useState } from 'preact/hooks';
+import { getJson } from './api';
+
+export interface Loaded<T> {
+  value: T | undefined;
+  error: Error | undefined;
+  reload: () => void;
+}
+
+export const asError = (error: unknown): Error => (error instanceof Error ? error : new Error(String(error)));
+
+/**
+ * Loads a value, and again every `everyMs` while the tab is visible. A slow answer delays the next
+ * request. After an error, the last value stays. `key` identifies what `load` loads.
+ */
+export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, key: string, everyMs?: number): Loaded<T> {
+  const [state, setState] = useState<{ key: string; value?: T; error?: Error }>({ key });
+  const [round, setRound] = useState(0);
+  const latest = useRef(load);
+  latest.current = load;
+  useEffect(() => {
+    const abort = new AbortController();
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const run = async (): Promise<void> => {
+      try {
+        const value = await latest.current(abort.signal);
+        if (!abort.signal.aborted) setState({ key, value });
+      } catch (thrown) {
+        const error = asError(thrown);
+        if (!abort.signal.aborted) setState((last) => (last.key === key ? { ...last, error } : { key, error }));
+      }
+      if (everyMs !== undefined && !abort.signal.aborted) timer = setTimeout(next, everyMs);
+    };
+    const next = (): void => {
+      timer = undefined;
+      // A hidden tab continues when it is shown.
+      if (document.visibilityState === 'visible') void run();
+    };
+    const shown = (): void => {
+      if (document.visibilityState === 'visible' && timer === undefined && everyMs !== undefined) {
+        timer = setTimeout(next, 0);
+      }
+    };
+    void run();
+    document.addEventListener('visibilitychange', shown);
+    return () => {
+      abort.abort();
+      clearTimeout(timer);
+      document.removeEventListener('visibilitychange', shown);
+    };
+  }, [key, everyMs, round]);
+  const reload = useCallback(() => setRound((last) => last + 1), []);
+  const isCurrent = state.key === key;
+  return { value: isCurrent ? state.value : undefined, error: isCurrent ? state.error : undefined, reload };
+}
+
+export function useJson<T>(path: string, everyMs?: number): Loaded<T> {
+  return useLoad((signal) => getJson<T>(path, signal), path, everyMs);
+}

@@ -1,0 +1,157 @@
+import { useState } from 'preact/hooks';
+import { request } from '../api';
+import { time } from '../format';
+import { useJson } from '../hooks';
+import { Badge, Card, ConfirmedButton, Empty, ErrorBox, Loading, Page, Table } from '../parts/ui';
+import { link } from '../router';
+import { INVOCATION_STATUSES, type Invocation, type InvocationPage as Invocations, type InvocationStatus } from '../types';
+
+const PAGE_SIZE = 50;
+
+export function InvocationsPage() {
+  const [status, setStatus] = useState('');
+  const [name, setName] = useState('');
+  const [after, setAfter] = useState<string[]>([]);
+  const query = new URLSearchParams({ limit: String(PAGE_SIZE) });
+  if (status !== '') query.set('status', status);
+  if (name !== '') query.set('name', name);
+  const last = after.at(-1);
+  if (last !== undefined) query.set('after', last);
+  const { value, error, reload } = useJson<Invocations>(`/v1/invocations?${query}`, 2000);
+  const isFiltered = status !== '' || name !== '' || last !== undefined;
+  const next = value?.next ?? null;
+  return (
+    <Page title="Invocations">
+      <RequestSearch />
+      <Card title="Asynchronous invocations">
+        <div class="fields">
+          <label>
+            Status
+            <select
+              value={status}
+              onChange={(event) => {
+                setStatus(event.currentTarget.value);
+                setAfter([]);
+              }}
+            >
+              <option value="">any</option>
+              {INVOCATION_STATUSES.map((one) => (
+                <option key={one}>{one}</option>
+              ))}
+            </select>
+          </label>
+          <label>
+            Function or model
+            <input
+              value={name}
+              onChange={(event) => {
+                setName(event.currentTarget.value.trim());
+                setAfter([]);
+              }}
+            />
+          </label>
+        </div>
+        <ErrorBox error={error} />
+        {value === undefined && error === undefined && <Loading />}
+        {value?.invocations.length === 0 &&
+          (isFiltered ? (
+            <Empty>No invocation matches.</Empty>
+          ) : (
+            <Empty command={`curl -X POST -H 'prefer: respond-async' ${location.origin}/fn/NAME/`}>
+              No asynchronous invocation is known. A call with this header runs later, with retries:
+            </Empty>
+          ))}
+        {value !== undefined && value.invocations.length > 0 && <List invocations={value.invocations} reload={reload} />}
+        <p>
+          {after.length > 0 && (
+            <button type="button" onClick={() => setAfter(after.slice(0, -1))}>
+              Newer
+            </button>
+          )}{' '}
+          {next !== null && (
+            <button type="button" onClick={() => setAfter([...after, next])}>
+              Older
+            </button>
+          )}
+        </p>
+      </Card>
+    </Page>
+  );
+}
+
+function RequestSearch() {
+  const [id, setId] = useState('');
+  return (
+    <Card title="Find a call" note="By the weir-request-id of its response or log line. Shows where it ran and why, for calls that used models.">
+      <form
+        class="fields"
+        onSubmit={(event) => {
+          event.preventDefault();
+          location.hash = link('requests', id.trim());
+        }}
+      >
+        <label>
+          Request id
+          <input class="mono" required value={id} onInput={(event) => setId(event.currentTarget.value)} />
+        </label>
+        <button>Find</button>
+      </form>
+    </Card>
+  );
+}
+
+const KINDS: Record<InvocationStatus, 'good' | 'bad' | 'busy' | 'plain'> = {
+  queued: 'plain',
+  running: 'busy',
+  done: 'good',
+  dead: 'bad',
+  cancelled: 'plain',
+};
+
+export function StatusBadge({ status }: { status: InvocationStatus }) {
+  return <Badge kind={KINDS[status]}>{status}</Badge>;
+}
+
+export function Actions({ invocation, reload }: { invocation: Invocation; reload: () => void }) {
+  const act = (action: 'cancel' | 'retry') => async (): Promise<void> => {
+    await request(`/v1/invocations/${invocation.id}/${action}`, { method: 'POST' });
+    reload();
+  };
+  switch (invocation.status) {
+    case 'queued':
+    case 'running':
+      return <ConfirmedButton label="Cancel" question="Cancel it?" action={act('cancel')} />;
+    case 'dead':
+      return <ConfirmedButton label="Retry" question="Start it again?" action={act('retry')} />;
+    default:
+      return null;
+  }
+}
+
+function List({ invocations, reload }: { invocations: Invocation[]; reload: () => void }) {
+  return (
+    <Table label="Asynchronous invocations" head={['Id', 'Of', 'Status', 'Attempts', 'Accepted', 'Result', 'Action']}>
+      {invocations.map((one) => (
+        <tr key={one.id}>
+          <td>
+            <a class="mono" href={link('invocations', one.id)} title={one.id}>
+              {one.id.slice(0, 12)}…
+            </a>
+          </td>
+          <td>
+            <a href={link(one.kind === 'function' ? 'functions' : 'models', one.name)}>{one.name}</a>
+          </td>
+          <td>
+            <StatusBadge status={one.status} />
+          </td>
+          <td class="number">{one.attempts}</td>
+          <td class="number">{time(one.accepted_at_ms)}</td>
+          <td>{one.response === undefined ? (one.error?.code ?? '–') : one.response.status}</td>
+          <td>
+            <Actions invocation={one} reload={reload} />
+          </td>
+        </tr>
+      ))}
+    </Table>
+  );
+}

@@ -1,0 +1,2 @@
+/** Time that the charts show, in seconds. */
+export const SPAN_S = 240;

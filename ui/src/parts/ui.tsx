@@ -1,0 +1,185 @@
+// Small parts of all pages.
+
+import type { ComponentChildren } from 'preact';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { ApiError } from '../api';
+import { asError } from '../hooks';
+import { link } from '../router';
+
+/** Whether a page was shown before. The first page leaves the focus at the start of the document. */
+let hasPage = false;
+
+export function Page(props: { title: string; actions?: ComponentChildren; children: ComponentChildren }) {
+  const heading = useRef<HTMLHeadingElement>(null);
+  useEffect(() => {
+    document.title = `${props.title} · Weir`;
+    // Screen readers continue at the new page.
+    if (hasPage) heading.current?.focus({ preventScroll: true });
+    hasPage = true;
+  }, [props.title]);
+  return (
+    <>
+      <header class="page">
+        <h1 tabIndex={-1} ref={heading}>
+          {props.title}
+        </h1>
+        {props.actions}
+      </header>
+      {props.children}
+    </>
+  );
+}
+
+export function Card(props: { title: string; note?: string; children: ComponentChildren }) {
+  return (
+    <section class="card" aria-label={props.title}>
+      <h2>{props.title}</h2>
+      {props.note !== undefined && <p class="note">{props.note}</p>}
+      {props.children}
+    </section>
+  );
+}
+
+export function ErrorBox({ error }: { error: Error | undefined }) {
+  if (error === undefined) return null;
+  return (
+    <div class="error" role="alert">
+      {error.message}
+      {error instanceof ApiError && <span class="code"> {error.code}</span>}
+    </div>
+  );
+}
+
+/** What to do next where there is nothing to show. */
+export function Empty(props: { children: ComponentChildren; command?: string }) {
+  return (
+    <div class="empty">
+      <p>{props.children}</p>
+      {props.command !== undefined && <CopyableCommand text={props.command} />}
+    </div>
+  );
+}
+
+export function CopyableCommand({ text }: { text: string }) {
+  const [said, setSaid] = useState('');
+  const copy = async (): Promise<void> => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setSaid('Copied');
+    } catch {
+      // Browsers have no clipboard for pages over plain HTTP from other machines.
+      setSaid('Select the text to copy it');
+    }
+  };
+  return (
+    <div class="command">
+      <code tabIndex={0}>{text}</code>
+      <button type="button" onClick={() => void copy()} aria-label={`Copy the command ${text}`}>
+        Copy
+      </button>
+      <span role="status">{said}</span>
+    </div>
+  );
+}
+
+export function Loading() {
+  return (
+    <p class="note" role="status">
+      Loading…
+    </p>
+  );
+}
+
+export function Table(props: { label: string; head: string[]; children: ComponentChildren }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label={props.label}>
+      <table>
+        <thead>
+          <tr>
+            {props.head.map((name) => (
+              <th scope="col" key={name}>
+                {name}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>{props.children}</tbody>
+      </table>
+    </div>
+  );
+}
+
+/** Pairs of a name and a value; absent values are left out. */
+export function Facts(props: { facts: [string, ComponentChildren][] }) {
+  const shown = props.facts.filter(([, value]) => value !== undefined && value !== null && value !== '');
+  return (
+    <dl class="facts">
+      {shown.map(([name, value]) => (
+        <div key={name}>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+export function MemoryBar(props: { label: string; used: number; capacity: number; text: string }) {
+  const share = props.capacity > 0 ? Math.min(1, props.used / props.capacity) : 0;
+  return (
+    <div class="memory">
+      <meter aria-label={props.label} min={0} max={1} value={share}>
+        {Math.round(share * 100)} %
+      </meter>
+      <span>{props.text}</span>
+    </div>
+  );
+}
+
+export function Badge(props: { kind: 'good' | 'bad' | 'busy' | 'plain'; children: ComponentChildren }) {
+  return <span class={`badge ${props.kind}`}>{props.children}</span>;
+}
+
+/** Button whose action needs a second click. Shows the error of the action. */
+export function ConfirmedButton(props: { label: string; question: string; action: () => Promise<void> }) {
+  const [state, setState] = useState<'idle' | 'asking' | 'running'>('idle');
+  const [error, setError] = useState<Error>();
+  const run = async (): Promise<void> => {
+    setState('running');
+    setError(undefined);
+    try {
+      await props.action();
+    } catch (thrown) {
+      setError(asError(thrown));
+    }
+    setState('idle');
+  };
+  return (
+    <span class="confirmed">
+      {state === 'asking' ? (
+        <>
+          <span>{props.question}</span>
+          <button type="button" class="primary" onClick={() => void run()}>
+            Yes
+          </button>
+          <button type="button" onClick={() => setState('idle')}>
+            No
+          </button>
+        </>
+      ) : (
+        <button type="button" disabled={state === 'running'} onClick={() => setState('asking')}>
+          {props.label}
+        </button>
+      )}
+      <ErrorBox error={error} />
+    </span>
+  );
+}
+
+export function RequestLink({ id }: { id: string }) {
+  return (
+    <a href={link('requests', id)} class="mono">
+      {id}
+    </a>
+  );
+}

@@ -1,0 +1,242 @@
+// Bodies of the API, as docs/reference/openapi.yaml defines them. Only what the pages read.
+
+export interface Device {
+  name: string;
+  kind: string;
+  backend: string;
+  slots: number;
+  runs_waiting: number;
+  capacity_bytes: number;
+  used_bytes: number;
+  resident: string[];
+  lost?: string;
+}
+
+export interface Member {
+  node: number;
+  address: string;
+  version: string;
+  running: number;
+  queued: number;
+  devices: Device[];
+}
+
+export interface Cluster {
+  node: number;
+  address: string;
+  dispatcher: number | null;
+  asks_dispatcher: boolean;
+  linked: number[];
+  nodes: Member[];
+}
+
+export interface Status {
+  version: string;
+  state: 'ready' | 'unready' | 'draining';
+  uptime_ms: number;
+  functions: number;
+  models: number;
+  running: number;
+  queued: number;
+  async_queued: number;
+  damaged: string[];
+  devices: Device[];
+  cluster?: Cluster;
+}
+
+export interface FunctionManifest {
+  models?: string[];
+  outbound_hosts?: string[];
+  objects?: { read?: string[]; write?: string[] };
+  idempotent?: boolean;
+  cache_ttl_ms?: number;
+  reuse?: boolean | Record<string, number>;
+  slo_ms?: number;
+  cost_slo?: number;
+  limits?: Record<string, number>;
+}
+
+export interface FunctionVersion {
+  name: string;
+  version: number;
+  active: boolean;
+  kind: 'http02' | 'http03' | 'tensor';
+  digest: string;
+  component_bytes: number;
+  deployed_at_ms: number;
+  manifest: FunctionManifest;
+  env_names: string[];
+}
+
+export type DeployedFunction = FunctionVersion & { versions: number[] };
+
+export interface LogLine {
+  at_ms: number;
+  version: number;
+  request_id: string;
+  stream: 'stdout' | 'stderr' | 'weir';
+  text: string;
+}
+
+export interface Port {
+  name: string;
+  datatype: string;
+  shape: (number | null)[];
+}
+
+export interface Mean {
+  count: number;
+  mean: number;
+}
+
+export interface Measured {
+  threads: number;
+  batch: number;
+  concurrency: number;
+  runs: number;
+  latency_p50_ns: number;
+  latency_p95_ns: number;
+  throughput_per_s: number;
+  memory_bytes: number;
+}
+
+export interface Profile {
+  resident_bytes: number;
+  load_time_ns: Record<string, Mean>;
+  run_time_ns: Record<string, Mean>;
+  measured?: Measured[];
+}
+
+export interface ModelOnDevice {
+  device: string;
+  kind: string;
+  why_not?: string;
+  resident: boolean;
+  runs?: { threads: number; at_once_max: number; sessions: number };
+  profile: Profile;
+}
+
+export interface ModelVersion {
+  name: string;
+  version: number;
+  digest: string;
+  model_bytes: number;
+  weight_bytes: number;
+  pushed_at_ms: number;
+  inputs: Port[];
+  outputs: Port[];
+  manifest: Record<string, unknown>;
+  resident: boolean;
+  profile: Profile;
+  devices: ModelOnDevice[];
+}
+
+export type Model = ModelVersion & { versions: number[] };
+
+export interface WorkflowStep {
+  name: string;
+  action: string;
+  reads: string[];
+  when?: string;
+  hedge?: { after_ns: number | null; runs: number; started: number; won: number };
+}
+
+export interface WorkflowVersion {
+  name: string;
+  version: number;
+  active: boolean;
+  deployed_at_ms: number;
+  description: string;
+  slo_ms?: number;
+  cost_slo?: number;
+  inputs: Port[];
+  outputs: Port[];
+  steps: WorkflowStep[];
+  ready: boolean;
+  reason?: string;
+  document: string;
+}
+
+export type Workflow = WorkflowVersion & { versions: number[] };
+
+export const INVOCATION_STATUSES = ['queued', 'running', 'done', 'dead', 'cancelled'] as const;
+export type InvocationStatus = (typeof INVOCATION_STATUSES)[number];
+
+export interface Invocation {
+  id: string;
+  kind: 'function' | 'inference';
+  name: string;
+  version?: number;
+  status: InvocationStatus;
+  attempts: number;
+  request_id: string;
+  request_bytes: number;
+  accepted_at_ms: number;
+  started_at_ms?: number;
+  next_attempt_at_ms?: number;
+  ended_at_ms?: number;
+  expires_at_ms?: number;
+  error?: { code: string; text: string };
+  response?: { status: number; bytes: number };
+  callback?: { status: string; attempts: number; error?: string };
+}
+
+export interface InvocationPage {
+  invocations: Invocation[];
+  next: string | null;
+}
+
+export interface DeviceId {
+  node: number;
+  ordinal: number;
+}
+
+export interface Estimate {
+  wait_ns: number;
+  load_time_ns: number;
+  move_time_ns?: number;
+  run_time_ns: number;
+  off_device_ns?: number;
+  missing_bytes: number;
+  cost?: number;
+}
+
+export interface Outcome {
+  wait_ns: number;
+  load_time_ns: number;
+  move_time_ns: number;
+  run_time_ns: number;
+  off_device_ns: number;
+}
+
+export interface Placement {
+  request_id: string;
+  invocation: number;
+  node: number | null;
+  device: DeviceId | null;
+  rejection: string | null;
+  why: {
+    estimate: Estimate;
+    alternatives: { device: DeviceId; estimate: Estimate }[];
+    queued_ns: number;
+  };
+  outcome: Outcome | null;
+  ratio: Record<'total' | 'wait' | 'load' | 'moving' | 'run', number | null> | null;
+}
+
+export interface DeviceUsage {
+  device: string;
+  kind: string;
+  runs: number;
+  device_time_us: number;
+  loads: number;
+  load_time_us: number;
+  byte_seconds: number;
+}
+
+export interface Usage {
+  tenant: string;
+  since_ms: number;
+  total: DeviceUsage[];
+  rows: (DeviceUsage & { function?: string; model?: string; version?: number })[];
+}
