@@ -1,5 +1,6 @@
 //! Blocking HTTP client for the node's API.
 
+mod tls;
 mod upload;
 pub(crate) use upload::UploadReader;
 
@@ -37,8 +38,9 @@ pub(crate) struct Client {
 
 impl Client {
     /// Creates a client for `endpoint`. The connection opens with the first request.
-    pub(crate) fn new(endpoint: NodeEndpoint) -> Self {
+    pub(crate) fn new(endpoint: NodeEndpoint) -> Result<Self> {
         let config = Agent::config_builder()
+            .tls_config(tls::config(&endpoint.trust)?)
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
             .max_redirects(0)
@@ -49,7 +51,7 @@ impl Client {
             .timeout_await_100(Some(Duration::from_secs(1)))
             .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { agent: config.new_agent(), endpoint }
+        Ok(Self { agent: config.new_agent(), endpoint })
     }
 
     /// The node's URL.
@@ -142,6 +144,9 @@ impl Client {
     }
 
     fn unanswered(&self, error: ureq::Error) -> Problem {
+        if let Some((message, hint)) = tls::explain(&error, self.url()) {
+            return Problem::new(message).because(error).exit(Exit::Unreachable).hint(hint);
+        }
         if let ureq::Error::Io(io) = &error
             && matches!(io.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
         {

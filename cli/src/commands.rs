@@ -44,7 +44,7 @@ pub(crate) struct CommandContext {
 impl CommandContext {
     /// Creates a client for the node selected by the arguments and `weir.toml`.
     pub(crate) fn client(&self, args: &ClientArgs) -> Result<Client> {
-        Ok(Client::new(args.endpoint(self.file.as_ref())?))
+        Client::new(args.endpoint(self.file.as_ref())?)
     }
 
     /// The function project that contains the current folder.

@@ -34,15 +34,33 @@ pub(crate) struct ClientArgs {
         global = true
     )]
     pub(crate) token: Option<String>,
+    /// PEM file of the authorities that may sign the node's certificate, for https://
+    /// [default: the public authorities that browsers know]
+    #[arg(long, value_name = "FILE", env = "WEIR_CA_FILE", global = true)]
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// Address and credentials of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeEndpoint {
-    /// `http://host:port` without a trailing slash.
+    /// `http://host:port` or `https://host:port`, without a trailing slash.
     pub(crate) url: String,
     /// Bearer token.
     pub(crate) token: Option<String>,
+    /// Certificates that the node may have.
+    pub(crate) trust: Trust,
+}
+
+/// Certificates that a node may have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// Those of the public authorities.
+    #[default]
+    Public,
+    /// Those of the authorities in this PEM file.
+    File(PathBuf),
+    /// Any: the node runs in this process, which owns the port.
+    OwnProcess,
 }
 
 impl ClientArgs {
@@ -54,7 +72,8 @@ impl ClientArgs {
             (None, Some(path)) => Some(first_token(path)?),
             (None, None) => None,
         };
-        Ok(NodeEndpoint { url: self.url(file)?, token })
+        let ca_file = self.ca_file.clone().or_else(|| file.and_then(|file| file.client.ca_file.clone()));
+        Ok(NodeEndpoint { url: self.url(file)?, token, trust: ca_file.map_or(Trust::Public, Trust::File) })
     }
 
     /// Resolves the node's URL.
@@ -113,20 +132,28 @@ mod tests {
 
     #[test]
     fn arguments_override_the_file_and_the_file_overrides_defaults() {
-        let (folder, file) = file("[client]\nurl = \"http://file:1\"\ntoken_from = \"secret\"\n");
+        let (folder, file) =
+            file("[client]\nurl = \"http://file:1\"\ntoken_from = \"secret\"\nca_file = \"ca.pem\"\n");
         std::fs::write(folder.path().join("secret"), "# tokens\n\noperator *\n from-file tenant\nother\n")
             .unwrap();
         let none = ClientArgs::default();
         assert_eq!(
             none.endpoint(None).unwrap(),
-            NodeEndpoint { url: "http://127.0.0.1:9347".into(), token: None }
+            NodeEndpoint { url: "http://127.0.0.1:9347".into(), token: None, trust: Trust::Public }
         );
-        let from_file = NodeEndpoint { url: "http://file:1".into(), token: Some("from-file".into()) };
+        let trust = Trust::File(folder.path().join("ca.pem"));
+        let from_file = NodeEndpoint { url: "http://file:1".into(), token: Some("from-file".into()), trust };
         assert_eq!(none.endpoint(Some(&file)).unwrap(), from_file);
-        let args = ClientArgs { url: Some("flag:2".into()), token: Some("flag".into()), token_from: None };
+        let args = ClientArgs {
+            url: Some("flag:2".into()),
+            token: Some("flag".into()),
+            token_from: None,
+            ca_file: Some("other.pem".into()),
+        };
+        let trust = Trust::File("other.pem".into());
         assert_eq!(
             args.endpoint(Some(&file)).unwrap(),
-            NodeEndpoint { url: "http://flag:2".into(), token: Some("flag".into()) }
+            NodeEndpoint { url: "http://flag:2".into(), token: Some("flag".into()), trust }
         );
     }
 

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::transport::ClientTlsConfig;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// etcd's message about a compaction to an earlier revision than the last one.
 const ALREADY_COMPACTED: &str = "required revision has been compacted";
@@ -44,6 +44,29 @@ pub struct EtcdStore {
     tasks: TaskTracker,
 }
 
+/// TLS to servers, as PEM. By default, servers need a certificate of the system's authorities.
+#[derive(Clone, Default)]
+pub struct EtcdTls {
+    /// Certificates of the servers' authorities, instead of the system's.
+    pub ca: Option<String>,
+    /// Certificate and private key of this client.
+    pub identity: Option<(String, String)>,
+}
+
+impl EtcdTls {
+    fn config(&self) -> ClientTlsConfig {
+        let config = ClientTlsConfig::new();
+        let config = match &self.ca {
+            Some(ca) => config.ca_certificate(Certificate::from_pem(ca)),
+            None => config.with_native_roots(),
+        };
+        match &self.identity {
+            Some((certificate, key)) => config.identity(Identity::from_pem(certificate, key)),
+            None => config,
+        }
+    }
+}
+
 /// Common prefix of all keys of one store in etcd. Cheap to clone.
 #[derive(Debug, Clone)]
 struct Root(Arc<str>);
@@ -54,11 +77,11 @@ impl EtcdStore {
     /// # Errors
     /// [`Error::Unavailable`] if no server answers within some seconds, or if etcd rejects the
     /// user.
-    pub async fn connect(address: &EtcdAddress) -> Result<Self> {
+    pub async fn connect(address: &EtcdAddress, tls: &EtcdTls) -> Result<Self> {
         let mut address = address.clone();
         // Random order, so that nodes with the same address spread over the servers.
         address.endpoints.shuffle(&mut rand::rng());
-        Self::connect_in_order(&address, &ClientTlsConfig::new().with_native_roots()).await
+        Self::connect_in_order(&address, &tls.config()).await
     }
 
     /// Connects to the first server that answers.

@@ -39,7 +39,7 @@ mod redb;
 pub use redb::RedbStore;
 
 mod etcd;
-pub use etcd::{EtcdAddress, EtcdAddressError, EtcdStore};
+pub use etcd::{EtcdAddress, EtcdAddressError, EtcdStore, EtcdTls};
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

@@ -9,6 +9,7 @@ pub(crate) mod open_files;
 mod outbound;
 mod runtimes;
 mod storage;
+mod tls;
 
 use crate::config::NodeConfig;
 use anyhow::Context;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Storage;
+use tls::NodeTls;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +31,7 @@ use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, InstanceSlots};
 use weir_gateway::{
-    Gateway, GatewayConfig, GivenIds, NodeState, PageGuard, Permits, RequestConfig, Server, Shutdown, Tokens,
+    Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown, Tokens,
 };
 use weir_telemetry::Metrics;
 
@@ -44,6 +46,7 @@ const LAME_DUCK: Duration = Duration::from_secs(5);
 /// A running node. Dropping it without [`Node::shutdown`] cuts requests off.
 pub struct Node {
     state: Arc<NodeState>,
+    tls: NodeTls,
     /// Locks the data folder against other nodes.
     storage: Storage,
     local_addr: SocketAddr,
@@ -65,17 +68,28 @@ impl Node {
         let guests = runtimes.guests.handle().clone();
         let started = gateway.spawn(start(config, guests)).await;
         match started.context("the node failed while it started").and_then(|started| started) {
-            Ok(Started { config, state, storage, listener, begin, participation }) => {
+            Ok(Started { config, state, tls, storage, listener, begin, participation }) => {
+                let listener_tls = tls.listener()?;
                 let local_addr = listener.local_addr()?;
                 let connections = &runtimes.connections;
                 let shared = gateway.clone();
-                let server =
-                    Server::new(Gateway::new(state.clone()), &state.config.gateway, connections, shared);
+                let served = Gateway::new(state.clone());
+                let server = Server::new(served, &config.gateway, listener_tls, connections, shared);
                 let closing = CancellationToken::new();
                 let serving = gateway.spawn(server.run(listener, closing.clone()));
-                let background = Background::start(&gateway, &state, &config, begin);
+                let background = Background::start(&gateway, &state, &config, &tls, begin);
                 let runtimes = Some(runtimes);
-                Ok(Self { state, storage, local_addr, serving, closing, background, participation, runtimes })
+                Ok(Self {
+                    state,
+                    tls,
+                    storage,
+                    local_addr,
+                    serving,
+                    closing,
+                    background,
+                    participation,
+                    runtimes,
+                })
             }
             Err(error) => {
                 runtimes.stop();
@@ -96,8 +110,26 @@ impl Node {
         self.local_addr
     }
 
-    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up
-    /// to `gateway.drain_timeout_ms`), and releases all resources.
+    /// Whether clients speak TLS to the node.
+    #[must_use]
+    pub fn has_tls(&self) -> bool {
+        self.tls.has_clients()
+    }
+
+    /// Whether the node has files that [`reload`](Self::reload) reads.
+    #[must_use]
+    pub fn has_files_to_reload(&self) -> bool {
+        self.tls.has_files()
+    }
+
+    /// Reads the certificates again. Unusable ones are reported in the log, and the old ones stay in
+    /// use.
+    pub async fn reload(&self) {
+        self.tls.reload(true).await;
+    }
+
+    /// Becomes unready, takes calls for `gateway.lame_duck_ms` longer, waits for running ones (up to
+    /// `gateway.drain_timeout_ms`), and releases all resources.
     pub async fn shutdown(mut self) {
         self.state.shutdown.draining.cancel();
         tokio::time::sleep(self.lame_duck()).await;
@@ -148,6 +180,7 @@ impl Drop for Node {
 struct Started {
     config: NodeConfig,
     state: Arc<NodeState>,
+    tls: NodeTls,
     storage: Storage,
     listener: TcpListener,
     begin: FollowStart,
@@ -161,15 +194,17 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     // any file is touched.
     let storage = Storage::open(&config).await?;
     let metrics = Metrics::new();
+    let tls = NodeTls::load(&config, &metrics).await?;
     let arena = Arena::new(config.gateway.arena_bytes_max);
     let connector = outbound::connector(&config, &metrics).await?;
     let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
     let listener = listen(&config)?;
     connector.set_listener(listener.local_addr()?);
     let stopping = CancellationToken::new();
+    let listening = (&listener, &tls);
+    let models = &deployed.models;
     let joined =
-        NodePlacements::start(&config, scheduler, &listener, &storage, &deployed.models, &metrics, &stopping)
-            .await?;
+        NodePlacements::start(&config, scheduler, listening, &storage, models, &metrics, &stopping).await?;
     let permits = Permits::new(&config.gateway, &config.sandbox, &metrics);
     let NodePlacements { placements, cluster, participation } = joined;
     let dispatch = Dispatch {
@@ -228,12 +263,12 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         shutdown: Shutdown { stopping, ..Shutdown::default() },
     };
     state.sweep_components().await;
-    Ok(Started { config, state: Arc::new(state), storage, listener, begin, participation })
+    Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation })
 }
 
 /// The guard against web pages. Other nodes reach this one by its advertised name.
 fn page_guard(config: &NodeConfig) -> Option<PageGuard> {
-    let GatewayConfig { hosts, origins, .. } = &config.gateway;
+    let PagesConfig { hosts, origins } = &config.gateway.pages;
     let advertised = config.cluster.as_ref().and_then(|cluster| cluster.advertise.clone());
     let hosts: Vec<String> = hosts.iter().cloned().chain(advertised).collect();
     PageGuard::new(config.listen, config.token_file.is_some(), &hosts, origins)

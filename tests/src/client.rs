@@ -2,7 +2,7 @@
 
 mod later;
 
-use crate::{Answer, ErrorResponse, HeldCall};
+use crate::{Answer, Authority, ErrorResponse, HeldCall};
 use bytes::Bytes;
 use reqwest::{Body, Method, RequestBuilder, Url};
 use std::collections::BTreeMap;
@@ -22,6 +22,24 @@ pub struct TestClient {
 impl TestClient {
     pub(crate) fn new(url: String) -> Self {
         Self { url, token: None, http: http_client() }
+    }
+
+    /// Returns a client that accepts only certificates of `authority`, under this host name, and
+    /// opens a connection for each request.
+    #[must_use]
+    pub fn trusting(&self, authority: &Authority, host: &str) -> Self {
+        let port = self.address().rsplit_once(':').expect("the address has a port").1;
+        let address = self.address().parse().expect("the node listens on an IP address");
+        let http = http_builder()
+            .tls_certs_only([authority.as_root()])
+            .resolve(host, address)
+            .pool_max_idle_per_host(0)
+            .build();
+        Self {
+            url: format!("https://{host}:{port}"),
+            token: self.token.clone(),
+            http: http.expect("the authority's certificate is valid"),
+        }
     }
 
     /// Returns a client that sends a bearer token.
@@ -44,7 +62,7 @@ impl TestClient {
     /// `127.0.0.1:PORT`, for tests that use raw TCP.
     #[must_use]
     pub fn address(&self) -> &str {
-        self.url.trim_start_matches("http://")
+        self.url.trim_start_matches("http://").trim_start_matches("https://")
     }
 
     /// Starts building a request to the node.
@@ -197,7 +215,11 @@ async fn send(request: RequestBuilder) -> Answer {
 
 /// HTTP client that ignores the environment's proxy settings.
 pub(crate) fn http_client() -> reqwest::Client {
+    http_builder().build().expect("the client has no certificates to fail with")
+}
+
+fn http_builder() -> reqwest::ClientBuilder {
     // With the S3 client in the same build, reqwest requires a TLS provider even for plain HTTP.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().no_proxy().build().expect("the client has no certificates to fail with")
+    reqwest::Client::builder().no_proxy()
 }

@@ -55,6 +55,20 @@ impl Etcd {
         etcd
     }
 
+    /// Starts one server that clients reach only with a certificate of the authority in `ca`.
+    #[must_use]
+    pub fn start_with_client_certificates(certificate: &Path, key: &Path, ca: &Path) -> Self {
+        let mut etcd = Self::new("one");
+        etcd.tls = vec![
+            format!("--cert-file={}", certificate.display()),
+            format!("--key-file={}", key.display()),
+            format!("--trusted-ca-file={}", ca.display()),
+            "--client-cert-auth".to_owned(),
+        ];
+        etcd.run();
+        etcd
+    }
+
     /// Starts a cluster of `servers` servers.
     #[must_use]
     pub fn start_cluster(servers: usize) -> Vec<Self> {

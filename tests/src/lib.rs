@@ -29,6 +29,9 @@ pub use {cluster::ClusterBuilder, cluster::TestCluster, s3::S3};
 mod etcd;
 pub use etcd::Etcd;
 
+mod authority;
+pub use authority::{Authority, Issued};
+
 mod client;
 pub use client::TestClient;
 

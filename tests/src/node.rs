@@ -4,7 +4,7 @@
 //! a crash), or the drop of the `TestNode` (SIGKILL). The folder is removed with the last node that
 //! was started on it. The log is printed if the test fails.
 
-use crate::{TestClient, write_private};
+use crate::{Issued, TestClient, write_private};
 use std::ffi::OsString;
 use std::fs::File;
 use std::ops::Deref;
@@ -201,6 +201,12 @@ impl NodeBuilder {
         let path = self.folder.path().join("tokens");
         write_private(&path, &lines.join("\n"));
         self.argument("--token-file").argument(path)
+    }
+
+    /// Speaks TLS with this certificate.
+    #[must_use]
+    pub fn tls(self, issued: &Issued) -> Self {
+        self.argument("--tls-cert").argument(&issued.certificate).argument("--tls-key").argument(&issued.key)
     }
 
     /// Starts the node in `folder`. In a project's folder the node builds and deploys the function.

@@ -269,7 +269,7 @@ impl<'a> PageSession<'a> {
         let mut command = self.command("timeout");
         command.args([BLOCK_TIME_MAX_S, "bash", "-c", &shell]).env("BOOK_NEXT_FOLDER", &next);
         if let Some(address) = self.addresses().first() {
-            command.env("WEIR_URL", format!("http://{address}"));
+            command.env("WEIR_URL", format!("{}://{address}", self.scheme()));
         }
         let output = command.output().expect("timeout and bash are installed");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -331,6 +331,10 @@ impl<'a> PageSession<'a> {
             .fold(text, |text, (address, port)| text.replace(&format!("127.0.0.1:{port}"), address))
     }
 
+    fn scheme(&self) -> &'static str {
+        if self.background.as_ref().is_some_and(|background| background.has_tls) { "https" } else { "http" }
+    }
+
     fn addresses(&self) -> &[String] {
         match &self.background {
             Some(background) => &background.addresses,
@@ -353,6 +357,7 @@ struct Background {
     child: Child,
     /// `HOST:PORT` of each node.
     addresses: Vec<String>,
+    has_tls: bool,
 }
 
 impl Background {
@@ -360,7 +365,7 @@ impl Background {
     /// takes too long.
     fn wait(mut child: Child) -> Option<(Self, String)> {
         let stdout = child.stdout.take()?;
-        let mut background = Self { child, addresses: Vec::new() };
+        let mut background = Self { child, addresses: Vec::new(), has_tls: false };
         let (sender, lines) = mpsc::sync_channel(1);
         // Drains the output until its end, so that the pipe never fills.
         std::thread::spawn(move || {
@@ -371,7 +376,11 @@ impl Background {
         let latest = Instant::now() + READY_TIME_MAX;
         loop {
             let line = lines.recv_timeout(latest.saturating_duration_since(Instant::now())).ok()?;
-            let words = line.split([' ', ',']).filter_map(|word| word.strip_prefix("http://"));
+            background.has_tls = line.contains("https://");
+            let words = line.split([' ', ',']);
+            let words = words.filter_map(|word| {
+                word.strip_prefix(if background.has_tls { "https://" } else { "http://" })
+            });
             background.addresses = words.map(str::to_owned).collect();
             if !background.addresses.is_empty() {
                 return Some((background, line));

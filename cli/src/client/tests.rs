@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::output::OutputSettings;
+use crate::settings::Trust;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::thread::JoinHandle;
@@ -36,7 +37,12 @@ impl Stub {
     }
 
     fn client(&self) -> Client {
-        Client::new(NodeEndpoint { url: self.url.clone(), token: Some("s3cret".into()) })
+        Client::new(NodeEndpoint {
+            url: self.url.clone(),
+            token: Some("s3cret".into()),
+            trust: Trust::Public,
+        })
+        .unwrap()
     }
 }
 
@@ -44,7 +50,8 @@ impl Stub {
 fn unreachable_node_error_has_advice() {
     // The listener is dropped, so the port refuses connections.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let client = Client::new(NodeEndpoint { url: format!("http://{address}"), token: None });
+    let endpoint = NodeEndpoint { url: format!("http://{address}"), token: None, trust: Trust::Public };
+    let client = Client::new(endpoint).unwrap();
     let error = client.get::<serde_json::Value>("/v1/status", "read").unwrap_err();
     let text = crate::error::text(&error);
     assert!(text.contains(&address.to_string()) && text.contains("weir up"), "{text}");

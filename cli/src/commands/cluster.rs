@@ -1,5 +1,6 @@
 //! `weir cluster`.
 
+mod ca;
 mod process;
 
 use crate::commands::CommandContext;
@@ -13,12 +14,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use weir_types::api::DEFAULT_PORT;
 
-/// Run a cluster on this machine
+/// Run a cluster on this machine, and issue certificates to the nodes of any cluster
 ///
 /// Examples:
 ///   weir cluster up                            # three nodes
 ///   weir cluster up --nodes 5 --data /tmp/five
 ///   weir status                                # status of the first node, in another terminal
+///   weir cluster ca create && weir cluster ca issue node-7 --host node-7
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct ClusterArgs {
@@ -33,6 +35,7 @@ enum ClusterAction {
     /// Each node is a separate process. Kill one to test how the others handle the failure.
     /// Deployments stay in the data folder for the next start.
     Up(ClusterUpArgs),
+    Ca(ca::CaArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -55,7 +58,10 @@ struct ClusterUpArgs {
 }
 
 pub(crate) fn run(args: &ClusterArgs, context: &CommandContext) -> Result<()> {
-    let ClusterAction::Up(args) = &args.action;
+    let args = match &args.action {
+        ClusterAction::Up(args) => args,
+        ClusterAction::Ca(args) => return ca::run(args, context),
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(up(args, context.output))
 }

@@ -14,7 +14,7 @@ use weir_host::NodeConfig;
 /// weir.toml has three optional parts. Relative paths in it start at its folder:
 ///
 ///   [node]      settings of the node that `weir up` starts: the keys shown here
-///   [client]    the node that the other commands connect to: url, token_from
+///   [client]    the node that the other commands connect to: url, token_from, ca_file
 ///   [function]  this folder's function: name, build, component, world, snapshot, snapshot_init,
 ///               models, objects, env, outbound_hosts, idempotent, cache_ttl_ms, slo_ms,
 ///               cost_slo, reuse, limits

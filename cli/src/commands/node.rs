@@ -13,9 +13,9 @@ use anyhow::Result;
 /// expected completion. Every node accepts calls and deployments. Ctrl-C or SIGTERM leaves the
 /// cluster gracefully.
 ///
-/// Nodes on several machines authenticate each other with a shared secret (--secret-file), and
-/// announce an address (--advertise) if it differs from the listen address. `weir cluster up` runs
-/// a cluster on this machine.
+/// Nodes on several machines authenticate each other by certificates ([node.cluster.tls]; see
+/// `weir cluster ca`) or with a shared secret (--secret-file), and announce an address (--advertise)
+/// if it differs from the listen address. `weir cluster up` runs a cluster on this machine.
 ///
 /// Examples:
 ///   weir node --datastore etcd://etcd-0,etcd-1,etcd-2 --blobs s3://weir --secret-file secret \

@@ -8,7 +8,7 @@ use crate::commands::CommandContext;
 use crate::error::Problem;
 use crate::output::OutputSettings;
 use crate::project::{BuildStop, ComponentUpload, Project, describe, send};
-use crate::settings::{ConfigFile, NodeArgs, NodeEndpoint, first_token};
+use crate::settings::{ConfigFile, NodeArgs, NodeEndpoint, Trust, first_token};
 use anyhow::Result;
 pub(crate) use logging::LogArgs;
 use std::net::SocketAddr;
@@ -23,7 +23,9 @@ const INTERRUPTED: i32 = 130;
 /// Run a node, and in a project folder deploy its function
 ///
 /// Prints `weir listening on http://ADDR` when the node is ready. Ctrl-C or SIGTERM stops accepting
-/// requests, finishes the running ones and exits; a second signal exits immediately.
+/// requests, finishes the running ones and exits; a second signal exits immediately. With
+/// --tls-cert and --tls-key, the node speaks TLS, and reads both files again when they change and on
+/// SIGHUP.
 ///
 /// Settings come from flags, the environment and [node] of weir.toml; `weir config` shows all of
 /// them. Beyond loopback, clients must send a token (--token-file), unless --insecure is given.
@@ -32,6 +34,7 @@ const INTERRUPTED: i32 = 130;
 ///   weir up
 ///   weir up --watch            # in a project: rebuild and redeploy on every change
 ///   weir up --listen 0.0.0.0:9347 --token-file tokens --data /var/lib/weir
+///   weir up --listen 0.0.0.0:9347 --token-file tokens --tls-cert cert.pem --tls-key key.pem
 ///   weir up --set gateway.drain_timeout_ms=1000 --set sandbox.limit_caps.memory_bytes=2147483648
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -120,7 +123,8 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
         ))?,
         () = signals.next() => return Ok(()),
     };
-    let url = format!("http://{}", node.local_addr());
+    let scheme = if node.has_tls() { "https" } else { "http" };
+    let url = format!("{scheme}://{}", node.local_addr());
     if output.json {
         output.line(&serde_json::json!({ "listening": url }))?;
     } else {
@@ -130,11 +134,12 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
         None => None,
         Some(file) => {
             let token = token_file.as_deref().map(first_token).transpose()?;
-            let client = Client::new(NodeEndpoint { url: client_url(node.local_addr()), token });
+            let url = client_url(scheme, node.local_addr());
+            let client = Client::new(NodeEndpoint { url, token, trust: Trust::OwnProcess })?;
             Some(Watcher::start(Deployer { file, client, output }, watch.then_some(&data))?)
         }
     };
-    signals.next().await;
+    until_signal(&node, &mut signals).await?;
     output.note("finishing the active requests; Ctrl-C again ends at once");
     let drain = async {
         // Stop builds first, so that nothing is deployed during the shutdown.
@@ -156,14 +161,32 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
     }
 }
 
+/// Waits for a signal that ends the node. On SIGHUP, a node with TLS reads its certificates again.
+async fn until_signal(node: &Node, signals: &mut Signals) -> Result<()> {
+    // Without files to read again, SIGHUP ends the process as usual, such as when a terminal closes.
+    let mut hangup = node.has_files_to_reload().then(|| signal(SignalKind::hangup())).transpose()?;
+    loop {
+        let reload = async {
+            match &mut hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = signals.next() => return Ok(()),
+            Some(()) = reload => node.reload().await,
+        }
+    }
+}
+
 /// URL for clients on this machine. A wildcard address is replaced by loopback.
-fn client_url(address: SocketAddr) -> String {
+fn client_url(scheme: &str, address: SocketAddr) -> String {
     let ip = match address.ip() {
         std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
         std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("http://{}", SocketAddr::new(ip, address.port()))
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
 }
 
 /// Builds and deploys the project repeatedly.
@@ -226,7 +249,7 @@ mod tests {
 
     #[test]
     fn wildcard_listen_address_is_reached_over_loopback() {
-        let url = |address: &str| client_url(address.parse().unwrap());
+        let url = |address: &str| client_url("http", address.parse().unwrap());
         assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
         assert_eq!(url("[::]:80"), "http://[::1]:80");
         assert_eq!(url("10.1.2.3:80"), "http://10.1.2.3:80");

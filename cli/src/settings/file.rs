@@ -33,6 +33,8 @@ pub(crate) struct ClientSettings {
     pub(crate) url: Option<String>,
     /// File whose first word is the token to send.
     pub(crate) token_from: Option<PathBuf>,
+    /// PEM file of the authorities that may sign the node's certificate.
+    pub(crate) ca_file: Option<PathBuf>,
 }
 
 /// Section `[function]`.
@@ -131,14 +133,22 @@ impl ConfigFile {
             &mut node.token_file,
             &mut node.models.onnxruntime,
             &mut node.scheduler.record,
+            &mut node.gateway.tls.certificate,
+            &mut node.gateway.tls.key,
             &mut client.token_from,
+            &mut client.ca_file,
         ];
         for inside in paths {
             *inside = inside.as_ref().map(|relative| folder.join(relative));
         }
-        let secret = node.cluster.as_mut().map(|cluster| &mut cluster.secret_file);
-        if let Some(inside) = secret {
-            *inside = inside.as_ref().map(|relative| folder.join(relative));
+        if let Some(cluster) = &mut node.cluster {
+            let tls = &mut cluster.tls;
+            let etcd = &mut cluster.etcd;
+            let of_nodes = [&mut tls.ca, &mut tls.certificate, &mut tls.key, &mut tls.crl];
+            let of_etcd = [&mut etcd.ca, &mut etcd.certificate, &mut etcd.key, &mut cluster.secret_file];
+            for inside in of_nodes.into_iter().chain(of_etcd) {
+                *inside = inside.as_ref().map(|relative| folder.join(relative));
+            }
         }
         Ok(Self { path, folder, node, client, function })
     }

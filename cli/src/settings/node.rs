@@ -22,6 +22,12 @@ pub(crate) struct NodeArgs {
     /// read the metrics of all tenants
     #[arg(long, value_name = "FILE", env = "WEIR_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    /// PEM file of the node's certificate: clients speak TLS (https://)
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// PEM file of the certificate's private key
+    #[arg(long, value_name = "FILE", env = "WEIR_TLS_KEY")]
+    tls_key: Option<PathBuf>,
     /// Allow listening beyond loopback without tokens
     #[arg(long, env = "WEIR_INSECURE", value_parser = clap::builder::FalseyValueParser::new())]
     insecure: bool,
@@ -42,7 +48,8 @@ pub(crate) struct NodeArgs {
     /// the environment, or file:///FOLDER that all nodes share
     #[arg(long, value_name = "URL", env = "WEIR_BLOBS")]
     blobs: Option<String>,
-    /// File with the secret that the cluster's nodes share; optional on loopback only
+    /// File with the secret that the cluster's nodes share; optional with certificates
+    /// (cluster.tls) and on loopback
     #[arg(long, value_name = "FILE", env = "WEIR_SECRET_FILE")]
     secret_file: Option<PathBuf>,
     /// Address of this node for the other nodes of the cluster [default: the listen address]
@@ -68,6 +75,9 @@ impl NodeArgs {
             config.devices.clone_from(devices);
         }
         config.token_file = self.token_file.clone().or(config.token_file);
+        let tls = &mut config.gateway.tls;
+        tls.certificate = self.tls_cert.clone().or(tls.certificate.take());
+        tls.key = self.tls_key.clone().or(tls.key.take());
         config.models.onnxruntime = self.onnxruntime.clone().or(config.models.onnxruntime);
         config.insecure |= self.insecure;
         config.models.require_confinement |= self.require_confinement;

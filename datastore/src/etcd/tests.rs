@@ -7,7 +7,7 @@ use serde_json::json;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
-use weir_tests::Etcd;
+use weir_tests::{Authority, Etcd};
 
 /// Longest wait for an etcd to answer. Generous, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -141,7 +141,7 @@ async fn session_outlives_its_tokens() {
 
     let connect_as = async |user: &str| {
         let address = format!("etcd://{user}{}", etcd.host()).parse().unwrap();
-        EtcdStore::connect(&address).await
+        EtcdStore::connect(&address, &EtcdTls::default()).await
     };
     for stranger in ["", "root:guess@", "nobody:secret@"] {
         let refused = connect_as(stranger).await;
@@ -171,13 +171,36 @@ async fn tls_servers_are_verified() {
     let etcd = Etcd::start_with_tls(&certificate, &key_file);
     let address = etcd.url().parse().unwrap();
 
-    let root = tonic::transport::Certificate::from_pem(pair.cert.pem());
+    let root = Certificate::from_pem(pair.cert.pem());
     let trusting = ClientTlsConfig::new().ca_certificate(root);
     let store = until_ready(async || EtcdStore::connect_in_order(&address, &trusting).await).await;
     put(&store, "k", "v").await;
     assert_eq!(value(&store, "k").await.as_deref(), Some("v"));
     // The system's certificate store does not contain the test certificate.
-    assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        EtcdStore::connect(&address, &EtcdTls::default()).await,
+        Err(Error::Unavailable { .. })
+    ));
+}
+
+#[tokio::test]
+async fn servers_may_demand_a_client_certificate() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let authority = Authority::new("authority of etcd");
+    let server = authority.issue("etcd", &["127.0.0.1"]);
+    let client = authority.issue("client", &["client"]);
+    let etcd = Etcd::start_with_client_certificates(&server.certificate, &server.key, &authority.file());
+    let address = etcd.url().parse().unwrap();
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap();
+    let ca = Some(read(&authority.file()));
+    let with = EtcdTls { ca: ca.clone(), identity: Some((read(&client.certificate), read(&client.key))) };
+    let store = until_ready(async || EtcdStore::connect(&address, &with).await).await;
+    put(&store, "k", "v").await;
+    assert_eq!(value(&store, "k").await.as_deref(), Some("v"));
+    let without = EtcdTls { ca, identity: None };
+    assert!(matches!(EtcdStore::connect(&address, &without).await, Err(Error::Unavailable { .. })));
 }
 
 #[tokio::test]
@@ -185,7 +208,10 @@ async fn absent_server_is_reported() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("etcd://127.0.0.1:{port}").parse().unwrap();
     let began = Instant::now();
-    assert!(matches!(EtcdStore::connect(&address).await, Err(Error::Unavailable { .. })));
+    assert!(matches!(
+        EtcdStore::connect(&address, &EtcdTls::default()).await,
+        Err(Error::Unavailable { .. })
+    ));
     assert!(began.elapsed() < 3 * client::REQUEST_TIME_MAX);
 }
 
@@ -203,7 +229,7 @@ async fn start() -> Option<(Etcd, EtcdStore)> {
 /// Connects to a store in `etcd`, once etcd answers.
 async fn connect(etcd: &Etcd, root: &str) -> EtcdStore {
     let address = format!("{}/{root}", etcd.url()).parse().unwrap();
-    until_ready(async || EtcdStore::connect(&address).await).await
+    until_ready(async || EtcdStore::connect(&address, &EtcdTls::default()).await).await
 }
 
 /// Retries `attempt` until it succeeds.

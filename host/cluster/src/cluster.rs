@@ -7,6 +7,8 @@
 //! never waits for the datastore. A call that is placed on another node is forwarded ([`forward`])
 //! as the original HTTP request.
 
+mod auth;
+mod connector;
 mod dispatcher_server;
 mod election;
 mod forward;
@@ -17,6 +19,7 @@ mod members;
 mod outcomes;
 mod secret;
 
+pub use auth::NodeAuth;
 pub use dispatcher_server::{LINK_PATH, answer_link};
 pub use forward::{ForwardedCall, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub use joining::join;
@@ -30,7 +33,6 @@ use forward::ForwardClient;
 use members::{ClusterView, Membership, Reports};
 use parking_lot::Mutex;
 use prometheus_client::metrics::gauge::Gauge;
-use secret::Secret;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -45,7 +47,7 @@ use weir_types::{NodeId, TenantId};
 pub struct Cluster {
     node: NodeId,
     address: String,
-    secret: Secret,
+    auth: NodeAuth,
     view: watch::Receiver<ClusterView>,
     reports: Reports,
     client: ForwardClient,
@@ -65,7 +67,7 @@ impl Cluster {
     /// Starts to take part, with a membership that already exists.
     pub fn start(
         config: &ClusterConfig,
-        secret: Secret,
+        auth: NodeAuth,
         membership: Membership,
         datastore: Arc<dyn Datastore>,
         placements: &Arc<Placements>,
@@ -80,8 +82,8 @@ impl Cluster {
         let cluster = Arc::new(Self {
             node,
             address,
-            client: ForwardClient::new(&secret, heartbeat_timeout),
-            secret,
+            client: ForwardClient::new(&auth, heartbeat_timeout),
+            auth,
             view: view.clone(),
             reports,
             heartbeat: Duration::from_millis(config.heartbeat_ms.max(1)),
@@ -100,9 +102,9 @@ impl Cluster {
         (cluster, participation)
     }
 
-    /// The secret by which the cluster's nodes authenticate to each other.
-    pub fn secret(&self) -> &Secret {
-        &self.secret
+    /// The way in which the cluster's nodes authenticate each other.
+    pub fn auth(&self) -> &NodeAuth {
+        &self.auth
     }
 
     /// Whether this node is the dispatcher.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use weir_tls::NodeTlsConfig;
 
 /// Cluster membership of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,8 +22,12 @@ pub struct ClusterConfig {
     /// removed. It must be longer than any deploy takes. The dispatcher checks four times per grace
     /// period, at least hourly.
     pub blob_grace_ms: u64,
-    /// File with the shared secret of the nodes: at least 16 characters, the same on all nodes.
-    /// None is allowed only on loopback.
+    /// Mutual TLS between the nodes, by certificates of an authority of the cluster.
+    pub tls: NodeTlsConfig,
+    /// TLS to etcd (`etcds://`): its authority, and the node's client certificate.
+    pub etcd: EtcdTlsConfig,
+    /// File with the shared secret of the nodes, for networks that need no TLS: at least 16
+    /// characters, the same on all nodes. None is allowed with `tls`, and on loopback.
     pub secret_file: Option<PathBuf>,
     /// Address at which other nodes reach this node, as `HOST:PORT`. None: the listen address.
     pub advertise: Option<String>,
@@ -38,6 +43,19 @@ pub struct ClusterConfig {
     pub heartbeat_timeout_ms: u64,
 }
 
+/// TLS to etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EtcdTlsConfig {
+    /// PEM file of the authority of etcd's certificates. None: the system's authorities.
+    pub ca: Option<PathBuf>,
+    /// PEM file of the client certificate that etcd demands (`--client-cert-auth`).
+    pub certificate: Option<PathBuf>,
+    /// PEM file of the certificate's private key, which other users of the machine must not be able
+    /// to read.
+    pub key: Option<PathBuf>,
+}
+
 impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
@@ -45,6 +63,8 @@ impl Default for ClusterConfig {
             blobs: String::new(),
             cache_bytes_max: 64 << 30,
             blob_grace_ms: 24 * 3_600 * 1_000,
+            tls: NodeTlsConfig::default(),
+            etcd: EtcdTlsConfig::default(),
             secret_file: None,
             advertise: None,
             history_ms: 3_600 * 1_000,

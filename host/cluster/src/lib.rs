@@ -4,11 +4,11 @@
 //! A single node uses [`Placements`] only, with its own scheduler.
 
 mod config;
-pub use config::ClusterConfig;
+pub use config::{ClusterConfig, EtcdTlsConfig};
 
 mod cluster;
 pub use cluster::{
-    ActivityReport, Cluster, ForwardedCall, GRACE, GRANT, LINK_PATH, NotForwarded, OUTCOMES_PATH,
+    ActivityReport, Cluster, ForwardedCall, GRACE, GRANT, LINK_PATH, NodeAuth, NotForwarded, OUTCOMES_PATH,
     Participation, REFUSED, answer_link, answer_outcome, join, refused, restore_host,
 };
 

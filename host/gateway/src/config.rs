@@ -1,6 +1,7 @@
 //! Configuration of the gateway.
 
 use serde::{Deserialize, Serialize};
+use weir_tls::TlsConfig;
 
 const MIB: u64 = 1 << 20;
 
@@ -20,12 +21,10 @@ pub struct GatewayConfig {
     /// Open connections of one remote address (IPv6: one network of 64 bits); further connections
     /// are closed. A proxy on one address needs as many as it opens.
     pub connections_per_address_max: usize,
-    /// Host names of the node, in addition to `localhost` and loopback addresses. Only a node on
-    /// loopback without tokens compares them with `Host`; other names are answered with 421.
-    pub hosts: Vec<String>,
-    /// Origins of web pages that may send requests to a node on loopback without tokens, such as
-    /// `https://ui.example`; `*`: all. Pages that the node serves itself may always.
-    pub origins: Vec<String>,
+    /// TLS for clients: certificate, key, and limits of handshakes.
+    pub tls: TlsConfig,
+    /// Web pages that may use a node on loopback without tokens.
+    pub pages: PagesConfig,
     /// Longest time that a client may take to send the head of a connection's first request.
     pub header_timeout_ms: u64,
     /// Longest time that a connection may stay open without a request, including the time to
@@ -71,8 +70,8 @@ impl Default for GatewayConfig {
             connections_max: 10_000,
             accept_queue_len_max: 4_096,
             connections_per_address_max: 5_000,
-            hosts: Vec::new(),
-            origins: Vec::new(),
+            tls: TlsConfig::default(),
+            pages: PagesConfig::default(),
             header_timeout_ms: 30_000,
             idle_timeout_ms: 120_000,
             lame_duck_ms: None,
@@ -89,6 +88,19 @@ impl Default for GatewayConfig {
             arrival: ArrivalConfig::default(),
         }
     }
+}
+
+/// Web pages that may use a node on loopback without tokens. Other nodes do not need this, because
+/// pages have no token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PagesConfig {
+    /// Host names of the node, in addition to `localhost` and loopback addresses. The node compares
+    /// them with `Host`, and answers other names with 421.
+    pub hosts: Vec<String>,
+    /// Origins of pages that may send requests, such as `https://ui.example`; `*`: all. Pages that
+    /// the node serves itself may always.
+    pub origins: Vec<String>,
 }
 
 /// Answers on their way to clients: limits on their memory, and the slowest pace of a client.

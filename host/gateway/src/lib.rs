@@ -37,10 +37,10 @@ mod v2;
 mod workflows;
 
 pub use auth::Tokens;
-pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig};
+pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
 pub use placements::GivenIds;
-pub use server::{Server, Threads};
+pub use server::{ListenerTls, Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig, Shutdown};
 pub use table::documented_paths;
 
@@ -265,8 +265,9 @@ impl Gateway {
         owner: &mut Option<AnswerOwner>,
     ) -> Result<Response, ApiError> {
         let cluster = self.node.cluster.as_ref();
-        let Some(cluster) = cluster.filter(|cluster| cluster.secret().is_shown(request.headers_mut())) else {
-            let text = "this is for nodes of the cluster, which show its secret (cluster.secret_file)";
+        let Some(cluster) = cluster.filter(|cluster| cluster.auth().admits(&mut request)) else {
+            let needs = cluster.map_or("and this node is in none", |cluster| cluster.auth().needs());
+            let text = format!("this is for nodes of the cluster, {needs}");
             return Err(ApiError::new(ErrorCode::Unauthorized, text));
         };
         if request.uri().path().starts_with(intermediates::PATH) {

@@ -6,10 +6,13 @@ mod answer;
 mod connection;
 mod framing;
 mod guard;
+mod handshake;
 mod linger;
 mod progress;
 mod streams;
 mod threads;
+mod transport;
+pub use handshake::ListenerTls;
 pub use threads::Threads;
 
 use super::Gateway;
@@ -21,6 +24,7 @@ use axum::body::{Body, HttpBody};
 use connection::{ConnectionState, Timeouts};
 use futures::FutureExt;
 use guard::FramingGuard;
+use handshake::Handshakes;
 use http::Version;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -38,7 +42,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
+use transport::Transport;
 use weir_call::body::BodyOverrun;
+use weir_tls::NodePeer;
 
 /// Concurrent requests of one HTTP/2 connection.
 const H2_STREAMS_MAX: u32 = 1_000;
@@ -60,6 +66,8 @@ pub struct Server {
     gateway: Gateway,
     connections: Arc<Semaphore>,
     addresses: RemoteAddresses,
+    /// `None`: connections are not encrypted.
+    handshakes: Option<Handshakes>,
     timeouts: Timeouts,
     drain_timeout: Duration,
     builder: auto::Builder<Streams>,
@@ -68,8 +76,14 @@ pub struct Server {
 
 impl Server {
     /// Creates a server that runs connections on `threads`, and the requests of HTTP/2 connections
-    /// on `shared`.
-    pub fn new(gateway: Gateway, config: &GatewayConfig, threads: &Threads, shared: Handle) -> Self {
+    /// on `shared`. `tls` says who speaks TLS.
+    pub fn new(
+        gateway: Gateway,
+        config: &GatewayConfig,
+        tls: ListenerTls,
+        threads: &Threads,
+        shared: Handle,
+    ) -> Self {
         let places = threads.places(shared.clone());
         let mut builder = auto::Builder::new(Streams::new(gateway.node.permits.answers.clone(), shared));
         builder
@@ -89,6 +103,7 @@ impl Server {
             gateway,
             connections: Arc::new(Semaphore::new(config.connections_max)),
             addresses: RemoteAddresses::new(config.connections_per_address_max),
+            handshakes: Handshakes::new(tls, &config.tls),
             timeouts: Timeouts {
                 first: Duration::from_millis(config.header_timeout_ms),
                 later: Duration::from_millis(config.idle_timeout_ms),
@@ -146,7 +161,7 @@ impl Server {
         graceful: &GracefulShutdown,
     ) {
         match self.addresses.open(from) {
-            Some(of_address) => self.serve(stream, (permit, of_address), graceful),
+            Some(of_address) => self.serve(stream, from, (permit, of_address), graceful),
             None => {
                 self.gateway.node.metrics.process.connections_refused.inc();
                 tracing::debug!(%from, "connection closed: its address has gateway.connections_per_address_max open");
@@ -157,6 +172,7 @@ impl Server {
     fn serve(
         &self,
         stream: TcpStream,
+        from: IpAddr,
         permits: (OwnedSemaphorePermit, AddressPermit),
         graceful: &GracefulShutdown,
     ) {
@@ -171,17 +187,7 @@ impl Server {
         let node = gateway.node.clone();
         let timeouts = self.timeouts;
         let connection = ConnectionState::new();
-        let requests = connection.clone();
-        let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let gateway = gateway.clone();
-            let connection = requests.clone();
-            let under_way = connection.begin();
-            async move {
-                let is_h2 = request.version() == Version::HTTP_2;
-                let admitted = gateway.serve(request.map(body_of), connection.answer_bytes()).await;
-                Ok::<_, Infallible>(answer_of(connection, under_way, admitted, is_h2))
-            }
-        });
+        let handshakes = self.handshakes.clone();
         let builder = self.builder.clone();
         let watcher = graceful.watcher();
         let placed = place.take();
@@ -190,14 +196,67 @@ impl Server {
         place.runtime().spawn(async move {
             let _held = (permits, placed);
             let stream = match TcpStream::from_std(stream) {
-                Ok(stream) => TokioIo::new(FramingGuard::new(Linger::new(stream, connection.clone()))),
+                Ok(stream) => Linger::new(stream, connection.clone()),
                 Err(error) => return tracing::warn!(%error, "handing a connection to its thread failed"),
             };
+            let stream = match &handshakes {
+                None => Transport::Plain(stream),
+                Some(handshakes) => match handshakes.perform(stream, from).await {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        node.metrics.tls.failed(error.reason());
+                        return tracing::debug!(%from, %error, "a TLS handshake failed");
+                    }
+                },
+            };
+            let peer = stream.peer().cloned();
+            let service = service(gateway, connection.clone(), peer.clone());
+            let stream = TokioIo::new(FramingGuard::new(stream));
             let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());
             node.metrics.process.connections.inc();
-            connection.supervise(&node.permits.answers, timeouts, serving).await;
+            let serving = connection.supervise(&node.permits.answers, timeouts, serving);
+            tokio::select! {
+                () = serving => {}
+                () = until_distrusted(handshakes.as_ref(), peer.as_ref()) => {
+                    tracing::warn!(%from, "connection closed: the cluster does not trust the node any more");
+                }
+            }
             node.metrics.process.connections.dec();
         });
+    }
+}
+
+/// Serves the requests of a connection, which another node may have opened.
+fn service(
+    gateway: Gateway,
+    connection: ConnectionState,
+    peer: Option<NodePeer>,
+) -> impl hyper::service::Service<
+    hyper::Request<Incoming>,
+    Response = http::Response<AnswerBody>,
+    Error = Infallible,
+    Future: Send,
+> {
+    service_fn(move |mut request: hyper::Request<Incoming>| {
+        let gateway = gateway.clone();
+        let connection = connection.clone();
+        let under_way = connection.begin();
+        if let Some(peer) = &peer {
+            request.extensions_mut().insert(peer.clone());
+        }
+        async move {
+            let is_h2 = request.version() == Version::HTTP_2;
+            let admitted = gateway.serve(request.map(body_of), connection.answer_bytes()).await;
+            Ok::<_, Infallible>(answer_of(connection, under_way, admitted, is_h2))
+        }
+    })
+}
+
+/// Returns once the node at the other end is one of the cluster no more; never for clients.
+async fn until_distrusted(handshakes: Option<&Handshakes>, peer: Option<&NodePeer>) {
+    match (handshakes, peer) {
+        (Some(handshakes), Some(peer)) => handshakes.until_distrusted(peer).await,
+        _ => std::future::pending().await,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::deployed::FollowStart;
 use super::garbage;
+use super::tls::NodeTls;
 use crate::config::NodeConfig;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -47,6 +48,7 @@ impl Background {
         runtime: &Handle,
         state: &Arc<NodeState>,
         config: &NodeConfig,
+        tls: &NodeTls,
         begin: FollowStart,
     ) -> Self {
         let FollowStart { datastore, functions, models, workflows, invocations, objects, prepare } = begin;
@@ -78,6 +80,7 @@ impl Background {
             let history = Duration::from_millis(cluster.history_ms);
             spawn(boxed(keep_store_small(datastore, state.metrics.clone(), history, leads(state))));
         }
+        spawn(boxed(tls.clone().follow()));
         if let Some(health) = state.blobs.health() {
             spawn(boxed(probe_storage(health.clone())));
         }

@@ -1,6 +1,7 @@
 //! Starts the node's placements, and its part in a cluster.
 
 use super::storage::Storage;
+use super::tls::NodeTls;
 use crate::config::NodeConfig;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -26,17 +27,20 @@ impl NodePlacements {
     pub(super) async fn start(
         config: &NodeConfig,
         scheduler: Setup,
-        listener: &TcpListener,
+        listening: (&TcpListener, &NodeTls),
         storage: &Storage,
         models: &Arc<Models>,
         metrics: &Arc<Metrics>,
         stopping: &CancellationToken,
     ) -> anyhow::Result<Self> {
+        let (listener, tls) = listening;
         let datastore = || storage.datastore.clone();
         let membership = match &config.cluster {
             None => None,
             Some(cluster) => {
-                Some(weir_cluster::join(cluster, config.token_file.is_some(), listener, datastore()).await?)
+                let identity = tls.identity.clone();
+                let has_tokens = config.token_file.is_some();
+                Some(weir_cluster::join(cluster, identity, has_tokens, listener, datastore()).await?)
             }
         };
         let placements = Placements::start(PlacementConfig {
@@ -53,14 +57,14 @@ impl NodePlacements {
             record: config.scheduler.record.clone(),
             metrics: metrics.clone(),
         });
-        let (Some(config), Some((membership, secret))) = (&config.cluster, membership) else {
+        let (Some(config), Some((membership, auth))) = (&config.cluster, membership) else {
             return Ok(Self { placements, cluster: None, participation: None });
         };
         let reported = models.clone();
         let metrics = metrics.clone();
         let report = move || ActivityReport::new(reported.devices().reports(), &metrics);
         let (cluster, participation) =
-            Cluster::start(config, secret, membership, datastore(), &placements, report, stopping);
+            Cluster::start(config, auth, membership, datastore(), &placements, report, stopping);
         Ok(Self { placements, cluster: Some(cluster), participation: Some(participation) })
     }
 }

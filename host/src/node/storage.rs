@@ -6,10 +6,12 @@ use std::fs::{File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use weir_cluster::ClusterConfig;
-use weir_datastore::{Datastore, RedbStore};
+use weir_cluster::{ClusterConfig, EtcdTlsConfig};
+use weir_datastore::{Datastore, EtcdAddress, EtcdStore, EtcdTls, RedbStore};
 use weir_storage::blobs::{Blobs, SharedBlobs, create_folder, create_private_folder};
-use weir_storage::{Changes, MarkerPolicy, StorageHealth, check_identity, forget_identity, is_used};
+use weir_storage::{
+    Changes, MarkerPolicy, StorageHealth, check_identity, forget_identity, is_used, read_private_file,
+};
 
 /// The storage of a node, locked against other nodes.
 pub(super) struct Storage {
@@ -157,15 +159,37 @@ async fn datastore(config: &NodeConfig, data: &Path) -> anyhow::Result<Arc<dyn D
             let store = RedbStore::open(data.join(REGISTRY)).await.context("cannot open the registry")?;
             Ok(Arc::new(store))
         }
-        Some(cluster) => etcd(&cluster.datastore)
+        Some(cluster) => etcd(&cluster.datastore, &cluster.etcd)
             .await
             .with_context(|| format!("cannot use the cluster's datastore {:?}", cluster.datastore)),
     }
 }
 
-async fn etcd(address: &str) -> anyhow::Result<Arc<dyn Datastore>> {
-    let address: weir_datastore::EtcdAddress = address.parse()?;
-    Ok(Arc::new(weir_datastore::EtcdStore::connect(&address).await?))
+async fn etcd(address: &str, files: &EtcdTlsConfig) -> anyhow::Result<Arc<dyn Datastore>> {
+    let parsed: EtcdAddress = address.parse()?;
+    if *files != EtcdTlsConfig::default() && !address.starts_with("etcds://") {
+        bail!("certificates of etcd ([node.cluster.etcd]) need TLS: write its address as etcds://");
+    }
+    let files = files.clone();
+    let tls = tokio::task::spawn_blocking(move || etcd_tls(&files)).await??;
+    Ok(Arc::new(EtcdStore::connect(&parsed, &tls).await?))
+}
+
+/// Reads the certificates for etcd. Blocks.
+fn etcd_tls(files: &EtcdTlsConfig) -> anyhow::Result<EtcdTls> {
+    let read = |path: &PathBuf| {
+        std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the certificate {}", path.display()))
+    };
+    let identity = match (&files.certificate, &files.key) {
+        (None, None) => None,
+        (Some(certificate), Some(key)) => {
+            let unusable = || format!("cannot use the key file {}", key.display());
+            Some((read(certificate)?, read_private_file(key).with_context(unusable)?))
+        }
+        _ => bail!("a client certificate for etcd needs cluster.etcd.certificate and cluster.etcd.key"),
+    };
+    Ok(EtcdTls { ca: files.ca.as_ref().map(read).transpose()?, identity })
 }
 
 async fn shared_blobs(cluster: &ClusterConfig) -> anyhow::Result<SharedBlobs> {

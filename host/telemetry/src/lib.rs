@@ -11,8 +11,8 @@ mod trace;
 pub mod usage;
 
 pub use metrics::{
-    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HedgeMetrics, Metrics, Retired, Served,
-    SizeMetrics, Tally, TextFormat, Times,
+    AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics, Metrics,
+    Retired, Served, SizeMetrics, Tally, TextFormat, Times,
 };
 pub use spans::SpanLog;
 pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

@@ -23,6 +23,7 @@ mod served;
 mod sizes;
 mod storage;
 mod system;
+mod tls;
 mod triton;
 mod usage;
 
@@ -59,6 +60,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use storage::StorageMetrics;
 use system::SystemMetrics;
+pub use tls::HandshakeFailure;
+use tls::TlsMetrics;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// All metrics of the node. Handles are cheap to clone and to update.
@@ -92,6 +95,8 @@ pub struct Metrics {
     pub placements: PlacementMetrics,
     /// Free space and failed writes of the data folder.
     pub storage: StorageMetrics,
+    /// TLS: failed handshakes, and the certificate.
+    pub tls: TlsMetrics,
     /// Tensors sent between nodes.
     pub intermediates: IntermediateMetrics,
     /// Series by device.
@@ -148,6 +153,7 @@ impl Metrics {
             calls: CallMetrics::register(registry),
             process: ProcessMetrics::register(registry),
             storage: StorageMetrics::register(registry),
+            tls: TlsMetrics::register(registry),
             deployed: DeployedMetrics::register(registry),
             served,
             gpus,

@@ -44,6 +44,7 @@ mod streaming;
 mod telemetry;
 mod tenants;
 mod tensors;
+mod tls;
 mod uploads;
 mod usage;
 mod versions;

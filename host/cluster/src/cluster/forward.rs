@@ -1,7 +1,8 @@
 //! Forwards a call to the node on which it is placed.
 
 use super::Cluster;
-use super::secret::{SECRET, Secret};
+use super::auth::NodeAuth;
+use super::connector::NodeConnector;
 use crate::placement::{ForwardStep, RemotePlacement};
 use crate::wire::ForwardGrant;
 use axum::body::{Body, HttpBody};
@@ -13,13 +14,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri}
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper_util::client::legacy;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::Mutex;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
+use weir_tls::NodeIdentity;
 use weir_types::NodeId;
 
 /// The grant for a forwarded call, as JSON.
@@ -52,14 +54,17 @@ const OF_CONNECTIONS: [HeaderName; 6] = [
 /// The time after the deadline in which another node may still report that the deadline has passed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// The time limit for connecting to a node.
-const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
-
 /// An HTTP/2 client for the other nodes, with one connection to each.
-#[derive(Clone)]
 pub(super) struct ForwardClient {
-    http: legacy::Client<HttpConnector, Body>,
-    secret: Secret,
+    http: Mutex<Http>,
+    auth: NodeAuth,
+    silence_max: Duration,
+}
+
+/// Connections, made while the certificates of nodes had changed this many times.
+struct Http {
+    connections: legacy::Client<NodeConnector, Body>,
+    changes: Option<watch::Receiver<u64>>,
 }
 
 /// A call as received, without its body.
@@ -85,22 +90,18 @@ pub enum NotForwarded {
 
 impl ForwardClient {
     /// Creates a client with separate connections.
-    pub(super) fn new(secret: &Secret, silence_max: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIME_MAX));
-        let http = legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_only(true)
-            .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
-            .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
-            // The dispatcher has to notice first and report it, so that a call that is placed again
-            // goes elsewhere.
-            .http2_keep_alive_interval(silence_max)
-            .http2_keep_alive_timeout(silence_max)
-            .http2_keep_alive_while_idle(true)
-            .build(connector);
-        Self { http, secret: secret.clone() }
+    pub(super) fn new(auth: &NodeAuth, silence_max: Duration) -> Self {
+        Self { http: Mutex::new(Http::new(auth, silence_max)), auth: auth.clone(), silence_max }
+    }
+
+    /// The connections to use. After a change of certificates they are new ones, so that no node is
+    /// asked that is not trusted any more; requests in progress keep theirs.
+    fn connections(&self) -> legacy::Client<NodeConnector, Body> {
+        let mut http = self.http.lock();
+        if http.changes.as_ref().is_some_and(|changes| changes.has_changed().unwrap_or(false)) {
+            *http = Http::new(&self.auth, self.silence_max);
+        }
+        http.connections.clone()
     }
 
     /// Sends `request` to `target` on the node at `address`.
@@ -116,8 +117,28 @@ impl ForwardClient {
         uri.path_and_query = target.parse().ok();
         // An invalid address fails like a connection.
         *request.uri_mut() = Uri::from_parts(uri).unwrap_or_default();
-        request.headers_mut().insert(SECRET, self.secret.header());
-        self.http.request(request).await
+        self.auth.sign(request.headers_mut());
+        let connections = self.connections();
+        connections.request(request).await
+    }
+}
+
+impl Http {
+    fn new(auth: &NodeAuth, silence_max: Duration) -> Self {
+        // Before the connections are opened: they use these certificates or later ones.
+        let changes = auth.identity().map(NodeIdentity::changes);
+        let connections = legacy::Client::builder(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .http2_only(true)
+            .http2_initial_stream_window_size(ANSWER_WINDOW_BYTES)
+            .http2_initial_connection_window_size(NODE_WINDOW_BYTES)
+            // The dispatcher has to notice first and report it, so that a call that is placed again
+            // goes elsewhere.
+            .http2_keep_alive_interval(silence_max)
+            .http2_keep_alive_timeout(silence_max)
+            .http2_keep_alive_while_idle(true)
+            .build(NodeConnector::new(auth.identity().cloned()));
+        Self { connections, changes }
     }
 }
 

@@ -1,33 +1,25 @@
 //! Joins a node to its cluster.
 
+use super::auth::NodeAuth;
 use super::members::Membership;
-use super::secret::Secret;
 use crate::ClusterConfig;
 use anyhow::{Context, bail};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use weir_datastore::Datastore;
+use weir_tls::NodeIdentity;
 
 /// Joins the cluster under an address that the other nodes can reach.
 pub async fn join(
     config: &ClusterConfig,
+    identity: Option<NodeIdentity>,
     has_tokens: bool,
     listener: &TcpListener,
     datastore: Arc<dyn Datastore>,
-) -> anyhow::Result<(Membership, Secret)> {
+) -> anyhow::Result<(Membership, NodeAuth)> {
     let listens = listener.local_addr()?;
-    if config.secret_file.is_none() && has_tokens {
-        bail!(
-            "whoever passes for a node of the cluster needs no token; give --secret-file FILE, the same on all nodes"
-        );
-    }
-    if config.secret_file.is_none() && !listens.ip().is_loopback() {
-        bail!(
-            "whoever reaches {listens} could pass for a node of the cluster; give --secret-file FILE, the same on all nodes"
-        );
-    }
-    let secret = Secret::read(config.secret_file.as_deref())?;
+    let auth = NodeAuth::from_config(config, identity, listens, has_tokens)?;
     let address = match &config.advertise {
         Some(address) => address.clone(),
         None if listens.ip().is_unspecified() => {
@@ -41,8 +33,8 @@ pub async fn join(
         bail!("{address:?} is not HOST:PORT: {error}");
     }
     let lease_time = Duration::from_millis(config.lease_ms.max(1));
-    let membership = Membership::join(datastore, address, lease_time, secret.mark())
+    let membership = Membership::join(datastore, address, lease_time, auth.mark())
         .await
         .context("cannot join the cluster")?;
-    Ok((membership, secret))
+    Ok((membership, auth))
 }

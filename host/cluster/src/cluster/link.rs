@@ -19,6 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
+use weir_tls::NodeIdentity;
 
 /// The number of messages that may wait to be sent over a link; a link that falls further behind is
 /// closed.
@@ -40,6 +41,8 @@ enum LinkEnd {
     Silent,
     #[error("it does not keep up")]
     Full,
+    #[error("the certificates of nodes have changed")]
+    Certificates,
     #[error("it has ended the link")]
     Closed,
     #[error("the connection broke: {0}")]
@@ -93,8 +96,16 @@ async fn hold(
 ) -> Option<LinkEnd> {
     let (events, outbox) = mpsc::channel(MESSAGES_MAX);
     let mut over = std::pin::pin!(over);
+    // Before the connection is opened. The next link checks the dispatcher's certificate again.
+    let mut certificates = cluster.auth.identity().map(NodeIdentity::changes);
+    let mut changed = std::pin::pin!(async move {
+        match &mut certificates {
+            Some(certificates) => _ = certificates.changed().await,
+            None => std::future::pending().await,
+        }
+    });
     // A separate connection: calls with large or unread bodies cannot delay the nodes' messages.
-    let client = ForwardClient::new(&cluster.secret, cluster.heartbeat_timeout);
+    let client = ForwardClient::new(&cluster.auth, cluster.heartbeat_timeout);
     let opened = tokio::select! {
         opened = timeout(cluster.heartbeat_timeout, open(&client, address, outbox)) => opened,
         () = &mut over => return None,
@@ -130,6 +141,7 @@ async fn hold(
                 }
             }
             () = broken.cancelled() => return Some(LinkEnd::Full),
+            () = &mut changed => return Some(LinkEnd::Certificates),
             () = &mut over => break,
         }
     }

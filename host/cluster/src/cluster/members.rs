@@ -40,7 +40,7 @@ pub struct Member {
     /// The node's [`PROTOCOL`].
     #[serde(default)]
     pub protocol: u32,
-    /// A fingerprint that distinguishes the node's secret from others without revealing it; `None`
+    /// A fingerprint that distinguishes the node's secret, or its use of certificates, from others without revealing it; `None`
     /// if the node does not publish one.
     #[serde(default)]
     pub secret: Option<ContentHash>,
@@ -82,7 +82,7 @@ enum Stranger {
     )]
     Protocol(NodeId, Member),
     #[error(
-        "node {} of the cluster, at {}, has another secret than this one, or only one of the two has any: all nodes are given the same with --secret-file FILE",
+        "node {} of the cluster, at {}, has another secret than this one, or only one of the two has any, or certificates: give all nodes certificates ([node.cluster.tls]), or the same --secret-file FILE",
         .0.0, .1.address
     )]
     Secret(NodeId, Member),

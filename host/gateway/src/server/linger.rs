@@ -32,6 +32,10 @@ impl Linger {
     pub(super) fn new(stream: TcpStream, connection: ConnectionState) -> Self {
         Self { stream, connection, closing: None }
     }
+
+    pub(super) fn tcp(&self) -> &TcpStream {
+        &self.stream
+    }
 }
 
 impl Drop for Linger {
