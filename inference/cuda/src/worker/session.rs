@@ -122,10 +122,7 @@ impl GpuWorkerSession {
         let time_max = self.model.run_time_max();
         let answered = connection.call(&request, &mut in_place, time_max, interrupt);
         if let Err(WorkerCallError::Unwanted) = &answered {
-            // The run continues in the worker; its device-resident outputs are orphaned and
-            // released.
-            let numbers = wanted.iter().filter_map(|(_, number)| *number);
-            numbers.for_each(|number| worker.let_go.tell(Gone::Abandoned { number }));
+            self.model.abandon(&wanted);
         }
         drop(stays);
         let answer = match worker.understand(answered)? {
@@ -221,6 +218,12 @@ impl WorkerModelState {
         let is_on = self.worker.config.gpu.intermediates.free_percent_max > 0;
         let number = |at: &usize| (is_on && job.may_stay.contains(at)).then(|| self.worker.number());
         job.outputs.iter().map(|at| (*at, number(at))).collect()
+    }
+
+    /// Releases the device-resident outputs of an abandoned run, which continues in the worker.
+    fn abandon(&self, wanted: &[(usize, Option<u64>)]) {
+        let numbers = wanted.iter().filter_map(|(_, number)| *number);
+        numbers.for_each(|number| self.worker.let_go.tell(Gone::Abandoned { number }));
     }
 
     /// Converts an output of the worker.
