@@ -1,11 +1,11 @@
 //! Asynchronous invocations: calls that are accepted now and run later. The node keeps the response
 //! until the client fetches it or its retention ends.
 //!
-//! Modules, in the order of an invocation's life: [`accept`] stores the request as a blob and
-//! writes its record; [`index`] mirrors all records in memory by watching the datastore; [`work`]
-//! takes invocations that are due; [`attempt`] runs one like any synchronous call; [`retry`]
-//! decides whether a failed attempt is retried; [`callback`] delivers results; [`look`] serves
-//! clients that query or wait; [`sweep`] deletes old invocations.
+//! Modules, in the order of an invocation's life: `accept` stores the request as a blob and
+//! writes its record; `index` mirrors all records in memory by watching the datastore; `work`
+//! takes invocations that are due; `attempt` runs one like any synchronous call; `retry`
+//! decides whether a failed attempt is retried; `callback` delivers results; `look` serves
+//! clients that query or wait; `sweep` deletes old invocations.
 //!
 //! Each change of a record is a transaction that compares the record's revision, so that two nodes,
 //! or a node and a client, never both decide. The node that accepted an invocation claims it under

@@ -2,8 +2,8 @@
 //! of Kernel-as-a-Service).
 //!
 //! An object has a record in the datastore, and its bytes are a blob: until it expires, it outlives
-//! the call that created it, and the node. [`known`] holds all records on every node, by following
-//! the datastore. [`memory`] caches recently used bytes in a share of the unused tensor memory. An
+//! the call that created it, and the node. `known` holds all records on every node, by following
+//! the datastore. `memory` caches recently used bytes in a share of the unused tensor memory. An
 //! object is replaced as a whole: a reader gets either the old bytes or the new ones.
 
 mod config;

@@ -1,11 +1,11 @@
 //! Outbound requests of guests, and callbacks: the only code that connects to hosts on behalf of
 //! tenants.
 //!
-//! Modules, in the order of a request: [`grant`] has the hosts that a manifest names; [`resolve`]
-//! looks the host up once; [`policy`] decides about each address, by the [`rule`]s of the
-//! [`config`], the [`class`] of the address and the node's own [`endpoints`]; [`connector`]
-//! connects to exactly an address that was permitted; [`exchange`] sends the request. A
-//! [`refusal`] names the rule that refused, and the setting that permits the request.
+//! Modules, in the order of a request: `grant` has the hosts that a manifest names; `resolve`
+//! looks the host up once; `policy` decides about each address, by the `rule`s of the
+//! `config`, the `class` of the address and the node's own `endpoints`; `connector`
+//! connects to exactly an address that was permitted; `exchange` sends the request. A
+//! `refusal` names the rule that refused, and the setting that permits the request.
 
 mod grant;
 pub use grant::is_granted;

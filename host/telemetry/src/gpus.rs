@@ -56,7 +56,7 @@ impl GpuMonitor {
     }
 
     /// Reads new figures, unless the last figures are fresh or another read is in progress. Waits
-    /// for at most [`PATIENCE`].
+    /// for at most `PATIENCE`.
     pub async fn refresh(&self) {
         let Some(source) = self.0.source.get().cloned() else { return };
         let Ok(turn) = self.0.turn.clone().try_acquire_owned() else { return };

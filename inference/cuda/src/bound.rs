@@ -40,7 +40,7 @@ pub struct Bound {
 
 impl Bound {
     /// Allocates device memory for `program` and starts the transfers into it. The data can arrive
-    /// later: see [`Self::begin`].
+    /// later: see `Self::begin`.
     pub fn new(
         gpu: &Gpu,
         program: Program,

@@ -17,9 +17,9 @@ pub struct CheckConfig {
     pub ordinal: u32,
     /// Device memory that the checks may use, in bytes.
     pub memory_bytes_max: u64,
-    /// ONNX models for [`Stage::Networks`], [`Stage::Functions`] and [`Stage::Worker`].
+    /// ONNX models for `Stage::Networks`, `Stage::Functions` and `Stage::Worker`.
     pub models: Vec<PathBuf>,
-    /// Batch sizes of [`Stage::Networks`], for models with a variable batch size.
+    /// Batch sizes of `Stage::Networks`, for models with a variable batch size.
     pub batches: Vec<u32>,
     /// Repeats of each measurement.
     pub repeats: u32,

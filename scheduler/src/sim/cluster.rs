@@ -122,7 +122,7 @@ pub struct SimulatedSchedule {
     pub computed_ns: u64,
     /// The number of devices that held the most requested model, integrated over time.
     pub top_held_ns: u128,
-    /// Calls of [`Scheduler::handle`].
+    /// Calls of `Scheduler::handle`.
     pub decisions: u64,
     /// Outcomes of the requests with an SLO.
     pub slos: SloCounts,

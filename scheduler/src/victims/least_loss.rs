@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 /// Chooses the set of victims with the least expected loss.
 ///
-/// Evicting a copy costs a load if the model is requested within [`HORIZON_S`]. For the last copy,
+/// Evicting a copy costs a load if the model is requested within `HORIZON_S`. For the last copy,
 /// that is the probability of an arrival. For one of several copies the loss is a fraction of that,
 /// which grows with the load on the remaining copies. Waiting requests for the model count as
 /// certain demand.

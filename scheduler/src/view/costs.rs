@@ -106,7 +106,7 @@ impl View {
     /// The expected device time with all models in memory: as measured, else the caller's value,
     /// else the measurement of other functions.
     ///
-    /// An accelerator on which the function never ran is assumed to be [`ACCELERATION`] times as
+    /// An accelerator on which the function never ran is assumed to be `ACCELERATION` times as
     /// fast as the fastest known device, so that the accelerator is tried.
     #[must_use]
     pub fn run_time_ns(&self, device: &DeviceView, request: &PlacementRequest) -> u64 {

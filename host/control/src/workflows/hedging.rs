@@ -51,7 +51,7 @@ impl Hedge {
     }
 
     /// Whether a run that exceeded this time may have its second copy now. If so, spends
-    /// [`RUNS_PER_HEDGE`] saved runs.
+    /// `RUNS_PER_HEDGE` saved runs.
     pub fn start(&self) -> bool {
         let mut state = self.state.lock();
         let Some(left) = state.saved.checked_sub(RUNS_PER_HEDGE) else { return false };

@@ -120,7 +120,7 @@ pub(super) struct Counter {
     time_ns: AtomicU64,
 }
 
-/// Values read from a [`Counter`].
+/// Values read from a `Counter`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of events counted.

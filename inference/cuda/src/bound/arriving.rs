@@ -147,7 +147,7 @@ impl Bound {
     }
 
     /// Blocks until all weights and constants have arrived. The prologue's results are excluded:
-    /// [`Self::begin`] orders them.
+    /// `Self::begin` orders them.
     pub fn wait(&self, weights: &Weights) -> Result<(), InferenceError> {
         let arrived = weights.wait().and_then(|()| self.constants.iter().try_for_each(TensorGuard::wait));
         arrived.map_err(|error| weights_failure(&error))
