@@ -55,6 +55,11 @@ pub trait Backend: Send + Sync + 'static {
         form.platform == self.platform()
     }
 
+    /// The form of a model that the backend loads.
+    fn form<'a>(&self, prepared: &'a Prepared) -> Option<&'a Variant> {
+        prepared.variants.iter().find(|form| self.runs(form))
+    }
+
     /// The tenant whose runs of such models are serialised on the device; `None` for a model that
     /// may use all run slots of the device.
     fn in_turn(&self, _source: &ModelSource) -> Option<TenantId> {

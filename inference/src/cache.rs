@@ -37,7 +37,7 @@ mod run;
 mod setting;
 pub use loss::Health;
 pub use probe::Probe;
-pub use resident::Pin;
+pub use resident::{FinishedLoad, Pin};
 pub use run::PendingRun;
 pub use setting::RunSetting;
 
@@ -86,8 +86,8 @@ pub struct ResidentModel {
     pub bytes: u64,
     /// Number of pins on the model.
     pub pins: usize,
-    /// Time of the load; `None` while weights are still arriving.
-    pub load_time: Option<Duration>,
+    /// The load; `None` while weights are still arriving.
+    pub load: Option<FinishedLoad>,
 }
 
 struct CacheShared {
@@ -241,7 +241,7 @@ impl ModelCache {
                     id: key.id.clone(),
                     bytes: resident.footprint.total_bytes(),
                     pins: resident.pins(),
-                    load_time: resident.load_time(),
+                    load: resident.load(),
                 };
                 Some((*last_used, model))
             }
@@ -328,7 +328,7 @@ impl ModelCache {
     pub fn is_any_loading(&self) -> bool {
         let is_loading = |entry: &CacheEntry| match entry {
             CacheEntry::Loading { .. } => true,
-            CacheEntry::Resident { resident, .. } => resident.load_time().is_none(),
+            CacheEntry::Resident { resident, .. } => resident.load().is_none(),
             CacheEntry::Unloading { .. } => false,
         };
         self.shared.state.lock().entries.values().any(is_loading)

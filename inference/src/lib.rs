@@ -73,6 +73,9 @@ pub use mapping::{FileIdentity, MappedFile};
 mod integrity;
 pub use integrity::{IntegrityCheck, IntegrityError, VerifiedFiles};
 
+mod staging;
+pub use staging::FileBytes;
+
 mod footprint;
 pub use footprint::{Footprint, SharedPart};
 
@@ -85,7 +88,9 @@ pub use backend::{
 };
 
 mod cache;
-pub use cache::{CacheConfig, Health, ModelCache, PendingRun, Pin, Probe, ResidentModel, RunSetting};
+pub use cache::{
+    CacheConfig, FinishedLoad, Health, ModelCache, PendingRun, Pin, Probe, ResidentModel, RunSetting,
+};
 
 mod request;
 pub use request::{Completion, Execution, Job, PRIORITY_DEFAULT, PlacedJob, RunRequest};

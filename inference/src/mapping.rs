@@ -15,6 +15,11 @@ pub struct MappedFile {
     identity: FileIdentity,
 }
 
+/// The most parts of a file that are looked at to estimate how much of it is in memory.
+const SAMPLES_MAX: usize = 64;
+/// Pages of each part. Files of up to 4 MiB are looked at completely.
+const SAMPLE_PAGES: usize = 16;
+
 /// Identity of a file and of its state: it differs once the file is replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FileIdentity {
@@ -73,6 +78,31 @@ impl MappedFile {
         self.identity
     }
 
+    /// Bytes of the file that are in memory, in the system's page cache. An estimate for large files,
+    /// of which only samples are looked at. Reads nothing.
+    pub fn cached_bytes(&self) -> io::Result<u64> {
+        let page_bytes = rustix::param::page_size();
+        let pages = self.len.div_ceil(page_bytes);
+        let stride = pages.div_ceil(SAMPLES_MAX).max(SAMPLE_PAGES);
+        let mut states = [0_u8; SAMPLE_PAGES];
+        let mut seen = 0_u64;
+        let mut cached = 0_u64;
+        for first in (0..pages).step_by(stride) {
+            let count = SAMPLE_PAGES.min(pages - first);
+            // SAFETY: the page is one of the mapping.
+            let from = unsafe { self.start.as_ptr().add(first * page_bytes) };
+            // SAFETY: the mapping has these pages, and `states` has a byte for each.
+            let found = unsafe { libc::mincore(from.cast(), count * page_bytes, states.as_mut_ptr()) };
+            if found != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            seen += count as u64;
+            cached += states[..count].iter().filter(|state| **state & 1 == 1).count() as u64;
+        }
+        let bytes = u128::from(self.identity.bytes) * u128::from(cached) / u128::from(seen.max(1));
+        Ok(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
     /// Contents of the file.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -107,6 +137,34 @@ impl Drop for MappedFile {
             // SAFETY: `with` mapped exactly this range, and no slice of it can exist any more. On
             // an error the range stays mapped.
             let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{Advice as FileAdvice, fadvise, fsync};
+    use std::io::Read;
+
+    #[test]
+    fn cached_bytes_follow_the_page_cache() {
+        // Not in the folder for temporary files, which may be in memory.
+        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = folder.path().join("file");
+        for bytes in [0, 1, 100_000, 40 << 20] {
+            std::fs::write(&path, vec![7; bytes]).unwrap();
+            let mapped = MappedFile::unread(&path).unwrap();
+            assert_eq!(mapped.cached_bytes().unwrap(), bytes as u64, "it was just written");
+            let mut file = File::open(&path).unwrap();
+            fsync(&file).unwrap();
+            fadvise(&file, 0, None, FileAdvice::DontNeed).unwrap();
+            assert_eq!(mapped.cached_bytes().unwrap(), 0, "{bytes} bytes");
+            fadvise(&file, 0, None, FileAdvice::Random).unwrap();
+            let mut half = vec![0; bytes / 2];
+            file.read_exact(&mut half).unwrap();
+            let cached = mapped.cached_bytes().unwrap();
+            assert!(cached.abs_diff(bytes as u64 / 2) <= bytes as u64 / 10, "{cached} of {bytes}");
         }
     }
 }

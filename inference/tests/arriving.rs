@@ -72,14 +72,14 @@ async fn run_starts_before_load_completes_and_both_are_metered() {
     let stage = Fixture::new(i64::try_from(ARRIVES.as_millis()).unwrap()).await;
     let pin = stage.acquire().await;
     let there = stage.cache.resident();
-    assert_eq!((there[0].load_time, stage.cache.used_bytes()), (None, 10), "its memory is taken");
+    assert_eq!((there[0].load, stage.cache.used_bytes()), (None, 10), "its memory is taken");
     run(&pin).await.unwrap();
     stage.is_loaded().await;
-    let load_time = stage.cache.resident()[0].load_time.unwrap();
+    let load_time = stage.cache.resident()[0].load.unwrap().time;
     assert!(load_time >= ARRIVES && pin.load_time().unwrap() < load_time, "{load_time:?} {pin:?}");
     let profile = stage.cache.profiles().get(&stage.source.key);
-    assert_eq!(profile.load_time_ns["disk"].count, 1);
-    assert!(profile.load_time_ns["disk"].mean >= ARRIVES.as_nanos() as f64, "{profile:?}");
+    assert_eq!(profile.load_time_ns["memory"].count, 1);
+    assert!(profile.load_time_ns["memory"].mean >= ARRIVES.as_nanos() as f64, "{profile:?}");
     assert!(profile.run_time_ns.is_empty(), "a cold run says nothing of others: {profile:?}");
     run(&pin).await.unwrap();
     assert_eq!(stage.cache.profiles().get(&stage.source.key).run_time_ns[&1].count, 1);

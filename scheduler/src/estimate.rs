@@ -1,7 +1,7 @@
 //! Cost estimates for placements, learned from earlier loads and runs.
 
 mod load;
-pub use load::{LoadTimes, StorageTier};
+pub use load::{Bandwidths, LoadTimes, StorageTier};
 
 mod moving;
 pub use moving::Network;

@@ -73,19 +73,28 @@ pub enum Event {
     },
     /// Reports where a node would load a model from, whenever that changes: after each transfer of
     /// the model's bytes between tiers, and after a removal from a tier. Until the first report,
-    /// the node's disk is assumed.
+    /// the node's [`Origin`](Self::Origin) is assumed.
     Staged {
         /// The node.
         node: NodeId,
         /// The model.
         model: ModelId,
-        /// Bytes of the model in each tier that no earlier tier holds. The bytes missing from the
-        /// sum are on the node's disk.
+        /// Bytes of the model's files in each tier that no earlier tier holds. The memory that the
+        /// model takes on a device comes from the tiers in proportion. Without bytes, the model is
+        /// where the node's [`Origin`](Self::Origin) states.
         bytes: Vec<(StorageTier, u64)>,
         /// The transfer that moved the bytes, if it was measured. Loads into a device's memory are
         /// reported by [`Loaded`](Self::Loaded) instead.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moved: Option<MeasuredTransfer>,
+    },
+    /// Reports where a node would load models from that it has not reported by
+    /// [`Staged`](Self::Staged); the node's disk until then.
+    Origin {
+        /// The node.
+        node: NodeId,
+        /// The tier.
+        tier: StorageTier,
     },
     /// A model is no longer in a device's memory, for any reason.
     Evicted {

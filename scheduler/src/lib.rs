@@ -36,7 +36,7 @@ mod tenants;
 pub use tenants::{TenantLimits, TenantLimitsError, Tenants};
 
 mod estimate;
-pub use estimate::{LoadTimes, Network, RunLine, RunTimes, StorageTier};
+pub use estimate::{Bandwidths, LoadTimes, Network, RunLine, RunTimes, StorageTier};
 
 mod policy;
 pub use policy::{

@@ -160,6 +160,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (device(), model()).prop_map(|(device, model)| Event::Evicted { device, model }),
         1 => (node(), model(), prop::collection::vec((tier(), number()), 0..6), prop::option::of(transfer()))
             .prop_map(|(node, model, bytes, moved)| Event::Staged { node, model, bytes, moved }),
+        1 => (node(), tier()).prop_map(|(node, tier)| Event::Origin { node, tier }),
         2 => (node(), prop::collection::vec(spec(), 0..3)).prop_map(|(node, devices)| Event::NodeUp { node, devices }),
         1 => node().prop_map(|node| Event::NodeDown { node }),
         1 => device().prop_map(|device| Event::DeviceDown { device }),

@@ -10,8 +10,8 @@ use std::sync::Arc;
 pub struct Profile {
     /// Bytes of device memory that the model takes while resident.
     pub resident_bytes: u64,
-    /// Time to load the model into device memory, by source tier (`memory`, `disk`,
-    /// `object-store`).
+    /// Time to load the model into device memory, by the tier of its files: `memory` or
+    /// `disk`.
     pub load_time_ns: BTreeMap<String, RunningMean>,
     /// Time of one run, by batch size.
     #[serde(deserialize_with = "by_batch_size")]

@@ -14,12 +14,12 @@ pub use cluster::{
 
 mod placement;
 pub use placement::{
-    LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement, SchedulerConfig,
-    UseRecorder,
+    LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement, ResidentLoad,
+    SchedulerConfig, UseRecorder,
 };
 
 mod upkeep;
 pub use upkeep::keep_store_small;
 
 mod wire;
-pub use wire::{AnnouncedModel, ForwardGrant, Granted};
+pub use wire::{AnnouncedModel, ForwardGrant, Granted, StagedModel};

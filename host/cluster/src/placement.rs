@@ -20,6 +20,7 @@ mod guard;
 mod placing;
 mod record;
 mod residency;
+mod staging;
 mod state;
 mod timeline;
 mod wake;
@@ -35,7 +36,7 @@ pub use guard::{LocalPlacement, PlacementGuard};
 pub(crate) use state::ForwardStep;
 pub use state::{Placement, RemotePlacement};
 
-use crate::wire::{AnnouncedInvocation, AnnouncedModel, Granted, Hello, NodeEvent};
+use crate::wire::{AnnouncedInvocation, AnnouncedModel, Granted, Hello, NodeEvent, StagedModel};
 use clock::now;
 use device_use::RunningCall;
 use driver::PlacementDriver;
@@ -43,6 +44,7 @@ use moka::sync::Cache;
 use parking_lot::Mutex;
 use record::RecordSink;
 use residency::{ReportedModel, ResidencyTable};
+use staging::StagingTable;
 use state::{Elsewhere, PlacementRefusal, PlacementState, Placer, WaitingCall};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -55,6 +57,7 @@ use tokio_util::task::AbortOnDropHandle;
 use weir_inference::Health;
 use weir_scheduler::{
     Action, Arrival, DeviceSpec, Event, InvocationOutcome, PlacementHistory, PlacementRecord, Setup,
+    StorageTier,
 };
 use weir_telemetry::Metrics;
 use weir_types::{InvocationId, ModelId, NodeId, Ordinal, TenantId};
@@ -99,6 +102,8 @@ pub struct PlacementConfig {
     pub address: Option<String>,
     /// This node's devices, by ordinal.
     pub devices: Vec<DeviceSpec>,
+    /// Where the files of models are unless the node reports otherwise.
+    pub origin: StorageTier,
     /// The limit of concurrent calls without models that run here at once without asking the
     /// scheduler. Calls of tenants with caps always ask the scheduler.
     pub unasked_max: usize,
@@ -110,6 +115,16 @@ pub struct PlacementConfig {
     pub metrics: Arc<Metrics>,
 }
 
+/// A model in the memory of one of this node's devices, with its load.
+pub struct ResidentLoad {
+    /// The model.
+    pub resident: AnnouncedModel,
+    /// The duration of the load.
+    pub time: Duration,
+    /// Bytes of the model's files by the tier that the load read them from.
+    pub from: Vec<(StorageTier, u64)>,
+}
+
 /// The result of announcing an invocation to the scheduler.
 enum Placing {
     Done(Result<Placement, PlacementRefusal>),
@@ -119,12 +134,14 @@ enum Placing {
 impl Placements {
     /// Starts with nothing running.
     pub fn start(config: PlacementConfig) -> Arc<Self> {
-        let PlacementConfig { node, address, devices, unasked_max, scheduler, record, metrics } = config;
+        let PlacementConfig { node, address, devices, origin, unasked_max, scheduler, record, metrics } =
+            config;
         let residency = ResidencyTable::new(devices.len());
+        let staging = StagingTable::new(origin);
         let state = PlacementState {
             placer: Placer::Own(Box::new(PlacementDriver::new(
                 0,
-                hello(node, &address, &devices, &residency),
+                hello(node, &address, &devices, (&residency, &staging)),
                 &scheduler,
                 record.is_some(),
             ))),
@@ -133,6 +150,7 @@ impl Placements {
             running: HashMap::new(),
             history: PlacementHistory::new(KEPT_PER_TENANT_MAX, KEPT_TENANTS_MAX),
             residency,
+            staging,
             placements: Weak::new(),
         };
         let placements = Arc::new(Self {
@@ -274,26 +292,31 @@ impl Placements {
     }
 
     /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
-    /// memory, each with its load time.
-    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<(AnnouncedModel, Duration)>) {
+    /// memory. Returns the models that have been loaded since the last report.
+    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<ResidentLoad>) -> Vec<ResidentLoad> {
         let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
-        let (now, load_times): (Vec<_>, Vec<_>) = now()
-            .into_iter()
-            .map(|(resident, load_time)| {
-                let load_time = (resident.model.clone(), load_time);
-                (resident, load_time)
-            })
-            .unzip();
+        let mut loads = now();
+        let now = loads.iter().map(|loaded| loaded.resident.clone()).collect();
         let (gone, come) = state.residency.reconcile(device, now);
         for model in gone {
             self.tell(&mut state, NodeEvent::Evicted { device, model });
         }
+        let mut new = Vec::new();
         for ReportedModel { resident: AnnouncedModel { model, bytes, parts, .. }, is_new } in come {
-            let load_time = load_times.iter().find(|(loaded, _)| is_new && *loaded == model);
-            let load_time_ns = load_time.map(|(_, time)| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+            let load = loads.iter().position(|loaded| is_new && loaded.resident.model == model);
+            let load = load.map(|at| loads.swap_remove(at));
+            let time_ns = |load: &ResidentLoad| u64::try_from(load.time.as_nanos()).unwrap_or(u64::MAX);
+            let load_time_ns = load.as_ref().map(time_ns);
+            if let Some(load) = load {
+                // The scheduler learns the time for the tier that the model was in.
+                let from = StagedModel { model: model.clone(), bytes: load.from.clone(), moved: None };
+                self.stage_all(&mut state, vec![from]);
+                new.push(load);
+            }
             self.tell(&mut state, NodeEvent::Loaded { device, model, bytes, load_time_ns, parts });
         }
+        new
     }
 
     /// Reports to the scheduler that a device was lost, with the contents of its memory, or is
@@ -429,7 +452,10 @@ impl Placements {
         });
         let running = running.collect();
         // The caller splits the list where a message has to be short.
-        Hello { running, ..hello(self.node, &self.address, &self.devices, &state.residency) }
+        Hello {
+            running,
+            ..hello(self.node, &self.address, &self.devices, (&state.residency, &state.staging))
+        }
     }
 
     /// Converts a time to the scheduler's clock.
@@ -455,13 +481,15 @@ fn hello(
     node: NodeId,
     address: &Option<String>,
     devices: &[DeviceSpec],
-    residency: &ResidencyTable,
+    (residency, staging): (&ResidencyTable, &StagingTable),
 ) -> Hello {
     Hello {
         node,
         address: address.clone().unwrap_or_default(),
         devices: residency.resized(devices),
         resident: residency.all_resident(),
+        origin: staging.origin(),
+        staged: staging.all(),
         down: residency.down(),
         running: Vec::new(),
         has_more: false,

@@ -2,14 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 use weir_call::Objective;
-use weir_scheduler::{Alternative, Arrival, DeviceSpec, DeviceUse, Estimate, Event, Part, Rejection, Why};
+use weir_scheduler::{
+    Alternative, Arrival, DeviceSpec, DeviceUse, Estimate, Event, MeasuredTransfer, Part, Rejection,
+    StorageTier, Why,
+};
 use weir_types::Ordinal;
 use weir_types::{DeviceId, InvocationId, ModelId, NodeId, TenantId, Version};
 
 /// The version of these messages and of the nodes' shared records in the datastore. Raised by every
 /// change that a node of an earlier version would reject or misinterpret; optional and ignorable
 /// additions do not count. Nodes of different protocols cannot join one cluster.
-pub(crate) const PROTOCOL: u32 = 4;
+pub(crate) const PROTOCOL: u32 = 5;
 
 /// A message from a node to the dispatcher. The first is always [`NodeEvent::Hello`].
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -73,6 +76,10 @@ pub enum NodeEvent {
         device: Ordinal,
         model: ModelId,
     },
+    /// Where the node would load models from; at most [`STAGED_PER_MESSAGE`].
+    Staged {
+        models: Vec<StagedModel>,
+    },
     /// A device accepts no work for now.
     DeviceDown {
         device: Ordinal,
@@ -100,6 +107,11 @@ pub struct Hello {
     pub devices: Vec<DeviceSpec>,
     /// The models in the memory of its devices, with their sizes.
     pub resident: Vec<AnnouncedModel>,
+    /// Where the node would load models from that it has not reported.
+    pub origin: StorageTier,
+    /// Where the node would load other models from, unless the list is too long for this message:
+    /// then [`NodeEvent::Staged`] follows.
+    pub staged: Vec<StagedModel>,
     /// The devices that accept no work for now.
     #[serde(default)]
     pub down: Vec<Ordinal>,
@@ -113,6 +125,29 @@ pub struct Hello {
 
 /// The largest number of running invocations in one message.
 pub(crate) const RUNNING_PER_MESSAGE: usize = 100;
+
+/// The largest number of models in one message about where models are.
+pub(crate) const STAGED_PER_MESSAGE: usize = 500;
+
+/// Where a node would load a model from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedModel {
+    /// The model.
+    pub model: ModelId,
+    /// Bytes of its files in each tier; none if they are where all models of the node are that it
+    /// has not reported.
+    pub bytes: Vec<(StorageTier, u64)>,
+    /// The transfer that moved the bytes, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved: Option<MeasuredTransfer>,
+}
+
+impl StagedModel {
+    pub(crate) fn into_scheduler_event(self, node: NodeId) -> Event {
+        let Self { model, bytes, moved } = self;
+        Event::Staged { node, model, bytes, moved }
+    }
+}
 
 /// An invocation that runs on the node that announces it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -237,7 +272,7 @@ pub struct Granted {
 
 impl NodeEvent {
     /// Converts the message to a scheduler event at `now_ns`; `None` if the scheduler does not need
-    /// it.
+    /// it, or if it stands for several events.
     pub fn into_scheduler_event(self, node: NodeId, now_ns: u64) -> Option<Event> {
         let device = |ordinal| DeviceId { node, ordinal };
         Some(match self {
@@ -265,6 +300,7 @@ impl NodeEvent {
             | Self::Abandoned { .. }
             | Self::Hello(_)
             | Self::Running { .. }
+            | Self::Staged { .. }
             | Self::Beat
             | Self::Leaving => return None,
         })

@@ -24,6 +24,7 @@ mod profiles;
 mod reading;
 mod record;
 mod sharing;
+mod staging;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadedModel, ModelLoadError};
 pub use pinned::{ModelPin, RanOn};
 pub use profiles::keep_profiles;
+pub use staging::watch_staging;
 pub use store::ModelPushError;
 
 use crate::devices::{NodeDevice, NodeDevices};
@@ -45,6 +47,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
 use record::ModelRecord;
 use sharing::SharedModelParts;
+use staging::StagingWatch;
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -104,6 +107,7 @@ pub struct Models {
     devices: NodeDevices,
     metrics: Arc<Metrics>,
     known: RwLock<KnownModels>,
+    staging: Arc<StagingWatch>,
     /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
     changes: Changes,
@@ -127,6 +131,7 @@ impl Models {
             devices,
             metrics,
             known: RwLock::default(),
+            staging: Arc::default(),
             loads: AtomicU64::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),

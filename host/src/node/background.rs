@@ -15,7 +15,7 @@ use weir_asynchronous::ShutdownSignals;
 use weir_call::until;
 use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
-use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go};
+use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go, watch_staging};
 use weir_control::registry::Prepare;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
@@ -93,7 +93,8 @@ impl Background {
             kernel_graphs: Duration::from_millis(config.kernel_graphs.keep_alive_ms),
         };
         let placements = state.dispatch.placements.clone();
-        spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements, keep_alive)));
+        spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive)));
+        spawn(boxed(watch_staging(Arc::downgrade(&state.models), placements)));
         for device in state.models.devices().iter() {
             spawn(boxed(watch_device(device, &state.models, &state.dispatch.placements)));
         }

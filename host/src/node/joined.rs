@@ -47,6 +47,7 @@ impl NodePlacements {
             node: membership.as_ref().map_or(ALONE, |(membership, _)| membership.node),
             address: membership.as_ref().map(|(membership, _)| membership.address.clone()),
             devices: models.devices().specs(config.sandbox.instances_max),
+            origin: models.origin(),
             unasked_max: match (&membership, &config.scheduler.record) {
                 (Some(_), _) => config.sandbox.threads,
                 (None, None) => usize::MAX,

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use weir_device::{Arena, Device};
 use weir_inference::{
     Backend, Footprint, InferenceError, Model, ModelKey, ModelSource, PrepareError, Prepared, Preparer,
+    Variant,
 };
 use weir_types::Precision;
 
@@ -65,6 +66,10 @@ impl Backend for OnnxRuntime {
             return workers.load(source, &self.arena, &self.store);
         }
         Ok(Box::new(CpuModel::load(runtime, source, &self.arena, &self.store)?))
+    }
+
+    fn form<'a>(&self, prepared: &'a Prepared) -> Option<&'a Variant> {
+        prepared.variant_for(&processor())
     }
 
     fn footprint(&self, source: &ModelSource) -> Footprint {

@@ -6,14 +6,11 @@
 //! return the error and the model is unloaded; the next acquire loads it again.
 
 use super::CacheShared;
-use super::resident::Resident;
+use super::resident::{FinishedLoad, Resident};
 use crate::meter::Used;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
-
-/// Storage tier of the models in profiles: weights are mapped files.
-const TIER: &str = "disk";
 
 impl CacheShared {
     /// On the loader thread: waits until the weights of a model have arrived. The load started at
@@ -39,9 +36,10 @@ impl CacheShared {
         let key = &resident.source.key;
         let bytes = resident.footprint.total_bytes();
         resident.source.meter.add(self.backend.device(), &Used::load(time));
-        self.profiles.loaded(key, TIER, time, bytes);
-        resident.has_arrived(time);
-        info!(model = %key.id, device = %self.backend.device(), bytes, load_ms = time.as_millis(), "model loaded");
+        let from = resident.origin.after_load(&*self.backend);
+        self.profiles.loaded(key, from.most(), time, bytes);
+        resident.has_arrived(FinishedLoad { time, from });
+        info!(model = %key.id, device = %self.backend.device(), bytes, from = from.most(), load_ms = time.as_millis(), "model loaded");
         self.load_is_over();
     }
 }

@@ -1,7 +1,7 @@
 //! Loading a model, and freeing the models that make room for it. Both happen on the loader thread,
 //! in the order of the requests.
 
-use super::resident::Resident;
+use super::resident::{Origin, Resident};
 use super::{CacheEntry, CacheShared, CacheState, Pin};
 use crate::backend::{ModelKey, ModelSource};
 use crate::batching::{BatchRules, Batcher};
@@ -212,8 +212,9 @@ pub(super) fn load(
         answer.failed(&InferenceError::DeviceLost(why));
         return;
     }
+    let origin = Origin::look(&*answer.shared.backend, &answer.source);
     let began = Instant::now();
-    match load_resident(&answer.shared, &answer.source, lane) {
+    match load_resident(&answer.shared, &answer.source, lane, origin) {
         Ok(resident) => {
             if let Some(arriving) = answer.loaded(resident, began.elapsed()) {
                 answer.shared.see_arrive(&arriving, began);
@@ -230,9 +231,10 @@ fn load_resident(
     shared: &CacheShared,
     source: &Arc<ModelSource>,
     lane: Lane,
+    origin: Origin,
 ) -> Result<Resident, InferenceError> {
     let model = shared.backend.load(source)?;
-    Resident::new(source.clone(), lane, model)
+    Resident::new(source.clone(), lane, origin, model)
 }
 
 /// Sends the outcome of a load to all waiting callers. If dropped without an outcome, sends a

@@ -3,11 +3,12 @@
 use super::CacheShared;
 use super::pool::{Pool, Pooled};
 use super::run::PendingRun;
-use crate::backend::{Model, ModelKey, ModelSource};
+use crate::backend::{Backend, Model, ModelKey, ModelSource};
 use crate::error::InferenceError;
 use crate::footprint::Footprint;
 use crate::meter::Meter;
 use crate::request::RunRequest;
+use crate::staging::FileBytes;
 use crate::threads::{Lane, shutting_down};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -41,9 +42,48 @@ pub(super) struct Resident {
     pub(super) session_bytes: u64,
     /// Requests since the load.
     asked: AtomicU64,
-    /// Time of the load, set when the load completes.
-    load_time: OnceLock<Duration>,
+    /// Where the load reads the weights from.
+    pub(super) origin: Origin,
+    /// Set when the load completes.
+    load: OnceLock<FinishedLoad>,
     loaded: Mutex<ResidentMemory>,
+}
+
+/// A load that has completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FinishedLoad {
+    /// Duration of the load.
+    pub time: Duration,
+    /// Where the weights came from.
+    pub from: FileBytes,
+}
+
+/// Where the weights of a model are just before its load.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Origin {
+    files: FileBytes,
+    /// Bytes that earlier loads on the device copied from the pinned cache.
+    pinned_hit_bytes: u64,
+}
+
+impl Origin {
+    /// Looks up the files that a load of the model would read. Blocks.
+    pub(super) fn look(backend: &dyn Backend, source: &ModelSource) -> Self {
+        let files = FileBytes::look(backend.form(&source.prepared), &source.blobs);
+        Self { files, pinned_hit_bytes: pinned_hit_bytes(backend) }
+    }
+
+    /// Where the weights came from. Called at the end of the load, before the next load on the
+    /// device begins.
+    pub(super) fn after_load(&self, backend: &dyn Backend) -> FileBytes {
+        let mut from = self.files;
+        from.add_pinned(pinned_hit_bytes(backend).saturating_sub(self.pinned_hit_bytes));
+        from
+    }
+}
+
+fn pinned_hit_bytes(backend: &dyn Backend) -> u64 {
+    backend.pinned_cache().map_or(0, |figures| figures.hit_bytes)
 }
 
 /// The objects that hold device memory. Fields drop in order: the sessions before their weights.
@@ -170,6 +210,7 @@ impl Resident {
     pub(super) fn new(
         source: Arc<ModelSource>,
         lane: Lane,
+        origin: Origin,
         model: Box<dyn Model>,
     ) -> Result<Self, InferenceError> {
         let footprint = model.footprint();
@@ -190,7 +231,8 @@ impl Resident {
             lost,
             session_bytes,
             asked: AtomicU64::new(0),
-            load_time: OnceLock::new(),
+            origin,
+            load: OnceLock::new(),
             loaded,
         })
     }
@@ -200,15 +242,15 @@ impl Resident {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Records that all weights have arrived, `load_time` after the load began.
-    pub(super) fn has_arrived(&self, load_time: Duration) {
-        // The time is set once, because each instance is loaded once.
-        let _ = self.load_time.set(load_time);
+    /// Records that all weights have arrived.
+    pub(super) fn has_arrived(&self, load: FinishedLoad) {
+        // Set once, because each instance is loaded once.
+        let _ = self.load.set(load);
     }
 
-    /// Time of the load; `None` while weights are still arriving.
-    pub(super) fn load_time(&self) -> Option<Duration> {
-        self.load_time.get().copied()
+    /// The load; `None` while weights are still arriving.
+    pub(super) fn load(&self) -> Option<FinishedLoad> {
+        self.load.get().copied()
     }
 
     /// The sessions that runs use now.

@@ -26,9 +26,14 @@ const PRIOR_NS: u64 = 100_000_000;
 impl RunLine {
     /// Adds a run of `batch` items.
     pub fn add(&mut self, batch: u32, run_time_ns: u64) {
+        self.add_at(f64::from(batch), run_time_ns);
+    }
+
+    /// Adds a sample at any point of the horizontal axis.
+    pub(super) fn add_at(&mut self, batch: f64, run_time_ns: u64) {
         self.count = self.count.saturating_add(1);
         let weight = 1.0 / self.count.min(SAMPLES_MAX) as f64;
-        let batch_change = f64::from(batch) - self.batch;
+        let batch_change = batch - self.batch;
         let time_change = run_time_ns as f64 - self.run_time_ns;
         self.batch += batch_change * weight;
         self.run_time_ns += time_change * weight;
@@ -48,10 +53,23 @@ impl RunLine {
     /// as noise.
     #[must_use]
     pub fn estimate_ns(&self, batch: u32) -> Option<u64> {
-        let slope =
-            if self.batch_variance > 1e-6 { (self.covariance / self.batch_variance).max(0.0) } else { 0.0 };
+        let slope = self.slope().map_or(0.0, |slope| slope.max(0.0));
         let line = self.run_time_ns + slope * (f64::from(batch) - self.batch);
         (self.count > 0).then(|| round_ns(line))
+    }
+
+    /// The expected time at a point of the horizontal axis, for a quantity that takes no time if it
+    /// is 0 and no less time if it is larger; `None` before the first sample. While all samples have
+    /// one size, the time is proportional to the size.
+    pub(super) fn proportional_ns(&self, at: f64) -> Option<f64> {
+        let per_unit = self.run_time_ns / self.batch.max(f64::MIN_POSITIVE);
+        let slope = self.slope().map_or(per_unit, |slope| slope.clamp(0.0, per_unit.max(0.0)));
+        (self.count > 0).then(|| self.run_time_ns + slope * (at - self.batch))
+    }
+
+    /// The additional time per unit; `None` while all samples have one size.
+    fn slope(&self) -> Option<f64> {
+        (self.batch_variance > 1e-6).then(|| self.covariance / self.batch_variance)
     }
 }
 

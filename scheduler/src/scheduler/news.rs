@@ -51,6 +51,10 @@ impl Scheduler {
                     self.corrections.unknown_device += 1;
                 }
             }
+            Event::Origin { node, tier } => {
+                let known = self.view.set_origin(node, tier);
+                self.corrections.unknown_device += u64::from(!known);
+            }
             Event::NodeUp { node, devices } => {
                 if self.view.node(node).is_some() {
                     self.corrections.node_up_twice += 1;

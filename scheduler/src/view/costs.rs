@@ -1,12 +1,17 @@
 //! Expected costs of a placement.
 
 use super::models::Missing;
+use super::nodes::NodeView;
 use super::{DeviceView, ModelParts, View};
 use crate::estimate::{StorageTier, round_ns};
 use crate::policy::OpenableModel;
 use crate::{DeviceKey, Estimate, KindKey, LoadByTier, ModelKey, PlacementRequest};
 use smallvec::SmallVec;
 use weir_types::{Cost, Platform};
+
+/// A load is mixed, and teaches nothing, if more than one part in this many of its bytes comes from
+/// other tiers than most of them.
+const MIXED_PART: u64 = 8;
 
 /// Assumed speed-up of an accelerator before its first measured run.
 const ACCELERATION: u64 = 8;
@@ -40,19 +45,35 @@ impl View {
     }
 
     /// The expected time to load the missing part of a model: as measured from its current
-    /// location, else the caller's value, else by the bytes in each tier.
+    /// location, else as measured from another location and adjusted by size, else the caller's
+    /// value, else by the bytes in each tier.
     #[must_use]
     pub fn load_time_ns(&self, device: &DeviceView, demand: &OpenableModel) -> u64 {
         let kind = device.kind().index();
         let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
         let part = Missing { bytes: missing_bytes, of_bytes: demand.bytes };
         let tiers = self.tiers(device, demand.model, missing_bytes);
-        if let Some(known_ns) = self.model(demand.model).load_time_ns(kind, most_of(tiers), part) {
+        let most = most_of(tiers);
+        let own_ns = |tier: StorageTier| self.model(demand.model).load_time_ns(kind, tier, part);
+        if let Some(known_ns) = own_ns(most) {
             return known_ns;
         }
-        demand.load_time_ns.map(|whole_ns| part.of_ns(whole_ns)).unwrap_or_else(|| {
-            self.tier_times_ns(device, tiers).map(|(_, time_ns)| time_ns).fold(0, u64::saturating_add)
-        })
+        let by_size_ns =
+            || self.tier_times_ns(device, tiers).map(|(_, time_ns)| time_ns).fold(0, u64::saturating_add);
+        let from_ns = |tier: StorageTier| self.by_size_ns(device, tier, missing_bytes);
+        let elsewhere = StorageTier::ALL.into_iter().find_map(|tier| {
+            let known_ns = own_ns(tier)?;
+            Some(adjusted_ns(known_ns, from_ns(tier), by_size_ns()))
+        });
+        // Callers do not know about fetches from the object store.
+        let fetch_ns = || match most {
+            StorageTier::ObjectStore => {
+                from_ns(StorageTier::ObjectStore).saturating_sub(from_ns(StorageTier::Memory))
+            }
+            _ => 0,
+        };
+        let told = || demand.load_time_ns.map(|whole_ns| part.of_ns(whole_ns).saturating_add(fetch_ns()));
+        elsewhere.or_else(told).unwrap_or_else(by_size_ns)
     }
 
     /// The estimate of a placement, with its load time by tier.
@@ -87,7 +108,7 @@ impl View {
     fn by_size_ns(&self, device: &DeviceView, tier: StorageTier, bytes: u64) -> u64 {
         let kind = device.kind().index();
         match self.node(device.id().node) {
-            Some(node) => node.by_size_ns(&self.all_times.loads, kind, tier, bytes),
+            Some(node) => node.by_size_ns(&self.all_times, kind, tier, bytes),
             None => self.all_times.loads.by_size_ns(kind, tier, bytes),
         }
     }
@@ -195,7 +216,7 @@ impl View {
         let node = device.id().node;
         let model = self.model(model);
         // Copies from a sibling device are assumed only after one was measured.
-        let copies = self.all_times.loads.mean_ns(device.kind().index(), StorageTier::Sibling).is_some();
+        let copies = self.all_times.loads.is_measured(device.kind().index(), StorageTier::Sibling);
         let is_sibling =
             |holder: &DeviceKey| self.device(*holder).is_some_and(|other| other.id().node == node);
         if copies && model.holders().iter().any(is_sibling) {
@@ -203,12 +224,15 @@ impl View {
             return tiers;
         }
         let mut left = missing_bytes;
-        for (tier, bytes) in model.staged(node).unwrap_or_default() {
-            let part = left.min(*bytes);
+        let staged = model.staged(node).unwrap_or_default();
+        let staged_bytes: f64 = staged.iter().map(|(_, bytes)| *bytes as f64).sum();
+        for (tier, bytes) in staged.iter().skip(1) {
+            let part = round_ns(missing_bytes as f64 * (*bytes as f64 / staged_bytes)).min(left);
             add(*tier, part);
             left -= part;
         }
-        add(StorageTier::Disk, left);
+        let origin = || self.node(node).map_or(StorageTier::Disk, NodeView::origin);
+        add(staged.first().map_or_else(origin, |(tier, _)| *tier), left);
         tiers
     }
 
@@ -222,13 +246,18 @@ impl View {
         let Some(view) = self.device(device) else { return };
         let kind = view.kind().index();
         let missing_bytes = view.missing_bytes(model, bytes, parts);
-        let most = most_of(self.tiers(view, model, missing_bytes));
+        let tiers = self.tiers(view, model, missing_bytes);
+        let most = most_of(tiers);
+        let is_mixed = tiers[most as usize].1 < missing_bytes - missing_bytes / MIXED_PART;
         let part = Missing { bytes: missing_bytes, of_bytes: bytes };
         let node = view.id().node;
-        self.models.get_mut(model).learn_load(kind, most, part, load_time_ns);
-        self.all_times.loads.add_per_mib(kind, most, missing_bytes, load_time_ns);
-        if let Some(node) = self.nodes.get_mut(&node) {
-            node.learn_load(kind, most, missing_bytes, load_time_ns);
+        // The time of a mixed load says little about either tier.
+        if !is_mixed {
+            self.models.get_mut(model).learn_load(kind, most, part, load_time_ns);
+            self.all_times.loads.add(kind, most, missing_bytes, load_time_ns);
+            if let Some(node) = self.nodes.get_mut(&node) {
+                node.learn_load(kind, most, missing_bytes, load_time_ns);
+            }
         }
         // Subtracts the load from the run time of every invocation that waited for it.
         let Some(view) = self.devices.get(device.index()).and_then(Option::as_ref) else { return };
@@ -240,6 +269,17 @@ impl View {
             }
         }
     }
+}
+
+/// The time of a load whose bytes are in another place than at a measured load of the same model,
+/// which took `known_ns`. By size alone, the measured one would take `from_ns`, and this one `to_ns`.
+/// The model's own part of the time, such as for creating a session, does not depend on the place.
+fn adjusted_ns(known_ns: u64, from_ns: u64, to_ns: u64) -> u64 {
+    if to_ns >= from_ns {
+        return known_ns.saturating_add(to_ns - from_ns);
+    }
+    let scaled_ns = round_ns(known_ns as f64 * (to_ns as f64 / from_ns as f64));
+    known_ns.saturating_sub(from_ns - to_ns).max(scaled_ns)
 }
 
 /// Bytes by source tier.

@@ -1,13 +1,14 @@
 //! Times that are learned as loads end and invocations finish.
 
-use crate::LoadTimes;
-use crate::estimate::RunTimes;
+use crate::estimate::{Bandwidths, RunTimes};
 
 /// Times of all models and functions, by kind of device.
 #[derive(Debug, Default)]
 pub(super) struct AllTimes {
-    /// Load times of models, per MiB.
-    pub(super) loads: LoadTimes,
+    /// Load times of models by size.
+    pub(super) loads: Bandwidths,
+    /// Times of transfers between tiers by size.
+    pub(super) transfers: Bandwidths,
     pub(super) runs: RunTimes,
 }
 

@@ -94,6 +94,10 @@ impl ModelView {
     }
 
     pub(super) fn stage(&mut self, node: NodeId, bytes: &[(StorageTier, u64)]) {
+        if bytes.iter().all(|(_, bytes)| *bytes == 0) {
+            self.staged.remove(&node);
+            return;
+        }
         // Bounds the list: at most one entry per tier makes sense.
         self.staged.insert(node, bytes.iter().copied().take(StorageTier::ALL.len()).collect());
     }

@@ -1,27 +1,30 @@
 //! Nodes coming up and going down.
 
 use super::View;
+use super::functions::AllTimes;
 use super::models::Has;
-use crate::{DeviceKey, DeviceSpec, DeviceView, KindKey, LoadTimes, MeasuredTransfer, StorageTier};
+use crate::{Bandwidths, DeviceKey, DeviceSpec, DeviceView, KindKey, MeasuredTransfer, StorageTier};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use weir_types::{DeviceId, InvocationId, NodeId, Platform};
 
 /// Transfers between tiers of a node do not depend on the kind of a device.
-const TRANSFERS: usize = 0;
+pub(super) const TRANSFERS: usize = 0;
 
 /// Maximum number of distinct kinds of devices; further kinds count as the last one.
 const KINDS_MAX: usize = 256;
 
 /// A node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct NodeView {
     pub(super) devices: Vec<DeviceKey>,
     pub(super) running: u32,
-    /// Times per MiB of loads onto the node's devices, by kind of device.
-    loads: LoadTimes,
-    /// Times per MiB of transfers between tiers of the node.
-    transfers: LoadTimes,
+    /// Where the node would load a model from that it has not reported.
+    origin: StorageTier,
+    /// Times of loads onto the node's devices, by kind of device.
+    loads: Bandwidths,
+    /// Times of transfers between tiers of the node.
+    transfers: Bandwidths,
 }
 
 impl View {
@@ -58,7 +61,7 @@ impl View {
             devices.push(key);
         }
         self.eased.extend_from_slice(&devices);
-        self.nodes.insert(node, NodeView { devices, ..NodeView::default() });
+        self.nodes.insert(node, NodeView::new(devices));
         self.freed += 1;
         self.sum_up();
     }
@@ -153,26 +156,40 @@ impl View {
 }
 
 impl NodeView {
+    fn new(devices: Vec<DeviceKey>) -> Self {
+        let (loads, transfers) = Default::default();
+        Self { devices, running: 0, origin: StorageTier::Disk, loads, transfers }
+    }
+
+    pub(super) fn set_origin(&mut self, origin: StorageTier) {
+        self.origin = origin;
+    }
+
+    pub(super) fn origin(&self) -> StorageTier {
+        self.origin
+    }
+
     pub(super) fn learn_load(&mut self, kind: usize, tier: StorageTier, bytes: u64, load_time_ns: u64) {
-        self.loads.add_per_mib(kind, tier, bytes, load_time_ns);
+        self.loads.add(kind, tier, bytes, load_time_ns);
     }
 
     pub(super) fn learn_transfer(&mut self, MeasuredTransfer { from, bytes, time_ns }: &MeasuredTransfer) {
-        self.transfers.add_per_mib(TRANSFERS, *from, *bytes, *time_ns);
+        self.transfers.add(TRANSFERS, *from, *bytes, *time_ns);
     }
 
     /// Time to load `bytes` onto a device of a kind, as measured on this node; else as measured on
-    /// all nodes; else transfer by transfer.
-    pub(super) fn by_size_ns(&self, all: &LoadTimes, kind: usize, tier: StorageTier, bytes: u64) -> u64 {
+    /// all nodes; else transfer by transfer, measured on this node or on all nodes.
+    pub(super) fn by_size_ns(&self, all: &AllTimes, kind: usize, tier: StorageTier, bytes: u64) -> u64 {
         if let Some(time_ns) = self.loads.measured_ns(kind, tier, bytes) {
             return time_ns;
         }
-        let is_known = all.mean_ns(kind, tier).is_some();
-        match (self.transfers.measured_ns(TRANSFERS, tier, bytes), tier.next()) {
-            (Some(transfer_ns), Some(next)) if !is_known => {
+        let transfer_ns = self.transfers.measured_ns(TRANSFERS, tier, bytes);
+        let transfer_ns = transfer_ns.or_else(|| all.transfers.measured_ns(TRANSFERS, tier, bytes));
+        match (transfer_ns, tier.next()) {
+            (Some(transfer_ns), Some(next)) if !all.loads.is_measured(kind, tier) => {
                 transfer_ns.saturating_add(self.by_size_ns(all, kind, next, bytes))
             }
-            _ => all.by_size_ns(kind, tier, bytes),
+            _ => all.loads.by_size_ns(kind, tier, bytes),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Model residency on devices, and the indexes derived from it.
 
+use super::nodes::TRANSFERS;
 use super::{DeviceView, ModelParts, View};
 use crate::{DeviceKey, MeasuredTransfer, ModelKey, Part, StorageTier};
 use smallvec::SmallVec;
@@ -62,10 +63,18 @@ impl View {
     ) {
         if let (Some(node), Some(moved)) = (self.nodes.get_mut(&node), moved) {
             node.learn_transfer(moved);
+            self.all_times.transfers.add(TRANSFERS, moved.from, moved.bytes, moved.time_ns);
         }
         let key = self.models.retain(model);
         self.models.get_mut(key).stage(node, bytes);
         self.models.release(key);
+    }
+
+    /// Records where a node would load models from that it has not reported. Returns false if the
+    /// node is unknown.
+    pub(crate) fn set_origin(&mut self, node: NodeId, origin: StorageTier) -> bool {
+        let node = self.nodes.get_mut(&node);
+        node.map(|node| node.set_origin(origin)).is_some()
     }
 
     /// Takes the models given up on a device that were not yet reported to its node.

@@ -10,6 +10,7 @@ mod hedging;
 mod placing;
 mod secrets;
 mod sharing;
+mod staging;
 mod tls;
 
 use weir_tests::{TestCluster, function};

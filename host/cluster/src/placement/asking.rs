@@ -4,7 +4,7 @@ use super::Placements;
 use super::clock::now;
 use super::driver::PlacementDriver;
 use super::state::{Elsewhere, PlacementState, Placer};
-use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE};
+use crate::wire::{DispatcherCommand, NodeEvent, RUNNING_PER_MESSAGE, STAGED_PER_MESSAGE};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_scheduler::Action;
@@ -34,11 +34,15 @@ impl Placements {
         let mut hello = self.hello(&state);
         let mut rest = hello.running.split_off(hello.running.len().min(RUNNING_PER_MESSAGE));
         hello.has_more = !rest.is_empty();
+        let staged = hello.staged.split_off(hello.staged.len().min(STAGED_PER_MESSAGE));
         link.send(NodeEvent::Hello(hello));
         while !rest.is_empty() {
             let more = rest.split_off(rest.len().min(RUNNING_PER_MESSAGE));
             let running = std::mem::replace(&mut rest, more);
             link.send(NodeEvent::Running { running, is_last: rest.is_empty() });
+        }
+        for models in staged.chunks(STAGED_PER_MESSAGE) {
+            link.send(NodeEvent::Staged { models: models.to_vec() });
         }
         self.replace(&mut state, Placer::Dispatcher(link));
         self.wake_at_ns.send_replace(None);

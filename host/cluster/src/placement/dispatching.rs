@@ -70,6 +70,7 @@ impl Placements {
                 return;
             }
             NodeEvent::Running { .. } => return self.adopt(state, node, event),
+            NodeEvent::Staged { .. } => return self.stage(state, node, event),
             NodeEvent::Answered { invocation } => driver.answered(*invocation),
             NodeEvent::Abandoned { invocation } if driver.abandoned(*invocation) => {
                 self.end_unknown(state, *invocation);
@@ -84,6 +85,13 @@ impl Placements {
         let now_ns = self.time_ns(now());
         if let (Placer::Own(driver), NodeEvent::Running { running, is_last }) = (&mut state.placer, event) {
             let events = driver.adopt(node, running, is_last, now_ns);
+            self.decide_all(state, events);
+        }
+    }
+
+    fn stage(&self, state: &mut PlacementState, node: NodeId, event: NodeEvent) {
+        if let NodeEvent::Staged { models } = event {
+            let events = models.into_iter().map(|staged| staged.into_scheduler_event(node)).collect();
             self.decide_all(state, events);
         }
     }

@@ -333,7 +333,7 @@ impl PlacementDriver {
 
 /// The events that introduce a node to a scheduler.
 fn up(
-    Hello { node, devices, resident, down, running, .. }: Hello,
+    Hello { node, devices, resident, origin, staged, down, running, .. }: Hello,
     now_ns: u64,
 ) -> impl Iterator<Item = Event> {
     let device = move |ordinal| DeviceId { node, ordinal };
@@ -345,7 +345,9 @@ fn up(
         parts,
     };
     let down = down.into_iter().map(move |at| Event::DeviceDown { device: device(at) });
-    std::iter::once(Event::NodeUp { node, devices })
+    [Event::NodeUp { node, devices }, Event::Origin { node, tier: origin }]
+        .into_iter()
+        .chain(staged.into_iter().map(move |staged| staged.into_scheduler_event(node)))
         .chain(resident.into_iter().map(loaded))
         .chain(running.into_iter().map(move |running| adopted(node, running, now_ns)))
         .chain(down)

@@ -6,6 +6,7 @@ use super::device_use::{RunningCall, UseRecorder};
 use super::driver::PlacementDriver;
 use super::guard::LocalPlacement;
 use super::residency::ResidencyTable;
+use super::staging::StagingTable;
 use crate::wire::Granted;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -30,6 +31,8 @@ pub(super) struct PlacementState {
     pub(super) placements: Weak<Placements>,
     /// The residency of this node's devices.
     pub(super) residency: ResidencyTable,
+    /// Where this node would load models from.
+    pub(super) staging: StagingTable,
 }
 
 /// The scheduler that places this node's invocations.

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
 use weir_inference::{Health, RunObserver};
-use weir_scheduler::{Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Setup};
+use weir_scheduler::{Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, Setup, StorageTier};
 use weir_telemetry::Metrics;
 use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version};
 
@@ -39,6 +39,7 @@ impl Fixture {
             node: NODE,
             address: Some("one:1".to_owned()),
             devices: vec![device()],
+            origin: StorageTier::Disk,
             unasked_max: 1,
             scheduler: setup,
             record: Some(folder.path().join("record")),
@@ -89,9 +90,11 @@ impl Fixture {
         running: Vec<AnnouncedInvocation>,
     ) -> TestRequester {
         let (commands, received) = mpsc::channel(100);
-        let (resident, down) = Default::default();
+        let (resident, staged, down) = Default::default();
+        let origin = StorageTier::Disk;
         let address = format!("node:{}", node.0);
-        let hello = Hello { node, address, devices, resident, down, running, has_more: false };
+        let hello =
+            Hello { node, address, devices, resident, origin, staged, down, running, has_more: false };
         let link = self.placements.join(hello, commands, CancellationToken::new()).unwrap();
         TestRequester { node, link, received }
     }

@@ -81,7 +81,7 @@ impl Models {
             return Ok(pin);
         }
         if self.blobs().is_shared()
-            && let Err(error) = self.store.fetch(&entry.source.prepared, device.platform).await
+            && let Err(error) = self.fetch(entry, device.platform, placements).await
         {
             return Err(InferenceError::Unavailable(error.to_string().into()).into());
         }
@@ -126,6 +126,7 @@ impl Models {
         // The future completes once the memory is free; this caller does not wait for it.
         drop(device.cache.unload(&entry.source.key));
         self.note_residents(device.ordinal, placements);
+        self.staging.note(entry.source.id());
     }
 
     /// Reports a device's health to the scheduler.

@@ -5,10 +5,9 @@ use crate::devices::NodeDevice;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
-use weir_cluster::AnnouncedModel;
 use weir_cluster::Placements;
-use weir_inference::{ResidentModel, RunSetting};
+use weir_cluster::{AnnouncedModel, ResidentLoad};
+use weir_inference::{FinishedLoad, ResidentModel, RunSetting};
 use weir_scheduler::ModelDemand;
 use weir_types::Ordinal;
 use weir_types::api::{ModelOnDevice, ModelRuns};
@@ -140,13 +139,16 @@ fn runs((setting, sessions): (RunSetting, usize)) -> ModelRuns {
 }
 
 impl Models {
-    /// The contents of a device's memory for the scheduler, with the load time of each model.
-    pub fn residents(&self, device: &NodeDevice) -> Vec<(AnnouncedModel, Duration)> {
-        let resident = |ResidentModel { id, bytes, load_time, .. }: ResidentModel| {
-            let load_time = load_time?;
+    /// The contents of a device's memory for the scheduler, with the load of each model.
+    fn residents(&self, device: &NodeDevice) -> Vec<ResidentLoad> {
+        let resident = |ResidentModel { id, bytes, load, .. }: ResidentModel| {
+            let FinishedLoad { time, from } = load?;
             let entry = self.get(&id.tenant, &id.name, Some(id.version)).ok();
+            // A model that a guest has loaded is nowhere else.
+            let from = entry.as_ref().map(|_| self.tiers(from)).unwrap_or_default();
             let parts = entry.map(|entry| entry.shared.get().to_vec()).unwrap_or_default();
-            Some((AnnouncedModel { device: device.ordinal, model: id, bytes, parts }, load_time))
+            let resident = AnnouncedModel { device: device.ordinal, model: id, bytes, parts };
+            Some(ResidentLoad { resident, time, from })
         };
         device.cache.resident().into_iter().filter_map(resident).collect()
     }
@@ -154,7 +156,16 @@ impl Models {
     /// Reports the contents of a device's memory to the scheduler.
     pub fn note_residents(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
-        placements.residents(ordinal, || self.residents(device));
+        for ResidentLoad { resident, time, from } in placements.residents(ordinal, || self.residents(device))
+        {
+            // The load has left the files in memory.
+            self.staging.note(&resident.model);
+            let bytes = from.iter().map(|(_, bytes)| bytes).sum();
+            let most = from.iter().max_by_key(|(_, bytes)| *bytes);
+            if let Some((tier, _)) = most {
+                self.metrics.devices.transferred(tier.as_str(), &device.name, bytes, time);
+            }
+        }
     }
 
     /// The device on which a model of a call with this placement runs: the placed one, or else the

@@ -128,6 +128,8 @@ impl Models {
         known.damaged.remove(id);
         known.tenants.entry(tenant).or_default().entry(name).or_default().insert(version, entry.clone());
         self.count(&known);
+        drop(known);
+        self.staging.note(id);
         entry
     }
 
@@ -143,6 +145,8 @@ impl Models {
         }
         known.sharing.remove(id);
         self.count(&known);
+        drop(known);
+        self.staging.note(id);
         Some(entry.source.key.clone())
     }
 

@@ -6,7 +6,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use weir_inference::{ExecutorFigures, HandedOver, PinnedCacheFigures};
 
 /// Metrics of the node's devices.
@@ -27,6 +28,13 @@ pub struct DeviceMetrics {
     pinned_cache_capacity_bytes: Family<DeviceLabels, Gauge>,
     pinned_cache_hit_bytes: Family<DeviceLabels, Counter>,
     pinned_cache_miss_bytes: Family<DeviceLabels, Counter>,
+    transfers: Transfers,
+}
+
+/// Transfers of models' weights between tiers.
+struct Transfers {
+    bytes: Family<TransferLabels, Counter>,
+    seconds: Family<TransferLabels, Counter<f64, AtomicU64>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -44,6 +52,12 @@ struct WayLabels {
 struct TierLabels {
     device: String,
     to: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransferLabels {
+    from: String,
+    to: String,
 }
 
 impl DeviceLabels {
@@ -115,7 +129,16 @@ impl DeviceMetrics {
             pinned_cache_capacity_bytes,
             pinned_cache_hit_bytes,
             pinned_cache_miss_bytes,
+            transfers: Transfers::register(registry),
         }
+    }
+
+    /// Counts a transfer of a model's files: from the object store to the node's disk, or from a tier
+    /// to a device.
+    pub fn transferred(&self, from: &str, to: &str, bytes: u64, time: Duration) {
+        let labels = TransferLabels { from: from.to_owned(), to: to.to_owned() };
+        self.transfers.bytes.get_or_create(&labels).inc_by(bytes);
+        self.transfers.seconds.get_or_create(&labels).inc_by(time.as_secs_f64());
     }
 
     /// Sets the current state of a device.
@@ -186,5 +209,17 @@ impl DeviceMetrics {
     /// Counts a model that was placed on this device but ran on another.
     pub(super) fn instead(&self, device: &str) {
         self.fallbacks.get_or_create(&DeviceLabels::for_device(device)).inc();
+    }
+}
+
+impl Transfers {
+    fn register(registry: &mut Registry) -> Self {
+        let (bytes, seconds) = Default::default();
+        let transfers = Self { bytes, seconds };
+        let help = "Bytes of models' files that were moved between tiers: fetched to the disk, or loaded onto a device";
+        registry.register("model_transfer_bytes", help, transfers.bytes.clone());
+        let help = "Time that these transfers took; that of a load includes the creation of sessions";
+        registry.register("model_transfer_seconds", help, transfers.seconds.clone());
+        transfers
     }
 }

@@ -1,14 +1,19 @@
 //! Schedulers that take over learn the running calls before they place others.
 
-use super::{Fixture, TestRequester, arrival, device};
+use super::{Fixture, TestRequester, arrival, device, model};
 use crate::placement::clock::now;
-use crate::placement::{Link, PlacementGuard};
-use crate::wire::{AnnouncedInvocation, DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE};
+use crate::placement::{Link, PlacementGuard, ResidentLoad};
+use crate::wire::{
+    AnnouncedInvocation, AnnouncedModel, DispatcherCommand, Granted, Hello, NodeEvent, RUNNING_PER_MESSAGE,
+    STAGED_PER_MESSAGE, StagedModel,
+};
+use std::collections::BTreeSet;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use weir_call::Objective;
-use weir_scheduler::{Event, Rejection, Setup};
-use weir_types::{InvocationId, NodeId};
+use weir_scheduler::{Event, Rejection, Setup, StorageTier};
+use weir_types::{InvocationId, ModelId, Name, NodeId};
 
 const TWO: NodeId = NodeId(2);
 const THREE: NodeId = NodeId(3);
@@ -137,4 +142,60 @@ async fn forwarded_call_outlives_the_link_of_the_node_that_received_it() {
     let used = Default::default();
     stage.placements.hear(TWO, two.link, NodeEvent::Finished { invocation, used });
     assert_eq!(stage.ends(), [Event::Finished { invocation, used: Some(used) }]);
+}
+
+/// A node announces where its models are to a new dispatcher, in as many messages as it takes.
+#[tokio::test]
+async fn new_dispatcher_learns_where_models_are() {
+    let node = Fixture::new(Setup::default());
+    let count = 2 * STAGED_PER_MESSAGE + 1;
+    let staged = |number: usize| StagedModel {
+        model: ModelId { name: Name::new(&format!("m{number}")).unwrap(), ..model() },
+        bytes: vec![(StorageTier::Memory, 7)],
+        moved: None,
+    };
+    node.placements.staged((0..count).map(staged).collect());
+    let mut sent = node.ask().into_iter();
+    let Some(NodeEvent::Hello(hello)) = sent.next() else { panic!("no introduction") };
+    assert_eq!((hello.origin, hello.staged.len()), (StorageTier::Disk, STAGED_PER_MESSAGE));
+    let stage = Fixture::new(Setup::default());
+    let (commands, _received) = mpsc::channel(10);
+    let hello = Hello { node: THREE, origin: StorageTier::ObjectStore, ..hello };
+    let link = stage.placements.join(hello, commands, CancellationToken::new()).unwrap();
+    sent.for_each(|event| stage.placements.hear(THREE, link, event));
+    let events = stage.events();
+    let origin = Event::Origin { node: THREE, tier: StorageTier::ObjectStore };
+    assert!(events.contains(&origin), "{events:?}");
+    let learnt = events.iter().filter_map(|event| match event {
+        Event::Staged { node: THREE, model, bytes, moved: None }
+            if bytes[..] == [(StorageTier::Memory, 7)] =>
+        {
+            Some(model)
+        }
+        _ => None,
+    });
+    assert_eq!(learnt.collect::<BTreeSet<_>>().len(), count);
+}
+
+/// The scheduler learns the time of a load for the tier that its bytes came from, whatever was
+/// reported before.
+#[tokio::test]
+async fn load_is_reported_with_the_tier_that_it_came_from() {
+    let stage = Fixture::new(Setup::default());
+    let staged = |tier| StagedModel { model: model(), bytes: vec![(tier, 100)], moved: None };
+    stage.placements.staged(vec![staged(StorageTier::Memory)]);
+    stage.events();
+    let resident = AnnouncedModel { device: 0, model: model(), bytes: 100, parts: Vec::new() };
+    let time = Duration::from_millis(5);
+    let load = || vec![ResidentLoad { resident, time, from: vec![(StorageTier::Disk, 100)] }];
+    assert_eq!(stage.placements.residents(0, load).len(), 1);
+    let events = stage.events();
+    assert!(
+        matches!(
+            &events[..],
+            [Event::Staged { bytes, .. }, Event::Loaded { load_time_ns: Some(5_000_000), .. }]
+                if bytes.is_empty()
+        ),
+        "the disk is where this node has models unless it reports them: {events:?}"
+    );
 }
