@@ -22,6 +22,7 @@ pub(crate) mod simulate;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod usage;
+pub(crate) mod watch;
 pub(crate) mod why;
 pub(crate) mod workflows;
 

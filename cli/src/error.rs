@@ -58,6 +58,11 @@ impl Problem {
         problem
     }
 
+    /// The node's error code, if the node refused.
+    pub(crate) fn code(&self) -> Option<ErrorCode> {
+        self.0.refusal.as_ref().map(|(_, body)| body.code)
+    }
+
     /// Replaces NAME in the advice.
     pub(crate) fn about(mut self, name: &Name) -> Self {
         self.0.hint = self.0.hint.map(|hint| hint.replace("NAME", name.as_str()));

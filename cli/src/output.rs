@@ -130,6 +130,11 @@ pub(crate) fn duration(duration: Duration) -> String {
     indicatif::HumanDuration(duration).to_string()
 }
 
+/// Measured duration in its own unit; `-` for none.
+pub(crate) fn measured(duration: Duration) -> String {
+    if duration.is_zero() { "-".to_owned() } else { format!("{duration:.3?}") }
+}
+
 /// Formats a Unix time in milliseconds as UTC.
 pub(crate) fn time(at_ms: u64) -> String {
     i64::try_from(at_ms)
@@ -158,5 +163,7 @@ mod tests {
         assert_eq!(time(1_795_228_380_005), "2026-11-21T02:33:00.005Z");
         assert_eq!(time(u64::MAX), u64::MAX.to_string());
         assert_eq!(age(u64::MAX), "just now");
+        assert_eq!(measured(Duration::ZERO), "-");
+        assert_eq!(measured(Duration::from_micros(1500)), "1.500ms");
     }
 }

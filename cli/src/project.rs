@@ -4,6 +4,7 @@ mod build;
 mod component;
 mod deploy;
 mod snapshot;
+mod watched;
 
 pub(crate) use build::BuildStop;
 pub(crate) use component::check_component;
@@ -61,7 +62,7 @@ impl Project {
         if let Some(command) = &self.function.build {
             // Some compilers do not create the output folder.
             component.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-            build::run(command, &self.folder, output, stop)?;
+            build::run(command, &[], &self.folder, output, stop)?;
             self.finish(&component)?;
         }
         let bytes = check_component(&component).map_err(|problem| match self.function.build {

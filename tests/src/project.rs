@@ -90,9 +90,15 @@ impl TestProject {
 
     /// Runs `weir deploy` against `node`.
     pub async fn deploy(&self, node: &TestNode) -> String {
-        let mut command = self.command(&["deploy"]);
+        self.run(self.against(node, &["deploy"])).await
+    }
+
+    /// A `weir` command in the project's folder, against `node`.
+    #[must_use]
+    pub fn against(&self, node: &TestNode, arguments: &[&str]) -> Command {
+        let mut command = self.command(arguments);
         command.env("WEIR_URL", format!("http://{}", node.address()));
-        self.run(command).await
+        command
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

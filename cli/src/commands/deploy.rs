@@ -2,14 +2,21 @@
 
 mod grants;
 
+use crate::client::Client;
 use crate::commands::CommandContext;
+use crate::commands::up::Signals;
+use crate::commands::watch::{Deployer, LogFollower, Watcher};
 use crate::error::Problem;
-use crate::project::{ComponentUpload, check_component, describe, send};
+use crate::project::{BuildStop, ComponentUpload, check_component, describe, send};
 use crate::settings::ClientArgs;
 use anyhow::Result;
-use grants::GrantArgs;
+pub(crate) use grants::GrantArgs;
 use std::path::PathBuf;
+use std::time::Duration;
 use weir_types::{FunctionManifest, Name};
+
+/// Time after Ctrl-C at which `--watch` abandons a request that the node has not answered.
+const ABANDON: Duration = Duration::from_secs(1);
 
 /// Deploy a function
 ///
@@ -20,8 +27,13 @@ use weir_types::{FunctionManifest, Name};
 /// With FILE, deploys that component under NAME, or under the file's name. The function gets only
 /// the permissions that the flags grant.
 ///
+/// With --watch, deploys the project again after every change of its files, and shows the function's
+/// log until Ctrl-C. If weir.toml has a `watch_build`, an edit replaces the function's modules
+/// without a new version; `weir deploy` afterwards makes the version to keep.
+///
 /// Examples:
 ///   weir deploy                                   # the project in this folder
+///   weir deploy --watch                           # again after every change, with its log
 ///   weir deploy hello target/hello.wasm
 ///   weir deploy digits digits.wasm --models digits --limit deadline_ms=5000
 #[derive(Debug, clap::Args)]
@@ -40,12 +52,18 @@ pub(crate) struct DeployArgs {
     /// Deploy the component of the last build
     #[arg(long)]
     no_build: bool,
+    /// Deploy the project again after every file change, and show the function's log
+    #[arg(long, conflicts_with_all = ["no_build", "file"])]
+    watch: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
 
 pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
+    if args.watch {
+        return watch(args, client, context);
+    }
     let (name, component, manifest) = match What::from_args(args.first.as_deref(), args.file.clone())? {
         What::File(name, file) => (name, file, FunctionManifest::default()),
         What::Project(name) => {
@@ -66,6 +84,53 @@ pub(crate) fn run(args: &DeployArgs, context: &CommandContext) -> Result<()> {
         ComponentUpload { name: &name, component: &component, manifest: &manifest, strict: args.strict };
     let deployed = send(&deployment, &client, context.output)?;
     context.output.result(&deployed, |deployed| describe(deployed, &client))
+}
+
+/// Deploys the project after every change, until a signal.
+fn watch(args: &DeployArgs, client: Client, context: &CommandContext) -> Result<()> {
+    let name = match What::from_args(args.first.as_deref(), None)? {
+        What::Project(name) => name,
+        What::File(..) => {
+            return Err(Problem::usage("--watch deploys a project, and this is a component")
+                .hint("run it in the project's folder: weir deploy [NAME] --watch")
+                .into());
+        }
+    };
+    let file = match &context.file {
+        Some(file) if file.function.is_some() => file,
+        // Returns the error about the missing project.
+        _ => return context.project().map(drop),
+    };
+    // Ends here if there is no node: a watcher would only repeat that.
+    client.get::<serde_json::Value>("/v1/status", "ask for the node's status")?;
+    let stop = BuildStop::default();
+    let deployer = Deployer {
+        file: file.path.clone(),
+        name,
+        grants: args.grants.clone(),
+        strict: args.strict,
+        follower: Some(LogFollower::new(context.client(&args.client)?, context.output, stop.clone())),
+        client,
+        output: context.output,
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let data = file.folder.join("weir-data");
+    let watched = runtime.block_on(async {
+        // Before the first build, so that Ctrl-C always ends the build's processes too.
+        let mut signals = Signals::new()?;
+        let watcher = Watcher::start(deployer, Some(&data), stop)?;
+        signals.next().await;
+        let ended = tokio::task::spawn_blocking(move || watcher.stop());
+        tokio::select! {
+            _ = ended => {}
+            () = tokio::time::sleep(ABANDON) => {}
+            () = signals.next() => {}
+        }
+        Ok(())
+    });
+    // The thread may still wait for the node's answer.
+    runtime.shutdown_background();
+    watched
 }
 
 /// Meaning of the two positional arguments.

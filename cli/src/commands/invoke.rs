@@ -10,13 +10,13 @@ use crate::output::OutputSettings;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use base64::Engine as _;
-use body::BodySource;
+pub(crate) use body::BodySource;
 use later::LaterArgs;
 use std::io::{IsTerminal as _, Read as _};
 use ureq::http::{HeaderName, HeaderValue, Method, Response};
 use ureq::{Body, SendBody};
-use weir_types::Name;
 use weir_types::api::ERROR_CODE_HEADER;
+use weir_types::{ErrorCode, Name};
 
 /// Size of the buffer for the response body.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -66,13 +66,31 @@ pub(crate) fn run(args: &InvokeArgs, context: &CommandContext) -> Result<()> {
     let answer = call(args, &client)?;
     if answer.headers().contains_key(ERROR_CODE_HEADER) {
         // The error is Weir's, not the function's response.
-        return Err(refusal(answer, &format!("invoke {}", args.name)).about(&args.name).into());
+        let problem = refusal(answer, &format!("invoke {}", args.name)).about(&args.name);
+        return Err(hint_other_kind(problem, &args.name, &client).into());
     }
     if args.later.is_async {
         return later::run(args, answer, &client, context);
     }
     let hint = format!("`weir logs {}` shows what it wrote", args.name);
     show(answer, args.include, args.name.as_str(), &hint, context.output)
+}
+
+/// Adds the command that runs `name`, if it is no function but a workflow or a model.
+fn hint_other_kind(problem: Problem, name: &Name, client: &Client) -> Problem {
+    if problem.code() != Some(ErrorCode::FunctionNotFound) {
+        return problem;
+    }
+    let is_there = |path: String| client.get::<serde_json::Value>(&path, "look for the name").is_ok();
+    let kind = if is_there(format!("/v1/workflows/{name}")) {
+        "workflow"
+    } else if is_there(format!("/v1/models/{name}")) {
+        "model"
+    } else {
+        return problem;
+    };
+    problem
+        .hint(format!("{name} is a {kind}: run it with `weir models run {name} -d '{{\"inputs\": [...]}}'`"))
 }
 
 /// Prints the response of `who`. A status of 400 or more is an error; `hint` is shown for a status

@@ -1,5 +1,6 @@
 //! `weir logs`.
 
+use crate::client::Client;
 use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
 use crate::output::{OutputSettings, time};
@@ -43,11 +44,55 @@ pub(crate) struct LogsArgs {
 
 pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
-    let path = format!("/v1/functions/{}/logs?lines={}&follow={}", args.name, args.lines, args.follow);
-    let stream = client.stream(&path, &format!("read the log of {}", args.name))?;
+    let has_shown = print(&client, &Query::from_args(args), context.output, || false)?;
+    if !has_shown && !args.follow {
+        context.output.note("no log lines: the function has written none since the node started");
+    }
+    if args.follow { Err(gone().into()) } else { Ok(()) }
+}
+
+/// Prints the log of `name` from now on, until the node ends the stream or, at the next line,
+/// `is_over`.
+pub(super) fn follow(
+    client: &Client,
+    name: &Name,
+    output: OutputSettings,
+    is_over: impl Fn() -> bool,
+) -> Result<()> {
+    let query = Query { name, lines: 0, is_followed: true, is_errors_only: false };
+    print(client, &query, output, is_over).map(drop)
+}
+
+/// Part of a log.
+struct Query<'a> {
+    name: &'a Name,
+    lines: usize,
+    is_followed: bool,
+    is_errors_only: bool,
+}
+
+impl<'a> Query<'a> {
+    fn from_args(args: &'a LogsArgs) -> Self {
+        Self { name: &args.name, lines: args.lines, is_followed: args.follow, is_errors_only: args.errors }
+    }
+}
+
+/// Prints log lines. Returns whether there were any.
+fn print(
+    client: &Client,
+    query: &Query<'_>,
+    output: OutputSettings,
+    is_over: impl Fn() -> bool,
+) -> Result<bool> {
+    let Query { name, lines, is_followed, is_errors_only } = query;
+    let path = format!("/v1/functions/{name}/logs?lines={lines}&follow={is_followed}");
+    let stream = client.stream(&path, &format!("read the log of {name}"))?;
     let mut has_shown = false;
     for line in BufReader::new(stream).lines() {
         let line = line.map_err(|error| gone().because(error))?;
+        if is_over() {
+            break;
+        }
         // Empty lines are keep-alives.
         if line.is_empty() {
             continue;
@@ -55,15 +100,12 @@ pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
         let parsed: LogLine = serde_json::from_str(&line).map_err(|error| {
             Problem::new("the node sent a log line that cannot be read").because(error).exit(Exit::Refused)
         })?;
-        if !(args.errors && parsed.stream == "stdout") {
-            show(&parsed, &line, context.output)?;
+        if !(*is_errors_only && parsed.stream == "stdout") {
+            show(&parsed, &line, output)?;
             has_shown = true;
         }
     }
-    if !has_shown && !args.follow {
-        context.output.note("no log lines: the function has written none since the node started");
-    }
-    if args.follow { Err(gone().into()) } else { Ok(()) }
+    Ok(has_shown)
 }
 
 fn gone() -> Problem {

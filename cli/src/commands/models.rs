@@ -1,6 +1,7 @@
 //! `weir models`.
 
 mod profile;
+mod run;
 
 use crate::client::UploadReader;
 use crate::commands::CommandContext;
@@ -21,6 +22,7 @@ use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precisio
 ///   weir models push digits digits.onnx      # push the next version
 ///   weir models                              # list all models
 ///   weir models show digits                  # inputs, outputs and measured times
+///   weir models run digits -d @request.json  # one inference
 ///   weir models profile digits               # measure threads, batch sizes and concurrency
 ///   weir models capacity digits --rate 200 --slo-ms 10
 ///   weir models rollback digits              # push the version before the newest again
@@ -108,6 +110,7 @@ enum ModelAction {
     },
     /// Show a model's inputs, outputs and measured times
     Show(ShowArgs),
+    Run(run::RunArgs),
     /// Measure a model with different threads, batch sizes and concurrency, on generated inputs;
     /// Ctrl-C stops it
     Profile(profile::ProfileArgs),
@@ -199,6 +202,7 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
             })
         }
         ModelAction::Show(args) => models.show(&args, with_versions, details),
+        ModelAction::Run(args) => run::run(&args, &models.client, context),
         ModelAction::Profile(args) => profile::profile(args, &models.client, context),
         ModelAction::Capacity(args) => profile::capacity(&args, &models.client, context),
         ModelAction::Rollback { name, to } => models.roll_back(&VersionArgs { name, version: to }, restored),

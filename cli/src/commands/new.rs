@@ -67,7 +67,7 @@ pub(crate) fn run(args: &NewArgs, context: &CommandContext) -> Result<()> {
         let own: BTreeSet<_> = names.iter().map(|name| own_or_folder(name)).collect();
         let list: String = own.iter().map(|name| format!("  {}\n", name.display())).collect();
         let cd = folder.display();
-        format!("made {cd} with\n{list}\nnext:\n  cd {cd}\n  weir up --watch      # a node, this function on it, and again after every change\n")
+        format!("made {cd} with\n{list}\nnext:\n  cd {cd}\n  weir up --watch       # if no node runs yet: a node with this function\n  weir deploy --watch   # if a node runs: this function on it, and its log\nBoth deploy again after every change.\n")
     })
 }
 

@@ -33,6 +33,21 @@ use workload::{WorkloadArgs, seconds};
 /// request is lost or runs twice, memory stays within its bounds, and granted allocations stay.
 /// Equal arguments give equal results.
 ///
+/// Columns of the table, each a mean over the seeds:
+///
+///   MEAN, P50, P99 S  latency from arrival to completion, in seconds, with its VARIANCE
+///   MISSES            requests whose model was not in the memory of their device
+///   FALSE             misses whose model was in the memory of another device
+///   BUSY              part of the devices' time spent computing
+///   COPIES            devices that hold the most requested model, on average
+///   WAIT MAX S        longest time from arrival to start, in seconds
+///   FAIRNESS          Jain's index over the tenants' mean latencies: 1 if all are equal
+///   LOST              requests that were rejected
+///
+/// With --slo, a second table has the GOODPUT (requests per second that kept their objective), the
+/// parts of requests that KEPT it, were TURNED AWAY, MISSED it, or missed it ON TRIAL (admitted
+/// although an idle cluster would be too late), and the COST of the device time of each request.
+///
 /// Examples:
 ///   weir simulate --preset trace --policy finish-first --policy lalb-o3 --seeds 10
 ///   weir simulate --workload day.json --policy lalb --dump schedule.json
@@ -208,7 +223,7 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
     let each_us = taken_s * 1e6 / decisions.max(1) as f64;
     context
         .output
-        .note(format!("{decisions} decisions in {taken_s:.2} s, {each_us:.2} µs each, simulation included"));
+        .note(format!("{decisions} decisions in {taken_s:.2} s, {each_us:.2} µs each, simulation included; --help explains the columns"));
     if let Some(folder) = &args.plots {
         plot::draw(folder, &charts(&rows))?;
     }

@@ -1,20 +1,20 @@
 //! `weir up`.
 
 mod logging;
-mod watch;
 
 use crate::client::Client;
 use crate::commands::CommandContext;
+use crate::commands::deploy::GrantArgs;
+use crate::commands::watch::{Deployer, Watcher};
 use crate::error::Problem;
 use crate::output::OutputSettings;
-use crate::project::{BuildStop, ComponentUpload, Project, describe, send};
-use crate::settings::{ConfigFile, NodeArgs, NodeEndpoint, Trust, first_token};
+use crate::project::BuildStop;
+use crate::settings::{NodeArgs, NodeEndpoint, Trust, first_token};
 use anyhow::Result;
 pub(crate) use logging::LogArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use watch::Watcher;
 use weir_host::{Node, NodeConfig};
 
 /// Exit code of shells after an interrupt.
@@ -136,7 +136,16 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
             let token = token_file.as_deref().map(first_token).transpose()?;
             let url = client_url(scheme, node.local_addr());
             let client = Client::new(NodeEndpoint { url, token, trust: Trust::OwnProcess })?;
-            Some(Watcher::start(Deployer { file, client, output }, watch.then_some(&data))?)
+            let deployer = Deployer {
+                file,
+                name: None,
+                grants: GrantArgs::default(),
+                strict: false,
+                client,
+                output,
+                follower: None,
+            };
+            Some(Watcher::start(deployer, watch.then_some(&data), BuildStop::default())?)
         }
     };
     until_signal(&node, &mut signals).await?;
@@ -187,41 +196,6 @@ fn client_url(scheme: &str, address: SocketAddr) -> String {
         ip => ip,
     };
     format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
-}
-
-/// Builds and deploys the project repeatedly.
-struct Deployer {
-    /// The project's `weir.toml`, read again each time because it may change.
-    file: PathBuf,
-    client: Client,
-    output: OutputSettings,
-}
-
-impl Deployer {
-    /// Builds, deploys and reports the result. A failure is only reported: the next change may fix
-    /// it.
-    fn deploy(&self, stop: &BuildStop) {
-        if let Err(error) = self.try_deploy(stop)
-            && !stop.is_stopped()
-        {
-            let _ = crate::error::report(&error, self.output.json);
-        }
-    }
-
-    fn try_deploy(&self, stop: &BuildStop) -> Result<()> {
-        let project = Project::from_config(&ConfigFile::read(&self.file)?)
-            .ok_or_else(|| Problem::usage(format!("{} has no [function] any more", self.file.display())))?;
-        let built = project.build(false, self.output, Some(stop))?;
-        self.output.note(built.text().trim_end());
-        let deployment = ComponentUpload {
-            name: &project.function.name,
-            component: &built.component,
-            manifest: &project.manifest(),
-            strict: false,
-        };
-        let deployed = send(&deployment, &self.client, self.output)?;
-        self.output.result(&deployed, |deployed| describe(deployed, &self.client))
-    }
 }
 
 /// Signals that end a node.

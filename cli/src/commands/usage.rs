@@ -1,7 +1,7 @@
 //! `weir usage`.
 
 use crate::commands::CommandContext;
-use crate::output::{size, table, time};
+use crate::output::{measured, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn model(row: &UsageRow) -> String {
 }
 
 fn cells(function: String, model: String, used: &DeviceUsage) -> [String; 8] {
-    let time = |us| format!("{:.3?}", Duration::from_micros(us));
+    let time = |us| measured(Duration::from_micros(us));
     [
         function,
         model,

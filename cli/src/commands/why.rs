@@ -1,7 +1,7 @@
 //! `weir why`.
 
 use crate::commands::CommandContext;
-use crate::output::table;
+use crate::output::{measured, table};
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -136,10 +136,7 @@ fn tiers(load: &LoadByTier) -> String {
 }
 
 fn time(ns: u64) -> String {
-    match ns {
-        0 => "-".to_owned(),
-        ns => format!("{:.3?}", Duration::from_nanos(ns)),
-    }
+    measured(Duration::from_nanos(ns))
 }
 
 #[cfg(test)]

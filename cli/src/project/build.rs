@@ -5,7 +5,7 @@ use crate::output::OutputSettings;
 use anyhow::Result;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -71,10 +71,12 @@ impl BuildStop {
 }
 
 /// Runs `command` in `folder` with the toolchains that the project's files require: `Cargo.toml`
-/// for Rust, `toolchain.txt` for PyPI packages, `package.json` for npm packages. The command's
-/// output goes to standard error, because standard output is for results.
+/// for Rust, `toolchain.txt` for PyPI packages, `package.json` for npm packages. The command gets
+/// `variables` in its environment. Its output goes to standard error, because standard output is for
+/// results.
 pub(super) fn run(
     command: &str,
+    variables: &[(&str, &OsStr)],
     folder: &Path,
     output: OutputSettings,
     stop: Option<&BuildStop>,
@@ -82,7 +84,7 @@ pub(super) fn run(
     let mut shell = Command::new("sh");
     // weir.toml has the path of the component; a custom target folder would change it.
     shell.args(["-c", command]).current_dir(folder).env_remove("CARGO_TARGET_DIR");
-    shell.stdin(Stdio::null()).stdout(io::stderr());
+    shell.envs(variables.iter().copied()).stdin(Stdio::null()).stdout(io::stderr());
     if folder.join("Cargo.toml").is_file() {
         let mut note = |step: &str| output.note(format_args!("  {step}"));
         let toolchain = Toolchain::find_or_install(folder, &mut note)
@@ -104,9 +106,7 @@ pub(super) fn run(
     }
     let file = folder.join("weir.toml");
     let problem = Problem::new(format!("the build failed ({status})"));
-    Err(problem
-        .hint(format!("its output is above; the command is `build` of {}: {command}", file.display()))
-        .into())
+    Err(problem.hint(format!("its output is above; the command in {}: {command}", file.display())).into())
 }
 
 /// Installs the project's packages and returns the folders of their programs.
@@ -144,9 +144,12 @@ mod tests {
     #[test]
     fn failed_build_reports_the_exit_status() {
         let folder = tempfile::tempdir().unwrap();
-        run("test -d .", folder.path(), QUIET, None).unwrap();
+        run("test -d .", &[], folder.path(), QUIET, None).unwrap();
         assert!(
-            run("exit 3", folder.path(), QUIET, None).unwrap_err().to_string().contains("exit status: 3")
+            run("exit 3", &[], folder.path(), QUIET, None)
+                .unwrap_err()
+                .to_string()
+                .contains("exit status: 3")
         );
     }
 
@@ -168,13 +171,15 @@ mod tests {
             let folder = folder.path().to_owned();
             // Two processes: signalling only the shell would leave the other running, as the pipe
             // keeps `cat` alive.
-            std::thread::spawn(move || run("touch started; sleep 600 | cat", &folder, QUIET, Some(&stop)))
+            std::thread::spawn(move || {
+                run("touch started; sleep 600 | cat", &[], &folder, QUIET, Some(&stop))
+            })
         };
         while !started.exists() {
             std::thread::yield_now();
         }
         stop.stop();
         assert!(build.join().unwrap().is_err());
-        assert!(run("true", folder.path(), QUIET, Some(&stop)).is_err());
+        assert!(run("true", &[], folder.path(), QUIET, Some(&stop)).is_err());
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct FunctionProject {
     pub(crate) name: Name,
     /// Shell command that builds the function, run in the project's folder.
     pub(crate) build: Option<String>,
+    /// Shell command that builds the function for a watch: a component and its modules, apart.
+    pub(crate) watch_build: Option<String>,
     /// Path of the component that the build creates.
     pub(crate) component: PathBuf,
     /// World in the project's `wit` folder for converting a core module into a component. Not

@@ -9,3 +9,4 @@ mod misbehaving;
 mod objects;
 mod seeing;
 mod templates;
+mod watched;

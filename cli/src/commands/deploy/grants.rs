@@ -8,7 +8,7 @@ use serde_json::Value;
 use weir_types::{CACHE_TTL_MS_MAX, Cost, FunctionManifest, ModelRef, NamePattern};
 
 /// Grants and limits in addition to those in weir.toml.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Grants and limits")]
 pub(crate) struct GrantArgs {
     /// Models that the function may open, as NAME or NAME:VERSION

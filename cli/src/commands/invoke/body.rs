@@ -7,7 +7,7 @@ use std::io::{Cursor, Read as _, Stdin};
 use ureq::SendBody;
 
 /// Source of a request body.
-pub(super) enum BodySource {
+pub(crate) enum BodySource {
     /// Text from the command line.
     Text(Cursor<Vec<u8>>),
     /// A file, with its length at opening.
@@ -18,7 +18,7 @@ pub(super) enum BodySource {
 
 impl BodySource {
     /// Parses the argument of `-d`.
-    pub(super) fn read(data: &str) -> Result<Self> {
+    pub(crate) fn read(data: &str) -> Result<Self> {
         let Some(path) = data.strip_prefix('@') else { return Ok(Self::Text(Cursor::new(data.into()))) };
         if path == "-" {
             return Ok(Self::Stdin(std::io::stdin()));
@@ -34,7 +34,7 @@ impl BodySource {
     }
 
     /// Default content type, which a header can override.
-    pub(super) fn content_type(&self) -> &'static str {
+    pub(crate) fn content_type(&self) -> &'static str {
         match self {
             Self::Text(text) if serde_json::from_slice::<serde::de::IgnoredAny>(text.get_ref()).is_ok() => {
                 "application/json"
@@ -45,7 +45,7 @@ impl BodySource {
     }
 
     /// Length of the body, if known in advance.
-    pub(super) fn length_bytes(&self) -> Option<u64> {
+    pub(crate) fn length_bytes(&self) -> Option<u64> {
         match self {
             Self::Text(text) => Some(text.get_ref().len() as u64),
             Self::File(_, length) => Some(*length),
@@ -54,7 +54,7 @@ impl BodySource {
     }
 
     /// Converts the body for the HTTP client.
-    pub(super) fn send(self) -> SendBody<'static> {
+    pub(crate) fn send(self) -> SendBody<'static> {
         match self {
             Self::Text(text) => SendBody::from_owned_reader(text),
             Self::File(file, _) => SendBody::from_owned_reader(file),

@@ -1,6 +1,11 @@
 """``python -m weir.build WORLD APP COMPONENT`` builds a component from the module APP with
 componentize-py, which must be on the path.
 
+With ``--modules FILE --object NAME``, it builds a component for `weir up --watch` and `weir deploy
+--watch` instead: the component imports the project's modules from the object NAME when they have
+changed, and FILE is what the object has to hold. The component itself is built again only if the
+project imports other packages than before, or the SDK or the compiler changed.
+
 Warns about random values and times that were fixed when the module was imported: every call starts
 with them.
 """
@@ -8,16 +13,19 @@ with them.
 from __future__ import annotations
 
 import argparse
+import hashlib
+import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from weir import _watch
+from weir import _imports, _live, _watch
 
 _NAME = "weir_entry"
 #: Imports the function like the component's own module, and fails if there are warnings.
@@ -38,6 +46,17 @@ if "{export}" not in globals():
     raise AttributeError("{app} has no function of the kind that it is built as: put @{decorator} before one")
 """
 
+#: Hands calls to modules that are not in the component.
+_LIVE_ENTRY = """
+import weir.http, weir.stage
+from weir import _live
+_live.prepare({elsewhere!r})
+_exported = _live.Exported({app!r}, {stored!r}, {export!r}, {decorator!r})
+class {export}:
+    def __getattr__(self, name):
+        return getattr(_exported, name)
+"""
+
 #: The export of each world: the name that componentize-py looks up, and the decorator of the SDK.
 _EXPORTS = {
     "http-function": ("IncomingHandler", "weir.http.http_function"),
@@ -56,8 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("app", help="the module with the function, such as app for app.py")
     parser.add_argument("component", help="the file to make")
     parser.add_argument("-d", "--wit", default="wit", help="the folder of the contract [default: wit]")
+    parser.add_argument("--modules", help="build for a watch: write the project's modules to this file")
+    parser.add_argument("--object", help="the object that will hold the modules")
     args = parser.parse_args(arguments)
+    if (args.modules is None) != (args.object is None):
+        parser.error("--modules and --object go together")
     try:
+        if args.modules is not None:
+            build_live(args.world, args.app, args.component, args.wit, modules=args.modules, stored=args.object)
+            return 0
         for warning in build(args.world, args.app, args.component, args.wit):
             print(f"warning: {warning}", file=sys.stderr)
     except BuildError as error:
@@ -72,6 +98,42 @@ def build(world: str, app: str, component: str, wit: str = "wit") -> list[str]:
     if warnings:
         _componentize(world, app, component, wit, [])
     return warnings
+
+
+def build_live(world: str, app: str, component: str, wit: str, *, modules: str, stored: str) -> bool:
+    """Writes the project's modules to ``modules``, and builds the component that imports them from
+    the object ``stored``, unless it is current. Returns whether it was built.
+    """
+    try:
+        sources, elsewhere = _imports.project(app, Path())
+    except (_imports.Unreadable, UnicodeDecodeError) as error:
+        raise BuildError(str(error)) from None
+    if app not in sources:
+        raise BuildError(f"there is no {app}.py here")
+    Path(modules).write_bytes(_live.pack(sources))
+    export, decorator = _EXPORTS[world]
+    entry = _LIVE_ENTRY.format(elsewhere=sorted(elsewhere), app=app, stored=stored, export=export, decorator=decorator)
+    key, made = _key(world, wit, entry), Path(f"{component}.key")
+    if Path(component).is_file() and made.is_file() and made.read_text() == key:
+        return False
+    made.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="weir-build-") as folder:
+        Path(folder, f"{_NAME}.py").write_text(entry)
+        _componentize(world, _NAME, component, wit, [folder], here=False)
+    made.write_text(key)
+    return True
+
+
+def _key(world: str, wit: str, entry: str) -> str:
+    """Changes with everything that a component without the project's modules is made of."""
+    key = hashlib.sha256(f"{world}\n{entry}\n{shutil.which('componentize-py')}\n".encode())
+    installed = {f"{package.name}=={package.version}" for package in importlib.metadata.distributions()}
+    key.update("\n".join(sorted(installed)).encode())
+    for folder, pattern in ((Path(__file__).parent, "*.py"), (Path(wit), "**/*.wit")):
+        for file in sorted(folder.glob(pattern)):
+            key.update(f"\n{file.name}\n".encode())
+            key.update(file.read_bytes())
+    return key.hexdigest()
 
 
 def watched(world: str, app: str, component: str, wit: str) -> list[str]:
@@ -101,9 +163,9 @@ def frozen(message: str) -> list[str] | None:
     ]
 
 
-def _componentize(world: str, app: str, component: str, wit: str, folders: Sequence[str]) -> None:
+def _componentize(world: str, app: str, component: str, wit: str, folders: Sequence[str], *, here: bool = True) -> None:
     command = ["componentize-py", "-d", wit, "-w", world, "componentize"]
-    for folder in [".", str(Path(__file__).parent.parent), *folders]:
+    for folder in [*(["."] if here else []), str(Path(__file__).parent.parent), *folders]:
         command += ["-p", folder]
     command += [app, "-o", component]
     try:

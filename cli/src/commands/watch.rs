@@ -1,6 +1,11 @@
-//! Deploys the project once, or on every file change, beside a running node.
+//! Deploys a project once, or on every file change.
 
-use super::Deployer;
+mod deployer;
+mod follow;
+
+pub(crate) use deployer::Deployer;
+pub(crate) use follow::LogFollower;
+
 use crate::project::BuildStop;
 use anyhow::{Context as _, Result};
 use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
@@ -20,7 +25,7 @@ const NOT_WATCHED: [&str; 7] =
     ["target", "node_modules", "dist", "build", "weir-data", "__pycache__", "venv"];
 
 /// Build and deploy thread. It ends when stopped or dropped, and ends its running build.
-pub(super) struct Watcher {
+pub(crate) struct Watcher {
     stop: BuildStop,
     wake: SyncSender<()>,
     thread: Option<JoinHandle<()>>,
@@ -28,9 +33,8 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Deploys now and, if `data` is given, after every change of the project's files. The node's
-    /// data folder `data` is ignored.
-    pub(super) fn start(deployer: Deployer, data: Option<&Path>) -> Result<Self> {
-        let stop = BuildStop::default();
+    /// data folder `data` is ignored. `stop` ends the running build.
+    pub(crate) fn start(deployer: Deployer, data: Option<&Path>, stop: BuildStop) -> Result<Self> {
         // One pending change is enough to trigger a deployment.
         let (wake, changes) = sync_channel(1);
         let folder = deployer.file.parent().unwrap_or(Path::new("."));
@@ -45,7 +49,7 @@ impl Watcher {
     }
 
     /// Ends the current build or deployment and waits for the thread.
-    pub(super) fn stop(self) {
+    pub(crate) fn stop(self) {
         drop(self);
     }
 }
@@ -63,14 +67,14 @@ impl Drop for Watcher {
 }
 
 fn work(deployer: &Deployer, files: Option<Files>, changes: &Receiver<()>, stop: &BuildStop) {
-    deployer.deploy(stop);
+    deployer.deploy(files.is_some(), stop);
     let Some(mut files) = files else { return };
     deployer.output.note(format_args!("watching {}", files.folder.display()));
     while !stop.is_stopped() && changes.recv().is_ok() {
         settle(changes, stop);
         files.refresh();
         if !stop.is_stopped() {
-            deployer.deploy(stop);
+            deployer.deploy(true, stop);
         }
     }
 }
@@ -142,10 +146,10 @@ impl Files {
 /// Identities of the files behind stdout and stderr. A log in the project's folder must not trigger
 /// a deployment, which would write to the log again.
 fn own_output() -> Vec<(u64, u64)> {
-    let of = |stat: rustix::io::Result<rustix::fs::Stat>| stat.ok().map(|stat| (stat.st_dev, stat.st_ino));
-    [of(rustix::fs::fstat(std::io::stdout())), of(rustix::fs::fstat(std::io::stderr()))]
+    [rustix::fs::fstat(std::io::stdout()), rustix::fs::fstat(std::io::stderr())]
         .into_iter()
         .flatten()
+        .map(|stat| (stat.st_dev, stat.st_ino))
         .collect()
 }
 
@@ -164,7 +168,9 @@ fn is_source(top: &Path, path: &Path) -> bool {
         let name = name.to_string_lossy();
         name.starts_with('.') || name.ends_with('~') || name == "4913"
     });
-    !product && !scratch && !first.starts_with('.') && !NOT_WATCHED.contains(&&*first)
+    // Python writes this folder beside the modules that it imports.
+    let cached = below.components().any(|part| part.as_os_str() == "__pycache__");
+    !product && !scratch && !cached && !first.starts_with('.') && !NOT_WATCHED.contains(&&*first)
 }
 
 #[cfg(test)]
@@ -185,6 +191,7 @@ mod tests {
             "/p/weir-data/registry",
             "/p/app.wasm",
             "/p/src/.lib.rs.swp",
+            "/p/sdk/weir/__pycache__/http.pyc",
         ] {
             assert!(!is_source(top, Path::new(other)), "{other}");
         }
