@@ -45,6 +45,8 @@ async fn each_failure_has_its_code_and_other_functions_succeed() {
             let answer = client.get(&format!("/fn/bad{at}{path}")).await;
             let refusal = answer.refusal();
             assert_eq!((refusal.status, refusal.code), (*status, *code), "{path}?{query}: {}", refusal.text);
+            // A panic is described as one.
+            assert!(!refusal.text.contains("unreachable"), "{}", refusal.text);
         }
     });
     futures::future::join_all(misdeeds).await;

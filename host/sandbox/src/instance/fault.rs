@@ -82,8 +82,16 @@ fn from_trap(trap: Trap, memory: &MemoryMeter, limits: &Limits) -> Fault {
             "the function's call stack is full: recursion without end?",
         );
     }
-    from_meter(memory, limits)
-        .unwrap_or_else(|| Fault::new(ErrorCode::GuestTrap, format!("the function trapped: {trap}")))
+    from_meter(memory, limits).unwrap_or_else(|| {
+        let text = match trap {
+            // How the runtimes of languages end after they have written the exception to the log.
+            Trap::UnreachableCodeReached => {
+                "the function ended with an uncaught exception or a panic, which its log shows".to_owned()
+            }
+            trap => format!("the function trapped: {trap}"),
+        };
+        Fault::new(ErrorCode::GuestTrap, text)
+    })
 }
 
 /// A guest that was refused memory and then failed most likely failed because of that.

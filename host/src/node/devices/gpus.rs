@@ -62,6 +62,14 @@ impl Gpus {
                 .iter()
                 .map(|info| DeviceConfig::new(DeviceName::Cuda(Some(info.ordinal))))
                 .collect(),
+            // The usual case of a machine without a GPU.
+            Err(unavailable @ Unavailable::NotFound { .. }) => {
+                tracing::info!(
+                    "no NVIDIA driver: models run on the CPU (`weir doctor` lists where it is looked for)"
+                );
+                tracing::debug!(%unavailable, "no NVIDIA driver");
+                Vec::new()
+            }
             Err(unavailable) => {
                 tracing::info!(%unavailable, "no usable GPU: models run on the CPU");
                 Vec::new()
