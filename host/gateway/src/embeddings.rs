@@ -5,9 +5,9 @@
 //! only the name.
 
 use super::error::ApiError;
-use super::functions::parse_name;
 use super::invoke;
 use super::request_id::RequestId;
+use super::versions::parse_name;
 use super::{AsItWas, Caller};
 use crate::NodeState;
 use axum::Extension;

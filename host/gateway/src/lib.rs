@@ -34,6 +34,7 @@ mod unread;
 mod uploads;
 mod usage;
 mod v2;
+mod versions;
 mod workflows;
 
 pub use auth::Tokens;

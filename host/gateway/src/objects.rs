@@ -2,8 +2,8 @@
 
 use super::Caller;
 use super::error::ApiError;
-use super::functions::parse_name;
 use super::routes::Routes;
+use super::versions::parse_name;
 use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, Request, State};

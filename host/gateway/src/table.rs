@@ -4,9 +4,11 @@ use super::health::Monitoring;
 use super::routes::Routes;
 use super::{
     dashboard, embeddings, functions, health, invocations, models, objects, openapi, placements, usage, v2,
-    workflows,
+    versions, workflows,
 };
 use axum::routing::{get, post, put};
+use weir_control::registry::FunctionParts;
+use weir_control::workflows::Workflows;
 use weir_inference::Content;
 
 /// Paths of function calls, which bypass the router.
@@ -29,13 +31,14 @@ pub(super) fn routes() -> Routes {
         .route("/v1/status", get(health::status))
         .route("/v1/usage", get(usage::show))
         .route("/v1/placements/{request_id}", get(placements::show))
-        .merge(of_functions())
+        .merge(versions::routes::<FunctionParts>("functions", put(functions::deploy)))
+        .route("/v1/functions/{name}/logs", get(functions::logs))
         .merge(models::routes("models", Content::Network))
         .merge(models::routes("kernel-graphs", Content::KernelGraph))
         .route("/v1/models/{name}/versions/{version}/release", post(models::release))
         .route("/v1/models/{name}/profile", post(models::profile))
         .route("/v1/models/{name}/capacity", get(models::capacity))
-        .merge(of_workflows())
+        .merge(versions::routes::<Workflows>("workflows", put(workflows::deploy)))
         .route("/v1/invocations", get(invocations::list))
         .route("/v1/invocations/{id}", get(invocations::show).delete(invocations::remove))
         .route("/v1/invocations/{id}/result", get(invocations::result))
@@ -45,29 +48,4 @@ pub(super) fn routes() -> Routes {
         .merge(objects::routes())
         .route(embeddings::PATH, post(embeddings::embed))
         .merge(v2::routes())
-}
-
-fn of_functions() -> Routes {
-    Routes::default()
-        .route("/v1/functions", get(functions::list))
-        .route("/v1/functions/{name}", put(functions::deploy).get(functions::show).delete(functions::remove))
-        .route("/v1/functions/{name}/versions", get(functions::versions))
-        .route(
-            "/v1/functions/{name}/versions/{version}",
-            get(functions::show_version).delete(functions::remove_version),
-        )
-        .route("/v1/functions/{name}/rollback", post(functions::roll_back))
-        .route("/v1/functions/{name}/logs", get(functions::logs))
-}
-
-fn of_workflows() -> Routes {
-    Routes::default()
-        .route("/v1/workflows", get(workflows::list))
-        .route("/v1/workflows/{name}", put(workflows::deploy).get(workflows::show).delete(workflows::remove))
-        .route("/v1/workflows/{name}/versions", get(workflows::versions))
-        .route(
-            "/v1/workflows/{name}/versions/{version}",
-            get(workflows::show_version).delete(workflows::remove_version),
-        )
-        .route("/v1/workflows/{name}/rollback", post(workflows::roll_back))
 }

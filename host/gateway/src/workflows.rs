@@ -1,20 +1,18 @@
-//! `/v1/workflows`: deploying and managing workflows.
+//! `/v1/workflows`: deploying workflows. `versions.rs` has the other routes.
 
 use super::Caller;
 use super::body::small;
 use super::error::ApiError;
-use super::functions::{parse_name, parse_version, read_rollback};
+use super::versions::{VersionedResource, find, missing, parse_name};
 use crate::NodeState;
 use crate::state::NodeExtractor;
-use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
-use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use serde::Deserialize;
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use weir_control::registry::{Noun, RegistryError};
-use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, WorkflowRecord};
+use weir_control::registry::Registry;
+use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, WorkflowRecord, Workflows};
 use weir_telemetry::logs::now_ms;
 use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
 use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
@@ -59,12 +57,13 @@ pub(super) async fn deploy(
     if let (Some(entry), Some(active)) = (&entry, active)
         && active.record.is_same_as(&record)
     {
-        let workflow = describe(&node, entry, active);
+        let workflow = Workflows::describe(&node, entry, active);
         return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
     }
     if options.dry_run {
         let tried = node.workflows.try_out(&caller.tenant, &name, WorkflowRecord { version: head, ..record });
-        let mut workflow = describe(&node, &tried, tried.active().ok_or_else(|| gone(&name))?);
+        let mut workflow =
+            Workflows::describe(&node, &tried, tried.active().ok_or_else(|| missing::<Workflows>(&name))?);
         workflow.active = false;
         return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
     }
@@ -72,8 +71,12 @@ pub(super) async fn deploy(
     let made = move |version| WorkflowRecord { version, ..record.clone() };
     let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
     tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");
-    let entry = find(&node, &caller, &name)?;
-    Ok(Json(WorkflowDeployed { workflow: describe(&node, &entry, &workflow), created: true, path }))
+    let entry = find::<Workflows>(&node, &caller, &name)?;
+    Ok(Json(WorkflowDeployed {
+        workflow: Workflows::describe(&node, &entry, &workflow),
+        created: true,
+        path,
+    }))
 }
 
 /// Builds the record of a document, if the document is a workflow.
@@ -165,98 +168,21 @@ pub(super) fn refuse_if_used(
     Err(ApiError::new(ErrorCode::Conflict, text))
 }
 
-/// `GET /v1/workflows`.
-pub(super) async fn list(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-) -> Json<Vec<api::Workflow>> {
-    let entries = node.workflows.list(&caller.tenant);
-    Json(entries.iter().filter_map(|entry| summary(&node, entry)).collect())
-}
+impl VersionedResource for Workflows {
+    type Summary = api::Workflow;
+    type Version = WorkflowVersion;
 
-/// `GET /v1/workflows/{name}`.
-pub(super) async fn show(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Result<Json<api::Workflow>, ApiError> {
-    let name = parse_name(&name)?;
-    summary(&node, &*find(&node, &caller, &name)?).map(Json).ok_or_else(|| gone(&name))
-}
+    const TARGET: TargetKind = TargetKind::Workflow;
 
-/// `GET /v1/workflows/{name}/versions`, oldest first.
-pub(super) async fn versions(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Result<Json<Vec<WorkflowVersion>>, ApiError> {
-    let entry = find(&node, &caller, &parse_name(&name)?)?;
-    Ok(Json(entry.versions.values().map(|workflow| describe(&node, &entry, workflow)).collect()))
-}
+    fn registry(node: &NodeState) -> &Arc<Registry<Self>> {
+        &node.workflows
+    }
 
-/// `GET /v1/workflows/{name}/versions/{version}`.
-pub(super) async fn show_version(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path((name, version)): Path<(String, String)>,
-) -> Result<Json<WorkflowVersion>, ApiError> {
-    let entry = find(&node, &caller, &parse_name(&name)?)?;
-    Ok(Json(describe(&node, &entry, entry.require(parse_version(&version)?)?)))
-}
+    fn describe(node: &NodeState, entry: &WorkflowEntry, version: &DeployedWorkflow) -> WorkflowVersion {
+        entry.describe(version, node.dispatch.catalog.unready(version))
+    }
 
-/// `POST /v1/workflows/{name}/rollback`.
-pub(super) async fn roll_back(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-    body: Body,
-) -> Result<Json<api::Workflow>, ApiError> {
-    let name = parse_name(&name)?;
-    let version = read_rollback(body).await?;
-    let entry = node.workflows.roll_back(&caller.tenant, &name, version).await?;
-    tracing::info!(tenant = %caller.tenant, workflow = %name, version = %entry.head.active, "rolled back");
-    summary(&node, &entry).map(Json).ok_or_else(|| gone(&name))
-}
-
-/// `DELETE /v1/workflows/{name}`.
-pub(super) async fn remove(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path(name): Path<String>,
-) -> Result<Response, ApiError> {
-    let name = parse_name(&name)?;
-    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, None)?;
-    node.workflows.delete(&caller.tenant, &name).await?;
-    tracing::info!(tenant = %caller.tenant, workflow = %name, "deleted");
-    Ok(http::StatusCode::NO_CONTENT.into_response())
-}
-
-/// `DELETE /v1/workflows/{name}/versions/{version}`.
-pub(super) async fn remove_version(
-    State(node): NodeExtractor,
-    Extension(caller): Extension<Caller>,
-    Path((name, version)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let name = parse_name(&name)?;
-    let version = parse_version(&version)?;
-    refuse_if_used(&node, TargetKind::Workflow, &caller.tenant, &name, Some(version))?;
-    node.workflows.delete_version(&caller.tenant, &name, version).await?;
-    Ok(http::StatusCode::NO_CONTENT.into_response())
-}
-
-fn summary(node: &NodeState, entry: &WorkflowEntry) -> Option<api::Workflow> {
-    let active = describe(node, entry, entry.active()?);
-    Some(api::Workflow { active, versions: entry.versions.keys().copied().collect() })
-}
-
-fn describe(node: &NodeState, entry: &WorkflowEntry, workflow: &DeployedWorkflow) -> WorkflowVersion {
-    entry.describe(workflow, node.dispatch.catalog.unready(workflow))
-}
-
-fn find(node: &NodeState, caller: &Caller, name: &Name) -> Result<Arc<WorkflowEntry>, ApiError> {
-    node.workflows.get(&caller.tenant, name.as_str()).ok_or_else(|| gone(name))
-}
-
-fn gone(name: &Name) -> ApiError {
-    RegistryError::NotThere(Noun::Workflow, name.clone()).into()
+    fn summary(active: WorkflowVersion, versions: Vec<Version>) -> api::Workflow {
+        api::Workflow { active, versions }
+    }
 }

@@ -1,17 +1,17 @@
 //! `PUT /v1/functions/{name}`: turns an upload into a version that can be called.
 
 use super::advice::{advice, denied_imports, ungranted_imports};
-use super::{find, parse_name};
 use crate::cached;
 use crate::error::ApiError;
 use crate::state::NodeExtractor;
 use crate::uploads::{self, ReceivedUpload};
+use crate::versions::{find, parse_name};
 use crate::workflows::refuse_name_of_workflow;
 use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use std::time::Duration;
-use weir_control::registry::FunctionRecord;
+use weir_control::registry::{FunctionParts, FunctionRecord};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
@@ -93,7 +93,7 @@ pub(crate) async fn deploy(
     let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %deployment.id.version, "deployed");
     node.sweep_instances();
-    let entry = find(&node, &caller, &name)?;
+    let entry = find::<FunctionParts>(&node, &caller, &name)?;
     Ok(Json(answer(entry.describe(&deployment), true)))
 }
 

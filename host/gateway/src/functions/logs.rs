@@ -1,9 +1,9 @@
 //! Logs of a function, to read and to follow.
 
-use super::{find, parse_name};
 use crate::Caller;
 use crate::error::ApiError;
 use crate::state::NodeExtractor;
+use crate::versions::{find, parse_name};
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
+use weir_control::registry::FunctionParts;
 use weir_types::ErrorCode;
 use weir_types::api::LogLine;
 
@@ -48,7 +49,7 @@ pub(crate) async fn logs(
     let Query(query) = query.map_err(|error| {
         ApiError::new(ErrorCode::InvalidRequest, format!("{error}; takes lines=N and follow=true"))
     })?;
-    let entry = find(&node, &caller, &parse_name(&name)?)?;
+    let entry = find::<FunctionParts>(&node, &caller, &parse_name(&name)?)?;
     let (tail, news) = if query.follow {
         let (tail, news) = entry.shared.log.tail_and_follow(query.lines);
         (tail, Some(follow(news, node.shutdown.stopping.clone())))

@@ -1,11 +1,11 @@
 //! `GET /v1/models/{name}/capacity`: capacity planning. Returns the measured configuration that
 //! serves a rate within a latency, and the number of instances that this takes.
 
-use super::parse_name;
 use crate::Caller;
 use crate::NodeState;
 use crate::error::ApiError;
 use crate::state::NodeExtractor;
+use crate::versions::parse_name;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};

@@ -1,11 +1,11 @@
 //! `POST /v1/models/{name}/profile`: measures a model, and streams the progress.
 
-use super::parse_name;
 use crate::Caller;
 use crate::body::small;
 use crate::error::ApiError;
 use crate::request_id::RequestId;
 use crate::state::NodeExtractor;
+use crate::versions::parse_name;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};

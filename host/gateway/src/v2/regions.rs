@@ -3,7 +3,7 @@
 //! Between nodes, workflow intermediates are named the same way.
 
 use super::super::error::ApiError;
-use super::super::functions::parse_name;
+use super::super::versions::parse_name;
 use super::read::{InferenceContent, Unresolved};
 use crate::NodeState;
 use std::time::Instant;

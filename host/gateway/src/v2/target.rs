@@ -1,7 +1,7 @@
 //! Resolution of the names in paths.
 
 use super::super::error::ApiError;
-use super::super::functions::{parse_name, parse_version};
+use super::super::versions::{parse_name, parse_version};
 use super::cached::Cached;
 use crate::NodeState;
 use http::HeaderMap;

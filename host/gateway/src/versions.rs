@@ -1,0 +1,202 @@
+//! Handlers that functions and workflows share: listing, showing, rolling back and removing
+//! deployed versions.
+
+use super::Caller;
+use super::body::small;
+use super::error::ApiError;
+use super::routes::Routes;
+use super::workflows::refuse_if_used;
+use crate::NodeState;
+use crate::state::NodeExtractor;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Json};
+use serde::Serialize;
+use std::sync::Arc;
+use weir_control::registry::{DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
+use weir_types::api::Rollback;
+use weir_types::{ErrorCode, Name, Version};
+use weir_workflow::TargetKind;
+
+/// Size limit of the JSON body of a rollback.
+const ROLLBACK_BYTES_MAX: usize = 64 << 10;
+
+/// A kind of deployment whose versions the API manages.
+pub(super) trait VersionedResource: DeploymentKind {
+    /// A name and its versions, as the API returns it.
+    type Summary: Serialize;
+    /// One version, as the API returns it.
+    type Version: Serialize;
+
+    /// The kind of workflow step that runs a version.
+    const TARGET: TargetKind;
+
+    fn registry(node: &NodeState) -> &Arc<Registry<Self>>;
+
+    fn describe(node: &NodeState, entry: &RegistryEntry<Self>, version: &Self::Deployment) -> Self::Version;
+
+    fn summary(active: Self::Version, versions: Vec<Version>) -> Self::Summary;
+
+    /// Releases the resources of inactive versions, after a rollback or a removal.
+    fn rolled_back(_node: &NodeState) {}
+
+    /// Releases the resources of removed versions.
+    fn removed(_node: &NodeState) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// The routes below `/v1/{collection}`. `deploy` serves the path of a name, beside the other
+/// methods.
+pub(super) fn routes<K: VersionedResource>(collection: &str, deploy: MethodRouter<Arc<NodeState>>) -> Routes {
+    let all = format!("/v1/{collection}");
+    Routes::default()
+        .route(&all, get(list::<K>))
+        .route(&format!("{all}/{{name}}"), deploy.get(show::<K>).delete(remove::<K>))
+        .route(&format!("{all}/{{name}}/versions"), get(versions::<K>))
+        .route(
+            &format!("{all}/{{name}}/versions/{{version}}"),
+            get(show_version::<K>).delete(remove_version::<K>),
+        )
+        .route(&format!("{all}/{{name}}/rollback"), post(roll_back::<K>))
+}
+
+async fn list<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+) -> Json<Vec<K::Summary>> {
+    let entries = K::registry(&node).list(&caller.tenant);
+    Json(entries.iter().filter_map(|entry| summary(&node, entry)).collect())
+}
+
+async fn show<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<K::Summary>, ApiError> {
+    let name = parse_name(&name)?;
+    summary::<K>(&node, &*find(&node, &caller, &name)?).map(Json).ok_or_else(|| missing::<K>(&name))
+}
+
+/// Lists the versions of a name, oldest first.
+async fn versions<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Json<Vec<K::Version>>, ApiError> {
+    let entry = find::<K>(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(entry.versions.values().map(|version| K::describe(&node, &entry, version)).collect()))
+}
+
+async fn show_version<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Json<K::Version>, ApiError> {
+    let entry = find::<K>(&node, &caller, &parse_name(&name)?)?;
+    Ok(Json(K::describe(&node, &entry, entry.require(parse_version(&version)?)?)))
+}
+
+async fn roll_back<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Json<K::Summary>, ApiError> {
+    let name = parse_name(&name)?;
+    let version = read_rollback(body).await?;
+    let entry = K::registry(&node).roll_back(&caller.tenant, &name, version).await?;
+    tracing::info!(tenant = %caller.tenant, %name, version = %entry.head.active, "rolled back {}", K::NOUN);
+    K::rolled_back(&node);
+    summary(&node, &entry).map(Json).ok_or_else(|| missing::<K>(&name))
+}
+
+async fn remove<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    let name = parse_name(&name)?;
+    refuse_if_used(&node, K::TARGET, &caller.tenant, &name, None)?;
+    K::registry(&node).delete(&caller.tenant, &name).await?;
+    tracing::info!(tenant = %caller.tenant, %name, "deleted {}", K::NOUN);
+    K::rolled_back(&node);
+    K::removed(&node).await;
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+async fn remove_version<K: VersionedResource>(
+    State(node): NodeExtractor,
+    Extension(caller): Extension<Caller>,
+    Path((name, version)): Path<(String, String)>,
+) -> Result<Response, ApiError> {
+    let name = parse_name(&name)?;
+    let version = parse_version(&version)?;
+    refuse_if_used(&node, K::TARGET, &caller.tenant, &name, Some(version))?;
+    K::registry(&node).delete_version(&caller.tenant, &name, version).await?;
+    K::removed(&node).await;
+    Ok(http::StatusCode::NO_CONTENT.into_response())
+}
+
+/// The entry of a name, or the API's error that the caller has no such name.
+pub(super) fn find<K: VersionedResource>(
+    node: &NodeState,
+    caller: &Caller,
+    name: &Name,
+) -> Result<Arc<RegistryEntry<K>>, ApiError> {
+    K::registry(node).get(&caller.tenant, name.as_str()).ok_or_else(|| missing::<K>(name))
+}
+
+/// The API's error for a name without an active version.
+pub(super) fn missing<K: VersionedResource>(name: &Name) -> ApiError {
+    RegistryError::NotThere(K::NOUN, name.clone()).into()
+}
+
+fn summary<K: VersionedResource>(node: &NodeState, entry: &RegistryEntry<K>) -> Option<K::Summary> {
+    let active = K::describe(node, entry, entry.active()?);
+    Some(K::summary(active, entry.versions.keys().copied().collect()))
+}
+
+/// Reads the version to roll back to, if the body names one.
+pub(super) async fn read_rollback(body: Body) -> Result<Option<Version>, ApiError> {
+    let body = small(body, ROLLBACK_BYTES_MAX).await?;
+    let rollback = if body.is_empty() { Ok(Rollback::default()) } else { serde_json::from_slice(&body) };
+    let Rollback { version } = rollback.map_err(|error| {
+        ApiError::new(
+            ErrorCode::InvalidRequest,
+            format!("the body must be {{}} or {{\"version\": N}}: {error}"),
+        )
+    })?;
+    Ok(version)
+}
+
+pub(super) fn parse_name(text: &str) -> Result<Name, ApiError> {
+    Name::new(text).map_err(|error| ApiError::new(ErrorCode::InvalidName, error.to_string()))
+}
+
+pub(super) fn parse_version(text: &str) -> Result<Version, ApiError> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    let text = format!("{text:?} is not a version: versions are numbers from 1 up");
+    number.map(Version).ok_or_else(|| ApiError::new(ErrorCode::InvalidRequest, text))
+}
+
+impl From<RegistryError> for ApiError {
+    fn from(error: RegistryError) -> Self {
+        let code = match &error {
+            RegistryError::NotThere(Noun::Function, _) => ErrorCode::FunctionNotFound,
+            RegistryError::NotThere(Noun::Workflow, _) => ErrorCode::WorkflowNotFound,
+            RegistryError::NoVersion { .. } | RegistryError::NothingEarlier(..) => ErrorCode::VersionNotFound,
+            RegistryError::IsActive { .. }
+            | RegistryError::TooManyVersions(..)
+            | RegistryError::Conflict(..) => ErrorCode::Conflict,
+            RegistryError::Datastore(error) if error.is_temporary() => ErrorCode::Unavailable,
+            RegistryError::Datastore(error) if error.is_full() => ErrorCode::DiskFull,
+            RegistryError::Damaged { .. } | RegistryError::Datastore(_) | RegistryError::CutOff(_) => {
+                return Self::internal(&error);
+            }
+        };
+        Self::new(code, error.to_string())
+    }
+}
