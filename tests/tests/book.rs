@@ -64,6 +64,7 @@ pages! {
     capacity_guide_runs: "guides/capacity.md";
     check_gpu_guide_runs: "guides/check-gpu.md";
     cluster_guide_runs: "guides/cluster.md";
+    dashboard_guide_runs: "guides/dashboard.md";
     gpu_guide_runs: "guides/gpu.md";
     kernel_graphs_guide_runs: "guides/kernel-graphs.md";
     measure_guide_runs: "guides/measure.md";

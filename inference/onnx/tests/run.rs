@@ -56,7 +56,8 @@ async fn matmul_is_correct_for_any_batch_size() {
     assert_eq!(output(&outputs, "y").shape().dimensions(), [0, 3]);
     let profile = cache.profiles().get(pin.key());
     assert_eq!(profile.run_time_ns.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 7]);
-    assert_eq!(profile.load_time_ns["disk"].count, 1);
+    // The system decides whether the file is in memory.
+    assert_eq!(profile.load_time_ns.values().map(|mean| mean.count).sum::<u64>(), 1);
 }
 
 #[tokio::test]
