@@ -85,7 +85,7 @@ pub struct NodeConfig {
     /// are placed separately and on the GPU for steps that share one.
     pub intermediates: IntermediatesConfig,
 
-    /// Logs of functions.
+    /// Logs of functions, and the audit log.
     pub logs: LogsConfig,
     /// Traces of requests.
     pub traces: TracesConfig,

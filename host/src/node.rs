@@ -31,9 +31,10 @@ use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_dispatch::{Dispatch, InstanceSlots};
 use weir_gateway::{
-    Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown, Tokens,
+    Access, Gateway, GivenIds, NodeState, PageGuard, PagesConfig, Permits, RequestConfig, Server, Shutdown,
+    Tokens,
 };
-use weir_telemetry::Metrics;
+use weir_telemetry::{AuditLog, Metrics};
 
 /// The time that a call may spend in transit to a node that has left its cluster, from a node that
 /// had not learned of that yet, including the time to connect.
@@ -195,6 +196,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let storage = Storage::open(&config).await?;
     let metrics = Metrics::new();
     let tls = NodeTls::load(&config, &metrics).await?;
+    let audit = open_audit_log(&config, &metrics).await?;
     let arena = Arena::new(config.gateway.arena_bytes_max);
     let connector = outbound::connector(&config, &metrics).await?;
     let deployed = DeployedContent::open(&config, &storage, &metrics, &arena, &connector).await?;
@@ -242,8 +244,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
             sandbox: config.sandbox.clone(),
             models: config.models.clone(),
         },
-        tokens,
-        pages: page_guard(&config),
+        access: Access::new(tokens, page_guard(&config), audit, metrics.clone()),
         blobs,
         components,
         registry,
@@ -264,6 +265,13 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     };
     state.sweep_components().await;
     Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation })
+}
+
+async fn open_audit_log(config: &NodeConfig, metrics: &Arc<Metrics>) -> anyhow::Result<AuditLog> {
+    let audit = config.logs.audit.clone();
+    let counted = metrics.clone();
+    let opened = tokio::task::spawn_blocking(move || AuditLog::open(&audit, counted)).await?;
+    opened.with_context(|| format!("cannot open the audit log {:?}", config.logs.audit.file))
 }
 
 /// The guard against web pages. Other nodes reach this one by its advertised name.

@@ -137,6 +137,7 @@ impl ConfigFile {
             &mut node.scheduler.record,
             &mut node.gateway.tls.certificate,
             &mut node.gateway.tls.key,
+            &mut node.logs.audit.file,
             &mut client.token_from,
             &mut client.ca_file,
         ];

@@ -14,6 +14,9 @@ use weir_types::{ContentHash, ErrorCode, TenantId};
 /// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
 
+/// Length of the part of a token's hash in the audit log, in hexadecimal digits.
+const HASH_LEN: usize = 12;
+
 /// Name of the operator in the tenant column of a token file.
 const OPERATOR: &str = "*";
 
@@ -23,7 +26,7 @@ pub struct Tokens(Option<HashMap<ContentHash, Identity>>);
 
 /// Identity of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Identity {
+pub(crate) enum Identity {
     /// Any client of a node without tokens: tenant `default`, with full access.
     Anyone,
     /// Client with a token of this tenant.
@@ -35,7 +38,7 @@ pub enum Identity {
 
 impl Identity {
     /// Returns the tenant on whose behalf the request runs.
-    pub fn tenant(self) -> Result<TenantId, ApiError> {
+    pub(crate) fn tenant(self) -> Result<TenantId, ApiError> {
         match self {
             Self::Anyone => Ok(TenantId::default()),
             Self::Tenant(tenant) => Ok(tenant),
@@ -47,13 +50,29 @@ impl Identity {
         }
     }
 
+    /// Returns the tenant on whose behalf the client acts; none for the operator.
+    pub(crate) fn acts_for(&self) -> Option<TenantId> {
+        match self {
+            Self::Anyone => Some(TenantId::default()),
+            Self::Tenant(tenant) => Some(tenant.clone()),
+            Self::Operator => None,
+        }
+    }
+
     /// Returns the only tenant whose metrics the client may read; none if it may read all metrics.
-    pub fn reads_only(&self) -> Option<&TenantId> {
+    pub(crate) fn reads_only(&self) -> Option<&TenantId> {
         match self {
             Self::Tenant(tenant) => Some(tenant),
             Self::Anyone | Self::Operator => None,
         }
     }
+}
+
+/// The client of a request.
+pub(crate) struct Identified {
+    pub(crate) identity: Result<Identity, ApiError>,
+    /// Beginning of the hash of the client's token, for the audit log.
+    pub(crate) hash: Option<String>,
 }
 
 /// Invalid token file.
@@ -117,8 +136,8 @@ impl Tokens {
 
     /// Identifies the client of a request, and removes its token from the headers, so that
     /// functions do not see the token.
-    pub fn identify(&self, headers: &mut HeaderMap) -> Result<Identity, ApiError> {
-        let Some(tokens) = &self.0 else { return Ok(Identity::Anyone) };
+    pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Identified {
+        let Some(tokens) = &self.0 else { return Identified { identity: Ok(Identity::Anyone), hash: None } };
         let own = headers.remove(headers::TOKEN);
         let given = match own {
             Some(own) => Some(own),
@@ -129,14 +148,18 @@ impl Tokens {
                 .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
                 .map_or(text, |(_, token)| token.trim())
         });
-        let identity = token.and_then(|token| tokens.get(&ContentHash::from_content(token.as_bytes())));
-        identity.cloned().ok_or_else(|| {
+        let hash = token.map(|token| ContentHash::from_content(token.as_bytes()));
+        let identity = hash.as_ref().and_then(|hash| tokens.get(hash));
+        let identity = identity.cloned().ok_or_else(|| {
             let text = match token {
                 None => "this node needs a token: send `authorization: Bearer TOKEN` (or set WEIR_TOKEN for the command line)",
                 Some(_) => "this node does not know the token",
             };
             ApiError::new(ErrorCode::Unauthorized, text)
-        })
+        });
+        // Of tokens that the node does not know, not even a part of the hash is kept.
+        let shown = hash.filter(|_| identity.is_ok());
+        Identified { identity, hash: shown.map(|hash| hash.to_string().chars().take(HASH_LEN).collect()) }
     }
 }
 
@@ -152,7 +175,7 @@ mod tests {
         let tenant = |header: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header, HeaderValue::from_str(value).unwrap());
-            let tenant = tokens.identify(&mut headers).and_then(Identity::tenant);
+            let tenant = tokens.identify(&mut headers).identity.and_then(Identity::tenant);
             assert!(headers.is_empty(), "the token was passed on");
             tenant.map(|tenant| tenant.to_string()).map_err(|error| error.code)
         };
@@ -160,8 +183,8 @@ mod tests {
         assert_eq!(tenant("weir-token", "fedcba9876543210"), Ok("default".to_owned()));
         assert_eq!(tenant("authorization", "Bearer 0123456789abcdeX"), Err(ErrorCode::Unauthorized));
         assert_eq!(tenant("weir-token", "operator90123456"), Err(ErrorCode::NotGranted));
-        assert!(tokens.identify(&mut HeaderMap::new()).is_err());
-        assert_eq!(Tokens::default().identify(&mut HeaderMap::new()).unwrap(), Identity::Anyone);
+        assert!(tokens.identify(&mut HeaderMap::new()).identity.is_err());
+        assert_eq!(Tokens::default().identify(&mut HeaderMap::new()).identity.unwrap(), Identity::Anyone);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::Caller;
 use super::error::ApiError;
+use super::remote::address_of;
 use super::{scrape, v2};
 use crate::NodeState;
 use axum::extract::{Request, State};
@@ -97,7 +98,8 @@ impl Monitoring {
             Self::Live => Ok(v2::live()),
             Self::Ready => Ok(v2::ready(node)),
             Self::Metrics => {
-                let identity = node.tokens.identify(request.headers_mut())?;
+                let address = address_of(&request);
+                let identity = node.access.identify(address, request.headers_mut(), None).await?;
                 metrics(node, identity.reads_only(), scrape::format(request.headers())).await
             }
         }

@@ -1,5 +1,6 @@
 //! HTTP gateway of a node: serves function calls directly, and all other requests through a router.
 
+mod access;
 mod answers;
 mod arriving;
 mod auth;
@@ -9,6 +10,7 @@ mod config;
 mod dashboard;
 mod embeddings;
 mod error;
+mod failures;
 mod functions;
 mod grpc;
 mod head;
@@ -24,6 +26,7 @@ mod pages;
 mod permits;
 mod placements;
 mod prefer;
+mod remote;
 mod request_id;
 mod routes;
 mod scrape;
@@ -37,6 +40,7 @@ mod v2;
 mod versions;
 mod workflows;
 
+pub use access::Access;
 pub use auth::Tokens;
 pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
@@ -45,6 +49,7 @@ pub use server::{ListenerTls, Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig, Shutdown};
 pub use table::documented_paths;
 
+use access::Audited;
 use answers::{AnswerOwner, CountedBytes, Scopes};
 use arriving::BodyArrival;
 use axum::Router;
@@ -56,6 +61,7 @@ use health::Monitoring;
 use http::header::{ALLOW, CONNECTION};
 use http::{HeaderValue, Version};
 use prometheus_client::metrics::gauge::Gauge;
+use remote::address_of;
 use request_id::RequestId;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -102,7 +108,8 @@ impl Gateway {
         let (request, arrival) = BodyArrival::watch(request, &self.node.config.gateway.arrival);
         let (request, unread) = Unread::watch(request);
         let mut owner = None;
-        let mut response = self.route(request, &id, answer_bytes, &mut owner).await;
+        let mut audited = Audited::new(&request);
+        let mut response = self.route(request, &id, answer_bytes, &mut owner, &mut audited).await;
         let stalled = arrival.error();
         let must_close = stalled.is_some() && is_h1;
         if let Some(error) = stalled.filter(|_| response.status().as_u16() >= 400) {
@@ -125,6 +132,7 @@ impl Gateway {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
         }
+        self.node.access.audit(audited, &id, &response);
         id.echo(&mut response);
         Admitted { response, scopes, whole }
     }
@@ -136,6 +144,7 @@ impl Gateway {
         id: &RequestId,
         answer_bytes: &Gauge,
         owner: &mut Option<AnswerOwner>,
+        audited: &mut Audited,
     ) -> Response {
         if let Err(error) = head::check_host(&request) {
             return error.into_response();
@@ -153,7 +162,7 @@ impl Gateway {
             return grpc::health::serve(self.node.why_unready().is_none(), &method, request).await;
         }
         let is_forwarded = request.headers().contains_key(GRANT);
-        if let Some(pages) = &self.node.pages
+        if let Some(pages) = &self.node.access.pages
             && let Err(error) = pages.check(&request, is_forwarded)
         {
             return error.into_response();
@@ -175,7 +184,9 @@ impl Gateway {
         if let Err(error) = head::check_size(&request) {
             return error.into_response();
         }
-        let identity = match self.node.tokens.identify(request.headers_mut()) {
+        let address = address_of(&request);
+        let identified = self.node.access.identify(address, request.headers_mut(), Some(audited)).await;
+        let identity = match identified {
             Ok(identity) => identity,
             Err(error) => return error.into_response(),
         };

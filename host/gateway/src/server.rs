@@ -16,6 +16,7 @@ pub use handshake::ListenerTls;
 pub use threads::Threads;
 
 use super::Gateway;
+use crate::remote::RemoteAddress;
 use crate::{Admitted, GatewayConfig};
 use activity::RequestInProgress;
 use addresses::{AddressPermit, RemoteAddresses};
@@ -204,13 +205,13 @@ impl Server {
                 Some(handshakes) => match handshakes.perform(stream, from).await {
                     Ok(stream) => stream,
                     Err(error) => {
-                        node.metrics.tls.failed(error.reason());
+                        node.metrics.access.tls.failed(error.reason());
                         return tracing::debug!(%from, %error, "a TLS handshake failed");
                     }
                 },
             };
             let peer = stream.peer().cloned();
-            let service = service(gateway, connection.clone(), peer.clone());
+            let service = service(gateway, connection.clone(), from, peer.clone());
             let stream = TokioIo::new(FramingGuard::new(stream));
             let serving = watcher.watch(builder.serve_connection(stream, service).into_owned());
             node.metrics.process.connections.inc();
@@ -230,6 +231,7 @@ impl Server {
 fn service(
     gateway: Gateway,
     connection: ConnectionState,
+    from: IpAddr,
     peer: Option<NodePeer>,
 ) -> impl hyper::service::Service<
     hyper::Request<Incoming>,
@@ -241,6 +243,7 @@ fn service(
         let gateway = gateway.clone();
         let connection = connection.clone();
         let under_way = connection.begin();
+        request.extensions_mut().insert(RemoteAddress(from));
         if let Some(peer) = &peer {
             request.extensions_mut().insert(peer.clone());
         }

@@ -1,9 +1,8 @@
 //! The state that request handlers share.
 
 use crate::GatewayConfig;
+use crate::access::Access;
 use crate::answers::AnswerBudget;
-use crate::auth::Tokens;
-use crate::pages::PageGuard;
 use crate::permits::UploadPermits;
 use crate::placements::GivenIds;
 use axum::extract::State;
@@ -88,10 +87,8 @@ pub(crate) type NodeExtractor = State<Arc<NodeState>>;
 pub struct NodeState {
     /// The configuration of the parts that requests depend on.
     pub config: RequestConfig,
-    /// The client tokens that the gateway accepts.
-    pub tokens: Tokens,
-    /// Checks requests of browsers, on a node without tokens.
-    pub pages: Option<PageGuard>,
+    /// Who may use the node.
+    pub access: Access,
     /// The blobs with the components of functions, as deployed.
     pub blobs: Blobs,
     /// The compiled components.

@@ -59,7 +59,7 @@ impl DeployedContent {
         let changes = &storage.changes;
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
-        let (functions, prepare) = FunctionParts::new(metrics.clone(), Logs::new(config.logs));
+        let (functions, prepare) = FunctionParts::new(metrics.clone(), Logs::new(config.logs.clone()));
         let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
             .await
             .context("cannot read the registry")?;

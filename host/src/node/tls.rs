@@ -113,7 +113,7 @@ impl NodeTls {
     fn note_expiry(&self) {
         let Some(certificate) = &self.certificate else { return };
         let expiry = certificate.expiry();
-        self.metrics.tls.certificate_expiry.set(expiry);
+        self.metrics.access.tls.certificate_expiry.set(expiry);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let file = certificate.files().certificate.display();
         match u64::try_from(expiry).ok().and_then(|expiry| expiry.checked_sub(now.as_secs())) {

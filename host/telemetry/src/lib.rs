@@ -5,11 +5,13 @@ pub mod gpus;
 pub mod logs;
 pub use device_report::DeviceReport;
 
+mod audit;
 mod metrics;
 mod spans;
 mod trace;
 pub mod usage;
 
+pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
     AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics, Metrics,
     Retired, Served, SizeMetrics, Tally, TextFormat, Times,

@@ -4,7 +4,7 @@
 //! is used up, the largest ring drops its older half. Followers get new lines through a bounded
 //! channel, and learn how many lines they missed if they are too slow.
 
-use super::FunctionMetrics;
+use super::{AuditConfig, FunctionMetrics};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ const FOLLOW_LEN_MAX: usize = 256;
 const ROOM_LEN_MIN: usize = 8;
 
 /// Logs of functions: the lines that the node keeps in memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogsConfig {
     /// Log lines kept per function.
@@ -32,11 +32,18 @@ pub struct LogsConfig {
     /// Memory for the log lines kept of all functions. When it is full, the largest log drops its
     /// older half.
     pub bytes_max: u64,
+    /// The audit log: who changed what, and with which outcome.
+    pub audit: AuditConfig,
 }
 
 impl Default for LogsConfig {
     fn default() -> Self {
-        Self { function_lines_max: 1_000, function_bytes_max: 1 << 20, bytes_max: 64 << 20 }
+        Self {
+            function_lines_max: 1_000,
+            function_bytes_max: 1 << 20,
+            bytes_max: 64 << 20,
+            audit: AuditConfig::default(),
+        }
     }
 }
 
@@ -185,7 +192,8 @@ mod tests {
     use weir_types::{Name, TenantId, Version};
 
     const CONFIG: LogsConfig =
-        LogsConfig { function_lines_max: 100, function_bytes_max: 1 << 20, bytes_max: 1 << 20 };
+        LogsConfig { function_lines_max: 100, function_bytes_max: 1 << 20, bytes_max: 1 << 20, audit: AUDIT };
+    const AUDIT: AuditConfig = AuditConfig { file: None, file_bytes_max: 0, files_max: 0 };
 
     fn open(logs: &Arc<Logs>) -> Arc<FunctionLog> {
         logs.open(Metrics::new().function(&TenantId::default(), &Name::new("f").unwrap()))

@@ -4,6 +4,7 @@
 //! Series of functions carry their tenant, and are shown to that tenant and the operator. All other
 //! series belong to the node, and are shown to every client.
 
+mod access;
 mod answers;
 mod asynchronous;
 mod calls;
@@ -27,6 +28,7 @@ mod tls;
 mod triton;
 mod usage;
 
+use access::AccessMetrics;
 use answers::AnswerMetrics;
 pub use answers::{AnswerScope, CutCause};
 use asynchronous::AsyncMetrics;
@@ -61,7 +63,6 @@ use std::time::Duration;
 use storage::StorageMetrics;
 use system::SystemMetrics;
 pub use tls::HandshakeFailure;
-use tls::TlsMetrics;
 use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 
 /// All metrics of the node. Handles are cheap to clone and to update.
@@ -85,6 +86,8 @@ pub struct Metrics {
     pub response_cache: ResponseCacheMetrics,
     /// Answers on their way to clients: bytes, cuts and refusals.
     pub answers: AnswerMetrics,
+    /// TLS, authentication, and the audit log.
+    pub access: AccessMetrics,
     /// Asynchronous invocations.
     pub asynchronous: AsyncMetrics,
     /// Named objects: puts, reads and sizes.
@@ -95,8 +98,6 @@ pub struct Metrics {
     pub placements: PlacementMetrics,
     /// Free space and failed writes of the data folder.
     pub storage: StorageMetrics,
-    /// TLS: failed handshakes, and the certificate.
-    pub tls: TlsMetrics,
     /// Tensors sent between nodes.
     pub intermediates: IntermediateMetrics,
     /// Series by device.
@@ -145,6 +146,7 @@ impl Metrics {
             sizes: AllSizes::register(registry),
             hedges: AllHedges::register(registry),
             answers: AnswerMetrics::register(registry),
+            access: AccessMetrics::register(registry),
             asynchronous: AsyncMetrics::register(registry),
             objects: ObjectMetrics::register(registry),
             outbound: OutboundMetrics::register(registry),
@@ -153,7 +155,6 @@ impl Metrics {
             calls: CallMetrics::register(registry),
             process: ProcessMetrics::register(registry),
             storage: StorageMetrics::register(registry),
-            tls: TlsMetrics::register(registry),
             deployed: DeployedMetrics::register(registry),
             served,
             gpus,

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 mod asynchronous;
+mod audit;
 mod bad_components;
 mod bad_requests;
 mod batching;

@@ -61,8 +61,12 @@ async fn open_and_hear(
     datastore: Arc<dyn Datastore>,
     changes: &Changes,
 ) -> (Arc<Registry>, mpsc::Receiver<Prepare>) {
-    let logs =
-        Logs::new(LogsConfig { function_lines_max: 10, function_bytes_max: 1 << 20, bytes_max: 1 << 20 });
+    let logs = Logs::new(LogsConfig {
+        function_lines_max: 10,
+        function_bytes_max: 1 << 20,
+        bytes_max: 1 << 20,
+        ..LogsConfig::default()
+    });
     let (functions, prepare) = FunctionParts::new(Metrics::new(), logs);
     (Registry::open(datastore, functions, changes.clone()).await.unwrap().0, prepare)
 }

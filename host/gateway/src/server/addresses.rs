@@ -1,8 +1,9 @@
 //! Open connections by remote address.
 
+use crate::remote::network;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Counts open connections by remote address. Cheap to clone.
@@ -48,15 +49,6 @@ impl Drop for AddressPermit {
                 open.remove(&self.from);
             }
         }
-    }
-}
-
-/// The part of an address that one client has: all of an IPv4 address, and the network of 64 bits
-/// of an IPv6 address.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip.to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        ip => ip,
     }
 }
 

@@ -274,7 +274,12 @@ mod tests {
 
     /// Opens a function log with a separate budget.
     fn log() -> Arc<FunctionLog> {
-        let config = LogsConfig { function_lines_max: 100, function_bytes_max: 1 << 20, bytes_max: 1 << 20 };
+        let config = LogsConfig {
+            function_lines_max: 100,
+            function_bytes_max: 1 << 20,
+            bytes_max: 1 << 20,
+            ..LogsConfig::default()
+        };
         Logs::new(config).open(Metrics::new().function(&TenantId::default(), &Name::new("f").unwrap()))
     }
 

@@ -1,0 +1,154 @@
+//! Who may use the node: tokens, web pages, failed attempts, and the audit log.
+
+use crate::auth::{Identified, Identity, Tokens};
+use crate::error::ApiError;
+use crate::failures::Failures;
+use crate::pages::PageGuard;
+use crate::remote::address_of;
+use crate::request_id::RequestId;
+use axum::extract::Request;
+use axum::response::Response;
+use http::{HeaderMap, Method, Uri};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+use weir_call::headers::ERROR_CODE;
+use weir_telemetry::{AuditEvent, AuditLog, Metrics};
+use weir_types::TenantId;
+
+/// Length limit of paths in the audit log.
+const PATH_BYTES_MAX: usize = 512;
+
+/// Decides who may use the node, and keeps account of it.
+pub struct Access {
+    /// The client tokens that the node accepts.
+    tokens: Tokens,
+    /// Checks requests of browsers, on a node without tokens.
+    pub(crate) pages: Option<PageGuard>,
+    failures: Failures,
+    audit: AuditLog,
+    metrics: Arc<Metrics>,
+}
+
+/// A request that the audit log has, once it is answered.
+pub(crate) struct Audited {
+    address: IpAddr,
+    method: Method,
+    uri: Uri,
+    /// Whether the log has the request.
+    is_recorded: bool,
+    tenant: Option<TenantId>,
+    token_hash: Option<String>,
+}
+
+impl Access {
+    /// Creates the access control of a node.
+    pub fn new(tokens: Tokens, pages: Option<PageGuard>, audit: AuditLog, metrics: Arc<Metrics>) -> Self {
+        Self { tokens, pages, failures: Failures::default(), audit, metrics }
+    }
+
+    /// Identifies the client of a request, and removes its token from the headers. Failed attempts of
+    /// one address are answered more and more slowly.
+    pub(crate) async fn identify(
+        &self,
+        address: IpAddr,
+        headers: &mut HeaderMap,
+        audited: Option<&mut Audited>,
+    ) -> Result<Identity, ApiError> {
+        let Identified { identity, hash } = self.tokens.identify(headers);
+        let failure = identity.is_err().then(|| self.failures.note(address));
+        if let Some(audited) = audited {
+            audited.token_hash = hash;
+            audited.tenant = identity.as_ref().ok().and_then(Identity::acts_for);
+            // Strangers must not push other events out of the log.
+            audited.is_recorded = match &failure {
+                Some(failure) => failure.is_recorded,
+                None => audited.is_recorded || audited.tenant.is_none(),
+            };
+        }
+        if let Some(failure) = failure {
+            self.metrics.access.failed.inc();
+            tokio::time::sleep(failure.wait).await;
+        }
+        identity
+    }
+
+    /// Writes an answered request to the audit log, if it belongs there.
+    pub(crate) fn audit(&self, audited: Audited, id: &RequestId, response: &Response) {
+        if !audited.is_recorded {
+            return;
+        }
+        let code = response.headers().get(ERROR_CODE).and_then(|code| code.to_str().ok());
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.audit.record(&AuditEvent {
+            time_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            address: audited.address.to_string(),
+            tenant: audited.tenant.map(|tenant| tenant.to_string()),
+            token_hash: audited.token_hash,
+            method: audited.method.to_string(),
+            path: cut(audited.uri.path()).to_owned(),
+            status: response.status().as_u16(),
+            code: code.map(str::to_owned),
+            request_id: id.as_str().to_owned(),
+        });
+    }
+}
+
+impl Audited {
+    pub(crate) fn new(request: &Request) -> Self {
+        Self {
+            address: address_of(request),
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            is_recorded: is_change(request.method(), request.uri().path()),
+            tenant: None,
+            token_hash: None,
+        }
+    }
+}
+
+/// The beginning of a path.
+fn cut(path: &str) -> &str {
+    let end = (0..=path.len().min(PATH_BYTES_MAX)).rev().find(|end| path.is_char_boundary(*end));
+    path.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// Whether a request changes what is deployed, pushed or accepted. Calls, inferences and objects are
+/// data, and have metrics.
+fn is_change(method: &Method, path: &str) -> bool {
+    let is_management = ["/v1/", "/v2/repository/"].iter().any(|prefix| path.starts_with(prefix));
+    let is_data = ["/v1/embeddings", "/v1/objects"].iter().any(|prefix| path.starts_with(prefix));
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS];
+    is_management && !is_data && !reads.contains(method) && path != "/v2/repository/index"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_told_from_calls_and_reads() {
+        for (method, path, expected) in [
+            (Method::PUT, "/v1/functions/hello", true),
+            (Method::POST, "/v1/functions/hello/rollback", true),
+            (Method::DELETE, "/v1/models/m", true),
+            (Method::POST, "/v2/repository/models/m/load", true),
+            (Method::POST, "/v1/invocations/1/retry", true),
+            (Method::GET, "/v1/functions/hello", false),
+            (Method::POST, "/fn/hello", false),
+            (Method::POST, "/v2/models/m/infer", false),
+            (Method::POST, "/v2/repository/index", false),
+            (Method::PUT, "/v1/objects/o", false),
+            (Method::POST, "/v1/embeddings", false),
+        ] {
+            assert_eq!(is_change(&method, path), expected, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn long_paths_are_cut_at_a_character() {
+        assert_eq!(cut("/v1/functions/hello"), "/v1/functions/hello");
+        assert_eq!(cut(&"x".repeat(2 * PATH_BYTES_MAX)).len(), PATH_BYTES_MAX);
+        assert_eq!(cut(&format!("/{}", "\u{e9}".repeat(PATH_BYTES_MAX))).len(), PATH_BYTES_MAX - 1);
+    }
+}
