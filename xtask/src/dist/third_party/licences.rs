@@ -18,8 +18,8 @@ pub(super) struct Licences(BTreeMap<String, Vec<String>>);
 
 impl Licences {
     /// Collects the texts that the packages ship. Of the packages without a text, those of wasmtime
-    /// have the text of its other packages, and those under the MIT licence have its text with
-    /// their authors. Fails for others.
+    /// have the text of its other packages, and those that the MIT licence may be chosen for have its
+    /// text with their authors. Fails for others.
     pub(super) fn from_packages(packages: &[LinkedPackage]) -> Result<Self> {
         let mut all = Self::default();
         let mut apache = None;
@@ -37,7 +37,9 @@ impl Licences {
         for package in without_text {
             let text = match (package.licence.as_str(), &apache) {
                 (APACHE_LLVM, Some(apache)) => apache.clone(),
-                ("MIT", _) => format!("Copyright (c) {}\n\n{MIT}", package.authors.join(", ")),
+                (licence, _) if licence.split(" OR ").any(|choice| choice == "MIT") => {
+                    format!("Copyright (c) {}\n\n{MIT}", package.authors.join(", "))
+                }
                 (licence, _) => bail!("{} ships no text of its licence, {licence}", label(package)),
             };
             all.add(&text, &label(package));
@@ -120,6 +122,10 @@ mod tests {
         let empty = tempfile::tempdir().unwrap();
         let mit = Licences::from_packages(&[package("one", "MIT", empty.path())]).unwrap().to_string();
         assert!(mit.contains("Copyright (c) A. Author") && mit.contains("Permission is hereby granted"));
+        for licence in ["MIT OR Apache-2.0", "Apache-2.0 OR MIT"] {
+            let chosen = Licences::from_packages(&[package("one", licence, empty.path())]).unwrap();
+            assert_eq!(chosen.to_string(), mit, "{licence}");
+        }
         let refused = Licences::from_packages(&[package("one", "MPL-2.0", empty.path())]).map(|_| ());
         assert!(refused.unwrap_err().to_string().contains("one 1.0.0 ships no text"));
     }
