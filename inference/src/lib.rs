@@ -3,8 +3,8 @@
 //!
 //! The steps in the life of a model:
 //! - [`Preparer::prepare`] validates and optimises an upload in a child process with limits. It
-//! returns a description of the model ([`Prepared`]) or the reason for the refusal
-//! ([`UploadRefusal`]).
+//!   returns a description of the model ([`Prepared`]) or the reason for the refusal
+//!   ([`UploadRefusal`]).
 //! - [`ModelCache::acquire`] loads the model into the device's memory and returns a [`Pin`].
 //! - [`Pin::run`] checks a [`RunRequest`] against the model's signature and queues it for the
 //!   device, which may run it in a batch with other requests ([`BatchRules`]). The returned future

@@ -1,7 +1,7 @@
 //! Embeds the files that `cargo xtask ui` has built in `ui/dist/`. Without them the program has no
 //! dashboard, and needs neither Node.js nor npm to compile.
 
-#![allow(clippy::expect_used, reason = "a build script reports errors by panicking")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a build script reports errors by panicking")]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

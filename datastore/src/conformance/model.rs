@@ -99,7 +99,7 @@ async fn follow(store: &dyn Datastore, history: Vec<HistoryStep>) {
     for step in history {
         match step {
             HistoryStep::Grant => {
-                model.leases.push(store.grant_lease(Duration::from_secs(3_600)).await.unwrap().id)
+                model.leases.push(store.grant_lease(Duration::from_secs(3_600)).await.unwrap().id);
             }
             HistoryStep::Revoke(index) => {
                 if !model.leases.is_empty() {
@@ -265,7 +265,7 @@ async fn check_history(store: &dyn Datastore, model: &ReferenceStore, start: Rev
                 match event {
                     WatchEvent::Put(entry) => drop(state.insert(entry.key.clone(), entry)),
                     WatchEvent::Delete(key) => {
-                        assert!(state.remove(&key).is_some(), "{key} was deleted twice")
+                        assert!(state.remove(&key).is_some(), "{key} was deleted twice");
                     }
                 }
             }

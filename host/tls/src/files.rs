@@ -49,6 +49,7 @@ pub(crate) fn expiry_of(certificate: &CertificateDer<'_>) -> Option<i64> {
 }
 
 /// Reads `Certificate` of RFC 5280, section 4.1.
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method by its path has one lifetime only")]
 fn read_expiry(reader: BERReader<'_, '_>) -> ASN1Result<i64> {
     reader.read_sequence(|certificate| {
         let expiry = certificate.next().read_sequence(|fields| {

@@ -124,7 +124,7 @@ impl Session for ScriptedSession {
         match run {
             RunBehaviour::Ends => {}
             RunBehaviour::WaitsToBeStopped => {
-                assert!(interrupt.wait_timeout(LONG), "the run was never stopped")
+                assert!(interrupt.wait_timeout(LONG), "the run was never stopped");
             }
             RunBehaviour::Panics => panic!("as told"),
         }

@@ -64,7 +64,7 @@ impl RunLine {
     pub(super) fn proportional_ns(&self, at: f64) -> Option<f64> {
         let per_unit = self.run_time_ns / self.batch.max(f64::MIN_POSITIVE);
         let slope = self.slope().map_or(per_unit, |slope| slope.clamp(0.0, per_unit.max(0.0)));
-        (self.count > 0).then(|| self.run_time_ns + slope * (at - self.batch))
+        (self.count > 0).then_some(self.run_time_ns + slope * (at - self.batch))
     }
 
     /// The additional time per unit; `None` while all samples have one size.

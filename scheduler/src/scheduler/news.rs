@@ -22,10 +22,10 @@ impl Scheduler {
                 self.corrections.unknown_invocation += u64::from(!known);
             }
             Event::Finished { invocation, used } => {
-                self.over(invocation, InvocationEnd { worked: true, used })
+                self.over(invocation, InvocationEnd { worked: true, used });
             }
             Event::Failed { invocation, used } => {
-                self.over(invocation, InvocationEnd { worked: false, used })
+                self.over(invocation, InvocationEnd { worked: false, used });
             }
             Event::Cancelled { invocation, .. } if self.drop_held(invocation) => {}
             Event::Cancelled { invocation, used } => match self.give_up(invocation) {

@@ -85,7 +85,7 @@ fn invocations_claimed_elsewhere_wait_for_the_claim_to_end() {
 #[test]
 fn obsolete_work_is_cancelled() {
     for change in [InvocationIndex::remove, |index: &mut InvocationIndex, id| {
-        index.put(id, entry("t", NextStep::Forget, 5))
+        index.put(id, entry("t", NextStep::Forget, 5));
     }] {
         let mut index = InvocationIndex::new(ME);
         index.put(id(1), entry("t", NextStep::Run, 0));
