@@ -3,7 +3,7 @@
 
 use wasip2::http::outgoing_handler::handle;
 use wasip2::http::types::{ErrorCode, Fields, OutgoingRequest, Scheme};
-use wstd::http::{Body, Error, Request, Response, StatusCode, Uri};
+use wstd::http::{Authority, Body, Error, PathAndQuery, Request, Response, StatusCode, Uri};
 use wstd::io::AsyncPollable;
 
 #[wstd::http_server]
@@ -22,8 +22,8 @@ async fn fetch(url: &Uri) -> Result<u16, ErrorCode> {
     let request = OutgoingRequest::new(Fields::new());
     let scheme = if url.scheme_str() == Some("https") { Scheme::Https } else { Scheme::Http };
     request.set_scheme(Some(&scheme)).map_err(wrong)?;
-    request.set_authority(url.authority().map(|authority| authority.as_str())).map_err(wrong)?;
-    request.set_path_with_query(url.path_and_query().map(|path| path.as_str())).map_err(wrong)?;
+    request.set_authority(url.authority().map(Authority::as_str)).map_err(wrong)?;
+    request.set_path_with_query(url.path_and_query().map(PathAndQuery::as_str)).map_err(wrong)?;
     let answered = handle(request, None)?;
     AsyncPollable::new(answered.subscribe()).wait_for().await;
     let answer = answered.get().and_then(Result::ok);
