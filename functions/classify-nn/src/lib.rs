@@ -62,10 +62,8 @@ async fn main(mut request: Request<Body>) -> Result<Response<Body>, Error> {
                 Ok,
             );
             context.map_err(Failed).and_then(|context| {
-                let outputs = context.compute(vec![(
-                    parameter("input"),
-                    Tensor::new(&[1, 1, 8, 8], TensorType::Fp32, &body),
-                )]);
+                let outputs = context
+                    .compute(vec![(parameter("input"), Tensor::new(&[1, 1, 8, 8], TensorType::Fp32, &body))]);
                 CONTEXT.set(Some(context));
                 Ok(outputs?.iter().flat_map(|(_, output)| output.data()).collect())
             })
@@ -107,8 +105,8 @@ fn every_type(model: &str) -> Result<Vec<u8>, Failed> {
     let types =
         [("fp16", 2), ("fp32", 4), ("fp64", 8), ("bf16", 2), ("uint8", 1), ("int32", 4), ("int64", 8)];
     let data = |size: u8| (0..2 * size).map(|byte| byte + 1).collect::<Vec<_>>();
-    let inputs = types
-        .map(|(name, size)| (format!("x_{name}"), Tensor::new(&[2], element_type(name), &data(size))));
+    let inputs =
+        types.map(|(name, size)| (format!("x_{name}"), Tensor::new(&[2], element_type(name), &data(size))));
     let outputs = context.compute(inputs.into_iter().collect())?;
     let mut said = String::new();
     for (name, output) in outputs {
