@@ -212,9 +212,12 @@ async fn concurrent_equal_calls_run_once_despite_a_disconnected_caller() {
     status(1, 1).await;
     // The queue has room for one call: the other calls wait for the first one's response.
     let others: Vec<_> = (0..8).map(|_| call()).collect();
-    let connected = async || (node.metric("weir_connections", "").await >= 10.0).then_some(());
-    eventually("the calls", connected).await;
+    let connections = async || node.metric("weir_connections", "").await;
+    let before =
+        eventually("the calls", async || Some(connections().await).filter(|open| *open >= 10.0)).await;
     first.abort();
+    // Otherwise the first call might still get the permit.
+    eventually("the disconnect", async || (connections().await < before).then_some(())).await;
     held.let_go().await.ok();
     let mut verdicts = Vec::new();
     for other in others {
