@@ -135,8 +135,8 @@ pub enum Event {
         /// Memory for models from now on.
         capacity_bytes: u64,
     },
-    /// The scheduler is about to learn what runs already: until [`Resumed`](Self::Resumed), it
-    /// places nothing, and arrivals wait without being judged.
+    /// Nodes are about to report the invocations that run on them. Until
+    /// [`Resumed`](Self::Resumed), the scheduler places and rejects no invocation; arrivals wait.
     Paused,
     /// The scheduler knows what runs.
     Resumed,

@@ -113,8 +113,8 @@ fn cut(path: &str) -> &str {
     path.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// Whether a request changes what is deployed, pushed or accepted. Calls, inferences and objects are
-/// data, and have metrics.
+/// Whether a request changes functions, models, workflows or asynchronous invocations. Calls,
+/// inferences and objects are not recorded: metrics count them.
 fn is_change(method: &Method, path: &str) -> bool {
     let is_management = ["/v1/", "/v2/repository/"].iter().any(|prefix| path.starts_with(prefix));
     let is_data = ["/v1/embeddings", "/v1/objects"].iter().any(|prefix| path.starts_with(prefix));

@@ -46,7 +46,7 @@ struct Current {
     stamp: Stamp,
 }
 
-/// What is made of the files.
+/// TLS settings made from the files of certificates, key and revocations.
 #[derive(Debug, Clone)]
 struct Loaded {
     server: Arc<ServerConfig>,

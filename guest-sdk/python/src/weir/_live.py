@@ -39,9 +39,10 @@ def pack(sources: dict[str, Source]) -> bytes:
 
 
 def prepare(names: Iterable[str]) -> None:
-    """Imports what the project's modules import from elsewhere, while the component is built.
+    """Imports packages at build time, so that the component's snapshot contains them.
 
-    The import statement in the project reports failures.
+    ``names`` are the packages that the project's modules import. A package that cannot be imported is
+    skipped: the import statement in the project reports the error.
     """
     for name in names:
         try:

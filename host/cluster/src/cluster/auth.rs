@@ -68,7 +68,8 @@ impl NodeAuth {
         }
     }
 
-    /// What a node has to show, for the message to a client that shows something else.
+    /// The credential that the cluster requires of a node, for the error message to a client without
+    /// it.
     #[must_use]
     pub fn needs(&self) -> &'static str {
         match self {

@@ -39,7 +39,8 @@ impl StagingTable {
         self.staged.iter().map(staged).collect()
     }
 
-    /// Records where a model is. Returns what has to be reported, if anything.
+    /// Records the tiers of a model's files. Returns the report for the scheduler, if they have
+    /// changed notably or were transferred.
     fn set(&mut self, mut now: StagedModel) -> Option<StagedModel> {
         now.bytes.retain(|(_, bytes)| *bytes > 0);
         if now.bytes.iter().all(|(tier, _)| *tier == self.origin) {
@@ -82,7 +83,7 @@ fn differ(before: &[(StorageTier, u64)], now: &[(StorageTier, u64)]) -> bool {
 }
 
 impl Placements {
-    /// Reports where the files of models are. The scheduler learns only what has changed, and all
+    /// Reports the tiers of models' files to the scheduler: models whose tiers have changed, and all
     /// transfers.
     pub fn staged(&self, models: Vec<StagedModel>) {
         let mut state = self.state.lock();

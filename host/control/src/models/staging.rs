@@ -61,7 +61,7 @@ impl StagingWatch {
     }
 }
 
-/// Reports where the files of models are to the scheduler, until `models` is dropped.
+/// Reports the storage tiers of models' files to the scheduler, until `models` is dropped.
 pub async fn watch_staging(models: Weak<Models>, placements: Arc<Placements>) {
     let mut ticks = tokio::time::interval(LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -88,7 +88,7 @@ fn batch_after(mut all: Vec<ModelId>, next: &mut Option<ModelId>) -> Vec<ModelId
     all.sort_unstable();
     let from = next.as_ref().map_or(0, |next| all.partition_point(|model| model <= next));
     let batch: Vec<_> = all[from..].iter().take(LOOK_MODELS_MAX).cloned().collect();
-    // The next look begins anew behind the last model.
+    // After the last model, the next look starts with the first.
     *next = batch.last().filter(|_| from + batch.len() < all.len()).cloned();
     batch
 }
