@@ -23,7 +23,7 @@ impl NodeModules {
     }
 
     /// Installs with the script `npm_cli` of npm, run by the program `node`, instead of this machine's
-    /// npm.
+    /// npm. Node.js then trusts the certificate authorities of the system, as pip and curl do.
     #[must_use]
     pub fn with_npm(self, node: &Path, npm_cli: &Path) -> Self {
         Self { npm: Some((node.to_owned(), npm_cli.to_owned())), ..self }
@@ -55,7 +55,8 @@ impl NodeModules {
             None => Command::new("npm"),
             Some((node, cli)) => {
                 let mut command = Command::new(node);
-                command.arg(cli);
+                // By default, Node.js trusts only the certificate authorities that it contains.
+                command.arg(cli).env("NODE_USE_SYSTEM_CA", "1");
                 command
             }
         };
