@@ -33,7 +33,7 @@ pub(crate) struct DemoArgs {
 }
 
 pub(crate) fn run(repo: &Repo, args: &DemoArgs) -> Result<()> {
-    let mut progress = StepProgress::new(5);
+    let progress = StepProgress::new(5);
     progress.step("checking this machine");
     prerequisites::check()?;
     let toolchain = setup::toolchain(repo)?;

@@ -10,11 +10,11 @@ mod cubin;
 mod leftovers;
 mod log;
 mod nvrtc;
-mod parallel;
 mod ptxas;
 mod resources;
 mod sources;
 
+use crate::parallel;
 use crate::repo::Repo;
 use crate::setup;
 use anyhow::{Context as _, Result, ensure};
@@ -29,6 +29,8 @@ use std::path::{Path, PathBuf};
 const FAMILIES: [u32; 2] = [75, 80];
 /// Architectures to assemble machine code for: compute capability 7.5 to 12.0.
 const ARCHITECTURES: [u32; 7] = [75, 80, 86, 89, 90, 100, 120];
+/// Maximum number of concurrent compilations; each takes a few hundred megabytes.
+const COMPILATIONS_MAX: usize = 8;
 /// Maximum size of all PTX. The packed program contains about a sixth of it.
 const PTX_BYTES_MAX: u64 = 14 << 20;
 /// Maximum size of all compressed machine code.
@@ -168,7 +170,8 @@ impl Kernels {
     /// Runs `work` for every pair of module and target.
     fn each<T: Send>(&self, targets: &[u32], work: impl Fn(&str, u32) -> Result<T> + Sync) -> Result<Vec<T>> {
         let pairs: Vec<_> = self.pairs(targets).collect();
-        parallel::all(&pairs, |(module, target)| work(module, *target))
+        let workers = parallel::processors().min(COMPILATIONS_MAX);
+        parallel::all(&pairs, workers, |(module, target)| work(module, *target))
     }
 
     /// Every module with every target, except for targets without the module's instructions.

@@ -3,6 +3,7 @@
 //!
 //! Few dependencies and no async, because this crate is compiled first on a fresh clone.
 
+mod parallel;
 mod prerequisites;
 mod process;
 mod progress;

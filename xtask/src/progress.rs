@@ -1,24 +1,25 @@
 //! Progress of long commands: a numbered line per step, with the elapsed time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Steps of a long command.
 pub(crate) struct StepProgress {
     start: Instant,
     steps: usize,
-    done: usize,
+    done: AtomicUsize,
 }
 
 impl StepProgress {
     /// Starts a command with `steps` steps.
     pub(crate) fn new(steps: usize) -> Self {
-        Self { start: Instant::now(), steps, done: 0 }
+        Self { start: Instant::now(), steps, done: AtomicUsize::new(0) }
     }
 
     /// Prints the next step.
-    pub(crate) fn step(&mut self, what: &str) {
-        self.done += 1;
-        eprintln!("[{}/{} {}] {what}", self.done, self.steps, elapsed(self.start));
+    pub(crate) fn step(&self, what: &str) {
+        let number = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        eprintln!("[{number}/{} {}] {what}", self.steps, elapsed(self.start));
     }
 
     /// Elapsed time, as `3 min 20 s`.

@@ -1,5 +1,7 @@
 //! `cargo xtask test`.
 
+mod programs;
+
 use crate::functions::{self, BuildFunctionsArgs};
 use crate::kernels;
 use crate::models;
@@ -8,22 +10,17 @@ use crate::repo::Repo;
 use crate::setup::{self, SetupArgs};
 use crate::ui;
 use anyhow::Result;
-use std::num::NonZeroUsize;
+use programs::TestProgram;
 use std::process::Command;
-use std::thread;
 
 /// Functions with unit tests, which run on the host.
 const FUNCTIONS_TESTED: [&str; 2] = ["classify-digits", "embed-text"];
 
-/// Variable with the number of tests that run at once in a test program.
-const TEST_THREADS: &str = "RUST_TEST_THREADS";
-
 /// Install missing tools, build everything, run all tests
 #[derive(Debug, clap::Args)]
 pub(crate) struct TestArgs {
-    /// Arguments for `cargo test`, such as a part of a test's name
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    rest: Vec<String>,
+    /// Part of the names of the tests to run
+    filter: Option<String>,
 }
 
 pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
@@ -50,23 +47,16 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     eprintln!("compiling the kernels");
     kernels::check(repo, &[])?;
     eprintln!("testing Weir");
-    let tests = ["test", "--workspace", "--no-fail-fast"];
-    let mut cargo = repo.cargo(".");
-    if setup::has_etcd() {
-        // From here on, a test that does not find etcd fails.
-        cargo.env("WEIR_REQUIRE_ETCD", "1");
-    }
-    if std::env::var_os(TEST_THREADS).is_none() {
-        // Half of the time of end-to-end tests is waiting.
-        let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        cargo.env(TEST_THREADS, (2 * processors).to_string());
-    }
+    let filter = args.filter.as_deref();
+    let mut programs = TestProgram::build(repo, filter)?;
+    programs.push(TestProgram::documentation(repo, filter));
     // The browser runs in scripts of `ui/e2e/`.
-    cargo.env("WEIR_NODE_JS", node);
-    if setup::has_chromium() {
-        cargo.env("WEIR_REQUIRE_CHROMIUM", "1");
-    }
-    process::run(cargo.args(tests).args(&args.rest))
+    let mut variables = vec![("WEIR_NODE_JS", node.into())];
+    // From here on, a test that needs one of these and does not find it fails.
+    let required =
+        [("WEIR_REQUIRE_ETCD", setup::has_etcd()), ("WEIR_REQUIRE_CHROMIUM", setup::has_chromium())];
+    variables.extend(required.into_iter().filter_map(|(name, has)| has.then(|| (name, "1".into()))));
+    programs::run_all(&programs, &variables)
 }
 
 /// Tests of the Python code, without a node.

@@ -5,12 +5,18 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Maximum number of concurrent compilations; each takes a few hundred megabytes.
-const WORKERS_MAX: usize = 8;
+/// Number of processors.
+pub(crate) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
 
-/// Runs `work` for every item. Results are in no particular order.
-pub(super) fn all<I: Sync, T: Send>(items: &[I], work: impl Fn(&I) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX);
+/// Runs `work` for every item, for at most `workers` items at once. Items start in order; results
+/// are in no particular order.
+pub(crate) fn all<I: Sync, T: Send>(
+    items: &[I],
+    workers: usize,
+    work: impl Fn(&I) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let next = AtomicUsize::new(0);
     let worker = || {
         let taken = || items.get(next.fetch_add(1, Ordering::Relaxed));
@@ -41,9 +47,9 @@ mod tests {
     #[test]
     fn every_failure_is_reported() {
         let odd = |number: &u32| if number % 2 == 1 { bail!("{number} is odd") } else { Ok(*number) };
-        let error = all(&[1, 2, 3, 4], odd).unwrap_err().to_string();
+        let error = all(&[1, 2, 3, 4], 2, odd).unwrap_err().to_string();
         assert!(error.contains("1 is odd") && error.contains("3 is odd"), "{error}");
-        let mut even = all(&[2, 4], odd).unwrap();
+        let mut even = all(&[2, 4], 2, odd).unwrap();
         even.sort_unstable();
         assert_eq!(even, [2, 4]);
     }
