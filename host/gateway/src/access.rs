@@ -47,15 +47,15 @@ impl Access {
         Self { tokens, pages, failures: Failures::default(), audit, metrics }
     }
 
-    /// Identifies the client of a request, and removes its token from the headers. Failed attempts of
-    /// one address are answered more and more slowly.
+    /// Identifies the client of a request, and removes its token from the headers. Unknown tokens
+    /// from one address are answered more and more slowly.
     pub(crate) async fn identify(
         &self,
         address: IpAddr,
         headers: &mut HeaderMap,
         audited: Option<&mut Audited>,
     ) -> Result<Identity, ApiError> {
-        let Identified { identity, hash } = self.tokens.identify(headers);
+        let Identified { identity, hash, is_guess } = self.tokens.identify(headers);
         let failure = identity.is_err().then(|| self.failures.note(address));
         if let Some(audited) = audited {
             audited.token_hash = hash;
@@ -68,7 +68,9 @@ impl Access {
         }
         if let Some(failure) = failure {
             self.metrics.access.failed.inc();
-            tokio::time::sleep(failure.wait).await;
+            if is_guess {
+                tokio::time::sleep(failure.wait).await;
+            }
         }
         identity
     }

@@ -73,6 +73,8 @@ pub(crate) struct Identified {
     pub(crate) identity: Result<Identity, ApiError>,
     /// Beginning of the hash of the client's token, for the audit log.
     pub(crate) hash: Option<String>,
+    /// Whether the request has a token that the node does not know: perhaps a guess.
+    pub(crate) is_guess: bool,
 }
 
 /// Invalid token file.
@@ -137,7 +139,9 @@ impl Tokens {
     /// Identifies the client of a request, and removes its token from the headers, so that
     /// functions do not see the token.
     pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Identified {
-        let Some(tokens) = &self.0 else { return Identified { identity: Ok(Identity::Anyone), hash: None } };
+        let Some(tokens) = &self.0 else {
+            return Identified { identity: Ok(Identity::Anyone), hash: None, is_guess: false };
+        };
         let own = headers.remove(headers::TOKEN);
         let given = match own {
             Some(own) => Some(own),
@@ -159,7 +163,11 @@ impl Tokens {
         });
         // Of tokens that the node does not know, not even a part of the hash is kept.
         let shown = hash.filter(|_| identity.is_ok());
-        Identified { identity, hash: shown.map(|hash| hash.to_string().chars().take(HASH_LEN).collect()) }
+        Identified {
+            is_guess: given.is_some() && identity.is_err(),
+            hash: shown.map(|hash| hash.to_string().chars().take(HASH_LEN).collect()),
+            identity,
+        }
     }
 }
 

@@ -76,10 +76,11 @@ async fn failed_authentications_are_counted_and_slowed_and_others_are_not() {
     let slow = stranger.clone();
     let slow = tokio::spawn(async move { slow.get("/v1/functions").await.status });
     assert_eq!(node.with_token(TOKEN).get("/v1/functions").await.status, 200);
+    assert_eq!(node.client().get("/v1/functions").await.status, 401, "no token is no guess");
     assert!(!slow.is_finished(), "the ninth attempt waits 0.8 s");
     assert_eq!(slow.await.unwrap(), 401);
     let operator = node.with_token("operator90123456");
-    assert_eq!(operator.metric("weir_authentication_failures_total", "").await, 9.0);
+    assert_eq!(operator.metric("weir_authentication_failures_total", "").await, 10.0);
     let paths: Vec<_> = events(&log, 4).await.iter().map(|event| event["code"].clone()).collect();
     assert_eq!(paths, ["unauthorized"; 4], "the first, second, fourth and eighth");
 }
