@@ -89,13 +89,16 @@ async fn at_most_one_run_in_ten_is_hedged() {
     infer(&node, "w", &rows(&MANY)).await.ok();
     assert_eq!((hedge(&node).await.after_ns, hedge(&node).await.started), (None, 0));
     measure(&node).await;
+    // On a busy machine, some of these runs were hedged.
+    let before = hedge(&node).await.started;
     let many = rows(&MANY);
     let answers = futures::future::join_all((0..20).map(|_| infer(&node, "w", &many))).await;
     answers.into_iter().for_each(|answer| drop(answer.ok()));
     let StepHedge { runs, started, .. } = hedge(&node).await;
     assert_eq!(runs, 81);
-    // Four hedges were saved up, and the last twenty runs earn two more.
-    assert!((4..=6).contains(&started), "{started} of {runs}");
+    assert!(started <= runs / 10, "{started} of {runs}");
+    // The last twenty runs earn two hedges, and up to four were saved up.
+    assert!((2..=6).contains(&(started - before)), "{before} and then {started}");
     // Both copies are counted, including cancelled ones.
     let all = async || (pending(&node, "m").await == 0.0).then_some(());
     eventually("the end of all copies", all).await;
