@@ -1,28 +1,31 @@
 //! `cargo xtask dist`.
 
 mod check;
+mod packages;
 mod third_party;
 
 use crate::functions::{self, BuildFunctionsArgs};
-use crate::process;
 use crate::repo::Repo;
 use crate::setup::{self, report};
 use crate::ui;
 use crate::weir;
 use anyhow::{Context as _, Result, bail};
+use check::{Package, Tarball};
+use packages::{DebianPackage, Release, Wheel};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-/// Make a release tarball: `weir` with its dashboard, ONNX Runtime, an example with its model, the licences of all
-/// packages and a bill of materials, in `target/dist/`
+/// Make a release in `target/dist/`: a tarball, a package for pip, and one for Debian
 ///
-/// The tarball runs on Linux of the same architecture with only the C and C++ libraries: the
-/// program contains the templates of `weir new`, and finds ONNX Runtime beside itself. The
-/// Containerfile at the top of the repository makes an image from the same folder.
+/// The tarball contains `weir` with its dashboard, ONNX Runtime, an example with its model, the
+/// licences of all packages and a bill of materials. It runs on Linux of the same architecture with
+/// only the C and C++ libraries: the program contains the templates of `weir new`, and finds ONNX
+/// Runtime beside itself. The package for pip has the program, and depends on that of ONNX Runtime.
+/// The package for Debian (made where `dpkg-deb` is installed) has both, and a service of systemd.
+/// The Containerfile at the top of the repository makes an image from the tarball's folder.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DistArgs {
-    /// Unpack the tarball in an empty root file system, and run its example on a node there
+    /// Install each package in a clean place, and run the example on a node there
     #[arg(long)]
     check: bool,
     /// Build profile; `dev` is faster, but not for shipping
@@ -44,14 +47,17 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     if args.profile == "dist" {
         keep_within(&dist.join(&name).join("bin/weir"), PROGRAM_BYTES_MAX)?;
     }
-    let tarball = dist.join(format!("{name}.tar.gz"));
-    // When root unpacks the tarball, the files belong to root instead of a user with the builder's
-    // id.
-    let mut tar = Command::new("tar");
-    tar.args(["--owner=0", "--group=0", "--numeric-owner", "-C"]);
-    process::run(tar.arg(&dist).arg("-czf").arg(&tarball).arg(&name))?;
-    report("made", &repo.show(&tarball).to_string());
-    if args.check { check::run(&tarball, &name) } else { Ok(()) }
+    let folder = dist.join(&name);
+    let release = Release { repo, folder: &folder, dist: &dist };
+    let mut packages: Vec<Box<dyn Package>> =
+        vec![Box::new(Tarball::pack(&dist, &name)?), Box::new(Wheel::pack(&release)?)];
+    if let Some(package) = DebianPackage::pack(&release)? {
+        packages.push(Box::new(package));
+    }
+    for package in &packages {
+        report("made", &repo.show(package.path()).to_string());
+    }
+    if args.check { packages.iter().try_for_each(|package| check::run(&**package, &folder)) } else { Ok(()) }
 }
 
 /// Maximum size of the program: 64 MB.
@@ -84,13 +90,18 @@ fn contents(repo: &Repo, weir: PathBuf, onnxruntime: PathBuf) -> Vec<(PathBuf, &
 
 /// Makes `folder` contain exactly `contents`.
 fn pack(folder: &Path, contents: &[(PathBuf, &str)]) -> Result<()> {
+    clear(folder)?;
+    contents.iter().try_for_each(|(from, to)| copy(from, &folder.join(to)))
+}
+
+/// Removes `folder`, if it exists.
+fn clear(folder: &Path) -> Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("cannot clear {}", folder.display()));
+            Err(error).with_context(|| format!("cannot clear {}", folder.display()))
         }
-        _ => {}
+        _ => Ok(()),
     }
-    contents.iter().try_for_each(|(from, to)| copy(from, &folder.join(to)))
 }
 
 /// Copies a file with its permissions, and creates the parent folders.
