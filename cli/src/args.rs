@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Start here:
+  weir demo                                   # a node with an example
   weir up                                     # a node on this machine, in one terminal
   weir new hello && cd hello && weir deploy   # a function, in another
   weir invoke hello
@@ -55,6 +56,7 @@ pub(crate) enum Command {
     Up(Box<commands::up::UpArgs>),
     Node(Box<commands::node::NodeCommandArgs>),
     Cluster(commands::cluster::ClusterArgs),
+    Demo(commands::demo::DemoArgs),
     Deploy(commands::deploy::DeployArgs),
     Invoke(commands::invoke::InvokeArgs),
     Invocations(commands::invocations::InvocationsArgs),

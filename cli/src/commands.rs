@@ -6,6 +6,7 @@ pub(crate) mod cluster;
 mod collection;
 pub(crate) mod completions;
 pub(crate) mod config;
+pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
 pub(crate) mod functions;
@@ -78,6 +79,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Up(args) => up::run(&args, &context),
         Command::Node(args) => node::run(&args, &context),
         Command::Cluster(args) => cluster::run(&args, &context),
+        Command::Demo(args) => demo::run(&args, &context),
         Command::Deploy(args) => deploy::run(&args, &context),
         Command::Invoke(args) => invoke::run(&args, &context),
         Command::Invocations(args) => invocations::run(args, &context),

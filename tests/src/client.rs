@@ -20,7 +20,8 @@ pub struct TestClient {
 }
 
 impl TestClient {
-    pub(crate) fn new(url: String) -> Self {
+    #[must_use]
+    pub fn new(url: String) -> Self {
         Self { url, token: None, http: http_client() }
     }
 

@@ -1,7 +1,8 @@
 //! `weir node`.
 
 use crate::commands::CommandContext;
-use crate::commands::up::{self, InitArgs, LogArgs};
+use crate::commands::up::logging::LogArgs;
+use crate::commands::up::{self, InitArgs};
 use crate::error::Problem;
 use crate::settings::NodeArgs;
 use anyhow::Result;

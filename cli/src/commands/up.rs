@@ -1,6 +1,6 @@
 //! `weir up`.
 
-mod logging;
+pub(crate) mod logging;
 
 use crate::client::Client;
 use crate::commands::CommandContext;
@@ -11,7 +11,7 @@ use crate::output::OutputSettings;
 use crate::project::BuildStop;
 use crate::settings::{NodeArgs, NodeEndpoint, Trust, first_token};
 use anyhow::Result;
-pub(crate) use logging::LogArgs;
+use logging::LogArgs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -54,7 +54,7 @@ pub(crate) struct UpArgs {
 }
 
 /// Options for a node whose registry or blobs are lost.
-#[derive(Debug, Clone, Copy, clap::Args)]
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct InitArgs {
     /// Start with an empty registry although the data folder has files, or with an empty folder of
     /// blobs: for a registry or a folder that is lost. Refused if the registry is there
@@ -99,10 +99,13 @@ fn run_node(
     work: ProjectWork,
     output: OutputSettings,
 ) -> Result<()> {
-    logging::start(log)?;
-    // The node has its own runtimes; this one waits for signals.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(config, init, work, output))
+    logging::start(log, logging::FILTER_DEFAULT)?;
+    block_on(serve(config, init, work, output))
+}
+
+/// Runs a command that waits for signals, beside the node, which has its own runtimes.
+pub(crate) fn block_on(command: impl Future<Output = Result<()>>) -> Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
 }
 
 async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: OutputSettings) -> Result<()> {
@@ -111,30 +114,12 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
     let mut signals = Signals::new()?;
     let token_file = config.token_file.clone();
     let data = config.data.clone();
-    let start = async {
-        if init.init {
-            Node::init(&config).await?;
-        }
-        Node::start(config).await
-    };
-    let node = tokio::select! {
-        node = start => node.map_err(|error| Problem::new("the node did not start").because(error).hint(
-            "`weir doctor` checks what a node needs; --listen and --data choose another address and folder",
-        ))?,
-        () = signals.next() => return Ok(()),
-    };
-    let scheme = if node.has_tls() { "https" } else { "http" };
-    let url = format!("{scheme}://{}", node.local_addr());
-    if output.json {
-        output.line(&serde_json::json!({ "listening": url }))?;
-    } else {
-        output.line(&format_args!("weir listening on {url}"))?;
-    }
+    let Some(node) = start_node(config, init, &mut signals, output).await? else { return Ok(()) };
     let work = match project {
         None => None,
         Some(file) => {
             let token = token_file.as_deref().map(first_token).transpose()?;
-            let url = client_url(scheme, node.local_addr());
+            let url = client_url(&node);
             let client = Client::new(NodeEndpoint { url, token, trust: Trust::OwnProcess })?;
             let deployer = Deployer {
                 file,
@@ -149,6 +134,40 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
         }
     };
     until_signal(&node, &mut signals).await?;
+    finish(node, work, &mut signals, output).await;
+    Ok(())
+}
+
+/// Starts a node and prints its address. `None` after a signal.
+pub(crate) async fn start_node(
+    config: NodeConfig,
+    init: InitArgs,
+    signals: &mut Signals,
+    output: OutputSettings,
+) -> Result<Option<Node>> {
+    let start = async {
+        if init.init {
+            Node::init(&config).await?;
+        }
+        Node::start(config).await
+    };
+    let node = tokio::select! {
+        node = start => node.map_err(|error| Problem::new("the node did not start").because(error).hint(
+            "`weir doctor` checks what a node needs; --listen and --data choose another address and folder",
+        ))?,
+        () = signals.next() => return Ok(None),
+    };
+    let url = format!("{}://{}", scheme(&node), node.local_addr());
+    if output.json {
+        output.line(&serde_json::json!({ "listening": url }))?;
+    } else {
+        output.line(&format_args!("weir listening on {url}"))?;
+    }
+    Ok(Some(node))
+}
+
+/// Stops `work` and the node, which finishes its running requests. Exits on a further signal.
+pub(crate) async fn finish(node: Node, work: Option<Watcher>, signals: &mut Signals, output: OutputSettings) {
     output.note("finishing the active requests; Ctrl-C again ends at once");
     let drain = async {
         // Stop builds first, so that nothing is deployed during the shutdown.
@@ -165,8 +184,8 @@ async fn serve(config: NodeConfig, init: InitArgs, work: ProjectWork, output: Ou
         std::process::exit(INTERRUPTED)
     };
     tokio::select! {
-        () = drain => Ok(()),
-        () = give_up => Ok(()),
+        () = drain => {}
+        () = give_up => {}
     }
 }
 
@@ -188,14 +207,22 @@ async fn until_signal(node: &Node, signals: &mut Signals) -> Result<()> {
     }
 }
 
-/// URL for clients on this machine. A wildcard address is replaced by loopback.
-fn client_url(scheme: &str, address: SocketAddr) -> String {
+fn scheme(node: &Node) -> &'static str {
+    if node.has_tls() { "https" } else { "http" }
+}
+
+/// URL of `node` for clients on this machine. A wildcard address is replaced by loopback.
+pub(crate) fn client_url(node: &Node) -> String {
+    format!("{}://{}", scheme(node), reachable(node.local_addr()))
+}
+
+fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
         std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
         ip => ip,
     };
-    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+    SocketAddr::new(ip, address.port())
 }
 
 /// Signals that end a node.
@@ -223,9 +250,9 @@ mod tests {
 
     #[test]
     fn wildcard_listen_address_is_reached_over_loopback() {
-        let url = |address: &str| client_url("http", address.parse().unwrap());
-        assert_eq!(url("0.0.0.0:80"), "http://127.0.0.1:80");
-        assert_eq!(url("[::]:80"), "http://[::1]:80");
-        assert_eq!(url("10.1.2.3:80"), "http://10.1.2.3:80");
+        let reached = |address: &str| reachable(address.parse().unwrap()).to_string();
+        assert_eq!(reached("0.0.0.0:80"), "127.0.0.1:80");
+        assert_eq!(reached("[::]:80"), "[::1]:80");
+        assert_eq!(reached("10.1.2.3:80"), "10.1.2.3:80");
     }
 }

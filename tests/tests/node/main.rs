@@ -15,6 +15,7 @@ mod concurrency;
 mod connections;
 mod contract;
 mod damaged_code;
+mod demo;
 mod deploying;
 mod devices;
 mod durability;

@@ -10,7 +10,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, fmt};
 use weir_host::SpanLog;
 
 /// Default log filter.
-const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
+pub(super) const FILTER_DEFAULT: &str = "info,cranelift=warn,wasmtime=warn,ort=warn";
 
 /// Node log options.
 #[derive(Debug, clap::Args)]
@@ -30,9 +30,9 @@ enum Format {
     Json,
 }
 
-/// Starts logging to standard error.
-pub(super) fn start(args: &LogArgs) -> Result<()> {
-    let filter = args.log.as_deref().unwrap_or(FILTER_DEFAULT);
+/// Starts logging to standard error, with `filter_default` unless the user chose a filter.
+pub(crate) fn start(args: &LogArgs, filter_default: &str) -> Result<()> {
+    let filter = args.log.as_deref().unwrap_or(filter_default);
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         Problem::usage(format!("{filter:?} is not a log filter"))
             .because(error)
