@@ -33,6 +33,8 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     eprintln!("building the dashboard");
     let node = ui::build(repo)?;
     ui::test(repo, &node)?;
+    eprintln!("compiling the kernels");
+    kernels::check(repo, &[])?;
     eprintln!("building weir");
     // The end-to-end tests run the program. A common build shares the dependencies.
     process::run(repo.cargo(".").args(["build", "--workspace", "--bins", "--tests"]))?;
@@ -44,8 +46,6 @@ pub(crate) fn run(repo: &Repo, args: &TestArgs) -> Result<()> {
     go(repo)?;
     c(repo)?;
     kubernetes(repo)?;
-    eprintln!("compiling the kernels");
-    kernels::check(repo, &[])?;
     eprintln!("testing Weir");
     let filter = args.filter.as_deref();
     let mut programs = TestProgram::build(repo, filter)?;
