@@ -82,7 +82,7 @@ impl Etcd {
     }
 
     fn new(name: &str) -> Self {
-        let folder = tempfile::tempdir().expect("there is no room for a folder");
+        let folder = in_memory().expect("there is no room for a folder");
         let port = free_port();
         let peer_port = free_port();
         let members = format!("{name}=http://127.0.0.1:{peer_port}");
@@ -161,4 +161,12 @@ impl Drop for Etcd {
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is no free port");
     listener.local_addr().expect("it is bound").port()
+}
+
+/// A folder in memory if the system has such a file system. On a busy disk, etcd needs seconds to
+/// make writes durable, and its leases end.
+fn in_memory() -> std::io::Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    let builder = tempfile::Builder::new();
+    if memory.is_dir() { builder.tempdir_in(memory) } else { builder.tempdir() }
 }

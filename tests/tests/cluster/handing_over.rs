@@ -29,8 +29,8 @@ fn request(rows: usize) -> String {
     serde_json::json!({ "inputs": [input] }).to_string()
 }
 
-/// Starts three nodes with room for one model each and a workflow of three models, and loads each
-/// model. Returns the node indices by model.
+/// Starts three nodes with room for one model each and a workflow of three models, each pushed to
+/// another node, and loads each model. Returns the node indices by model.
 async fn chain(free_percent_max: u64) -> (TestCluster, [usize; 3]) {
     let cluster = TestCluster::builder()
         .set("models.backend", "fake")
@@ -39,8 +39,9 @@ async fn chain(free_percent_max: u64) -> (TestCluster, [usize; 3]) {
         .start(3)
         .await;
     let model = fake(200, 0, 1_000).replace(r#"{"1":0}"#, &format!(r#"{{"{ROWS}":2}}"#));
-    for name in ["a", "b", "c"] {
-        cluster.nodes[0].put(&format!("/v1/models/{name}/versions/1"), model.clone()).await.ok();
+    for (node, name) in cluster.nodes.iter().zip(["a", "b", "c"]) {
+        // The node has the model's files, so loading the model there is fastest.
+        node.put(&format!("/v1/models/{name}/versions/1"), model.clone()).await.ok();
         cluster.all_have_heard_of(name).await;
     }
     cluster.nodes[0].put("/v1/workflows/w", CHAIN).await.ok();

@@ -1,6 +1,7 @@
 //! Replication of deployments to all nodes.
 
-use weir_tests::{Etcd, TestCluster, eventually, function, model};
+use std::time::Duration;
+use weir_tests::{Etcd, TestCluster, eventually, eventually_within, function, model};
 use weir_types::ErrorCode;
 
 #[tokio::test]
@@ -208,7 +209,8 @@ async fn unreferenced_blobs_are_deleted_and_restored_by_the_next_deploy() {
         })
         .await;
     }
-    eventually("the end of the model's files", async || {
+    // Several sweeps, each of which lists the bucket.
+    eventually_within(Duration::from_secs(120), "the end of the model's files", async || {
         let (there, aside) = stored(&cluster, "models");
         (there.len() == models && aside == 0).then_some(())
     })
