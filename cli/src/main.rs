@@ -19,7 +19,12 @@ mod output;
 use clap::Parser as _;
 use std::process::ExitCode;
 
+/// Variable that keeps ONNX Runtime from collecting and sending data about its use. The setting of its
+/// interface takes effect after it has looked for Microsoft's server and written files.
+const NO_TELEMETRY: &str = "ORT_DISABLE_TELEMETRY";
+
 fn main() -> ExitCode {
+    disable_telemetry();
     // First, before any allocation of the node: a child process must stay within its memory limit.
     if let Some(code) = commands::child::dispatch() {
         return code;
@@ -30,4 +35,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => error::report(&error, json),
     }
+}
+
+#[allow(unsafe_code, reason = "ONNX Runtime reads the environment of the process")]
+fn disable_telemetry() {
+    // SAFETY: `main` calls this first, when the process has no other thread.
+    unsafe { std::env::set_var(NO_TELEMETRY, "1") };
 }

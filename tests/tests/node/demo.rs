@@ -13,6 +13,8 @@ async fn demo_classifies_its_picture_and_removes_its_data() {
     let scratch = tempfile::tempdir().unwrap();
     let mut command = Command::new(TestNode::builder().binary());
     command.args(["demo", "--listen", "127.0.0.1:0", "--json"]).env("TMPDIR", scratch.path());
+    // Libraries, too, leave nothing.
+    command.env("HOME", scratch.path()).env_remove("XDG_CACHE_HOME");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut demo = command.spawn().unwrap();
     let mut stdout = BufReader::new(demo.stdout.take().unwrap());
