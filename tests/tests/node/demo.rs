@@ -14,7 +14,7 @@ async fn demo_classifies_its_picture_and_removes_its_data() {
     let mut command = Command::new(TestNode::builder().binary());
     command.args(["demo", "--listen", "127.0.0.1:0", "--json"]).env("TMPDIR", scratch.path());
     // Libraries, too, leave nothing.
-    command.env("HOME", scratch.path()).env_remove("XDG_CACHE_HOME");
+    command.env("HOME", scratch.path()).env_remove("XDG_CACHE_HOME").env_remove("ORT_DISABLE_TELEMETRY");
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut demo = command.spawn().unwrap();
     let mut stdout = BufReader::new(demo.stdout.take().unwrap());
