@@ -13,6 +13,7 @@ mod tensors;
 pub use error::CallError;
 pub use models::OpenModel;
 pub use nn::{ExecutionContext, NnError, NnTensor, VERSION as NN_VERSION};
+pub(crate) use tensors::to_host;
 
 use crate::Resources;
 use crate::instance::{CurrentSink, InstanceState, RequestCell};
@@ -32,16 +33,18 @@ pub mod bindings {
             "weir:inference/models.[method]model.infer": async | trappable,
             "weir:inference/models.[method]model.submit": async | trappable,
             "weir:inference/models.[method]pending.wait": async | trappable,
+            "weir:inference/tensors.[method]tensor.read": async | trappable,
             "weir:inference/objects.put": async | trappable,
             "weir:inference/objects.get": async | trappable,
             "weir:inference/objects.delete": async | trappable,
             "weir:inference/request.take-body-as-tensor": async | trappable,
+            "weir:inference/request.reply-with-tensor": async | trappable,
             default: trappable,
         },
         trappable_error_type: { "weir:inference/tensors.error" => super::CallError },
         with: {
             "wasi:io": wasmtime_wasi::p2::bindings::io,
-            "weir:inference/tensors.tensor": weir_inference::Tensor,
+            "weir:inference/tensors.tensor": weir_inference::Value,
             "weir:inference/models.model": super::models::OpenModel,
             "weir:inference/models.pending": super::models::GuestRun,
         },

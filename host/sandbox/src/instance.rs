@@ -180,7 +180,10 @@ impl Sandbox {
             Err(error) => Err(error),
         };
         match ended {
-            Ok(Ok(())) => Ok(manifest.reuse.as_ref().and_then(|reuse| instance.rest(reuse))),
+            Ok(Ok(())) => Ok(match &manifest.reuse {
+                Some(reuse) => instance.rest(reuse).await,
+                None => None,
+            }),
             Ok(Err(fault)) => Err(fault),
             Err(error) => {
                 if instance.is_writing() {

@@ -1,6 +1,7 @@
 //! Nodes with a GPU: a fake driver under the production stack.
 
 mod doctor;
+mod guests;
 mod handing_over;
 mod libraries;
 mod robustness;

@@ -1,5 +1,6 @@
 //! Resources that a function may open: models, workflows and named objects, limited to its grants.
 
+use super::inference::fault_of;
 use super::workflow::Steps;
 use super::{CallCtx, Dispatch};
 use futures::future::{BoxFuture, FutureExt};
@@ -12,7 +13,9 @@ use weir_control::models::{LoadedModel, ModelLoadError, ModelPin, ModelPushError
 use weir_control::objects::ObjectError;
 use weir_control::registry::DeployedFunction;
 use weir_control::workflows::DeployedWorkflow;
-use weir_inference::{Completion, ErrorKind, Execution, InferenceError, Meter, RunRequest, Tensor};
+use weir_inference::{
+    Completion, DeviceTensor, ErrorKind, Execution, InferenceError, Meter, RunRequest, Tensor,
+};
 use weir_sandbox::{LoadModelError, ObjectAccessError, OpenError, OpenedModel, Resources, Runner};
 use weir_telemetry::Trace;
 use weir_types::{ErrorCode, ModelId, ModelRef, Name, NamePattern, Platforms, WorkflowId};
@@ -213,6 +216,24 @@ fn run_model(
     async move { run.await.map(|(completion, _)| completion) }.boxed()
 }
 
+/// The inputs of a workflow, all in host memory.
+async fn with_fetched(
+    mut inputs: Vec<(String, Tensor)>,
+    on_device: Vec<(String, DeviceTensor)>,
+) -> Result<Vec<(String, Tensor)>, Fault> {
+    if on_device.is_empty() {
+        return Ok(inputs);
+    }
+    let fetch = move || {
+        let fetched = on_device.into_iter().map(|(name, tensor)| Ok((name, tensor.to_host()?)));
+        fetched.collect::<Result<Vec<_>, InferenceError>>()
+    };
+    let fetched = tokio::task::spawn_blocking(fetch).await;
+    let gone = |_| Fault::new(ErrorCode::Unavailable, "the node is shutting down");
+    inputs.extend(fetched.map_err(gone)?.map_err(|error| fault_of(&error))?);
+    Ok(inputs)
+}
+
 /// Runs a workflow.
 struct WorkflowRunner {
     /// The caller; each run sets the deadline and the priority.
@@ -224,12 +245,13 @@ impl Runner for WorkflowRunner {
     fn run(&self, request: RunRequest) -> BoxFuture<'static, Result<Completion, InferenceError>> {
         let steps = self.steps.clone();
         let workflow = self.workflow.clone();
-        let RunRequest { inputs, outputs, deadline, priority, .. } = request;
+        let RunRequest { inputs, on_device, outputs, deadline, priority, .. } = request;
         let guests = steps.dispatch.guests.clone();
         let steps = Steps { deadline: deadline.unwrap_or(steps.deadline), priority, ..steps };
         // In a task, so that the run continues while the guest does something else.
         let run = AbortOnDropHandle::new(guests.spawn(async move {
             let started = Instant::now();
+            let inputs = with_fetched(inputs, on_device).await?;
             let execution = Some(Execution::alone(&inputs));
             let outputs = steps.run(&workflow, inputs, outputs.as_deref()).await?;
             Ok(Completion {

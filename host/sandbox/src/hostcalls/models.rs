@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::Instrument;
 use wasmtime::component::Resource;
-use weir_inference::{InferenceError, RunRequest, Tensor};
+use weir_inference::{Completion, InferenceError, RunRequest, Value};
 use weir_telemetry::{Phase, Times};
 use weir_types::{ModelId, ModelRef, Name, Signature};
 
@@ -38,16 +38,19 @@ impl OpenModel {
         &self.id
     }
 
-    /// Starts a run on its device thread and returns a future of its outputs.
+    /// Starts a run on its device thread and returns a future of its outputs, in the requested
+    /// order.
     pub(super) async fn run(
         &mut self,
         request: RunRequest,
         ctx: &InferenceCtx,
     ) -> Result<BoxFuture<'static, SharedRunResult>, CallError> {
-        let OpenedModel { runner, served, .. } = &**self.in_use(ctx).await?;
+        let OpenedModel { runner, served, signature, .. } = &**self.in_use(ctx).await?;
+        let signature = signature.clone();
         let metrics = ctx.metrics.clone();
         let started = Instant::now();
         let batch = request.batch();
+        let wanted = request.outputs.clone();
         let serving = served.as_ref().map(|served| served.begin(started));
         let run = runner.run(request);
         let timed = async move {
@@ -59,7 +62,7 @@ impl OpenModel {
                     Err(error) => serving.failed(error.code()),
                 }
             }
-            completion.map(|completion| completion.outputs)
+            completion.map(|completion| in_order(completion, wanted.as_deref(), &signature))
         };
         Ok(timed.instrument(ctx.trace.phase(Phase::ModelRun)).boxed())
     }
@@ -91,10 +94,30 @@ pub struct GuestRun {
 }
 
 /// Cloned for every waiter, hence without the error's source.
-pub(super) type SharedRunResult = Result<Vec<(String, Tensor)>, InferenceError>;
+pub(super) type SharedRunResult = Result<Vec<(String, Value)>, InferenceError>;
 
-type Inputs = Vec<(String, Resource<Tensor>)>;
-type Outputs = Vec<(String, Resource<Tensor>)>;
+type Inputs = Vec<(String, Resource<Value>)>;
+type Outputs = Vec<(String, Resource<Value>)>;
+
+/// The outputs of a run on the host and on the device, in the order in which they were requested.
+fn in_order(
+    completion: Completion,
+    wanted: Option<&[String]>,
+    signature: &Signature,
+) -> Vec<(String, Value)> {
+    let Completion { outputs, stayed, .. } = completion;
+    if stayed.is_empty() {
+        return outputs.into_iter().map(|(name, tensor)| (name, tensor.into())).collect();
+    }
+    let on_host = outputs.into_iter().map(|(name, tensor)| (name, Value::Host(tensor)));
+    let mut all: Vec<_> =
+        on_host.chain(stayed.into_iter().map(|(name, tensor)| (name, Value::Device(tensor)))).collect();
+    all.sort_by_key(|(name, _)| match wanted {
+        Some(wanted) => wanted.iter().position(|wanted| wanted == name),
+        None => signature.outputs.iter().position(|port| port.name == *name),
+    });
+    all
+}
 
 impl InferenceView<'_> {
     /// Starts a run on its device thread and returns a future of its outputs.
@@ -110,13 +133,17 @@ impl InferenceView<'_> {
         }
         let options = options.unwrap_or(Options { outputs: None, deadline_ms: None, priority: None });
         let asked = options.deadline_ms.map(|ms| Instant::now() + Duration::from_millis(ms.into()));
-        let request = RunRequest {
-            inputs: tensors,
+        // Guests chain models, and read what they need.
+        let all = || self.table.get(model).map(|model| output_names(model.signature()));
+        let may_stay = options.outputs.clone().map_or_else(all, Ok)?;
+        let mut request = RunRequest {
             outputs: options.outputs,
+            may_stay,
             deadline: Some(asked.map_or(self.ctx.deadline, |asked| asked.min(self.ctx.deadline))),
             priority: options.priority.filter(|given| *given > 0).unwrap_or(self.ctx.priority),
             ..RunRequest::default()
         };
+        request.give(tensors);
         self.table.get_mut(model)?.run(request, self.ctx).await
     }
 
@@ -127,7 +154,7 @@ impl InferenceView<'_> {
         Ok(self.table.push(OpenModel::from(opened))?)
     }
 
-    fn hand_over(&mut self, outputs: Vec<(String, Tensor)>) -> Result<Outputs, CallError> {
+    fn hand_over(&mut self, outputs: Vec<(String, Value)>) -> Result<Outputs, CallError> {
         outputs.into_iter().map(|(name, tensor)| Ok((name, push(self.ctx, self.table, tensor)?))).collect()
     }
 }
@@ -189,6 +216,8 @@ impl HostPending for InferenceView<'_> {
         let model = entry.model.clone();
         let run = entry.run.clone();
         let outputs = run.await.inspect_err(|error| self.sink.run_failed(&model, error))?;
+        // The handle of the run must not keep the tensors.
+        self.table.get_mut(&pending)?.run = ready(Ok(Vec::new())).boxed().shared();
         self.hand_over(outputs)
     }
 
@@ -205,6 +234,10 @@ impl HostPending for InferenceView<'_> {
         self.table.delete(pending)?;
         Ok(())
     }
+}
+
+fn output_names(signature: &Signature) -> Vec<String> {
+    signature.outputs.iter().map(|port| port.name.clone()).collect()
 }
 
 fn port(port: &weir_types::Port) -> Port {

@@ -8,22 +8,22 @@ use crate::ObjectAccessError;
 use std::time::Instant;
 use wasmtime::component::Resource;
 use weir_call::until;
-use weir_inference::Tensor;
+use weir_inference::Value;
 use weir_types::{ErrorCode, Name};
 
 impl Host for InferenceView<'_> {
     async fn put(
         &mut self,
         name: String,
-        value: Resource<Tensor>,
+        value: Resource<Value>,
         ttl_ms: Option<u64>,
     ) -> Result<(), CallError> {
         let name = parse(&name)?;
-        let tensor = self.table.get(&value)?.clone();
+        let tensor = self.host_tensor(&value).await?;
         in_time(self.ctx.deadline, self.ctx.resources.put_object(&name, &tensor, ttl_ms)).await
     }
 
-    async fn get(&mut self, name: String) -> Result<Resource<Tensor>, CallError> {
+    async fn get(&mut self, name: String) -> Result<Resource<Value>, CallError> {
         let name = parse(&name)?;
         let tensor = in_time(self.ctx.deadline, self.ctx.resources.get_object(&name)).await?;
         push(self.ctx, self.table, tensor)

@@ -9,7 +9,7 @@ use axum::body::Body;
 use futures::StreamExt;
 use wasmtime::component::Resource;
 use weir_device::{Arena, Buffer};
-use weir_inference::Tensor;
+use weir_inference::{Tensor, Value};
 use weir_types::{ElementType, Shape};
 
 /// The dimension that stands for "computed from the body's length".
@@ -20,7 +20,7 @@ impl Host for InferenceView<'_> {
         &mut self,
         element_type: GuestType,
         shape: Vec<u32>,
-    ) -> Result<Resource<Tensor>, CallError> {
+    ) -> Result<Resource<Value>, CallError> {
         let element_type = ElementType::from(element_type);
         let data = match self.ctx.request.take_body().map_err(CallError::invalid)? {
             GuestRequestBody::Whole(buffer) | GuestRequestBody::WholeWithTrailers(buffer, _) => buffer,
@@ -34,8 +34,8 @@ impl Host for InferenceView<'_> {
         push(self.ctx, self.table, tensor)
     }
 
-    fn reply_with_tensor(&mut self, tensor: Resource<Tensor>) -> Result<(), CallError> {
-        let tensor = self.table.get(&tensor)?.clone();
+    async fn reply_with_tensor(&mut self, tensor: Resource<Value>) -> Result<(), CallError> {
+        let tensor = self.host_tensor(&tensor).await?;
         self.ctx.request.set_answer(tensor).map_err(CallError::invalid)
     }
 }

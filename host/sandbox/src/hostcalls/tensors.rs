@@ -1,11 +1,15 @@
 //! Implements `weir:inference/tensors`.
+//!
+//! Outputs of models stay on their device until the guest reads them, or until the invocation ends:
+//! see [`Value`]. Runs on that device read them in place.
 
 use super::bindings::weir::inference::tensors::{
     ElementType as GuestType, Error as GuestError, Host, HostTensor,
 };
 use super::{CallError, InferenceCtx, InferenceView};
 use wasmtime::component::{Resource, ResourceTable};
-use weir_inference::Tensor;
+use weir_call::until;
+use weir_inference::{InferenceError, Tensor, Value};
 use weir_types::{ElementType, Shape};
 
 macro_rules! element_types {
@@ -29,10 +33,34 @@ element_types!(Bool, Uint8, Uint16, Uint32, Uint64, Int8, Int16, Int32, Int64, F
 pub(super) fn push(
     ctx: &mut InferenceCtx,
     table: &mut ResourceTable,
-    tensor: Tensor,
-) -> Result<Resource<Tensor>, CallError> {
-    ctx.charge(tensor.data().len() as u64)?;
-    Ok(table.push(tensor)?)
+    tensor: impl Into<Value>,
+) -> Result<Resource<Value>, CallError> {
+    let value = tensor.into();
+    ctx.charge(value.bytes())?;
+    Ok(table.push(value)?)
+}
+
+/// The tensor in host memory. Copies it from its device if necessary.
+pub(crate) async fn to_host(value: Value) -> Result<Tensor, InferenceError> {
+    let tensor = match value {
+        Value::Host(tensor) => return Ok(tensor),
+        Value::Device(tensor) => tensor,
+    };
+    let fetched = tokio::task::spawn_blocking(move || tensor.to_host()).await;
+    fetched.unwrap_or_else(|_| Err(InferenceError::Unavailable("the node is shutting down".into())))
+}
+
+impl InferenceView<'_> {
+    /// The guest's tensor in host memory. From then on, it is no longer on its device.
+    pub(super) async fn host_tensor(&mut self, handle: &Resource<Value>) -> Result<Tensor, CallError> {
+        let value = self.table.get(handle)?.clone();
+        let is_on_device = value.device().is_some();
+        let tensor = until(self.ctx.deadline, to_host(value)).await.ok_or(GuestError::DeadlineExceeded)??;
+        if is_on_device {
+            *self.table.get_mut(handle)? = tensor.clone().into();
+        }
+        Ok(tensor)
+    }
 }
 
 impl InferenceCtx {
@@ -60,43 +88,47 @@ impl HostTensor for InferenceView<'_> {
         element_type: GuestType,
         shape: Vec<u32>,
         data: Vec<u8>,
-    ) -> Result<Resource<Tensor>, CallError> {
+    ) -> Result<Resource<Value>, CallError> {
         let shape = Shape::new(&shape).map_err(CallError::invalid)?;
         let data = self.ctx.arena.copy_of(&data)?;
         let tensor = Tensor::new(element_type.into(), shape, data).map_err(CallError::invalid)?;
         push(self.ctx, self.table, tensor)
     }
 
-    fn element_type(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<GuestType> {
+    fn element_type(&mut self, tensor: Resource<Value>) -> wasmtime::Result<GuestType> {
         Ok(self.table.get(&tensor)?.element_type().into())
     }
 
-    fn shape(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u32>> {
+    fn shape(&mut self, tensor: Resource<Value>) -> wasmtime::Result<Vec<u32>> {
         Ok(self.table.get(&tensor)?.shape().dimensions().to_vec())
     }
 
-    fn byte_length(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<u64> {
-        Ok(self.table.get(&tensor)?.data().len() as u64)
+    fn byte_length(&mut self, tensor: Resource<Value>) -> wasmtime::Result<u64> {
+        Ok(self.table.get(&tensor)?.bytes())
     }
 
-    fn read(&mut self, tensor: Resource<Tensor>, offset: u64, length: u64) -> Result<Vec<u8>, CallError> {
-        let data = self.table.get(&tensor)?.data();
-        let range = offset
-            .checked_add(length)
-            .filter(|&end| end <= data.len() as u64)
-            .map(|end| offset as usize..end as usize);
-        let bytes = range.and_then(|range| data.get(range)).ok_or_else(|| {
-            CallError::invalid(format!(
-                "cannot read {length} bytes from {offset} on: the tensor has {}",
-                data.len()
-            ))
-        })?;
+    async fn read(
+        &mut self,
+        tensor: Resource<Value>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, CallError> {
+        let whole = self.table.get(&tensor)?.bytes();
+        let past_the_end = || {
+            CallError::invalid(format!("cannot read {length} bytes from {offset} on: the tensor has {whole}"))
+        };
+        let end = offset.checked_add(length).filter(|&end| end <= whole).ok_or_else(past_the_end)?;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let tensor = self.host_tensor(&tensor).await?;
+        let bytes = tensor.data().get(offset as usize..end as usize).ok_or_else(past_the_end)?;
         Ok(bytes.to_vec())
     }
 
-    fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {
-        let tensor = self.table.delete(tensor)?;
-        self.ctx.tensor_bytes_left += tensor.data().len() as u64;
+    fn drop(&mut self, tensor: Resource<Value>) -> wasmtime::Result<()> {
+        let value = self.table.delete(tensor)?;
+        self.ctx.tensor_bytes_left += value.bytes();
         Ok(())
     }
 }

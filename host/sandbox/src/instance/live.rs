@@ -156,7 +156,8 @@ impl Instance {
 
     /// Prepares the instance for its next call, after one that succeeded. Retires it if it may not
     /// be reused.
-    pub(super) fn rest(mut self: Box<Self>, reuse: &Reuse) -> Option<Box<Self>> {
+    pub(super) async fn rest(mut self: Box<Self>, reuse: &Reuse) -> Option<Box<Self>> {
+        self.store.data_mut().fetch_tensors().await;
         let may_lie_idle = self.store.data_mut().rest(reuse.handles_max);
         let held = self.held();
         let concurrent = held.concurrent.saturating_sub(self.at_first.concurrent);

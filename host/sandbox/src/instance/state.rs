@@ -5,7 +5,9 @@ use super::InvocationCtx;
 use super::memory::MemoryMeter;
 use super::outbound::Outbound;
 use super::output::{Channel, CurrentSink, GuestStream};
-use crate::hostcalls::{ExecutionContext, InferenceCtx, InferenceView, NnError, NnTensor, OpenModel};
+use crate::hostcalls::{
+    ExecutionContext, InferenceCtx, InferenceView, NnError, NnTensor, OpenModel, to_host,
+};
 use std::any::Any;
 use std::sync::Arc;
 use wasmtime::component::ResourceTable;
@@ -14,7 +16,7 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 use wasmtime_wasi_http::p2::body::HostOutgoingBody;
 use wasmtime_wasi_http::p2::types::HostIncomingRequest;
 use wasmtime_wasi_http::{FieldMap, WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
-use weir_inference::Tensor;
+use weir_inference::Value;
 use weir_types::FunctionManifest;
 
 /// The state that host calls work on.
@@ -65,6 +67,24 @@ impl InstanceState {
         self.inference.tensor_bytes_left = self.inference.tensor_bytes_left.saturating_sub(held);
     }
 
+    /// Moves the tensors that the guest holds to the host, at the end of an invocation: an idle
+    /// instance holds no device memory. A tensor that was lost with its device stays as it is, and
+    /// so the instance is retired.
+    pub(super) async fn fetch_tensors(&mut self) {
+        let is_on_device = |value: &&mut Value| value.device().is_some();
+        let values = self.table.iter_mut().filter_map(|entry| entry.downcast_mut()).filter(is_on_device);
+        let mut fetched = Vec::new();
+        for value in values.map(|value| value.clone()).collect::<Vec<_>>() {
+            fetched.push(to_host(value).await);
+        }
+        let values = self.table.iter_mut().filter_map(|entry| entry.downcast_mut()).filter(is_on_device);
+        for (value, fetched) in values.zip(fetched) {
+            if let Ok(tensor) = fetched {
+                *value = tensor.into();
+            }
+        }
+    }
+
     /// Ends the invocation. Drops all of its state except for resources that the guest itself
     /// holds. Returns whether the instance may be idle with these resources: only tensors, models,
     /// requests without their bodies, headers and standard streams are allowed, at most
@@ -112,7 +132,7 @@ fn may_lie_idle(entry: &mut (dyn Any + Send)) -> bool {
         request.body = None;
         return true;
     }
-    entry.is::<Tensor>()
+    entry.downcast_ref().is_some_and(|value: &Value| value.device().is_none())
         || entry.is::<NnTensor>()
         || entry.is::<NnError>()
         || entry.is::<FieldMap>()

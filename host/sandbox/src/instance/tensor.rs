@@ -2,12 +2,12 @@
 
 use super::state::InstanceState;
 use crate::hostcalls::bindings::weir::inference::tensors::Error as GuestError;
-use crate::hostcalls::{InferenceView, Stage};
+use crate::hostcalls::{InferenceView, Stage, to_host};
 use tokio::sync::oneshot;
 use wasmtime::Store;
 use wasmtime::component::Resource;
 use weir_call::Fault;
-use weir_inference::Tensor;
+use weir_inference::{Tensor, Value};
 use weir_types::ErrorCode;
 
 /// The channel for the outputs.
@@ -30,9 +30,9 @@ pub(super) async fn run(
             return Ok(Err(Fault::new(ErrorCode::BodyTooLarge, text)));
         };
         ctx.tensor_bytes_left = left;
-        handles.push((name, table.push(tensor)?));
+        handles.push((name, table.push(Value::Host(tensor))?));
     }
-    let outputs: Vec<(String, Resource<Tensor>)> =
+    let outputs: Vec<(String, Resource<Value>)> =
         match stage.weir_inference_stage().call_run(&mut *store, &handles).await? {
             Ok(outputs) => outputs,
             Err(error) => return Ok(Err(fault_of(&error))),
@@ -40,9 +40,12 @@ pub(super) async fn run(
     let InferenceView { ctx, table, .. } = store.data_mut().inference();
     let mut tensors = Vec::with_capacity(outputs.len());
     for (name, handle) in outputs {
-        let tensor = table.delete(handle)?;
-        ctx.tensor_bytes_left += tensor.data().len() as u64;
-        tensors.push((name, tensor));
+        let value = table.delete(handle)?;
+        ctx.tensor_bytes_left += value.bytes();
+        match to_host(value).await {
+            Ok(tensor) => tensors.push((name, tensor)),
+            Err(error) => return Ok(Err(Fault::new(error.code(), error.to_string()))),
+        }
     }
     // A disconnected client has dropped the receiver; the invocation is being cancelled.
     let _ = answer.send(tensors);

@@ -47,7 +47,7 @@ async fn start(builder: NodeBuilder, workflows: &[(&str, &str)]) -> TestNode {
     node
 }
 
-async fn prepare(node: &TestClient, workflows: &[(&str, &str)]) {
+pub(super) async fn prepare(node: &TestClient, workflows: &[(&str, &str)]) {
     for name in MODELS {
         // Batching is off: the check whether batching changes results would run the first model
         // over the host.
@@ -83,7 +83,7 @@ fn output(answer: Answer) -> Value {
 }
 
 /// Intermediate bytes read on the device, and bytes copied through the host.
-async fn handed_over(node: &TestClient) -> (f64, f64) {
+pub(super) async fn handed_over(node: &TestClient) -> (f64, f64) {
     let bytes = async |through: &str| {
         let labels = format!("device=\"cuda:0\",through=\"{through}\"");
         node.metric("weir_device_handed_over_bytes_total", &labels).await
@@ -101,7 +101,7 @@ pub(super) async fn inferred(node: &TestClient, model: &str) -> f64 {
     node.metric("nv_inference_request_success", &format!("model=\"{model}\"")).await
 }
 
-async fn nothing_is_left(node: &TestClient) {
+pub(super) async fn nothing_is_left(node: &TestClient) {
     eventually("the device to let go", async || (left(node).await == 0.0).then_some(())).await;
     assert_eq!(node.metric("weir_device_intermediates_bytes", "device=\"cuda:0\"").await, 0.0);
 }

@@ -5,9 +5,9 @@ use super::bindings::wasi::nn::errors::ErrorCode;
 use super::bindings::wasi::nn::inference::{Host, HostGraphExecutionContext};
 use super::errors::{NnError, NnFailure, NnResult};
 use super::tensor::tensor_type;
-use crate::hostcalls::{InferenceView, OpenModel};
+use crate::hostcalls::{InferenceView, OpenModel, to_host};
 use wasmtime::component::Resource;
-use weir_inference::{RunRequest, Tensor};
+use weir_inference::RunRequest;
 use weir_types::{Port, Signature};
 
 /// A graph that can be run. Remains usable when the guest drops the graph that it was created from.
@@ -37,10 +37,12 @@ impl InferenceView<'_> {
         let request = RunRequest { inputs: named, deadline, priority, ..RunRequest::default() };
         let run = model.run(request, self.ctx).await?;
         let ended = run.await.inspect_err(|error| self.sink.run_failed(model.id(), error));
-        let outputs: Vec<(String, Tensor)> =
-            ended.map_err(|error| NnFailure::from(crate::hostcalls::CallError::from(error)))?;
+        let failure = |error| NnFailure::from(crate::hostcalls::CallError::from(error));
+        let outputs = ended.map_err(failure)?;
         let mut handles = Vec::with_capacity(outputs.len());
-        for (name, tensor) in outputs {
+        for (name, value) in outputs {
+            // None has stayed on the device: wasi:nn has no handles for that.
+            let tensor = to_host(value).await.map_err(failure)?;
             let tensor = NnTensor::from_tensor(tensor, self.ctx)?;
             handles.push((name, self.table.push(tensor)?));
         }
