@@ -32,7 +32,7 @@ impl Setup {
 
 /// Version of the format, and of the scheduler's decisions. A record of another version would
 /// differ sooner or later, so it is not replayed.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The first line, for writing.
 #[derive(Serialize)]

@@ -60,6 +60,10 @@ fn text(explained: &Explained) -> String {
     if why.queued_ns > 0 {
         lines.push(format!("It waited {} in the scheduler's queue.", time(why.queued_ns)));
     }
+    let from = tiers(&why.estimate.load_by_tier);
+    if !from.is_empty() {
+        lines.push(format!("Its models were expected to load {from}."));
+    }
     if rejection.is_some() && !why.alternatives.is_empty() {
         lines.push("The devices that came closest, behind everything that waited:".to_owned());
         lines.push(String::new());
@@ -67,10 +71,6 @@ fn text(explained: &Explained) -> String {
             why.alternatives.iter().map(|Alternative { device, estimate }| row(name(device), estimate));
         lines.push(table(HEADER, rows));
         return lines.join("\n");
-    }
-    let from = tiers(&why.estimate.load_by_tier);
-    if !from.is_empty() {
-        lines.push(format!("Its models were expected to load {from}."));
     }
     let chosen = if rejection.is_some() {
         "best".to_owned()

@@ -78,8 +78,19 @@ impl View {
 
     /// The estimate of a placement, with its load time by tier.
     pub(crate) fn explain(&self, now_ns: u64, device: &DeviceView, request: &PlacementRequest) -> Estimate {
-        let mut estimate = self.estimate(now_ns, device, request);
-        for demand in device.own(&request.models).filter(|demand| !device.holds(demand.model)) {
+        let missing = device.own(&request.models).filter(|demand| !device.holds(demand.model));
+        let load_by_tier = self.load_by_tier(device, missing);
+        Estimate { load_by_tier, ..self.estimate(now_ns, device, request) }
+    }
+
+    /// The expected time to load the models that a device lacks, by the tier of their bytes.
+    pub(crate) fn load_by_tier<'a>(
+        &self,
+        device: &DeviceView,
+        missing: impl Iterator<Item = &'a OpenableModel>,
+    ) -> LoadByTier {
+        let mut by_tier = LoadByTier::default();
+        for demand in missing {
             let load_time_ns = self.load_time_ns(device, demand);
             let missing_bytes = device.missing_bytes(demand.model, demand.bytes, &demand.parts);
             let tiers = self.tiers(device, demand.model, missing_bytes);
@@ -90,13 +101,13 @@ impl View {
             for (tier, time_ns) in times.iter().skip(1) {
                 let part_ns =
                     round_ns(load_time_ns as f64 * (*time_ns as f64 / sum_ns.max(1.0))).min(left_ns);
-                estimate.load_by_tier.add(*tier, part_ns);
+                by_tier.add(*tier, part_ns);
                 left_ns -= part_ns;
             }
             let first = times.first().map_or(StorageTier::Disk, |(tier, _)| *tier);
-            estimate.load_by_tier.add(first, left_ns);
+            by_tier.add(first, left_ns);
         }
-        estimate
+        by_tier
     }
 
     /// The expected time to load the bytes of each tier that has any.

@@ -86,14 +86,15 @@ impl AdmissionQueue {
             let table = self.tables.get(key).unwrap_or(&empty);
             let end_at_ns = table.end_behind_all_ns(&now, &last, |model| device.place_of(model));
             let work_ns = last.work_ns();
+            // Models that an earlier call brings are not loaded for this one.
+            let is_brought = |model| table.brings(model, wish.due_at_ns);
             let missing = device.own(&request.models).filter(|demand| !device.holds(demand.model));
             let estimate = Estimate {
                 wait_ns: (end_at_ns - now_ns).saturating_sub(work_ns),
                 load_time_ns: *load_ns,
-                run_time_ns: *run_ns,
-                missing_bytes: missing.map(|demand| demand.bytes).fold(0, u64::saturating_add),
+                load_by_tier: view.load_by_tier(device, missing.filter(|demand| !is_brought(demand.model))),
                 cost: *cost,
-                ..Estimate::default()
+                ..view.estimate(now_ns, device, request)
             };
             Alternative { device: device.id(), estimate }
         });

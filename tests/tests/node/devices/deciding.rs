@@ -5,7 +5,7 @@ use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use weir_tests::{Answer, TestClient, TestNode};
+use weir_tests::{Answer, TestClient, TestNode, eventually};
 use weir_types::ErrorCode;
 
 /// Devices of one kind, so that only their load matters.
@@ -102,21 +102,53 @@ async fn placements_are_explained_with_estimate_and_outcome() {
     assert_eq!((unknown.status, unknown.code()), (404, ErrorCode::InvocationNotFound));
 }
 
+/// The sum of an estimate's load times by tier.
+fn load_by_tier_ns(estimate: &Value) -> u64 {
+    let by_tier = estimate["load_by_tier"].as_object().into_iter().flatten();
+    by_tier.map(|(_, time_ns)| time_ns.as_u64().unwrap()).sum()
+}
+
 #[tokio::test]
 async fn rejection_by_an_slo_is_explained() {
     let node = start("finish-first").await;
-    push(&node, "hot", "batching.mode=off&slo_ms=300", json!({"run_time_ms": {"1": 60}})).await.ok();
+    push(&node, "hot", "batching.mode=off&slo_ms=2000", json!({"run_time_ms": {"1": 100}})).await.ok();
+    push(&node, "cold", "batching.mode=off&slo_ms=100", json!({"load_time_ms": 150})).await.ok();
     for _ in 0..3 {
         infer(&node, "hot", 1).await.ok();
     }
     // Far more calls at once than the devices can finish in time.
     let slots: u32 = node.status().await.devices.iter().map(|device| device.slots).sum();
-    let names: Vec<_> = (0..20 * slots).map(|call| format!("call-{call}")).collect();
-    let answers = join_all(names.iter().map(|name| infer_as(&node, "hot", name))).await;
-    let rejected = names.iter().zip(&answers).find(|(_, answer)| answer.status == 503);
+    let hot: Vec<_> = (0..40 * slots).map(|call| format!("hot-{call}")).collect();
+    let all_hot = join_all(hot.iter().map(|name| infer_as(&node, "hot", name)));
+    // Both devices are full as soon as a call is rejected.
+    let one_cold = async {
+        let labels = "model=\"hot\",version=\"1\",outcome=\"rejected\"";
+        eventually("a rejection", async || {
+            (node.metric("weir_slo_inferences_total", labels).await > 0.0).then_some(())
+        })
+        .await;
+        infer_as(&node, "cold", "cold").await
+    };
+    let (answers, cold) = tokio::join!(all_hot, one_cold);
+    let rejected = hot.iter().zip(&answers).find(|(_, answer)| answer.status == 503);
     let (name, answer) = rejected.expect("no call was rejected");
-    assert_eq!(answer.code(), ErrorCode::SloUnattainable);
-    let placement = placement(&node, name).await;
-    assert_eq!(placement["rejection"], json!("slo"), "{placement}");
-    assert!(placement["why"]["estimate"]["wait_ns"].as_u64().unwrap() > 100_000_000, "{placement}");
+    assert_eq!((answer.code(), cold.code()), (ErrorCode::SloUnattainable, ErrorCode::SloUnattainable));
+    let placed = placement(&node, name).await;
+    assert_eq!(placed["rejection"], json!("slo"), "{placed}");
+    let estimate = &placed["why"]["estimate"];
+    assert!(estimate["wait_ns"].as_u64().unwrap() > 1_000_000_000, "{placed}");
+    assert!(estimate["run_time_ns"].as_u64().unwrap() >= 90_000_000, "{placed}");
+    assert_eq!((&estimate["load_time_ns"], load_by_tier_ns(estimate)), (&json!(0), 0), "{placed}");
+    // The model of the other call would have been loaded first.
+    let placed = placement(&node, "cold").await;
+    let closest = placed["why"]["alternatives"].as_array().unwrap();
+    assert_eq!((closest.len(), &closest[0]["estimate"]), (2, &placed["why"]["estimate"]), "{placed}");
+    for device in closest {
+        let estimate = &device["estimate"];
+        assert!(estimate["load_time_ns"].as_u64().unwrap() > 0, "{placed}");
+        assert_eq!(estimate["load_time_ns"], load_by_tier_ns(estimate), "{placed}");
+    }
+    let shown = node.weir(&["why", "cold"]).await.unwrap();
+    assert!(shown.contains("missed its service level objective"), "{shown}");
+    assert!(shown.contains("expected to load from") && shown.contains("node 0 device 1"), "{shown}");
 }
