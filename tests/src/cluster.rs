@@ -29,10 +29,11 @@ pub struct ClusterBuilder {
 }
 
 impl TestCluster {
-    /// Returns a builder with the default settings, except for short leases.
+    /// Returns a builder with the default settings, except for short leases, and that nodes fetch no
+    /// models ahead: tests decide which nodes have the files of a model.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
-        ClusterBuilder::default().set("cluster.lease_ms", 2_000)
+        ClusterBuilder::default().set("cluster.lease_ms", 2_000).set("cluster.prefetch.concurrency", 0)
     }
 
     /// Returns a builder of a further node for this cluster, with a new certificate if the nodes have

@@ -1,5 +1,6 @@
 //! S3 server with one empty bucket.
 
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
@@ -8,6 +9,7 @@ use s3s_fs::FileSystem;
 use std::net::SocketAddr;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 const BUCKET: &str = "weir";
@@ -18,6 +20,8 @@ const SECRET: &str = "weir-test-secret";
 pub struct S3 {
     address: SocketAddr,
     folder: TempDir,
+    /// Names of objects whose reads wait.
+    held: watch::Sender<Vec<String>>,
     serving: JoinHandle<()>,
 }
 
@@ -32,17 +36,37 @@ impl S3 {
         let service = service.build();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is no free port");
         let address = listener.local_addr().expect("it is bound");
+        let (held, holds) = watch::channel(Vec::new());
         let serving = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let service = service.clone();
+                let holds = holds.clone();
                 connections.spawn(async move {
                     let server = Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    let held_service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+                        let service = service.clone();
+                        let mut holds = holds.clone();
+                        async move {
+                            let path = request.uri().path();
+                            let is_read = request.method() == hyper::Method::GET;
+                            let is_free =
+                                |held: &Vec<String>| !is_read || !held.iter().any(|name| path.ends_with(name));
+                            // The server of a test that has ended answers nothing.
+                            let _ = holds.wait_for(is_free).await;
+                            service.call(request.map(s3s::Body::from)).await
+                        }
+                    });
+                    let _ = server.serve_connection(TokioIo::new(stream), held_service).await;
                 });
             }
         });
-        Self { address, folder, serving }
+        Self { address, folder, held, serving }
+    }
+
+    /// Lets reads of the objects with these names wait until the next call.
+    pub fn hold(&self, names: Vec<String>) {
+        self.held.send_replace(names);
     }
 
     /// URL of the bucket for `--blobs`.

@@ -18,6 +18,8 @@ pub struct ClusterConfig {
     /// Size of each of the node's two local caches, for components and for models. It must be at
     /// least the size of the largest model.
     pub cache_bytes_max: u64,
+    /// Fetching of models before their first use.
+    pub prefetch: PrefetchConfig,
     /// Grace period of unreferenced blobs, before they are set aside and again before they are
     /// removed. It must be longer than any deploy takes. The dispatcher checks four times per grace
     /// period, at least hourly.
@@ -43,6 +45,19 @@ pub struct ClusterConfig {
     pub heartbeat_timeout_ms: u64,
 }
 
+/// Fetching of models from the blob store before their first use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrefetchConfig {
+    /// Models that are fetched at the same time. At 0, the first load of a model fetches it.
+    pub concurrency: usize,
+    /// Part of `cache_bytes_max`, in percent, above which nothing is fetched ahead.
+    pub cache_percent_max: u8,
+    /// Free space of the disk, in addition to `gateway.disk_free_bytes_min`, below which nothing is
+    /// fetched ahead.
+    pub free_bytes_min: u64,
+}
+
 /// TLS to etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -56,12 +71,19 @@ pub struct EtcdTlsConfig {
     pub key: Option<PathBuf>,
 }
 
+impl Default for PrefetchConfig {
+    fn default() -> Self {
+        Self { concurrency: 2, cache_percent_max: 50, free_bytes_min: 4 << 30 }
+    }
+}
+
 impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             datastore: String::new(),
             blobs: String::new(),
             cache_bytes_max: 64 << 30,
+            prefetch: PrefetchConfig::default(),
             blob_grace_ms: 24 * 3_600 * 1_000,
             tls: NodeTlsConfig::default(),
             etcd: EtcdTlsConfig::default(),

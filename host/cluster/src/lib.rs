@@ -4,7 +4,7 @@
 //! A single node uses [`Placements`] only, with its own scheduler.
 
 mod config;
-pub use config::{ClusterConfig, EtcdTlsConfig};
+pub use config::{ClusterConfig, EtcdTlsConfig, PrefetchConfig};
 
 mod cluster;
 pub use cluster::{

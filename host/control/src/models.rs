@@ -6,7 +6,7 @@
 //! once, even if many models share it. The files are durable before the key is written. A model
 //! whose record or files are damaged is skipped and reported; the node serves the other models, and
 //! pushing the model again repairs it. In a cluster, every node follows pushes and deletions on
-//! other nodes, and fetches files when a model is first loaded.
+//! other nodes, and fetches files ahead of the first load if there is room, else with it.
 
 mod autosize;
 mod change;
@@ -20,6 +20,7 @@ mod loaded;
 mod pinned;
 mod pinning;
 mod placing;
+mod prefetch;
 mod profiles;
 mod reading;
 mod record;
@@ -36,6 +37,7 @@ pub use error::ModelsError;
 pub use idle::{KeepAlive, let_idle_go};
 pub use loaded::{LoadedModel, ModelLoadError};
 pub use pinned::{ModelPin, RanOn};
+pub use prefetch::prefetch_models;
 pub use profiles::keep_profiles;
 pub use staging::watch_staging;
 pub use store::ModelPushError;
@@ -45,6 +47,7 @@ use crate::response_cache::Scope;
 use known::{DamagedModel, KnownModels};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use placing::Refusals;
+use prefetch::PrefetchQueue;
 use record::ModelRecord;
 use sharing::SharedModelParts;
 use staging::StagingWatch;
@@ -108,6 +111,8 @@ pub struct Models {
     metrics: Arc<Metrics>,
     known: RwLock<KnownModels>,
     staging: Arc<StagingWatch>,
+    /// The models to fetch ahead of their first use; unset if the node fetches none.
+    prefetching: OnceLock<Arc<PrefetchQueue>>,
     /// Numbers the models that guests load, so that their keys differ.
     loads: AtomicU64,
     changes: Changes,
@@ -132,6 +137,7 @@ impl Models {
             metrics,
             known: RwLock::default(),
             staging: Arc::default(),
+            prefetching: OnceLock::new(),
             loads: AtomicU64::new(0),
             changes,
             turn: Arc::new(Semaphore::new(1)),

@@ -15,7 +15,7 @@ use weir_asynchronous::ShutdownSignals;
 use weir_call::until;
 use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
-use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go, watch_staging};
+use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go, prefetch_models, watch_staging};
 use weir_control::registry::Prepare;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
@@ -93,6 +93,10 @@ impl Background {
             kernel_graphs: Duration::from_millis(config.kernel_graphs.keep_alive_ms),
         };
         let placements = state.dispatch.placements.clone();
+        if let Some(cluster) = &config.cluster {
+            let models = Arc::downgrade(&state.models);
+            spawn(boxed(prefetch_models(models, placements.clone(), cluster.prefetch)));
+        }
         spawn(boxed(let_idle_go(Arc::downgrade(&state.models), placements.clone(), keep_alive)));
         spawn(boxed(watch_staging(Arc::downgrade(&state.models), placements)));
         for device in state.models.devices().iter() {

@@ -8,6 +8,7 @@ mod faults;
 mod handing_over;
 mod hedging;
 mod placing;
+mod prefetching;
 mod secrets;
 mod sharing;
 mod staging;

@@ -130,6 +130,7 @@ impl Models {
         self.count(&known);
         drop(known);
         self.staging.note(id);
+        self.prefetch_soon(&entry);
         entry
     }
 
@@ -140,13 +141,18 @@ impl Models {
         let models = known.tenants.get_mut(&id.tenant)?;
         let versions = models.get_mut(&id.name)?;
         let entry = versions.remove(&id.version)?;
-        if versions.is_empty() {
+        let newest = versions.values().next_back().cloned();
+        if newest.is_none() {
             models.remove(&id.name);
         }
         known.sharing.remove(id);
         self.count(&known);
         drop(known);
         self.staging.note(id);
+        self.prefetch_no_more(&entry);
+        if let Some(newest) = newest {
+            self.prefetch_soon(&newest);
+        }
         Some(entry.source.key.clone())
     }
 

@@ -133,6 +133,13 @@ impl Models {
         Look { forms: forms.cloned().collect(), folder, origin: self.origin() }
     }
 
+    /// Whether the node lacks a file that a load of a model on this platform reads.
+    pub(super) async fn lacks(&self, entry: &ModelEntry, platform: Platform) -> bool {
+        let blobs = entry.source.prepared.blobs_for(platform);
+        let paths = blobs.map(|hash| self.blobs().path(hash)).collect();
+        !missing(paths).await.is_empty()
+    }
+
     /// Fetches all files that a load of a model on this platform reads from the cluster's store, and
     /// reports the fetch to the scheduler.
     pub(super) async fn fetch(

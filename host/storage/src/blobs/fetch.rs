@@ -63,6 +63,21 @@ impl Blobs {
         Ok(())
     }
 
+    /// Whether `bytes` of blobs can be fetched before they are needed: within `cache_percent_max`
+    /// percent of the local copies' limit, and with `free_bytes_min` bytes of the disk left above the
+    /// minimum of free space. Without a shared store there is nothing to fetch.
+    pub async fn has_room_ahead(&self, bytes: u64, cache_percent_max: u8, free_bytes_min: u64) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        let limit = u128::from(shared.cache_bytes_max()) * u128::from(cache_percent_max) / 100;
+        let folder = self.folder.clone();
+        let in_cache = blocking(move || {
+            let about = std::fs::read_dir(&folder)?.filter_map(|entry| entry.ok()?.metadata().ok());
+            Ok(about.filter(std::fs::Metadata::is_file).map(|about| u128::from(about.len())).sum::<u128>())
+        });
+        let fits = in_cache.await.is_ok_and(|in_cache| in_cache + u128::from(bytes) <= limit);
+        fits && self.check_room(bytes.saturating_add(free_bytes_min)).await.is_ok()
+    }
+
     /// Removes the least recently requested blobs until the rest takes at most `bytes_max`: they
     /// can be fetched again.
     async fn trim(&self, bytes_max: u64) -> std::io::Result<()> {

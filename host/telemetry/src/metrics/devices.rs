@@ -35,6 +35,7 @@ pub struct DeviceMetrics {
 struct Transfers {
     bytes: Family<TransferLabels, Counter>,
     seconds: Family<TransferLabels, Counter<f64, AtomicU64>>,
+    prefetches: Family<PrefetchLabels, Counter>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -58,6 +59,11 @@ struct TierLabels {
 struct TransferLabels {
     from: String,
     to: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PrefetchLabels {
+    outcome: &'static str,
 }
 
 impl DeviceLabels {
@@ -141,6 +147,11 @@ impl DeviceMetrics {
         self.transfers.seconds.get_or_create(&labels).inc_by(time.as_secs_f64());
     }
 
+    /// Counts the end of a fetch of a model ahead of its first use.
+    pub fn prefetched(&self, outcome: &'static str) {
+        self.transfers.prefetches.get_or_create(&PrefetchLabels { outcome }).inc();
+    }
+
     /// Sets the current state of a device.
     pub fn set(&self, device: &DeviceReport) {
         let labels = DeviceLabels::for_device(&device.name);
@@ -214,12 +225,14 @@ impl DeviceMetrics {
 
 impl Transfers {
     fn register(registry: &mut Registry) -> Self {
-        let (bytes, seconds) = Default::default();
-        let transfers = Self { bytes, seconds };
+        let (bytes, seconds, prefetches) = Default::default();
+        let transfers = Self { bytes, seconds, prefetches };
         let help = "Bytes of models' files that were moved between tiers: fetched to the disk, or loaded onto a device";
         registry.register("model_transfer_bytes", help, transfers.bytes.clone());
         let help = "Time that these transfers took; that of a load includes the creation of sessions";
         registry.register("model_transfer_seconds", help, transfers.seconds.clone());
+        let help = "Models whose files the node fetched before their first use, by outcome";
+        registry.register("model_prefetches", help, transfers.prefetches.clone());
         transfers
     }
 }
