@@ -72,6 +72,7 @@ pub(crate) enum Command {
     Usage(commands::usage::UsageArgs),
     Why(commands::why::WhyArgs),
     Simulate(Box<commands::simulate::SimulateArgs>),
+    Replay(Box<commands::replay::ReplayArgs>),
     Doctor(commands::doctor::DoctorArgs),
     Config(commands::config::ConfigArgs),
     Completions(commands::completions::CompletionsArgs),

@@ -11,7 +11,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
+use ureq::config::ConfigBuilder;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use ureq::typestate::AgentScope;
 use ureq::{Agent, Body, BodyReader, SendBody};
 use weir_types::api::ErrorBody;
 
@@ -39,19 +41,17 @@ pub(crate) struct Client {
 impl Client {
     /// Creates a client for `endpoint`. The connection opens with the first request.
     pub(crate) fn new(endpoint: NodeEndpoint) -> Result<Self> {
-        let config = Agent::config_builder()
-            .tls_config(tls::config(&endpoint.trust)?)
-            .http_status_as_error(false)
-            .allow_non_standard_methods(true)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            // Wait for `100 Continue`, so that a body that the node rejects is not sent. The
-            // timeout is for old proxies, which never send it.
-            .timeout_await_100(Some(Duration::from_secs(1)))
-            .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
-            .build();
-        Ok(Self { agent: config.new_agent(), endpoint })
+        Ok(Self { agent: config(&endpoint)?.build().new_agent(), endpoint })
+    }
+
+    /// Creates a client that sends up to `connections` requests at the same time, each for at most
+    /// `timeout`.
+    pub(crate) fn for_load(endpoint: NodeEndpoint, connections: usize, timeout: Duration) -> Result<Self> {
+        let config = config(&endpoint)?
+            .max_idle_connections(connections)
+            .max_idle_connections_per_host(connections)
+            .timeout_global(Some(timeout));
+        Ok(Self { agent: config.build().new_agent(), endpoint })
     }
 
     /// The node's URL.
@@ -171,8 +171,22 @@ impl Client {
     }
 }
 
+fn config(endpoint: &NodeEndpoint) -> Result<ConfigBuilder<AgentScope>> {
+    Ok(Agent::config_builder()
+        .tls_config(tls::config(&endpoint.trust)?)
+        .http_status_as_error(false)
+        .allow_non_standard_methods(true)
+        .max_redirects(0)
+        .max_redirects_will_error(false)
+        .timeout_connect(Some(CONNECT_TIMEOUT))
+        // Wait for `100 Continue`, so that a body that the node rejects is not sent. The timeout is
+        // for old proxies, which never send it.
+        .timeout_await_100(Some(Duration::from_secs(1)))
+        .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION"))))
+}
+
 /// Returns a response with a success status, or the node's error.
-fn accepted(answer: Response<Body>, what: &str) -> Result<Response<Body>> {
+pub(crate) fn accepted(answer: Response<Body>, what: &str) -> Result<Response<Body>> {
     if answer.status().is_success() { Ok(answer) } else { Err(refusal(answer, what).into()) }
 }
 

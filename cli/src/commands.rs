@@ -18,6 +18,8 @@ pub(crate) mod models;
 pub(crate) mod new;
 pub(crate) mod node;
 pub(crate) mod objects;
+mod plot;
+pub(crate) mod replay;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
@@ -26,6 +28,7 @@ pub(crate) mod usage;
 pub(crate) mod watch;
 pub(crate) mod why;
 pub(crate) mod workflows;
+mod workload;
 
 use crate::args::{Args, Command};
 use crate::client::Client;
@@ -94,6 +97,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Usage(args) => usage::run(&args, &context),
         Command::Why(args) => why::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),
+        Command::Replay(args) => replay::run(&args, &context),
         Command::Doctor(args) => doctor::run(&args, &context),
         Command::Config(args) => config::run(&args, &context),
         Command::Completions(args) => completions::run(&args, output),

@@ -103,7 +103,7 @@ pub(crate) fn first_token(path: &Path) -> Result<String> {
 }
 
 /// Normalises a node's URL. Accepts `host:port`; rejects a path, which would be ignored.
-fn normal_url(text: &str) -> Result<String> {
+pub(crate) fn normal_url(text: &str) -> Result<String> {
     let wrong = |why: &str| {
         Problem::usage(format!("{text:?} is not a node's address: {why}"))
             .hint("write it like http://127.0.0.1:9347")

@@ -66,6 +66,6 @@ mod evictable;
 pub use evictable::Evictable;
 
 mod record;
-pub use record::{Recorder, ReplayError, Replayed, Setup, replay};
+pub use record::{RecordedArrival, Recorder, ReplayError, Replayed, Setup, recorded_arrivals, replay};
 
 pub mod sim;

@@ -6,9 +6,10 @@
 //! record covers a prefix of the calls: a [`Recorder`] starts with a new scheduler, and stops for
 //! good once the record is full.
 
-use crate::{Action, Event, PolicyKind, PolicyOptions, Scheduler, Settings};
+use crate::{Action, Arrival, Event, PolicyKind, PolicyOptions, Scheduler, Settings};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use std::collections::HashSet;
 use std::io::{BufRead, Read};
 
 /// The parameters of a scheduler.
@@ -179,33 +180,24 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 ///
 /// # Errors
 /// If an action differs, or if the input is not a valid record.
-pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
+pub fn replay(record: impl BufRead) -> Result<Replayed, ReplayError> {
     let mut replayed = Replayed::default();
-    let mut buffer = Vec::new();
-    let mut line = 1;
-    let mut next = |line: u64, buffer: &mut Vec<u8>| -> Result<bool, ReplayError> {
-        buffer.clear();
-        let len = record.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', buffer)? as u64;
-        let is_whole = buffer.last() == Some(&b'\n');
-        if len == LINE_BYTES_MAX && !is_whole { Err(ReplayError::LongLine { line }) } else { Ok(is_whole) }
-    };
-    next(line, &mut buffer)?;
-    let bad = |error| ReplayError::Bad { line: 1, error };
-    let setup: Setup = serde_json::from_slice(&buffer).map_err(bad)?;
-    let Versioned { version } = serde_json::from_slice(&buffer).map_err(bad)?;
+    let mut lines = RecordLines::new(record);
+    lines.next()?;
+    let setup: Setup = lines.parse()?;
+    let Versioned { version } = lines.parse()?;
     if version != VERSION {
         return Err(ReplayError::Version(version));
     }
     let mut scheduler = setup.build();
     let mut actions = Vec::new();
     loop {
-        line += 1;
-        if !next(line, &mut buffer)? {
-            replayed.is_cut_short = !buffer.is_empty();
+        if !lines.next()? {
+            replayed.is_cut_short = !lines.buffer.is_empty();
             return Ok(replayed);
         }
-        let call: ReadCall =
-            serde_json::from_slice(&buffer).map_err(|error| ReplayError::Bad { line, error })?;
+        let line = lines.line;
+        let call: ReadCall = lines.parse()?;
         let event = json(&call.event);
         actions.clear();
         scheduler.handle(call.now_ns, call.event, &mut actions);
@@ -219,6 +211,67 @@ pub fn replay(mut record: impl BufRead) -> Result<Replayed, ReplayError> {
         }
         replayed.calls += 1;
         replayed.actions += actions.len() as u64;
+    }
+}
+
+/// An arrival in a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedArrival {
+    /// Time of the arrival on the scheduler's clock.
+    pub at_ns: u64,
+    /// The invocation.
+    pub arrival: Arrival,
+}
+
+/// Reads the arrivals of a record, in order. An invocation that was announced again, to a new
+/// dispatcher, arrives once. Records of other versions are read if their events have the same form.
+///
+/// # Errors
+/// If the input is not a valid record.
+pub fn recorded_arrivals(record: impl BufRead) -> Result<Vec<RecordedArrival>, ReplayError> {
+    let mut lines = RecordLines::new(record);
+    lines.next()?;
+    let _: Versioned = lines.parse()?;
+    let mut known = HashSet::new();
+    let mut arrivals = Vec::new();
+    while lines.next()? {
+        let ReadEvent { now_ns, event } = lines.parse()?;
+        if let Event::Arrived(arrival) = event
+            && known.insert(arrival.invocation)
+        {
+            arrivals.push(RecordedArrival { at_ns: now_ns, arrival });
+        }
+    }
+    Ok(arrivals)
+}
+
+/// The lines of a record.
+struct RecordLines<R> {
+    record: R,
+    buffer: Vec<u8>,
+    /// Number of the line in the buffer.
+    line: u64,
+}
+
+impl<R: BufRead> RecordLines<R> {
+    fn new(record: R) -> Self {
+        Self { record, buffer: Vec::new(), line: 0 }
+    }
+
+    /// Reads the next line. Returns whether the line is complete.
+    fn next(&mut self) -> Result<bool, ReplayError> {
+        self.line += 1;
+        self.buffer.clear();
+        let len = self.record.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut self.buffer)? as u64;
+        let is_whole = self.buffer.last() == Some(&b'\n');
+        if len == LINE_BYTES_MAX && !is_whole {
+            return Err(ReplayError::LongLine { line: self.line });
+        }
+        Ok(is_whole)
+    }
+
+    fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, ReplayError> {
+        serde_json::from_slice(&self.buffer).map_err(|error| ReplayError::Bad { line: self.line, error })
     }
 }
 
@@ -236,6 +289,13 @@ struct ReadCall {
     now_ns: u64,
     event: Event,
     actions: Box<RawValue>,
+}
+
+/// A call without its actions, for reading.
+#[derive(Deserialize)]
+struct ReadEvent {
+    now_ns: u64,
+    event: Event,
 }
 
 fn json(value: &impl Serialize) -> String {

@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use weir_scheduler::{
     Action, Arrival, DeviceRule, DeviceSpec, Event, ModelDemand, PolicyKind, Recorder, ReplayError, Replayed,
-    Setup, replay,
+    Setup, recorded_arrivals, replay,
 };
 use weir_types::{FunctionId, InvocationId, ModelId, Name, NodeId, Platform, Platforms, TenantId, Version};
 
@@ -73,6 +73,20 @@ fn record_replays_to_the_same_actions() {
     let played = Replayed { calls: 4, actions: actions.len() as u64, is_cut_short: false };
     assert_eq!(replay(lines.as_bytes()).unwrap(), played);
     assert_eq!(recorder.take_lines(), b"", "lines are taken once");
+}
+
+#[test]
+fn arrivals_of_a_record_are_read_once_each() {
+    let (mut recorder, _) = record(usize::MAX);
+    let Event::Arrived(again) = arrival(1) else { unreachable!("it is an arrival") };
+    recorder.record(9, &Event::Arrived(again), &[]);
+    let lines = text(&mut recorder);
+    let arrivals = recorded_arrivals(lines.as_bytes()).unwrap();
+    let times: Vec<_> = arrivals.iter().map(|read| (read.at_ns, read.arrival.invocation.0)).collect();
+    assert_eq!(times, [(1, 0), (2, 1)]);
+    assert_eq!(Event::Arrived(arrivals[0].arrival.clone()), arrival(0));
+    let error = recorded_arrivals(&b"{}\n{}\n"[..]).unwrap_err().to_string();
+    assert!(error.contains("line 2"), "{error}");
 }
 
 /// If the writer was stopped, all complete lines count.

@@ -50,8 +50,9 @@ impl S3 {
                         async move {
                             let path = request.uri().path();
                             let is_read = request.method() == hyper::Method::GET;
-                            let is_free =
-                                |held: &Vec<String>| !is_read || !held.iter().any(|name| path.ends_with(name));
+                            let is_free = |held: &Vec<String>| {
+                                !is_read || !held.iter().any(|name| path.ends_with(name))
+                            };
                             // The server of a test that has ended answers nothing.
                             let _ = holds.wait_for(is_free).await;
                             service.call(request.map(s3s::Body::from)).await

@@ -191,11 +191,11 @@ fn cut_short(error: std::io::Error) -> Problem {
         .hint("`weir logs NAME` may show why")
 }
 
-fn method(text: &str) -> Result<Method, String> {
+pub(crate) fn method(text: &str) -> Result<Method, String> {
     Method::from_bytes(text.to_ascii_uppercase().as_bytes()).map_err(|_| "not an HTTP method".into())
 }
 
-fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+pub(crate) fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("write it as 'name: value'")?;
     let name = name.trim().parse().map_err(|_| format!("{name:?} cannot be a header's name"))?;
     let value = value.trim().parse().map_err(|_| format!("{value:?} cannot be a header's value"))?;

@@ -1,12 +1,11 @@
 //! `weir simulate`: runs the production scheduler in virtual time.
 
-mod plot;
 mod replay;
 mod reproduce;
 mod slo;
-mod workload;
 
-use crate::commands::CommandContext;
+use crate::commands::workload::{WorkloadArgs, WorkloadUsers, seconds};
+use crate::commands::{CommandContext, plot};
 use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;
@@ -24,7 +23,6 @@ use weir_scheduler::sim::{
 use weir_scheduler::{
     BusyChoice, DeviceRule, ExclusiveOptions, PolicyKind, PolicyOptions, SloSettings, VictimKind,
 };
-use workload::{WorkloadArgs, seconds};
 
 /// Simulate scheduling policies on a workload, in virtual time
 ///
@@ -65,6 +63,8 @@ pub(crate) struct SimulateArgs {
     #[command(flatten)]
     workload: WorkloadArgs,
     #[command(flatten)]
+    users: UsersArgs,
+    #[command(flatten)]
     policy: PolicyArgs,
     #[command(flatten)]
     devices: DeviceArgs,
@@ -85,6 +85,23 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, clap::Subcommand)]
 enum SimulateCommand {
     Reproduce(reproduce::ReproduceArgs),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload")]
+struct UsersArgs {
+    /// Number of devices [default: 12; for a file, its own number]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    devices: Option<u32>,
+    /// Memory per device in MB [default: 8192; for a file or preset, its own size]
+    #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    capacity_mb: Option<u64>,
+    /// Number of tenants that the functions are distributed over
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with_all = ["workload", "azure"], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    tenants: u32,
+    /// Number of seeds, starting at --seed; results are means over the seeds
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "workload", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    seeds: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -200,7 +217,8 @@ pub(crate) fn run(args: &SimulateArgs, context: &CommandContext) -> Result<()> {
         return replay::run(path, context);
     }
     let policies = args.policy.kinds()?;
-    let workloads = args.workload.read()?;
+    let UsersArgs { devices, capacity_mb, tenants, seeds } = args.users;
+    let workloads = args.workload.read(WorkloadUsers { devices, capacity_mb, tenants }, seeds)?;
     let mut rows = Vec::with_capacity(policies.len());
     let begun = Instant::now();
     let mut decisions = 0;

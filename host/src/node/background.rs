@@ -15,7 +15,9 @@ use weir_asynchronous::ShutdownSignals;
 use weir_call::until;
 use weir_cluster::{Placements, keep_store_small};
 use weir_control::devices::NodeDevice;
-use weir_control::models::{KeepAlive, Models, autosize, keep_profiles, let_idle_go, prefetch_models, watch_staging};
+use weir_control::models::{
+    KeepAlive, Models, autosize, keep_profiles, let_idle_go, prefetch_models, watch_staging,
+};
 use weir_control::registry::Prepare;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;

@@ -39,6 +39,7 @@ mod overlapping;
 mod pages;
 mod protocol;
 mod repairing;
+mod replaying;
 mod reusing;
 mod shutdown;
 mod sizing;

@@ -1,7 +1,6 @@
 //! `weir simulate reproduce`.
 
-use super::plot;
-use crate::commands::CommandContext;
+use crate::commands::{CommandContext, plot};
 use crate::error::Problem;
 use crate::output::table;
 use anyhow::Result;

@@ -257,7 +257,10 @@ mod tests {
         assert_eq!(second.key.id.name.to_string(), "middle");
         queue.end(second, PrefetchOutcome::Fetched);
         queue.retry();
-        assert_eq!([next(&queue), next(&queue), next(&queue)], [Some("new".into()), Some("old".into()), None]);
+        assert_eq!(
+            [next(&queue), next(&queue), next(&queue)],
+            [Some("new".into()), Some("old".into()), None]
+        );
     }
 
     #[test]

@@ -11,18 +11,23 @@ use weir_scheduler::sim::{Chart, ChartKind};
 const SIZE: (u32, u32) = (800, 480);
 
 /// Writes one SVG file per chart to `folder`, which is created if missing.
-pub(super) fn draw(folder: &Path, charts: &[Chart]) -> Result<()> {
+pub(crate) fn draw(folder: &Path, charts: &[Chart]) -> Result<()> {
     fs::create_dir_all(folder)
         .map_err(|error| Problem::new(format!("cannot make {}", folder.display())).because(error))?;
     for chart in charts {
-        let path = folder.join(format!("{}.svg", chart.name));
-        let failed =
-            |error: anyhow::Error| Problem::new(format!("cannot draw {}", path.display())).because(error);
-        let mut svg = String::new();
-        one(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), chart)
-            .map_err(|error| failed(anyhow::anyhow!("{error}")))?;
-        fs::write(&path, svg).map_err(|error| failed(error.into()))?;
+        write(&folder.join(format!("{}.svg", chart.name)), chart)?;
     }
+    Ok(())
+}
+
+/// Writes a chart as an SVG file.
+pub(crate) fn write(path: &Path, chart: &Chart) -> Result<()> {
+    let failed =
+        |error: anyhow::Error| Problem::new(format!("cannot draw {}", path.display())).because(error);
+    let mut svg = String::new();
+    one(&SVGBackend::with_string(&mut svg, SIZE).into_drawing_area(), chart)
+        .map_err(|error| failed(anyhow::anyhow!("{error}")))?;
+    fs::write(path, svg).map_err(|error| failed(error.into()))?;
     Ok(())
 }
 
