@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod deploy;
 pub(crate) mod doctor;
+pub(crate) mod events;
 pub(crate) mod functions;
 pub(crate) mod invocations;
 pub(crate) mod invoke;
@@ -23,6 +24,8 @@ pub(crate) mod replay;
 pub(crate) mod rollback;
 pub(crate) mod simulate;
 pub(crate) mod status;
+pub(crate) mod top;
+pub(crate) mod trace;
 pub(crate) mod up;
 pub(crate) mod usage;
 pub(crate) mod watch;
@@ -93,7 +96,10 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Objects(args) => objects::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),
+        Command::Events(args) => events::run(&args, &context),
         Command::Status(args) => status::run(&args, &context),
+        Command::Top(args) => top::run(&args, &context),
+        Command::Trace(args) => trace::run(&args, &context),
         Command::Usage(args) => usage::run(&args, &context),
         Command::Why(args) => why::run(&args, &context),
         Command::Simulate(args) => simulate::run(&args, &context),

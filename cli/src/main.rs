@@ -6,6 +6,7 @@
 
 mod args;
 mod settings;
+mod since;
 
 mod commands;
 

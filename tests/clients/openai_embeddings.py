@@ -39,6 +39,14 @@ class Embeddings(unittest.TestCase):
         many = self.vectors([f"Number {n}." for n in range(70)])
         self.assertEqual(many.shape, (70, 384))
 
+    def test_functions_are_listed_as_models(self):
+        listed = {model.id: model for model in self.client.models.list()}
+        self.assertEqual(listed["embed-text"].owned_by, "default")
+        self.assertGreater(listed["embed-text"].created, 1_700_000_000)
+        self.assertEqual(self.client.models.retrieve("embed-text"), listed["embed-text"])
+        with self.assertRaises(openai.NotFoundError):
+            self.client.models.retrieve("nobody")
+
     def test_errors_are_the_clients_own(self):
         with self.assertRaisesRegex(openai.NotFoundError, "there is no function"):
             self.client.embeddings.create(model="nobody", input="x")

@@ -94,6 +94,7 @@ class Sync(unittest.TestCase):
             result, error = answers.get(timeout=30)
             self.assertIsNone(error)
             self.assertEqual(result.get_response().id, str(row))
+            self.assertTrue(result.get_response().parameters["triton_final_response"].bool_param)
             np.testing.assert_array_equal(result.as_numpy("y")[0], np.array([18, 22, 26]) * row)
         result, error = answers.get(timeout=30)
         self.assertIn("no model", str(error))

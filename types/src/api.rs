@@ -13,6 +13,9 @@ pub use invocations::{
     InvocationResponse, InvocationStatus,
 };
 
+mod events;
+pub use events::{Event, EventKind, EventPage, EventResource, UnknownEventKind};
+
 mod objects;
 pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 
@@ -133,6 +136,9 @@ pub struct Deployed {
     pub denied_imports: Vec<String>,
     /// Advice about settings that work but could work better.
     pub warnings: Vec<String>,
+    /// Old versions that the deploy removed (`sandbox.versions_keep`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_versions: Vec<Version>,
 }
 
 /// Body of `POST /v1/functions/{name}/rollback`. Without a version, the request activates the
@@ -173,6 +179,17 @@ pub struct ModelVersion {
     /// State and measured cost on each of the node's devices.
     #[serde(default)]
     pub devices: Vec<ModelOnDevice>,
+}
+
+/// Response of `PUT /v1/models/{name}` and `PUT /v1/models/{name}/versions/{version}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelPushed {
+    /// The pushed version.
+    #[serde(flatten)]
+    pub model: ModelVersion,
+    /// Old versions that the push removed (`models.versions_keep`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed_versions: Vec<Version>,
 }
 
 /// A model's state on one device. Part of [`ModelVersion`].

@@ -27,6 +27,9 @@ pub use manifest::{
     ModelRef, reuse,
 };
 
+mod imports;
+pub use imports::imports_whole_runtime;
+
 mod objects;
 pub use objects::{NamePattern, NamePatternError, ObjectGrants};
 

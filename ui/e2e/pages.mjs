@@ -84,6 +84,7 @@ const PAGES = [
   ['workflows', 'workflows', 'Workflows', (page) => page.getByRole('link', { name: 'cascade' })],
   ['workflow', 'workflows/cascade', 'cascade', (page) => page.getByRole('img', { name: /Graph of 4 steps/ })],
   ['invocations', 'invocations', 'Invocations', (page) => page.getByText('done', { exact: true }).nth(1)],
+  ['events', 'events', 'Events', (page) => card(page, 'Latest events').getByText('deployed', { exact: true }).nth(1)],
   ['usage', 'usage', 'Usage', usageOf],
 ];
 

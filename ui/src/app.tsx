@@ -3,6 +3,7 @@
 import { useState } from 'preact/hooks';
 import { ApiError, hasToken, setToken } from './api';
 import { useJson } from './hooks';
+import { EventsPage } from './pages/events';
 import { FunctionPage } from './pages/function';
 import { FunctionsPage } from './pages/functions';
 import { InvocationPage } from './pages/invocation';
@@ -19,7 +20,7 @@ import { ThemeSwitch } from './parts/theme';
 import { type Route, link, useRoute } from './router';
 import type { Status } from './types';
 
-const SECTIONS = ['overview', 'functions', 'models', 'workflows', 'invocations', 'usage'] as const;
+const SECTIONS = ['overview', 'functions', 'models', 'workflows', 'invocations', 'events', 'usage'] as const;
 
 /** Sections whose pages belong to another entry of the navigation. */
 const WITHIN: Record<string, string> = { 'kernel-graphs': 'models', requests: 'invocations' };
@@ -98,6 +99,8 @@ function Content({ route, status }: { route: Route; status: Status }) {
       return name === undefined ? <InvocationsPage /> : <InvocationPage key={name} id={name} />;
     case 'requests':
       return <RequestPage key={name} id={name ?? ''} />;
+    case 'events':
+      return <EventsPage />;
     case 'usage':
       return <UsagePage />;
     default:

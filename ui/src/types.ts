@@ -224,6 +224,42 @@ export interface Placement {
   ratio: Record<'total' | 'wait' | 'load' | 'moving' | 'run', number | null> | null;
 }
 
+export const EVENT_KINDS = [
+  'deployed',
+  'rolled-back',
+  'removed',
+  'fault',
+  'evicted',
+  'quarantined',
+  'released',
+  'device-lost',
+  'device-recovered',
+  'node-joined',
+  'node-left',
+  'elected',
+] as const;
+
+export type EventKind = (typeof EVENT_KINDS)[number];
+
+/** Not `Event`, which is the browser's. */
+export interface NodeEvent {
+  number: number;
+  at_ms: number;
+  first_at_ms: number;
+  count: number;
+  node?: number;
+  tenant?: string;
+  kind: EventKind;
+  resource: 'function' | 'model' | 'kernel-graph' | 'workflow' | 'device' | 'node';
+  name: string;
+  text: string;
+}
+
+export interface EventPage {
+  events: NodeEvent[];
+  unreachable?: number[];
+}
+
 export interface DeviceUsage {
   device: string;
   kind: string;

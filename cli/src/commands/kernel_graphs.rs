@@ -5,7 +5,7 @@ mod bundle;
 use crate::client::UploadReader;
 use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
-use crate::commands::models::{on_device, query, restored, signature};
+use crate::commands::models::{on_device, query, removed, restored, signature};
 use crate::output::{age, size, table, time};
 use crate::settings::ClientArgs;
 use anyhow::Result;
@@ -13,7 +13,7 @@ use clap::Subcommand;
 use serde_json::json;
 use std::path::PathBuf;
 use weir_types::Name;
-use weir_types::api::{Model, ModelOnDevice, ModelVersion};
+use weir_types::api::{Model, ModelOnDevice, ModelPushed, ModelVersion};
 
 /// Push, list, show and remove kernel graphs: custom CUDA kernels, called like models
 ///
@@ -99,12 +99,17 @@ pub(crate) fn run(args: KernelGraphsArgs, context: &CommandContext) -> Result<()
                 "compiling and checking it",
             )?;
             let path = format!("{}{version}{query}", graphs.path(&name));
-            let pushed: ModelVersion = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            let pushed: ModelPushed = graphs.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
-            output.result(&pushed, |pushed| {
-                let name = &pushed.name;
-                let version = pushed.version;
-                format!("pushed {name}:{version}\n{}{}", signature(&pushed.signature), too_small(pushed))
+            output.result(&pushed, |ModelPushed { model, removed_versions }| {
+                let name = &model.name;
+                let version = model.version;
+                let signature = signature(&model.signature);
+                format!(
+                    "pushed {name}:{version}\n{signature}{}{}",
+                    removed(removed_versions),
+                    too_small(model)
+                )
             })
         }
         KernelGraphAction::Show(args) => graphs.show(&args, with_versions, details),

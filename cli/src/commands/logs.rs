@@ -1,12 +1,16 @@
 //! `weir logs`.
 
+mod trace;
+
 use crate::client::Client;
 use crate::commands::CommandContext;
 use crate::error::{Exit, Problem};
 use crate::output::{OutputSettings, time};
 use crate::settings::ClientArgs;
+use crate::since::parse_since;
 use anstyle::{AnsiColor, Style};
 use anyhow::Result;
+use clap::ValueEnum;
 use std::io::{BufRead as _, BufReader};
 use weir_types::Name;
 use weir_types::api::LogLine;
@@ -22,8 +26,11 @@ const INDENT: usize = 4;
 ///
 /// Examples:
 ///   weir logs hello
-///   weir logs hello -f            # follow the log; Ctrl-C ends it
-///   weir logs hello --errors      # only standard error and the node's messages
+///   weir logs hello -f                # follow the log; Ctrl-C ends it
+///   weir logs hello --errors          # only standard error and the node's messages
+///   weir logs hello --since 10m --level error
+///   weir logs hello --request ID      # the lines of one call
+///   weir logs hello --verbose         # all frames of stack traces
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct LogsArgs {
@@ -32,15 +39,54 @@ pub(crate) struct LogsArgs {
     /// Follow the log
     #[arg(long, short)]
     follow: bool,
-    /// Number of recent lines to show
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 100)]
-    lines: usize,
-    /// Omit standard output
-    #[arg(long)]
+    /// Number of recent lines to show [default: 100; all with --since, --level or --request]
+    #[arg(long, short = 'n', value_name = "N")]
+    lines: Option<usize>,
+    /// Omit standard output; the same as `--level warn`
+    #[arg(long, conflicts_with = "level")]
     errors: bool,
+    /// Show lines of this level and above
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    level: Option<LogLevel>,
+    /// Show lines since a time: a duration before now, such as 10m, or a time in RFC 3339
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    since: Option<u64>,
+    /// Show lines of the request with this id
+    #[arg(long, value_name = "ID")]
+    request: Option<String>,
+    /// Show all frames of stack traces, and not only those with source lines
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     client: ClientArgs,
 }
+
+/// Levels of log lines, by their stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+enum LogLevel {
+    /// Standard output
+    #[default]
+    Info,
+    /// Standard error
+    Warn,
+    /// The node's messages about failed invocations and denied access
+    Error,
+}
+
+impl LogLevel {
+    fn from_stream(stream: &str) -> Self {
+        match stream {
+            "stdout" => Self::Info,
+            "stderr" => Self::Warn,
+            _ => Self::Error,
+        }
+    }
+}
+
+/// Number of recent lines that are shown by default.
+const LINES: usize = 100;
+/// Request for all lines that the node has: it keeps fewer.
+const LINES_ALL: usize = u32::MAX as usize;
 
 pub(crate) fn run(args: &LogsArgs, context: &CommandContext) -> Result<()> {
     let client = context.client(&args.client)?;
@@ -59,7 +105,7 @@ pub(super) fn follow(
     output: OutputSettings,
     is_over: impl Fn() -> bool,
 ) -> Result<()> {
-    let query = Query { name, lines: 0, is_followed: true, is_errors_only: false };
+    let query = Query { name, lines: 0, is_followed: true, filter: Filter::default(), is_verbose: false };
     print(client, &query, output, is_over).map(drop)
 }
 
@@ -68,12 +114,37 @@ struct Query<'a> {
     name: &'a Name,
     lines: usize,
     is_followed: bool,
-    is_errors_only: bool,
+    filter: Filter,
+    is_verbose: bool,
+}
+
+/// The lines to show.
+#[derive(Default)]
+struct Filter {
+    level: LogLevel,
+    since_ms: Option<u64>,
+    request: Option<String>,
+}
+
+impl Filter {
+    fn selects(&self, line: &LogLine) -> bool {
+        LogLevel::from_stream(&line.stream) >= self.level
+            && self.since_ms.is_none_or(|since_ms| line.at_ms >= since_ms)
+            && self.request.as_ref().is_none_or(|request| line.request_id == *request)
+    }
 }
 
 impl<'a> Query<'a> {
     fn from_args(args: &'a LogsArgs) -> Self {
-        Self { name: &args.name, lines: args.lines, is_followed: args.follow, is_errors_only: args.errors }
+        let is_filtered = args.level.is_some() || args.since.is_some() || args.request.is_some();
+        let level = if args.errors { LogLevel::Warn } else { args.level.unwrap_or_default() };
+        Self {
+            name: &args.name,
+            lines: args.lines.unwrap_or(if is_filtered { LINES_ALL } else { LINES }),
+            is_followed: args.follow,
+            filter: Filter { level, since_ms: args.since, request: args.request.clone() },
+            is_verbose: args.verbose,
+        }
     }
 }
 
@@ -84,7 +155,7 @@ fn print(
     output: OutputSettings,
     is_over: impl Fn() -> bool,
 ) -> Result<bool> {
-    let Query { name, lines, is_followed, is_errors_only } = query;
+    let Query { name, lines, is_followed, filter, is_verbose } = query;
     let path = format!("/v1/functions/{name}/logs?lines={lines}&follow={is_followed}");
     let stream = client.stream(&path, &format!("read the log of {name}"))?;
     let mut has_shown = false;
@@ -100,8 +171,8 @@ fn print(
         let parsed: LogLine = serde_json::from_str(&line).map_err(|error| {
             Problem::new("the node sent a log line that cannot be read").because(error).exit(Exit::Refused)
         })?;
-        if !(*is_errors_only && parsed.stream == "stdout") {
-            show(&parsed, &line, output)?;
+        if filter.selects(&parsed) {
+            show(&parsed, &line, output, *is_verbose)?;
             has_shown = true;
         }
     }
@@ -114,7 +185,7 @@ fn gone() -> Problem {
         .hint("it may be shutting down; `weir status` shows whether it answers")
 }
 
-fn show(line: &LogLine, raw: &str, output: OutputSettings) -> Result<()> {
+fn show(line: &LogLine, raw: &str, output: OutputSettings, is_verbose: bool) -> Result<()> {
     if output.json {
         return output.line(&raw);
     }
@@ -126,7 +197,9 @@ fn show(line: &LogLine, raw: &str, output: OutputSettings) -> Result<()> {
     };
     let head = format!("{} v{} {} {:<6}", time(line.at_ms), line.version, line.request_id, line.stream);
     let indent = " ".repeat(INDENT);
-    for (at, text) in line.text.split('\n').enumerate() {
+    let is_shortened = line.stream == "weir" && !is_verbose;
+    let text = if is_shortened { trace::shorten(&line.text) } else { line.text.clone() };
+    for (at, text) in text.split('\n').enumerate() {
         let text = printable(text);
         let head = if at == 0 { &*head } else { &*indent };
         output.line(&format!("{dim}{head}{dim:#} {colour}{text}{colour:#}"))?;
@@ -143,6 +216,25 @@ fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_selected_by_level_time_and_request() {
+        let line = |stream: &str, at_ms, request: &str| LogLine {
+            at_ms,
+            version: weir_types::Version(1),
+            request_id: request.into(),
+            stream: stream.into(),
+            text: String::new(),
+        };
+        let lines = [line("stdout", 1, "a"), line("stderr", 2, "b"), line("weir", 3, "a")];
+        let selected = |filter: &Filter| lines.iter().map(|line| filter.selects(line)).collect::<Vec<_>>();
+        assert_eq!(selected(&Filter::default()), [true, true, true]);
+        assert_eq!(selected(&Filter { level: LogLevel::Warn, ..Filter::default() }), [false, true, true]);
+        assert_eq!(selected(&Filter { level: LogLevel::Error, ..Filter::default() }), [false, false, true]);
+        assert_eq!(selected(&Filter { since_ms: Some(2), ..Filter::default() }), [false, true, true]);
+        let of_a = Filter { request: Some("a".into()), ..Filter::default() };
+        assert_eq!(selected(&of_a), [true, false, true]);
+    }
 
     #[test]
     fn guest_output_cannot_control_the_terminal() {

@@ -8,13 +8,16 @@ use crate::commands::CommandContext;
 use crate::commands::collection::{Collection, RemoveArgs, ShowArgs, VersionArgs};
 use crate::commands::functions::cache;
 use crate::output::{age, duration, size, table, time};
+use crate::project::old_versions;
 use crate::settings::ClientArgs;
 use anyhow::Result;
 use clap::Subcommand;
 use std::path::PathBuf;
 use std::time::Duration;
-use weir_types::api::{Model, ModelOnDevice, ModelRuns, ModelVersion};
-use weir_types::{CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precision, RunningMean, Signature};
+use weir_types::api::{Model, ModelOnDevice, ModelPushed, ModelRuns, ModelVersion};
+use weir_types::{
+    CACHE_TTL_MS_MAX, Cost, KEEP_ALIVE_MS_MAX, Name, Port, Precision, RunningMean, Signature, Version,
+};
 
 /// Push, list, show and remove models
 ///
@@ -191,14 +194,15 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
             let mut upload =
                 UploadReader::open(&file, output, &format!("sending {name}"), "checking and optimising it")?;
             let path = format!("{}{version}{query}", models.path(&name));
-            let pushed: ModelVersion = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
+            let pushed: ModelPushed = models.client.put(&path, &format!("push {name}"), &[], &mut upload)?;
             drop(upload);
-            output.result(&pushed, |pushed| {
-                let name = &pushed.name;
-                let version = pushed.version;
-                let lacking = lacking(pushed);
-                let signature = signature(&pushed.signature);
-                format!("pushed {name}:{version}\n{signature}{lacking}")
+            output.result(&pushed, |ModelPushed { model, removed_versions }| {
+                let name = &model.name;
+                let version = model.version;
+                let lacking = lacking(model);
+                let signature = signature(&model.signature);
+                let removed = removed(removed_versions);
+                format!("pushed {name}:{version}\n{signature}{removed}{lacking}")
             })
         }
         ModelAction::Show(args) => models.show(&args, with_versions, details),
@@ -209,6 +213,11 @@ pub(crate) fn run(args: ModelsArgs, context: &CommandContext) -> Result<()> {
         ModelAction::Release(args) => release(&models, &args),
         ModelAction::Rm(args) => models.remove(&args),
     }
+}
+
+/// The line about versions that a push removed; empty if there are none.
+pub(crate) fn removed(versions: &[Version]) -> String {
+    if versions.is_empty() { String::new() } else { format!("removed {}\n", old_versions(versions)) }
 }
 
 /// The result of a rollback.

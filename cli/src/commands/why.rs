@@ -30,11 +30,11 @@ pub(crate) struct WhyArgs {
 
 /// A placement as the node returns it.
 #[derive(Debug, Serialize, Deserialize)]
-struct Explained {
-    request_id: String,
+pub(super) struct Explained {
+    pub(super) request_id: String,
     #[serde(flatten)]
-    placement: PlacementRecord,
-    ratio: Option<EstimateRatio>,
+    pub(super) placement: PlacementRecord,
+    pub(super) ratio: Option<EstimateRatio>,
 }
 
 pub(crate) fn run(args: &WhyArgs, context: &CommandContext) -> Result<()> {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &WhyArgs, context: &CommandContext) -> Result<()> {
     context.output.result(&explained, text)
 }
 
-fn path_segment(text: &str) -> String {
+pub(super) fn path_segment(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
         other => format!("%{other:02X}"),
@@ -98,7 +98,7 @@ fn text(explained: &Explained) -> String {
     lines.join("\n")
 }
 
-fn headline(placement: &PlacementRecord) -> String {
+pub(super) fn headline(placement: &PlacementRecord) -> String {
     match (placement.rejection, &placement.device, placement.node) {
         (Some(rejection), ..) => format!("The call was rejected: {rejection}."),
         (None, Some(device), _) => format!("The call was placed on {}.", name(device)),
@@ -123,7 +123,7 @@ fn row(name: String, estimate: &Estimate) -> [String; 7] {
     ]
 }
 
-fn tiers(load: &LoadByTier) -> String {
+pub(super) fn tiers(load: &LoadByTier) -> String {
     let LoadByTier { sibling_ns, memory_ns, disk_ns, object_store_ns } = *load;
     let tiers = [
         ("another device of the node", sibling_ns),

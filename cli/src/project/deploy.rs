@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::collections::BTreeMap;
 use std::path::Path;
 use weir_types::api::{Deployed, MANIFEST_HEADER};
-use weir_types::{FunctionKind, FunctionManifest, Name};
+use weir_types::{FunctionKind, FunctionManifest, Name, Version, imports_whole_runtime};
 
 /// Component with its name and manifest.
 pub(crate) struct ComponentUpload<'a> {
@@ -49,9 +49,14 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
         time_ms => format!("deployed {what} ({bytes}, compiled in {time_ms} ms)\n"),
     };
     deployed.warnings.iter().for_each(|warning| text.push_str(&format!("  warning: {warning}\n")));
+    if !deployed.removed_versions.is_empty() {
+        text.push_str(&format!("  removed {}\n", old_versions(&deployed.removed_versions)));
+    }
     // Omit imports that no manifest can grant: most standard libraries import them without using
-    // them.
-    let grantable = deployed.denied_imports.iter().filter(|import| !is_never_granted(import));
+    // them. An interpreter imports everything; its function's log reports denied access.
+    let denied = &deployed.denied_imports;
+    let grantable = denied.iter().filter(|import| !is_never_granted(import));
+    let grantable = grantable.filter(|_| !imports_whole_runtime(denied));
     let grantable: Vec<_> = grantable.map(String::as_str).collect();
     if !grantable.is_empty() {
         text.push_str(&format!("  not granted, so calls to it fail: {}\n", by_package(&grantable)));
@@ -70,6 +75,13 @@ pub(crate) fn describe(deployed: &Deployed, client: &Client) -> String {
             )
         }
     }
+}
+
+/// Versions that made room, for a message after `removed`.
+pub(crate) fn old_versions(versions: &[Version]) -> String {
+    let numbers: Vec<String> = versions.iter().map(ToString::to_string).collect();
+    let noun = if versions.len() == 1 { "version" } else { "versions" };
+    format!("old {noun} {}", numbers.join(", "))
 }
 
 /// Whether no manifest can grant the import: functions have no files, and reach hosts by

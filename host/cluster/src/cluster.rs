@@ -11,6 +11,7 @@ mod auth;
 mod connector;
 mod dispatcher_server;
 mod election;
+mod events;
 mod forward;
 mod holders;
 mod joining;
@@ -21,6 +22,7 @@ mod secret;
 
 pub use auth::NodeAuth;
 pub use dispatcher_server::{LINK_PATH, answer_link};
+pub use events::{EVENTS_PATH, answer_events};
 pub use forward::{ForwardedCall, GRACE, GRANT, NotForwarded, REFUSED, refused, restore_host};
 pub use joining::join;
 pub use members::ActivityReport;
@@ -105,6 +107,11 @@ impl Cluster {
     /// The way in which the cluster's nodes authenticate each other.
     pub fn auth(&self) -> &NodeAuth {
         &self.auth
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.node
     }
 
     /// Whether this node is the dispatcher.

@@ -8,14 +8,15 @@ pub use config::{ClusterConfig, EtcdTlsConfig, PrefetchConfig};
 
 mod cluster;
 pub use cluster::{
-    ActivityReport, Cluster, ForwardedCall, GRACE, GRANT, LINK_PATH, NodeAuth, NotForwarded, OUTCOMES_PATH,
-    Participation, REFUSED, answer_link, answer_outcome, join, refused, restore_host,
+    ActivityReport, Cluster, EVENTS_PATH, ForwardedCall, GRACE, GRANT, LINK_PATH, NodeAuth, NotForwarded,
+    OUTCOMES_PATH, Participation, REFUSED, answer_events, answer_link, answer_outcome, join, refused,
+    restore_host,
 };
 
 mod placement;
 pub use placement::{
-    LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement, ResidentLoad,
-    SchedulerConfig, UseRecorder,
+    HealthChange, LocalPlacement, Placement, PlacementConfig, PlacementGuard, Placements, RemotePlacement,
+    ResidencyChanges, ResidentLoad, SchedulerConfig, UseRecorder,
 };
 
 mod upkeep;

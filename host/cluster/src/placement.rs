@@ -125,6 +125,24 @@ pub struct ResidentLoad {
     pub from: Vec<(StorageTier, u64)>,
 }
 
+/// The changes of a device's memory since the last report.
+#[derive(Default)]
+pub struct ResidencyChanges {
+    /// Loaded models.
+    pub loaded: Vec<ResidentLoad>,
+    /// Models that have left the memory.
+    pub gone: Vec<ModelId>,
+}
+
+/// A change of a device's health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HealthChange {
+    /// The device was lost, with the contents of its memory.
+    Lost,
+    /// The device works again.
+    Recovered,
+}
+
 /// The result of announcing an invocation to the scheduler.
 enum Placing {
     Done(Result<Placement, PlacementRefusal>),
@@ -292,15 +310,15 @@ impl Placements {
     }
 
     /// Reports a load or an eviction to the scheduler: `now` returns the models in the device's
-    /// memory. Returns the models that have been loaded since the last report.
-    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<ResidentLoad>) -> Vec<ResidentLoad> {
+    /// memory. Returns the changes since the last report.
+    pub fn residents(&self, device: Ordinal, now: impl FnOnce() -> Vec<ResidentLoad>) -> ResidencyChanges {
         let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let mut loads = now();
         let now = loads.iter().map(|loaded| loaded.resident.clone()).collect();
         let (gone, come) = state.residency.reconcile(device, now);
-        for model in gone {
-            self.tell(&mut state, NodeEvent::Evicted { device, model });
+        for model in &gone {
+            self.tell(&mut state, NodeEvent::Evicted { device, model: model.clone() });
         }
         let mut new = Vec::new();
         for ReportedModel { resident: AnnouncedModel { model, bytes, parts, .. }, is_new } in come {
@@ -316,17 +334,17 @@ impl Placements {
             }
             self.tell(&mut state, NodeEvent::Loaded { device, model, bytes, load_time_ns, parts });
         }
-        new
+        ResidencyChanges { loaded: new, gone }
     }
 
     /// Reports to the scheduler that a device was lost, with the contents of its memory, or is
-    /// back. Returns whether this call reports a new loss.
-    pub fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> bool {
+    /// back. Returns the change that this call reports, if any.
+    pub fn note_health(&self, device: Ordinal, health: &watch::Receiver<Health>) -> Option<HealthChange> {
         let mut state = self.state.lock();
         // Read under the lock, so that the last caller reports the latest state.
         let is_up = *health.borrow() == Health::Up;
         if !state.residency.set_up(device, is_up) {
-            return false;
+            return None;
         }
         if is_up {
             self.tell(&mut state, NodeEvent::DeviceUp { device });
@@ -338,7 +356,7 @@ impl Placements {
                 self.tell(&mut state, NodeEvent::Evicted { device, model });
             }
         }
-        !is_up
+        Some(if is_up { HealthChange::Recovered } else { HealthChange::Lost })
     }
 
     /// Reports to the scheduler that a device may have more or less memory for models than before.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_inference::{Content, Health, ModelCache, ModelKey, Prepared, Preparer, Profiles};
 use weir_scheduler::{DeviceRule, DeviceSpec};
 use weir_telemetry::DeviceReport;
-use weir_types::{Ordinal, Platform};
+use weir_types::{ModelId, Ordinal, Platform};
 
 /// All devices of a node; there is at least one.
 pub struct NodeDevices {
@@ -133,6 +133,11 @@ impl NodeDevices {
     /// Describes the devices for status output.
     pub fn reports(&self) -> Vec<DeviceReport> {
         self.iter().map(NodeDevice::report).collect()
+    }
+
+    /// Whether invocations hold one of these models on some device.
+    pub fn is_any_pinned(&self, models: &[ModelId]) -> bool {
+        self.iter().any(|device| device.cache.is_any_pinned(models))
     }
 
     /// Unloads a model from all devices once its last pin is dropped, and drops its profiles.

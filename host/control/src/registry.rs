@@ -18,7 +18,9 @@ mod record;
 mod tests;
 
 pub use entry::{DeploymentKind, Noun, RegistryEntry};
-pub use function::{DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare};
+pub use function::{
+    ComponentChange, DeployedFunction, FunctionEntry, FunctionParts, FunctionRecord, Prepare,
+};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 pub use record::VersionRecord;

@@ -27,9 +27,10 @@ use tonic::{Code, Status, Streaming};
 use tower::ServiceExt;
 use weir_call::status;
 use weir_grpc::grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer};
+use weir_grpc::infer_parameter::ParameterChoice;
 use weir_grpc::{
-    DESCRIPTION_BYTES_MAX, ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse,
-    ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
+    DESCRIPTION_BYTES_MAX, InferParameter, ModelConfigRequest, ModelConfigResponse, ModelInferRequest,
+    ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ModelReadyResponse,
     ModelStatisticsRequest, ModelStatisticsResponse, ModelStreamInferResponse, RepositoryIndexRequest,
     RepositoryIndexResponse, RepositoryModelLoadRequest, RepositoryModelLoadResponse,
     RepositoryModelUnloadRequest, RepositoryModelUnloadResponse, ServerLiveRequest, ServerLiveResponse,
@@ -39,6 +40,9 @@ use weir_types::ErrorCode;
 
 /// Path prefix of the service's methods.
 const PATH: &str = "/inference.GRPCInferenceService/";
+
+/// Parameter of streamed responses that says whether a response is the last one of its request.
+const FINAL_RESPONSE: &str = "triton_final_response";
 
 /// Methods of the protocol that register shared memory, which clients on other hosts do not have.
 const SHARED_MEMORY: [&str; 6] = [
@@ -248,7 +252,8 @@ impl GrpcInferenceService for Service {
                 Err(status) => return Some((Err(status), (node, asker, messages))),
             };
             let answer = match infer(&node, &asker, Instant::now(), message).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
+                    answer.parameters.insert(FINAL_RESPONSE.to_owned(), bool_parameter(true));
                     ModelStreamInferResponse { infer_response: Some(answer), error_message: String::new() }
                 }
                 Err(status) => ModelStreamInferResponse {
@@ -283,6 +288,10 @@ async fn infer(
         call.answer(node, read, async |answered| message::write(answered, &limits)).await
     };
     answered.await.map_err(|error: ApiError| status_of(&error))
+}
+
+fn bool_parameter(value: bool) -> InferParameter {
+    InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(value)) }
 }
 
 /// Returns the client's deadline in gRPC's format: up to eight digits and a unit.

@@ -49,6 +49,7 @@ Weir runs WebAssembly functions with shared models.
   GET    /v1/invocations/ID/result            its answer
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
+  GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
   GET    /ui                                  the dashboard, for browsers

@@ -10,6 +10,7 @@ mod config;
 mod dashboard;
 mod embeddings;
 mod error;
+mod events;
 mod failures;
 mod functions;
 mod grpc;
@@ -21,6 +22,7 @@ mod json;
 mod manifest;
 mod models;
 mod objects;
+mod openai;
 mod openapi;
 mod pages;
 mod permits;
@@ -69,7 +71,10 @@ use unread::Unread;
 use weir_call::Fault;
 use weir_call::headers::{ERROR_CODE, EXPLAIN, PLACEMENT};
 use weir_cluster::ForwardGrant;
-use weir_cluster::{GRANT, LINK_PATH, OUTCOMES_PATH, answer_link, answer_outcome, refused, restore_host};
+use weir_cluster::{
+    EVENTS_PATH, GRANT, LINK_PATH, OUTCOMES_PATH, answer_events, answer_link, answer_outcome, refused,
+    restore_host,
+};
 use weir_dispatch::{intermediates, refusal};
 use weir_types::api::InvocationKind;
 use weir_types::{ErrorCode, Name, TenantId};
@@ -174,7 +179,8 @@ impl Gateway {
         let is_of_cluster = is_forwarded
             || path == LINK_PATH
             || path.starts_with(intermediates::PATH)
-            || path.starts_with(OUTCOMES_PATH);
+            || path.starts_with(OUTCOMES_PATH)
+            || path == EVENTS_PATH;
         if is_of_cluster {
             return self
                 .route_of_cluster(request, id, owner)
@@ -289,6 +295,9 @@ impl Gateway {
         if request.uri().path().starts_with(OUTCOMES_PATH) {
             let placements = &self.node.dispatch.placements;
             return Ok(answer_outcome(placements, request.method(), request.uri().path())?);
+        }
+        if request.uri().path() == EVENTS_PATH {
+            return Ok(answer_events(&self.node.metrics.events, request.method(), request.uri())?);
         }
         let Some(grant) = request.headers_mut().remove(GRANT) else {
             let placements = &self.node.dispatch.placements;

@@ -9,6 +9,7 @@ pub(super) use profile::profile;
 use super::Caller;
 use super::cached;
 use super::error::ApiError;
+use super::openai;
 use super::routes::Routes;
 use super::uploads::{self, ReceivedUpload};
 use super::versions::{parse_name, parse_version, read_rollback};
@@ -20,11 +21,14 @@ use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Extension, Json};
+use http::HeaderMap;
 use std::sync::Arc;
-use weir_control::models::{ModelPushError, ModelsError, PushRequest};
+use weir_control::models::{ModelEntry, ModelPushError, ModelsError, PushRequest};
 use weir_inference::Content;
-use weir_types::api::{Model, ModelVersion};
-use weir_types::{Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelManifest, Name, Version};
+use weir_types::api::{EventKind, EventResource, Model, ModelPushed, ModelVersion};
+use weir_types::{
+    Batching, BatchingMode, ErrorCode, KEEP_ALIVE_MS_MAX, ModelId, ModelManifest, Name, Version,
+};
 use weir_workflow::TargetKind;
 
 /// Maximum number of run slots that a manifest may request.
@@ -53,7 +57,7 @@ async fn push(
     Extension(caller): Extension<Caller>,
     Path((name, version)): Path<(String, String)>,
     request: Request,
-) -> Result<Json<ModelVersion>, ApiError> {
+) -> Result<Json<ModelPushed>, ApiError> {
     keep(&node, content, &caller, &parse_name(&name)?, Some(parse_version(&version)?), request).await
 }
 
@@ -64,7 +68,7 @@ async fn push_next(
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
-) -> Result<Json<ModelVersion>, ApiError> {
+) -> Result<Json<ModelPushed>, ApiError> {
     keep(&node, content, &caller, &parse_name(&name)?, None, request).await
 }
 
@@ -75,7 +79,7 @@ async fn keep(
     name: &Name,
     version: Option<Version>,
     request: Request,
-) -> Result<Json<ModelVersion>, ApiError> {
+) -> Result<Json<ModelPushed>, ApiError> {
     refuse_name_of_workflow(node, &caller.tenant, name)?;
     // Check before the upload arrives, which takes longer.
     node.models.may_push(&caller.tenant, name, content)?;
@@ -118,8 +122,51 @@ async fn keep(
     let (entry, created) = pushed.map_err(|error| push_error(node, caller, name, error))?;
     if created {
         tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "pushed");
+        note(node, EventKind::Deployed, &entry, "was pushed");
     }
-    Ok(Json(node.models.describe(&entry)))
+    let removed_versions =
+        if created { remove_old_versions(node, entry.source.id()).await } else { Vec::new() };
+    Ok(Json(ModelPushed { model: node.models.describe(&entry), removed_versions }))
+}
+
+/// Removes the versions above `models.versions_keep`. The push has succeeded already, so a failure is
+/// only logged; the next push tries again.
+async fn remove_old_versions(node: &NodeState, pushed: &ModelId) -> Vec<Version> {
+    let ModelId { tenant, name, .. } = pushed;
+    let catalog = node.dispatch.catalog.clone();
+    let is_used = {
+        let ModelId { tenant, name, .. } = pushed.clone();
+        move |version| catalog.is_used(TargetKind::Model, &tenant, &name, version)
+    };
+    match node.models.prune(pushed, node.config.models.versions_keep, is_used).await {
+        Ok(removed) => {
+            if !removed.is_empty() {
+                tracing::info!(%tenant, model = %name, versions = removed.len(), "removed old versions");
+                let text = format!("versions_keep: removed {} old versions of model {name}", removed.len());
+                node.note(EventKind::Removed, EventResource::Model, tenant, name, text);
+            }
+            removed
+        }
+        Err(error) => {
+            tracing::warn!(%tenant, model = %name, %error, "removing old versions failed");
+            Vec::new()
+        }
+    }
+}
+
+/// Records an event of a version.
+fn note(node: &NodeState, kind: EventKind, entry: &ModelEntry, what: &str) {
+    let ModelId { tenant, name, version } = entry.source.id();
+    let resource = resource_of(entry.content());
+    let text = format!("{resource} {name}:{version} {what}");
+    node.note(kind, resource, tenant, format!("{name}:{version}"), text);
+}
+
+fn resource_of(content: Content) -> EventResource {
+    match content {
+        Content::Network => EventResource::Model,
+        Content::KernelGraph => EventResource::KernelGraph,
+    }
 }
 
 /// Adds the users of a model to the error of a push that they could not use.
@@ -151,14 +198,19 @@ async fn list(
     State(node): NodeExtractor,
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
-) -> Json<Vec<Model>> {
+    headers: HeaderMap,
+) -> Response {
+    if content == Content::Network && openai::is_client(&headers) {
+        return openai::list(&node, &caller);
+    }
     let models = node.models.list(&caller.tenant);
     let model = |entry: &Arc<_>| {
         let newest = node.models.describe(entry);
         let versions = node.models.versions(&caller.tenant, &newest.name);
         Model { newest, versions }
     };
-    Json(models.iter().filter(|entry| entry.content() == content).map(model).collect())
+    let models: Vec<Model> = models.iter().filter(|entry| entry.content() == content).map(model).collect();
+    Json(models).into_response()
 }
 
 /// `GET /v1/models/{name}`.
@@ -167,10 +219,14 @@ async fn show(
     Extension(content): Extension<Content>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
-) -> Result<Json<Model>, ApiError> {
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let name = parse_name(&name)?;
+    if content == Content::Network && openai::is_client(&headers) {
+        return openai::show(&node, &caller, &name);
+    }
     let newest = node.models.describe(&*node.models.get_of(content, &caller.tenant, &name, None)?);
-    Ok(Json(Model { newest, versions: node.models.versions(&caller.tenant, &name) }))
+    Ok(Json(Model { newest, versions: node.models.versions(&caller.tenant, &name) }).into_response())
 }
 
 /// `GET /v1/models/{name}/versions/{version}`.
@@ -198,6 +254,7 @@ async fn roll_back(
     node.models.get_of(content, &caller.tenant, &name, None)?;
     let entry = node.models.roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, model = %name, version = %entry.record.version, "rolled back");
+    note(&node, EventKind::RolledBack, &entry, "restores an earlier version");
     Ok(Json(node.models.describe(&entry)))
 }
 
@@ -216,6 +273,7 @@ pub(super) async fn release(
         return Err(ApiError::new(ErrorCode::Conflict, text));
     }
     tracing::info!(tenant = %caller.tenant, model = %name, %version, "released from quarantine");
+    note(&node, EventKind::Released, &entry, "was released from its quarantine");
     Ok(Json(node.models.describe(&entry)))
 }
 
@@ -255,6 +313,9 @@ async fn delete(
     refuse_if_used(node, TargetKind::Model, &caller.tenant, name, version)?;
     node.models.delete(&caller.tenant, name, version).await?;
     tracing::info!(tenant = %caller.tenant, model = %name, "deleted");
+    let what = version.map_or_else(|| name.to_string(), |version| format!("{name}:{version}"));
+    let text = format!("{} {what} was removed", resource_of(content));
+    node.note(EventKind::Removed, resource_of(content), &caller.tenant, what, text);
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }
 

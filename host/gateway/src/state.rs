@@ -26,6 +26,9 @@ use weir_storage::StorageHealth;
 use weir_storage::blobs::Blobs;
 use weir_telemetry::{Metrics, Sampler};
 
+/// Clients that follow the node's events at once.
+pub(crate) const FOLLOWERS_MAX: usize = 64;
+
 /// Permits that bound concurrent work of the gateway.
 pub struct Permits {
     /// For requests whose JSON is parsed or written on threads that may block.
@@ -33,6 +36,8 @@ pub struct Permits {
     /// For profiling, one model at a time: concurrent profiling would distort the
     /// measurements.
     pub profiling: Arc<Semaphore>,
+    /// For clients that follow events.
+    pub(crate) event_followers: Arc<Semaphore>,
     /// For uploads.
     pub(crate) uploads: UploadPermits,
     /// For compiling deployed components: `sandbox.compiles_max` at once.
@@ -48,6 +53,7 @@ impl Permits {
         Self {
             json: Arc::new(Semaphore::new(gateway.threads.max(1))),
             profiling: Arc::new(Semaphore::new(1)),
+            event_followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
             uploads: UploadPermits::new(gateway),
             compiles: Turnstile::new(
                 "compilations",

@@ -3,8 +3,8 @@
 use super::health::Monitoring;
 use super::routes::Routes;
 use super::{
-    dashboard, embeddings, functions, health, invocations, models, objects, openapi, placements, usage, v2,
-    versions, workflows,
+    dashboard, embeddings, events, functions, health, invocations, models, objects, openapi, placements,
+    usage, v2, versions, workflows,
 };
 use axum::routing::{get, post, put};
 use weir_control::registry::FunctionParts;
@@ -30,6 +30,7 @@ pub(super) fn routes() -> Routes {
         .route(openapi::PATH, get(openapi::document))
         .route("/v1/status", get(health::status))
         .route("/v1/usage", get(usage::show))
+        .route("/v1/events", get(events::events))
         .route("/v1/placements/{request_id}", get(placements::show))
         .merge(versions::routes::<FunctionParts>("functions", put(functions::deploy)))
         .route("/v1/functions/{name}/logs", get(functions::logs))

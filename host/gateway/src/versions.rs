@@ -16,7 +16,7 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use std::sync::Arc;
 use weir_control::registry::{DeploymentKind, Noun, Registry, RegistryEntry, RegistryError};
-use weir_types::api::Rollback;
+use weir_types::api::{EventKind, EventResource, Rollback};
 use weir_types::{ErrorCode, Name, Version};
 use weir_workflow::TargetKind;
 
@@ -109,6 +109,8 @@ async fn roll_back<K: VersionedResource>(
     let version = read_rollback(body).await?;
     let entry = K::registry(&node).roll_back(&caller.tenant, &name, version).await?;
     tracing::info!(tenant = %caller.tenant, %name, version = %entry.head.active, "rolled back {}", K::NOUN);
+    let text = format!("{} {name} is back at version {}", K::NOUN, entry.head.active);
+    node.note(EventKind::RolledBack, resource_of::<K>(), &caller.tenant, &name, text);
     K::rolled_back(&node);
     summary(&node, &entry).map(Json).ok_or_else(|| missing::<K>(&name))
 }
@@ -122,6 +124,8 @@ async fn remove<K: VersionedResource>(
     refuse_if_used(&node, K::TARGET, &caller.tenant, &name, None)?;
     K::registry(&node).delete(&caller.tenant, &name).await?;
     tracing::info!(tenant = %caller.tenant, %name, "deleted {}", K::NOUN);
+    let text = format!("{} {name} was removed", K::NOUN);
+    node.note(EventKind::Removed, resource_of::<K>(), &caller.tenant, &name, text);
     K::rolled_back(&node);
     K::removed(&node).await;
     Ok(http::StatusCode::NO_CONTENT.into_response())
@@ -136,6 +140,8 @@ async fn remove_version<K: VersionedResource>(
     let version = parse_version(&version)?;
     refuse_if_used(&node, K::TARGET, &caller.tenant, &name, Some(version))?;
     K::registry(&node).delete_version(&caller.tenant, &name, version).await?;
+    let text = format!("version {version} of {} {name} was removed", K::NOUN);
+    node.note(EventKind::Removed, resource_of::<K>(), &caller.tenant, format!("{name}:{version}"), text);
     K::removed(&node).await;
     Ok(http::StatusCode::NO_CONTENT.into_response())
 }
@@ -147,6 +153,14 @@ pub(super) fn find<K: VersionedResource>(
     name: &Name,
 ) -> Result<Arc<RegistryEntry<K>>, ApiError> {
     K::registry(node).get(&caller.tenant, name.as_str()).ok_or_else(|| missing::<K>(name))
+}
+
+/// The resource of events about deployments of a kind.
+fn resource_of<K: DeploymentKind>() -> EventResource {
+    match K::NOUN {
+        Noun::Function => EventResource::Function,
+        Noun::Workflow => EventResource::Workflow,
+    }
 }
 
 /// The API's error for a name without an active version.

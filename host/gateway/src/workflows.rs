@@ -14,7 +14,7 @@ use std::sync::Arc;
 use weir_control::registry::Registry;
 use weir_control::workflows::{Catalog, DeployedWorkflow, WorkflowEntry, WorkflowRecord, Workflows};
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{self, WorkflowDeployed, WorkflowVersion};
+use weir_types::api::{self, EventKind, EventResource, WorkflowDeployed, WorkflowVersion};
 use weir_types::{Cost, ErrorCode, FunctionId, Name, TenantId, Version};
 use weir_workflow::{DOCUMENT_BYTES_MAX, Document, Plan, StepAction, TargetKind};
 
@@ -71,6 +71,8 @@ pub(super) async fn deploy(
     let made = move |version| WorkflowRecord { version, ..record.clone() };
     let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
     tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");
+    let text = format!("workflow {name} has version {}", workflow.id.version);
+    node.note(EventKind::Deployed, EventResource::Workflow, &caller.tenant, &name, text);
     let entry = find::<Workflows>(&node, &caller, &name)?;
     Ok(Json(WorkflowDeployed {
         workflow: Workflows::describe(&node, &entry, &workflow),

@@ -20,6 +20,9 @@ pub struct SandboxConfig {
     pub instances_idle_max: u32,
     /// Largest component that can be deployed.
     pub component_bytes_max: u64,
+    /// Versions of a function that are kept. A deploy removes the oldest ones above it that are
+    /// neither active nor in use. 0: all versions are kept.
+    pub versions_keep: usize,
     /// Components compiled at once for deploys, and as many again for calls whose component must be
     /// recompiled.
     pub compiles_max: u32,
@@ -40,6 +43,7 @@ impl Default for SandboxConfig {
             instances_max: 1_000,
             instances_idle_max: 100,
             component_bytes_max: 128 * MIB,
+            versions_keep: 10,
             compiles_max: 2,
             compile_memory_bytes_max: 2048 * MIB,
             compile_cpu_ms_max: 120_000,

@@ -18,12 +18,14 @@ use weir_control::devices::NodeDevice;
 use weir_control::models::{
     KeepAlive, Models, autosize, keep_profiles, let_idle_go, prefetch_models, watch_staging,
 };
-use weir_control::registry::Prepare;
+use weir_control::registry::ComponentChange;
 use weir_device::Arena;
 use weir_dispatch::intermediates::Intermediates;
 use weir_gateway::Gateway;
 use weir_gateway::NodeState;
 use weir_storage::StorageHealth;
+use weir_telemetry::events::NewEvent;
+use weir_types::api::{EventKind, EventResource};
 
 /// The interval of sweeps for idle instances, which may therefore wait longer than their manifest
 /// allows by this much.
@@ -53,7 +55,8 @@ impl Background {
         tls: &NodeTls,
         begin: FollowStart,
     ) -> Self {
-        let FollowStart { datastore, functions, models, workflows, invocations, objects, prepare } = begin;
+        let FollowStart { datastore, functions, models, workflows, invocations, objects, component_changes } =
+            begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
         let stop =
@@ -68,7 +71,7 @@ impl Background {
         spawn(boxed(state.workflows.follow(workflows)));
         spawn(boxed(state.invocations.follow(invocations)));
         spawn(boxed(state.objects.follow(objects)));
-        spawn(boxed(prepare_components(Arc::downgrade(state), prepare)));
+        spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
@@ -81,6 +84,11 @@ impl Background {
             spawn(boxed(state.dispatch.connector.clone().follow_stores()));
             let history = Duration::from_millis(cluster.history_ms);
             spawn(boxed(keep_store_small(datastore, state.metrics.clone(), history, leads(state))));
+        }
+        if let Some(cluster) = &state.cluster {
+            spawn(boxed(cluster.note_changes(state.metrics.clone())));
+        } else {
+            state.metrics.events.record(started());
         }
         spawn(boxed(tls.clone().follow()));
         if let Some(health) = state.blobs.health() {
@@ -124,6 +132,18 @@ impl Background {
     }
 }
 
+/// The first event of a node without a cluster.
+fn started() -> NewEvent {
+    NewEvent {
+        tenant: None,
+        kind: EventKind::NodeJoined,
+        resource: EventResource::Node,
+        name: "0".to_owned(),
+        text: format!("the node started, with Weir {}", env!("CARGO_PKG_VERSION")),
+        repeats: None,
+    }
+}
+
 type BackgroundTask = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 fn boxed(task: impl Future<Output = ()> + Send + 'static) -> BackgroundTask {
@@ -136,11 +156,16 @@ fn leads(state: &NodeState) -> impl Fn() -> bool + Send + 'static {
     move || cluster.as_ref().is_none_or(|cluster| cluster.is_dispatcher())
 }
 
-/// Compiles components that other nodes have deployed, before their first call. If this fails, the
-/// first call tries again and reports the error.
-async fn prepare_components(state: Weak<NodeState>, mut prepare: mpsc::Receiver<Prepare>) {
-    while let Some((digest, kind)) = prepare.recv().await {
+/// Compiles components that other nodes have deployed, before their first call, and removes the
+/// files of versions that other nodes have removed. If a compilation fails, the first call tries
+/// again and reports the error.
+async fn follow_components(state: Weak<NodeState>, mut changes: mpsc::Receiver<ComponentChange>) {
+    while let Some(change) = changes.recv().await {
         let Some(state) = state.upgrade() else { return };
+        let ComponentChange::Deployed((digest, kind)) = change else {
+            state.sweep_components().await;
+            continue;
+        };
         // Deleted meanwhile: the artefact may be swept already, and there are no more calls.
         if state.registry.find(digest).is_none() {
             continue;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use weir_asynchronous::Invocations;
 use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
-use weir_control::registry::{FunctionParts, Prepare, Registry};
+use weir_control::registry::{ComponentChange, FunctionParts, Registry};
 use weir_control::workflows::{Catalog, WorkflowRegistry, Workflows};
 use weir_datastore::{Datastore, Revision};
 use weir_device::Arena;
@@ -42,8 +42,8 @@ pub(super) struct FollowStart {
     pub(super) workflows: Revision,
     pub(super) invocations: Revision,
     pub(super) objects: Revision,
-    /// Components that other nodes have deployed.
-    pub(super) prepare: mpsc::Receiver<Prepare>,
+    /// Changes of functions by other nodes.
+    pub(super) component_changes: mpsc::Receiver<ComponentChange>,
 }
 
 impl DeployedContent {
@@ -59,7 +59,8 @@ impl DeployedContent {
         let changes = &storage.changes;
         let blobs = storage.blobs("components")?;
         let components = components(config, storage, &blobs)?;
-        let (functions, prepare) = FunctionParts::new(metrics.clone(), Logs::new(config.logs.clone()));
+        let (functions, component_changes) =
+            FunctionParts::new(metrics.clone(), Logs::new(config.logs.clone()));
         let (registry, functions_as_of) = Registry::open(datastore.clone(), functions, changes.clone())
             .await
             .context("cannot read the registry")?;
@@ -105,7 +106,7 @@ impl DeployedContent {
             workflows: workflows_as_of,
             invocations: invocations_as_of,
             objects: objects_as_of,
-            prepare,
+            component_changes,
         };
         Ok(Self { blobs, components, registry, models, workflows, invocations, objects, begin })
     }

@@ -1,6 +1,7 @@
 //! Telemetry of the node: metrics, spans and function logs.
 
 mod device_report;
+pub mod events;
 pub mod gpus;
 pub mod logs;
 pub use device_report::DeviceReport;

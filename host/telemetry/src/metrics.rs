@@ -41,6 +41,7 @@ use placements::PlacementMetrics;
 pub use served::{DemandTotals, Served, Tally, Times};
 pub use sizes::SizeMetrics;
 
+use super::events::EventLog;
 use super::gpus::GpuMonitor;
 use super::trace::Phase;
 use super::usage::Meters;
@@ -68,10 +69,9 @@ use weir_types::{ModelId, Name, TenantId, Version, WorkflowId};
 /// All metrics of the node. Handles are cheap to clone and to update.
 pub struct Metrics {
     registry: Registry,
-    functions_counted: FunctionFamilies,
-    served: AllServed,
-    sizes: AllSizes,
-    hedges: AllHedges,
+    families: Families,
+    /// Events of the node: deployments, failures, and changes of the cluster.
+    pub events: EventLog,
     /// Figures that GPUs report.
     pub gpus: GpuMonitor,
     /// Device usage of tenants.
@@ -102,6 +102,14 @@ pub struct Metrics {
     pub intermediates: IntermediateMetrics,
     /// Series by device.
     pub devices: DeviceMetrics,
+}
+
+/// Series by function, model or workflow step.
+struct Families {
+    functions: FunctionFamilies,
+    served: AllServed,
+    sizes: AllSizes,
+    hedges: AllHedges,
 }
 
 /// Histogram from 10 microseconds to about 40 seconds.
@@ -140,11 +148,15 @@ impl Metrics {
         all.register_collector(Box::new(usage.clone()));
         let registry = all.sub_registry_with_prefix("weir");
         Arc::new(Self {
-            functions_counted: FunctionFamilies::register(registry),
+            families: Families {
+                functions: FunctionFamilies::register(registry),
+                sizes: AllSizes::register(registry),
+                hedges: AllHedges::register(registry),
+                served,
+            },
+            events: EventLog::default(),
             response_cache: ResponseCacheMetrics::register(registry),
             placements: PlacementMetrics::register(registry),
-            sizes: AllSizes::register(registry),
-            hedges: AllHedges::register(registry),
             answers: AnswerMetrics::register(registry),
             access: AccessMetrics::register(registry),
             asynchronous: AsyncMetrics::register(registry),
@@ -156,7 +168,6 @@ impl Metrics {
             process: ProcessMetrics::register(registry),
             storage: StorageMetrics::register(registry),
             deployed: DeployedMetrics::register(registry),
-            served,
             gpus,
             usage,
             registry: all,
@@ -185,23 +196,23 @@ impl Metrics {
 
     /// Looks up the metrics of one function. Callers keep the handle.
     pub fn function(&self, tenant: &TenantId, name: &Name) -> FunctionMetrics {
-        self.functions_counted.series(tenant, name)
+        self.families.functions.series(tenant, name)
     }
 
     /// Looks up the inference statistics of one version of a model or tensor function. Callers keep
     /// the handle.
     pub fn served(&self, tenant: &TenantId, name: &Name, version: Version) -> Served {
-        self.served.series(tenant, name, version)
+        self.families.served.series(tenant, name, version)
     }
 
     /// Returns the sizing metrics of one version of a model on a device.
     pub fn sizes(&self, model: &ModelId, device: &str) -> SizeMetrics {
-        self.sizes.series(model, device)
+        self.families.sizes.series(model, device)
     }
 
     /// Returns the hedging metrics of one step of a workflow.
     pub fn hedges(&self, workflow: &WorkflowId, step: &str) -> HedgeMetrics {
-        self.hedges.series(workflow, step)
+        self.families.hedges.series(workflow, step)
     }
 
     /// Encodes all series. With a tenant, omits the series of other tenants.

@@ -1,8 +1,9 @@
 //! Replication of deployments to all nodes.
 
 use std::time::Duration;
-use weir_tests::{Etcd, TestCluster, eventually, eventually_within, function, model};
+use weir_tests::{Etcd, TestCluster, eventually, eventually_within, function, model, with_custom_section};
 use weir_types::ErrorCode;
+use weir_types::api::{EventKind, EventPage};
 
 #[tokio::test]
 async fn deployments_replicate_to_all_nodes() {
@@ -37,6 +38,37 @@ async fn deployments_replicate_to_all_nodes() {
     for node in &cluster.nodes {
         eventually("the deletion", async || node.function("f").await.err()).await;
         assert_eq!(node.get("/fn/f").await.refusal().code, ErrorCode::FunctionNotFound);
+    }
+}
+
+/// Old versions disappear from every node, with the nodes' copies of their files.
+#[tokio::test]
+async fn old_versions_are_removed_from_all_nodes() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster =
+        TestCluster::builder().set("sandbox.versions_keep", 2).set("models.versions_keep", 1).start(2).await;
+    let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
+    for n in 1..=4 {
+        let component = with_custom_section(&function("hello"), &n.to_string());
+        let deployed = [a, b][n % 2].deploy("f", component).await;
+        assert_eq!(deployed.function.version.0 as usize, n);
+        // The other node fetches the component.
+        assert_eq!([b, a][n % 2].get("/fn/f/ann").await.ok().text(), "hello, ann\n");
+    }
+    a.push_model("m", 1, model("good/matmul.onnx")).await;
+    cluster.all_have_heard_of("m").await;
+    b.push_model("m", 2, model("good/add.onnx")).await;
+    for node in [a, b] {
+        eventually("the removal of old versions", async || {
+            let versions = node.function("f").await.ok()?.versions;
+            let models: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+            let components = std::fs::read_dir(node.data().join("components")).ok()?.count();
+            (versions.len() == 2 && models.versions.len() == 1 && components <= 2).then_some(())
+        })
+        .await;
+        assert_eq!(node.get("/fn/f/ann").await.ok().text(), "hello, ann\n");
     }
 }
 
@@ -242,5 +274,39 @@ async fn objects_are_readable_and_deletable_on_all_nodes() {
     for node in &cluster.nodes {
         let is_gone = async || (node.get("/v1/objects/kept/data").await.status == 404).then_some(());
         eventually("the deletion", is_gone).await;
+    }
+}
+
+/// Every node lists the events of all nodes. Changes of the cluster, which all nodes record, are
+/// listed once.
+#[tokio::test]
+async fn events_of_all_nodes_are_listed_on_each() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let mut cluster = TestCluster::builder().start(3).await;
+    cluster.nodes[0].deploy("first", function("hello")).await;
+    cluster.nodes[1].deploy("second", function("hello")).await;
+    let lost = cluster.nodes.remove(2);
+    let lost_id = lost.status().await.cluster.unwrap().node.0.to_string();
+    lost.kill().await;
+    cluster.settle().await;
+    for node in &cluster.nodes {
+        let names = |page: &EventPage, kind: EventKind| {
+            let of_kind = page.events.iter().filter(|event| event.kind == kind);
+            of_kind.map(|event| event.name.clone()).collect::<Vec<_>>()
+        };
+        let page = eventually("the event of the lost node", async || {
+            let page: EventPage = node.get("/v1/events?limit=1000").await.ok().json();
+            (!names(&page, EventKind::NodeLeft).is_empty()).then_some(page)
+        })
+        .await;
+        assert_eq!(names(&page, EventKind::NodeLeft), [lost_id.as_str()], "{page:?}");
+        assert_eq!(names(&page, EventKind::Deployed), ["first", "second"]);
+        // The lost node has recorded that it joined, and so have the others.
+        let joined = names(&page, EventKind::NodeJoined);
+        assert_eq!(joined.iter().filter(|name| **name == lost_id).count(), 1, "{page:?}");
+        assert!(!names(&page, EventKind::Elected).is_empty(), "{page:?}");
+        assert_eq!(page.unreachable, []);
     }
 }

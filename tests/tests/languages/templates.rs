@@ -37,7 +37,8 @@ async fn tensor(language: Language) {
     let node = TestNode::builder();
     let project = TestProject::new(&node, language, "tensor", "scale").await;
     let node = node.start().await;
-    project.deploy(&node).await;
+    let text = project.deploy(&node).await;
+    assert!(!text.contains("warning") && !text.contains("not granted"), "an untouched template: {text}");
     let call = async |inputs: Value| node.post("/fn/scale", json!({ "inputs": [inputs] }).to_string()).await;
     let answer: Value =
         call(json!({"name": "x", "datatype": "FP32", "shape": [3], "data": [1, 2, 5]})).await.ok().json();

@@ -19,6 +19,7 @@ mod demo;
 mod deploying;
 mod devices;
 mod durability;
+mod events;
 mod full_disk;
 mod gpu;
 mod inference;

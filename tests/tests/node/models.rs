@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use weir_tests::{TestNode, function, model, models};
+use weir_types::api::ModelPushed;
 use weir_types::{ContentHash, ElementType, ErrorCode, Version};
 
 #[tokio::test]
@@ -52,6 +53,29 @@ async fn model_versions_are_immutable_and_the_newest_is_default() {
     assert_eq!(node.delete("/v1/models/m").await.status, 204);
     assert_eq!(node.get("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
     assert_eq!(node.delete("/v1/models/m").await.code(), ErrorCode::ModelNotFound);
+}
+
+#[tokio::test]
+async fn pushes_remove_the_oldest_versions_with_their_files() {
+    let node = TestNode::builder().set("models.versions_keep", 2).start().await;
+    let files = || std::fs::read_dir(node.data().join("models")).unwrap().count();
+    let push = async |path: &str, name: &str| -> ModelPushed {
+        node.put(&format!("{path}?allow_signature_change=true"), model(name)).await.ok().json()
+    };
+    for name in ["good/matmul.onnx", "good/add.onnx"] {
+        assert_eq!(push("/v1/models/m", name).await.removed_versions, []);
+    }
+    let files_of_two = files();
+    let pushed = push("/v1/models/m", "good/matmul.onnx").await;
+    assert_eq!((pushed.model.version, pushed.removed_versions), (Version(3), vec![Version(1)]));
+    assert_eq!(files(), files_of_two, "version 3 has the files of version 1");
+    assert_eq!(push("/v1/models/m", "good/matmul.onnx").await.removed_versions, [Version(2)]);
+    assert!(files() < files_of_two, "the files of add.onnx are unused");
+    // A version pushed by its number stays, even below the others.
+    let pushed = push("/v1/models/m/versions/1", "good/add.onnx").await;
+    assert_eq!(pushed.removed_versions, [Version(3)]);
+    let shown: weir_types::api::Model = node.get("/v1/models/m").await.ok().json();
+    assert_eq!(shown.versions, [Version(1), Version(4)]);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Function versions: immutable, numbered, one active.
 
-use weir_tests::{TestNode, function};
-use weir_types::api::FunctionVersion;
+use weir_tests::{TestNode, function, with_custom_section};
+use weir_types::api::{Deployed, FunctionVersion};
 use weir_types::{ErrorCode, Version};
 
 async fn three_versions() -> TestNode {
@@ -105,4 +105,56 @@ async fn values_of_environment_variables_are_never_returned() {
     }
     assert_eq!(node.function("f").await.unwrap().active.env_names, ["MODE", "TOKEN"]);
     assert!(node.weir(&["functions", "show", "f"]).await.unwrap().contains("env          MODE, TOKEN\n"));
+}
+
+/// The number of files in a folder of the node's data.
+fn files(node: &TestNode, folder: &str) -> usize {
+    std::fs::read_dir(node.data().join(folder)).unwrap().count()
+}
+
+#[tokio::test]
+async fn deploys_remove_the_oldest_versions_with_their_files() {
+    let node = TestNode::builder().set("sandbox.versions_keep", 2).start().await;
+    let component = |n: u32| with_custom_section(&function("hello"), &n.to_string());
+    let mut removed = Vec::new();
+    for n in 1..=5 {
+        let deployed: Deployed = node.deploy("f", component(n)).await;
+        removed.push(deployed.removed_versions);
+    }
+    let expected = [vec![], vec![], vec![Version(1)], vec![Version(2)], vec![Version(3)]];
+    assert_eq!(removed, expected);
+    assert_eq!(node.function("f").await.unwrap().versions, [Version(4), Version(5)]);
+    assert_eq!(files(&node, "components"), 2);
+    assert_eq!(node.get("/fn/f/ann").await.text(), "hello, ann\n");
+    // The active version stays, however old.
+    node.roll_back("f", Some(4)).await.ok();
+    node.deploy("g", component(4)).await;
+    assert!(node.deploy("f", component(4)).await.removed_versions.is_empty(), "nothing was deployed");
+    assert_eq!(node.deploy("f", component(6)).await.removed_versions, [Version(4)]);
+    assert_eq!(files(&node, "components"), 3, "function g has the component of version 4");
+}
+
+#[tokio::test]
+async fn versions_that_a_manifest_names_are_kept() {
+    let node = TestNode::builder().set("sandbox.versions_keep", 1).start().await;
+    let component = |n: u32| with_custom_section(&function("echo-tensor"), &n.to_string());
+    for n in 1..=3 {
+        node.deploy("f", component(n)).await;
+    }
+    node.deploy_with("user", "models=f:3", function("infer")).await;
+    let deployed = node.deploy("f", component(4)).await;
+    assert_eq!(deployed.removed_versions, []);
+    assert_eq!(node.function("f").await.unwrap().versions, [Version(3), Version(4)]);
+    node.delete("/v1/functions/user").await.ok();
+    assert_eq!(node.deploy("f", component(5)).await.removed_versions, [Version(3), Version(4)]);
+}
+
+#[tokio::test]
+async fn zero_keeps_all_versions() {
+    let node = TestNode::builder().set("sandbox.versions_keep", 0).start().await;
+    for n in 1..=12 {
+        let component = with_custom_section(&function("hello"), &n.to_string());
+        assert_eq!(node.deploy("f", component).await.removed_versions, []);
+    }
+    assert_eq!(node.function("f").await.unwrap().versions.len(), 12);
 }

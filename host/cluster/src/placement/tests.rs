@@ -9,7 +9,7 @@ mod taking_over;
 use super::clock::now;
 use super::driver::LinkId;
 use super::state::{Placement, Placer, RemotePlacement};
-use super::{PlacementConfig, PlacementGuard, Placements};
+use super::{HealthChange, PlacementConfig, PlacementGuard, Placements};
 use crate::wire::{AnnouncedInvocation, DispatcherCommand, Hello};
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -70,7 +70,7 @@ impl Fixture {
     /// Takes this node's device away, so that calls are placed on other nodes.
     fn lose_device(&self) {
         let lost = watch::Sender::new(Health::Lost("a test".into()));
-        assert!(self.placements.note_health(0, &lost.subscribe()));
+        assert_eq!(self.placements.note_health(0, &lost.subscribe()), Some(HealthChange::Lost));
     }
 
     /// Adds a node with one device, where `running` runs.

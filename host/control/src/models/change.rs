@@ -119,6 +119,38 @@ impl Models {
         self.changes.carry_through(change).await?
     }
 
+    /// Removes the oldest versions above `keep`, except the newest one, `pushed`, and those that
+    /// `is_used` names or that invocations hold. Returns the removed versions. `keep` = 0 keeps all.
+    pub async fn prune(
+        self: &Arc<Self>,
+        pushed: &ModelId,
+        keep: usize,
+        is_used: impl Fn(Version) -> bool + Send + 'static,
+    ) -> Result<Vec<Version>, ModelsError> {
+        let ModelId { tenant, name, version: pushed } = pushed.clone();
+        if keep == 0 || self.versions(&tenant, &name).len() <= keep {
+            return Ok(Vec::new());
+        }
+        let turn = self.turn(&name).await?;
+        let models = self.clone();
+        let change = async move {
+            let _turn = turn;
+            let mut versions = models.versions(&tenant, &name);
+            let excess = versions.len().saturating_sub(keep);
+            versions.pop();
+            let id = |version| ModelId { tenant: tenant.clone(), name: name.clone(), version };
+            let is_unused = |version: &Version| {
+                *version != pushed && !is_used(*version) && !models.devices.is_any_pinned(&[id(*version)])
+            };
+            let removed: Vec<Version> = versions.into_iter().filter(is_unused).take(excess).collect();
+            if !removed.is_empty() {
+                models.remove(removed.iter().map(|version| id(*version)).collect()).await?;
+            }
+            Ok(removed)
+        };
+        self.changes.carry_through(change).await?
+    }
+
     /// A name refers either to models or to kernel graphs.
     fn refuse_other_kind(&self, tenant: &TenantId, name: &Name, content: Content) -> Result<(), ModelsError> {
         match self.get(tenant, name, None) {

@@ -32,6 +32,9 @@ pub struct ModelsConfig {
     pub keep_alive_ms: u64,
     /// Largest model that can be pushed.
     pub model_bytes_max: u64,
+    /// Versions of a model that are kept. A push removes the oldest ones above it that are neither
+    /// the newest nor in use. 0: all versions are kept.
+    pub versions_keep: usize,
     /// Memory limit of resident models, for devices that do not override it.
     pub memory_bytes_max: u64,
     /// Total working memory of model runs, for the tensors between their inputs and outputs.
@@ -80,6 +83,7 @@ impl Default for ModelsConfig {
             onnxruntime: None,
             keep_alive_ms: 900_000,
             model_bytes_max: 4096 * MIB,
+            versions_keep: 10,
             memory_bytes_max: 4096 * MIB,
             run_memory_bytes_max: 2048 * MIB,
             run_wall_ms_max: 300_000,

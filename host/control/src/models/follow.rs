@@ -54,12 +54,16 @@ impl Follow for ModelFollower {
     }
 
     async fn apply(&self, change: Change) {
+        let mut is_any_removed = false;
         for event in &change.events {
             let Some(id) = id_of(event.key()) else { continue };
             match event {
                 WatchEvent::Put(entry) => self.0.take_in(&id, entry).await,
-                WatchEvent::Delete(_) => self.0.deleted(&id, change.revision),
+                WatchEvent::Delete(_) => is_any_removed |= self.0.deleted(&id, change.revision),
             }
+        }
+        if is_any_removed && let Err(error) = self.0.sweep().await {
+            tracing::warn!(%error, "removing the files of removed models failed");
         }
     }
 

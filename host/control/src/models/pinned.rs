@@ -5,11 +5,12 @@ use super::{ModelEntry, Models};
 use crate::devices::NodeDevice;
 use std::sync::Arc;
 use weir_cluster::{LocalPlacement, Placements, UseRecorder};
-use weir_inference::{Completion, InferenceError, Meter, Pin, RunRequest};
+use weir_inference::{Completion, InferenceError, Meter, ModelKey, Pin, RunRequest};
 use weir_sandbox::OpenError;
 use weir_telemetry::Trace;
 use weir_types::Ordinal;
-use weir_types::{Platform, Signature};
+use weir_types::api::EventKind;
+use weir_types::{ModelId, Platform, Signature};
 
 /// Keeps a model in a device's memory until dropped, and runs it. Cheap to clone.
 #[derive(Clone)]
@@ -93,12 +94,17 @@ impl ModelPin {
             let meter = request.meter.take().unwrap_or_else(|| self.pin.meter().clone());
             request.meter = Some(Meter::observed(&meter, recorder.request()));
         }
+        let key = self.pin.key().clone();
         let run = self.pin.run(request);
         async move {
             let ended = run.await;
             if let Err(InferenceError::DeviceLost(_)) = &ended {
                 // Before the caller can try again.
                 around.models.note_health(around.ordinal, &around.placements);
+            }
+            if let Err(error @ (InferenceError::WorkerLost(_) | InferenceError::Quarantined { .. })) = &ended
+            {
+                around.note_worker_lost(&key, error);
             }
             if let (Ok(_), Some(beside)) = (&ended, &around.beside) {
                 beside.entry.refusals.note_completed(beside.instead_of);
@@ -115,6 +121,21 @@ impl ModelPin {
 }
 
 impl Around {
+    /// Records that a model has lost its worker process, and its quarantine if that has begun.
+    fn note_worker_lost(&self, key: &ModelKey, error: &InferenceError) {
+        let ModelId { name, version, .. } = &key.id;
+        if let InferenceError::WorkerLost(why) = error {
+            let text = format!("the worker process of model {name}:{version} has ended: {why}");
+            self.models.note_model(EventKind::Fault, &key.id, text);
+        }
+        let devices = self.models.devices();
+        let device = devices.get(self.ordinal).unwrap_or(devices.first());
+        if let Some(why) = device.cache.backend().quarantine(key) {
+            let text = format!("model {name}:{version} is quarantined: {why}");
+            self.models.note_model(EventKind::Quarantined, &key.id, text);
+        }
+    }
+
     async fn run_beside(
         &self,
         Beside { entry, cpu, placement, trace, .. }: &Beside,

@@ -7,11 +7,13 @@ use crate::devices::NodeDevice;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
-use weir_cluster::{LocalPlacement, Placements};
-use weir_inference::{InferenceError, ModelSource, Pin};
+use weir_cluster::{HealthChange, LocalPlacement, Placements};
+use weir_inference::{Health, InferenceError, ModelSource, Pin};
 use weir_sandbox::OpenError;
+use weir_telemetry::events::NewEvent;
 use weir_telemetry::{ColdStart, Phase, Trace};
 use weir_types::Ordinal;
+use weir_types::api::{EventKind, EventResource};
 use weir_types::{ModelId, Platform};
 
 impl Models {
@@ -132,9 +134,41 @@ impl Models {
     /// Reports a device's health to the scheduler.
     pub fn note_health(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
-        if placements.note_health(ordinal, &device.cache.health()) {
-            self.metrics.devices.lost(&device.name);
-        }
+        let (kind, text) = match placements.note_health(ordinal, &device.cache.health()) {
+            None => return,
+            Some(HealthChange::Lost) => {
+                self.metrics.devices.lost(&device.name);
+                let why = match device.health() {
+                    Health::Lost(why) => format!(": {why}"),
+                    Health::Up => String::new(),
+                };
+                (EventKind::DeviceLost, format!("device {} was lost{why}", device.name))
+            }
+            Some(HealthChange::Recovered) => {
+                (EventKind::DeviceRecovered, format!("device {} works again", device.name))
+            }
+        };
+        self.metrics.events.record(NewEvent {
+            tenant: None,
+            kind,
+            resource: EventResource::Device,
+            name: device.name.as_ref().to_owned(),
+            text,
+            repeats: Some("health"),
+        });
+    }
+
+    /// Records an event of a model. Repetitions within a minute are counted.
+    pub(super) fn note_model(&self, kind: EventKind, model: &ModelId, text: String) {
+        let ModelId { tenant, name, version } = model;
+        self.metrics.events.record(NewEvent {
+            tenant: Some(tenant.clone()),
+            kind,
+            resource: EventResource::Model,
+            name: format!("{name}:{version}"),
+            text,
+            repeats: Some("model"),
+        });
     }
 
     /// Reports a device's memory for models to the scheduler.

@@ -6,11 +6,11 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use weir_cluster::Placements;
-use weir_cluster::{AnnouncedModel, ResidentLoad};
+use weir_cluster::{AnnouncedModel, ResidencyChanges, ResidentLoad};
 use weir_inference::{FinishedLoad, ResidentModel, RunSetting};
 use weir_scheduler::ModelDemand;
 use weir_types::Ordinal;
-use weir_types::api::{ModelOnDevice, ModelRuns};
+use weir_types::api::{EventKind, ModelOnDevice, ModelRuns};
 use weir_types::{ModelId, Platform, Platforms};
 
 /// Unsupported runs on a platform, without any completed run there, after which the platform
@@ -156,8 +156,15 @@ impl Models {
     /// Reports the contents of a device's memory to the scheduler.
     pub fn note_residents(&self, ordinal: Ordinal, placements: &Placements) {
         let Some(device) = self.devices.get(ordinal) else { return };
-        for ResidentLoad { resident, time, from } in placements.residents(ordinal, || self.residents(device))
-        {
+        let ResidencyChanges { loaded, gone } = placements.residents(ordinal, || self.residents(device));
+        for ModelId { tenant, name, version } in gone {
+            self.note_model(
+                EventKind::Evicted,
+                &ModelId { tenant, name: name.clone(), version },
+                format!("model {name}:{version} left the memory of {}", device.name),
+            );
+        }
+        for ResidentLoad { resident, time, from } in loaded {
             // The load has left the files in memory.
             self.staging.note(&resident.model);
             let bytes = from.iter().map(|(_, bytes)| bytes).sum();

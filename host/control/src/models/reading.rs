@@ -70,13 +70,15 @@ impl Models {
         current.is_ok_and(|current| current.is_none_or(|current| current.modified_at != entry.modified_at))
     }
 
-    /// Handles the deletion of a version at `revision`.
-    pub(super) fn deleted(&self, id: &ModelId, revision: Revision) {
+    /// Handles the deletion of a version at `revision`. Returns whether the version was known.
+    pub(super) fn deleted(&self, id: &ModelId, revision: Revision) -> bool {
         if self.revision_of(id).is_none_or(|known| known <= revision)
             && let Some(key) = self.forget(id)
         {
             self.let_go(&key);
+            return true;
         }
+        false
     }
 
     /// Parses the record in `entry` and reads the file with its preparation result.

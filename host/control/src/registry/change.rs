@@ -52,6 +52,27 @@ impl<K: DeploymentKind> Registry<K> {
         self.carry_through(tenant, name, (), move |change| change.delete_version(version)).await
     }
 
+    /// Removes the oldest versions above `keep` that are neither active nor used, as `is_used` says.
+    /// Returns the removed versions. `keep` = 0 keeps all.
+    pub async fn prune(
+        self: &Arc<Self>,
+        tenant: &TenantId,
+        name: &Name,
+        keep: usize,
+        is_used: impl Fn(&K::Deployment) -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<Version>, RegistryError> {
+        let has_excess = || Some(self.get(tenant, name.as_str())?.versions.len() > keep);
+        if keep == 0 || has_excess() != Some(true) {
+            return Ok(Vec::new());
+        }
+        let is_used = Arc::new(is_used);
+        self.carry_through(tenant, name, (), move |change| {
+            let is_used = is_used.clone();
+            async move { change.prune(keep, &*is_used).await }
+        })
+        .await
+    }
+
     /// Removes the name and all its versions. Running invocations finish.
     pub async fn delete(self: &Arc<Self>, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
         self.carry_through(tenant, name, (), Change::delete).await
@@ -157,6 +178,31 @@ impl<K: DeploymentKind> Change<K> {
         let writes = Transaction::new().put(self.head_key()?, entry.head.encode()).delete(key);
         self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
         Ok(())
+    }
+
+    async fn prune(
+        self,
+        keep: usize,
+        is_used: &(impl Fn(&K::Deployment) -> bool + ?Sized),
+    ) -> Result<Vec<Version>, RegistryError> {
+        let entry = self.require()?;
+        let excess = entry.versions.len().saturating_sub(keep).min(REMOVED_AT_ONCE);
+        let is_unused = |version: Version, deployment: &K::Deployment| {
+            version != entry.head.active && !is_used(deployment)
+        };
+        let unused = entry.versions.iter().filter(|(version, deployment)| is_unused(**version, deployment));
+        let removed: Vec<Version> = unused.map(|(version, _)| *version).take(excess).collect();
+        if removed.is_empty() {
+            return Ok(removed);
+        }
+        let mut records = records_of(Some(&entry));
+        let mut writes = Transaction::new().put(self.head_key()?, entry.head.encode());
+        for version in &removed {
+            records.remove(version);
+            writes = writes.delete(self.version_key(*version)?);
+        }
+        self.commit(Some(&entry), writes, Some((entry.head, records))).await?;
+        Ok(removed)
     }
 
     /// Removes inactive versions first, and the head and the active version last, in one

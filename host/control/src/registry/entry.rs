@@ -43,6 +43,9 @@ pub trait DeploymentKind: Send + Sync + Sized + 'static {
 
     /// Handles a version that another node has deployed.
     fn heard_of(&self, _record: &Self::Record) {}
+
+    /// Handles the removal of versions by another node.
+    fn removed_elsewhere(&self) {}
 }
 
 /// The noun for a kind of deployment, in errors.

@@ -45,6 +45,7 @@ impl<K: DeploymentKind> Registry<K> {
             let mut records = records_of(before.as_deref());
             let mut head = before.as_ref().map(|before| before.head);
             let mut new = Vec::new();
+            let mut is_any_removed = false;
             for (of, event) in events {
                 match (of, event) {
                     (_, WatchEvent::Put(entry)) => match parse::<K::Record>(entry).map(|parsed| parsed.value)
@@ -61,7 +62,8 @@ impl<K: DeploymentKind> Registry<K> {
                     },
                     (Of::Head, WatchEvent::Delete(_)) => head = None,
                     (Of::Version(version), WatchEvent::Delete(_)) => {
-                        version.and_then(|version| records.remove(&version));
+                        let removed = version.and_then(|version| records.remove(&version));
+                        is_any_removed |= removed.is_some();
                     }
                 }
             }
@@ -72,6 +74,9 @@ impl<K: DeploymentKind> Registry<K> {
                 after.iter().flat_map(|after| new.iter().filter_map(|new| after.versions.get(new)))
             {
                 self.kind.heard_of(K::record(deployment));
+            }
+            if is_any_removed {
+                self.kind.removed_elsewhere();
             }
         }
         self.lock_deleted().retain(|_, deleted_at| *deleted_at > change.revision);

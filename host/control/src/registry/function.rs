@@ -18,12 +18,21 @@ use weir_types::{
     ContentHash, ErrorCode, FunctionId, FunctionKind, FunctionManifest, Name, TenantId, Version,
 };
 
-/// The number of components that wait to be compiled ahead; further components are compiled at
-/// their first call.
-const PREPARED_MAX: usize = 64;
+/// The number of changes of other nodes that wait to be handled. Components above it are compiled at
+/// their first call, and files above it are removed with the next ones.
+const CHANGES_MAX: usize = 64;
 
 /// A component that a call may need soon.
 pub type Prepare = (ContentHash, FunctionKind);
+
+/// A change of another node that concerns files of this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComponentChange {
+    /// A deployed component, to compile before its first call.
+    Deployed(Prepare),
+    /// Removed versions, whose files may be unused now.
+    Removed,
+}
 
 /// All versions of a function.
 pub type FunctionEntry = RegistryEntry<FunctionParts>;
@@ -32,14 +41,14 @@ pub type FunctionEntry = RegistryEntry<FunctionParts>;
 pub struct FunctionParts {
     metrics: Arc<Metrics>,
     logs: Arc<Logs>,
-    deployed: mpsc::Sender<Prepare>,
+    changes: mpsc::Sender<ComponentChange>,
 }
 
 impl FunctionParts {
-    /// Creates the kind, and the channel of components that other nodes have deployed.
-    pub fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<Prepare>) {
-        let (deployed, prepare) = mpsc::channel(PREPARED_MAX);
-        (Self { metrics, logs, deployed }, prepare)
+    /// Creates the kind, and the channel of other nodes' changes.
+    pub fn new(metrics: Arc<Metrics>, logs: Arc<Logs>) -> (Self, mpsc::Receiver<ComponentChange>) {
+        let (changes, heard) = mpsc::channel(CHANGES_MAX);
+        (Self { metrics, logs, changes }, heard)
     }
 }
 
@@ -147,7 +156,12 @@ impl DeploymentKind for FunctionParts {
 
     fn heard_of(&self, record: &FunctionRecord) {
         // If the channel is full or closed, the component is compiled at its first call.
-        let _ = self.deployed.try_send((record.digest, record.kind));
+        let _ = self.changes.try_send(ComponentChange::Deployed((record.digest, record.kind)));
+    }
+
+    fn removed_elsewhere(&self) {
+        // If the channel is full or closed, the next removal has the files swept.
+        let _ = self.changes.try_send(ComponentChange::Removed);
     }
 }
 
@@ -240,6 +254,11 @@ impl Gate {
     fn new(concurrency_max: u32, queue_len_max: u32) -> Self {
         let permits = Arc::new(Semaphore::new(concurrency_max as usize));
         Self { permits, concurrency_max, waiting: AtomicU32::new(0), queue_len_max }
+    }
+
+    /// Whether invocations run or wait.
+    pub fn is_busy(&self) -> bool {
+        self.permits.available_permits() < self.concurrency_max as usize
     }
 
     /// Waits for a permit. The caller bounds the wait by the invocation's deadline.

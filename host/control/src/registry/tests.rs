@@ -60,7 +60,7 @@ async fn open(datastore: Arc<dyn Datastore>, changes: &Changes) -> Arc<Registry>
 async fn open_and_hear(
     datastore: Arc<dyn Datastore>,
     changes: &Changes,
-) -> (Arc<Registry>, mpsc::Receiver<Prepare>) {
+) -> (Arc<Registry>, mpsc::Receiver<ComponentChange>) {
     let logs = Logs::new(LogsConfig {
         function_lines_max: 10,
         function_bytes_max: 1 << 20,
@@ -191,7 +191,9 @@ async fn only_versions_deployed_by_other_nodes_are_compiled_ahead() {
     };
     // The paused clock advances only once the node has applied all events.
     let _ = tokio::time::timeout(Duration::from_secs(1), own.follow(behind)).await;
-    let component = Some((ContentHash::from_content(b"component"), FunctionKind::Http02));
-    assert_eq!(heard, [component, component], "two deploys, which another node made");
+    let deployed =
+        Some(ComponentChange::Deployed((ContentHash::from_content(b"component"), FunctionKind::Http02)));
+    let removed = Some(ComponentChange::Removed);
+    assert_eq!(heard, [deployed, removed, deployed], "the changes of another node");
     assert!(own_prepares.try_recv().is_err(), "this node has compiled what it deployed");
 }

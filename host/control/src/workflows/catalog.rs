@@ -205,6 +205,18 @@ impl Catalog {
         users
     }
 
+    /// Whether a version of a workflow runs this version of the target `name`, or the manifest of a
+    /// version of a function names it.
+    pub fn is_used(&self, kind: TargetKind, tenant: &TenantId, name: &Name, version: Version) -> bool {
+        let grants = |deployment: &Arc<DeployedFunction>| {
+            let mut grants = deployment.manifest.models.iter();
+            grants.any(|grant| grant.name == *name && grant.version == Some(version))
+        };
+        let functions = self.functions.list(tenant);
+        functions.iter().flat_map(|entry| entry.versions.values()).any(grants)
+            || self.user_of(kind, tenant, name, Some(version)).is_some()
+    }
+
     /// A version of a workflow that uses the target `name`, in this version or in any version.
     pub fn user_of(
         &self,

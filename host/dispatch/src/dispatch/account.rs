@@ -13,8 +13,10 @@ use weir_call::body::BodyObserver;
 use weir_call::status as status_of;
 use weir_control::registry::DeployedFunction;
 use weir_sandbox::instance::{InvocationReport, SandboxUsage};
+use weir_telemetry::events::NewEvent;
 use weir_telemetry::{Metrics, Phase, Trace};
-use weir_types::ErrorCode;
+use weir_types::api::{EventKind, EventResource};
+use weir_types::{ErrorCode, FunctionId};
 
 /// Shared by the guest's run and the response body; dropping the last reference closes the account.
 pub struct Account {
@@ -111,6 +113,40 @@ impl Account {
     }
 }
 
+impl Account {
+    /// Records that the function has failed by its own fault. Repetitions are counted.
+    fn note_fault(&self, code: ErrorCode) {
+        let FunctionId { tenant, name, version } = &self.deployment.id;
+        self.metrics.events.record(NewEvent {
+            tenant: Some(tenant.clone()),
+            kind: EventKind::Fault,
+            resource: EventResource::Function,
+            name: name.to_string(),
+            text: format!("a call of {name}:{version} failed with {code}: weir logs {name} --errors"),
+            repeats: Some(code.as_str()),
+        });
+    }
+}
+
+/// Whether the function itself, and neither its caller nor the node, causes failures with this code.
+fn is_fault(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::GuestTrap
+            | ErrorCode::GuestError
+            | ErrorCode::NoResponse
+            | ErrorCode::StackOverflow
+            | ErrorCode::CpuTimeLimit
+            | ErrorCode::DeadlineExceeded
+            | ErrorCode::MemoryLimit
+            | ErrorCode::TableLimit
+            | ErrorCode::HandleLimit
+            | ErrorCode::HostCallLimit
+            | ErrorCode::ResponseTooLarge
+            | ErrorCode::ComponentDamaged
+    )
+}
+
 impl BodyObserver for Account {
     fn cut_off(&self, code: ErrorCode) {
         self.close(code);
@@ -137,6 +173,9 @@ impl Drop for Account {
         let time = self.arrived.elapsed();
         let status = status.unwrap_or_else(|| failed.map_or(StatusCode::OK, status_of));
         self.deployment.metrics.ended(failed, status, time, self.usage.cpu_time());
+        if let Some(code) = failed.filter(|code| is_fault(*code)) {
+            self.note_fault(code);
+        }
         if let Some(outcome) = self.objective.outcome(failed, time) {
             self.deployment.metrics.objective(outcome);
         }

@@ -2,11 +2,13 @@
 
 use crate::NodeState;
 use weir_sandbox::component::policy::{self, ImportVerdict};
-use weir_types::FunctionManifest;
 use weir_types::api::FunctionVersion;
+use weir_types::{FunctionManifest, imports_whole_runtime};
 
 /// Component size above which a deployment gets advice.
 const LARGE_COMPONENT_BYTES: u64 = 8 << 20;
+/// The same for components with an interpreter, which alone has some 20 MiB.
+const LARGE_INTERPRETER_BYTES: u64 = 64 << 20;
 
 /// Returns the imports that are linked to denying implementations.
 pub(super) fn denied_imports(imports: &[String], manifest: &FunctionManifest) -> Vec<String> {
@@ -37,10 +39,14 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
     }
     let uses = |interface: &str| imports.iter().any(|name| name.split('@').next() == Some(interface));
     let manifest = &function.manifest;
-    // Compilers of scripting languages import everything that a script could call, so this need not
-    // be a mistake.
+    let has_interpreter = imports_whole_runtime(imports);
     let uses_models = uses("weir:inference/models") || uses("wasi:nn/graph");
-    if uses_models && manifest.limits.loaded_model_bytes == 0 && manifest.models.is_empty() {
+    // The log of a script that opens a model without a grant has the reason.
+    if uses_models
+        && !has_interpreter
+        && manifest.limits.loaded_model_bytes == 0
+        && manifest.models.is_empty()
+    {
         advice.push(
             "the component can use models, and the manifest grants none: if it does, add models = [\"NAME\"]"
                 .to_owned(),
@@ -64,9 +70,15 @@ pub(super) fn advice(node: &NodeState, function: &FunctionVersion, imports: &[St
         let text = "the manifest asks for reuse, and this node gives every call an instance of its own (sandbox.instances_idle_max = 0)";
         advice.push(text.to_owned());
     }
-    if function.component_bytes > LARGE_COMPONENT_BYTES {
+    let large_bytes = if has_interpreter { LARGE_INTERPRETER_BYTES } else { LARGE_COMPONENT_BYTES };
+    if function.component_bytes > large_bytes {
         let mib = function.component_bytes >> 20;
-        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: leave out what it does not need, debug information first (strip in Rust, -ldflags=-s in Go); what an interpreter takes, as Python's, it takes in every function"));
+        let what = if has_interpreter {
+            "packages of requirements.txt first"
+        } else {
+            "debug information first (strip in Rust, -ldflags=-s in Go)"
+        };
+        advice.push(format!("the component has {mib} MiB, which takes long to compile and to load: leave out what it does not need, {what}"));
     }
     advice
 }

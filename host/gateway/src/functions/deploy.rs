@@ -11,15 +11,16 @@ use crate::{Caller, NodeState};
 use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use std::time::Duration;
-use weir_control::registry::{FunctionParts, FunctionRecord};
+use weir_control::registry::{DeployedFunction, FunctionParts, FunctionRecord};
 use weir_sandbox::SandboxConfig;
 use weir_sandbox::component::ComponentLoadError;
 use weir_sandbox::component::compile::CompileError;
 use weir_sandbox::instance::Needs;
 use weir_telemetry::Phase;
 use weir_telemetry::logs::now_ms;
-use weir_types::api::{Deployed, FunctionVersion};
-use weir_types::{ErrorCode, FunctionKind, FunctionManifest, Limits, TenantId};
+use weir_types::api::{Deployed, EventKind, EventResource, FunctionVersion};
+use weir_types::{ErrorCode, FunctionId, FunctionKind, FunctionManifest, Limits, Name, TenantId, Version};
+use weir_workflow::TargetKind;
 
 use weir_storage::blobs::Staged;
 
@@ -62,7 +63,8 @@ pub(crate) async fn deploy(
     let kept = node.blobs.keep(staged).await?;
 
     let Ready { kind, imports, compile_time_ms, .. } = ready;
-    let answer = |function: FunctionVersion, created: bool| Deployed {
+    let answer = |function: FunctionVersion, created: bool, removed_versions: Vec<Version>| Deployed {
+        removed_versions,
         created,
         path: format!("/fn/{}/", function.name),
         compile_time_ms,
@@ -75,7 +77,7 @@ pub(crate) async fn deploy(
         && active.record.digest == digest
         && active.record.manifest == manifest
     {
-        return Ok(Json(answer(entry.describe(active), false)));
+        return Ok(Json(answer(entry.describe(active), false, Vec::new())));
     }
     let record = {
         let imports = imports.clone();
@@ -92,9 +94,36 @@ pub(crate) async fn deploy(
     };
     let deployment = node.registry.deploy(&caller.tenant, &name, kept, record).await?;
     tracing::info!(tenant = %caller.tenant, function = %name, version = %deployment.id.version, "deployed");
+    let text = format!("function {name} has version {}", deployment.id.version);
+    node.note(EventKind::Deployed, EventResource::Function, &caller.tenant, &name, text);
     node.sweep_instances();
+    let removed = remove_old_versions(&node, &caller.tenant, &name).await;
     let entry = find::<FunctionParts>(&node, &caller, &name)?;
-    Ok(Json(answer(entry.describe(&deployment), true)))
+    Ok(Json(answer(entry.describe(&deployment), true, removed)))
+}
+
+/// Removes the versions above `sandbox.versions_keep`. The deploy has succeeded already, so a failure
+/// is only logged; the next deploy tries again.
+async fn remove_old_versions(node: &NodeState, tenant: &TenantId, name: &Name) -> Vec<Version> {
+    let catalog = node.dispatch.catalog.clone();
+    let is_used = move |deployment: &DeployedFunction| {
+        let FunctionId { tenant, name, version } = &deployment.id;
+        deployment.gate.is_busy() || catalog.is_used(TargetKind::Function, tenant, name, *version)
+    };
+    match node.registry.prune(tenant, name, node.config.sandbox.versions_keep, is_used).await {
+        Ok(removed) if removed.is_empty() => removed,
+        Ok(removed) => {
+            tracing::info!(%tenant, function = %name, versions = removed.len(), "removed old versions");
+            let text = format!("versions_keep: removed {} old versions of function {name}", removed.len());
+            node.note(EventKind::Removed, EventResource::Function, tenant, name, text);
+            node.sweep_components().await;
+            removed
+        }
+        Err(error) => {
+            tracing::warn!(%tenant, function = %name, %error, "removing old versions failed");
+            Vec::new()
+        }
+    }
 }
 
 /// Compiles the component, unless a deploy of any function of any tenant has already left a usable

@@ -83,7 +83,11 @@ impl Sweep {
             }
         }
         let _removing = Removing { shared: &self.shared, digest };
-        remove()
+        match remove() {
+            // Another sweep has listed the file, too, and was first.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
 
@@ -136,6 +140,18 @@ mod tests {
         };
         sweep.remove(digest, remove).unwrap();
         removed
+    }
+
+    /// Regression test: the deletion of a model failed, because the sweep that followed its event
+    /// removed its files first.
+    #[test]
+    fn file_that_another_sweep_has_removed_is_no_error() {
+        let in_use = InUse::default();
+        let gone = |kind: io::ErrorKind| {
+            let sweep = in_use.sweep(HashSet::new);
+            sweep.remove(ContentHash::from_content(b"a"), || Err(kind.into())).is_ok()
+        };
+        assert!(gone(io::ErrorKind::NotFound) && !gone(io::ErrorKind::PermissionDenied));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use super::{deploy, fake, fake_node, infer, rows, step, workflow};
 use serde_json::{Value, json};
-use weir_tests::{TestNode, function};
-use weir_types::api::{Workflow, WorkflowDeployed, WorkflowVersion};
+use weir_tests::{TestNode, function, with_custom_section};
+use weir_types::api::{ModelPushed, Workflow, WorkflowDeployed, WorkflowVersion};
 use weir_types::{ErrorCode, Version};
 
 #[tokio::test]
@@ -107,6 +107,30 @@ async fn referenced_models_and_functions_cannot_be_deleted() {
     for path in ["/v1/workflows/outer", "/v1/workflows/inner", "/v1/functions/echo", "/v1/models/m"] {
         assert_eq!(node.delete(path).await.status, 204, "{path}");
     }
+}
+
+#[tokio::test]
+async fn versions_that_a_workflow_runs_are_kept() {
+    let node = TestNode::builder()
+        .set("models.backend", "fake")
+        .set("models.versions_keep", 1)
+        .set("sandbox.versions_keep", 1)
+        .start()
+        .await;
+    node.push_model("m", 1, fake(0.0)).await;
+    node.deploy("echo", function("echo-tensor")).await;
+    let echo = "[steps.f]\nrun = \"echo\"\ninputs = { y = \"x\" }\noutputs = { y = \"FP32[n, 4]\" }\n";
+    deploy(&node, "w", &workflow(&format!("{echo}{}", step("a", "m", "f")), "a")).await.ok();
+    let other = with_custom_section(&function("echo-tensor"), "2");
+    assert_eq!(node.deploy("echo", other).await.removed_versions, []);
+    let push =
+        async |run_time_ms| -> ModelPushed { node.put("/v1/models/m", fake(run_time_ms)).await.ok().json() };
+    assert_eq!(push(1.0).await.removed_versions, []);
+    infer(&node, "w", &rows(&[0.0; 4])).await.ok();
+    node.delete("/v1/workflows/w").await.ok();
+    assert_eq!(push(2.0).await.removed_versions, [Version(1), Version(2)]);
+    let other = with_custom_section(&function("echo-tensor"), "3");
+    assert_eq!(node.deploy("echo", other).await.removed_versions, [Version(1), Version(2)]);
 }
 
 #[tokio::test]

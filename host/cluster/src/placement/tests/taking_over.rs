@@ -188,7 +188,7 @@ async fn load_is_reported_with_the_tier_that_it_came_from() {
     let resident = AnnouncedModel { device: 0, model: model(), bytes: 100, parts: Vec::new() };
     let time = Duration::from_millis(5);
     let load = || vec![ResidentLoad { resident, time, from: vec![(StorageTier::Disk, 100)] }];
-    assert_eq!(stage.placements.residents(0, load).len(), 1);
+    assert_eq!(stage.placements.residents(0, load).loaded.len(), 1);
     let events = stage.events();
     assert!(
         matches!(

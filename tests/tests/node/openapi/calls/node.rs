@@ -12,12 +12,16 @@ pub(in super::super) async fn call(checker: &mut ResponseChecker<'_>) {
         ("openapi", "/v1/openapi.yaml"),
         ("status", "/v1/status"),
         ("usage", "/v1/usage"),
+        ("events", "/v1/events?limit=1000&name=f&since_ms=1&kind=deployed,fault"),
         ("showServer", "/v2"),
         ("showServerWithSlash", "/v2/"),
         ("isLive", "/v2/health/live"),
         ("isReady", "/v2/health/ready"),
     ] {
         checker.call((operation, 200), path).await;
+    }
+    for bad in ["kind=exploded", "limit=1001", "until_ms=1", "since_ms=now"] {
+        checker.call(("events", 400), &format!("/v1/events?{bad}")).await;
     }
     checker.call(("showPlacement", 404), "/v1/placements/unknown").await;
     dashboard(checker).await;

@@ -1,0 +1,79 @@
+//! Stack traces of guests in log lines.
+//!
+//! wasmtime writes one line per frame, `N: OFFSET - FUNCTION`, each followed by the frame's source
+//! locations, `at FILE:LINE`, where the component has debug information.
+
+/// The first line of a trace.
+const HEAD: &str = "error while executing at wasm backtrace:";
+
+/// Shortens a trace to the frames with source locations. Text around the trace stays; text without
+/// a trace is returned unchanged. Shows the trace's cause first.
+pub(super) fn shorten(text: &str) -> String {
+    let Some((before, trace)) = text.split_once(HEAD) else { return text.to_owned() };
+    let mut frames: Vec<Frame<'_>> = Vec::new();
+    let mut after = Vec::new();
+    for line in trace.lines().filter(|line| !line.trim().is_empty()) {
+        match (Frame::head(line), line.trim_start().strip_prefix("at "), frames.last_mut()) {
+            (Some(frame), _, _) => frames.push(frame),
+            (None, Some(source), Some(frame)) if after.is_empty() => frame.sources.push(source),
+            // The names of inlined functions.
+            (None, None, Some(_)) if after.is_empty() && line.trim_start().starts_with("- ") => {}
+            // wasmtime's advice concerns an environment variable of the node.
+            _ if line.starts_with("note: using the `WASMTIME_BACKTRACE_DETAILS") => {}
+            _ => after.push(line),
+        }
+    }
+    let mut lines: Vec<String> = vec![format!("{before}{}", after.join(": "))];
+    let located = frames.iter().filter(|frame| !frame.sources.is_empty());
+    lines.extend(located.map(|frame| format!("at {} ({})", frame.sources.join(" < "), frame.function)));
+    lines.push(match frames.len() {
+        1 => "1 frame: --verbose shows it".to_owned(),
+        count => format!("{count} frames: --verbose shows all"),
+    });
+    lines.join("\n")
+}
+
+struct Frame<'a> {
+    function: &'a str,
+    sources: Vec<&'a str>,
+}
+
+impl<'a> Frame<'a> {
+    /// Parses the first line of a frame.
+    fn head(line: &'a str) -> Option<Self> {
+        let (number, rest) = line.trim_start().split_once(':')?;
+        number.parse::<u32>().ok()?;
+        let function = rest.split_once(" - ").map_or(rest, |(_, function)| function).trim();
+        Some(Self { function, sources: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trace_is_shortened_to_its_cause_and_source_lines() {
+        let text = "guest-trap: error while executing at wasm backtrace:\n    0:  0x1234 - shout.wasm!abort\n    1:  0x5678 - app::handle\n                    at src/lib.rs:12:5\n                - core::ops::call\n                    at core/ops.rs:7:1\n    2: 0x9abc - _start\nwasm trap: wasm `unreachable` instruction executed";
+        assert_eq!(
+            shorten(text),
+            "guest-trap: wasm trap: wasm `unreachable` instruction executed\nat src/lib.rs:12:5 < core/ops.rs:7:1 (app::handle)\n3 frames: --verbose shows all"
+        );
+    }
+
+    #[test]
+    fn advice_about_the_environment_of_the_node_is_left_out() {
+        let text = "guest-trap: error while executing at wasm backtrace:\n    0: 0x1 - f\nnote: using the `WASMTIME_BACKTRACE_DETAILS=1` environment variable may show more debugging information\nwasm trap: integer divide by zero";
+        assert_eq!(
+            shorten(text),
+            "guest-trap: wasm trap: integer divide by zero\n1 frame: --verbose shows it"
+        );
+    }
+
+    #[test]
+    fn other_text_is_unchanged() {
+        for text in ["shouted 7 bytes", "a\n  0: b\nc", ""] {
+            assert_eq!(shorten(text), text);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! `weir trace`.
+
+use crate::client::Client;
+use crate::commands::CommandContext;
+use crate::commands::why::{Explained, headline, path_segment, tiers};
+use crate::error::Problem;
+use crate::output::{measured, time};
+use crate::settings::ClientArgs;
+use anyhow::Result;
+use serde::Serialize;
+use std::io::{BufRead as _, BufReader};
+use std::time::Duration;
+use weir_scheduler::{Estimate, InvocationOutcome, PlacementRecord};
+use weir_types::api::{Function, LogLine};
+use weir_types::{ErrorCode, Name};
+
+/// Functions whose logs are searched without --function.
+const FUNCTIONS_MAX: usize = 200;
+/// Cells of a timeline.
+const CELLS: u64 = 40;
+/// Width of the timeline with its brackets.
+const COLUMN: usize = 42;
+
+/// Show one call: the timeline of its phases, its placement, and its log lines
+///
+/// The request id is in the response's header weir-request-id. Compares the actual times of the
+/// phases with the scheduler's estimates; `weir why` also shows the devices that were not chosen.
+/// Calls without models are not placed by the scheduler and only have log lines.
+///
+/// Examples:
+///   weir trace 4f1c2a9be07d3356
+///   weir trace 4f1c2a9be07d3356 --function digits   # search only this function's log
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct TraceArgs {
+    /// Id of the request
+    #[arg(value_name = "REQUEST_ID")]
+    request_id: String,
+    /// Search only the log of this function [default: of all functions]
+    #[arg(long, value_name = "NAME")]
+    function: Option<Name>,
+    #[command(flatten)]
+    client: ClientArgs,
+}
+
+/// One call.
+#[derive(Debug, Serialize)]
+struct CallTrace {
+    request_id: String,
+    /// `None` for a call without models.
+    placement: Option<Explained>,
+    log: Vec<FunctionLine>,
+}
+
+/// A log line with its function.
+#[derive(Debug, Serialize)]
+struct FunctionLine {
+    function: Name,
+    #[serde(flatten)]
+    line: LogLine,
+}
+
+pub(crate) fn run(args: &TraceArgs, context: &CommandContext) -> Result<()> {
+    let client = context.client(&args.client)?;
+    let placement = placement(&client, &args.request_id)?;
+    let log = log(&client, args)?;
+    if placement.is_none() && log.is_empty() {
+        let text = format!("the node knows nothing of request {}", args.request_id);
+        let hint = "ask the node that received the call, which keeps the latest placements and log lines in memory; a call without models that wrote no line leaves nothing";
+        return Err(Problem::new(text).hint(hint).into());
+    }
+    let trace = CallTrace { request_id: args.request_id.clone(), placement, log };
+    context.output.result(&trace, text)
+}
+
+fn placement(client: &Client, request_id: &str) -> Result<Option<Explained>> {
+    let path = format!("/v1/placements/{}", path_segment(request_id));
+    let found = client.get(&path, "read the placement");
+    let is_missing = |error: &anyhow::Error| {
+        error.downcast_ref::<Problem>().and_then(Problem::code) == Some(ErrorCode::InvocationNotFound)
+    };
+    match found {
+        Ok(explained) => Ok(Some(explained)),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The log lines of the request, oldest first.
+fn log(client: &Client, args: &TraceArgs) -> Result<Vec<FunctionLine>> {
+    let names = match &args.function {
+        Some(name) => vec![name.clone()],
+        None => {
+            let functions: Vec<Function> = client.get("/v1/functions", "list the functions")?;
+            functions.into_iter().map(|function| function.active.name).take(FUNCTIONS_MAX).collect()
+        }
+    };
+    let mut lines = Vec::new();
+    for name in names {
+        let path = format!("/v1/functions/{name}/logs?lines={}", u32::MAX);
+        let stream = client.stream(&path, &format!("read the log of {name}"))?;
+        for line in BufReader::new(stream).lines() {
+            // Lines that cannot be read are of a later version.
+            let Ok(line) = serde_json::from_str::<LogLine>(&line?) else { continue };
+            if line.request_id == args.request_id {
+                lines.push(FunctionLine { function: name.clone(), line });
+            }
+        }
+    }
+    lines.sort_by_key(|line| line.line.at_ms);
+    Ok(lines)
+}
+
+fn text(trace: &CallTrace) -> String {
+    let mut lines = vec![format!("request {}", trace.request_id)];
+    match &trace.placement {
+        Some(explained) => lines.extend(timeline(&explained.placement)),
+        None => lines.push("The scheduler did not place the call: it used no models.".to_owned()),
+    }
+    if !trace.log.is_empty() {
+        lines.push(String::new());
+        lines.push("log".to_owned());
+    }
+    for FunctionLine { function, line } in &trace.log {
+        let LogLine { at_ms, version, stream, text, .. } = line;
+        let text = text.replace('\n', "\n    ");
+        lines.push(format!("  {} {function} v{version} {stream:<6} {text}", time(*at_ms)));
+    }
+    lines.join("\n")
+}
+
+/// The placement, and the phases after each other: actual times with a bar, and the estimates.
+fn timeline(placement: &PlacementRecord) -> Vec<String> {
+    let PlacementRecord { why, outcome, rejection, .. } = placement;
+    let Estimate { wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns, .. } = why.estimate;
+    let estimated = [wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns];
+    let actual = outcome.as_ref().map(|outcome| {
+        let InvocationOutcome { wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns, .. } =
+            *outcome;
+        [wait_ns, load_time_ns, move_time_ns, run_time_ns, off_device_ns]
+    });
+    let mut lines = vec![headline(placement)];
+    let from = tiers(&why.estimate.load_by_tier);
+    if !from.is_empty() {
+        lines.push(format!("Its models were expected to load {from}."));
+    }
+    if rejection.is_none() {
+        let what = if actual.is_some() { "actual" } else { "estimated: the call has not ended" };
+        let shown = actual.unwrap_or(estimated);
+        lines.push(String::new());
+        lines.push(format!(
+            "{:<12} {:<width$} {:>10} {:>10}",
+            "phase",
+            what,
+            "actual",
+            "estimate",
+            width = COLUMN
+        ));
+        let total: u64 = shown.iter().sum();
+        let mut before = 0;
+        let names = ["wait", "load", "move", "run", "off device"];
+        for (place, (name, ns)) in names.iter().zip(shown).enumerate() {
+            let measured_ns = actual.and_then(|actual| actual.get(place).copied());
+            let estimated_ns = estimated.get(place).copied().unwrap_or(0);
+            lines.push(format!(
+                "{name:<12} [{}] {:>10} {:>10}",
+                bar(before, ns, total),
+                measured_ns.map_or_else(|| "-".to_owned(), duration),
+                duration(estimated_ns)
+            ));
+            before += ns;
+        }
+        let sum = |phases: [u64; 5]| duration(phases.iter().sum());
+        lines.push(format!(
+            "{:<12} {:width$} {:>10} {:>10}",
+            "total",
+            "",
+            actual.map_or_else(|| "-".to_owned(), sum),
+            sum(estimated),
+            width = COLUMN
+        ));
+    }
+    if !why.alternatives.is_empty() {
+        let count = why.alternatives.len();
+        lines.push(format!("{count} other devices were considered; `weir why` shows their estimates."));
+    }
+    lines
+}
+
+/// A phase of `ns` after `before`, out of `total`. Phases that took time have at least one cell.
+fn bar(before: u64, ns: u64, total: u64) -> String {
+    let cells = |ns: u64| u64::try_from(u128::from(ns) * u128::from(CELLS) / u128::from(total.max(1)));
+    let start = cells(before).unwrap_or(CELLS).min(CELLS);
+    let end = cells(before.saturating_add(ns)).unwrap_or(CELLS).min(CELLS);
+    let (start, end) = match (end > start, ns > 0) {
+        (false, true) => (start.min(CELLS - 1), start.min(CELLS - 1) + 1),
+        _ => (start, end),
+    };
+    (0..CELLS).map(|cell| if (start..end).contains(&cell) { '#' } else { ' ' }).collect()
+}
+
+fn duration(ns: u64) -> String {
+    measured(Duration::from_nanos(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_scheduler::Why;
+    use weir_types::{DeviceId, InvocationId, NodeId, Version};
+
+    #[test]
+    fn bars_follow_each_other_and_show_short_phases() {
+        assert_eq!(bar(0, 50, 100), format!("{}{}", "#".repeat(20), " ".repeat(20)));
+        assert_eq!(bar(50, 50, 100), format!("{}{}", " ".repeat(20), "#".repeat(20)));
+        assert_eq!(bar(100, 1, 101).trim_end(), format!("{}#", " ".repeat(39)));
+        assert_eq!(bar(0, 0, 0), " ".repeat(40));
+    }
+
+    #[test]
+    fn trace_shows_phases_placement_and_log() {
+        let outcome = InvocationOutcome { wait_ns: 1_000_000, run_time_ns: 3_000_000, ..Default::default() };
+        let placement = PlacementRecord {
+            invocation: InvocationId(1),
+            node: Some(NodeId(2)),
+            device: Some(DeviceId { node: NodeId(2), ordinal: 0 }),
+            rejection: None,
+            why: Why {
+                estimate: Estimate { run_time_ns: 2_000_000, ..Estimate::default() },
+                alternatives: Vec::new(),
+                queued_ns: 0,
+            },
+            outcome: Some(outcome),
+        };
+        let line = LogLine {
+            at_ms: 0,
+            version: Version(3),
+            request_id: "a".into(),
+            stream: "stdout".into(),
+            text: "seven".into(),
+        };
+        let log = vec![FunctionLine { function: Name::new("digits").unwrap(), line }];
+        let placement = Some(Explained { request_id: "a".into(), placement, ratio: None });
+        let shown = text(&CallTrace { request_id: "a".into(), placement, log });
+        let wait = format!("wait         [{}{}]    1.000ms", "#".repeat(10), " ".repeat(30));
+        let run = format!("run          [{}{}]    3.000ms    2.000ms", " ".repeat(10), "#".repeat(30));
+        for part in ["placed on node 2 device 0", &wait, &run, "digits v3 stdout seven"] {
+            assert!(shown.contains(part), "{part:?} is not in\n{shown}");
+        }
+        let bare = text(&CallTrace { request_id: "b".into(), placement: None, log: Vec::new() });
+        assert!(bare.contains("it used no models"), "{bare}");
+    }
+}

@@ -1,0 +1,23 @@
+//! Imports of components.
+
+/// Whether a component imports whatever its language could call, as the compilers of scripting
+/// languages make them: such imports are no evidence of what the function does. Recognised by an
+/// import of UDP sockets, which no function can use.
+#[must_use]
+pub fn imports_whole_runtime(imports: &[String]) -> bool {
+    imports.iter().any(|import| import.starts_with("wasi:sockets/udp-create-socket@"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_show_that_a_component_has_a_whole_runtime() {
+        let imports = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let compiled = ["wasi:cli/stdout@0.2.12", "wasi:http/outgoing-handler@0.2.12"];
+        assert!(!imports_whole_runtime(&imports(&compiled)));
+        let interpreted = ["wasi:sockets/tcp@0.2.0", "wasi:sockets/udp-create-socket@0.2.0"];
+        assert!(imports_whole_runtime(&imports(&interpreted)));
+    }
+}
