@@ -5,6 +5,7 @@
 mod crash;
 mod health;
 mod memory;
+mod occupancy;
 mod variants;
 
 use tokio::sync::{Mutex, MutexGuard};
