@@ -20,6 +20,7 @@ pub struct TestClient {
 }
 
 impl TestClient {
+    /// Returns a client for the node at `url`.
     #[must_use]
     pub fn new(url: String) -> Self {
         Self { url, token: None, http: http_client() }
