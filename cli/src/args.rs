@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Rollback(commands::rollback::RollbackArgs),
     Models(commands::models::ModelsArgs),
     KernelGraphs(commands::kernel_graphs::KernelGraphsArgs),
+    Keys(commands::keys::KeysArgs),
     Objects(commands::objects::ObjectsArgs),
     Workflows(commands::workflows::WorkflowsArgs),
     Logs(commands::logs::LogsArgs),

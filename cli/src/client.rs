@@ -160,7 +160,8 @@ impl Client {
             .hint("start a node with `weir up`, or say where one is with --url or WEIR_URL")
     }
 
-    fn call<T: DeserializeOwned>(
+    /// Sends a request and parses the JSON response. `what` completes the error "cannot ...".
+    pub(crate) fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,

@@ -14,6 +14,7 @@ pub(crate) mod functions;
 pub(crate) mod invocations;
 pub(crate) mod invoke;
 pub(crate) mod kernel_graphs;
+pub(crate) mod keys;
 pub(crate) mod logs;
 pub(crate) mod models;
 pub(crate) mod new;
@@ -93,6 +94,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Command::Rollback(args) => rollback::run(&args, &context),
         Command::Models(args) => models::run(args, &context),
         Command::KernelGraphs(args) => kernel_graphs::run(args, &context),
+        Command::Keys(args) => keys::run(args, &context),
         Command::Objects(args) => objects::run(args, &context),
         Command::Workflows(args) => workflows::run(args, &context),
         Command::Logs(args) => logs::run(&args, &context),

@@ -198,6 +198,9 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
             "`weir functions versions NAME`, `weir workflows versions NAME` and `weir models show NAME` list versions"
         }
         E::Unauthorized => "give a token with --token-from FILE or in WEIR_TOKEN",
+        E::Forbidden => {
+            "use a token of the node's token file, or have an admin make a key with `weir keys create`"
+        }
         E::NotGranted => {
             "grant it in [function] of weir.toml, or with --models, --objects-read, --objects-write or --outbound, and deploy again"
         }

@@ -236,25 +236,19 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         guests,
         recompiler: deployed.recompiler(&config, &metrics),
     };
-    let DeployedContent { blobs, components, registry, models, workflows, invocations, objects, begin } =
-        deployed;
     let state = NodeState {
-        config: RequestConfig {
-            gateway: config.gateway.clone(),
-            sandbox: config.sandbox.clone(),
-            models: config.models.clone(),
-        },
-        access: Access::new(tokens, page_guard(&config), audit, metrics.clone()),
-        blobs,
-        components,
-        registry,
-        models,
-        workflows,
+        config: request_config(&config),
+        access: Access::new(tokens, deployed.keys, page_guard(&config), audit, metrics.clone()),
+        blobs: deployed.blobs,
+        components: deployed.components,
+        registry: deployed.registry,
+        models: deployed.models,
+        workflows: deployed.workflows,
         dispatch: Arc::new(dispatch),
         response_cache: ResponseCache::new(config.gateway.response_cache_bytes_max, &metrics),
-        invocations,
+        invocations: deployed.invocations,
         given_ids: GivenIds::default(),
-        objects,
+        objects: deployed.objects,
         cluster,
         arena,
         metrics,
@@ -264,7 +258,17 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
         shutdown: Shutdown { stopping, ..Shutdown::default() },
     };
     state.sweep_components().await;
+    let begin = deployed.begin;
     Ok(Started { config, state: Arc::new(state), tls, storage, listener, begin, participation })
+}
+
+/// The configuration of the parts that requests depend on.
+fn request_config(config: &NodeConfig) -> RequestConfig {
+    RequestConfig {
+        gateway: config.gateway.clone(),
+        sandbox: config.sandbox.clone(),
+        models: config.models.clone(),
+    }
 }
 
 async fn open_audit_log(config: &NodeConfig, metrics: &Arc<Metrics>) -> anyhow::Result<AuditLog> {

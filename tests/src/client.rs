@@ -50,6 +50,12 @@ impl TestClient {
         Self { token: Some(token.to_owned()), ..self.clone() }
     }
 
+    /// The bearer token that the client sends.
+    #[must_use]
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+
     /// Calls `path` with a request body that stays open until [`HeldCall::let_go`].
     pub fn hold(&self, path: &str) -> HeldCall {
         HeldCall::call(self.clone(), path.to_owned())

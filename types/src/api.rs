@@ -19,6 +19,9 @@ pub use events::{Event, EventKind, EventPage, EventResource, UnknownEventKind};
 mod objects;
 pub use objects::{DATATYPE_HEADER, Object, SHAPE_HEADER};
 
+mod keys;
+pub use keys::{ApiKey, CreatedApiKey, KEY_TTL_MS_DEFAULT, KEY_TTL_MS_MAX, NewApiKey, Scope};
+
 mod capacity;
 pub use capacity::{ModelCapacity, ProfileEvent, ProfileRequest};
 

@@ -86,6 +86,8 @@ codes! {
     InvocationNotFound = "invocation-not-found";
     /// The named object does not exist or has expired.
     ObjectNotFound = "object-not-found";
+    /// The tenant has no API key of this name.
+    KeyNotFound = "key-not-found";
     /// An intermediate result that a workflow step left on a node is gone: the node was lost, or
     /// the result expired. The client should retry.
     IntermediateLost = "intermediate-lost";
@@ -98,6 +100,8 @@ codes! {
     /// The function's manifest does not grant the resource it tried to use.
     NotGranted = "not-granted";
 
+    /// The API key lacks the scope that the request needs, or is limited to other functions.
+    Forbidden = "forbidden";
     /// A node without tokens received a request for a host name that it does not serve.
     ForeignHost = "foreign-host";
     /// A web page of another origin sent the request to a node without tokens.
@@ -120,6 +124,8 @@ codes! {
     AnswersFull = "answers-full";
     /// The tenant has reached its quota of named objects or of their bytes.
     ObjectsFull = "objects-full";
+    /// The tenant has reached a quota of things that the node stores.
+    QuotaExceeded = "quota-exceeded";
     /// The node's disk has too little free space to store anything.
     DiskFull = "disk-full";
     /// The call would miss its service level objective. Rejecting it protects the objectives of the

@@ -122,6 +122,15 @@ impl AsyncError {
         Self::Refused { code, text: text.into() }
     }
 
+    /// The error for an invocation that the tenant does not have.
+    #[must_use]
+    pub fn missing(id: AsyncId) -> Self {
+        Self::refused(
+            ErrorCode::InvocationNotFound,
+            format!("there is no invocation {id}; GET /v1/invocations lists them"),
+        )
+    }
+
     fn io(error: std::io::Error) -> Self {
         Self::Blob(error.into())
     }

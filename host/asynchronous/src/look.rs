@@ -200,8 +200,7 @@ impl Invocations {
             );
             AsyncError::refused(ErrorCode::InvocationExpired, text)
         } else {
-            let text = format!("there is no invocation {id}; GET /v1/invocations lists them");
-            AsyncError::refused(ErrorCode::InvocationNotFound, text)
+            AsyncError::missing(id)
         })
     }
 

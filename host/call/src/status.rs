@@ -28,7 +28,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
             StatusCode::CONFLICT
         }
         Code::Unauthorized => StatusCode::UNAUTHORIZED,
-        Code::NotGranted | Code::CrossSite => StatusCode::FORBIDDEN,
+        Code::NotGranted | Code::Forbidden | Code::CrossSite => StatusCode::FORBIDDEN,
         Code::ForeignHost => StatusCode::MISDIRECTED_REQUEST,
         Code::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         Code::RouteNotFound
@@ -37,7 +37,8 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::WorkflowNotFound
         | Code::VersionNotFound
         | Code::InvocationNotFound
-        | Code::ObjectNotFound => StatusCode::NOT_FOUND,
+        | Code::ObjectNotFound
+        | Code::KeyNotFound => StatusCode::NOT_FOUND,
         Code::InvocationExpired => StatusCode::GONE,
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyStalled => StatusCode::REQUEST_TIMEOUT,
@@ -50,6 +51,7 @@ pub fn status(code: ErrorCode) -> StatusCode {
         | Code::HostCallLimit
         | Code::NoCapacity
         | Code::ObjectsFull
+        | Code::QuotaExceeded
         | Code::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
         Code::CpuTimeLimit | Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
         Code::ResponseTooLarge | Code::NoResponse | Code::GuestError | Code::NodeLost => {

@@ -1,10 +1,11 @@
 //! Served content of a node: deployed functions and workflows, pushed models with the
-//! devices that hold them, named objects and cached responses.
+//! devices that hold them, named objects, API keys and cached responses.
 //!
 //! Everything durable is in the datastore and in blobs; every node of a cluster follows the changes
 //! of the others.
 
 pub mod devices;
+pub mod keys;
 pub mod models;
 pub mod objects;
 pub use objects::ObjectsConfig;

@@ -13,8 +13,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use weir_call::headers::ERROR_CODE;
+use weir_control::keys::ApiKeys;
 use weir_telemetry::{AuditEvent, AuditLog, Metrics};
-use weir_types::TenantId;
+use weir_types::{ErrorCode, Name, TenantId};
 
 /// Length limit of paths in the audit log.
 const PATH_BYTES_MAX: usize = 512;
@@ -23,6 +24,8 @@ const PATH_BYTES_MAX: usize = 512;
 pub struct Access {
     /// The client tokens that the node accepts.
     tokens: Tokens,
+    /// The API keys of all tenants.
+    keys: Arc<ApiKeys>,
     /// Checks requests of browsers, on a node without tokens.
     pub(crate) pages: Option<PageGuard>,
     failures: Failures,
@@ -39,12 +42,29 @@ pub(crate) struct Audited {
     is_recorded: bool,
     tenant: Option<TenantId>,
     token_hash: Option<String>,
+    key: Option<Name>,
 }
 
 impl Access {
     /// Creates the access control of a node.
-    pub fn new(tokens: Tokens, pages: Option<PageGuard>, audit: AuditLog, metrics: Arc<Metrics>) -> Self {
-        Self { tokens, pages, failures: Failures::default(), audit, metrics }
+    pub fn new(
+        tokens: Tokens,
+        keys: Arc<ApiKeys>,
+        pages: Option<PageGuard>,
+        audit: AuditLog,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self { tokens, keys, pages, failures: Failures::default(), audit, metrics }
+    }
+
+    /// The API keys of all tenants.
+    pub fn keys(&self) -> &Arc<ApiKeys> {
+        &self.keys
+    }
+
+    /// Whether clients need a token or an API key.
+    pub(crate) fn needs_tokens(&self) -> bool {
+        self.tokens.are_needed()
     }
 
     /// Identifies the client of a request, and removes its token from the headers. Unknown tokens
@@ -55,11 +75,13 @@ impl Access {
         headers: &mut HeaderMap,
         audited: Option<&mut Audited>,
     ) -> Result<Identity, ApiError> {
-        let Identified { identity, hash, is_guess } = self.tokens.identify(headers);
-        let failure = identity.is_err().then(|| self.failures.note(address));
+        let Identified { identity, hash, is_guess } = self.tokens.identify(&self.keys, headers).await;
+        let is_failure = identity.as_ref().is_err_and(|error| error.code == ErrorCode::Unauthorized);
+        let failure = is_failure.then(|| self.failures.note(address));
         if let Some(audited) = audited {
             audited.token_hash = hash;
             audited.tenant = identity.as_ref().ok().and_then(Identity::acts_for);
+            audited.key = identity.as_ref().ok().and_then(Identity::key_name).cloned();
             // Strangers must not push other events out of the log.
             audited.is_recorded = match &failure {
                 Some(failure) => failure.is_recorded,
@@ -87,6 +109,7 @@ impl Access {
             address: audited.address.to_string(),
             tenant: audited.tenant.map(|tenant| tenant.to_string()),
             token_hash: audited.token_hash,
+            key: audited.key.map(|key| key.to_string()),
             method: audited.method.to_string(),
             path: cut(audited.uri.path()).to_owned(),
             status: response.status().as_u16(),
@@ -105,6 +128,7 @@ impl Audited {
             is_recorded: is_change(request.method(), request.uri().path()),
             tenant: None,
             token_hash: None,
+            key: None,
         }
     }
 }

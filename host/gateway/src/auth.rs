@@ -2,14 +2,16 @@
 
 use super::error::ApiError;
 use anyhow::{Context, bail};
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use weir_call::headers;
+use weir_control::keys::{ApiKeyError, ApiKeys, KeyGrant};
 use weir_storage::{PrivateFileError, read_private_file};
-use weir_types::{ContentHash, ErrorCode, TenantId};
+use weir_types::{ContentHash, ErrorCode, Name, TenantId};
 
 /// Minimum length of a token, in characters: 64 random bits in hexadecimal.
 const TOKEN_LEN_MIN: usize = 16;
@@ -25,44 +27,44 @@ const OPERATOR: &str = "*";
 pub struct Tokens(Option<HashMap<ContentHash, Identity>>);
 
 /// Identity of a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Identity {
     /// Any client of a node without tokens: tenant `default`, with full access.
     Anyone,
-    /// Client with a token of this tenant.
+    /// Client with a token of this tenant from the token file, with full access.
     Tenant(TenantId),
+    /// Client with an API key.
+    Key(Arc<KeyGrant>),
     /// Operator of a node with tokens: reads the metrics of all tenants, and cannot act for any
     /// tenant.
     Operator,
 }
 
 impl Identity {
-    /// Returns the tenant on whose behalf the request runs.
-    pub(crate) fn tenant(self) -> Result<TenantId, ApiError> {
-        match self {
-            Self::Anyone => Ok(TenantId::default()),
-            Self::Tenant(tenant) => Ok(tenant),
-            Self::Operator => {
-                let text =
-                    "this is the operator's token, which reads /metrics and nothing else; use a tenant's";
-                Err(ApiError::new(ErrorCode::NotGranted, text))
-            }
-        }
-    }
-
     /// Returns the tenant on whose behalf the client acts; none for the operator.
     pub(crate) fn acts_for(&self) -> Option<TenantId> {
         match self {
             Self::Anyone => Some(TenantId::default()),
             Self::Tenant(tenant) => Some(tenant.clone()),
+            Self::Key(key) => Some(key.tenant.clone()),
             Self::Operator => None,
         }
+    }
+
+    pub(crate) fn is_operator(&self) -> bool {
+        matches!(self, Self::Operator)
+    }
+
+    /// Returns the name of the client's API key, if it has one.
+    pub(crate) fn key_name(&self) -> Option<&Name> {
+        if let Self::Key(key) = self { Some(&key.name) } else { None }
     }
 
     /// Returns the only tenant whose metrics the client may read; none if it may read all metrics.
     pub(crate) fn reads_only(&self) -> Option<&TenantId> {
         match self {
             Self::Tenant(tenant) => Some(tenant),
+            Self::Key(key) => Some(&key.tenant),
             Self::Anyone | Self::Operator => None,
         }
     }
@@ -136,63 +138,84 @@ impl Tokens {
         if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self(Some(tokens))) }
     }
 
+    /// Whether clients need a token.
+    pub(crate) fn are_needed(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Identifies the client of a request, and removes its token from the headers, so that
     /// functions do not see the token.
-    pub(crate) fn identify(&self, headers: &mut HeaderMap) -> Identified {
+    pub(crate) async fn identify(&self, keys: &ApiKeys, headers: &mut HeaderMap) -> Identified {
         let Some(tokens) = &self.0 else {
             return Identified { identity: Ok(Identity::Anyone), hash: None, is_guess: false };
         };
-        let own = headers.remove(headers::TOKEN);
-        let given = match own {
-            Some(own) => Some(own),
-            None => headers.remove(AUTHORIZATION),
+        let given = take_token(headers);
+        let Some(token) = given.as_ref().and_then(|value| value.to_str().ok()).map(without_scheme) else {
+            let text = "this node needs a token: send `authorization: Bearer TOKEN` (or set WEIR_TOKEN for the command line)";
+            let identity = Err(ApiError::new(ErrorCode::Unauthorized, text));
+            return Identified { identity, hash: None, is_guess: given.is_some() };
         };
-        let token = given.as_ref().and_then(|value| value.to_str().ok()).map(|text| {
-            text.split_once(' ')
-                .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-                .map_or(text, |(_, token)| token.trim())
-        });
-        let hash = token.map(|token| ContentHash::from_content(token.as_bytes()));
-        let identity = hash.as_ref().and_then(|hash| tokens.get(hash));
-        let identity = identity.cloned().ok_or_else(|| {
-            let text = match token {
-                None => "this node needs a token: send `authorization: Bearer TOKEN` (or set WEIR_TOKEN for the command line)",
-                Some(_) => "this node does not know the token",
-            };
-            ApiError::new(ErrorCode::Unauthorized, text)
-        });
+        let hash = ContentHash::from_content(token.as_bytes());
+        let identity = match tokens.get(&hash) {
+            Some(identity) => Ok(identity.clone()),
+            None => keys.find(token, &hash).await.map_err(ApiError::from).and_then(|key| {
+                let text = "this node does not know the token, or the token has expired";
+                key.map(Identity::Key).ok_or_else(|| ApiError::new(ErrorCode::Unauthorized, text))
+            }),
+        };
         // Of tokens that the node does not know, not even a part of the hash is kept.
-        let shown = hash.filter(|_| identity.is_ok());
-        Identified {
-            is_guess: given.is_some() && identity.is_err(),
-            hash: shown.map(|hash| hash.to_string().chars().take(HASH_LEN).collect()),
-            identity,
-        }
+        let shown = identity.is_ok().then(|| hash.to_string().chars().take(HASH_LEN).collect());
+        let is_guess = identity.as_ref().is_err_and(|error| error.code == ErrorCode::Unauthorized);
+        Identified { identity, hash: shown, is_guess }
+    }
+}
+
+/// Removes the token from the headers: of `weir-token`, and otherwise of `authorization`.
+fn take_token(headers: &mut HeaderMap) -> Option<HeaderValue> {
+    headers.remove(headers::TOKEN).or_else(|| headers.remove(AUTHORIZATION))
+}
+
+/// The token of a header, which may begin with `Bearer`.
+fn without_scheme(text: &str) -> &str {
+    let bearer = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    bearer.map_or(text, |(_, token)| token.trim())
+}
+
+impl From<ApiKeyError> for ApiError {
+    fn from(error: ApiKeyError) -> Self {
+        Self::new(error.code(), error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
+    use weir_datastore::MemoryStore;
+    use weir_storage::Changes;
 
-    #[test]
-    fn token_identifies_its_tenant_and_is_stripped() {
+    async fn keys() -> Arc<ApiKeys> {
+        ApiKeys::open(Arc::new(MemoryStore::new()), Changes::default(), true).await.unwrap().0
+    }
+
+    #[tokio::test]
+    async fn token_identifies_its_tenant_and_is_stripped() {
         let text = "# ours\n0123456789abcdef acme # theirs\nfedcba9876543210\noperator90123456 *\n";
         let tokens = Tokens::parse(text).unwrap();
-        let tenant = |header: &'static str, value: &str| {
+        let keys = keys().await;
+        let tenant = async |header: &'static str, value: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header, HeaderValue::from_str(value).unwrap());
-            let tenant = tokens.identify(&mut headers).identity.and_then(Identity::tenant);
+            let caller = tokens.identify(&keys, &mut headers).await.identity.and_then(Identity::caller);
             assert!(headers.is_empty(), "the token was passed on");
-            tenant.map(|tenant| tenant.to_string()).map_err(|error| error.code)
+            caller.map(|caller| caller.tenant.to_string()).map_err(|error| error.code)
         };
-        assert_eq!(tenant("authorization", "Bearer 0123456789abcdef"), Ok("acme".to_owned()));
-        assert_eq!(tenant("weir-token", "fedcba9876543210"), Ok("default".to_owned()));
-        assert_eq!(tenant("authorization", "Bearer 0123456789abcdeX"), Err(ErrorCode::Unauthorized));
-        assert_eq!(tenant("weir-token", "operator90123456"), Err(ErrorCode::NotGranted));
-        assert!(tokens.identify(&mut HeaderMap::new()).identity.is_err());
-        assert_eq!(Tokens::default().identify(&mut HeaderMap::new()).identity.unwrap(), Identity::Anyone);
+        assert_eq!(tenant("authorization", "Bearer 0123456789abcdef").await, Ok("acme".to_owned()));
+        assert_eq!(tenant("weir-token", "fedcba9876543210").await, Ok("default".to_owned()));
+        assert_eq!(tenant("authorization", "Bearer 0123456789abcdeX").await, Err(ErrorCode::Unauthorized));
+        assert_eq!(tenant("weir-token", "operator90123456").await, Err(ErrorCode::NotGranted));
+        assert!(tokens.identify(&keys, &mut HeaderMap::new()).await.identity.is_err());
+        let anyone = Tokens::default().identify(&keys, &mut HeaderMap::new()).await.identity;
+        assert!(matches!(anyone, Ok(Identity::Anyone)));
     }
 
     #[test]

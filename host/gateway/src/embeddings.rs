@@ -53,6 +53,9 @@ pub(super) async fn embed(
     let text = body.clone();
     let EmbeddingsRequest { model } = node.json(body.len(), move || read(&text)).await?;
     let name = parse_name(&model)?;
+    if !caller.covers(name.as_str()) {
+        return Err(invoke::unknown(name.as_str()));
+    }
     let function = node.registry.get(&caller.tenant, name.as_str());
     if let Some(function) = function.as_ref().and_then(|function| function.active())
         && function.record.kind == FunctionKind::Tensor

@@ -59,6 +59,11 @@ pub(super) fn is_call(path: &str) -> bool {
     path.starts_with(PATH)
 }
 
+/// Returns the method of the service that a path names, if any.
+pub(super) fn method(path: &str) -> Option<&str> {
+    path.strip_prefix(PATH)
+}
+
 /// Whether clients of a path read errors as gRPC statuses.
 pub(super) fn is_grpc(path: &str) -> bool {
     is_call(path) || health::method(path).is_some()
@@ -66,7 +71,7 @@ pub(super) fn is_grpc(path: &str) -> bool {
 
 /// Whether a path names the method that takes a stream of messages.
 pub(super) fn is_stream(path: &str) -> bool {
-    path.strip_prefix(PATH) == Some("ModelStreamInfer")
+    method(path) == Some("ModelStreamInfer")
 }
 
 /// Serves a call; the request's extensions name the caller.
@@ -151,7 +156,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelReadyResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelReadyRequest { name, version } = request.into_inner();
-        let found = At::new(name, version).find(&self.node, &caller.tenant);
+        let found = At::new(name, version).find(&self.node, &caller);
         match found {
             Ok(target) => {
                 let ready = self.node.is_ready() && target.unready(&self.node).is_none();
@@ -170,7 +175,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelMetadataResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
-        let described = describe::metadata(&self.node, &caller.tenant, &At::new(name, version));
+        let described = describe::metadata(&self.node, &caller, &At::new(name, version));
         described.map(Into::into).map_err(|error| status_of(&error))
     }
 
@@ -180,7 +185,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelConfigResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
-        let described = describe::config(&self.node, &caller.tenant, &At::new(name, version));
+        let described = describe::config(&self.node, &caller, &At::new(name, version));
         let config = Some(described.map_err(|error| status_of(&error))?);
         Ok(ModelConfigResponse { config }.into())
     }
@@ -191,7 +196,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelStatisticsResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        let model_stats = describe::statistics(&self.node, &caller.tenant, name, version);
+        let model_stats = describe::statistics(&self.node, &caller, name, version);
         let model_stats = model_stats.map_err(|error| status_of(&error))?;
         Ok(ModelStatisticsResponse { model_stats }.into())
     }
@@ -202,7 +207,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<RepositoryIndexResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ready = request.into_inner().ready;
-        Ok(RepositoryIndexResponse { models: describe::index(&self.node, &caller.tenant, ready) }.into())
+        Ok(RepositoryIndexResponse { models: describe::index(&self.node, &caller, ready) }.into())
     }
 
     async fn repository_model_load(
@@ -278,7 +283,7 @@ async fn infer(
 ) -> Result<ModelInferResponse, Status> {
     let at = At::new(message.model_name.clone(), message.model_version.clone());
     let answered = async {
-        let target = at.find(node, &asker.caller.tenant)?;
+        let target = at.find(node, &asker.caller)?;
         let mut call = InferenceCall::new(node, target, None, &asker.headers, &asker.id, arrived)?;
         if let Some(timeout) = timeout(&asker.headers) {
             call.end_by(arrived + timeout);

@@ -3,7 +3,7 @@
 use super::Caller;
 use super::error::ApiError;
 use super::remote::address_of;
-use super::{scrape, v2};
+use super::{scrape, table, v2};
 use crate::NodeState;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -50,6 +50,7 @@ Weir runs WebAssembly functions with shared models.
   POST   /v1/invocations/ID/retry             begin a dead one anew (also /cancel)
   GET    /v1/placements/REQUEST_ID            why a call ran where it did: estimates, alternatives and outcome
   GET    /v1/events                           deploys, faults, evictions, changes of the cluster: ?kind=fault&name=N&since_ms=T&follow=true
+  PUT    /v1/keys/NAME                        create an API key: {\"scopes\": [\"invoke\"]} (GET /v1/keys lists them; DELETE revokes one)
   GET    /v1/usage                            what your functions and models used of devices: time, loads, memory
   GET    /v1/status, /healthz, /readyz, /metrics
   GET    /ui                                  the dashboard, for browsers
@@ -101,6 +102,9 @@ impl Monitoring {
             Self::Metrics => {
                 let address = address_of(&request);
                 let identity = node.access.identify(address, request.headers_mut(), None).await?;
+                if !identity.is_operator() {
+                    identity.clone().caller()?.check(&table::REPORT, request.method())?;
+                }
                 metrics(node, identity.reads_only(), scrape::format(request.headers())).await
             }
         }

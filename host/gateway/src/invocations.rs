@@ -5,6 +5,7 @@ pub(super) use accept::{Later, accept};
 
 use super::error::ApiError;
 use super::{AsItWas, Caller};
+use crate::NodeState;
 use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
@@ -52,7 +53,9 @@ pub(super) async fn list(
     if limit == 0 {
         return Err(ApiError::new(ErrorCode::InvalidRequest, "limit is at least 1"));
     }
-    Ok(Json(node.invocations.list(&caller.tenant, &Filter { status, name }, after, limit).await?))
+    let mut page = node.invocations.list(&caller.tenant, &Filter { status, name }, after, limit).await?;
+    page.invocations.retain(|invocation| caller.covers(invocation.name.as_str()));
+    Ok(Json(page))
 }
 
 /// Query of `GET /v1/invocations/{id}`.
@@ -71,7 +74,7 @@ pub(super) async fn show(
 ) -> Result<Json<Invocation>, ApiError> {
     let Query(ShowQuery { wait_ms }) = query
         .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("{error}; takes wait_ms=N")))?;
-    let id = parse_id(&id)?;
+    let id = find_covered(&node, &caller, &id).await?;
     if wait_ms == 0 {
         return Ok(Json(node.invocations.show(&caller.tenant, id).await?));
     }
@@ -88,7 +91,8 @@ pub(super) async fn result(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    let mut response = node.invocations.result(&caller.tenant, parse_id(&id)?).await?;
+    let id = find_covered(&node, &caller, &id).await?;
+    let mut response = node.invocations.result(&caller.tenant, id).await?;
     response.extensions_mut().insert(AsItWas);
     Ok(response)
 }
@@ -99,7 +103,7 @@ pub(super) async fn remove(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
-    let id = parse_id(&id)?;
+    let id = find_covered(&node, &caller, &id).await?;
     if let Some(cancelled) = node.invocations.cancel(&caller.tenant, id).await? {
         return Ok(Json(cancelled).into_response());
     }
@@ -114,7 +118,7 @@ pub(super) async fn cancel(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Invocation>, ApiError> {
-    let id = parse_id(&id)?;
+    let id = find_covered(&node, &caller, &id).await?;
     node.invocations.cancel(&caller.tenant, id).await?.map(Json).ok_or_else(|| {
         ApiError::new(ErrorCode::Conflict, format!("invocation {id} has ended: there is nothing to cancel"))
     })
@@ -126,7 +130,8 @@ pub(super) async fn retry(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Json<Invocation>, ApiError> {
-    Ok(Json(node.invocations.retry(&caller.tenant, parse_id(&id)?).await?))
+    let id = find_covered(&node, &caller, &id).await?;
+    Ok(Json(node.invocations.retry(&caller.tenant, id).await?))
 }
 
 /// `GET /v1/invocations/{id}/events`: sends the state now and after each change, until the
@@ -136,7 +141,7 @@ pub(super) async fn events(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let id = parse_id(&id)?;
+    let id = find_covered(&node, &caller, &id).await?;
     let mut watched = node.invocations.watch(&caller.tenant, id)?;
     let first = watched.now().await?;
     let changes = changes(watched, first, node.shutdown.stopping.clone());
@@ -171,6 +176,19 @@ fn changes(
             }
         }
     })
+}
+
+/// Parses the id of an invocation. For a client that is limited to functions, invocations of others
+/// look missing.
+async fn find_covered(node: &NodeState, caller: &Caller, id: &str) -> Result<AsyncId, ApiError> {
+    let id = parse_id(id)?;
+    if caller.is_limited() {
+        let invocation = node.invocations.show(&caller.tenant, id).await?;
+        if !caller.covers(invocation.name.as_str()) {
+            return Err(AsyncError::missing(id).into());
+        }
+    }
+    Ok(id)
 }
 
 fn parse_id(text: &str) -> Result<AsyncId, ApiError> {

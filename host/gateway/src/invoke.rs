@@ -201,7 +201,8 @@ pub(super) async fn received<T>(
     })
 }
 
-fn unknown(name: &str) -> ApiError {
+/// The error for a function that the tenant does not have, or that the client may not call.
+pub(super) fn unknown(name: &str) -> ApiError {
     match Name::new(name) {
         Ok(name) => ApiError::new(
             ErrorCode::FunctionNotFound,

@@ -19,12 +19,14 @@ mod health;
 mod invocations;
 mod invoke;
 mod json;
+mod keys;
 mod manifest;
 mod models;
 mod objects;
 mod openai;
 mod openapi;
 mod pages;
+mod permission;
 mod permits;
 mod placements;
 mod prefer;
@@ -46,6 +48,7 @@ pub use access::Access;
 pub use auth::Tokens;
 pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
+pub use permission::Caller;
 pub use placements::GivenIds;
 pub use server::{ListenerTls, Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig, Shutdown};
@@ -196,27 +199,27 @@ impl Gateway {
             Ok(identity) => identity,
             Err(error) => return error.into_response(),
         };
-        let tenant = match identity.tenant() {
-            Ok(tenant) => tenant,
+        let caller = match identity.caller() {
+            Ok(caller) => caller,
             Err(error) => return error.into_response(),
         };
-        let owner = owner.insert(self.node.permits.answers.owner(&tenant));
+        let owner = owner.insert(self.node.permits.answers.owner(&caller.tenant));
         if may_be_large(request.uri().path())
             && let Err(fault) = self.node.permits.answers.check(answer_bytes, owner)
         {
             return ApiError::from(fault).into_response();
         }
-        self.call(tenant, request, id).await
+        self.call(caller, request, id).await
     }
 
-    /// Serves a request on behalf of `tenant`.
-    async fn call(&self, tenant: TenantId, request: Request, id: &RequestId) -> Response {
+    /// Serves a request on behalf of `caller`.
+    async fn call(&self, caller: Caller, request: Request, id: &RequestId) -> Response {
         if id.is_given() {
-            self.node.given_ids.note(&tenant, id.shared(), id.invocation);
+            self.node.given_ids.note(&caller.tenant, id.shared(), id.invocation);
         }
         let is_explained = request.headers().contains_key(EXPLAIN);
-        let explained_to = is_explained.then(|| tenant.clone());
-        let mut response = self.call_route(tenant, request, id).await;
+        let explained_to = is_explained.then(|| caller.tenant.clone());
+        let mut response = self.call_route(caller, request, id).await;
         dashboard::confine(response.headers_mut());
         if let Some(tenant) = explained_to
             && let Some(placement) = placements::header(&self.node, &tenant, id.invocation)
@@ -226,15 +229,25 @@ impl Gateway {
         response
     }
 
-    async fn call_route(&self, tenant: TenantId, mut request: Request, id: &RequestId) -> Response {
+    async fn call_route(&self, caller: Caller, mut request: Request, id: &RequestId) -> Response {
         if let Some(call) = request.uri().path().strip_prefix("/fn/") {
             // Keep only the length of the name: the request itself goes on to the function.
             let name_len = name_len(call);
-            return invoke::invoke(&self.node, tenant, name_len, request, id)
+            if let Err(error) = caller.check_call(&table::CALL, request.method(), &call[..name_len]) {
+                return error.into_response();
+            }
+            return invoke::invoke(&self.node, caller.tenant, name_len, request, id)
                 .await
                 .unwrap_or_else(IntoResponse::into_response);
         }
-        request.extensions_mut().insert(Caller { tenant });
+        let permitted = match grpc::method(request.uri().path()) {
+            Some(method) => caller.check(&table::grpc_access(method), request.method()),
+            None => Ok(()),
+        };
+        if let Err(error) = permitted {
+            return error.into_response();
+        }
+        request.extensions_mut().insert(caller);
         request.extensions_mut().insert(id.clone());
         if grpc::is_call(request.uri().path()) {
             return grpc::serve(&self.node, request).await;
@@ -254,8 +267,8 @@ impl Gateway {
 impl weir_asynchronous::RequestRunner for Gateway {
     async fn run(&self, tenant: TenantId, request: Request) -> Result<Response, Fault> {
         let id = RequestId::from_headers(request.headers());
-        // Boxed: a future of this size would otherwise be part of every enclosing future.
-        let mut response = Box::pin(self.call(tenant, request, &id)).await;
+        // The request was checked when it was accepted. Boxed: a future of this size would otherwise be part of every enclosing future.
+        let mut response = Box::pin(self.call(Caller::unrestricted(tenant), request, &id)).await;
         if let Some(error) = response.extensions_mut().remove::<ApiError>() {
             return Err(Fault::new(error.code, error.text));
         }
@@ -314,7 +327,7 @@ impl Gateway {
         if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
             return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
         }
-        request.extensions_mut().insert(Caller { tenant: grant.tenant.clone() });
+        request.extensions_mut().insert(Caller::unrestricted(grant.tenant.clone()));
         request.extensions_mut().insert(grant);
         request.extensions_mut().insert(id.clone());
         Ok(self.router.clone().oneshot(request.map(Body::new)).await.into_response())
@@ -345,9 +358,3 @@ async fn rejected(response: Response) -> ApiError {
 /// does not rewrite it as an API error.
 #[derive(Debug, Clone)]
 struct AsItWas;
-
-/// Tenant on whose behalf a request runs.
-#[derive(Debug, Clone)]
-pub struct Caller {
-    pub(crate) tenant: TenantId,
-}

@@ -11,6 +11,7 @@ use super::cached;
 use super::error::ApiError;
 use super::openai;
 use super::routes::Routes;
+use super::table::MANAGE;
 use super::uploads::{self, ReceivedUpload};
 use super::versions::{parse_name, parse_version, read_rollback};
 use super::workflows::{refuse_if_used, refuse_name_of_workflow};
@@ -40,13 +41,14 @@ const KERNEL_GRAPH_BYTES_MAX: u64 = 16 << 20;
 pub(super) fn routes(collection: &str, content: Content) -> Routes {
     let all = format!("/v1/{collection}");
     Routes::default()
-        .route(&all, get(list))
-        .route(&format!("{all}/{{name}}"), put(push_next).get(show).delete(remove))
+        .route(&all, MANAGE, get(list))
+        .route(&format!("{all}/{{name}}"), MANAGE, put(push_next).get(show).delete(remove))
         .route(
             &format!("{all}/{{name}}/versions/{{version}}"),
+            MANAGE,
             put(push).get(show_version).delete(remove_version),
         )
-        .route(&format!("{all}/{{name}}/rollback"), post(roll_back))
+        .route(&format!("{all}/{{name}}/rollback"), MANAGE, post(roll_back))
         .with(|router| router.route_layer(Extension(content)))
 }
 

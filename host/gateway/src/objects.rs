@@ -3,6 +3,7 @@
 use super::Caller;
 use super::error::ApiError;
 use super::routes::Routes;
+use super::table::DATA;
 use super::versions::parse_name;
 use crate::state::NodeExtractor;
 use axum::extract::rejection::QueryRejection;
@@ -23,9 +24,9 @@ use weir_types::{ElementType, ErrorCode, Shape};
 
 pub(super) fn routes() -> Routes {
     Routes::default()
-        .route("/v1/objects", get(list))
-        .route("/v1/objects/{name}", put(keep).get(show).delete(remove))
-        .route("/v1/objects/{name}/data", get(data))
+        .route("/v1/objects", DATA, get(list))
+        .route("/v1/objects/{name}", DATA, put(keep).get(show).delete(remove))
+        .route("/v1/objects/{name}/data", DATA, get(data))
 }
 
 /// Query of `PUT /v1/objects/{name}`.

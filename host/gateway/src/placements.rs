@@ -51,7 +51,7 @@ pub(super) struct Explained {
 /// `GET /v1/placements/{request_id}`.
 pub(super) async fn show(
     State(node): State<Arc<NodeState>>,
-    Extension(Caller { tenant }): Extension<Caller>,
+    Extension(Caller { tenant, .. }): Extension<Caller>,
     Path(request_id): Path<String>,
 ) -> Result<Json<Explained>, ApiError> {
     let invocation = node.given_ids.find(&tenant, &request_id);

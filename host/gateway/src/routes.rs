@@ -2,8 +2,10 @@
 
 use super::NodeState;
 use super::error::ApiError;
+use super::permission::{RouteAccess, guard};
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::from_fn;
 use axum::routing::MethodRouter;
 use std::sync::Arc;
 use weir_types::ErrorCode;
@@ -17,13 +19,19 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Adds a route, which the OpenAPI document must describe.
-    pub(super) fn route(mut self, path: &str, methods: MethodRouter<Arc<NodeState>>) -> Self {
+    /// Adds a route, which the OpenAPI document must describe, with what clients need for it.
+    pub(super) fn route(
+        mut self,
+        path: &str,
+        access: RouteAccess,
+        methods: MethodRouter<Arc<NodeState>>,
+    ) -> Self {
         self.documented.push(path.to_owned());
+        let methods = methods.route_layer(from_fn(move |request, next| guard(access, request, next)));
         Self { router: self.router.route(path, methods), ..self }
     }
 
-    /// Adds a route that the OpenAPI document leaves out.
+    /// Adds a route that the OpenAPI document leaves out, and that any client may use.
     pub(super) fn undocumented_route(self, path: &str, methods: MethodRouter<Arc<NodeState>>) -> Self {
         Self { router: self.router.route(path, methods), ..self }
     }

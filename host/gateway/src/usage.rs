@@ -12,7 +12,7 @@ use weir_types::api::{DeviceUsage, Usage, UsageRow};
 /// `GET /v1/usage`.
 pub(super) async fn show(
     State(node): State<Arc<NodeState>>,
-    Extension(Caller { tenant }): Extension<Caller>,
+    Extension(Caller { tenant, .. }): Extension<Caller>,
 ) -> Json<Usage> {
     node.models.devices().meter_memory();
     let meters = &node.metrics.usage;

@@ -27,6 +27,7 @@ pub(super) use target::{At, NamedTarget};
 
 use super::error::ApiError;
 use super::routes::Routes;
+use super::table::{DESCRIBE, INVOKE, LIST, LOAD, OPEN};
 use crate::NodeState;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
@@ -50,19 +51,19 @@ pub(super) const EXTENSIONS: [&str; 7] = [
 /// Returns all routes below `/v2` except health checks, which the gateway answers first.
 pub(super) fn routes() -> Routes {
     let mut routes = Routes::default()
-        .route("/v2", get(metadata::server))
-        .route("/v2/", get(metadata::server))
-        .route("/v2/models/stats", get(stats::all))
-        .route("/v2/repository/index", post(repository::index))
-        .route("/v2/repository/models/{name}/load", post(repository::load))
-        .route("/v2/repository/models/{name}/unload", post(repository::unload));
+        .route("/v2", OPEN, get(metadata::server))
+        .route("/v2/", OPEN, get(metadata::server))
+        .route("/v2/models/stats", LIST, get(stats::all))
+        .route("/v2/repository/index", LIST, post(repository::index))
+        .route("/v2/repository/models/{name}/load", LOAD, post(repository::load))
+        .route("/v2/repository/models/{name}/unload", LOAD, post(repository::unload));
     for model in ["/v2/models/{name}", "/v2/models/{name}/versions/{version}"] {
         routes = routes
-            .route(model, get(metadata::model))
-            .route(&format!("{model}/ready"), get(metadata::ready))
-            .route(&format!("{model}/config"), get(metadata::config))
-            .route(&format!("{model}/stats"), get(stats::one))
-            .route(&format!("{model}/infer"), post(infer::infer))
+            .route(model, DESCRIBE, get(metadata::model))
+            .route(&format!("{model}/ready"), DESCRIBE, get(metadata::ready))
+            .route(&format!("{model}/config"), DESCRIBE, get(metadata::config))
+            .route(&format!("{model}/stats"), DESCRIBE, get(stats::one))
+            .route(&format!("{model}/infer"), INVOKE, post(infer::infer))
             .undocumented_route(&format!("{model}/generate"), any(unsupported))
             .undocumented_route(&format!("{model}/generate_stream"), any(unsupported))
             .undocumented_route(&format!("{model}/trace/setting"), any(unsupported));

@@ -4,7 +4,9 @@
 use super::Caller;
 use super::body::small;
 use super::error::ApiError;
+use super::permission::{RouteAccess, Subject};
 use super::routes::Routes;
+use super::table::LIST;
 use super::workflows::refuse_if_used;
 use crate::NodeState;
 use crate::state::NodeExtractor;
@@ -50,17 +52,24 @@ pub(super) trait VersionedResource: DeploymentKind {
 
 /// The routes below `/v1/{collection}`. `deploy` serves the path of a name, beside the other
 /// methods.
-pub(super) fn routes<K: VersionedResource>(collection: &str, deploy: MethodRouter<Arc<NodeState>>) -> Routes {
+pub(super) fn routes<K: VersionedResource>(
+    collection: &str,
+    access: RouteAccess,
+    deploy: MethodRouter<Arc<NodeState>>,
+) -> Routes {
     let all = format!("/v1/{collection}");
+    // A key that is limited to functions has no function in this path, and sees its own in the list.
+    let list_access = if access.subject == Subject::Function { LIST } else { access };
     Routes::default()
-        .route(&all, get(list::<K>))
-        .route(&format!("{all}/{{name}}"), deploy.get(show::<K>).delete(remove::<K>))
-        .route(&format!("{all}/{{name}}/versions"), get(versions::<K>))
+        .route(&all, list_access, get(list::<K>))
+        .route(&format!("{all}/{{name}}"), access, deploy.get(show::<K>).delete(remove::<K>))
+        .route(&format!("{all}/{{name}}/versions"), access, get(versions::<K>))
         .route(
             &format!("{all}/{{name}}/versions/{{version}}"),
+            access,
             get(show_version::<K>).delete(remove_version::<K>),
         )
-        .route(&format!("{all}/{{name}}/rollback"), post(roll_back::<K>))
+        .route(&format!("{all}/{{name}}/rollback"), access, post(roll_back::<K>))
 }
 
 async fn list<K: VersionedResource>(
@@ -68,7 +77,8 @@ async fn list<K: VersionedResource>(
     Extension(caller): Extension<Caller>,
 ) -> Json<Vec<K::Summary>> {
     let entries = K::registry(&node).list(&caller.tenant);
-    Json(entries.iter().filter_map(|entry| summary(&node, entry)).collect())
+    let covered = entries.iter().filter(|entry| caller.covers(entry.name.as_str()));
+    Json(covered.filter_map(|entry| summary(&node, entry)).collect())
 }
 
 async fn show<K: VersionedResource>(

@@ -55,8 +55,16 @@ impl Background {
         tls: &NodeTls,
         begin: FollowStart,
     ) -> Self {
-        let FollowStart { datastore, functions, models, workflows, invocations, objects, component_changes } =
-            begin;
+        let FollowStart {
+            datastore,
+            functions,
+            models,
+            workflows,
+            invocations,
+            objects,
+            keys,
+            component_changes,
+        } = begin;
         // First, because invocations of a lost node are already waiting.
         let give_up = CancellationToken::new();
         let stop =
@@ -71,12 +79,14 @@ impl Background {
         spawn(boxed(state.workflows.follow(workflows)));
         spawn(boxed(state.invocations.follow(invocations)));
         spawn(boxed(state.objects.follow(objects)));
+        spawn(boxed(state.access.keys().follow(keys)));
         spawn(boxed(follow_components(Arc::downgrade(state), component_changes)));
         spawn(boxed(preload_components(Arc::downgrade(state))));
         // Release unused resources.
         spawn(boxed(state.invocations.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().sweep(leads(state))));
         spawn(boxed(state.objects.clone().relieve()));
+        spawn(boxed(state.access.keys().clone().sweep(leads(state))));
         spawn(boxed(Intermediates::sweep(Arc::downgrade(&state.dispatch.intermediates))));
         if let Some(cluster) = &config.cluster {
             let grace = Duration::from_millis(cluster.blob_grace_ms);

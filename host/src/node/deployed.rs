@@ -8,6 +8,7 @@ use anyhow::Context;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use weir_asynchronous::Invocations;
+use weir_control::keys::ApiKeys;
 use weir_control::models::Models;
 use weir_control::objects::{self, Objects};
 use weir_control::registry::{ComponentChange, FunctionParts, Registry};
@@ -30,6 +31,7 @@ pub(super) struct DeployedContent {
     pub(super) workflows: Arc<WorkflowRegistry>,
     pub(super) invocations: Arc<Invocations>,
     pub(super) objects: Arc<Objects>,
+    pub(super) keys: Arc<ApiKeys>,
     pub(super) begin: FollowStart,
 }
 
@@ -42,6 +44,7 @@ pub(super) struct FollowStart {
     pub(super) workflows: Revision,
     pub(super) invocations: Revision,
     pub(super) objects: Revision,
+    pub(super) keys: Revision,
     /// Changes of functions by other nodes.
     pub(super) component_changes: mpsc::Receiver<ComponentChange>,
 }
@@ -99,6 +102,9 @@ impl DeployedContent {
         })
         .await
         .context("cannot read the objects")?;
+        let (keys, keys_as_of) = ApiKeys::open(datastore.clone(), changes.clone(), config.cluster.is_none())
+            .await
+            .context("cannot read the API keys")?;
         let begin = FollowStart {
             datastore: datastore.clone(),
             functions: functions_as_of,
@@ -106,9 +112,10 @@ impl DeployedContent {
             workflows: workflows_as_of,
             invocations: invocations_as_of,
             objects: objects_as_of,
+            keys: keys_as_of,
             component_changes,
         };
-        Ok(Self { blobs, components, registry, models, workflows, invocations, objects, begin })
+        Ok(Self { blobs, components, registry, models, workflows, invocations, objects, keys, begin })
     }
 
     /// The models, functions and workflows that workflow steps run and functions open.

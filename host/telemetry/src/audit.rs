@@ -49,6 +49,9 @@ pub struct AuditEvent {
     /// Beginning of the hash of the client's token, which distinguishes the tokens of a tenant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_hash: Option<String>,
+    /// Name of the client's API key; none for a token of the token file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
     /// Method of the request.
     pub method: String,
     /// Path of the request, which has the name that it is about.
@@ -197,6 +200,7 @@ mod tests {
             address: "192.0.2.1".to_owned(),
             tenant: Some("acme".to_owned()),
             token_hash: None,
+            key: None,
             method: "PUT".to_owned(),
             path: path.to_owned(),
             status: 200,

@@ -15,7 +15,7 @@ async fn start(log: &Path) -> TestNode {
 }
 
 /// The events so far, once there are `count`.
-async fn events(log: &Path, count: usize) -> Vec<Value> {
+pub(crate) async fn events(log: &Path, count: usize) -> Vec<Value> {
     eventually("the events", async || {
         let text = std::fs::read_to_string(log).unwrap();
         let events: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();

@@ -25,6 +25,7 @@ mod gpu;
 mod inference;
 mod isolation;
 mod kernel_graphs;
+mod keys;
 mod logs;
 mod lost_registry;
 mod misanswering;

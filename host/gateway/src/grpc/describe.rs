@@ -1,6 +1,7 @@
 //! Metadata, configuration and statistics of models, as messages.
 
 use super::super::error::ApiError;
+use super::super::permission::Caller;
 use super::super::v2::{self, At, Group, NamedTarget, RepositoryEntry, instances, platform};
 use crate::NodeState;
 use weir_grpc::model_instance_group::Kind;
@@ -11,14 +12,14 @@ use weir_grpc::{
     ModelInstanceGroup, ModelMetadataResponse, ModelOutput, ModelStatistics, StatisticDuration,
 };
 use weir_telemetry::Tally;
-use weir_types::{ElementType, Port, TenantId};
+use weir_types::{ElementType, Port};
 
 pub(super) fn metadata(
     node: &NodeState,
-    tenant: &TenantId,
+    caller: &Caller,
     at: &At,
 ) -> Result<ModelMetadataResponse, ApiError> {
-    let target = at.find(node, tenant)?;
+    let target = at.find(node, caller)?;
     let (inputs, outputs) = target.ports();
     let tensor = |port: &Port| TensorMetadata {
         name: port.name.clone(),
@@ -35,8 +36,8 @@ pub(super) fn metadata(
     })
 }
 
-pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<ModelConfig, ApiError> {
-    let target = at.find(node, tenant)?;
+pub(super) fn config(node: &NodeState, caller: &Caller, at: &At) -> Result<ModelConfig, ApiError> {
+    let target = at.find(node, caller)?;
     let (inputs, outputs) = target.ports();
     let batching = target.batching();
     // With a maximum batch size, shapes are those of one item.
@@ -79,19 +80,19 @@ pub(super) fn config(node: &NodeState, tenant: &TenantId, at: &At) -> Result<Mod
 /// Returns the statistics of one model, or of all models if the name is empty.
 pub(super) fn statistics(
     node: &NodeState,
-    tenant: &TenantId,
+    caller: &Caller,
     name: String,
     version: String,
 ) -> Result<Vec<ModelStatistics>, ApiError> {
     let targets = match name.is_empty() {
-        true => NamedTarget::list(node, tenant),
-        false => vec![At::new(name, version).find(node, tenant)?],
+        true => NamedTarget::list(node, caller),
+        false => vec![At::new(name, version).find(node, caller)?],
     };
     Ok(targets.iter().map(|target| statistics_of(node, target)).collect())
 }
 
-pub(super) fn index(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<ModelIndex> {
-    let entries = v2::index(node, tenant, only_ready).into_iter();
+pub(super) fn index(node: &NodeState, caller: &Caller, only_ready: bool) -> Vec<ModelIndex> {
+    let entries = v2::index(node, caller, only_ready).into_iter();
     let model = |entry: RepositoryEntry| ModelIndex {
         name: entry.name,
         version: entry.version,

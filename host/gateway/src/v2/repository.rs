@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::time::Instant;
 use weir_dispatch::ModelTarget;
-use weir_types::{ErrorCode, TenantId};
+use weir_types::ErrorCode;
 
 /// Size limit of the request bodies.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -50,7 +50,7 @@ pub(super) async fn index(
     request: Request,
 ) -> Result<Json<Vec<RepositoryEntry>>, ApiError> {
     let Index { ready } = body(request).await?;
-    Ok(Json(entries(&node, &caller.tenant, ready)))
+    Ok(Json(entries(&node, &caller, ready)))
 }
 
 /// `POST /v2/repository/models/{name}/load`.
@@ -80,10 +80,10 @@ pub(super) async fn unload(
     Ok(Json(json!({})))
 }
 
-/// Lists all versions of `tenant`. A version is ready whether or not it is in device memory, unless
+/// Lists all versions that the caller may use. A version is ready whether or not it is in device memory, unless
 /// it is damaged or its dependencies are missing.
-pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> Vec<RepositoryEntry> {
-    let there = NamedTarget::list(node, tenant).into_iter().flat_map(|target| {
+pub(crate) fn entries(node: &NodeState, caller: &Caller, only_ready: bool) -> Vec<RepositoryEntry> {
+    let there = NamedTarget::list(node, caller).into_iter().flat_map(|target| {
         let name = target.name().clone();
         let unready = target.unready(node);
         target.versions(node).into_iter().map(move |version| RepositoryEntry {
@@ -94,12 +94,14 @@ pub(crate) fn entries(node: &NodeState, tenant: &TenantId, only_ready: bool) -> 
         })
     });
     let mut all: Vec<_> = there.filter(|entry| !only_ready || entry.state == "READY").collect();
-    if !only_ready {
-        all.extend(node.models.damaged_versions(tenant).into_iter().map(|(id, why)| RepositoryEntry {
-            name: id.name.to_string(),
-            version: id.version.to_string(),
-            state: "UNAVAILABLE",
-            reason: why,
+    if !only_ready && !caller.is_limited() {
+        all.extend(node.models.damaged_versions(&caller.tenant).into_iter().map(|(id, why)| {
+            RepositoryEntry {
+                name: id.name.to_string(),
+                version: id.version.to_string(),
+                state: "UNAVAILABLE",
+                reason: why,
+            }
         }));
     }
     all
@@ -119,7 +121,7 @@ pub(crate) async fn bring_in(
         let text = format!("{name:?} is not supported here: push models with PUT /v1/models/NAME/versions/N");
         return Err(ApiError::new(ErrorCode::NotSupported, text));
     }
-    let target = at.find(node, &caller.tenant)?;
+    let target = at.find(node, caller)?;
     if let NamedTarget::Model(entry) = &target {
         // Inferences go to any node of the cluster that has the model, so this node, which got the
         // request, loads it.
@@ -132,7 +134,7 @@ pub(crate) async fn bring_in(
 /// Unloads all versions from device memory, each as soon as it is unused. They can still be called,
 /// and the next call reloads them.
 pub(crate) fn give_back(node: &NodeState, caller: &Caller, at: &At) -> Result<(), ApiError> {
-    let target = at.find(node, &caller.tenant)?;
+    let target = at.find(node, caller)?;
     if let NamedTarget::Model(_) = target {
         for version in target.versions(node) {
             // A version that is deleted meanwhile is unloaded anyway.

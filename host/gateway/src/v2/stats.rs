@@ -14,7 +14,7 @@ use weir_telemetry::Tally;
 /// `GET /v2/models/stats`: the newest version of each model, and the active version of each
 /// function.
 pub(super) async fn all(State(node): NodeExtractor, Extension(caller): Extension<Caller>) -> Json<Value> {
-    let all = NamedTarget::list(&node, &caller.tenant);
+    let all = NamedTarget::list(&node, &caller);
     let all: Vec<_> = all.iter().map(|target| statistics(&node, target)).collect();
     Json(json!({"model_stats": all}))
 }
@@ -25,7 +25,7 @@ pub(super) async fn one(
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = at.find(&node, &caller.tenant)?;
+    let target = at.find(&node, &caller)?;
     Ok(Json(json!({"model_stats": [statistics(&node, &target)]})))
 }
 

@@ -1,6 +1,7 @@
 //! Resolution of the names in paths.
 
 use super::super::error::ApiError;
+use super::super::permission::Caller;
 use super::super::versions::{parse_name, parse_version};
 use super::cached::Cached;
 use crate::NodeState;
@@ -90,10 +91,14 @@ impl At {
         self.version.as_deref().map(parse_version).transpose()
     }
 
-    /// Finds a target of `tenant`: the version that the path names, or else the active version of a
+    /// Finds a target that the caller may use: the version that the path names, or else the active version of a
     /// function or workflow, or the newest version of a model.
-    pub(crate) fn find(&self, node: &NodeState, tenant: &TenantId) -> Result<NamedTarget, ApiError> {
+    pub(crate) fn find(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
+        let tenant = &caller.tenant;
         let name = parse_name(&self.name)?;
+        if !caller.covers(name.as_str()) {
+            return Err(missing(&name));
+        }
         let version = self.version()?;
         let function = node.registry.get(tenant, name.as_str());
         let deployment = function.as_ref().and_then(|function| function.active());
@@ -109,6 +114,9 @@ impl At {
             }
             return Ok(NamedTarget::Function(deployment.clone()));
         }
+        if caller.is_limited() {
+            return Err(if function.is_some() { is_http(&name) } else { missing(&name) });
+        }
         if let Some(entry) = node.workflows.get(tenant, name.as_str())
             && let Some(active) = entry.active()
         {
@@ -121,15 +129,17 @@ impl At {
         match node.models.get(tenant, &name, version) {
             Ok(entry) => Ok(NamedTarget::Model(entry)),
             Err(ModelsError::NoModel(_)) if function.is_some() => Err(is_http(&name)),
-            Err(ModelsError::NoModel(_)) => {
-                let text = format!(
-                    "there is no model, tensor function or workflow {name}; POST /v2/repository/index lists them"
-                );
-                Err(ApiError::new(ErrorCode::ModelNotFound, text))
-            }
+            Err(ModelsError::NoModel(_)) => Err(missing(&name)),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn missing(name: &Name) -> ApiError {
+    let text = format!(
+        "there is no model, tensor function or workflow {name}; POST /v2/repository/index lists them"
+    );
+    ApiError::new(ErrorCode::ModelNotFound, text)
 }
 
 fn is_http(name: &Name) -> ApiError {
@@ -139,12 +149,17 @@ fn is_http(name: &Name) -> ApiError {
 }
 
 impl NamedTarget {
-    /// Lists all targets of `tenant` by name; a model is listed with its newest version.
-    pub(crate) fn list(node: &NodeState, tenant: &TenantId) -> Vec<Self> {
+    /// Lists all targets that the caller may use by name; a model is listed with its newest version.
+    pub(crate) fn list(node: &NodeState, caller: &Caller) -> Vec<Self> {
+        let tenant = &caller.tenant;
         let functions =
             node.registry.list(tenant).into_iter().filter_map(|function| function.active().cloned());
         let tensor = functions.filter(|deployment| deployment.record.kind == FunctionKind::Tensor);
+        let tensor = tensor.filter(|deployment| caller.covers(deployment.id.name.as_str()));
         let mut all: Vec<_> = tensor.map(Self::Function).collect();
+        if caller.is_limited() {
+            return all;
+        }
         let workflows = node.workflows.list(tenant);
         all.extend(workflows.iter().filter_map(|entry| Some(Self::Workflow(entry.active()?.clone()))));
         let is_hidden =

@@ -1,0 +1,139 @@
+//! What a client may do. `table.rs` says what each route needs; this file checks it.
+
+use crate::auth::Identity;
+use crate::error::ApiError;
+use crate::invoke::unknown;
+use axum::extract::{FromRequestParts, RawPathParams, Request};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use http::Method;
+use std::sync::Arc;
+use weir_control::keys::KeyGrant;
+use weir_control::registry::{Noun, RegistryError};
+use weir_types::api::Scope;
+use weir_types::{ErrorCode, Name, TenantId};
+
+/// What a client needs for the requests of a route.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RouteAccess {
+    /// Scopes of which `GET` and `HEAD` need one; empty if any client may send them.
+    pub(crate) read: &'static [Scope],
+    /// Scopes of which the other methods need one.
+    pub(crate) change: &'static [Scope],
+    pub(crate) subject: Subject,
+}
+
+/// What a route is about, for keys that are limited to functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subject {
+    /// Everything of the tenant: no limited key may use the route.
+    Tenant,
+    /// The function in the path.
+    Function,
+    /// Functions that the handler reads from the request or lists: the handler checks them by
+    /// [`Caller::covers`].
+    Checked,
+}
+
+/// The client of a request.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Tenant on whose behalf the request runs.
+    pub(crate) tenant: TenantId,
+    /// The client's API key; none if it may do everything that the tenant may do.
+    key: Option<Arc<KeyGrant>>,
+}
+
+impl Caller {
+    /// A client that may do everything that the tenant may do: it has a token of the token file, or
+    /// the node has none, or the request was checked when it came in.
+    pub(crate) fn unrestricted(tenant: TenantId) -> Self {
+        Self { tenant, key: None }
+    }
+
+    /// Whether the client is limited to some functions.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.key.as_ref().is_some_and(|key| key.is_limited())
+    }
+
+    /// Whether the client may use the function `name`.
+    pub(crate) fn covers(&self, name: &str) -> bool {
+        self.key.as_ref().is_none_or(|key| key.covers(name))
+    }
+
+    /// Checks that the client may send a request of this method.
+    pub(crate) fn check(&self, access: &RouteAccess, method: &Method) -> Result<(), ApiError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let is_read = matches!(*method, Method::GET | Method::HEAD);
+        let scopes = if is_read { access.read } else { access.change };
+        if !scopes.is_empty() && !scopes.iter().any(|scope| key.allows(*scope)) {
+            let needed = scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" or ");
+            let text = format!("the API key {} lacks the scope {needed}, which this request needs", key.name);
+            return Err(ApiError::new(ErrorCode::Forbidden, text));
+        }
+        if key.is_limited() && access.subject == Subject::Tenant {
+            let text = format!(
+                "the API key {} is limited to functions, and this request is not about one of them",
+                key.name
+            );
+            return Err(ApiError::new(ErrorCode::Forbidden, text));
+        }
+        Ok(())
+    }
+
+    /// Checks that the client may call the function `name` by a request of this method. A function
+    /// that it may not call looks like a missing one.
+    pub(crate) fn check_call(
+        &self,
+        access: &RouteAccess,
+        method: &Method,
+        name: &str,
+    ) -> Result<(), ApiError> {
+        self.check(access, method)?;
+        if self.covers(name) { Ok(()) } else { Err(unknown(name)) }
+    }
+}
+
+impl Identity {
+    /// Returns the client on whose behalf the request runs.
+    pub(crate) fn caller(self) -> Result<Caller, ApiError> {
+        match self {
+            Self::Anyone => Ok(Caller::unrestricted(TenantId::default())),
+            Self::Tenant(tenant) => Ok(Caller::unrestricted(tenant)),
+            Self::Key(key) => Ok(Caller { tenant: key.tenant.clone(), key: Some(key) }),
+            Self::Operator => {
+                let text =
+                    "this is the operator's token, which reads /metrics and nothing else; use a tenant's";
+                Err(ApiError::new(ErrorCode::NotGranted, text))
+            }
+        }
+    }
+}
+
+/// Middleware of a route: checks that the caller may send the request.
+pub(crate) async fn guard(access: RouteAccess, request: Request, next: Next) -> Response {
+    match admit(access, request).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn admit(access: RouteAccess, request: Request) -> Result<Request, ApiError> {
+    let Some(caller) = request.extensions().get::<Caller>() else {
+        return Err(ApiError::internal(&"the request has no caller"));
+    };
+    caller.check(&access, request.method())?;
+    if !caller.is_limited() || access.subject != Subject::Function {
+        return Ok(request);
+    }
+    let caller = caller.clone();
+    let (mut head, body) = request.into_parts();
+    let params = RawPathParams::from_request_parts(&mut head, &()).await;
+    let params = params.map_err(|error| ApiError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+    let name = params.iter().find_map(|(key, value)| (key == "name").then_some(value)).unwrap_or_default();
+    let name = Name::new(name).map_err(|error| ApiError::new(ErrorCode::InvalidName, error.to_string()))?;
+    if caller.covers(name.as_str()) {
+        return Ok(Request::from_parts(head, body));
+    }
+    Err(RegistryError::NotThere(Noun::Function, name).into())
+}
