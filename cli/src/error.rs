@@ -225,6 +225,12 @@ fn hint_for(code: ErrorCode) -> Option<&'static str> {
         E::InvocationNotFound | E::InvocationExpired => "`weir invocations` lists the stored invocations",
         E::NotEnded => "`weir invocations show ID --wait` waits for its end",
         E::IdempotencyMismatch => "use a different --idempotency-key for each call",
+        E::RateLimited => {
+            "send fewer requests, or have the node's operator raise the quotas in [node.tenants]"
+        }
+        E::QuotaExceeded => {
+            "remove what is no longer needed, or have the node's operator raise the quotas in [node.tenants]"
+        }
         E::QueueFull | E::AsyncQueueFull | E::Unavailable | E::NoCapacity => {
             "try again in a moment; `weir status` shows the node's load"
         }

@@ -14,6 +14,9 @@ pub use kernel_graphs::KernelGraphsConfig;
 
 mod scheduling;
 
+mod tenants;
+pub use tenants::TenantConfig;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,7 +29,6 @@ use weir_dispatch::IntermediatesConfig;
 use weir_gateway::GatewayConfig;
 use weir_outbound::OutboundConfig;
 use weir_sandbox::SandboxConfig;
-use weir_scheduler::TenantLimits;
 use weir_telemetry::TracesConfig;
 use weir_telemetry::logs::LogsConfig;
 use weir_types::TenantId;
@@ -69,10 +71,12 @@ pub struct NodeConfig {
     /// Tenant quotas, by tenant name: `weight` against other waiting tenants, calls that run at
     /// once (`running_max`), fraction of the device time (`device_share_max`, from 0 to 1) and
     /// device memory for the tenant's models (`resident_bytes_max`). A missing value means no cap.
-    /// In a cluster, the dispatcher's setting applies, over all nodes.
-    pub tenants: BTreeMap<TenantId, TenantLimits>,
+    /// In a cluster, the dispatcher's setting applies, over all nodes. Each node counts requests
+    /// (`requests_per_s`, `requests_burst`, `requests_running_max`), names (`names_max`) and stored
+    /// bytes (`stored_bytes_max`).
+    pub tenants: BTreeMap<TenantId, TenantConfig>,
     /// Default quota, for tenants without an entry in `tenants`.
-    pub tenant_default: TenantLimits,
+    pub tenant_default: TenantConfig,
 
     /// Asynchronous invocations.
     #[serde(rename = "async")]
@@ -107,7 +111,7 @@ impl Default for NodeConfig {
             kernel_graphs: KernelGraphsConfig::default(),
             scheduler: SchedulerConfig::default(),
             tenants: BTreeMap::new(),
-            tenant_default: TenantLimits::default(),
+            tenant_default: TenantConfig::default(),
             asynchronous: AsyncConfig::default(),
             objects: ObjectsConfig::default(),
             outbound: OutboundConfig::default(),

@@ -7,7 +7,7 @@
 mod config;
 pub use config::{
     DeviceConfig, DeviceName, DevicesConfig, DevicesError, GpuLibraries, GpusConfig, KernelGraphsConfig,
-    NodeConfig,
+    NodeConfig, TenantConfig,
 };
 
 mod node;

@@ -207,7 +207,7 @@ async fn start(config: NodeConfig, guests: tokio::runtime::Handle) -> anyhow::Re
     let models = &deployed.models;
     let joined =
         NodePlacements::start(&config, scheduler, listening, &storage, models, &metrics, &stopping).await?;
-    let permits = Permits::new(&config.gateway, &config.sandbox, &metrics);
+    let permits = Permits::new(&config.gateway, &config.sandbox, config.quotas(), &metrics);
     let NodePlacements { placements, cluster, participation } = joined;
     let dispatch = Dispatch {
         components: deployed.components.clone(),

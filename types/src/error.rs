@@ -118,6 +118,8 @@ codes! {
     BodyStalled = "body-stalled";
     /// Too many invocations wait for this function, or on this node.
     QueueFull = "queue-full";
+    /// The tenant sends more requests than its quotas allow, or has too many in progress.
+    RateLimited = "rate-limited";
     /// Too many asynchronous invocations are pending, or they take too much space.
     AsyncQueueFull = "async-queue-full";
     /// Too many bytes of answers wait for the clients of this connection or tenant.

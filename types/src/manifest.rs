@@ -26,6 +26,9 @@ pub struct FunctionManifest {
     /// Whether a call may be retried on another node after its node was lost. GET calls are always
     /// retried. A standalone node never retries.
     pub idempotent: bool,
+    /// Whether any client may call the function at `/fn/TENANT:NAME`, without a token.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub public: bool,
     /// How long the response cache may serve a response to equal calls, in milliseconds, up to
     /// [`CACHE_TTL_MS_MAX`]; `None` disables caching.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,8 +220,9 @@ mod tests {
         let manifest = FunctionManifest { reuse: some, ..FunctionManifest::default() };
         let again = serde_json::to_string(&manifest).unwrap();
         assert_eq!(serde_json::from_str::<FunctionManifest>(&again).unwrap(), manifest);
-        // Older nodes do not know the key, so the default must not write it.
-        assert!(!serde_json::to_string(&FunctionManifest::default()).unwrap().contains("reuse"));
+        // Older nodes do not know the key, so the default must not write it; `public` is as new.
+        let default = serde_json::to_string(&FunctionManifest::default()).unwrap();
+        assert!(!default.contains("reuse") && !default.contains("public"), "{default}");
     }
 
     #[test]

@@ -120,6 +120,7 @@ fn details(function: &FunctionVersion, versions: Option<&[Version]>) -> String {
         ("cache", cache(manifest.cache_ttl_ms)),
         ("instances", if manifest.reuse.is_some() { "reused" } else { "fresh for each call" }.to_owned()),
     ];
+    facts.extend(manifest.public.then(|| ("public", format!("/fn/{}:{}/", function.tenant, function.name))));
     facts.extend(manifest.slo_ms.map(|ms| ("slo", format!("{ms} ms"))));
     facts.extend(manifest.cost_slo.map(|cost| ("cost slo", cost.to_string())));
     if let Some(versions) = versions {

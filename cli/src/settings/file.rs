@@ -67,6 +67,8 @@ pub(crate) struct FunctionProject {
     objects: ObjectGrants,
     #[serde(default)]
     idempotent: bool,
+    #[serde(default)]
+    public: bool,
     cache_ttl_ms: Option<u64>,
     #[serde(default, deserialize_with = "weir_types::reuse")]
     reuse: Option<Reuse>,
@@ -86,6 +88,7 @@ impl FunctionProject {
             outbound_hosts: self.outbound_hosts.clone(),
             objects: self.objects.clone(),
             idempotent: self.idempotent,
+            public: self.public,
             cache_ttl_ms: self.cache_ttl_ms,
             reuse: self.reuse.clone(),
             slo_ms: self.slo_ms,
@@ -172,14 +175,14 @@ mod tests {
     fn project_converts_to_its_manifest() {
         let file = read(
             "[function]\nname = \"digits\"\nbuild = \"make\"\ncomponent = \"out.wasm\"\nmodels = [\"digits:2\"]\n\
-             idempotent = true\nslo_ms = 200\ncost_slo = 2\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
+             idempotent = true\npublic = true\nslo_ms = 200\ncost_slo = 2\n[function.limits]\ndeadline_ms = 5\n[function.env]\nMODE = \"fast\"\n\
              [function.reuse]\ncalls_max = 9\n",
         );
         let manifest = file.unwrap().function.unwrap().manifest();
         assert_eq!(manifest.models, ["digits:2".parse().unwrap()]);
         assert_eq!(manifest.limits, Limits { deadline_ms: 5, ..Limits::default() });
         assert_eq!(manifest.env["MODE"], "fast");
-        assert!(manifest.idempotent);
+        assert!(manifest.idempotent && manifest.public);
         assert_eq!(manifest.reuse, Some(Reuse { calls_max: 9, ..Reuse::default() }));
         assert_eq!((manifest.slo_ms, manifest.cost_slo), (Some(200), Cost::from_units(2.0)));
     }

@@ -43,7 +43,9 @@ pub fn status(code: ErrorCode) -> StatusCode {
         Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
         Code::BodyStalled => StatusCode::REQUEST_TIMEOUT,
         Code::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::QueueFull | Code::AsyncQueueFull | Code::AnswersFull => StatusCode::TOO_MANY_REQUESTS,
+        Code::QueueFull | Code::RateLimited | Code::AsyncQueueFull | Code::AnswersFull => {
+            StatusCode::TOO_MANY_REQUESTS
+        }
         // The function exceeded its limits: its owner can fix that, and the caller cannot.
         Code::MemoryLimit
         | Code::TableLimit

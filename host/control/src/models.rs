@@ -191,6 +191,13 @@ impl Models {
         models.filter_map(|versions| versions.values().next_back().cloned()).collect()
     }
 
+    /// The bytes of all versions of the models of `tenant`, as they were pushed.
+    pub fn stored_bytes(&self, tenant: &TenantId) -> u64 {
+        let known = self.read_known();
+        let models = known.tenants.get(tenant).into_iter().flat_map(BTreeMap::values);
+        models.flat_map(BTreeMap::values).map(|entry| entry.record.model_bytes).sum()
+    }
+
     /// Describes `entry` as the API returns it.
     pub fn describe(&self, entry: &ModelEntry) -> ModelVersion {
         let ModelEntry { record, source, .. } = entry;

@@ -8,7 +8,8 @@ use crate::remote::address_of;
 use crate::request_id::RequestId;
 use axum::extract::Request;
 use axum::response::Response;
-use http::{HeaderMap, Method, Uri};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -95,6 +96,12 @@ impl Access {
             }
         }
         identity
+    }
+
+    /// Whether `authorization` is a token of this node.
+    pub(crate) async fn knows(&self, authorization: &HeaderValue) -> bool {
+        let mut headers = HeaderMap::from_iter([(AUTHORIZATION, authorization.clone())]);
+        self.needs_tokens() && self.tokens.identify(&self.keys, &mut headers).await.identity.is_ok()
     }
 
     /// Writes an answered request to the audit log, if it belongs there.

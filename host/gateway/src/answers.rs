@@ -7,6 +7,7 @@
 //! answer within a limit always fits, so that no answer is too large for every moment.
 
 use crate::AnswersConfig;
+use crate::quotas::RequestPermit;
 use axum::response::Response;
 use http_body::Body as _;
 use parking_lot::RwLock;
@@ -27,8 +28,12 @@ pub(crate) struct AnswerBudget {
 }
 
 /// Tenant to which an answer belongs.
-#[derive(Debug, Clone)]
-pub(crate) struct AnswerOwner(Gauge);
+#[derive(Debug)]
+pub(crate) struct AnswerOwner {
+    bytes: Gauge,
+    /// The request counts as in progress until the answer has ended.
+    permit: Option<RequestPermit>,
+}
 
 /// Bytes of answers of one connection, tenant and node, counted until dropped.
 #[derive(Debug)]
@@ -43,6 +48,7 @@ pub(crate) struct Scopes {
     connection: Gauge,
     tenant: Option<Gauge>,
     node: Gauge,
+    _permit: Option<RequestPermit>,
 }
 
 impl AnswerBudget {
@@ -51,26 +57,33 @@ impl AnswerBudget {
         Self { config, metrics, tenants: RwLock::default() }
     }
 
-    /// Returns the counter of a tenant, to attach to its answers.
-    pub(crate) fn owner(&self, tenant: &TenantId) -> AnswerOwner {
+    /// Returns the counter of a tenant, and the permit of its request, to attach to the answer.
+    pub(crate) fn owner(&self, tenant: &TenantId, permit: Option<RequestPermit>) -> AnswerOwner {
+        AnswerOwner { bytes: self.tenant_bytes(tenant), permit }
+    }
+
+    fn tenant_bytes(&self, tenant: &TenantId) -> Gauge {
         if let Some(gauge) = self.tenants.read().get(tenant) {
-            return AnswerOwner(gauge.clone());
+            return gauge.clone();
         }
         let gauge = self.metrics.answers.tenant_bytes(tenant);
-        AnswerOwner(self.tenants.write().entry(tenant.clone()).or_insert(gauge).clone())
+        self.tenants.write().entry(tenant.clone()).or_insert(gauge).clone()
     }
 
     /// Returns the counters of an answer on `connection`.
     pub(crate) fn scopes(&self, connection: &Gauge, owner: Option<AnswerOwner>) -> Arc<Scopes> {
+        let (tenant, permit) = owner.map(|AnswerOwner { bytes, permit }| (bytes, permit)).unzip();
         Arc::new(Scopes {
             connection: connection.clone(),
-            tenant: owner.map(|AnswerOwner(tenant)| tenant),
+            tenant,
             node: self.metrics.answers.bytes.clone(),
+            _permit: permit.flatten(),
         })
     }
 
     /// Rejects a call while answers of its connection, its tenant or the node reach a limit.
-    pub(crate) fn check(&self, connection: &Gauge, AnswerOwner(tenant): &AnswerOwner) -> Result<(), Fault> {
+    pub(crate) fn check(&self, connection: &Gauge, owner: &AnswerOwner) -> Result<(), Fault> {
+        let tenant = &owner.bytes;
         let AnswersConfig { bytes_max, tenant_bytes_max, connection_bytes_max, .. } = self.config;
         let is_full = |gauge: &Gauge, bytes_max: u64| gauge.get() >= signed(bytes_max);
         if is_full(connection, connection_bytes_max) {
@@ -189,7 +202,7 @@ mod tests {
             ..AnswersConfig::default()
         };
         let budget = AnswerBudget::new(config, Metrics::new());
-        let owner = |name: &str| budget.owner(&TenantId::new(name).unwrap());
+        let owner = |name: &str| budget.owner(&TenantId::new(name).unwrap(), None);
         let connections: [Gauge; 4] = Default::default();
         let admit = |connection: usize, tenant: &str, bytes| {
             let scopes = budget.scopes(&connections[connection], Some(owner(tenant)));

@@ -110,7 +110,7 @@ impl Tokens {
         Self::parse(&read_private_file(path)?)
     }
 
-    fn parse(text: &str) -> Result<Self, TokenFileError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, TokenFileError> {
         let mut tokens = HashMap::new();
         for (at, line) in text.lines().enumerate() {
             let bad = |why: String| TokenFileError::Line { line: at + 1, why };

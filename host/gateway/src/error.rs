@@ -40,11 +40,13 @@ pub struct ApiError {
     pub text: String,
     /// Estimate behind a rejection by admission control.
     pub slo: Option<Box<SloRefusal>>,
+    /// Seconds after which the request may succeed, if they are known.
+    pub retry_after_s: Option<u64>,
 }
 
 impl ApiError {
     pub fn new(code: ErrorCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into(), slo: None }
+        Self { code, text: text.into(), slo: None, retry_after_s: None }
     }
 
     /// Returns an error for a fault inside the node.
@@ -77,13 +79,15 @@ impl ApiError {
         if matches!(
             self.code,
             Code::QueueFull
+                | Code::RateLimited
                 | Code::AsyncQueueFull
                 | Code::AnswersFull
                 | Code::Unavailable
                 | Code::SloUnattainable
                 | Code::IntermediateLost
         ) {
-            let after_s = self.slo.as_ref().map_or(1, |slo| retry_after_s(slo));
+            let estimated_s = self.slo.as_ref().map(|slo| retry_after_s(slo));
+            let after_s = self.retry_after_s.or(estimated_s).unwrap_or(1);
             response.headers_mut().insert(http::header::RETRY_AFTER, after_s.into());
         }
         if self.code == ErrorCode::Unauthorized {

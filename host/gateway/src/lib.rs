@@ -30,6 +30,8 @@ mod permission;
 mod permits;
 mod placements;
 mod prefer;
+mod public;
+mod quotas;
 mod remote;
 mod request_id;
 mod routes;
@@ -50,6 +52,7 @@ pub use config::{AnswersConfig, ArrivalConfig, GatewayConfig, PagesConfig};
 pub use pages::PageGuard;
 pub use permission::Caller;
 pub use placements::GivenIds;
+pub use quotas::{QuotaConfig, TenantQuotas};
 pub use server::{ListenerTls, Server, Threads};
 pub use state::{NodeState, Permits, RequestConfig, Shutdown};
 pub use table::documented_paths;
@@ -193,17 +196,15 @@ impl Gateway {
         if let Err(error) = head::check_size(&request) {
             return error.into_response();
         }
-        let address = address_of(&request);
-        let identified = self.node.access.identify(address, request.headers_mut(), Some(audited)).await;
-        let identity = match identified {
-            Ok(identity) => identity,
-            Err(error) => return error.into_response(),
-        };
-        let caller = match identity.caller() {
+        let caller = match self.identify(&mut request, audited).await {
             Ok(caller) => caller,
             Err(error) => return error.into_response(),
         };
-        let owner = owner.insert(self.node.permits.answers.owner(&caller.tenant));
+        let permit = match self.node.permits.quotas.admit(&caller.tenant, caller.is_anonymous) {
+            Ok(permit) => permit,
+            Err(error) => return error.into_response(),
+        };
+        let owner = owner.insert(self.node.permits.answers.owner(&caller.tenant, Some(permit)));
         if may_be_large(request.uri().path())
             && let Err(fault) = self.node.permits.answers.check(answer_bytes, owner)
         {
@@ -212,9 +213,18 @@ impl Gateway {
         self.call(caller, request, id).await
     }
 
+    /// Identifies the client of a request: by its token, or as an anonymous client of a public function.
+    async fn identify(&self, request: &mut Request, audited: &mut Audited) -> Result<Caller, ApiError> {
+        if let Some(admitted) = public::admit(&self.node, request).await {
+            return admitted;
+        }
+        let address = address_of(request);
+        self.node.access.identify(address, request.headers_mut(), Some(audited)).await?.caller()
+    }
+
     /// Serves a request on behalf of `caller`.
     async fn call(&self, caller: Caller, request: Request, id: &RequestId) -> Response {
-        if id.is_given() {
+        if id.is_given() && !caller.is_anonymous {
             self.node.given_ids.note(&caller.tenant, id.shared(), id.invocation);
         }
         let is_explained = request.headers().contains_key(EXPLAIN);
@@ -323,7 +333,8 @@ impl Gateway {
             return Ok(refused("the node is shutting down\n"));
         }
         restore_host(&mut request);
-        *owner = Some(self.node.permits.answers.owner(&grant.tenant));
+        // The node that received the request has counted it for the quotas.
+        *owner = Some(self.node.permits.answers.owner(&grant.tenant, None));
         if let Some(name_len) = request.uri().path().strip_prefix("/fn/").map(name_len) {
             return invoke::invoke_granted(&self.node, grant, name_len, request, id).await;
         }

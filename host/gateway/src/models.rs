@@ -83,6 +83,7 @@ async fn keep(
     request: Request,
 ) -> Result<Json<ModelPushed>, ApiError> {
     refuse_name_of_workflow(node, &caller.tenant, name)?;
+    node.check_names(&caller.tenant, name)?;
     // Check before the upload arrives, which takes longer.
     node.models.may_push(&caller.tenant, name, content)?;
     let bytes_max = match content {

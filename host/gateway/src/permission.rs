@@ -42,13 +42,20 @@ pub struct Caller {
     pub(crate) tenant: TenantId,
     /// The client's API key; none if it may do everything that the tenant may do.
     key: Option<Arc<KeyGrant>>,
+    /// Whether the client has no token: it calls a public function of the tenant.
+    pub(crate) is_anonymous: bool,
 }
 
 impl Caller {
     /// A client that may do everything that the tenant may do: it has a token of the token file, or
     /// the node has none, or the request was checked when it came in.
     pub(crate) fn unrestricted(tenant: TenantId) -> Self {
-        Self { tenant, key: None }
+        Self { tenant, key: None, is_anonymous: false }
+    }
+
+    /// A client without a token, which calls a public function of `tenant`.
+    pub(crate) fn anonymous(tenant: TenantId) -> Self {
+        Self { is_anonymous: true, ..Self::unrestricted(tenant) }
     }
 
     /// Whether the client is limited to some functions.
@@ -100,7 +107,7 @@ impl Identity {
         match self {
             Self::Anyone => Ok(Caller::unrestricted(TenantId::default())),
             Self::Tenant(tenant) => Ok(Caller::unrestricted(tenant)),
-            Self::Key(key) => Ok(Caller { tenant: key.tenant.clone(), key: Some(key) }),
+            Self::Key(key) => Ok(Caller { tenant: key.tenant.clone(), key: Some(key), is_anonymous: false }),
             Self::Operator => {
                 let text =
                     "this is the operator's token, which reads /metrics and nothing else; use a tenant's";

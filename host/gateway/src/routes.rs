@@ -5,7 +5,7 @@ use super::error::ApiError;
 use super::permission::{RouteAccess, guard};
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn;
+use axum::middleware::{Next, from_fn};
 use axum::routing::MethodRouter;
 use std::sync::Arc;
 use weir_types::ErrorCode;
@@ -27,7 +27,8 @@ impl Routes {
         methods: MethodRouter<Arc<NodeState>>,
     ) -> Self {
         self.documented.push(path.to_owned());
-        let methods = methods.route_layer(from_fn(move |request, next| guard(access, request, next)));
+        let methods =
+            methods.route_layer(from_fn(move |request: Request, next: Next| guard(access, request, next)));
         Self { router: self.router.route(path, methods), ..self }
     }
 

@@ -5,6 +5,7 @@ use crate::access::Access;
 use crate::answers::AnswerBudget;
 use crate::permits::UploadPermits;
 use crate::placements::GivenIds;
+use crate::quotas::{QuotaConfig, Quotas};
 use axum::extract::State;
 use std::sync::Arc;
 use std::time::Instant;
@@ -44,12 +45,19 @@ pub struct Permits {
     pub compiles: Turnstile,
     /// For the memory of answers that clients have not taken yet.
     pub(crate) answers: Arc<AnswerBudget>,
+    /// For the requests of tenants.
+    pub(crate) quotas: Quotas,
 }
 
 impl Permits {
     /// Creates the permits that these configurations allow.
     #[must_use]
-    pub fn new(gateway: &GatewayConfig, sandbox: &SandboxConfig, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(
+        gateway: &GatewayConfig,
+        sandbox: &SandboxConfig,
+        quotas: QuotaConfig,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
         Self {
             json: Arc::new(Semaphore::new(gateway.threads.max(1))),
             profiling: Arc::new(Semaphore::new(1)),
@@ -61,6 +69,7 @@ impl Permits {
                 gateway.tenant_uploads_max.max(1) as usize,
             ),
             answers: Arc::new(AnswerBudget::new(gateway.answers.clone(), metrics.clone())),
+            quotas: Quotas::new(quotas, metrics.clone()),
         }
     }
 }

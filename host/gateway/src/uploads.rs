@@ -31,10 +31,14 @@ pub(super) async fn receive<Manifest: DeserializeOwned>(
 ) -> Result<ReceivedUpload<Manifest>, ApiError> {
     let place = node.permits.uploads.take(&caller.tenant)?;
     // Before the upload arrives, which takes longer.
-    blobs.check_room(announced_bytes(&request).min(bytes_max)).await?;
+    let announced_bytes = announced_bytes(&request).min(bytes_max);
+    blobs.check_room(announced_bytes).await?;
+    node.check_stored_bytes(&caller.tenant, announced_bytes)?;
     let receiving = async {
         let (manifest, options, upload) = manifest::read(request, bytes_max).await?;
         let staged = blobs.stage(upload, bytes_max).await.map_err(refusal)?;
+        // The client may have announced no size, and others may have stored something meanwhile.
+        node.check_stored_bytes(&caller.tenant, staged.bytes)?;
         Ok(ReceivedUpload { manifest, options, staged, place })
     };
     let time_ms_max = node.config.gateway.upload_timeout_ms;

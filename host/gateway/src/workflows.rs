@@ -68,6 +68,7 @@ pub(super) async fn deploy(
         return Ok(Json(WorkflowDeployed { workflow, created: false, path }));
     }
     node.blobs.check_room(0).await?;
+    node.check_names(&caller.tenant, &name)?;
     let made = move |version| WorkflowRecord { version, ..record.clone() };
     let workflow = node.workflows.deploy(&caller.tenant, &name, (), made).await?;
     tracing::info!(tenant = %caller.tenant, workflow = %name, version = %workflow.id.version, "deployed");

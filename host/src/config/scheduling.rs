@@ -1,8 +1,9 @@
 //! Scheduler setup from the node's settings.
 
-use super::NodeConfig;
+use super::{NodeConfig, TenantConfig};
 use anyhow::{Context, Result};
 use weir_scheduler::{Settings, Setup};
+use weir_types::TenantId;
 
 impl NodeConfig {
     /// Returns the setup of the node's scheduler.
@@ -10,24 +11,29 @@ impl NodeConfig {
     /// # Errors
     /// If a tenant's limits prevent all of its calls from running.
     pub(crate) fn scheduler_setup(&self) -> Result<Setup> {
-        self.tenant_default.check().context("[node.tenant_default]")?;
-        for (tenant, limits) in &self.tenants {
-            limits.check().with_context(|| format!("[node.tenants.{tenant}]"))?;
+        check(&self.tenant_default).context("[node.tenant_default]")?;
+        for (name, tenant) in &self.tenants {
+            check(tenant).with_context(|| format!("[node.tenants.{name}]"))?;
         }
+        let limits = |(name, tenant): (&TenantId, &TenantConfig)| (name.clone(), tenant.limits.clone());
         let settings = Settings {
-            tenants: self.tenants.clone(),
-            tenant_default: self.tenant_default.clone(),
+            tenants: self.tenants.iter().map(limits).collect(),
+            tenant_default: self.tenant_default.limits.clone(),
             ..Settings::default()
         };
         Ok(self.scheduler.setup(settings))
     }
 }
 
+fn check(tenant: &TenantConfig) -> Result<()> {
+    tenant.limits.check()?;
+    Ok(tenant.quotas.check()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use weir_scheduler::{TenantLimits, VictimKind};
-    use weir_types::TenantId;
 
     fn config(text: &str) -> NodeConfig {
         toml::from_str(text).unwrap()
@@ -51,6 +57,8 @@ mod tests {
             weight = 3
             device_share_max = 0.5
             resident_bytes_max = 1073741824
+            requests_per_s = 100
+            stored_bytes_max = 1
         "#;
         let Setup { policy, options, settings } = config(text).scheduler_setup().unwrap();
         assert_eq!(policy.to_string(), "lalb-o3");
@@ -64,6 +72,9 @@ mod tests {
         };
         assert_eq!(settings.tenants, [(TenantId::new("acme").unwrap(), acme)].into());
         assert_eq!(settings.tenant_default, TenantLimits { running_max: 8, ..TenantLimits::default() });
+        let quotas = config(text).quotas();
+        let acme = &quotas.tenants[&TenantId::new("acme").unwrap()];
+        assert_eq!((acme.requests_per_s, acme.stored_bytes_max, acme.names_max), (Some(100), Some(1), None));
         // The output of `weir config` parses back to the same settings.
         assert_eq!(config(&toml::to_string(&config(text)).unwrap()), config(text));
         assert_eq!(config(&toml::to_string(&NodeConfig::default()).unwrap()), NodeConfig::default());
@@ -77,6 +88,7 @@ mod tests {
             ("[tenants.acme]\ndevice_share_max = 0.0", "device_share_max"),
             ("[tenants.acme]\ndevice_share_max = nan", "device_share_max"),
             ("[tenants.acme]\ndevice_share_max = 1.5", "device_share_max"),
+            ("[tenants.acme]\nrequests_per_s = 0", "requests_per_s"),
         ] {
             let error = format!("{:#}", config(text).scheduler_setup().unwrap_err());
             assert!(error.contains("[node.tenants.acme]") && error.contains(why), "{text}: {error}");

@@ -15,7 +15,7 @@ pub mod usage;
 pub use audit::{AuditConfig, AuditEvent, AuditLog};
 pub use metrics::{
     AnswerScope, ColdStart, CutCause, DemandTotals, FunctionMetrics, HandshakeFailure, HedgeMetrics, Metrics,
-    Retired, Served, SizeMetrics, Tally, TextFormat, Times,
+    QuotaKind, Retired, Served, SizeMetrics, Tally, TextFormat, Times,
 };
 pub use spans::SpanLog;
 pub use trace::{Phase, Sampler, Trace, TraceParent, TracesConfig};

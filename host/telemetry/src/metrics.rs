@@ -29,6 +29,7 @@ mod triton;
 mod usage;
 
 use access::AccessMetrics;
+pub use access::QuotaKind;
 use answers::AnswerMetrics;
 pub use answers::{AnswerScope, CutCause};
 use asynchronous::AsyncMetrics;

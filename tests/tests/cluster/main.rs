@@ -7,6 +7,7 @@ mod asynchronous;
 mod faults;
 mod handing_over;
 mod hedging;
+mod keys;
 mod placing;
 mod prefetching;
 mod secrets;

@@ -90,8 +90,7 @@ async fn limited_key_cannot_tell_other_functions_from_missing_ones() {
         json!({ "scopes": ["invoke", "read", "deploy"], "functions": ["mine", "mine-tensors", "unborn"] });
     let limited = client_with(&acme, "limited", body).await;
     assert_eq!(limited.get("/fn/mine/x").await.ok().text(), "hello, x\n");
-    let listed: Vec<_> =
-        limited.functions().await.into_iter().map(|function| function.active.function.name).collect();
+    let listed: Vec<_> = limited.functions().await.into_iter().map(|function| function.active.name).collect();
     assert_eq!(listed.iter().map(|name| name.as_str()).collect::<Vec<_>>(), ["mine", "mine-tensors"]);
     limited.deploy("unborn", function("hello")).await;
     for (method, path) in [

@@ -40,6 +40,8 @@ mod outbound;
 mod overlapping;
 mod pages;
 mod protocol;
+mod public;
+mod quotas;
 mod repairing;
 mod replaying;
 mod reusing;

@@ -29,6 +29,9 @@ pub(crate) struct GrantArgs {
     /// Mark calls as idempotent, so that Weir may retry calls that failed part-way
     #[arg(long)]
     idempotent: bool,
+    /// Let any client call the function at /fn/TENANT:NAME, without a token
+    #[arg(long)]
+    public: bool,
     /// Cache responses for N milliseconds, and return them for equal calls
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=CACHE_TTL_MS_MAX))]
     cache_ttl_ms: Option<u64>,
@@ -64,6 +67,7 @@ impl GrantArgs {
         manifest.env.extend(self.env.iter().cloned());
         manifest.outbound_hosts.extend(self.outbound_hosts.iter().cloned());
         manifest.idempotent |= self.idempotent;
+        manifest.public |= self.public;
         manifest.cache_ttl_ms = self.cache_ttl_ms.or(manifest.cache_ttl_ms);
         manifest.slo_ms = self.slo_ms.or(manifest.slo_ms);
         manifest.cost_slo = self.cost_slo.or(manifest.cost_slo);

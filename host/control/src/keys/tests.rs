@@ -123,7 +123,9 @@ async fn concurrent_creations_stay_within_the_quota() {
     let node = node(&datastore).await;
     let refused = AtomicUsize::new(0);
     let creations = (0..TENANT_LEN_MAX + 10).map(|number| {
-        let (keys, tenant, refused) = (&node.keys, &tenant, &refused);
+        let keys = &node.keys;
+        let tenant = &tenant;
+        let refused = &refused;
         async move {
             let name = Name::new(&format!("k{number}")).unwrap();
             match keys.create(tenant, &name, new_key(&[Scope::Read], &[])).await {

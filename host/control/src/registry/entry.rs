@@ -69,7 +69,8 @@ impl fmt::Display for Noun {
 /// The state of a name at one revision of the registry. A change creates a new entry; running calls
 /// keep theirs.
 pub struct RegistryEntry<K: DeploymentKind> {
-    pub(crate) name: Name,
+    /// The name.
+    pub name: Name,
     /// The active version, and the number of the next version.
     pub head: ActiveVersion,
     pub(crate) revision: Revision,

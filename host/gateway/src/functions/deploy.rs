@@ -41,6 +41,7 @@ pub(crate) async fn deploy(
 ) -> Result<Json<Deployed>, ApiError> {
     let name = parse_name(&name)?;
     refuse_name_of_workflow(&node, &caller.tenant, &name)?;
+    node.check_names(&caller.tenant, &name)?;
     let ReceivedUpload { manifest, options, staged, place: _place } =
         uploads::receive(&node, &caller, request, &node.blobs, node.config.sandbox.component_bytes_max)
             .await?;
@@ -58,6 +59,10 @@ pub(crate) async fn deploy(
             );
             return Err(ApiError::new(ErrorCode::NotGranted, text));
         }
+    }
+    if manifest.public && ready.kind == FunctionKind::Tensor {
+        let text = "a tensor function cannot be public: its callers may name objects of the tenant; put an HTTP function in front of it";
+        return Err(ApiError::new(ErrorCode::InvalidManifest, text));
     }
     let component_bytes = staged.bytes;
     let kept = node.blobs.keep(staged).await?;

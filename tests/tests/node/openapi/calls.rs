@@ -3,6 +3,7 @@
 mod functions;
 mod inference;
 mod invocations;
+mod keys;
 mod models;
 mod node;
 mod workflows;
@@ -85,6 +86,7 @@ async fn every_operation_answers_as_documented() {
     models::call_kernel_graphs(&mut checker).await;
     probes::large_bodies(&mut checker).await;
     probes::authentication(&mut checker).await;
+    keys::call(&mut checker).await;
 
     // The dashboard answers 404 if the program was built without it, and else 200.
     let is_optional = |one: &str| one.starts_with("dashboard");

@@ -60,7 +60,7 @@ async fn serve(stream: TcpStream, budget: Arc<AnswerBudget>, timeouts: Timeouts,
     let requests = connection.clone();
     let service = service_fn(move |request: http::Request<Incoming>| {
         let connection = requests.clone();
-        let owner = answering.owner(&TenantId::default());
+        let owner = answering.owner(&TenantId::default(), None);
         let scopes = answering.scopes(connection.answer_bytes(), Some(owner));
         let under_way = connection.begin();
         let overrun = overrun.clone();
