@@ -51,7 +51,7 @@ enum KeyAction {
 struct CreateArgs {
     /// Name of the key
     name: Name,
-    /// What the key's holder may do; give the option once for each scope
+    /// Permission of the key's holder; give the option once for each scope
     #[arg(long = "scope", value_name = "SCOPE", required = true)]
     scopes: Vec<ScopeArg>,
     /// Function that the key is limited to; give the option once for each function [default:
@@ -70,7 +70,7 @@ enum ScopeArg {
     Invoke,
     /// Deploy, roll back and remove
     Deploy,
-    /// Read what is deployed, logs, usage and metrics
+    /// Read deployments, logs, usage and metrics
     Read,
     /// Create and revoke keys, and everything else
     Admin,

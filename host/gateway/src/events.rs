@@ -80,7 +80,7 @@ impl Filter {
 /// `GET /v1/events`. With `follow=true` or `accept: text/event-stream`, the events are followed.
 pub(super) async fn events(
     State(node): NodeExtractor,
-    Extension(Caller { tenant }): Extension<Caller>,
+    Extension(Caller { tenant, .. }): Extension<Caller>,
     query: Result<Query<EventQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {

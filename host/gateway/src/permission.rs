@@ -1,4 +1,4 @@
-//! What a client may do. `table.rs` says what each route needs; this file checks it.
+//! Permissions of clients: `table.rs` states the needs of each route, and this file checks them.
 
 use crate::auth::Identity;
 use crate::error::ApiError;
@@ -13,7 +13,7 @@ use weir_control::registry::{Noun, RegistryError};
 use weir_types::api::Scope;
 use weir_types::{ErrorCode, Name, TenantId};
 
-/// What a client needs for the requests of a route.
+/// Scopes that the requests of a route need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteAccess {
     /// Scopes of which `GET` and `HEAD` need one; empty if any client may send them.
@@ -23,7 +23,7 @@ pub(crate) struct RouteAccess {
     pub(crate) subject: Subject,
 }
 
-/// What a route is about, for keys that are limited to functions.
+/// Subject of a route, for keys that are limited to functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// Everything of the tenant: no limited key may use the route.

@@ -2,7 +2,7 @@
 //!
 //! The rate is limited by the generic cell rate algorithm: a tenant may send a burst, which refills
 //! at its rate. Clients without a token, who call public functions, may use half of both quotas, so
-//! that they cannot shut the tenant's own clients out. `stored.rs` has the quotas of what is stored.
+//! that they cannot shut the tenant's own clients out. `stored.rs` has the quotas of stored data.
 
 mod stored;
 

@@ -16,7 +16,7 @@ use weir_types::api::Scope;
 /// Paths of function calls, which bypass the router.
 const CALLS: [&str; 2] = ["/fn/{name}", "/fn/{name}/{path}"];
 
-/// What the API itself says, to any client of the node.
+/// Descriptions of the API itself, for any client of the node.
 pub(super) const OPEN: RouteAccess = RouteAccess { read: &[], change: &[], subject: Subject::Checked };
 /// Calls of a function by its path.
 pub(super) const CALL: RouteAccess =

@@ -69,7 +69,7 @@ async fn keys_reach_the_routes_of_their_scopes() {
                 assert_eq!(answer.code(), ErrorCode::Forbidden, "{answer:?}");
             }
         }
-        // Everybody with a key may read what the API is.
+        // Any key may read the description of the API.
         client.get("/").await.ok();
         client.get("/v1/openapi.yaml").await.ok();
     }

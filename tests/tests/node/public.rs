@@ -30,7 +30,7 @@ async fn public_function_needs_no_token_and_its_other_routes_do() {
     ] {
         assert_eq!(node.get(path).await.code(), ErrorCode::Unauthorized, "{path}");
     }
-    // What is not public looks missing, whatever it is.
+    // Functions that are not public look missing.
     let text = async |path: &str| {
         let answer = node.get(path).await;
         assert_eq!((answer.status, answer.code()), (404, ErrorCode::FunctionNotFound), "{path}");

@@ -88,7 +88,7 @@ async fn names_and_stored_bytes_are_limited() {
     let refused = acme.try_deploy("b", "", hello.clone()).await.unwrap_err();
     assert_eq!((refused.status, refused.code), (507, ErrorCode::QuotaExceeded));
     assert!(refused.text.contains("names_max"), "{}", refused.text);
-    // Another version needs no name, and its bytes count; what is removed is free again.
+    // Another version needs no name, and its bytes count; a removal frees them again.
     acme.deploy_with("a", "env.A=1", hello.clone()).await;
     let refused = acme.try_deploy("a", "env.A=2", hello.clone()).await.unwrap_err();
     assert_eq!((refused.status, refused.code), (507, ErrorCode::QuotaExceeded));

@@ -4,7 +4,7 @@ use crate::Name;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a client may do.
+/// Permission of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scope {
@@ -12,7 +12,7 @@ pub enum Scope {
     Invoke,
     /// Deploy, roll back and remove functions, models, kernel graphs and workflows.
     Deploy,
-    /// Read what is deployed, logs, usage and metrics.
+    /// Read deployments, logs, usage and metrics.
     Read,
     /// Create and revoke API keys, and everything else.
     Admin,
@@ -44,7 +44,7 @@ impl fmt::Display for Scope {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewApiKey {
-    /// What the key's holder may do.
+    /// Permissions of the key's holder.
     pub scopes: Vec<Scope>,
     /// Functions that the key is limited to; empty for everything of the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -59,7 +59,7 @@ pub struct NewApiKey {
 pub struct ApiKey {
     /// Name of the key, unique within its tenant.
     pub name: Name,
-    /// What the key's holder may do.
+    /// Permissions of the key's holder.
     pub scopes: Vec<Scope>,
     /// Functions that the key is limited to; empty for everything of the tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

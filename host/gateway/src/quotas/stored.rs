@@ -1,4 +1,4 @@
-//! Quotas of what a tenant stores: names, and bytes of components and models.
+//! Quotas of a tenant's stored data: names, and bytes of components and models.
 
 use crate::NodeState;
 use crate::error::ApiError;
