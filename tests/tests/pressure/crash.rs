@@ -10,7 +10,7 @@ use weir_types::{ContentHash, Version};
 const KILLS: usize = 50;
 
 /// Every acknowledged deploy survives, an interrupted deploy exists completely or not at all, and
-/// every listed function can be called.
+/// every listed function can be called. The node keeps all versions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_deploys_survive_fifty_kills() {
     let _alone = crate::alone().await;
@@ -18,7 +18,7 @@ async fn acknowledged_deploys_survive_fifty_kills() {
     println!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
     let component = function("hello");
-    let mut node = TestNode::start().await;
+    let mut node = TestNode::builder().set("sandbox.versions_keep", 0).start().await;
     node.deploy("warm-up", with_custom_section(&component, "warm-up")).await;
     // Upper bounds for the time of the kill, for deploys with and without compilation. They adapt
     // to the duration of a deploy, so that about half of the deploys are interrupted, at any stage.
