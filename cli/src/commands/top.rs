@@ -65,7 +65,7 @@ pub(crate) fn run(args: &TopArgs, context: &CommandContext) -> Result<()> {
     }
 }
 
-/// What a node says at one time.
+/// Status, metrics and events of a node, read at one time.
 struct Reading {
     at: Instant,
     status: Status,

@@ -157,7 +157,7 @@ impl Load<'_> {
     }
 }
 
-/// What becomes of a request that is due.
+/// Handover of a due request to a sending thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Handover {
     /// An idle thread sends it.

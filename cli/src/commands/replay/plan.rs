@@ -1,4 +1,4 @@
-//! The requests of a replay: their times, and what they call.
+//! The schedule of a replay: due times of requests and their targets.
 
 use crate::commands::workload::unreadable;
 use crate::error::Problem;
@@ -31,7 +31,7 @@ pub(super) struct Plan {
     pub(super) requests: Vec<PlannedRequest>,
 }
 
-/// What a request calls.
+/// Function, model or workflow that a request calls.
 #[derive(Debug)]
 pub(super) struct ReplayTarget {
     /// Name in the report.
