@@ -77,19 +77,19 @@ impl Access {
         audited: Option<&mut Audited>,
     ) -> Result<Identity, ApiError> {
         let Identified { identity, hash, is_guess } = self.tokens.identify(&self.keys, headers).await;
-        let is_failure = identity.as_ref().is_err_and(|error| error.code == ErrorCode::Unauthorized);
-        let failure = is_failure.then(|| self.failures.note(address));
+        let failure = identity.as_ref().err().map(|error| (self.failures.note(address), error.code));
         if let Some(audited) = audited {
             audited.token_hash = hash;
             audited.tenant = identity.as_ref().ok().and_then(Identity::acts_for);
             audited.key = identity.as_ref().ok().and_then(Identity::key_name).cloned();
             // Strangers must not push other events out of the log.
             audited.is_recorded = match &failure {
-                Some(failure) => failure.is_recorded,
+                Some((failure, _)) => failure.is_recorded,
                 None => audited.is_recorded || audited.tenant.is_none(),
             };
         }
-        if let Some(failure) = failure {
+        // Other errors mean that the node could not look the token up.
+        if let Some((failure, ErrorCode::Unauthorized)) = failure {
             self.metrics.access.failed.inc();
             if is_guess {
                 tokio::time::sleep(failure.wait).await;
