@@ -33,6 +33,7 @@ pub use config::SchedulerConfig;
 pub use device_use::UseRecorder;
 pub(crate) use driver::LinkId;
 pub use guard::{LocalPlacement, PlacementGuard};
+pub use residency::{HealthChange, ResidencyChanges, ResidentLoad};
 pub(crate) use state::ForwardStep;
 pub use state::{Placement, RemotePlacement};
 
@@ -50,7 +51,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
@@ -113,34 +114,6 @@ pub struct PlacementConfig {
     pub record: Option<PathBuf>,
     /// The metrics for the accuracy of estimates.
     pub metrics: Arc<Metrics>,
-}
-
-/// A model in the memory of one of this node's devices, with its load.
-pub struct ResidentLoad {
-    /// The model.
-    pub resident: AnnouncedModel,
-    /// The duration of the load.
-    pub time: Duration,
-    /// Bytes of the model's files by the tier that the load read them from.
-    pub from: Vec<(StorageTier, u64)>,
-}
-
-/// The changes of a device's memory since the last report.
-#[derive(Default)]
-pub struct ResidencyChanges {
-    /// Loaded models.
-    pub loaded: Vec<ResidentLoad>,
-    /// Models that have left the memory.
-    pub gone: Vec<ModelId>,
-}
-
-/// A change of a device's health.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HealthChange {
-    /// The device was lost, with the contents of its memory.
-    Lost,
-    /// The device works again.
-    Recovered,
 }
 
 /// The result of announcing an invocation to the scheduler.

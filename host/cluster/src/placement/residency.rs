@@ -2,9 +2,37 @@
 
 use crate::wire::{AnnouncedModel, Granted};
 use std::collections::BTreeMap;
-use weir_scheduler::{DeviceSpec, Evictable};
-use weir_types::Ordinal;
-use weir_types::{InvocationId, ModelId};
+use std::time::Duration;
+use weir_scheduler::{DeviceSpec, Evictable, StorageTier};
+use weir_types::{InvocationId, ModelId, Ordinal};
+
+/// A model in the memory of one of this node's devices, with its load.
+pub struct ResidentLoad {
+    /// The model.
+    pub resident: AnnouncedModel,
+    /// The duration of the load.
+    pub time: Duration,
+    /// Bytes of the model's files by the tier that the load read them from.
+    pub from: Vec<(StorageTier, u64)>,
+}
+
+/// The changes of a device's memory since the last report.
+#[derive(Default)]
+pub struct ResidencyChanges {
+    /// Loaded models.
+    pub loaded: Vec<ResidentLoad>,
+    /// Models that have left the memory.
+    pub gone: Vec<ModelId>,
+}
+
+/// A change of a device's health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HealthChange {
+    /// The device was lost, with the contents of its memory.
+    Lost,
+    /// The device works again.
+    Recovered,
+}
 
 /// The residency of all devices, by ordinal. Unknown ordinals are ignored.
 pub(super) struct ResidencyTable(Vec<DeviceResidency>);
