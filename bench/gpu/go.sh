@@ -9,6 +9,8 @@
 #   machine.txt              driver, GPUs, processors, libraries, Python
 #   gpu.json, gpu.txt        results of `weir doctor --gpu` so far
 #   pytorch.json             measurements of PyTorch so far
+#   live.json, metrics.txt, node.txt
+#                            measurements of a node, its metrics and its log
 #   *.before.json            results of another device or build, set aside
 # A step extends the gpu.json and pytorch.json of earlier steps: those in the results folder, those
 # that the same build of weir left on this machine, or those in .gpu/results.
@@ -22,7 +24,8 @@
 #   WEIR_GPU_ROOTS                       folders to search for Python and NVIDIA's libraries
 #   WEIR_GPU_SCRATCH                     program, models and interim results (/tmp/weir-gpu)
 #   WEIR_GPU_STEP_S, WEIR_GPU_PART_S     time limits of a step and of its parts, in seconds
-#   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH    options of `weir doctor --gpu` and of pytorch_gpu.py
+#   WEIR_GPU_DOCTOR, WEIR_GPU_PYTORCH, WEIR_GPU_SERVE
+#                                        options of `weir doctor --gpu`, pytorch_gpu.py and serve.py
 set -u
 
 kit=$(cd "$(dirname "$0")" && pwd) || exit 1
@@ -34,6 +37,7 @@ step_s=${WEIR_GPU_STEP_S:-570}
 part_s=${WEIR_GPU_PART_S:-$step_s}
 doctor_options=${WEIR_GPU_DOCTOR:---batch 1,32 --case-time-s 60}
 pytorch_options=${WEIR_GPU_PYTORCH:-}
+serve_options=${WEIR_GPU_SERVE:-}
 # Time for a part to exit after its time limit.
 kill_s=5
 search_s=20
@@ -56,6 +60,7 @@ usage: bash go.sh STEP
   3  how fast beside PyTorch: eager, torch.compile, CUDA graph
   4  the rest of Weir: handing-over, functions, worker, kernel-graphs
   5  the rest of PyTorch: 24 processes and 24 streams
+  6  does a node serve, and how fast: inferences and a function over HTTP, at default settings
 END
     exit 2
 }
@@ -78,6 +83,7 @@ step() {
             doctor kernel-graphs 120
             ;;
         5) pytorch 540 --ways processes,streams --functions 24 --batches 1 ;;
+        6) serve 180 ;;
     esac
 }
 
@@ -248,6 +254,23 @@ doctor() {
     return "$status"
 }
 
+# Runs a node, and sends it requests: serve SECONDS
+serve() {
+    local paths=() model python
+    for model in ${models[@]+"${models[@]}"}; do [ "$model" = --model ] || paths+=("$model"); done
+    for python in ${pythons[@]+"${pythons[@]}"}; do
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || continue
+        rm -f "$scratch/libonnxruntime.so"
+        part onnxruntime 20 "$scratch/libonnxruntime.so" gzip -dc "$kit/libonnxruntime.so.gz" || return
+        # shellcheck disable=SC2086  # several options
+        WEIR_ONNXRUNTIME=$scratch/libonnxruntime.so part serve "$1" "$out/log.txt" "$python" "$kit/serve.py" \
+            --weir "$weir" --function "$kit/infer.wasm" $serve_options "$out/live.json" "${paths[@]}"
+        return
+    done
+    failed=1
+    note "serve: LEFT OUT, there is no Python 3.8 in $roots"
+}
+
 # Runs the PyTorch benchmark: pytorch SECONDS OPTION...
 pytorch() {
     local limit_s python
@@ -284,6 +307,6 @@ pack() {
 }
 
 case ${1-} in
-    [1-5]) main "$1" ;;
+    [1-6]) main "$1" ;;
     *) usage ;;
 esac

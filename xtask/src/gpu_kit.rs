@@ -1,9 +1,10 @@
 //! `cargo xtask gpu-kit`.
 
+use crate::functions::{self, BuildFunctionsArgs};
 use crate::models;
 use crate::process;
 use crate::repo::Repo;
-use crate::setup::report;
+use crate::setup::{self, report};
 use crate::weir;
 use anyhow::{Context as _, Result, bail};
 use std::fs::{self, File};
@@ -16,17 +17,22 @@ const KIT_BYTES_MAX: u64 = 60 << 20;
 
 /// Entries that the command replaces. `results/`, with files of earlier steps, belongs to the user.
 const PROGRAM: &str = "weir.gz";
+const ONNXRUNTIME: &str = "libonnxruntime.so.gz";
 const MODELS: &str = "models";
 
+/// Function that the node of the kit runs, in `functions/`.
+const FUNCTION: &str = "infer";
+
 /// Scripts of the kit: path in the repository, name in the kit.
-const SCRIPTS: [(&str, &str); 3] = [
+const SCRIPTS: [(&str, &str); 4] = [
     ("bench/gpu/go.sh", "go.sh"),
     ("bench/gpu/models.py", "models.py"),
+    ("bench/gpu/serve.py", "serve.py"),
     ("bench/python/pytorch_gpu.py", "pytorch_gpu.py"),
 ];
 
 /// Make the folder to copy to a machine with an NVIDIA GPU, `.gpu/`: `weir`, models without their
-/// weights, and the scripts that check and measure
+/// weights, a function, and the scripts that check and measure
 ///
 /// The machine needs the driver and bash, but neither network nor Rust. There, models get random
 /// weights (with Python 3), and are compared with PyTorch if it is installed. The folder has at
@@ -62,11 +68,11 @@ pub(crate) fn run(repo: &Repo, args: &GpuKitArgs) -> Result<()> {
     let kit = repo.root().join(&args.out);
     clear(&kit)?;
     pack_program(&weir, &kit.join(PROGRAM))?;
+    compress(&setup::onnxruntime(repo)?, &kit.join(ONNXRUNTIME))?;
+    let function = PathBuf::from(FUNCTION).with_extension("wasm");
+    copy(&built_function(repo, &function)?, &kit.join(function))?;
     for (from, name) in SCRIPTS {
-        let from = repo.root().join(from);
-        let to = kit.join(name);
-        fs::copy(&from, &to)
-            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        copy(&repo.root().join(from), &kit.join(name))?;
     }
     let mut strip = Command::new("python3");
     strip.arg(kit.join("models.py")).arg("strip").args(&models).arg("--out").arg(kit.join(MODELS));
@@ -99,10 +105,28 @@ fn clear(kit: &Path) -> Result<()> {
 fn pack_program(from: &Path, to: &Path) -> Result<()> {
     let stripped = to.with_extension("stripped");
     process::answer(Command::new("strip").arg("-o").arg(&stripped).arg(from))?;
-    let packed = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
-    // Without name and time, equal programs give equal bytes.
-    process::run(Command::new("gzip").args(["--no-name", "--stdout"]).arg(&stripped).stdout(packed))?;
+    compress(&stripped, to)?;
     fs::remove_file(&stripped).with_context(|| format!("cannot remove {}", stripped.display()))
+}
+
+fn compress(from: &Path, to: &Path) -> Result<()> {
+    let packed = File::create(to).with_context(|| format!("cannot write {}", to.display()))?;
+    // Without name and time, equal files give equal bytes.
+    process::run(Command::new("gzip").args(["--no-name", "--stdout"]).arg(from).stdout(packed))
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::copy(from, to).with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    Ok(())
+}
+
+/// Returns the path of the component, and builds it if it does not exist.
+fn built_function(repo: &Repo, file: &Path) -> Result<PathBuf> {
+    let component = repo.built_functions().join(file);
+    if !component.exists() {
+        functions::run(repo, &BuildFunctionsArgs::from_names(&[FUNCTION]))?;
+    }
+    Ok(component)
 }
 
 /// Returns the size of a folder, or an error if it exceeds `bytes_max`.

@@ -26,7 +26,17 @@ fn kit_is_complete_for_a_machine_with_a_driver() {
     let mut entries: Vec<_> =
         fs::read_dir(kit.path("")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     entries.sort();
-    assert_eq!(entries, ["go.sh", "models", "models.py", "pytorch_gpu.py", "weir.gz"]);
+    let expected = [
+        "go.sh",
+        "infer.wasm",
+        "libonnxruntime.so.gz",
+        "models",
+        "models.py",
+        "pytorch_gpu.py",
+        "serve.py",
+        "weir.gz",
+    ];
+    assert_eq!(entries, expected);
     let step = kit.step("2");
     assert!(step.is_ok, "{}", step.stdout);
     assert_eq!(step.stages(), ["environment", "networks"]);
@@ -66,6 +76,26 @@ fn whole_procedure_passes_on_a_healthy_device() {
     let compared = rows.iter().filter(|row| row["what"].as_str().is_some_and(|what| what.contains("Weir, ")));
     assert_eq!(compared.count(), 0, "the doctor has run another model");
     assert_eq!(rows.len(), 2 * 2 * 3 + 2, "three ways in two precisions and batches; processes and streams");
+}
+
+#[test]
+fn node_serves_its_models_and_a_function() {
+    let kit = Kit::new();
+    let step = kit.step_with("6", |command| {
+        command.env("WEIR_GPU_SERVE", "--duration-s 0.2");
+    });
+    assert!(step.is_ok, "{}\n{}", step.stdout, step.text("log.txt"));
+    let live = step.json("live.json");
+    let rows = live["rows"].as_array().expect("rows");
+    let row = |what: &str| {
+        let found = rows.iter().find(|row| row["what"] == format!("digits: {what}"));
+        found.unwrap_or_else(|| panic!("no row {what}: {rows:?}"))
+    };
+    assert_eq!(row("results beside the CPU")["on"], serde_json::json!([["cuda:0", "cpu"]]));
+    assert_eq!(row("first inference after an unload")["device"], "cuda:0");
+    assert_eq!(row("through a function")["same_bytes"], true);
+    assert!(step.text("metrics.txt").contains("weir_inferences_total"));
+    assert!(step.text("node.txt").contains("GPU found"));
 }
 
 #[test]
