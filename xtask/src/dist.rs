@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 /// The tarball contains `weir` with its dashboard, ONNX Runtime, an example with its model, the
 /// licences of all packages and a bill of materials. It runs on Linux of the same architecture with
 /// only the C and C++ libraries: the program contains the templates of `weir new`, and finds ONNX
-/// Runtime beside itself. The package for pip has the program, and depends on that of ONNX Runtime.
+/// Runtime beside itself. The package for pip has the program and the Python client, and depends on
+/// that of ONNX Runtime.
 /// The package for Debian (made where `dpkg-deb` is installed) has both, and a service of systemd.
 /// The Containerfile at the top of the repository makes an image from the tarball's folder.
 #[derive(Debug, clap::Args)]

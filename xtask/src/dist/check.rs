@@ -22,6 +22,12 @@ pub(super) trait Package {
 
     /// Installs the package in the empty `folder`, and starts a node of it.
     fn start(&self, folder: &Path) -> Result<DemoNode>;
+
+    /// Calls the node at `url`, on which the example is deployed, with other programs of the package
+    /// in `folder`.
+    fn call(&self, _folder: &Path, _url: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Starts a node of `package`, and calls it by the example in the folder of the release.
@@ -30,6 +36,7 @@ pub(super) fn run(package: &dyn Package, release: &Path) -> Result<()> {
     let node = package.start(folder.path())?;
     let script = release.join("examples/digits/try.sh");
     let answer = process::answer(Command::new(&script).env("WEIR_URL", node.url()).env_remove("WEIR_TOKEN"))?;
+    package.call(folder.path(), &node.url())?;
     node.stop()?;
     if !answer.contains(ANSWER) {
         bail!("the script's answers should have {ANSWER} in them:\n{answer}");

@@ -1,0 +1,152 @@
+"""Functions and workflows."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+from .. import _operations as operations
+from .._request import Upload, manifest_header, request, upload
+from ..schema import (
+    Deployed,
+    Function,
+    FunctionManifest,
+    FunctionVersion,
+    LogLine,
+    Workflow,
+    WorkflowDeployed,
+    WorkflowVersion,
+)
+from .http import AsyncHttp
+
+
+class AsyncFunctions:
+    """Functions of the tenant."""
+
+    def __init__(self, http: AsyncHttp) -> None:
+        self._http = http
+
+    async def deploy(
+        self,
+        name: str,
+        component: Upload,
+        manifest: FunctionManifest | None = None,
+        *,
+        strict: bool = False,
+    ) -> Deployed:
+        """Deploys a component: its bytes, or the path of its file.
+
+        `strict` rejects imports that the manifest does not grant.
+        """
+        query = {"strict": strict or None}
+        headers = {"content-type": "application/wasm", **manifest_header(manifest)}
+        content = upload(component)
+        sent = request(operations.DEPLOY_FUNCTION, query=query, headers=headers, content=content, name=name)
+        return cast("Deployed", await self._http.json(sent))
+
+    async def list(self) -> builtins.list[Function]:
+        """All functions, by name."""
+        return cast("list[Function]", await self._http.json(request(operations.LIST_FUNCTIONS)))
+
+    async def show(self, name: str) -> Function:
+        """The active version of a function, and the numbers of all versions."""
+        return cast("Function", await self._http.json(request(operations.SHOW_FUNCTION, name=name)))
+
+    async def delete(self, name: str) -> None:
+        """Removes a function with all versions."""
+        await self._http.json(request(operations.DELETE_FUNCTION, name=name))
+
+    async def rollback(self, name: str, version: int | None = None) -> Function:
+        """Activates a version; by default, the version before the active one."""
+        sent = request(operations.ROLL_BACK_FUNCTION, json={"version": version}, name=name)
+        return cast("Function", await self._http.json(sent))
+
+    async def versions(self, name: str) -> builtins.list[FunctionVersion]:
+        """All versions of a function, oldest first."""
+        sent = request(operations.LIST_FUNCTION_VERSIONS, name=name)
+        return cast("list[FunctionVersion]", await self._http.json(sent))
+
+    async def show_version(self, name: str, version: int) -> FunctionVersion:
+        """A version of a function."""
+        sent = request(operations.SHOW_FUNCTION_VERSION, name=name, version=version)
+        return cast("FunctionVersion", await self._http.json(sent))
+
+    async def delete_version(self, name: str, version: int) -> None:
+        """Removes an inactive version of a function."""
+        await self._http.json(request(operations.DELETE_FUNCTION_VERSION, name=name, version=version))
+
+    async def logs(self, name: str, lines: int = 100) -> builtins.list[LogLine]:
+        """The latest lines of a function's log, oldest first."""
+        sent = request(operations.SHOW_LOGS, query={"lines": lines}, name=name)
+        return [json.loads(line) async for line in self._http.lines(sent) if line]
+
+    async def follow_logs(self, name: str, lines: int = 0) -> AsyncIterator[LogLine]:
+        """New lines of a function's log as they arrive, after the `lines` latest lines.
+
+        Ends when the function is removed or the node stops.
+        """
+        sent = request(operations.SHOW_LOGS, query={"lines": lines, "follow": True}, name=name)
+        async for line in self._http.lines(sent):
+            if line:
+                yield cast("LogLine", json.loads(line))
+
+
+class AsyncWorkflows:
+    """Workflows of the tenant."""
+
+    def __init__(self, http: AsyncHttp) -> None:
+        self._http = http
+
+    async def deploy(
+        self,
+        name: str,
+        document: str | Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+        slo_ms: int | None = None,
+        cost_slo: float | None = None,
+    ) -> WorkflowDeployed:
+        """Deploys a workflow: its document in TOML, or as a mapping.
+
+        `dry_run` checks the document without deploying it. `slo_ms` and `cost_slo` override the
+        document's objectives.
+        """
+        query = {"dry_run": dry_run or None, "slo_ms": slo_ms, "cost_slo": cost_slo}
+        is_toml = isinstance(document, str)
+        content = document.encode() if isinstance(document, str) else json.dumps(document).encode()
+        headers = {"content-type": "application/toml" if is_toml else "application/json"}
+        sent = request(operations.DEPLOY_WORKFLOW, query=query, headers=headers, content=content, name=name)
+        return cast("WorkflowDeployed", await self._http.json(sent))
+
+    async def list(self) -> builtins.list[Workflow]:
+        """All workflows, by name."""
+        return cast("list[Workflow]", await self._http.json(request(operations.LIST_WORKFLOWS)))
+
+    async def show(self, name: str) -> Workflow:
+        """The active version of a workflow, and the numbers of all versions."""
+        return cast("Workflow", await self._http.json(request(operations.SHOW_WORKFLOW, name=name)))
+
+    async def delete(self, name: str) -> None:
+        """Removes a workflow with all versions."""
+        await self._http.json(request(operations.DELETE_WORKFLOW, name=name))
+
+    async def rollback(self, name: str, version: int | None = None) -> Workflow:
+        """Activates a version; by default, the version before the active one."""
+        sent = request(operations.ROLL_BACK_WORKFLOW, json={"version": version}, name=name)
+        return cast("Workflow", await self._http.json(sent))
+
+    async def versions(self, name: str) -> builtins.list[WorkflowVersion]:
+        """All versions of a workflow, oldest first."""
+        sent = request(operations.LIST_WORKFLOW_VERSIONS, name=name)
+        return cast("list[WorkflowVersion]", await self._http.json(sent))
+
+    async def show_version(self, name: str, version: int) -> WorkflowVersion:
+        """A version of a workflow."""
+        sent = request(operations.SHOW_WORKFLOW_VERSION, name=name, version=version)
+        return cast("WorkflowVersion", await self._http.json(sent))
+
+    async def delete_version(self, name: str, version: int) -> None:
+        """Removes an inactive version of a workflow."""
+        await self._http.json(request(operations.DELETE_WORKFLOW_VERSION, name=name, version=version))
