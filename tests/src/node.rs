@@ -27,8 +27,9 @@ const LOG_LINES_SHOWN: usize = 100;
 
 /// Running node. Dereferences to its [`TestClient`].
 pub struct TestNode {
-    builder: NodeBuilder,
+    /// Dropped, and so killed, before the folder of the builder is removed.
     child: Child,
+    builder: NodeBuilder,
     client: TestClient,
 }
 

@@ -22,7 +22,7 @@ const PROGRAMS_AT_ONCE: usize = 2;
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
 /// Programs that take longest. They start first, so that the others fill the remaining time.
-const LONGEST: [&str; 3] = ["languages", "node", "cluster"];
+const LONGEST: [&str; 4] = ["languages", "node", "cluster", "hostile"];
 
 /// Environment variables for all programs.
 type Variables = [(&'static str, OsString)];
