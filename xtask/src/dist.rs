@@ -11,17 +11,18 @@ use crate::ui;
 use crate::weir;
 use anyhow::{Context as _, Result, bail};
 use check::{Package, Tarball};
-use packages::{DebianPackage, Release, Wheel};
+use packages::{DebianPackage, NpmPackage, Release, Wheel};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Make a release in `target/dist/`: a tarball, a package for pip, and one for Debian
+/// Make a release in `target/dist/`: a tarball, and packages for pip, npm and Debian
 ///
 /// The tarball contains `weir` with its dashboard, ONNX Runtime, an example with its model, the
 /// licences of all packages and a bill of materials. It runs on Linux of the same architecture with
 /// only the C and C++ libraries: the program contains the templates of `weir new`, and finds ONNX
 /// Runtime beside itself. The package for pip has the program and the Python client, and depends on
 /// that of ONNX Runtime.
+/// The package for npm (made where `npm` is installed) has the program and ONNX Runtime.
 /// The package for Debian (made where `dpkg-deb` is installed) has both, and a service of systemd.
 /// The Containerfile at the top of the repository makes an image from the tarball's folder.
 #[derive(Debug, clap::Args)]
@@ -52,6 +53,9 @@ pub(crate) fn run(repo: &Repo, args: &DistArgs) -> Result<()> {
     let release = Release { repo, folder: &folder, dist: &dist };
     let mut packages: Vec<Box<dyn Package>> =
         vec![Box::new(Tarball::pack(&dist, &name)?), Box::new(Wheel::pack(&release)?)];
+    if let Some(package) = NpmPackage::pack(&release)? {
+        packages.push(Box::new(package));
+    }
     if let Some(package) = DebianPackage::pack(&release)? {
         packages.push(Box::new(package));
     }

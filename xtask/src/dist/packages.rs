@@ -1,10 +1,12 @@
-//! Packages for pip and for Debian, made of the contents of a release.
+//! Packages for pip, npm and Debian, made of the contents of a release.
 
 mod debian;
 mod libc;
+mod npm;
 mod wheel;
 
 pub(super) use debian::DebianPackage;
+pub(super) use npm::NpmPackage;
 pub(super) use wheel::Wheel;
 
 use crate::repo::Repo;
