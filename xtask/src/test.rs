@@ -114,8 +114,8 @@ fn c(repo: &Repo) -> Result<()> {
     process::run(&mut Command::new(program))
 }
 
-/// Validates the Kubernetes manifests against the schemas of the oldest and the newest supported
-/// version.
+/// Validates the Kubernetes manifests and the Helm chart against the schemas of the oldest and the
+/// newest supported version.
 fn kubernetes(repo: &Repo) -> Result<()> {
     let folder = repo.root().join("deploy/kubernetes");
     let program = setup::environment(repo, "kubernetes", &folder.join("requirements.txt"))?;
@@ -127,5 +127,11 @@ fn kubernetes(repo: &Repo) -> Result<()> {
         );
         process::run(validate.arg(folder.join("gpu/gpu.yaml")))?;
     }
-    Ok(())
+    if std::env::consts::ARCH != "x86_64" {
+        setup::report("skipped", "the tests of the Helm chart, whose library exists for x86-64 only");
+        return Ok(());
+    }
+    let mut chart = Command::new(program.join("python"));
+    chart.args(["-B", "-m", "unittest", "discover", "--quiet"]);
+    process::run(chart.current_dir(repo.root().join("deploy/helm/tests")))
 }

@@ -1,0 +1,213 @@
+"""Renders the chart with Helm, and validates the objects against the schemas of Kubernetes."""
+
+import unittest
+from pathlib import Path
+
+import helm_python as helm
+import kubernetes_validate
+import yaml
+
+CHART = Path(__file__).resolve().parents[1]
+KUSTOMIZE = CHART.parent / "kubernetes"
+
+# The oldest and the newest supported version.
+VERSIONS = ["1.34", "1.37"]
+
+
+def render(values=None, name="weir"):
+    """Objects of a release, by kind and name."""
+    with helm.Chart.load(str(CHART)) as chart:
+        files = chart.render(values or {}, name=name, namespace="serving")
+    texts = [text for file, text in files.items() if file.endswith(".yaml")]
+    documents = [each for text in texts for each in yaml.safe_load_all(text) if each]
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    assert len(objects) == len(documents), "two objects have the same name"
+    return objects
+
+
+def pod_of(objects, name="weir"):
+    return objects["StatefulSet", name]["spec"]["template"]["spec"]
+
+
+def environment(container):
+    return {each["name"]: each.get("value") for each in container["env"]}
+
+
+def base():
+    """Objects of the kustomization, by kind and name."""
+    documents = []
+    for file in ("settings", "etcd", "nodes", "network"):
+        documents += yaml.safe_load_all((KUSTOMIZE / f"base/{file}.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in documents}
+
+
+def comparable(rendered):
+    """The parts of an object that the chart and the kustomization have in common.
+
+    Leaves out metadata, images and the targets of ports, and gives selectors the same label.
+    """
+    if isinstance(rendered, list):
+        return [comparable(each) for each in rendered]
+    if not isinstance(rendered, dict):
+        return rendered
+    if "app.kubernetes.io/instance" in rendered:
+        return {"app": rendered["app.kubernetes.io/name"]}
+    left_out = {"image", "imagePullPolicy", "targetPort"}
+    if rendered.get("kind"):
+        left_out.add("metadata")
+    kept = {key: comparable(value) for key, value in rendered.items() if key not in left_out}
+    if kept.get("type") == "ClusterIP":
+        del kept["type"]
+    if "template" in kept:
+        del kept["template"]["metadata"]
+    return kept
+
+
+EVERYTHING = {
+    "image": {"repository": "registry.test/weir", "digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodes": {
+        "replicas": 5,
+        "settings": {"sandbox.bytes_max": 268435456, "outbound.private": True, "price": 0.5},
+        "env": {"WEIR_LOG": "debug"},
+        "gpu": {"count": 2},
+        "storage": {"size": "50Gi", "className": "fast"},
+        "podAnnotations": {"example.test/a": "b"},
+        "nodeSelector": {"disk": "fast"},
+        "tolerations": [{"key": "reserved", "operator": "Exists"}],
+        "affinity": {"podAntiAffinity": {}},
+    },
+    "service": {"type": "LoadBalancer", "port": 80, "annotations": {"example.test/c": "d"}},
+    "datastore": {"etcd": {"replicas": 5, "storage": {"size": "8Gi", "className": "fast"}}},
+    "blobs": {"url": "s3://blobs/weir", "endpoint": "http://minio.storage:9000", "secretName": ""},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+}
+EXTERNAL = {"datastore": {"url": "etcd://etcd.infra:2379/weir"}}
+SMALL = {
+    "nodes": {"replicas": 1, "settings": {"gateway.drain_timeout_ms": None}},
+    "datastore": {"etcd": {"replicas": 1}},
+    "podDisruptionBudget": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+}
+
+
+class Chart(unittest.TestCase):
+    def test_objects_are_valid(self):
+        for values in [{}, EVERYTHING, EXTERNAL, SMALL]:
+            for (kind, name), rendered in render(values, "a-release").items():
+                if kind == "ServiceMonitor":
+                    continue  # Its schema belongs to the operator of Prometheus.
+                for version in VERSIONS:
+                    with self.subTest(kind=kind, name=name, version=version):
+                        kubernetes_validate.validate(rendered, version, strict=True)
+
+    def test_defaults_are_those_of_the_kustomization(self):
+        rendered, expected = render(), base()
+        # This policy is for a namespace of its own.
+        del expected["NetworkPolicy", "default-deny"]
+        self.assertEqual(rendered.keys(), expected.keys())
+        for (kind, name), wanted in expected.items():
+            with self.subTest(kind=kind, name=name):
+                actual, wanted = comparable(rendered[kind, name]), comparable(wanted)
+                self.assertEqual(actual, wanted)
+
+    def test_selectors_select_the_pods_of_their_part(self):
+        for values in [{}, EVERYTHING]:
+            rendered = render(values, "other")
+            for name in ("other-weir", "other-weir-etcd"):
+                labels = rendered["StatefulSet", name]["spec"]["template"]["metadata"]["labels"]
+                selectors = [
+                    rendered["StatefulSet", name]["spec"]["selector"]["matchLabels"],
+                    rendered["PodDisruptionBudget", name]["spec"]["selector"]["matchLabels"],
+                    rendered["NetworkPolicy", name]["spec"]["podSelector"]["matchLabels"],
+                    rendered["Service", name]["spec"]["selector"],
+                ]
+                for selector in selectors:
+                    self.assertLessEqual(selector.items(), labels.items())
+            parts = [rendered["Service", name]["spec"]["selector"] for name in ("other-weir", "other-weir-etcd")]
+            self.assertNotEqual(*parts)
+            etcd = rendered["NetworkPolicy", "other-weir-etcd"]["spec"]["ingress"]
+            clients = [rule["from"][0]["podSelector"]["matchLabels"] for rule in etcd]
+            self.assertEqual(clients, parts)
+
+    def test_nodes_find_each_other_and_etcd_by_the_names_of_the_release(self):
+        rendered = render(name="other")
+        data = rendered["ConfigMap", "other-weir"]["data"]
+        hosts = [f"other-weir-etcd-{n}.other-weir-etcd" for n in range(3)]
+        self.assertEqual(data["WEIR_DATASTORE"], f"etcd://{','.join(hosts)}/weir")
+        node = environment(pod_of(rendered, "other-weir")["containers"][0])
+        self.assertEqual(node["WEIR_ADVERTISE"], "$(POD).other-weir-nodes:9347")
+        self.assertEqual(rendered["StatefulSet", "other-weir"]["spec"]["serviceName"], "other-weir-nodes")
+        self.assertTrue(rendered["Service", "other-weir-nodes"]["spec"]["publishNotReadyAddresses"])
+        etcd = environment(pod_of(rendered, "other-weir-etcd")["containers"][0])
+        cluster = [f"other-weir-etcd-{n}=http://{host}:2380" for n, host in enumerate(hosts)]
+        self.assertEqual(etcd["ETCD_INITIAL_CLUSTER"], ",".join(cluster))
+
+    def test_values_reach_the_objects(self):
+        rendered = render(EVERYTHING)
+        nodes, pod = rendered["StatefulSet", "weir"]["spec"], pod_of(rendered)
+        container = pod["containers"][0]
+        self.assertEqual(nodes["replicas"], 5)
+        self.assertEqual(container["image"], f"registry.test/weir@sha256:{'0' * 64}")
+        limits = {"memory": "8Gi", "nvidia.com/gpu": 2}
+        self.assertEqual(container["resources"]["limits"], limits)
+        self.assertEqual([each["key"] for each in pod["tolerations"]], ["nvidia.com/gpu", "reserved"])
+        claim = nodes["volumeClaimTemplates"][0]["spec"]
+        self.assertEqual((claim["storageClassName"], claim["resources"]["requests"]["storage"]), ("fast", "50Gi"))
+        data = rendered["ConfigMap", "weir"]["data"]
+        settings = "gateway.drain_timeout_ms=30000,outbound.private=true,price=0.5,sandbox.bytes_max=268435456"
+        self.assertEqual(data["WEIR_SET"], settings)
+        self.assertEqual((data["AWS_ENDPOINT"], data["AWS_ALLOW_HTTP"]), ("http://minio.storage:9000", "true"))
+        self.assertEqual(data["WEIR_LOG"], "debug")
+        self.assertEqual(len(container["envFrom"]), 1, "without a secret of the object store")
+        self.assertEqual(rendered["Service", "weir"]["spec"]["ports"][0]["port"], 80)
+        self.assertEqual(rendered["StatefulSet", "weir-etcd"]["spec"]["replicas"], 5)
+
+    def test_metrics_are_read_by_a_token_from_the_clients_service_only(self):
+        rendered = render(EVERYTHING)
+        monitor = rendered["ServiceMonitor", "weir"]
+        self.assertEqual(monitor["metadata"]["labels"]["release"], "prometheus")
+        endpoint = monitor["spec"]["endpoints"][0]
+        self.assertEqual(endpoint["authorization"]["credentials"], {"name": "weir-metrics", "key": "token"})
+        selector = monitor["spec"]["selector"]["matchLabels"].items()
+        services = {name: each for (kind, name), each in rendered.items() if kind == "Service"}
+        selected = [name for name, each in services.items() if selector <= each["metadata"]["labels"].items()]
+        self.assertEqual(selected, ["weir"])
+        ports = [port["name"] for port in services["weir"]["spec"]["ports"]]
+        self.assertIn(endpoint["port"], ports)
+        self.assertNotIn(("ServiceMonitor", "weir"), render())
+
+    def test_an_existing_etcd_replaces_the_own_one(self):
+        rendered = render(EXTERNAL)
+        self.assertFalse([name for _, name in rendered if "etcd" in name])
+        self.assertEqual(rendered["ConfigMap", "weir"]["data"]["WEIR_DATASTORE"], EXTERNAL["datastore"]["url"])
+
+    def test_parts_can_be_left_out(self):
+        kinds = {kind for kind, _ in render(SMALL)}
+        self.assertEqual(kinds, {"ConfigMap", "Service", "StatefulSet"})
+
+    def test_changed_settings_restart_the_nodes(self):
+        def checksum(values):
+            template = render(values)["StatefulSet", "weir"]["spec"]["template"]
+            return template["metadata"]["annotations"]["checksum/settings"]
+
+        self.assertEqual(checksum({}), checksum({"nodes": {"replicas": 4}}))
+        self.assertNotEqual(checksum({}), checksum({"blobs": {"url": "s3://other"}}))
+
+    def test_wrong_values_are_rejected(self):
+        for values in [
+            {"nodes": {"replicas": -1}},
+            {"nodes": {"replica": 3}},
+            {"nodes": {"settings": {"a": "b,c=d"}}},
+            {"datastore": {"url": "http://etcd:2379"}},
+            {"datastore": {"etcd": {"replicas": 2}}},
+            {"blobs": {"url": "file:///data"}},
+            {"image": {"digest": "latest"}},
+            {"metrics": {"enabled": True}},
+        ]:
+            with self.subTest(values=values), self.assertRaises(helm.HelmError):
+                render(values)
+
+
+if __name__ == "__main__":
+    unittest.main()
