@@ -14,7 +14,7 @@ async fn filled_storage_affects_no_other_tenant() {
             assert!(statuses.contains(&full), "{statuses:?}");
         };
         let mut statuses = Vec::new();
-        // Under other names, because a deploy removes old versions of its own name.
+        // Under other names, because a deploy removes old versions of the same name.
         for number in 0..64 {
             let component = with_custom_section(&component, &format!("{number}"));
             let deployed = attacker.try_deploy(&format!("f{number}"), "", component).await;
