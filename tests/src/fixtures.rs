@@ -102,11 +102,28 @@ pub fn nvrtc() -> Option<PathBuf> {
 /// installs.
 #[must_use]
 pub fn python_client(program: &str) -> Command {
+    let mut command = python();
+    command.arg(repository().join("tests/clients").join(program));
+    command
+}
+
+/// Command for the tests of the Python client in `clients/python`, which start nodes of `weir`.
+#[must_use]
+pub fn python_client_tests(weir: &Path) -> Command {
+    let mut command = python();
+    command.args(["-m", "pytest", "-p", "no:cacheprovider"]).env("WEIR_PROGRAM", weir);
+    command.envs(onnxruntime().map(|library| ("WEIR_ONNXRUNTIME", library)));
+    command.current_dir(repository().join("clients/python"));
+    command
+}
+
+/// Command for the Python in `.weir/clients`.
+fn python() -> Command {
     let python = repository().join(".weir/clients/bin/python");
     let path = python.display();
     assert!(python.is_file(), "{path} is missing; make it with `cargo xtask setup`");
     let mut command = Command::new(&python);
-    command.arg("-B").arg(repository().join("tests/clients").join(program)).kill_on_drop(true);
+    command.arg("-B").kill_on_drop(true);
     command
 }
 

@@ -2,8 +2,8 @@
 //! lists every option, error code and metric.
 //!
 //! A page runs in an empty folder, with the `weir` under test and the Python of the third-party
-//! clients on the `PATH`. The language of a block, and the comment on the line before it, select
-//! what happens:
+//! clients on the `PATH`, and with the Python client of the repository. The language of a block, and
+//! the comment on the line before it, select what happens:
 //!
 //! - `sh`: runs in bash, and has to succeed. A response with an error status fails `curl`. The next
 //!   block starts in the folder that the block leaves.
@@ -70,6 +70,7 @@ pages! {
     measure_guide_runs: "guides/measure.md";
     objects_guide_runs: "guides/objects.md";
     python_guide_runs: "guides/python.md";
+    python_client_guide_runs: "guides/python-client.md";
     secure_guide_runs: "guides/secure.md";
     serve_model_guide_runs: "guides/serve-model.md";
     simulate_guide_runs: "guides/simulate.md";
@@ -318,6 +319,7 @@ impl<'a> PageSession<'a> {
             command.env("WEIR_ONNXRUNTIME", library);
         }
         command.current_dir(&self.within).env("PATH", path).env("CURL_HOME", self.notes.path());
+        command.env("PYTHONPATH", repository().join("clients/python/src"));
         command.stdin(Stdio::null());
         command
     }

@@ -41,6 +41,7 @@ mod overlapping;
 mod pages;
 mod protocol;
 mod public;
+mod python_client;
 mod quotas;
 mod repairing;
 mod replaying;
