@@ -2,8 +2,8 @@
 //! memory outside of it.
 #![no_main]
 
-mod check;
+mod check_request;
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|bytes: &[u8]| check::read_or_refuse(bytes));
+fuzz_target!(|bytes: &[u8]| check_request::read_or_refuse(bytes));

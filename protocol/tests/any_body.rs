@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a folder that cannot be read fails the test")]
 
-#[path = "../../fuzz/fuzz_targets/check.rs"]
-mod check;
+#[path = "../../fuzz/fuzz_targets/check_request.rs"]
+mod check_request;
 
-use check::read_or_refuse;
+use check_request::read_or_refuse;
 use proptest::prelude::*;
 use std::path::Path;
 
 fn seeds() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/request");
     let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
     files.map(|path| std::fs::read(path).unwrap()).collect()
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask check`.
 
+mod dependencies;
 mod layers;
 mod links;
 mod prose;
@@ -22,6 +23,9 @@ pub(crate) struct CheckArgs {
     /// modules, sizes of functions and structs, and statements
     #[arg(long)]
     style: bool,
+    /// Leave out known vulnerabilities of dependencies, whose database is downloaded from GitHub
+    #[arg(long)]
+    offline: bool,
 }
 
 pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
@@ -44,11 +48,7 @@ pub(crate) fn run(repo: &Repo, args: &CheckArgs) -> Result<()> {
     let mut book = Command::new("mdbook");
     book.arg("build").current_dir(repo.root());
     optional("mdbook", &mut book, "the documentation was not built")?;
-    optional(
-        "cargo-deny",
-        repo.cargo(".").args(["deny", "check"]),
-        "licences and advisories were not checked",
-    )
+    dependencies::check(repo, args.offline)
 }
 
 /// Run a check whose program may be missing, which is printed with `skipped`.

@@ -22,6 +22,7 @@ mod check;
 mod demo;
 mod dist;
 mod fresh;
+mod fuzz;
 mod gpu_kit;
 mod test;
 
@@ -52,6 +53,7 @@ enum Command {
     Bindings(bindings::BindingsArgs),
     Dist(dist::DistArgs),
     Fresh(fresh::FreshArgs),
+    Fuzz(fuzz::FuzzArgs),
     GpuKit(gpu_kit::GpuKitArgs),
 }
 
@@ -81,6 +83,7 @@ fn run(args: &Args) -> Result<()> {
         Command::Bindings(args) => bindings::run(&repo, args),
         Command::Dist(args) => dist::run(&repo, args),
         Command::Fresh(args) => fresh::run(&repo, args),
+        Command::Fuzz(args) => fuzz::run(&repo, args),
         Command::GpuKit(args) => gpu_kit::run(&repo, args),
     }
 }

@@ -72,6 +72,11 @@ pub(crate) fn python(repo: &Repo) -> Result<PathBuf> {
     environment(repo, "python", &repo.functions().join("requirements.txt"))
 }
 
+/// Installs programs that check and fuzz the code. Returns their folder.
+pub(crate) fn tools(repo: &Repo) -> Result<PathBuf> {
+    environment(repo, "tools", &repo.root().join("xtask/requirements.txt"))
+}
+
 /// Installs third-party clients, which the tests run unmodified against a node.
 fn clients(repo: &Repo) -> Result<PathBuf> {
     environment(repo, "clients", &repo.root().join("tests/clients/requirements.txt"))
