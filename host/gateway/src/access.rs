@@ -158,6 +158,38 @@ fn is_change(method: &Method, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::Body;
+    use weir_datastore::{Datastore, MemoryStore};
+    use weir_storage::Changes;
+    use weir_telemetry::AuditConfig;
+
+    /// While the datastore is unreachable, a node of a cluster cannot look up tokens that have the form
+    /// of API keys. Strangers who send such tokens must not push other events out of the audit log.
+    #[tokio::test]
+    async fn records_of_tokens_that_cannot_be_looked_up_are_bounded() {
+        let datastore = Arc::new(MemoryStore::new());
+        let (keys, _) = ApiKeys::open(datastore.clone(), Changes::default(), false).await.unwrap();
+        datastore.close().await;
+        let tokens = Tokens::parse("0123456789abcdef acme").unwrap();
+        let metrics = Metrics::new();
+        let audit = AuditLog::open(&AuditConfig::default(), metrics.clone()).unwrap();
+        let access = Access::new(tokens, keys, None, audit, metrics.clone());
+        let mut recorded = Vec::new();
+        for attempt in 1..=64 {
+            let token = HeaderValue::from_str(&format!("Bearer weir_{attempt:048x}")).unwrap();
+            let mut headers = HeaderMap::from_iter([(AUTHORIZATION, token)]);
+            let request = Request::put("/v1/functions/f").body(Body::empty()).unwrap();
+            let mut audited = Audited::new(&request);
+            let address = "192.0.2.1".parse().unwrap();
+            let error = access.identify(address, &mut headers, Some(&mut audited)).await.unwrap_err();
+            assert_ne!(error.code, ErrorCode::Unauthorized);
+            if audited.is_recorded {
+                recorded.push(attempt);
+            }
+        }
+        assert_eq!(recorded, [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(metrics.access.failed.get(), 0, "the tokens may be valid");
+    }
 
     #[test]
     fn changes_are_told_from_calls_and_reads() {
