@@ -4,8 +4,8 @@
 //! One node holds an additional entry: it is the dispatcher, and its scheduler places the
 //! invocations of all nodes. The other nodes keep a link to the dispatcher ([`link`] on their side,
 //! [`dispatcher_server`] on its side), over which they report events and receive commands. A call
-//! never waits for the datastore. A call that is placed on another node is forwarded ([`forward`])
-//! as the original HTTP request.
+//! of a name that the node knows never waits for the datastore. A call that is placed on another
+//! node is forwarded ([`forward`]) as the original HTTP request.
 
 mod auth;
 mod connector;

@@ -4,10 +4,11 @@
 //! Keys are `functions/{tenant}/{name}/head` (the active version, and the number of the next
 //! version) and `functions/{tenant}/{name}/versions/{version}` (one immutable version); the keys of
 //! workflows are below `workflows/`. A change is one transaction on both, fenced by the head's
-//! revision, and becomes visible in memory only once it is durable. Calls never access the
-//! datastore. An unreadable record is skipped and reported; the node serves the others. In a
-//! cluster, every node follows the changes of the other nodes. The differences between functions
-//! and workflows are in their [`DeploymentKind`].
+//! revision, and becomes visible in memory only once it is durable. Calls access the datastore only
+//! for names that this node does not know yet ([`Registry::refresh`]). An unreadable record is
+//! skipped and reported; the node serves the others. In a cluster, every node follows the changes of
+//! the other nodes. The differences between functions and workflows are in their
+//! [`DeploymentKind`].
 
 mod change;
 mod entry;
@@ -176,19 +177,25 @@ impl<K: DeploymentKind> Registry<K> {
         Ok(revision)
     }
 
-    /// Refreshes one name from the datastore.
-    async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<(), RegistryError> {
+    /// Refreshes one name from the datastore. Returns whether the datastore has the name.
+    pub async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<bool, RegistryError> {
         let (entries, revision) = self.datastore.read_all(&record::named::<K>(tenant, name)?).await?;
         let mut all = AllStored::new();
         for entry in entries {
             // A damaged record was reported when it was first read.
             let _ = take_in(&mut all, &entry);
         }
-        match all.remove(&(tenant.clone(), name.clone())) {
+        let stored = all.remove(&(tenant.clone(), name.clone()));
+        let is_stored = stored.is_some();
+        match stored {
             Some(stored) => self.publish_stored(tenant, name, stored),
-            None => _ = self.publish(tenant, name, revision, None),
+            None if self.get(tenant, name.as_str()).is_some() => {
+                self.publish(tenant, name, revision, None);
+            }
+            // Names that clients make up leave no trace in memory.
+            None => {}
         }
-        Ok(())
+        Ok(is_stored)
     }
 
     fn publish_stored(&self, tenant: &TenantId, name: &Name, stored: StoredName<K::Record>) {

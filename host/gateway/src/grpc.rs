@@ -156,7 +156,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelReadyResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelReadyRequest { name, version } = request.into_inner();
-        let found = At::new(name, version).find(&self.node, &caller);
+        let found = At::new(name, version).find(&self.node, &caller).await;
         match found {
             Ok(target) => {
                 let ready = self.node.is_ready() && target.unready(&self.node).is_none();
@@ -175,7 +175,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelMetadataResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelMetadataRequest { name, version } = request.into_inner();
-        let described = describe::metadata(&self.node, &caller, &At::new(name, version));
+        let described = describe::metadata(&self.node, &caller, &At::new(name, version)).await;
         described.map(Into::into).map_err(|error| status_of(&error))
     }
 
@@ -185,7 +185,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelConfigResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelConfigRequest { name, version } = request.into_inner();
-        let described = describe::config(&self.node, &caller, &At::new(name, version));
+        let described = describe::config(&self.node, &caller, &At::new(name, version)).await;
         let config = Some(described.map_err(|error| status_of(&error))?);
         Ok(ModelConfigResponse { config }.into())
     }
@@ -196,7 +196,7 @@ impl GrpcInferenceService for Service {
     ) -> GrpcResult<ModelStatisticsResponse> {
         let Asker { caller, .. } = Asker::from_request(&request)?;
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        let model_stats = describe::statistics(&self.node, &caller, name, version);
+        let model_stats = describe::statistics(&self.node, &caller, name, version).await;
         let model_stats = model_stats.map_err(|error| status_of(&error))?;
         Ok(ModelStatisticsResponse { model_stats }.into())
     }
@@ -283,7 +283,7 @@ async fn infer(
 ) -> Result<ModelInferResponse, Status> {
     let at = At::new(message.model_name.clone(), message.model_version.clone());
     let answered = async {
-        let target = at.find(node, &asker.caller)?;
+        let target = at.find(node, &asker.caller).await?;
         let mut call = InferenceCall::new(node, target, None, &asker.headers, &asker.id, arrived)?;
         if let Some(timeout) = timeout(&asker.headers) {
             call.end_by(arrived + timeout);

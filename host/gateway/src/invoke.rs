@@ -4,6 +4,7 @@ use super::body::receive;
 use super::cached;
 use super::error::ApiError;
 use super::invocations::{self, Later};
+use super::lookups::LookupFor;
 use super::prefer::PreferHeader;
 use super::request_id::RequestId;
 use super::v2::{self, NamedTarget};
@@ -37,8 +38,7 @@ pub(super) async fn invoke(
     id: &RequestId,
 ) -> Result<Response, ApiError> {
     let name = &request.uri().path()["/fn/".len()..][..name_len];
-    let entry = node.registry.get(&tenant, name).ok_or_else(|| unknown(name))?;
-    let deployment = entry.active().ok_or_else(|| unknown(name))?.clone();
+    let deployment = find(node, &tenant, name).await?;
     if let Some(prefer) = PreferHeader::take(request.headers_mut())? {
         let limits = &deployment.manifest.limits;
         let later = Later {
@@ -71,6 +71,19 @@ pub(super) async fn invoke_granted(
         return Ok(refused("the node does not know that version of the function\n"));
     };
     run(node, deployment, Some(grant), name_len, request, id).await
+}
+
+/// The active version of a function. Looks an unknown function up, because another node may have
+/// deployed it a moment ago.
+async fn find(node: &NodeState, tenant: &TenantId, name: &str) -> Result<Arc<DeployedFunction>, ApiError> {
+    let known = || node.registry.get(tenant, name)?.active().cloned();
+    if let Some(known) = known() {
+        return Ok(known);
+    }
+    if let Ok(new) = Name::new(name) {
+        node.look_up(tenant, &new, LookupFor::Tenant).await?;
+    }
+    known().ok_or_else(|| unknown(name))
 }
 
 async fn run(

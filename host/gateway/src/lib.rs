@@ -20,6 +20,7 @@ mod invocations;
 mod invoke;
 mod json;
 mod keys;
+mod lookups;
 mod manifest;
 mod models;
 mod objects;

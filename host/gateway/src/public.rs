@@ -7,6 +7,7 @@
 use crate::NodeState;
 use crate::access::Access;
 use crate::error::ApiError;
+use crate::lookups::LookupFor;
 use crate::permission::Caller;
 use axum::extract::Request;
 use bytes::Bytes;
@@ -14,13 +15,16 @@ use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Uri};
 use weir_call::headers;
-use weir_types::{ErrorCode, FunctionKind, TenantId};
+use weir_types::{ErrorCode, FunctionKind, Name, TenantId};
 
 /// Admits a call of a public function, and changes its target to that of the tenant's own calls.
 /// Returns none for requests that name no tenant.
 pub(crate) async fn admit(node: &NodeState, request: &mut Request) -> Option<Result<Caller, ApiError>> {
     let (tenant, name) = owner_and_name(request.uri().path())?;
-    let found = TenantId::new(tenant).ok().filter(|tenant| is_public(node, tenant, name));
+    let found = match TenantId::new(tenant).ok() {
+        Some(tenant) if is_public(node, &tenant, name).await => Some(tenant),
+        _ => None,
+    };
     let Some(found) = found else {
         // The answer does not depend on which is missing: the tenant, the function or its flag.
         let text = format!("there is no public function {name} of {tenant}");
@@ -47,8 +51,14 @@ fn owner_and_name(path: &str) -> Option<(&str, &str)> {
     target.split_once(':')
 }
 
-fn is_public(node: &NodeState, tenant: &TenantId, name: &str) -> bool {
-    let function = node.registry.get(tenant, name);
+async fn is_public(node: &NodeState, tenant: &TenantId, name: &str) -> bool {
+    let mut function = node.registry.get(tenant, name);
+    if function.is_none()
+        && let Ok(new) = Name::new(name)
+        && node.look_up(tenant, &new, LookupFor::Stranger).await.unwrap_or(false)
+    {
+        function = node.registry.get(tenant, name);
+    }
     let active = function.as_ref().and_then(|function| function.active());
     active.is_some_and(|active| active.manifest.public && active.record.kind != FunctionKind::Tensor)
 }

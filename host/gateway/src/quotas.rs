@@ -243,7 +243,7 @@ impl std::fmt::Debug for RequestPermit {
 }
 
 /// A rate limit by the generic cell rate algorithm, without locks.
-struct RateLimit {
+pub(crate) struct RateLimit {
     /// Time between two requests at the average rate; 0 for no limit.
     interval_ns: u64,
     /// Time by which requests may be ahead of the average.
@@ -253,14 +253,15 @@ struct RateLimit {
 }
 
 impl RateLimit {
-    fn new(per_s: u32, burst: u32) -> Self {
+    /// Creates a limit of `per_s` requests on average, and `burst` at once.
+    pub(crate) fn new(per_s: u32, burst: u32) -> Self {
         let interval_ns = if per_s == u32::MAX { 0 } else { 1_000_000_000 / u64::from(per_s.max(1)) };
         let burst_ns = interval_ns.saturating_mul(burst.max(1).into());
         Self { interval_ns, burst_ns, spread_until_ns: AtomicU64::new(0) }
     }
 
     /// Counts a request, or returns the time after which it would pass.
-    fn take(&self, now_ns: u64) -> Result<(), Duration> {
+    pub(crate) fn take(&self, now_ns: u64) -> Result<(), Duration> {
         if self.interval_ns == 0 {
             return Ok(());
         }

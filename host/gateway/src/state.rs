@@ -3,6 +3,7 @@
 use crate::GatewayConfig;
 use crate::access::Access;
 use crate::answers::AnswerBudget;
+use crate::lookups::Lookups;
 use crate::permits::UploadPermits;
 use crate::placements::GivenIds;
 use crate::quotas::{QuotaConfig, Quotas};
@@ -47,6 +48,8 @@ pub struct Permits {
     pub(crate) answers: Arc<AnswerBudget>,
     /// For the requests of tenants.
     pub(crate) quotas: Quotas,
+    /// For lookups of unknown names.
+    pub(crate) lookups: Lookups,
 }
 
 impl Permits {
@@ -70,6 +73,7 @@ impl Permits {
             ),
             answers: Arc::new(AnswerBudget::new(gateway.answers.clone(), metrics.clone())),
             quotas: Quotas::new(quotas, metrics.clone()),
+            lookups: Lookups::default(),
         }
     }
 }

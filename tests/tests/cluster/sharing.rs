@@ -159,6 +159,57 @@ async fn workflows_replicate_to_all_nodes() {
     }
 }
 
+/// A client may call at any node what it has deployed a moment ago, although the node's watch may be
+/// behind.
+#[tokio::test]
+async fn deployments_can_be_called_at_other_nodes_at_once() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    const ROW: &str =
+        r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [0, 0, 0, 1]}]}"#;
+    let cluster = TestCluster::builder().start(2).await;
+    let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
+    for round in 0..10 {
+        let [from, to] = [[a, b], [b, a]][round % 2];
+        from.push_model(&format!("m{round}"), 1, model("good/matmul.onnx")).await;
+        to.post(&format!("/v2/models/m{round}/infer"), ROW).await.ok();
+        from.push_model(&format!("m{round}"), 2, model("good/matmul_v2.onnx")).await;
+        to.post(&format!("/v2/models/m{round}/versions/2/infer"), ROW).await.ok();
+        let document = format!(
+            "inputs = {{ x = \"FP32[n, 4]\" }}\n[steps.only]\nrun = \"m{round}:2\"\ninputs = {{ x = \"x\" }}\n[outputs]\ny = \"only\"\n"
+        );
+        from.put(&format!("/v1/workflows/w{round}"), document).await.ok();
+        to.post(&format!("/v2/models/w{round}/infer"), ROW).await.ok();
+        from.deploy(&format!("f{round}"), function("hello")).await;
+        assert_eq!(to.get(&format!("/fn/f{round}/ann")).await.ok().text(), "hello, ann\n");
+    }
+    assert_eq!(b.post("/v2/models/missing/infer", ROW).await.code(), ErrorCode::ModelNotFound);
+    assert_eq!(b.post("/v2/models/m0/versions/3/infer", ROW).await.code(), ErrorCode::VersionNotFound);
+    assert_eq!(b.get("/fn/missing").await.refusal().code, ErrorCode::FunctionNotFound);
+}
+
+/// A deleted name does not come back by a lookup.
+#[tokio::test]
+async fn deletions_hold_although_names_are_looked_up() {
+    if !Etcd::is_installed() {
+        return;
+    }
+    let cluster = TestCluster::builder().start(2).await;
+    let [a, b] = &cluster.nodes[..] else { unreachable!("there are two") };
+    for round in 0..10 {
+        let name = format!("f{round}");
+        let path = format!("/fn/{name}");
+        a.deploy(&name, function("hello")).await;
+        b.get(&path).await.ok();
+        a.delete(&format!("/v1/functions/{name}")).await.ok();
+        eventually("the deletion", async || (b.get(&path).await.status == 404).then_some(())).await;
+        for _ in 0..3 {
+            assert_eq!(b.get(&path).await.refusal().code, ErrorCode::FunctionNotFound);
+        }
+    }
+}
+
 /// If the blob store returns corrupt data, nodes reject it, and nodes with a local copy continue.
 #[tokio::test]
 async fn tampered_blobs_are_rejected() {

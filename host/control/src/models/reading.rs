@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use weir_datastore::{Entry, Revision};
 use weir_inference::{BatchRules, ModelKey, ModelSource, Prepared};
-use weir_types::{ContentHash, ModelId};
+use weir_types::{ContentHash, ModelId, Name, TenantId};
 
 /// The number of models that are read concurrently when the node starts.
 const READ_AT_ONCE: usize = 16;
@@ -35,6 +35,23 @@ impl Models {
             self.deleted(&id, revision);
         }
         Ok(revision)
+    }
+
+    /// Refreshes the versions of one model from the datastore. Returns whether the datastore has the
+    /// model.
+    pub async fn refresh(&self, tenant: &TenantId, name: &Name) -> Result<bool, ModelsError> {
+        let (entries, revision) = self.datastore.read_all(&record::versions(tenant, name)?).await?;
+        let stored: Vec<_> = entries.iter().filter_map(|entry| Some((id_of(&entry.key)?, entry))).collect();
+        for (id, entry) in &stored {
+            self.take_in(id, entry).await;
+        }
+        for version in self.versions(tenant, name) {
+            let id = ModelId { tenant: tenant.clone(), name: name.clone(), version };
+            if !stored.iter().any(|(other, _)| *other == id) {
+                self.deleted(&id, revision);
+            }
+        }
+        Ok(!stored.is_empty())
     }
 
     /// Registers a version as the datastore has it, unless a newer push of it is already known.

@@ -50,6 +50,11 @@ pub(super) fn models() -> Result<Prefix, ModelsError> {
     Prefix::new("models/").map_err(impossible)
 }
 
+/// The prefix of the records of one model's versions.
+pub(super) fn versions(tenant: &TenantId, name: &Name) -> Result<Prefix, ModelsError> {
+    Prefix::new(&format!("models/{tenant}/{name}/versions/")).map_err(impossible)
+}
+
 pub(super) fn profiles() -> Result<Prefix, ModelsError> {
     Prefix::new("profiles/").map_err(impossible)
 }

@@ -109,6 +109,16 @@ impl Catalog {
         })
     }
 
+    /// The name of a target that this node does not know and that the workflow runs, if any.
+    pub fn unknown_target(&self, workflow: &DeployedWorkflow) -> Option<Name> {
+        let tenant = &workflow.id.tenant;
+        workflow.plan().ok()?.pinned().find_map(|(_, pinned)| match self.find(tenant, pinned) {
+            Ok(StepTarget::Workflow(inner)) => self.unknown_target(&inner),
+            Ok(_) => None,
+            Err(_) => Some(pinned.name.clone()),
+        })
+    }
+
     /// Whether a second run does no harm: all of its functions are declared idempotent.
     pub fn may_run_twice(&self, workflow: &DeployedWorkflow) -> bool {
         let mut pinned = workflow.plan().into_iter().flat_map(|plan| plan.pinned());

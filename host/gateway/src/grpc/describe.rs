@@ -14,12 +14,12 @@ use weir_grpc::{
 use weir_telemetry::Tally;
 use weir_types::{ElementType, Port};
 
-pub(super) fn metadata(
+pub(super) async fn metadata(
     node: &NodeState,
     caller: &Caller,
     at: &At,
 ) -> Result<ModelMetadataResponse, ApiError> {
-    let target = at.find(node, caller)?;
+    let target = at.find(node, caller).await?;
     let (inputs, outputs) = target.ports();
     let tensor = |port: &Port| TensorMetadata {
         name: port.name.clone(),
@@ -36,8 +36,8 @@ pub(super) fn metadata(
     })
 }
 
-pub(super) fn config(node: &NodeState, caller: &Caller, at: &At) -> Result<ModelConfig, ApiError> {
-    let target = at.find(node, caller)?;
+pub(super) async fn config(node: &NodeState, caller: &Caller, at: &At) -> Result<ModelConfig, ApiError> {
+    let target = at.find(node, caller).await?;
     let (inputs, outputs) = target.ports();
     let batching = target.batching();
     // With a maximum batch size, shapes are those of one item.
@@ -78,7 +78,7 @@ pub(super) fn config(node: &NodeState, caller: &Caller, at: &At) -> Result<Model
 }
 
 /// Returns the statistics of one model, or of all models if the name is empty.
-pub(super) fn statistics(
+pub(super) async fn statistics(
     node: &NodeState,
     caller: &Caller,
     name: String,
@@ -86,7 +86,7 @@ pub(super) fn statistics(
 ) -> Result<Vec<ModelStatistics>, ApiError> {
     let targets = match name.is_empty() {
         true => NamedTarget::list(node, caller),
-        false => vec![At::new(name, version).find(node, caller)?],
+        false => vec![At::new(name, version).find(node, caller).await?],
     };
     Ok(targets.iter().map(|target| statistics_of(node, target)).collect())
 }

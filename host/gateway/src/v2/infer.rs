@@ -33,7 +33,7 @@ pub(super) async fn infer(
 ) -> Result<Response, ApiError> {
     let arrived = Instant::now();
     let grant = grant.map(|Extension(grant)| grant);
-    let target = match at.find(&node, &caller) {
+    let target = match at.find(&node, &caller).await {
         // The event of the deployment may arrive after the first call.
         Err(_) if grant.is_some() => return Ok(refused("the node does not know what is asked for\n")),
         Ok(target) if grant.is_some() && target.unready(&node).is_some() => {

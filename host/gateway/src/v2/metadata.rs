@@ -25,7 +25,7 @@ pub(super) async fn model(
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = at.find(&node, &caller)?;
+    let target = at.find(&node, &caller).await?;
     let versions = if at.has_version() { vec![target.version()] } else { target.versions(&node) };
     let versions: Vec<_> = versions.iter().map(ToString::to_string).collect();
     let (inputs, outputs) = target.ports();
@@ -45,7 +45,7 @@ pub(super) async fn ready(
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = at.find(&node, &caller)?;
+    let target = at.find(&node, &caller).await?;
     if !node.is_ready() {
         return Err(ApiError::new(ErrorCode::Unavailable, "the node is shutting down"));
     }
@@ -61,7 +61,7 @@ pub(super) async fn config(
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = at.find(&node, &caller)?;
+    let target = at.find(&node, &caller).await?;
     let (inputs, outputs) = target.ports();
     let (backend, groups) = instances(&node, &target);
     let batching = target.batching();

@@ -121,7 +121,7 @@ pub(crate) async fn bring_in(
         let text = format!("{name:?} is not supported here: push models with PUT /v1/models/NAME/versions/N");
         return Err(ApiError::new(ErrorCode::NotSupported, text));
     }
-    let target = at.find(node, caller)?;
+    let target = at.find(node, caller).await?;
     if let NamedTarget::Model(entry) = &target {
         // Inferences go to any node of the cluster that has the model, so this node, which got the
         // request, loads it.
@@ -134,7 +134,7 @@ pub(crate) async fn bring_in(
 /// Unloads all versions from device memory, each as soon as it is unused. They can still be called,
 /// and the next call reloads them.
 pub(crate) fn give_back(node: &NodeState, caller: &Caller, at: &At) -> Result<(), ApiError> {
-    let target = at.find(node, caller)?;
+    let target = at.find_known(node, caller)?;
     if let NamedTarget::Model(_) = target {
         for version in target.versions(node) {
             // A version that is deleted meanwhile is unloaded anyway.

@@ -25,7 +25,7 @@ pub(super) async fn one(
     Extension(caller): Extension<Caller>,
     Path(at): Path<At>,
 ) -> Result<Json<Value>, ApiError> {
-    let target = at.find(&node, &caller)?;
+    let target = at.find(&node, &caller).await?;
     Ok(Json(json!({"model_stats": [statistics(&node, &target)]})))
 }
 

@@ -1,6 +1,7 @@
 //! Resolution of the names in paths.
 
 use super::super::error::ApiError;
+use super::super::lookups::LookupFor;
 use super::super::permission::Caller;
 use super::super::versions::{parse_name, parse_version};
 use super::cached::Cached;
@@ -91,9 +92,26 @@ impl At {
         self.version.as_deref().map(parse_version).transpose()
     }
 
-    /// Finds a target that the caller may use: the version that the path names, or else the active version of a
-    /// function or workflow, or the newest version of a model.
-    pub(crate) fn find(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
+    /// Finds a target that the caller may use: the version that the path names, or else the active
+    /// version of a function or workflow, or the newest version of a model. Looks unknown targets up,
+    /// because another node may have deployed them a moment ago.
+    pub(crate) async fn find(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
+        let mut found = self.find_known(node, caller);
+        if let Err(error) = &found
+            && [ErrorCode::ModelNotFound, ErrorCode::VersionNotFound].contains(&error.code)
+            && caller.covers(&self.name)
+            && node.look_up(&caller.tenant, &parse_name(&self.name)?, LookupFor::Tenant).await?
+        {
+            found = self.find_known(node, caller);
+        }
+        if let Ok(NamedTarget::Workflow(workflow)) = &found {
+            node.look_up_targets(workflow).await?;
+        }
+        found
+    }
+
+    /// Like [`find`](Self::find), among the targets that this node knows.
+    pub(crate) fn find_known(&self, node: &NodeState, caller: &Caller) -> Result<NamedTarget, ApiError> {
         let tenant = &caller.tenant;
         let name = parse_name(&self.name)?;
         if !caller.covers(name.as_str()) {
