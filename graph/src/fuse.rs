@@ -18,6 +18,8 @@ mod softmax;
 mod strides;
 mod tree;
 
+pub(crate) use strides::StridedWalk;
+
 use crate::GraphError;
 use crate::ir::{Graph, ValueId, ValueSource};
 

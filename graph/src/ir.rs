@@ -15,7 +15,9 @@ mod rows;
 
 pub use attention::{Attention, HEAD_DIM_MAX, Heads};
 pub use check::CheckError;
-pub use conv::{Conv, Coordinates, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode};
+pub use conv::{
+    CHANNELS_MULTIPLE, Conv, Coordinates, ImageLayout, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode,
+};
 pub use copy::{BlockLayout, Copy, CopyPart, Gather, GatherElements};
 pub use elementwise::{
     Activation, Binary, Elementwise, ElementwiseProgram, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction,

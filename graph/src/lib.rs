@@ -47,11 +47,12 @@ pub use tensor_type::{RANK_MAX, TensorType, TypeError, VALUE_BYTES_MAX, row_majo
 
 mod ir;
 pub use ir::{
-    Activation, ArgReduce, Attention, BiasAxis, Binary, BlockLayout, CheckError, Conv, Coordinates, Copy,
-    CopyPart, CumSum, DIMS_MAX, Elementwise, ElementwiseProgram, Gather, GatherElements, Graph, GraphNode,
-    GraphPort, GraphValue, HEAD_DIM_MAX, Heads, INPUTS_MAX, INSTRUCTIONS_MAX, Instruction, LayerNorm, Lrn,
-    Mask, MatMul, Matrix, Nearest, NumberType, Op, PoolKind, Pooling, ProgramError, Reduce, ReduceKind,
-    Resize, ResizeMode, STACK_MAX, Scalar, Softmax, TopK, Unary, ValueId, ValueSource,
+    Activation, ArgReduce, Attention, BiasAxis, Binary, BlockLayout, CHANNELS_MULTIPLE, CheckError, Conv,
+    Coordinates, Copy, CopyPart, CumSum, DIMS_MAX, Elementwise, ElementwiseProgram, Gather, GatherElements,
+    Graph, GraphNode, GraphPort, GraphValue, HEAD_DIM_MAX, Heads, INPUTS_MAX, INSTRUCTIONS_MAX, ImageLayout,
+    Instruction, LayerNorm, Lrn, Mask, MatMul, Matrix, Nearest, NumberType, Op, PoolKind, Pooling,
+    ProgramError, Reduce, ReduceKind, Resize, ResizeMode, STACK_MAX, Scalar, Softmax, TopK, Unary, ValueId,
+    ValueSource,
 };
 
 mod lower;
@@ -62,6 +63,8 @@ mod tidy;
 mod fuse;
 
 mod storage;
+
+mod layout;
 
 mod plan;
 pub use plan::{ALIGNMENT_BYTES, MemoryPlan, Packed, PlannedBlock, ValuePlace, pack};

@@ -23,7 +23,7 @@ mod rows;
 mod slice;
 mod views;
 
-pub(crate) use dims::collapse;
+pub(crate) use dims::{collapse, signed, unsigned};
 pub(crate) use emit::elementwise_over;
 pub(crate) use matmul::BATCH_DIMS_MAX;
 pub use operators::{Operator, operators};

@@ -1,5 +1,6 @@
 //! A checked model as its file defines it: [`OnnxModel`].
 
+mod folding;
 mod functions;
 mod order;
 mod skeleton;

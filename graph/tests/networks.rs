@@ -29,8 +29,9 @@ fn light(name: &str) {
     let expected = onnxruntime(&file, std::slice::from_ref(&input));
     let plain = model.specialise(&[shape(&dims)]).unwrap();
     let fused = plain.clone().fuse().unwrap();
-    let found = run(&model, &fused, &[input]).remove(0).to_floats();
+    let found = run(&model, &fused, std::slice::from_ref(&input)).remove(0).to_floats();
     let off = distance(&found, &expected);
+    channels_last(name, &model, &input, &expected);
     let spread = spread(&expected);
     // An error in the first layer must remain visible after the last layer.
     let without_green = distance(&onnxruntime(&file, &[pixels(&dims, 0.0)]), &expected);
@@ -42,6 +43,32 @@ fn light(name: &str) {
     );
     assert!(off < TOLERANCE, "{name}: {off:e}");
     assert!(spread > 1e3 * TOLERANCE && without_green > 1e3 * TOLERANCE, "{name} shows nothing");
+}
+
+/// Compare the network with its channels last with ONNX Runtime.
+fn channels_last(name: &str, model: &OnnxModel, input: &ReferenceTensor, expected: &[f32]) {
+    let stored = model.clone().with_normalisation_folded().with_filters_channels_last().unwrap();
+    let dims: Vec<u32> = input.tensor().dims().iter().map(|dim| *dim as u32).collect();
+    let fused = stored.specialise(&[shape(&dims)]).unwrap().fuse().unwrap();
+    let last = fused.clone().with_channels_last().unwrap();
+    let found = run(&stored, &last, std::slice::from_ref(input)).remove(0).to_floats();
+    let off = distance(&found, expected);
+    let [convs, products, copies] = ["Conv", "MatMul", "Copy"].map(|op| count(&last, op));
+    println!("{name}: {convs} convolutions, {products} products and {copies} copies with channels last");
+    assert!(off < TOLERANCE, "{name} with channels last: {off:e}");
+    // A skeleton keeps the layout of its weights.
+    let skeleton = OnnxModel::read_skeleton(stored.without_weights().skeleton).unwrap();
+    assert_eq!(skeleton.specialise(&[shape(&dims)]).unwrap().fuse().unwrap(), fused, "{name}");
+    // A copy where a chain of images begins or ends, none within.
+    let more = copies - count(&fused, "Copy");
+    let most = match name {
+        // Response normalisation and resizing keep their channels first.
+        "inception_v1" => 8,
+        "zfnet512" => 7,
+        "densenet121" | "squeezenet" => 5,
+        _ => 4,
+    };
+    assert!(more <= most, "{name}: {more} copies more than with channels first");
 }
 
 /// An image of noise, with its green channel scaled by `green`.

@@ -1,12 +1,18 @@
 // Convolution in f32 on scalar units, on any device; and a direct kernel for groups of few
 // channels.
 #include "conv.cuh"
+#include "windows.cuh"
 
 CONVS(f32, float, Plain)
+CONV_WINDOWS(f32_large, float, Large, Plain)
+CONV_WINDOWS(f32_medium, float, Medium, Plain)
+CONV_WINDOWS(f32_small, float, Small, Plain)
 // Half-precision kernels for devices without tensor cores for f16 and bf16.
 #if !defined(__CUDACC__) || __CUDA_ARCH__ < 800
 CONVS_MEDIUM(f16, f16, Plain)
 CONVS_MEDIUM(bf16, bf16, Plain)
+CONV_WINDOWS(f16_medium, f16, Medium, Plain)
+CONV_WINDOWS(bf16_medium, bf16, Medium, Plain)
 #endif
 
 // One thread per output pixel, and one channel per block: for depthwise convolution, and for groups

@@ -137,8 +137,12 @@ __device__ __forceinline__ void conv(T* to, const T* x, const T* w, const void* 
     finish<S>(shared, math, shape.output, epilogue, group, first_m, first_n);
 }
 
+// Minimum number of blocks per multiprocessor: small tiles spill with the assembler's default.
+template <class S>
+constexpr int conv_blocks_min = S::m == Small::m ? 6 : 0;
+
 #define CONV(name, T, S, Math, pointwise)                                                                                     \
-    KERNEL(conv_##name, (S::threads), T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift, \
+    KERNEL(conv_##name, (S::threads, (conv_blocks_min<S>)), T* to, const T* x, const T* w, const void* bias, const void* scale, const void* shift, \
            const T* residual, float* parts, ConvShape shape) {                                                               \
         conv<T, S, Math, pointwise>(to, x, w, bias, scale, shift, residual, parts, shape);                                   \
     }

@@ -32,9 +32,27 @@ __device__ __forceinline__ float load_vector(const void* from, i64 i, u32 type) 
     return type == type_f16 ? to_f32(static_cast<const f16*>(from)[i]) : to_f32(static_cast<const bf16*>(from)[i]);
 }
 
+// Factors and summands of `lanes` neighbouring columns, if vectors run along columns.
+template <int lanes>
+struct Columns {
+    float bias[lanes], scale[lanes], shift[lanes];
+
+    template <class T>
+    __device__ __forceinline__ Columns(const Output& output, const Epilogue<T>& epilogue, u32 n) {
+#pragma unroll
+        for (int lane = 0; lane < lanes; lane++) {
+            const bool there = output.vectors_along_n && n + lane < output.n;
+            bias[lane] = there && epilogue.bias != nullptr ? load_vector(epilogue.bias, n + lane, output.vector_type) : 0.0f;
+            scale[lane] = there && epilogue.scale != nullptr ? load_vector(epilogue.scale, n + lane, output.vector_type) : 1.0f;
+            shift[lane] = there && epilogue.shift != nullptr ? load_vector(epilogue.shift, n + lane, output.vector_type) : 0.0f;
+        }
+    }
+};
+
 // Store the sums of `lanes` neighbours of row m, from column n on. `n` is a multiple of `lanes`.
 template <class T, int lanes>
-__device__ __forceinline__ void complete(const Output& output, const Epilogue<T>& epilogue, u32 z, u32 m, u32 n, const float (&sums)[lanes]) {
+__device__ __forceinline__ void complete(const Output& output, const Epilogue<T>& epilogue, u32 z, u32 m, u32 n, const float (&sums)[lanes],
+                                         const Columns<lanes>& columns) {
     if (m >= output.m || n >= output.n) return;
     if (epilogue.parts != nullptr) {
         float* const to = epilogue.parts + (epilogue.part * output.m + m) * output.n + n;
@@ -54,12 +72,9 @@ __device__ __forceinline__ void complete(const Output& output, const Epilogue<T>
         if (epilogue.shift != nullptr) shift = load_vector(epilogue.shift, at, output.vector_type);
     }
     const auto value = [&](int lane) {
-        float sum = sums[lane] * output.alpha;
-        if (!output.vectors_along_n)
-            sum = (sum + bias) * scale + shift;
-        else if (epilogue.bias != nullptr)
-            sum += load_vector(epilogue.bias, n + lane, output.vector_type);
-        return sum;
+        const float sum = sums[lane] * output.alpha;
+        if (!output.vectors_along_n) return (sum + bias) * scale + shift;
+        return (sum + columns.bias[lane]) * columns.scale[lane] + columns.shift[lane];
     };
     typedef Pack<T, lanes> Packed;
     if (lanes > 1 && output.image_columns % lanes == 0) {
@@ -87,6 +102,11 @@ __device__ __forceinline__ void complete(const Output& output, const Epilogue<T>
     }
 }
 
+template <class T, int lanes>
+__device__ __forceinline__ void complete(const Output& output, const Epilogue<T>& epilogue, u32 z, u32 m, u32 n, const float (&sums)[lanes]) {
+    complete(output, epilogue, z, m, n, sums, Columns<lanes>(output, epilogue, n));
+}
+
 // Store a block's tile. The tile passes through shared memory, so that neighbouring threads store
 // neighbouring elements, and so that the code of the epilogue exists once rather than once per sum
 // of a thread.
@@ -94,18 +114,22 @@ template <class S, class T, class Math>
 __device__ __forceinline__ void finish(void* shared, const Math& math, const Output& output, const Epilogue<T>& epilogue, u32 z, u32 first_m,
                                        u32 first_n) {
     constexpr int rows = S::m < 64 ? S::m : 64, stride = S::n + 4, lanes = 4, packs = S::n / lanes;
+    static_assert(S::threads % packs == 0, "a thread stores the same columns of several rows");
+    // Large blocks have few registers left.
+    constexpr int together = S::threads > 128 ? 1 : 2;
     float* const tile = static_cast<float*>(shared);
+    const int column = threadIdx.x % packs * lanes;
+    const Columns<lanes> columns(output, epilogue, first_n + column);
 #pragma unroll 1
     for (int first = 0; first < S::m; first += rows) {
         // All threads have finished with the ring, or with the previous rows.
         __syncthreads();
         math.template put<rows, stride>(tile, first);
         __syncthreads();
-#pragma unroll 1
-        for (int i = threadIdx.x; i < rows * packs; i += S::threads) {
-            const int row = i / packs, column = i % packs * lanes;
+#pragma unroll together
+        for (int row = threadIdx.x / packs; row < rows; row += S::threads / packs) {
             const Pack<float, lanes> four = *reinterpret_cast<const Pack<float, lanes>*>(tile + row * stride + column);
-            complete(output, epilogue, z, first_m + first + row, first_n + column, four.of);
+            complete(output, epilogue, z, first_m + first + row, first_n + column, four.of, columns);
         }
     }
 }

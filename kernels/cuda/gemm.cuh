@@ -55,18 +55,6 @@ __device__ __forceinline__ void gemm(T* to, const T* a, const T* b, const void* 
     finish<S>(shared, math, shape.output, epilogue, blockIdx.z, first_m, first_n);
 }
 
-template <template <class, class, class, class, bool, bool> class Math>
-constexpr bool is_plain = false;
-template <>
-constexpr bool is_plain<Plain> = true;
-
-// Minimum number of blocks per multiprocessor, for kernels whose default register allocation spills
-// on some architecture (`kernels/resources.tsv`). 0 selects the assembler's default.
-template <class T, class S, template <class, class, class, class, bool, bool> class Math, bool a_along_k, bool b_along_k>
-constexpr int blocks_min = S::m == Large::m    ? (is_plain<Math> && a_along_k && b_along_k ? 2 : 0)
-                           : S::m == Medium::m ? (sizeof(T) == 4 && (!is_plain<Math> || (!a_along_k && !b_along_k)) ? 5 : 0)
-                                               : (!is_plain<Math> && sizeof(T) == 2 && a_along_k && b_along_k ? 6 : 0);
-
 #define GEMM(name, T, S, Math, a_along_k, b_along_k)                                                                   \
     KERNEL(gemm_##name, (S::threads, (blocks_min<T, S, Math, a_along_k, b_along_k>)), T* to, const T* a, const T* b,   \
            const void* bias, const T* residual, float* parts, GemmShape shape) {                                      \

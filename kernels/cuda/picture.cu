@@ -1,5 +1,5 @@
-// Image operations on batch by channels by height by width: pooling, local response normalisation,
-// resizing.
+// Image operations on batch by channels by height by width: pooling (also of images whose channels
+// are last), local response normalisation, resizing.
 #include "prelude.cuh"
 
 struct PoolShape {
@@ -11,17 +11,29 @@ struct PoolShape {
     // 0: the maximum; 1: the mean of the elements inside the image; 2: the mean of the elements
     // inside the padded image.
     u32 kind;
+    // Number of channels between neighbours of a line: 1 for channels by height by width, all for
+    // height by width by channels.
+    u32 channels;
 };
 static_assert(sizeof(PoolShape) == 72, "as the launch description writes it");
 
-template <class T>
+// Each thread pools `lanes` neighbouring channels, which divide all channels.
+template <class T, int lanes>
 __device__ __forceinline__ void pool(T* to, const T* from, const PoolShape& shape) {
-    for (u64 i = first_element(); i < shape.count; i += element_step()) {
-        const u32 line = u32(i) / shape.out_width, column = u32(i) - line * shape.out_width;
+    typedef Pack<T, lanes> Packed;
+    const u32 packs = shape.channels / lanes;
+    for (u64 i = first_element(); i < shape.count / lanes; i += element_step()) {
+        const u32 pixel = u32(i) / packs, channel = (u32(i) - pixel * packs) * lanes;
+        const u32 line = pixel / shape.out_width, column = pixel - line * shape.out_width;
         const u32 picture = line / shape.out_height, row = line - picture * shape.out_height;
-        const T* const x = from + u64(picture) * shape.height * shape.width;
+        const T* const x = from + u64(picture) * shape.height * shape.width * shape.channels + channel;
         const int top = int(row * shape.stride_h) - shape.pad_top, left = int(column * shape.stride_w) - shape.pad_left;
-        float most = Max::none<float>(), sum = 0.0f;
+        float most[lanes], sum[lanes];
+#pragma unroll
+        for (int lane = 0; lane < lanes; lane++) {
+            most[lane] = Max::none<float>();
+            sum[lane] = 0.0f;
+        }
         u32 inside = 0, padded = 0;
         for (u32 h = 0; h < shape.kernel_h; h++) {
             const int y = top + int(h * shape.dilation_h);
@@ -32,13 +44,21 @@ __device__ __forceinline__ void pool(T* to, const T* from, const PoolShape& shap
                 padded++;
                 if (u32(y) >= shape.height || u32(place) >= shape.width) continue;
                 inside++;
-                const float value = to_f32(x[u32(y) * shape.width + u32(place)]);
-                most = Max::of(value, most);
-                sum += value;
+                const Packed pack = *reinterpret_cast<const Packed*>(x + u64(u32(y) * shape.width + u32(place)) * shape.channels);
+#pragma unroll
+                for (int lane = 0; lane < lanes; lane++) {
+                    const float value = to_f32(pack.of[lane]);
+                    most[lane] = Max::of(value, most[lane]);
+                    sum[lane] += value;
+                }
             }
         }
         const u32 divisor = shape.kind == 2 ? padded : inside;
-        from_f32(to[i], shape.kind == 0 ? most : divisor == 0 ? 0.0f : sum / float(divisor));
+        Packed pack;
+#pragma unroll
+        for (int lane = 0; lane < lanes; lane++)
+            from_f32(pack.of[lane], shape.kind == 0 ? most[lane] : divisor == 0 ? 0.0f : sum[lane] / float(divisor));
+        reinterpret_cast<Packed*>(to)[i] = pack;
     }
 }
 
@@ -121,7 +141,8 @@ __device__ __forceinline__ void resize(T* to, const T* from, const ResizeShape& 
 }
 
 #define PICTURE(type, T)                                                                                                            \
-    KERNEL(pool_##type, (256), T* to, const T* from, PoolShape shape) { pool(to, from, shape); }                                    \
+    KERNEL(pool_##type, (256), T* to, const T* from, PoolShape shape) { pool<T, 1>(to, from, shape); }                              \
+    KERNEL(pool_packed_##type, (256), T* to, const T* from, PoolShape shape) { pool<T, 16 / sizeof(T)>(to, from, shape); }          \
     KERNEL(lrn_##type, (256), T* to, const T* from, u64 count, u32 channels, u32 pixels, u32 size, float alpha, float beta, float bias) { \
         lrn(to, from, count, channels, pixels, size, alpha, beta, bias);                                                            \
     }                                                                                                                               \

@@ -76,28 +76,36 @@ struct Matrices;
 
 #if !defined(__CUDACC__) || __CUDA_ARCH__ >= 800
 
-// f32 rounded to tf32: 8 of k at a time; each lane reads its numbers separately.
+// f32 rounded to tf32: 8 of k at a time. Lines along k are read by ldmatrix, whose rows of 8 halves
+// are 4 numbers; from other lines, each lane reads its numbers separately.
 template <>
 struct Matrices<float> {
     static constexpr int k = 8;
 
     template <class A, bool along_k>
     __device__ static __forceinline__ void left(u32 (&r)[4], const float* a, int m, int kk) {
-        const int group = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
+        const int lane = threadIdx.x % 32, group = lane / 4, at = lane % 4, matrix = lane / 8;
+        if constexpr (along_k) {
+            ldmatrix(r, a + (m + matrix % 2 * 8 + lane % 8) * A::stride + kk + matrix / 2 * 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = m + group + i % 2 * 8, depth = kk + at + i / 2 * 4;
-            r[i] = f32_to_tf32(along_k ? a[row * A::stride + depth] : a[depth * A::stride + row]);
+            for (int i = 0; i < 4; i++) r[i] = f32_to_tf32(__uint_as_float(r[i]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) r[i] = f32_to_tf32(a[(kk + at + i / 2 * 4) * A::stride + m + group + i % 2 * 8]);
         }
     }
     // Two neighbouring matrices of B.
     template <class B, bool along_k>
     __device__ static __forceinline__ void right(u32 (&r)[2][2], const float* b, int n, int kk) {
-        const int group = threadIdx.x % 32 / 4, at = threadIdx.x % 4;
+        const int lane = threadIdx.x % 32, group = lane / 4, at = lane % 4, matrix = lane / 8;
+        if constexpr (along_k) {
+            u32 four[4];
+            ldmatrix(four, b + (n + matrix / 2 * 8 + lane % 8) * B::stride + kk + matrix % 2 * 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int column = n + group + i / 2 * 8, depth = kk + at + i % 2 * 4;
-            r[i / 2][i % 2] = f32_to_tf32(along_k ? b[column * B::stride + depth] : b[depth * B::stride + column]);
+            for (int i = 0; i < 4; i++) r[i / 2][i % 2] = f32_to_tf32(__uint_as_float(four[i]));
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) r[i / 2][i % 2] = f32_to_tf32(b[(kk + at + i % 2 * 4) * B::stride + n + group + i / 2 * 8]);
         }
     }
     __device__ static __forceinline__ void multiply(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) { mma_tf32(d, a, b); }
@@ -144,6 +152,9 @@ struct Tensor {
     static constexpr int k = S::k_bytes / int(sizeof(T));
     static constexpr int rows = S::m / S::warps_m, columns = S::n / S::warps_n;
     static_assert(rows % 16 == 0 && columns % 16 == 0 && k % M::k == 0, "a warp's part is whole matrices");
+    // In blocks of few warps, the fragments of the next elements of k are read while those of the
+    // last are multiplied. In large blocks, other warps hide the latency, and registers are scarce.
+    static constexpr int buffers = S::threads > 128 ? 1 : 2;
 
     float sum[rows / 16][columns / 8][4];
 
@@ -160,22 +171,31 @@ struct Tensor {
     __device__ static __forceinline__ int first_column() { return threadIdx.x / 32 % S::warps_n * columns; }
 
     __device__ __forceinline__ void step(const T* a, const T* b) {
+        u32 left[buffers][rows / 16][4], right[buffers][columns / 8][2];
+        if constexpr (buffers == 2) read(left[0], right[0], a, b, 0);
 #pragma unroll
         for (int kk = 0; kk < k; kk += M::k) {
-            u32 left[rows / 16][4], right[columns / 8][2];
-#pragma unroll
-            for (int i = 0; i < rows / 16; i++) M::template left<A, a_along_k>(left[i], a, first_row() + i * 16, kk);
-#pragma unroll
-            for (int j = 0; j < columns / 8; j += 2) {
-                u32 two[2][2];
-                M::template right<B, b_along_k>(two, b, first_column() + j * 8, kk);
-#pragma unroll
-                for (int r = 0; r < 4; r++) right[j + r / 2][r % 2] = two[r / 2][r % 2];
-            }
+            const int now = kk / M::k % buffers;
+            if constexpr (buffers == 1)
+                read(left[0], right[0], a, b, kk);
+            else if (kk + M::k < k)
+                read(left[1 - now], right[1 - now], a, b, kk + M::k);
 #pragma unroll
             for (int i = 0; i < rows / 16; i++)
 #pragma unroll
-                for (int j = 0; j < columns / 8; j++) M::multiply(sum[i][j], left[i], right[j]);
+                for (int j = 0; j < columns / 8; j++) M::multiply(sum[i][j], left[now][i], right[now][j]);
+        }
+    }
+
+    __device__ __forceinline__ void read(u32 (&left)[rows / 16][4], u32 (&right)[columns / 8][2], const T* a, const T* b, int kk) {
+#pragma unroll
+        for (int i = 0; i < rows / 16; i++) M::template left<A, a_along_k>(left[i], a, first_row() + i * 16, kk);
+#pragma unroll
+        for (int j = 0; j < columns / 8; j += 2) {
+            u32 two[2][2];
+            M::template right<B, b_along_k>(two, b, first_column() + j * 8, kk);
+#pragma unroll
+            for (int r = 0; r < 4; r++) right[j + r / 2][r % 2] = two[r / 2][r % 2];
         }
     }
 

@@ -6,27 +6,27 @@ use crate::tensor_type::row_major;
 
 /// A strided walk: starts at `offset` and visits `dims` elements with `strides`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct StridedWalk {
-    pub(super) offset: usize,
-    pub(super) dims: Vec<usize>,
-    pub(super) strides: Vec<isize>,
+pub(crate) struct StridedWalk {
+    pub(crate) offset: usize,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) strides: Vec<isize>,
 }
 
 impl StridedWalk {
     /// The walk that a part of a copy reads by.
-    pub(super) fn from_part(part: &CopyPart) -> Self {
+    pub(crate) fn from_part(part: &CopyPart) -> Self {
         Self { offset: part.from.offset, dims: part.dims.clone(), strides: part.from.strides.clone() }
     }
 
     /// The walk over a whole contiguous value.
-    pub(super) fn whole(dims: &[usize]) -> Self {
+    pub(crate) fn whole(dims: &[usize]) -> Self {
         let strides =
             row_major(dims).iter().map(|stride| isize::try_from(*stride).unwrap_or(isize::MAX)).collect();
         Self { offset: 0, dims: dims.to_vec(), strides }
     }
 
     /// Return the part of a copy that reads this walk from operand 0, and writes it in order.
-    pub(super) fn into_part(self) -> CopyPart {
+    pub(crate) fn into_part(self) -> CopyPart {
         let to = Self::whole(&self.dims).strides;
         let (dims, mut layouts) = collapse(&self.dims, &[self.strides, to]);
         let to = layouts.pop().unwrap_or_default();
@@ -41,7 +41,7 @@ impl StridedWalk {
 
     /// Return the strides of this walk along `dims`, which hold as many elements in the same order.
     /// Strides of dimensions of 1 are 0. `None` if the steps along one of `dims` are uneven.
-    pub(super) fn along(&self, dims: &[usize]) -> Option<Vec<isize>> {
+    pub(crate) fn along(&self, dims: &[usize]) -> Option<Vec<isize>> {
         let (own_dims, own) = collapse(&self.dims, std::slice::from_ref(&self.strides));
         let mut rest = own_dims.into_iter().zip(own.into_iter().next()?).rev();
         let (mut left, mut stride) = rest.next()?;

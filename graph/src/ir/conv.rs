@@ -2,13 +2,27 @@
 
 use super::Activation;
 
+/// Order of the dimensions of images and filters in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ImageLayout {
+    /// Images are `[N,C,H,W]`, filters `[M,C,KH,KW]`, as in ONNX.
+    #[default]
+    ChannelsFirst,
+    /// Images are `[N,H,W,C]`, filters `[M,KH,KW,C]`, as tensor cores read them.
+    ChannelsLast,
+}
+
+/// Divisor of the number of channels of filters that a model stores with channels last: the elements
+/// of a read of 16 bytes in the smallest type.
+pub const CHANNELS_MULTIPLE: usize = 8;
+
 /// Two-dimensional convolution with an epilogue:
 /// `y = activation(scale[c] * (conv(x, w) + bias[c]) + shift[c] + residual)`. An omitted summand is
 /// 0, and an omitted `scale` is 1.
 ///
 /// Operands: `x[N,C,H,W]`, `w[M,C/groups,KH,KW]`, then optionally `bias[M]`, `scale[M]`,
 /// `shift[M]`, `residual[N,M,OH,OW]`. Output: `y[N,M,OH,OW]`. A one-dimensional convolution has a
-/// height of 1.
+/// height of 1. The layouts may put the channels last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Number of independent groups of channels; divides C and M.
@@ -23,6 +37,33 @@ pub struct Conv {
     pub dilations: [usize; 2],
     /// Activation of each element, applied last.
     pub activation: Option<Activation>,
+    /// Layout of `x`, the residual and `y`. Only the filters of one group can have channels last.
+    pub images: ImageLayout,
+    /// Layout of `w`.
+    pub filters: ImageLayout,
+}
+
+impl ImageLayout {
+    /// The dimensions `[N,C,H,W]` of images, or `[M,C,KH,KW]` of filters, that have `dims` in this
+    /// layout.
+    #[must_use]
+    pub fn channels_first(self, dims: [usize; 4]) -> [usize; 4] {
+        let [n, a, b, c] = dims;
+        match self {
+            Self::ChannelsFirst => dims,
+            Self::ChannelsLast => [n, c, a, b],
+        }
+    }
+
+    /// The dimensions in this layout of images `[N,C,H,W]`, or filters `[M,C,KH,KW]`.
+    #[must_use]
+    pub fn of(self, dims: [usize; 4]) -> [usize; 4] {
+        let [n, c, h, w] = dims;
+        match self {
+            Self::ChannelsFirst => dims,
+            Self::ChannelsLast => [n, h, w, c],
+        }
+    }
 }
 
 impl Conv {
@@ -42,7 +83,8 @@ impl Conv {
     pub const OPERANDS: usize = 6;
 }
 
-/// Maximum or mean of each window. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`.
+/// Maximum or mean of each window. Operand: `x[N,C,H,W]`; output: `y[N,C,OH,OW]`. The layout may put
+/// the channels last.
 ///
 /// Elements of a window outside the image count neither for the maximum nor for the mean. OH and OW
 /// already include rounding up, so a window may begin inside the padded image and end beyond it. A
@@ -62,6 +104,8 @@ pub struct Pooling {
     pub pads_end: [usize; 2],
     /// Vertical and horizontal step between elements of a window.
     pub dilations: [usize; 2],
+    /// Layout of `x` and `y`.
+    pub layout: ImageLayout,
 }
 
 /// Number computed from a window.

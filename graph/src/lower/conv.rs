@@ -3,7 +3,10 @@
 use super::call::LoweringCall;
 use super::{Lowering, Made};
 use crate::GraphError;
-use crate::ir::{Activation, Conv, Instruction, NumberType, Op, PoolKind, Pooling, Unary, ValueId};
+use crate::ir::{
+    Activation, Conv, ImageLayout, Instruction, NumberType, Op, PoolKind, Pooling, Unary, ValueId,
+    ValueSource,
+};
 
 /// A sliding window over an image.
 struct Window {
@@ -75,7 +78,8 @@ pub(super) fn pool(lowering: &mut Lowering<'_>, call: &LoweringCall<'_>) -> Made
     }
     let output = call.tensor(element_type, [batch, channels, window.out[0], window.out[1]])?;
     let Window { kernel, strides, dilations, pads_begin, pads_end, out } = window;
-    let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations };
+    let layout = ImageLayout::ChannelsFirst;
+    let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations, layout };
     let y = lowering.emit(Op::Pool(op), vec![Some(picture.0)], output);
     Ok(vec![Some(lowering.view(call, y, with_picture(&dims, channels, out))?), None])
 }
@@ -98,8 +102,9 @@ impl Lowering<'_> {
         let dims = self.dims(x);
         let ((x, x_dims), spatial) = self.as_picture(call, x)?;
         let ((w, w_dims), _) = self.as_picture(call, w)?;
-        let (&[batch, channels, height, width], &[filters, group_channels, kh, kw]) =
-            (four(call, &x_dims)?, four(call, &w_dims)?);
+        let filter_layout = self.filter_layout(w);
+        let &[batch, channels, height, width] = four(call, &x_dims)?;
+        let [filters, group_channels, kh, kw] = filter_layout.channels_first(*four(call, &w_dims)?);
         let groups = usize::try_from(call.int("group").unwrap_or(1)).unwrap_or(0);
         if groups == 0 || filters % groups != 0 || group_channels.checked_mul(groups) != Some(channels) {
             let why = format!(
@@ -116,9 +121,28 @@ impl Lowering<'_> {
         let window = Window::new(call, [kh, kw], [height, width], spatial, false)?;
         let output = call.tensor(element_type, [batch, filters, window.out[0], window.out[1]])?;
         let Window { strides, dilations, pads_begin, pads_end, out, .. } = window;
-        let op = Conv { groups, strides, pads_begin, pads_end, dilations, activation: None };
+        let op = Conv {
+            groups,
+            strides,
+            pads_begin,
+            pads_end,
+            dilations,
+            activation: None,
+            images: ImageLayout::ChannelsFirst,
+            filters: filter_layout,
+        };
         let y = self.emit(Op::Conv(op), vec![Some(x), Some(w), bias, None, None, None], output);
         self.view(call, y, with_picture(&dims, filters, out))
+    }
+
+    /// Layout in which the model stores the filters `w`.
+    fn filter_layout(&self, w: ValueId) -> ImageLayout {
+        match self.graph.value(w).source {
+            ValueSource::Weight(index) => {
+                self.model.weights().get(index as usize).map(|weight| weight.layout).unwrap_or_default()
+            }
+            _ => ImageLayout::ChannelsFirst,
+        }
     }
 
     /// View a value of three or four dimensions as four; returns the value, its four dimensions,

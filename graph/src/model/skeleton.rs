@@ -4,10 +4,11 @@
 //! file; the location is `sha256:` and a hash.
 
 use super::{ModelWeight, OnnxModel, WeightData, weights};
+use crate::ir::{CHANNELS_MULTIPLE, ImageLayout};
 use crate::{GraphError, onnx};
 use bytes::Bytes;
 use prost::Message;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use weir_types::{ContentHash, ElementType};
 
 const LOCATION: &str = "location";
@@ -15,6 +16,9 @@ const SCHEME: &str = "sha256:";
 /// Key for the number, in the standard, of the element type of the stored bytes, if it differs from
 /// the weight's type.
 const STORED_AS: &str = "stored-as";
+/// Key for the layout of filters whose channels are last, and its value.
+const LAYOUT: &str = "layout";
+const CHANNELS_LAST: &str = "channels-last";
 
 /// A model split into skeleton and weights.
 #[derive(Debug, Clone)]
@@ -48,6 +52,19 @@ impl OnnxModel {
         Ok(self)
     }
 
+    /// The same model with the channels last in the large filters of its convolutions, as
+    /// [`Graph::with_channels_last`](crate::Graph::with_channels_last) reads them; or unchanged, if
+    /// not all of its convolutions would gain.
+    ///
+    /// Filters qualify if they have more than one element, all channels are one group, and a pixel's
+    /// channels are whole reads of 16 bytes.
+    pub fn with_filters_channels_last(mut self) -> Result<Self, GraphError> {
+        let names = filters_for_channels_last(&self.graph.nodes, &self.weights);
+        let wanted = self.weights.iter_mut().filter(|weight| names.contains(&weight.name));
+        wanted.into_iter().try_for_each(weights::put_channels_last)?;
+        Ok(self)
+    }
+
     /// Separate the large weights, so that the rest can be kept in memory and sent to other nodes.
     /// The model and its skeleton make the same graphs.
     #[must_use]
@@ -68,6 +85,10 @@ impl OnnxModel {
                         let value = weights::number(weight.stored_as).to_string();
                         tensor.external_data.push(onnx::Pair { key: STORED_AS.to_owned(), value });
                     }
+                    if weight.layout == ImageLayout::ChannelsLast {
+                        let (key, value) = (LAYOUT.to_owned(), CHANNELS_LAST.to_owned());
+                        tensor.external_data.push(onnx::Pair { key, value });
+                    }
                     if let (WeightData::Bytes(bytes), true) = (data, seen.insert(hash)) {
                         files.push(WeightFile { name: weight.name.clone(), hash, bytes: bytes.clone() });
                     }
@@ -86,6 +107,42 @@ impl OnnxModel {
     }
 }
 
+/// Names of the filters whose channels shall be last.
+fn filters_for_channels_last(nodes: &[onnx::Node], weights: &[ModelWeight]) -> HashSet<String> {
+    let convolution = |node: &onnx::Node| {
+        super::is_own(&node.domain) && node.operator == "Conv" || node.operator == "FusedConv"
+    };
+    let group = |node: &onnx::Node| {
+        node.attributes.iter().find(|attribute| attribute.name == "group").and_then(|group| group.int)
+    };
+    let mut names: HashSet<String> = HashSet::new();
+    for node in nodes.iter().filter(|node| convolution(node)) {
+        // Convolutions of many groups have kernels of their own, with channels first; alternating
+        // between the layouts costs more than it gains.
+        if group(node).unwrap_or(1) != 1 {
+            return HashSet::new();
+        }
+        names.extend(node.inputs.get(1).cloned());
+    }
+    let by_name: HashMap<&str, &ModelWeight> =
+        weights.iter().map(|weight| (weight.name.as_str(), weight)).collect();
+    names.retain(|name| match by_name.get(name.as_str()).map(|weight| weight.tensor.dims()) {
+        Some(&[_, channels, height, width]) => {
+            channels.is_multiple_of(CHANNELS_MULTIPLE) && height * width > 1
+        }
+        _ => false,
+    });
+    // Another reader would read them in the wrong order.
+    for node in nodes {
+        for (place, name) in node.inputs.iter().enumerate() {
+            if !(place == 1 && convolution(node)) {
+                names.remove(name);
+            }
+        }
+    }
+    names
+}
+
 fn described(weight: &ModelWeight) -> onnx::Tensor {
     let dims = weight.tensor.dims().iter().map(|dim| i64::try_from(*dim).unwrap_or(i64::MAX)).collect();
     let data_type = weights::number(weight.tensor.element_type());
@@ -95,6 +152,14 @@ fn described(weight: &ModelWeight) -> onnx::Tensor {
 /// Element type of the stored bytes of a skeleton's weight, if the skeleton states it.
 pub(super) fn stored_as(tensor: &onnx::Tensor) -> Option<ElementType> {
     weights::element_type(tensor.external(STORED_AS)?.parse().ok()?)
+}
+
+/// Layout of a skeleton's weight.
+pub(super) fn layout(tensor: &onnx::Tensor) -> ImageLayout {
+    match tensor.external(LAYOUT) {
+        Some(CHANNELS_LAST) => ImageLayout::ChannelsLast,
+        _ => ImageLayout::ChannelsFirst,
+    }
 }
 
 /// Content hash of a skeleton's weight.

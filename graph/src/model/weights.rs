@@ -1,5 +1,6 @@
 //! Weights: initialisers and constants, as bytes.
 
+use crate::ir::ImageLayout;
 use crate::reference::ReferenceTensor;
 use crate::tensor_type::TensorType;
 use crate::{GraphError, onnx};
@@ -23,6 +24,11 @@ pub struct ModelWeight {
     /// Element type of the stored bytes. It equals the graph's type, unless
     /// [`Model::with_weights_as`](crate::OnnxModel::with_weights_as) changed it.
     pub stored_as: ElementType,
+    /// Order of the dimensions of a convolution's filters. [`OnnxModel::with_filters_channels_last`]
+    /// changes it, together with `tensor`.
+    ///
+    /// [`OnnxModel::with_filters_channels_last`]: crate::OnnxModel::with_filters_channels_last
+    pub layout: ImageLayout,
     /// The bytes, or their hash.
     pub data: WeightData,
 }
@@ -143,7 +149,8 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<ModelWeight, Gr
         let hash = hash.ok_or_else(|| GraphError::Refused(format!("a weight, {name:?}, in another file")))?;
         let stored_as = super::skeleton::stored_as(&tensor).unwrap_or(element_type);
         shape.with_elements(stored_as).map_err(|error| GraphError::value(&name, &error))?;
-        return Ok(ModelWeight { name, tensor: shape, stored_as, data: WeightData::Elsewhere(hash) });
+        let layout = super::skeleton::layout(&tensor);
+        return Ok(ModelWeight { name, tensor: shape, stored_as, layout, data: WeightData::Elsewhere(hash) });
     }
     let bytes = bytes(tensor, element_type);
     if bytes.len() != shape.bytes() {
@@ -154,7 +161,8 @@ fn weight(mut tensor: onnx::Tensor, is_skeleton: bool) -> Result<ModelWeight, Gr
         );
         return Err(GraphError::Malformed(why));
     }
-    Ok(ModelWeight { name, tensor: shape, stored_as: element_type, data: WeightData::Bytes(bytes) })
+    let layout = ImageLayout::ChannelsFirst;
+    Ok(ModelWeight { name, tensor: shape, stored_as: element_type, layout, data: WeightData::Bytes(bytes) })
 }
 
 /// Convert a large fp32 weight to another storage type.
@@ -168,6 +176,33 @@ pub(super) fn store(weight: &mut ModelWeight, storage: ElementType) -> Result<()
     let stored = stored.ok_or_else(|| GraphError::Refused(format!("weights kept as {storage}")))?;
     weight.data = WeightData::Bytes(stored.to_bytes().into());
     weight.stored_as = storage;
+    Ok(())
+}
+
+/// Put the channels of large filters last. Does nothing to other weights, and to weights whose bytes
+/// are stored separately.
+pub(super) fn put_channels_last(weight: &mut ModelWeight) -> Result<(), GraphError> {
+    let WeightData::Bytes(bytes) = &weight.data else { return Ok(()) };
+    let Ok(dims) = <[usize; 4]>::try_from(weight.tensor.dims()) else { return Ok(()) };
+    if weight.is_small() || weight.layout != ImageLayout::ChannelsFirst {
+        return Ok(());
+    }
+    let [filters, channels, height, width] = dims;
+    let area = height * width;
+    let element_bytes = bytes.len() / weight.tensor.elements().max(1);
+    let mut made = Vec::with_capacity(bytes.len());
+    for filter in bytes.chunks_exact((channels * area * element_bytes).max(1)).take(filters) {
+        for tap in 0..area {
+            for channel in 0..channels {
+                made.extend_from_slice(&filter[(channel * area + tap) * element_bytes..][..element_bytes]);
+            }
+        }
+    }
+    let dims = ImageLayout::ChannelsLast.of(dims);
+    weight.tensor = TensorType::new(weight.tensor.element_type(), dims)
+        .map_err(|error| GraphError::value(&weight.name, &error))?;
+    weight.data = WeightData::Bytes(made.into());
+    weight.layout = ImageLayout::ChannelsLast;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use super::numbers::activate;
 use super::{ReferenceData, ReferenceTensor, floats};
 use crate::TensorType;
-use crate::ir::{Conv, Lrn, PoolKind, Pooling};
+use crate::ir::{Conv, ImageLayout, Lrn, PoolKind, Pooling};
 use std::ops::Range;
 
 pub(super) fn conv<'a>(
@@ -11,6 +11,9 @@ pub(super) fn conv<'a>(
     operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
     out: &TensorType,
 ) -> Option<ReferenceTensor> {
+    if (op.images, op.filters) != (ImageLayout::ChannelsFirst, ImageLayout::ChannelsFirst) {
+        return conv_channels_last(op, operand, out);
+    }
     let x = operand(Conv::X)?;
     let w = operand(Conv::W)?;
     let (&[_, channels, height, width], &[filters, group_channels, kh, kw]) =
@@ -64,6 +67,72 @@ pub(super) fn conv<'a>(
         }
     }
     Some(ReferenceTensor::floats(out.clone(), made))
+}
+
+/// Run a convolution on operands with channels first, and return its output in the layout of `op`.
+fn conv_channels_last<'a>(
+    op: &Conv,
+    operand: &dyn Fn(usize) -> Option<&'a ReferenceTensor>,
+    out: &TensorType,
+) -> Option<ReferenceTensor> {
+    let first = |place, layout| operand(place).map(|tensor| to_channels_first(tensor, layout));
+    let converted = [(Conv::X, op.images), (Conv::W, op.filters), (Conv::RESIDUAL, op.images)];
+    let mut tensors = Vec::with_capacity(converted.len());
+    for (place, layout) in converted {
+        tensors.push((place, first(place, layout).map_or(Some(None), |tensor| tensor.map(Some))?));
+    }
+    let operand = |place: usize| match tensors.iter().find(|(at, _)| *at == place) {
+        Some((_, tensor)) => tensor.as_ref(),
+        None => operand(place),
+    };
+    let plain =
+        Conv { images: ImageLayout::ChannelsFirst, filters: ImageLayout::ChannelsFirst, ..op.clone() };
+    let made = conv(&plain, &operand, &channels_first_type(out, op.images)?)?;
+    from_channels_first(&made, op.images)
+}
+
+/// The same images or filters, whose layout is `layout`, with channels first.
+fn to_channels_first(tensor: &ReferenceTensor, layout: ImageLayout) -> Option<ReferenceTensor> {
+    let made = channels_first_type(tensor.tensor(), layout)?;
+    let [n, h, w, c] = *dims4(tensor.tensor())?;
+    match layout {
+        ImageLayout::ChannelsFirst => Some(tensor.clone()),
+        ImageLayout::ChannelsLast => Some(with_rows_as_columns(tensor, made, [n, h * w, c])),
+    }
+}
+
+/// The same images, whose channels are first, in `layout`.
+fn from_channels_first(tensor: &ReferenceTensor, layout: ImageLayout) -> Option<ReferenceTensor> {
+    let [n, c, h, w] = *dims4(tensor.tensor())?;
+    let made = TensorType::new(tensor.tensor().element_type(), layout.of([n, c, h, w])).ok()?;
+    match layout {
+        ImageLayout::ChannelsFirst => Some(tensor.clone()),
+        ImageLayout::ChannelsLast => Some(with_rows_as_columns(tensor, made, [n, c, h * w])),
+    }
+}
+
+fn channels_first_type(tensor: &TensorType, layout: ImageLayout) -> Option<TensorType> {
+    TensorType::new(tensor.element_type(), layout.channels_first(*dims4(tensor)?)).ok()
+}
+
+/// The elements of `count` matrices of `rows` by `columns`, transposed, as a tensor of type `made`.
+fn with_rows_as_columns(
+    tensor: &ReferenceTensor,
+    made: TensorType,
+    [count, rows, columns]: [usize; 3],
+) -> ReferenceTensor {
+    let places = (0..count).flat_map(move |matrix| {
+        (0..columns)
+            .flat_map(move |column| (0..rows).map(move |row| (matrix * rows + row) * columns + column))
+    });
+    match tensor.data() {
+        ReferenceData::Floats(from) => {
+            ReferenceTensor::floats(made, places.map(|place| from[place]).collect())
+        }
+        ReferenceData::Integers(from) => {
+            ReferenceTensor::integers(made, places.map(|place| from[place]).collect())
+        }
+    }
 }
 
 /// Add the contribution of one filter element to a plane of the output.
@@ -136,6 +205,12 @@ impl Tap {
 }
 
 pub(super) fn pool(op: &Pooling, x: &ReferenceTensor, out: &TensorType) -> Option<ReferenceTensor> {
+    if op.layout == ImageLayout::ChannelsLast {
+        let first = Pooling { layout: ImageLayout::ChannelsFirst, ..op.clone() };
+        let x = to_channels_first(x, op.layout)?;
+        let made = pool(&first, &x, &channels_first_type(out, op.layout)?)?;
+        return from_channels_first(&made, op.layout);
+    }
     let (&[_, _, height, width], &[images, channels, out_height, out_width]) =
         (dims4(x.tensor())?, dims4(out)?);
     let windows = Windows { op, height, width, out_height, out_width };

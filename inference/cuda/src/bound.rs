@@ -17,8 +17,8 @@ use arriving::Prologue;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use weir_device::cuda::{
-    AddressRange, BLOCK_BYTES, CopySource, CudaError, KernelParameters, MemoryOwner, Span, Stream,
-    TensorGuard, TensorKey, Wanted,
+    AddressRange, BLOCK_BYTES, CopySource, CudaError, KernelParameters, MemoryOwner, ProductShape, Span,
+    Stream, TensorGuard, TensorKey, Wanted,
 };
 use weir_inference::InferenceError;
 use weir_types::ContentHash;
@@ -113,6 +113,29 @@ impl Bound {
         self.steps.iter().try_for_each(|step| unsafe { step.launch(stream, arena, &mut parameters) })
     }
 
+    /// Returns the kernel of each step with its size.
+    pub(crate) fn titles(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().map(|step| step.title.as_str())
+    }
+
+    /// Enqueues one step of a run, `times` times in a row. Its result is meaningless unless the
+    /// steps before have run.
+    ///
+    /// # Safety
+    /// Same as for [`Self::launch`].
+    pub(crate) unsafe fn launch_step(
+        &self,
+        step: usize,
+        times: u32,
+        stream: &Stream,
+        arena: Span,
+    ) -> Result<(), CudaError> {
+        let Some(step) = self.steps.get(step) else { return Ok(()) };
+        let mut parameters = KernelParameters::default();
+        // SAFETY: as in `launch`.
+        (0..times).try_for_each(|_| unsafe { step.launch(stream, arena, &mut parameters) })
+    }
+
     /// Returns the device memory of a port.
     pub(crate) fn span(
         &self,
@@ -139,7 +162,9 @@ impl Bound {
         for step in steps {
             match step {
                 program::ProgramStep::Launch(launch) => made.launch(launch)?,
-                program::ProgramStep::Product { product, otherwise } => made.product(product, otherwise)?,
+                program::ProgramStep::Product { product, then, otherwise } => {
+                    made.product(product, then, otherwise)?;
+                }
             }
         }
         Ok(made.steps)
@@ -184,7 +209,9 @@ impl Making<'_> {
         let arrivals = placing.arrivals(&launch.kernel.name)?;
         let function =
             self.gpu.outside_pool(|| self.gpu.kernels.function(&launch.kernel, launch.shared_bytes))?;
-        self.steps.push(BoundStep { work: StepWork::kernel(function, placed), arrivals });
+        let [x, y, z] = launch.grid;
+        let title = format!("{} {x}x{y}x{z}", launch.kernel.name);
+        self.steps.push(BoundStep { title, work: StepWork::kernel(function, placed), arrivals });
         Ok(())
     }
 
@@ -192,6 +219,7 @@ impl Making<'_> {
     fn product(
         &mut self,
         product: &LibraryGemm<BufferLocation>,
+        then: &[weir_kernels::Launch<BufferLocation>],
         otherwise: &[weir_kernels::Launch<BufferLocation>],
     ) -> Result<(), CudaError> {
         let Some(made) = self.gpu.products.make(product)? else {
@@ -201,8 +229,10 @@ impl Making<'_> {
         let buffers =
             product.buffers.map(|operand| placing.address(operand.buffer).further(operand.offset_bytes));
         let arrivals = placing.arrivals("cublasLtMatmul")?;
-        self.steps.push(BoundStep { work: StepWork::Product(Box::new((made, buffers))), arrivals });
-        Ok(())
+        let ProductShape { m, n, k, batch, .. } = product.shape;
+        let title = format!("cublasLtMatmul {batch} of {m}x{n}x{k}");
+        self.steps.push(BoundStep { title, work: StepWork::Product(Box::new((made, buffers))), arrivals });
+        then.iter().try_for_each(|launch| self.launch(launch))
     }
 }
 

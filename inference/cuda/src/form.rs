@@ -86,12 +86,14 @@ fn read(upload: Bytes, precision: Precision) -> Result<OnnxModel, String> {
     }
 }
 
-/// Converts the weights of a model to the type in which runs in `precision` read them.
+/// Converts the weights of a model to the type and layout in which runs in `precision` read them.
 pub fn stored_for(model: OnnxModel, precision: Precision) -> Result<OnnxModel, GraphError> {
-    match precision.storage() {
-        ElementType::Fp32 => Ok(model),
-        storage => model.with_weights_as(storage),
-    }
+    let model = model.with_normalisation_folded();
+    let model = match precision.storage() {
+        ElementType::Fp32 => model,
+        storage => model.with_weights_as(storage)?,
+    };
+    model.with_filters_channels_last()
 }
 
 fn write(out: &Path, hash: ContentHash, bytes: &[u8]) -> Result<(), PrepareError> {

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::failure::failure;
 use crate::program::ProgramPort;
 use crate::weights::Weights;
-use weir_device::cuda::{CudaError, GraphExec, MemoryOwner, Span, Stream};
+use weir_device::cuda::{CudaError, Event, GraphExec, MemoryOwner, Span, Stream};
 use weir_graph::reference::ReferenceTensor;
 use weir_inference::{InferenceError, Interrupt};
 
@@ -133,6 +133,30 @@ impl PreparedRun<'_> {
         // SAFETY: the arena belongs to the slot. The slot, the program and its weights are held
         // until the stream is synchronised.
         unsafe { self.bound.launch(self.stream, self.arena) }
+    }
+
+    /// Measures every step of the program alone, and returns its kernel with its size and the device
+    /// time of one launch in nanoseconds. The `launches` of a step follow each other in a graph, so
+    /// the time excludes the host; data that fits the cache is in the cache.
+    pub fn step_times_ns(&self, launches: u32) -> Result<Vec<(String, u64)>, CudaError> {
+        let titles = self.bound.titles().map(str::to_owned).enumerate();
+        titles.map(|(step, title)| Ok((title, self.step_time_ns(step, launches.max(1))?))).collect()
+    }
+
+    fn step_time_ns(&self, step: usize, times: u32) -> Result<u64, CudaError> {
+        // SAFETY: as in `launch`.
+        let launches = |_: &Stream| unsafe { self.bound.launch_step(step, times, self.stream, self.arena) };
+        let mut graph =
+            CapturedRun { stream: self.stream, graph: self.stream.capture(launches)?.instantiate()? };
+        // The first launch of a graph also uploads it.
+        graph.launch()?;
+        let [begin, end] =
+            [Event::with_timing(self.stream.context())?, Event::with_timing(self.stream.context())?];
+        self.stream.record(&begin)?;
+        graph.launch()?;
+        self.stream.record(&end)?;
+        self.stream.synchronize()?;
+        Ok(end.since_ns(&begin)? / u64::from(times))
     }
 
     /// Reads every output.

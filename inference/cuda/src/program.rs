@@ -51,7 +51,9 @@ pub enum ProgramStep {
     Product {
         /// The product.
         product: LibraryGemm<BufferLocation>,
-        /// Launches that replace it if the library has no algorithm for it.
+        /// Launches behind it.
+        then: Vec<Launch<BufferLocation>>,
+        /// Launches that replace both if the library has no algorithm for the product.
         otherwise: Vec<Launch<BufferLocation>>,
     },
 }
@@ -107,15 +109,16 @@ impl Program {
             ElementType::Fp32 => graph,
             storage => graph.in_storage(model, storage)?,
         };
-        Self::from_graph(&graph, precision, target, tier)
+        Self::from_graph(&graph.with_channels_last()?, precision, target, tier)
     }
 
     /// Makes all chains of elementwise operations interpreted, even if a compiler is available. For
     /// checks that compare the two.
     pub fn interpret_chains(&mut self) {
         for step in &mut self.steps {
-            if let ProgramStep::Launch(launch) = step {
-                launch.chain = None;
+            match step {
+                ProgramStep::Launch(launch) => launch.chain = None,
+                ProgramStep::Product { then, .. } => then.iter_mut().for_each(|launch| launch.chain = None),
             }
         }
     }
@@ -140,16 +143,16 @@ impl Program {
             let is_once = index < graph.prologue_len;
             // The prologue runs once, so Weir's own kernels are fast enough.
             let tier = if is_once { ProductTier::Own } else { tier };
-            let product = types.with(|operands| tier.product(&node.op, operands, precision, &plan));
+            let product = types.with(|operands| tier.product(&node.op, operands, precision, &plan, target));
             let place = |slot| places.of_slot(node, slot);
             let product =
                 product.and_then(|product| product.with_buffers(place).with_bias(&types, &mut biases));
             let launches = plan.launches.iter().map(|launch| launch.with_buffers(|slot| place(*slot)));
             let to = if is_once { &mut prologue } else { &mut steps };
             workspace_bytes = workspace_bytes.max(plan.workspace_bytes);
-            if let Some(product) = product {
+            if let Some(product::LibraryProduct { product, then }) = product {
                 workspace_bytes = workspace_bytes.max(product.workspace_bytes);
-                to.push(ProgramStep::Product { product, otherwise: launches.collect() });
+                to.push(ProgramStep::Product { product, then, otherwise: launches.collect() });
             } else {
                 to.extend(launches.map(ProgramStep::Launch));
             }

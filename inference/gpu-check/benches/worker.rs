@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_cuda::{DEVICE_WORKER_COMMAND, device_worker_main};
 use weir_device::cuda::{Devices, Search};
-use weir_gpu_check::{CaseSelection, CheckConfig, Stage, StageProgress, WARM_UP_MS, check};
+use weir_gpu_check::{CaseSelection, CheckConfig, FLOPS_MIN, Stage, StageProgress, WARM_UP_MS, check};
 
 /// Repetitions of each measurement.
 const REPEATS: u32 = 1_000;
@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         batches: vec![1],
         repeats: REPEATS,
         warm_up_ms: WARM_UP_MS,
+        library_flops_min: FLOPS_MIN,
         selection: CaseSelection::default(),
         search,
     };

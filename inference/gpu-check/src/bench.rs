@@ -6,7 +6,7 @@ use crate::timer::{MeasuredTime, Timer};
 use std::sync::Arc;
 use weir_cuda::IntermediateLimits;
 use weir_cuda::executor::{
-    CompilerConfig, FLOPS_MIN, Gpu, GpuConfig, INSTRUCTIONS_MIN, LibraryConfig, Outputs, PreparedRun,
+    CompilerConfig, Gpu, GpuConfig, INSTRUCTIONS_MIN, LibraryConfig, Outputs, PreparedRun,
 };
 use weir_device::Arena;
 use weir_device::cuda::{CudaError, Devices, Library, MemoryOwner, Monitor};
@@ -38,7 +38,8 @@ impl<'a> Bench<'a> {
             let path = stage.uses_libraries().then(|| config.library(library, devices).ok());
             path.flatten()
         };
-        let library = locate(Library::CublasLt).map(|path| LibraryConfig { path, flops_min: FLOPS_MIN });
+        let library =
+            locate(Library::CublasLt).map(|path| LibraryConfig { path, flops_min: config.library_flops_min });
         // The stage `Operations` compares every chain with the interpreter, including chains that a
         // node never compiles.
         let instructions_min = if stage == Stage::Operations { 1 } else { INSTRUCTIONS_MIN };

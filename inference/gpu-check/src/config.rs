@@ -26,6 +26,9 @@ pub struct CheckConfig {
     /// Warm-up time before each measurement, in milliseconds: [`WARM_UP_MS`], or less on the fake
     /// driver.
     pub warm_up_ms: u64,
+    /// Minimum number of floating-point operations of a matrix product for cuBLASLt, where the
+    /// stages do not compare it with Weir's own kernels.
+    pub library_flops_min: u64,
     /// Selection of the cases.
     pub selection: CaseSelection,
     /// Search paths of NVIDIA's libraries. Not serialised: each process has its own.

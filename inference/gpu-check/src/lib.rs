@@ -13,6 +13,7 @@ mod stage;
 pub use stage::{CaseSelection, Stage};
 mod config;
 pub use config::{CheckConfig, CheckFailure, WARM_UP_MS};
+pub use weir_cuda::executor::FLOPS_MIN;
 
 mod goal;
 pub use goal::{Goal, GoalBound};

@@ -8,7 +8,7 @@ use super::{LaunchPlan, Operands, float_bytes, float_name, has_elements, same_ty
 use crate::fields::Fields;
 use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 use crate::{KernelModule, KernelTarget, Precision};
-use weir_graph::{Conv, TensorType};
+use weir_graph::{Conv, ImageLayout, TensorType};
 use weir_types::ElementType;
 
 /// Largest coordinate in an image, including padding.
@@ -31,6 +31,9 @@ pub(super) fn plan(
         return Ok(LaunchPlan::default());
     }
     let shape = &conv.shape;
+    if op.images == ImageLayout::ChannelsLast {
+        return conv.windows(Units::choose(float_bytes(conv.element_type), precision, target), target);
+    }
     if shape.groups > 1 && shape.m < GROUP_CHANNELS_MIN {
         conv.direct()
     } else {
@@ -123,6 +126,40 @@ impl<'a> Convolution<'a> {
         Ok(LaunchPlan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
     }
 
+    /// Plan a product of the windows with the filters, whose channels are last, in tiles.
+    fn windows(&self, units: Units, target: &KernelTarget) -> Result<LaunchPlan, String> {
+        let Self { shape, element_type, type_name, cost, .. } = self;
+        let element_bytes = float_bytes(*element_type);
+        let problem = TileProblem { m: shape.n, n: shape.m, k: shape.k, z: 1, element_bytes, units };
+        let choice = problem
+            .choose(units.window_tiles(element_bytes), target)
+            .ok_or("on a device with too little shared memory")?;
+        let TileChoice { tile, k_part, parts } = choice;
+        let module = match units {
+            Units::Plain => KernelModule::Conv,
+            Units::Tensor => KernelModule::ConvTensor,
+        };
+        let math_name = units.kernel_name(*element_type)?;
+        let tiles_n = blocks("tiles of output channels", shape.m.div_ceil(tile.n) as usize)?;
+        let sums = if parts > 1 { Argument::Address(OperandBuffer::Workspace) } else { Argument::Null };
+        let output = shape.output_channels_last();
+        let fields = Argument::Bytes(shape.window_fields(k_part).fields(&output.fields()).bytes());
+        let mut launches = vec![Launch {
+            kernel: Kernel { module, name: format!("conv_windows_{math_name}_{}", tile.name) },
+            grid: [shape.n.div_ceil(tile.m), tiles_n, parts],
+            block: [tile.threads, 1, 1],
+            shared_bytes: tile.shared_bytes(element_bytes, true),
+            arguments: self.buffers().chain([sums, fields]).collect(),
+            cost: *cost,
+            chain: None,
+        }];
+        if parts > 1 {
+            let buffers = [OUTPUT].into_iter().chain(self.epilogue_buffers());
+            launches.push(finish(type_name, buffers, &problem, &choice, &output, target));
+        }
+        Ok(LaunchPlan { launches, workspace_bytes: problem.workspace_bytes(&choice) })
+    }
+
     /// The output, images and filters, and the operands of the epilogue.
     fn buffers(&self) -> impl Iterator<Item = Argument<OperandBuffer>> {
         [OUTPUT, self.buffer(Conv::X), self.buffer(Conv::W)].into_iter().chain(self.epilogue_buffers())
@@ -140,11 +177,12 @@ impl<'a> Convolution<'a> {
     }
 }
 
-/// `ConvShape` in `conv.cuh`.
+/// `ConvShape` in `conv.cuh`, and `WindowShape` in `windows.cuh`.
 #[derive(Debug)]
 struct ConvShape<'a> {
     op: &'a Conv,
     images: u32,
+    channels: u32,
     groups: u32,
     /// Output channels of a group, output pixels of all images, and elements of a filter.
     m: u32,
@@ -168,14 +206,25 @@ impl<'a> ConvShape<'a> {
         output: &TensorType,
         vector_type: u32,
     ) -> Result<Self, String> {
+        let four = |tensor: &TensorType, layout: ImageLayout| {
+            <[usize; 4]>::try_from(tensor.dims()).ok().map(|dims| layout.channels_first(dims))
+        };
         let (
-            &[images, channels, height, width],
-            &[filters, depth, kernel_h, kernel_w],
-            &[out_images, out_channels, out_height, out_width],
-        ) = (x.dims(), w.dims(), output.dims())
+            Some([images, channels, height, width]),
+            Some([filters, depth, kernel_h, kernel_w]),
+            Some([out_images, out_channels, out_height, out_width]),
+        ) = (four(x, op.images), four(w, op.filters), four(output, op.images))
         else {
             return Err(format!("of {x} with {w} to {output}, which are not all of four dimensions"));
         };
+        if op.images != op.filters {
+            return Err("of images and filters in different layouts".to_owned());
+        }
+        let is_last = op.images == ImageLayout::ChannelsLast;
+        let pack = 16 / float_bytes(output.element_type()) as usize;
+        if is_last && (op.groups != 1 || !channels.is_multiple_of(pack)) {
+            return Err(format!("of {x} with {w} in {} groups, with channels last", op.groups));
+        }
         let fits = op.groups > 0
             && filters % op.groups == 0
             && depth.checked_mul(op.groups) == Some(channels)
@@ -196,6 +245,7 @@ impl<'a> ConvShape<'a> {
         Ok(Self {
             op,
             images: size("batch", images)?,
+            channels: size("channel count", channels)?,
             groups: blocks("groups", op.groups)?,
             m: size("filter count", filters / op.groups)?,
             n: size("pixel count", product("pixels", &[images, out_height, out_width])?)?,
@@ -250,6 +300,47 @@ impl<'a> ConvShape<'a> {
             .u32(u32::from(self.out_pixels.is_multiple_of(pack)))
             .u32(self.images)
             .fields(&self.output().fields())
+    }
+
+    /// The fields of `WindowShape` before its output.
+    fn window_fields(&self, k_part: u32) -> Fields {
+        let pair = |pair: [usize; 2]| pair.map(|value| value as u32);
+        let ([stride_h, stride_w], [dilation_h, dilation_w]) =
+            (pair(self.op.strides), pair(self.op.dilations));
+        let [pad_h, pad_w] = pair(self.op.pads_begin).map(u32::cast_signed);
+        let [_, kernel_w] = self.kernel;
+        Fields::default()
+            .u64(self.image_stride)
+            .u32(self.height)
+            .u32(self.width)
+            .u32(self.channels)
+            .u32(self.out_width)
+            .u32(self.out_pixels)
+            .u32(stride_h)
+            .u32(stride_w)
+            .i32(pad_h)
+            .i32(pad_w)
+            .u32(dilation_h)
+            .u32(dilation_w)
+            .u32(kernel_w)
+            .u32(self.k)
+            .u32(k_part)
+    }
+
+    /// The output with channels last: a matrix with a row for each pixel.
+    fn output_channels_last(&self) -> EpilogueOutput {
+        EpilogueOutput {
+            z_stride: 0,
+            image_stride: 0,
+            m: self.n,
+            n: self.m,
+            image_columns: self.m,
+            vectors_along_n: true,
+            vector_z_stride: 0,
+            vector_type: self.vector_type,
+            alpha: 1.0,
+            activation: self.op.activation,
+        }
     }
 
     fn output(&self) -> EpilogueOutput {

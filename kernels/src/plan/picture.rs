@@ -1,11 +1,11 @@
 //! Image operations: pooling, local response normalisation, resizing.
 
 use super::limits::{product, size, walk};
-use super::{LaunchPlan, Operands, float_name, has_elements, same_type};
+use super::{LaunchPlan, Operands, float_bytes, float_name, has_elements, same_type};
 use crate::fields::Fields;
 use crate::launch::{Argument, Kernel, Launch, LaunchCost, OperandBuffer};
 use crate::{KernelModule, KernelTarget};
-use weir_graph::{Coordinates, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode, TensorType};
+use weir_graph::{Coordinates, ImageLayout, Lrn, Nearest, PoolKind, Pooling, Resize, ResizeMode, TensorType};
 
 /// Threads per block.
 const THREADS: u32 = 256;
@@ -15,7 +15,7 @@ pub(super) fn pool(
     operands: Operands<'_>,
     target: &KernelTarget,
 ) -> Result<LaunchPlan, String> {
-    let pictures = Pictures::from_operands(operands)?;
+    let pictures = Pictures::from_operands(operands, op.layout)?;
     let kind = match op.kind {
         PoolKind::Max => 0,
         PoolKind::Average { count_padding: false } => 1,
@@ -35,10 +35,13 @@ pub(super) fn pool(
     let fields = [op.kernel, op.strides, op.pads_begin, op.pads_end, op.dilations]
         .into_iter()
         .fold(pictures.fields(), pair)
-        .u32(kind);
+        .u32(kind)
+        .u32(pictures.channels);
     let flops = pictures.count * (op.kernel[0] * op.kernel[1]) as u64;
+    let pack = 16 / float_bytes(operands.output()?.element_type());
+    let is_packed = pictures.channels.is_multiple_of(pack);
     pictures.launch(
-        "pool",
+        if is_packed { "pool_packed" } else { "pool" },
         vec![Argument::Bytes(fields.bytes())],
         LaunchCost { flops, bytes: operands.bytes() },
         target,
@@ -50,7 +53,7 @@ pub(super) fn resize(
     operands: Operands<'_>,
     target: &KernelTarget,
 ) -> Result<LaunchPlan, String> {
-    let pictures = Pictures::from_operands(operands)?;
+    let pictures = Pictures::from_operands(operands, ImageLayout::ChannelsFirst)?;
     if pictures.count > 0 && (pictures.height == 0 || pictures.width == 0) {
         return Err("of pictures without pixels".to_owned());
     }
@@ -117,6 +120,8 @@ pub(super) fn lrn(op: &Lrn, operands: Operands<'_>, target: &KernelTarget) -> Re
 struct Pictures {
     name: &'static str,
     count: u64,
+    /// Number of channels between neighbours of a line.
+    channels: u32,
     height: u32,
     width: u32,
     out_height: u32,
@@ -124,15 +129,15 @@ struct Pictures {
 }
 
 impl Pictures {
-    fn from_operands(operands: Operands<'_>) -> Result<Self, String> {
+    fn from_operands(operands: Operands<'_>, layout: ImageLayout) -> Result<Self, String> {
         let x = operands.needed(0)?;
         let output = operands.output()?;
         same_type(Some(x), output.element_type(), "picture")?;
-        let sides = |tensor: &TensorType| match *tensor.dims() {
-            [images, channels, height, width] => Ok((images, channels, height, width)),
-            _ => Err(format!("of {tensor}, which is not of four dimensions")),
+        let sides = |tensor: &TensorType| match <[usize; 4]>::try_from(tensor.dims()) {
+            Ok(dims) => Ok(layout.channels_first(dims)),
+            Err(_) => Err(format!("of {tensor}, which is not of four dimensions")),
         };
-        let ((images, channels, height, width), (out_images, out_channels, out_height, out_width)) =
+        let ([images, channels, height, width], [out_images, out_channels, out_height, out_width]) =
             (sides(x)?, sides(output)?);
         if (images, channels) != (out_images, out_channels) {
             return Err(format!("from {x} to {output}"));
@@ -140,12 +145,18 @@ impl Pictures {
         Ok(Self {
             name: float_name(x.element_type())?,
             count: product("elements", output.dims())? as u64,
+            channels: match layout {
+                ImageLayout::ChannelsFirst => 1,
+                ImageLayout::ChannelsLast => size("channel count", channels)?,
+            },
             height: size("height", height)?,
             width: size("width", width)?,
             out_height: size("height", out_height)?,
             out_width: size("width", out_width)?,
         })
-        .and_then(|pictures| product("pixels", &[height, width]).map(|_| pictures))
+        .and_then(|pictures| {
+            product("elements of a picture", &[height, width, pictures.channels as usize]).map(|_| pictures)
+        })
     }
 
     fn fields(&self) -> Fields {

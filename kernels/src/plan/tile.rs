@@ -30,16 +30,23 @@ pub(super) struct Tile {
     k_bytes: u32,
     pub(super) threads: u32,
     stages: u32,
-    /// Multiplications per clock of one multiprocessor, in percent of its peak.
+    /// Multiplications per clock of one multiprocessor, in percent of its peak; measured on an H200.
     efficiency: u64,
 }
 
 const LARGE: Tile =
-    Tile { name: "large", m: 128, n: 128, k_bytes: 64, threads: 256, stages: 3, efficiency: 100 };
+    Tile { name: "large", m: 128, n: 128, k_bytes: 64, threads: 256, stages: 3, efficiency: 34 };
 pub(super) const MEDIUM: Tile =
-    Tile { name: "medium", m: 64, n: 64, k_bytes: 64, threads: 128, stages: 4, efficiency: 70 };
+    Tile { name: "medium", m: 64, n: 64, k_bytes: 64, threads: 128, stages: 4, efficiency: 22 };
 const SMALL: Tile =
-    Tile { name: "small", m: 32, n: 32, k_bytes: 128, threads: 128, stages: 4, efficiency: 40 };
+    Tile { name: "small", m: 32, n: 32, k_bytes: 128, threads: 128, stages: 4, efficiency: 14 };
+
+/// Tiles for convolution with channels last on tensor cores: `WindowsLarge` and `WindowsTall` in
+/// `windows.cuh`.
+const WINDOWS_LARGE: Tile =
+    Tile { name: "large", m: 128, n: 128, k_bytes: 64, threads: 256, stages: 4, efficiency: 50 };
+const WINDOWS_TALL: Tile =
+    Tile { name: "tall", m: 128, n: 64, k_bytes: 64, threads: 128, stages: 4, efficiency: 34 };
 
 /// A product to compute, once for each of `z` matrices or groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,9 +76,9 @@ const PARTS_MAX: u32 = 32;
 const STEPS_MIN: u32 = 4;
 /// Overhead in clocks of a block besides its steps, of a step besides its multiplications, and of a
 /// second launch.
-const BLOCK_CLOCKS: u64 = 1_500;
-const STEP_CLOCKS: u64 = 60;
-const LAUNCH_CLOCKS: u64 = 3_000;
+const BLOCK_CLOCKS: u64 = 3_000;
+const STEP_CLOCKS: u64 = 100;
+const LAUNCH_CLOCKS: u64 = 4_500;
 /// Memory bandwidth of a device per multiprocessor, in bytes per clock.
 const BYTES_PER_CLOCK: u64 = 16;
 
@@ -97,6 +104,16 @@ impl Units {
         match (self, element_bytes) {
             (Self::Plain, 2) => &[MEDIUM],
             _ => &[LARGE, MEDIUM, SMALL],
+        }
+    }
+}
+
+impl Units {
+    /// Tiles that kernels for convolution with channels last exist for.
+    pub(super) fn window_tiles(self, element_bytes: u32) -> &'static [Tile] {
+        match self {
+            Self::Plain => self.tiles(element_bytes),
+            Self::Tensor => &[WINDOWS_LARGE, WINDOWS_TALL, MEDIUM, SMALL],
         }
     }
 }

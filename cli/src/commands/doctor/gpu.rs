@@ -27,7 +27,7 @@ use record::StageRecorder;
 use serde::Serialize;
 use std::path::PathBuf;
 use weir_device::cuda::Search;
-use weir_gpu_check::{CaseSelection, CheckConfig, Stage, WARM_UP_MS};
+use weir_gpu_check::{CaseSelection, CheckConfig, FLOPS_MIN, Stage, WARM_UP_MS};
 
 /// Maximum device memory that the checks use.
 const MEMORY_BYTES_MAX: u64 = 8 << 30;
@@ -64,6 +64,10 @@ pub(crate) struct GpuArgs {
     /// Warm-up time before each measurement, so that the GPU reaches its full clocks
     #[arg(long, value_name = "MS", default_value_t = WARM_UP_MS, requires = "gpu", value_parser = clap::value_parser!(u64).range(0..=60_000))]
     warm_up_ms: u64,
+    /// Minimum number of floating-point operations of a matrix product for cuBLASLt in networks, if it
+    /// is installed
+    #[arg(long, value_name = "FLOPS", default_value_t = FLOPS_MIN, requires = "gpu")]
+    library_flops_min: u64,
     /// Time limit of a stage [default: by stage, 60 to 600 s]
     #[arg(long, value_name = "S", requires = "gpu", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     stage_time_s: Option<u64>,
@@ -132,6 +136,7 @@ impl GpuArgs {
             batches: self.batch.clone(),
             repeats: self.repeats,
             warm_up_ms: self.warm_up_ms,
+            library_flops_min: self.library_flops_min,
             selection: CaseSelection { only: self.case.clone(), skip: Vec::new() },
             // The stage process finds the driver and the libraries.
             search: Search::default(),

@@ -3,7 +3,7 @@
 use crate::TensorType;
 use crate::ir::{
     Attention, BiasAxis, BlockLayout, Conv, Copy, DIMS_MAX, Elementwise, Graph, GraphNode, HEAD_DIM_MAX,
-    Heads, INPUTS_MAX, LayerNorm, Mask, MatMul, Op, ProgramError, Softmax,
+    Heads, INPUTS_MAX, ImageLayout, LayerNorm, Mask, MatMul, Op, ProgramError, Softmax,
 };
 
 /// Checks one node within its graph.
@@ -16,6 +16,11 @@ pub(super) struct NodeChecker<'a> {
 pub(super) enum NodeFault {
     Misfit(&'static str),
     Program(ProgramError),
+}
+
+/// Dimensions of images or filters, channels first.
+fn picture(layout: ImageLayout, dims: &[usize]) -> Option<[usize; 4]> {
+    dims.try_into().ok().map(|dims| layout.channels_first(dims))
 }
 
 fn ensure(holds: bool, what: &'static str) -> Result<(), NodeFault> {
@@ -34,11 +39,9 @@ impl NodeChecker<'_> {
             Op::Copy(op) => self.copy(op, out),
             Op::Fill(_) => Ok(()),
             Op::Pool(op) => {
-                let x = self.operand(0)?.dims();
-                ensure(
-                    x.len() == 4 && out.dims().len() == 4 && x.get(..2) == out.dims().get(..2),
-                    "its picture",
-                )?;
+                let x = picture(op.layout, self.operand(0)?.dims()).map(|[n, c, ..]| [n, c]);
+                let y = picture(op.layout, out.dims()).map(|[n, c, ..]| [n, c]);
+                ensure(x.is_some() && x == y, "its picture")?;
                 ensure(!op.kernel.contains(&0) && !op.strides.contains(&0), "its window")
             }
             Op::Resize(_) => {
@@ -115,10 +118,13 @@ impl NodeChecker<'_> {
     fn conv(&self, op: &Conv, out: &TensorType) -> Result<(), NodeFault> {
         let x = self.operand(Conv::X)?.dims();
         let w = self.operand(Conv::W)?.dims();
-        let (&[n, c, h, width], &[m, group_channels, kh, kw], &[out_n, out_m, oh, ow]) = (x, w, out.dims())
+        let (Some([n, c, h, width]), Some([m, group_channels, kh, kw]), Some([out_n, out_m, oh, ow])) =
+            (picture(op.images, x), picture(op.filters, w), picture(op.images, out.dims()))
         else {
             return Err(NodeFault::Misfit("its picture"));
         };
+        let is_first = [op.images, op.filters].iter().all(|layout| *layout == ImageLayout::ChannelsFirst);
+        ensure(is_first || op.groups == 1, "its groups")?;
         ensure(
             (out_n, out_m) == (n, m)
                 && op.groups > 0

@@ -10,6 +10,8 @@ use weir_kernels::Argument;
 
 /// Bound step.
 pub(super) struct BoundStep {
+    /// Kernel and its size, for profiles.
+    pub(super) title: String,
     pub(super) work: StepWork,
     /// Weights and constants that this step is the first to read. The step waits for their
     /// transfer.

@@ -2,19 +2,26 @@
 //! and gives the same result in every run; nothing is benchmarked.
 //!
 //! The library computes the same operation as Weir's own kernels: one stride along the batch, a
-//! bias for columns, a residual, and no activation or ReLU. Other products stay with the kernels.
-//! So do small products, whose time is mostly launch overhead.
+//! bias for columns, a residual, and no activation or ReLU. Another activation is a launch of its own
+//! behind a large product. Other products stay with the kernels. So do small products, whose time is
+//! mostly launch overhead.
 
 use super::bias::Biases;
 use super::{BufferLocation, Types};
 use weir_device::cuda::{ProductBuffers, ProductMatrix, ProductShape};
-use weir_graph::{Activation, BiasAxis, MatMul, Matrix, Op, TensorType};
-use weir_kernels::{LaunchPlan, OperandBuffer, Operands, Precision};
+use weir_graph::{
+    Activation, BiasAxis, Elementwise, ElementwiseProgram, Instruction, MatMul, Matrix, NumberType, Op,
+    TensorType, Unary,
+};
+use weir_kernels::{KernelTarget, Launch, LaunchPlan, OperandBuffer, Operands, Precision};
 use weir_types::ElementType;
 
-/// Minimum number of floating-point operations of a product for the library. The value is
-/// calculated, not measured: at 40 TFLOP/s the product takes about as long as a launch.
-pub const FLOPS_MIN: u64 = 1 << 27;
+/// Minimum number of floating-point operations of a product for the library. Measured on an H200: of
+/// the bounds 2^27, 2^24 and 2^21, the last gave the shortest time for every network, precision and
+/// batch (docs/measurements.md).
+pub const FLOPS_MIN: u64 = 1 << 21;
+/// Same minimum for products with an activation that the library does not compute.
+const ACTIVATED_FLOPS_MIN: u64 = 1 << 26;
 /// Maximum number of rows of a product for the few-row kernels. Such a product is bound by one read
 /// of the right-hand matrix.
 const FEW_ROWS: usize = 4;
@@ -43,6 +50,13 @@ pub struct LibraryGemm<B> {
     pub(crate) workspace_bytes: u64,
 }
 
+/// A node's product for the library, and the launches behind it that complete the node.
+#[derive(Debug)]
+pub(crate) struct LibraryProduct<B> {
+    pub(crate) product: LibraryGemm<B>,
+    pub(crate) then: Vec<Launch<B>>,
+}
+
 /// Byte offset in a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Operand<B> {
@@ -67,19 +81,57 @@ impl ProductTier {
         operands: Operands<'_>,
         precision: Precision,
         plan: &LaunchPlan,
-    ) -> Option<LibraryGemm<OperandBuffer>> {
+        target: &KernelTarget,
+    ) -> Option<LibraryProduct<OperandBuffer>> {
         let (Self::CublasLt { flops_min, workspace_bytes }, Op::MatMul(op)) = (self, op) else { return None };
-        let is_large = plan.cost().flops >= flops_min && !plan.launches.is_empty();
-        if is_large { product(&op.flattened(), operands, precision, workspace_bytes) } else { None }
+        let mut op = op.flattened();
+        let activation = op.activation.take_if(|activation| *activation != Activation::Relu);
+        let flops_min = if activation.is_some() { flops_min.max(ACTIVATED_FLOPS_MIN) } else { flops_min };
+        if plan.cost().flops < flops_min || plan.launches.is_empty() {
+            return None;
+        }
+        let product = product(&op, operands, precision, workspace_bytes)?;
+        let then = match activation {
+            None => Vec::new(),
+            Some(activation) => activated(activation, operands, precision, target)?,
+        };
+        Some(LibraryProduct { product, then })
+    }
+}
+
+/// Launches that apply an activation to the output in place.
+fn activated(
+    activation: Activation,
+    operands: Operands<'_>,
+    precision: Precision,
+    target: &KernelTarget,
+) -> Option<Vec<Launch<OperandBuffer>>> {
+    let output = operands.outputs.first().copied().flatten()?;
+    let instructions = vec![Instruction::Load(0), Instruction::Unary(Unary::Activate(activation))];
+    let op = Op::Elementwise(Elementwise {
+        program: ElementwiseProgram { lane: NumberType::Float, instructions },
+        dims: vec![output.elements()],
+        strides: vec![vec![1]],
+    });
+    let in_place = Operands { inputs: &[Some(output)], outputs: &[Some(output)] };
+    let plan = weir_kernels::plan(&op, in_place, precision, target).ok()?;
+    let launches = plan.launches.iter().map(|launch| launch.with_buffers(|_| OperandBuffer::Output(0)));
+    (plan.workspace_bytes == 0).then(|| launches.collect())
+}
+
+impl LibraryProduct<OperandBuffer> {
+    /// Replaces the operand slots with locations.
+    pub(super) fn with_buffers(
+        &self,
+        place: impl Fn(OperandBuffer) -> BufferLocation + Copy,
+    ) -> LibraryProduct<BufferLocation> {
+        let then = self.then.iter().map(|launch| launch.with_buffers(|slot| place(*slot))).collect();
+        LibraryProduct { product: self.product.with_buffers(place), then }
     }
 }
 
 impl LibraryGemm<OperandBuffer> {
-    /// Replaces the operand slots with locations.
-    pub(super) fn with_buffers(
-        &self,
-        place: impl Fn(OperandBuffer) -> BufferLocation,
-    ) -> LibraryGemm<BufferLocation> {
+    fn with_buffers(&self, place: impl Fn(OperandBuffer) -> BufferLocation) -> LibraryGemm<BufferLocation> {
         let at = |operand: &Operand<OperandBuffer>| Operand {
             buffer: place(operand.buffer),
             offset_bytes: operand.offset_bytes,
@@ -89,9 +141,16 @@ impl LibraryGemm<OperandBuffer> {
     }
 }
 
+impl LibraryProduct<BufferLocation> {
+    /// Converts the bias to the element type. Returns `None` if that is impossible.
+    pub(super) fn with_bias(self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
+        Some(Self { product: self.product.with_bias(types, biases)?, then: self.then })
+    }
+}
+
 impl LibraryGemm<BufferLocation> {
     /// Converts the bias to the element type. Returns `None` if that is impossible.
-    pub(super) fn with_bias(mut self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
+    fn with_bias(mut self, types: &Types, biases: &mut Biases<'_>) -> Option<Self> {
         if let Some(bias) = &mut self.buffers.bias {
             let tensor = types.inputs.get(MatMul::BIAS)?.as_ref()?;
             bias.buffer = biases.rounded(bias.buffer, tensor, self.shape.element_type)?;

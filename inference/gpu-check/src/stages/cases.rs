@@ -2,9 +2,9 @@
 
 use weir_graph::{
     Activation, ArgReduce, Attention, BiasAxis, Binary, BlockLayout, Conv, Copy, CopyPart, CumSum,
-    Elementwise, ElementwiseProgram, Gather, Graph, GraphNode, GraphPort, GraphValue, Heads, Instruction,
-    LayerNorm, Lrn, MatMul, Matrix, NumberType, Op, PoolKind, Pooling, Reduce, ReduceKind, Softmax,
-    TensorType, TopK, TypeError, ValueId, ValueSource, row_major,
+    Elementwise, ElementwiseProgram, Gather, Graph, GraphNode, GraphPort, GraphValue, Heads, ImageLayout,
+    Instruction, LayerNorm, Lrn, MatMul, Matrix, NumberType, Op, PoolKind, Pooling, Reduce, ReduceKind,
+    Softmax, TensorType, TopK, TypeError, ValueId, ValueSource, row_major,
 };
 use weir_types::ElementType::{self, Fp32, Int64};
 
@@ -74,7 +74,13 @@ impl OperationCase {
 
     /// Returns an element of an operand: a number between -1 and 1, or an index.
     pub(super) fn element(&self, operand: usize, at: usize) -> f32 {
-        let hash = (at as u64 ^ (operand as u64) << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        // The finalizer of MurmurHash3: neighbours must not be correlated, or sums of their products
+        // are larger than those of independent numbers.
+        let mut hash = at as u64 ^ (operand as u64 + 1) << 40;
+        for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
+            hash = (hash ^ hash >> 33).wrapping_mul(factor);
+        }
+        let hash = hash >> 40;
         match self.indices {
             Some((of, count)) if of == operand => (hash % count as u64) as f32,
             _ => hash as f32 / (1 << 23) as f32 - 1.0,
@@ -83,21 +89,33 @@ impl OperationCase {
 }
 
 fn conv(groups: usize, stride: usize, pad: usize) -> Op {
-    Op::Conv(Conv {
+    Op::Conv(convolution(groups, stride, pad))
+}
+
+fn conv_channels_last(stride: usize, pad: usize) -> Op {
+    let layout = ImageLayout::ChannelsLast;
+    Op::Conv(Conv { images: layout, filters: layout, ..convolution(1, stride, pad) })
+}
+
+fn convolution(groups: usize, stride: usize, pad: usize) -> Conv {
+    Conv {
         groups,
         strides: [stride; 2],
         pads_begin: [pad; 2],
         pads_end: [pad; 2],
         dilations: [1; 2],
         activation: Some(Activation::Relu),
-    })
+        images: ImageLayout::ChannelsFirst,
+        filters: ImageLayout::ChannelsFirst,
+    }
 }
 
 fn pool(kind: PoolKind) -> Op {
     let kernel = [3; 2];
     let strides = [2; 2];
     let pads = [1; 2];
-    Op::Pool(Pooling { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2] })
+    let layout = ImageLayout::ChannelsFirst;
+    Op::Pool(Pooling { kind, kernel, strides, pads_begin: pads, pads_end: pads, dilations: [1; 2], layout })
 }
 
 fn matmul(batch: &[usize], [m, n, k]: [usize; 3], transposed: bool) -> Op {
@@ -183,6 +201,20 @@ fn convolutions() -> Vec<OperationCase> {
         )
         .summing(256),
         OperationCase::new(
+            "conv 3x3, channels last",
+            conv_channels_last(1, 1),
+            &[&[1, 56, 56, 64], &[64, 3, 3, 64], &[64]],
+            &[1, 56, 56, 64],
+        )
+        .summing(576),
+        OperationCase::new(
+            "conv 3x3, channels last, 512 channels",
+            conv_channels_last(1, 1),
+            &[&[1, 7, 7, 512], &[512, 3, 3, 512], &[512]],
+            &[1, 7, 7, 512],
+        )
+        .summing(4608),
+        OperationCase::new(
             "conv 3x3, depthwise",
             conv(32, 1, 1),
             &[&[1, 32, 112, 112], &[32, 1, 3, 3], &[32]],
@@ -215,6 +247,27 @@ fn products() -> Vec<OperationCase> {
             &[1, 1000],
         )
         .summing(2048),
+        OperationCase::new(
+            "matmul 3136x64x256",
+            matmul(&[], [3136, 64, 256], true),
+            &[&[3136, 256], &[64, 256], &[64]],
+            &[3136, 64],
+        )
+        .summing(256),
+        OperationCase::new(
+            "matmul 49x2048x512",
+            matmul(&[], [49, 2048, 512], true),
+            &[&[49, 512], &[2048, 512], &[2048]],
+            &[49, 2048],
+        )
+        .summing(512),
+        OperationCase::new(
+            "matmul 16x384x384",
+            matmul(&[], [16, 384, 384], false),
+            &[&[16, 384], &[384, 384], &[384]],
+            &[16, 384],
+        )
+        .summing(384),
         OperationCase::new(
             "matmul 24 of 128x128x32",
             matmul(&[24], [128, 128, 32], true),

@@ -12,6 +12,8 @@ use crate::progress::Reporter;
 use crate::stage::Stage;
 use crate::timer::{Timer, median, nanoseconds};
 use bytes::Bytes;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -206,6 +208,11 @@ impl NetworkVariant<'_> {
     }
 }
 
+/// Maximum number of launches that measure a step.
+const STEP_LAUNCHES_MAX: u32 = 20;
+/// Number of kernels that a list of the slowest steps shows.
+const SLOWEST_STEPS_MAX: usize = 24;
+
 /// Stored model with inputs of one batch size.
 struct StoredVariant {
     model: Stored,
@@ -254,10 +261,14 @@ impl Trial<'_> {
         let info = self.gpu.context.info();
         let floor_ns = Floor::for_device(info, precision).map(|floor| floor.time_ns(&program.steps));
         let bound = Bound::new(self.gpu, program, &weights, OWNER)?;
-        let BothWays { launched, captured } =
+        let (BothWays { launched, captured }, steps) =
             in_slot(self.gpu, OWNER, &bound, &weights, &self.stored.inputs, |ready| {
-                both_ways(ready, self.timer)
+                Ok((
+                    both_ways(ready, self.timer)?,
+                    ready.step_times_ns(self.timer.repeats().min(STEP_LAUNCHES_MAX))?,
+                ))
             })?;
+        report.check(Check { detail: slowest(steps), ..self.variant.passed("slowest steps") });
         let took = |check: Check, measured| check.took(measured, cost.bytes, cost.flops).beside(floor_ns);
         let run = self.variant.passed(&format!("run, {launches} launches"));
         let run = Check { detail: memory(self.gpu, self.weight_bytes(), &bound.program), ..run };
@@ -363,6 +374,23 @@ fn memory(gpu: &Gpu, weight_bytes: u64, program: &Program) -> String {
     let kept = kib(program.resident_bytes);
     let held = kib(gpu.pool.usage().used_bytes.saturating_sub(gpu.tensors.usage().spare_bytes));
     format!("weights {weights}, values in between {values}, made of weights {kept}; {held} held in all")
+}
+
+/// Lists the steps that take the most time: number of equal steps, their kernel, their total time.
+fn slowest(steps: Vec<(String, u64)>) -> String {
+    let all_ns: u64 = steps.iter().map(|(_, time_ns)| time_ns).sum();
+    let mut by_kernel: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (kernel, time_ns) in steps {
+        let (count, total_ns) = by_kernel.entry(kernel).or_default();
+        *count += 1;
+        *total_ns += time_ns;
+    }
+    let mut sorted: Vec<_> = by_kernel.into_iter().collect();
+    sorted.sort_by_key(|(_, (_, total_ns))| Reverse(*total_ns));
+    let microseconds = |ns: u64| format!("{}.{} us", ns / 1000, ns % 1000 / 100);
+    let shown = sorted.into_iter().take(SLOWEST_STEPS_MAX);
+    let shown = shown.map(|(kernel, (count, ns))| format!("{count} {kernel}: {}", microseconds(ns)));
+    format!("all: {}; {}", microseconds(all_ns), shown.collect::<Vec<_>>().join("; "))
 }
 
 /// Goal of the time of a cold run relative to the longer of load and run.

@@ -9,7 +9,7 @@ use crate::progress::StageProgress;
 use crate::stage::{CaseSelection, Stage};
 use std::path::{Path, PathBuf};
 use weir_cuda::IntermediateLimits;
-use weir_cuda::executor::{CompilerConfig, Gpu, GpuConfig, INSTRUCTIONS_MIN};
+use weir_cuda::executor::{CompilerConfig, FLOPS_MIN, Gpu, GpuConfig, INSTRUCTIONS_MIN};
 use weir_device::Arena;
 use weir_device::cuda::{Devices, Search};
 use weir_fake_cuda::Fake;
@@ -42,6 +42,7 @@ impl Stages {
             batches: vec![1],
             repeats: 1,
             warm_up_ms: 0,
+            library_flops_min: FLOPS_MIN,
             selection: CaseSelection::default(),
             search,
         };

@@ -1,7 +1,7 @@
 //! Convolutions.
 
 use super::{KernelCase, PRECISIONS, case, device, floats, run, tensor};
-use weir_graph::{Activation, Conv, Op};
+use weir_graph::{Activation, Conv, ImageLayout, Op};
 use weir_kernels::Precision;
 use weir_kernels_tests::Tolerance;
 
@@ -12,9 +12,14 @@ const PLAIN: Conv = Conv {
     pads_end: [0, 0],
     dilations: [1, 1],
     activation: None,
+    images: ImageLayout::ChannelsFirst,
+    filters: ImageLayout::ChannelsFirst,
 };
 
-/// A convolution with the vectors that `extras` selects, from the bias to the residual.
+const LAST: Conv = Conv { images: ImageLayout::ChannelsLast, filters: ImageLayout::ChannelsLast, ..PLAIN };
+
+/// A convolution with the vectors that `extras` selects, from the bias to the residual. Dimensions
+/// are given with channels first.
 fn convolution(
     op: Conv,
     x: [usize; 4],
@@ -29,15 +34,17 @@ fn convolution(
     };
     let out = [x[0], w[0], side(0), side(1)];
     let vector = |there: bool| there.then(|| floats(storage, &[w[0]]));
+    let depth = w[1] * w[2] * w[3];
+    let out = op.images.of(out);
     let inputs = vec![
-        Some(floats(storage, &x)),
-        Some(floats(storage, &w)),
+        Some(floats(storage, &op.images.of(x))),
+        Some(floats(storage, &op.filters.of(w))),
         vector(extras[0]),
         vector(extras[1]),
         vector(extras[2]),
         extras[3].then(|| floats(storage, &out)),
     ];
-    let tolerance = Tolerance::of_sum(precision, w[1] * w[2] * w[3]);
+    let tolerance = Tolerance::of_sum(precision, depth);
     KernelCase { precision, ..case(Op::Conv(op), inputs, tensor(storage, &out), tolerance) }
 }
 
@@ -92,6 +99,20 @@ pub(super) fn cases() -> Vec<KernelCase> {
             [12, 10, 1, 1],
             [false, true, true, false],
         );
+        // Channels last, in each tile size; whole and cut tiles; several filter elements in a step.
+        let last = Conv { pads_begin: [1, 1], pads_end: [1, 1], ..LAST };
+        let relu = Conv { activation: Some(Activation::Relu), ..last.clone() };
+        add(1, relu.clone(), [2, 16, 9, 13], [140, 16, 3, 3], all);
+        add(4, relu.clone(), [3, 40, 6, 7], [90, 40, 3, 3], [false, true, true, false]);
+        add(132, relu, [1, 8, 7, 7], [20, 8, 3, 3], [true, false, false, true]);
+        // Long sums are split, and the epilogue runs once.
+        add(132, Conv { activation: Some(Activation::Silu), ..last }, [1, 96, 4, 5], [24, 96, 3, 3], all);
+        add(1, LAST, [1, 16, 40, 40], [64, 16, 3, 3], all);
+        add(132, LAST, [1, 64, 40, 40], [64, 64, 3, 3], [true, false, false, true]);
+        let odd = Conv { strides: [2, 3], pads_begin: [2, 0], pads_end: [1, 3], dilations: [2, 1], ..LAST };
+        add(132, odd, [2, 24, 11, 14], [9, 24, 3, 5], [true, false, false, false]);
+        let strided = Conv { strides: [2, 2], ..LAST };
+        add(132, strided, [1, 64, 9, 9], [72, 64, 1, 1], [false, true, true, false]);
         // Groups: large ones as matrix products, small ones by the direct kernel.
         add(4, Conv { groups: 3, ..padded.clone() }, [2, 12, 6, 6], [30, 4, 3, 3], all);
         add(4, Conv { groups: 2, ..PLAIN }, [1, 20, 5, 7], [24, 10, 1, 1], all);

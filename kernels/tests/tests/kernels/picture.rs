@@ -1,7 +1,7 @@
 //! Image operations.
 
 use super::{FLOATS, KernelCase, case, floats, run, tensor};
-use weir_graph::{Coordinates, Lrn, Nearest, Op, PoolKind, Pooling, Resize, ResizeMode};
+use weir_graph::{Coordinates, ImageLayout, Lrn, Nearest, Op, PoolKind, Pooling, Resize, ResizeMode};
 use weir_kernels_tests::Tolerance;
 
 const COORDINATES: [Coordinates; 6] = [
@@ -32,13 +32,17 @@ pub(super) fn cases() -> Vec<KernelCase> {
         ] {
             let mut add =
                 |x: [usize; 4], out: [usize; 2], kernel, strides, pads_begin, pads_end, dilations| {
-                    let op = Op::Pool(Pooling { kind, kernel, strides, pads_begin, pads_end, dilations });
-                    let output = tensor(storage, &[x[0], x[1], out[0], out[1]]);
-                    cases.push(case(op, vec![Some(floats(storage, &x))], output, tolerance));
+                    for layout in [ImageLayout::ChannelsFirst, ImageLayout::ChannelsLast] {
+                        let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations, layout };
+                        let output = tensor(storage, &layout.of([x[0], x[1], out[0], out[1]]));
+                        let images = floats(storage, &layout.of(x));
+                        cases.push(case(Op::Pool(op), vec![Some(images)], output, tolerance));
+                    }
                 };
             add([2, 3, 9, 11], [5, 6], [3, 3], [2, 2], [1, 1], [1, 1], [1, 1]);
             // Rounded up: the last windows end beyond the padded image.
             add([1, 2, 8, 8], [4, 4], [3, 3], [2, 2], [0, 0], [0, 0], [1, 1]);
+            add([2, 16, 7, 6], [5, 2], [2, 3], [1, 2], [0, 1], [1, 0], [3, 2]);
             add([1, 4, 7, 6], [5, 2], [2, 3], [1, 2], [0, 1], [1, 0], [3, 2]);
         }
         for size in [1, 4, 5] {

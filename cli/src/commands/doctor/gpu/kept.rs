@@ -45,11 +45,12 @@ struct Identity {
     batches: Vec<u32>,
     repeats: u32,
     warm_up_ms: u64,
+    library_flops_min: u64,
 }
 
 impl Identity {
     fn new(config: &CheckConfig) -> Self {
-        let CheckConfig { ordinal, models, batches, repeats, warm_up_ms, .. } = config;
+        let CheckConfig { ordinal, models, batches, repeats, warm_up_ms, library_flops_min, .. } = config;
         Self {
             weir: env!("CARGO_PKG_VERSION").to_owned(),
             gpu_device: *ordinal,
@@ -57,6 +58,7 @@ impl Identity {
             batches: batches.clone(),
             repeats: *repeats,
             warm_up_ms: *warm_up_ms,
+            library_flops_min: *library_flops_min,
         }
     }
 }
@@ -202,6 +204,7 @@ mod tests {
             batches: vec![1],
             repeats,
             warm_up_ms: 0,
+            library_flops_min: 0,
             selection: CaseSelection::default(),
             search: Search::default(),
         }
