@@ -132,3 +132,94 @@ fn floats<'a>(model: &'a OnnxModel, name: &str) -> Option<(&'a TensorType, Vec<f
     let numbers = bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
     is_plain.then(|| (&weight.tensor, numbers.collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::{self, ReferenceTensor};
+    use prost::Message as _;
+    use weir_types::Shape;
+
+    const CHANNELS: usize = 2;
+
+    fn port(name: &str, dims: &[i64]) -> onnx::ValueInfo {
+        let dims = dims.iter().map(|size| onnx::Dim { size: Some(*size), symbol: None }).collect();
+        let tensor = onnx::DenseType { element_type: 1, shape: Some(onnx::Shape { dims }) };
+        onnx::ValueInfo { name: name.to_owned(), value_type: Some(onnx::ValueType { tensor: Some(tensor) }) }
+    }
+
+    fn node(operator: &str, inputs: &[&str], output: &str) -> onnx::Node {
+        onnx::Node {
+            inputs: inputs.iter().map(|name| (*name).to_owned()).collect(),
+            outputs: vec![output.to_owned()],
+            operator: operator.to_owned(),
+            ..Default::default()
+        }
+    }
+
+    /// A convolution of 1x1 with a bias, its normalisation, and further nodes, whose last output is
+    /// the model's.
+    fn model(more: &[onnx::Node]) -> OnnxModel {
+        let names = ["w", "bias", "scale", "shift", "mean", "variance"];
+        let initialiser = |(at, name): (usize, &&str)| {
+            let dims = if *name == "w" { vec![2, 2, 1, 1] } else { vec![2] };
+            let count = dims.iter().product::<i64>() as usize;
+            let number = |element: usize| 0.5 + (7 * at + 3 * element) as f32 / 5.0;
+            let float_data = (0..count).map(number).collect();
+            onnx::Tensor { name: (*name).to_owned(), data_type: 1, dims, float_data, ..Default::default() }
+        };
+        let mut nodes = vec![
+            node("Conv", &["x", "w", "bias"], "c"),
+            node("BatchNormalization", &["c", "scale", "shift", "mean", "variance"], "n"),
+        ];
+        nodes.extend(more.iter().cloned());
+        let last = nodes.last().map(|node| node.outputs[0].clone()).unwrap();
+        let graph = onnx::Graph {
+            nodes,
+            initialisers: names.iter().enumerate().map(initialiser).collect(),
+            inputs: vec![port("x", &[1, 2, 1, 3])],
+            outputs: vec![port(&last, &[1, 2, 1, 3])],
+            ..Default::default()
+        };
+        let opset_imports = vec![onnx::OperatorSet { domain: String::new(), version: 17 }];
+        let model = onnx::Model { graph: Some(graph), opset_imports, ..Default::default() };
+        OnnxModel::read(model.encode_to_vec().into()).unwrap()
+    }
+
+    fn answers(model: &OnnxModel) -> Vec<f32> {
+        let graph = model.specialise(&[Shape::new(&[1, 2, 1, 3]).unwrap()]).unwrap();
+        let tensor = TensorType::new(ElementType::Fp32, [1, CHANNELS, 1, 3]).unwrap();
+        let input = ReferenceTensor::floats(tensor, (0..6).map(|at| at as f32 - 2.5).collect());
+        let weight = |index: u32| {
+            let weight = &model.weights()[index as usize];
+            let WeightData::Bytes(bytes) = &weight.data else { return None };
+            ReferenceTensor::from_bytes(weight.tensor.clone(), bytes)
+        };
+        reference::run(&graph, &[input], &weight).unwrap().remove(0).to_floats()
+    }
+
+    #[track_caller]
+    fn assert_folded(more: &[onnx::Node], nodes: usize) {
+        let plain = model(more);
+        let folded = plain.clone().with_normalisation_folded();
+        assert_eq!(folded.graph.nodes.len(), nodes);
+        for (found, expected) in answers(&folded).iter().zip(answers(&plain)) {
+            assert!((found - expected).abs() < 1e-4, "{found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn filters_and_bias_include_the_normalisation() {
+        assert_folded(&[], 1);
+        assert_folded(&[node("Relu", &["n"], "y")], 2);
+    }
+
+    #[test]
+    fn shared_numbers_stay_as_they_are() {
+        // The convolution's result, its filters, and the shift, each with a second reader.
+        assert_folded(&[node("Add", &["n", "c"], "y")], 3);
+        assert_folded(&[node("Conv", &["n", "w"], "y")], 3);
+        let again = node("BatchNormalization", &["n", "scale", "shift", "mean", "variance"], "y");
+        assert_folded(&[again], 3);
+    }
+}
