@@ -132,7 +132,7 @@ impl LayoutPass {
         let [_, _, height, width] = dims;
         if height * width == 1 {
             let of = self.graph.buffer(w);
-            return self.value(w, ImageLayout::ChannelsLast.of(dims), ValueSource::View(of)).map(Some);
+            return self.value(w, ImageLayout::ChannelsLast.with_dims(dims), ValueSource::View(of)).map(Some);
         }
         if !self.is_kept(w) || tensor.bytes() > INLINE_BYTES_MAX {
             return Ok(None);
@@ -345,7 +345,7 @@ impl LayoutPass {
         let dims = <[usize; 4]>::try_from(self.graph.value(id).tensor.dims());
         let dims = dims.map_err(|_| self.misfit(id))?;
         let source = ValueSource::Node { node: u32::MAX, output: 0 };
-        let made = self.value(id, ImageLayout::ChannelsLast.of(dims), source)?;
+        let made = self.value(id, ImageLayout::ChannelsLast.with_dims(dims), source)?;
         let key = self.key(id);
         self.last.insert(key, made);
         Ok(made)

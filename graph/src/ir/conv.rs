@@ -57,7 +57,7 @@ impl ImageLayout {
 
     /// The dimensions in this layout of images `[N,C,H,W]`, or filters `[M,C,KH,KW]`.
     #[must_use]
-    pub fn of(self, dims: [usize; 4]) -> [usize; 4] {
+    pub fn with_dims(self, dims: [usize; 4]) -> [usize; 4] {
         let [n, c, h, w] = dims;
         match self {
             Self::ChannelsFirst => dims,

@@ -86,8 +86,8 @@ impl OnnxModel {
                         tensor.external_data.push(onnx::Pair { key: STORED_AS.to_owned(), value });
                     }
                     if weight.layout == ImageLayout::ChannelsLast {
-                        let (key, value) = (LAYOUT.to_owned(), CHANNELS_LAST.to_owned());
-                        tensor.external_data.push(onnx::Pair { key, value });
+                        let value = CHANNELS_LAST.to_owned();
+                        tensor.external_data.push(onnx::Pair { key: LAYOUT.to_owned(), value });
                     }
                     if let (WeightData::Bytes(bytes), true) = (data, seen.insert(hash)) {
                         files.push(WeightFile { name: weight.name.clone(), hash, bytes: bytes.clone() });
@@ -117,7 +117,7 @@ fn filters_for_channels_last(nodes: &[onnx::Node], weights: &[ModelWeight]) -> H
     };
     let mut names: HashSet<String> = HashSet::new();
     for node in nodes.iter().filter(|node| convolution(node)) {
-        // Convolutions of many groups have kernels of their own, with channels first; alternating
+        // Convolutions of many groups have other kernels, with channels first; alternating
         // between the layouts costs more than it gains.
         if group(node).unwrap_or(1) != 1 {
             return HashSet::new();

@@ -198,7 +198,7 @@ pub(super) fn put_channels_last(weight: &mut ModelWeight) -> Result<(), GraphErr
             }
         }
     }
-    let dims = ImageLayout::ChannelsLast.of(dims);
+    let dims = ImageLayout::ChannelsLast.with_dims(dims);
     weight.tensor = TensorType::new(weight.tensor.element_type(), dims)
         .map_err(|error| GraphError::value(&weight.name, &error))?;
     weight.data = WeightData::Bytes(made.into());

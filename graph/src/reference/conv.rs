@@ -104,7 +104,7 @@ fn to_channels_first(tensor: &ReferenceTensor, layout: ImageLayout) -> Option<Re
 /// The same images, whose channels are first, in `layout`.
 fn from_channels_first(tensor: &ReferenceTensor, layout: ImageLayout) -> Option<ReferenceTensor> {
     let [n, c, h, w] = *dims4(tensor.tensor())?;
-    let made = TensorType::new(tensor.tensor().element_type(), layout.of([n, c, h, w])).ok()?;
+    let made = TensorType::new(tensor.tensor().element_type(), layout.with_dims([n, c, h, w])).ok()?;
     match layout {
         ImageLayout::ChannelsFirst => Some(tensor.clone()),
         ImageLayout::ChannelsLast => Some(with_rows_as_columns(tensor, made, [n, c, h * w])),

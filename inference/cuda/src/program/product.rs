@@ -2,7 +2,7 @@
 //! and gives the same result in every run; nothing is benchmarked.
 //!
 //! The library computes the same operation as Weir's own kernels: one stride along the batch, a
-//! bias for columns, a residual, and no activation or ReLU. Another activation is a launch of its own
+//! bias for columns, a residual, and no activation or ReLU. Another activation is a separate launch
 //! behind a large product. Other products stay with the kernels. So do small products, whose time is
 //! mostly launch overhead.
 

@@ -35,10 +35,10 @@ fn convolution(
     let out = [x[0], w[0], side(0), side(1)];
     let vector = |there: bool| there.then(|| floats(storage, &[w[0]]));
     let depth = w[1] * w[2] * w[3];
-    let out = op.images.of(out);
+    let out = op.images.with_dims(out);
     let inputs = vec![
-        Some(floats(storage, &op.images.of(x))),
-        Some(floats(storage, &op.filters.of(w))),
+        Some(floats(storage, &op.images.with_dims(x))),
+        Some(floats(storage, &op.filters.with_dims(w))),
         vector(extras[0]),
         vector(extras[1]),
         vector(extras[2]),

@@ -34,8 +34,8 @@ pub(super) fn cases() -> Vec<KernelCase> {
                 |x: [usize; 4], out: [usize; 2], kernel, strides, pads_begin, pads_end, dilations| {
                     for layout in [ImageLayout::ChannelsFirst, ImageLayout::ChannelsLast] {
                         let op = Pooling { kind, kernel, strides, pads_begin, pads_end, dilations, layout };
-                        let output = tensor(storage, &layout.of([x[0], x[1], out[0], out[1]]));
-                        let images = floats(storage, &layout.of(x));
+                        let output = tensor(storage, &layout.with_dims([x[0], x[1], out[0], out[1]]));
+                        let images = floats(storage, &layout.with_dims(x));
                         cases.push(case(Op::Pool(op), vec![Some(images)], output, tolerance));
                     }
                 };
